@@ -1,4 +1,7 @@
-"""The command line: ``commands`` has them all, one file each; ``inputs`` what they take."""
+"""The command line: ``commands`` has all commands, one file each.
+
+``options`` has the options that several commands share, ``inputs`` reads what the user gives.
+"""
 
 from __future__ import annotations
 

@@ -3,52 +3,28 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
-import typer
 
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.completion import context_completions
 
+SYSTEM = "gpu-topology-system"
+"""The namespace of an installed extender."""
 ADMIN = "https://localhost:8889"
-FORWARD = "kubectl -n gpu-topology-system port-forward service/gpu-topology-admin 8889"
+FORWARD = f"kubectl -n {SYSTEM} port-forward service/gpu-topology-admin 8889"
 """What makes the admin port of an installed extender answer at :data:`ADMIN`."""
-CREATE_TOKEN = "kubectl -n gpu-topology-system create token gpu-topology-reader"  # noqa: S105
+CREATE_TOKEN = f"kubectl -n {SYSTEM} create token gpu-topology-reader"
 TOKEN_VARIABLE = "GPU_TOPOLOGY_TOKEN"  # noqa: S105
 TIMEOUT = 10.0
 """Seconds."""
 
-ContextOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Context of the kubeconfig. Without it: the current one.",
-        autocompletion=context_completions,
-    ),
-]
-AdminOption = Annotated[
-    str, typer.Option(metavar="URL", help="The extender's admin port, forwarded to here.")
-]
-AdminCaOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE", help="The CA of the admin port's certificate, where it is our own."
-    ),
-]
-TokenOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TOKEN",
-        envvar=TOKEN_VARIABLE,
-        help="Token to show to the admin port. Others on this machine can read what stands on "
-        "a command line, but not the variable.",
-    ),
-]
-"""The options of every command that asks the admin port."""
+
+T = TypeVar("T")
 
 
 class _Told(msgspec.Struct):
@@ -66,18 +42,17 @@ class AdminPort:
 
     def get(self, path: str) -> dict[str, Any] | None:
         """What it answers, or None for 404. Raises :class:`BadInputError` for anything else."""
-        answer = self._answer(path)
-        try:
-            return None if answer is None else msgspec.json.decode(answer, type=dict[str, Any])
-        except msgspec.DecodeError as error:
-            raise BadInputError(f"--admin: {self.url} is not the extender's admin port") from error
+        return self._read(path, lambda body: msgspec.json.decode(body, type=dict[str, Any]))
 
     def text(self, path: str) -> str | None:
         """The same for an answer that is text."""
+        return self._read(path, bytes.decode)
+
+    def _read(self, path: str, read: Callable[[bytes], T]) -> T | None:
         answer = self._answer(path)
         try:
-            return None if answer is None else answer.decode()
-        except UnicodeDecodeError as error:
+            return None if answer is None else read(answer)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadInputError(f"--admin: {self.url} is not the extender's admin port") from error
 
     def _answer(self, path: str) -> bytes | None:

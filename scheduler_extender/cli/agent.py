@@ -2,45 +2,53 @@
 
 from __future__ import annotations
 
+import socket
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.inputs import check_node_name, log_json, one_of
+from scheduler_extender.cli.inputs import check_node_name, log_json, one_of, same
+from scheduler_extender.cli.options import ContextOption
+from topology.core.devices import NodeName
+
+if TYPE_CHECKING:
+    from topology.agent.command import Options
+
+AUTO = {"auto": None}
+"""The word with which an option leaves it to the agent to find out."""
 
 
-def agent(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentOptions:
+    """The options of the command, as the user gives them."""
+
     node_name: Annotated[
         str | None,
         typer.Option(
             metavar="NAME", envvar="NODE_NAME", help="The node. Without it: the host's name."
         ),
-    ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Publish once and exit.")] = False,
+    ] = None
+    once: Annotated[bool, typer.Option("--once", help="Publish once and exit.")] = False
     print_: Annotated[
         bool, typer.Option("--print", help="Print the object instead of publishing it.")
-    ] = False,
+    ] = False
     kubeconfig: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Publish to the cluster that this kubeconfig names."),
-    ] = None,
-    context: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Context of the kubeconfig. Without it: the current one."
-        ),
-    ] = None,
+    ] = None
+    context: ContextOption = None
     pod_resources: Annotated[
         Path, typer.Option(metavar="SOCKET", help="The kubelet's PodResources socket.")
-    ] = Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
+    ] = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
     sysfs: Annotated[Path, typer.Option(metavar="FOLDER", help="Where sysfs is mounted.")] = Path(
         "/sys"
-    ),
+    )
     boot_id: Annotated[
         Path, typer.Option(metavar="FILE", help="The file with the id of the node's boot.")
-    ] = Path("/proc/sys/kernel/random/boot_id"),
+    ] = Path("/proc/sys/kernel/random/boot_id")
     kubelet_config: Annotated[
         list[Path] | None,
         typer.Option(
@@ -48,17 +56,17 @@ def agent(
             help="File with the kubelet's configuration, read where the kubelet itself does not "
             "tell. May be given several times: the first that tells counts.",
         ),
-    ] = None,
+    ] = None
     kubelet_address: Annotated[
         str | None,
         typer.Option(
             metavar="HOST:PORT", help="Address of the kubelet. Without it: the Node object's."
         ),
-    ] = None,
+    ] = None
     kubelet_insecure_tls: Annotated[
         bool,
         typer.Option("--kubelet-insecure-tls", help="Do not check the kubelet's certificate."),
-    ] = False,
+    ] = False
     allocator_policy: Annotated[
         str,
         typer.Option(
@@ -66,7 +74,7 @@ def agent(
             help="How the device plugin picks GPUs: best-effort, distributed, packed or any "
             "(nothing is known of it). With auto the agent finds out.",
         ),
-    ] = "auto",
+    ] = "auto"
     fail_requests_greater_than_one: Annotated[
         str,
         typer.Option(
@@ -75,7 +83,7 @@ def agent(
             "one share of them, true or false, as its configuration has it. With auto the agent "
             "learns it from what the plugin does.",
         ),
-    ] = "auto",
+    ] = "auto"
     topology_manager_policy: Annotated[
         str,
         typer.Option(
@@ -83,7 +91,7 @@ def agent(
             help="The kubelet's Topology Manager policy: none, best-effort, restricted or "
             "single-numa-node. With auto the agent finds out.",
         ),
-    ] = "auto",
+    ] = "auto"
     topology_manager_scope: Annotated[
         str,
         typer.Option(
@@ -91,7 +99,7 @@ def agent(
             help="The kubelet's Topology Manager scope: container or pod. With auto the agent "
             "finds out.",
         ),
-    ] = "auto",
+    ] = "auto"
     heartbeat: Annotated[
         float,
         typer.Option(
@@ -99,14 +107,66 @@ def agent(
             help="Where nothing is new the agent writes once in so long, ± 20 %.",
             min=1,
         ),
-    ] = 60.0,
+    ] = 60.0
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Address that the metrics port listens on.")
-    ] = "127.0.0.1",
+    ] = "127.0.0.1"
     metrics_port: Annotated[
         int, typer.Option(metavar="PORT", help="Port for /metrics, /healthz and /readyz.")
-    ] = 8890,
-) -> None:
+    ] = 8890
+
+    def checked(self) -> Options:
+        """These options as the agent takes them. Raises :class:`BadInputError`."""
+        from topology.agent.asks.node import KubeletSources
+        from topology.agent.command import Options
+        from topology.agent.decides.allocation import KubeletFacts
+        from topology.agent.service import Settings
+
+        if not 0 <= self.metrics_port <= 65535:
+            raise BadInputError(f"--metrics-port: allowed are 0 to 65535, not {self.metrics_port}")
+        if self.node_name:
+            check_node_name("--node-name", self.node_name)
+        if not self.host:
+            raise BadInputError("--host: give an address, such as 127.0.0.1 or 0.0.0.0")
+        policies = AUTO | same("best-effort", "distributed", "packed", "any")
+        policy = one_of("--allocator-policy", self.allocator_policy, policies)
+        answers = AUTO | {"true": True, "false": False}
+        fails = one_of(
+            "--fail-requests-greater-than-one", self.fail_requests_greater_than_one, answers
+        )
+        managers = AUTO | same("none", "best-effort", "restricted", "single-numa-node")
+        told = KubeletFacts(
+            one_of("--topology-manager-policy", self.topology_manager_policy, managers),
+            one_of(
+                "--topology-manager-scope",
+                self.topology_manager_scope,
+                AUTO | same("container", "pod"),
+            ),
+        )
+        return Options(
+            settings=Settings(
+                NodeName(self.node_name or socket.gethostname().lower()),  # as a kubelet is called
+                self.pod_resources,
+                self.sysfs,
+                self.boot_id,
+                KubeletSources(
+                    told,
+                    tuple(self.kubelet_config or ()),
+                    self.kubelet_address,
+                    self.kubelet_insecure_tls,
+                ),
+                policy,
+                fails,
+                self.heartbeat,
+            ),
+            kubeconfig=self.kubeconfig,
+            context=self.context,
+            host=self.host,
+            metrics_port=self.metrics_port,
+        )
+
+
+def agent(options: AgentOptions) -> None:
     """Publish this node's GPUs, their links, and who holds them.
 
     To try it on any machine: --once --print shows what it sees, and on standard error what it
@@ -114,44 +174,11 @@ def agent(
     """
     from topology.agent import command
 
-    if not 0 <= metrics_port <= 65535:
-        raise BadInputError(f"--metrics-port: allowed are 0 to 65535, not {metrics_port}")
-    if node_name:
-        check_node_name("--node-name", node_name)
-    if not host:
-        raise BadInputError("--host: give an address, such as 127.0.0.1 or 0.0.0.0")
-    known = {w: w for w in ("best-effort", "distributed", "packed", "any")}
-    policy = one_of("--allocator-policy", allocator_policy, known, None, "auto")
-    answers = {"true": True, "false": False}
-    fails = one_of(
-        "--fail-requests-greater-than-one", fail_requests_greater_than_one, answers, None, "auto"
-    )
-    manager = {w: w for w in ("none", "best-effort", "restricted", "single-numa-node")}
-    told = one_of("--topology-manager-policy", topology_manager_policy, manager, None, "auto")
-    scopes = {w: w for w in ("container", "pod")}
-    scope = one_of("--topology-manager-scope", topology_manager_scope, scopes, None, "auto")
-    log_json(quiet=once)
-    options = command.Options(
-        node_name=node_name,
-        kubeconfig=kubeconfig,
-        context=context,
-        pod_resources=pod_resources,
-        sysfs=sysfs,
-        boot_id=boot_id,
-        kubelet_config=tuple(kubelet_config or ()),
-        kubelet_address=kubelet_address,
-        kubelet_insecure_tls=kubelet_insecure_tls,
-        allocator_policy=policy,
-        fail_requests_greater_than_one=fails,
-        topology_manager_policy=told,
-        topology_manager_scope=scope,
-        heartbeat=heartbeat,
-        host=host,
-        metrics_port=metrics_port,
-    )
+    checked = options.checked()
+    log_json(quiet=options.once)
     try:
-        start = command.once if once else command.run
-        code = start(options, show=print_)
+        start = command.once if options.once else command.run
+        code = start(checked, show=options.print_)
     except command.OptionError as error:
         raise BadInputError(str(error)) from error
     raise typer.Exit(code)

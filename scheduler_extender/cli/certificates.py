@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import ipaddress
 import os
 import re
 import tempfile
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.inputs import text_of
+from scheduler_extender.cli.inputs import folder, is_ip, text_of
 
 if TYPE_CHECKING:  # cryptography takes a while to load, which other commands need not wait for
     from scheduler_extender.authority import Authority, Issued
@@ -103,7 +102,7 @@ def certificates(
         EXTENDER: authority.issue(SERVICES[0], Use.SERVER, names, now, days),
         SCHEDULER: authority.issue(client_name, Use.CLIENT, _dns_only(client_name), now, days),
     }
-    _folder(output)
+    folder("--output", output, 0o700)
     if ca is None:
         _write(_key(output, CA), authority.key, 0o600)
     _write(_crt(output, CA), authority.certificate, 0o644)
@@ -130,7 +129,7 @@ def _names(namespace: str, more: list[str]) -> list[str]:
         found += [service, host, f"{host}.svc", f"{host}.svc.cluster.local"]
     found += ["localhost", "127.0.0.1", "::1"]
     for name in more:
-        if not _is_ip(name) and not _is_dns(name):
+        if not is_ip(name) and not _is_dns(name):
             raise BadInputError(f"--name: {name[:60]!r} is neither a DNS name nor an IP address")
         found.append(name)
     return list(dict.fromkeys(found))
@@ -152,14 +151,6 @@ def _dns_only(name: str) -> list[str]:
 def _is_dns(name: str) -> bool:
     label = r"[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?"
     return len(name) <= 253 and re.fullmatch(rf"(\*\.)?{label}(\.{label})*", name) is not None
-
-
-def _is_ip(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 def _authority(ca: Path | None, output: Path, now: datetime) -> Authority:
@@ -192,18 +183,6 @@ def _crt(folder: Path, which: str) -> Path:
 
 def _key(folder: Path, which: str) -> Path:
     return folder / f"{which}.key"
-
-
-def _folder(output: Path) -> None:
-    """Make the folder, for its owner only; one that is there keeps its mode."""
-    try:
-        output.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise BadInputError(f"--output: {output}: a folder is needed, a file is in the way") from (
-            error
-        )
-    except OSError as error:
-        raise BadInputError(f"--output: {output}: {error.strerror}") from error
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,17 +11,13 @@ import typer
 from rich.text import Text
 
 from scheduler_extender.cli import checktable
-from scheduler_extender.cli.adminport import ContextOption
-from scheduler_extender.cli.inputs import cluster_file, one_of, pods_file, standard_output, tell
-from scheduler_extender.cli.kubeconfig import KubeconfigOption, looked_at
+from scheduler_extender.cli.inputs import one_of, pods_file, standard_output, tell, weakest
+from scheduler_extender.cli.looking import look_once
+from scheduler_extender.cli.options import Access, ListedNamespaceOption, WeakestOption
 from scheduler_extender.explain import summary
-from scheduler_extender.files.clusterfile import feed
-from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.why.nearest import View
 from scheduler_extender.why.rows import rows_of
 from scheduler_extender.why.together import Together, Wanted, judge
-from topology.core.placement import Verdict
 
 SHOWN_NAMES = 3
 """Pods that ask the same, of which that many are named."""
@@ -43,26 +38,10 @@ def check(
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="FORM", help="table or json.")
     ] = "table",
-    require: Annotated[
-        str,
-        typer.Option(
-            metavar="VERDICT",
-            help="The weakest verdict on which a node takes a pod with required constraints: "
-            "guaranteed or expected.",
-        ),
-    ] = "expected",
-    namespace: Annotated[
-        str | None,
-        typer.Option(
-            "--namespace",
-            "-n",
-            metavar="NAME",
-            help="Whose pods are listed where you may not list those of all namespaces. Without "
-            "it: the one of the context.",
-        ),
-    ] = None,
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = None,
+    require: WeakestOption = "expected",
+    namespace: ListedNamespaceOption = None,
+    *,
+    access: Access,
 ) -> None:
     """Say for every node whether it would take a pod, and why not.
 
@@ -71,23 +50,18 @@ def check(
     group are judged together. Exits with 1 if there is a pod that no node would take, or no room
     for a whole group.
     """
-    weakest = one_of("--require", require, {"guaranteed": Verdict.GUARANTEED}, Verdict.EXPECTED)
-    as_json = one_of("--output", output, {"json": True}, False, "table")
+    least = weakest(require)
+    as_json = one_of("--output", output, {"table": False, "json": True})
     asked = pods_file(pod)
-    if cluster is not None:
-        known = Cluster(lambda: 0.0, Settings(weakest, None, all_pods_known=False))
-        feed(known, cluster_file(cluster))
-        view = View(time.time())
-    else:
-        known, view, notes = looked_at(kubeconfig, context, namespace, weakest)
-        for note in notes:
-            tell(f"note: {note}")
+    look = look_once(cluster, access, namespace, least)
+    for note in look.notes:
+        tell(f"note: {note}")
     wanted = [Wanted(a.name, a.request, a.membership, a.destinations) for a in asked]
-    found = judge(known, wanted)
+    found = judge(look.cluster, wanted)
     if as_json:
-        typer.echo(json.dumps(_data(found, view, alone=len(asked) == 1), indent=2))
+        typer.echo(json.dumps(_data(found, look.view, alone=len(asked) == 1), indent=2))
     else:
-        _draw(found, view)
+        _draw(found, look.view)
     raise typer.Exit(0 if found.all_may_come else 1)
 
 

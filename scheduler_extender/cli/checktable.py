@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from scheduler_extender.cli.tables import column, stacked, table
 from scheduler_extender.explain import CLOSED
 from scheduler_extender.sharing import memory_in_use
 from scheduler_extender.terminal import GAP, ROOMY, fits, show
@@ -46,33 +46,21 @@ def _table(rows: Sequence[Row], width: int) -> Table:
     keys = [(row.answer.node, _verdict(row).plain, "score") for row in rows]
     sets = max((len(sets_text(row.outcomes)) for row in rows), default=0)
     taken = sum(max(map(len, column)) + GAP for column in zip(*keys, strict=True)) + sets + GAP
-    found = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    found.add_column("node", overflow="fold")
-    found.add_column("verdict", no_wrap=True)
-    found.add_column("score", justify="right", no_wrap=True)
-    found.add_column("may hand out", overflow="fold", no_wrap=width - taken >= REMARKS)
-    found.add_column("why not, and what to beware of", overflow="fold")
-    for row in rows:
-        found.add_row(
-            Text(row.answer.node),
-            _verdict(row),
-            _score(row),
-            sets_text(row.outcomes),
-            Text(_remarks(row)),
-        )
-    return found
+    return table(
+        rows,
+        column("node", lambda row: row.answer.node, folds=True),
+        column("verdict", _verdict),
+        column("score", _score, figure=True),
+        column("may hand out", lambda row: sets_text(row.outcomes), folds=width - taken < REMARKS),
+        column("why not, and what to beware of", _remarks, folds=True),
+    )
 
 
 def _stacked(console: Console, row: Row) -> None:
-    """A node where there is no room for a table."""
-    console.print(Text(row.answer.node, "bold", overflow="fold"))
-    lines = [Text.assemble(_verdict(row), f", score {_score(row)}")]
-    if row.outcomes:
-        lines.append(Text(f"may hand out {sets_text(row.outcomes)}"))
-    if remarks := _remarks(row):
-        lines.append(Text(remarks))
-    for line in lines:
-        console.print(Padding(line, (0, 0, 0, 2)))
+    sets = [f"may hand out {sets_text(row.outcomes)}"] if row.outcomes else []
+    remarks = [words for words in [_remarks(row)] if words]
+    first = Text.assemble(_verdict(row), f", score {_score(row)}")
+    stacked(console, row.answer.node, [first, *sets, *remarks])
 
 
 def _verdict(row: Row) -> Text:

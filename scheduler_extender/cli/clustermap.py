@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from scheduler_extender.cli.adminport import AdminCaOption, ContextOption, TokenOption
 from scheduler_extender.cli.cells import folded, legend, node_cells
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.forwarding import SYSTEM, open_map
-from scheduler_extender.cli.gpurows import GpuRow, gpu_rows, total_of, total_text
-from scheduler_extender.cli.kubeconfig import KubeconfigOption
-from scheduler_extender.cli.looking import (
-    AskAdminOption,
-    ClusterOption,
-    ForwardOption,
-    Look,
+from scheduler_extender.cli.forwarding import open_map
+from scheduler_extender.cli.gpurows import GpuRow, total_of, total_text
+from scheduler_extender.cli.looking import answer_from
+from scheduler_extender.cli.nodes import told
+from scheduler_extender.cli.options import (
+    ListedNamespaceOption,
+    OutputOption,
     SelectorOption,
-    SystemOption,
+    WatchOption,
     Where,
-    WhoseOption,
-    extender_of,
-    looking,
-    selected_nodes,
 )
-from scheduler_extender.cli.nodes import NOBODY
-from scheduler_extender.cli.outputs import OutputOption, Told, WatchOption, answer, form_of
+from scheduler_extender.cli.outputs import form_of
 from scheduler_extender.web.glance import Filters, Tile, glance, some
 
 NAMES = 28
@@ -48,15 +41,9 @@ def map_(
             help="Open the map in the browser: forwards the extender's admin port until Ctrl-C.",
         ),
     ] = False,
-    namespace: WhoseOption = None,
-    cluster: ClusterOption = None,
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = None,
-    admin: AskAdminOption = None,
-    forward: ForwardOption = False,
-    system: SystemOption = SYSTEM,
-    admin_ca: AdminCaOption = None,
-    token: TokenOption = None,
+    namespace: ListedNamespaceOption = None,
+    *,
+    where: Where,
 ) -> None:
     """Draw every node's GPUs: free, held, stranded or sick.
 
@@ -66,36 +53,21 @@ def map_(
     no node has GPUs.
     """
     form = form_of(output)
-    if open_ and cluster is not None:
+    if open_ and where.cluster is not None:
         raise BadInputError("--open and --cluster: allowed is one of them, a file has no extender")
     if open_:
-        open_map(kubeconfig, context, system)
-    extender = extender_of(
-        admin, admin_ca, token, (kubeconfig, context), forward=forward, system=system
-    )
-    where = Where(kubeconfig, context, namespace, cluster, extender)
-    with looking(where, live=watch) as look:
-        answer(lambda: told(look(), selector), form, watch=watch)
-
-
-def told(look: Look, selector: str | None) -> Told:
-    """The answer."""
-    rows = gpu_rows(look, selected_nodes(look, selector))
-    data: dict[str, Any] = {"nodes": [row.as_json(gpus=True) for row in rows]}
-    return Told(
-        data,
-        [f"node/{row.name}" for row in rows],
-        lambda console, wide: draw(console, rows, wide=wide),
-        look.notes,
-        bool(rows),
+        open_map(where.access, where.system)
+    answer_from(
+        where,
+        lambda look: told(look, selector, draw, gpus=True),
+        form,
+        watch=watch,
+        namespace=namespace,
     )
 
 
 def draw(console: Console, rows: Sequence[GpuRow], *, wide: bool) -> None:
     """The nodes by kind of machine, then what the letters mean."""
-    if not rows:
-        console.print(NOBODY)
-        return
     by_name = {row.name: row for row in rows}
     states = [row.state for row in rows]
     found = glance(states, lambda state: by_name[state.name].capacity, Filters())

@@ -17,6 +17,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from scheduler_extender.cli.commandline import OURS, BadInputError, lacks, run
+from scheduler_extender.cli.options import spread
 
 app = typer.Typer(
     name="gpu-topology",
@@ -107,7 +108,7 @@ for command, programs in COMMANDS.items():
     function = _load(command)
     settings = _ANYTHING if function.__name__ == "refuse" else None
     for program in programs:
-        program.command(command, context_settings=settings)(function)
+        program.command(command, context_settings=settings)(spread(function))
 for each in (app, plugin):
     # Without a help text of its own the callback would take the place of the app's.
     each.callback(help=each.info.help)(_options)

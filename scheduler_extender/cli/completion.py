@@ -86,9 +86,9 @@ def pod_completions(context: typer.Context, incomplete: str) -> list[str]:
 
 def context_completions(context: typer.Context, incomplete: str) -> list[str]:
     """Contexts of the kubeconfig whose names begin so."""
-    from scheduler_extender.cli.kubeconfig import contexts_of
-
     try:
+        from scheduler_extender.cli.kubeconfig import contexts_of
+
         found = contexts_of(context.params.get("kubeconfig"))
     except Exception:  # noqa: BLE001 (nothing to offer; the command itself will say what is wrong)
         return []
@@ -100,11 +100,12 @@ def _names(context: typer.Context, incomplete: str, where: Callable[[str], str])
 
     Whatever is wrong is told by the command itself, once it runs.
     """
-    from scheduler_extender.cli.kubeconfig import asking
-
-    given: Path | None = context.params.get("kubeconfig")
     try:
-        with asking(given, context.params.get("context")) as (api, usual):
+        from scheduler_extender.cli.kubeconfig import asking
+        from scheduler_extender.cli.options import Access
+
+        said = context.params.get
+        with asking(Access(kubeconfig=said("kubeconfig"), context=said("context"))) as (api, usual):
             return [name for name in _listed(api, where(usual)) if name.startswith(incomplete)]
     except Exception:  # noqa: BLE001
         return []

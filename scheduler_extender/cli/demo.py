@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -49,6 +50,8 @@ def demo(
         two_ports(port, admin_port)
     else:
         folder("--out", out)
+        if not os.access(out, os.W_OK | os.X_OK):
+            raise BadInputError(f"--out: {out}: Permission denied")
         for made in (out / PICTURE, out / STOCK_PICTURE, out / CLUSTER_FILE):
             if made.is_dir():
                 raise BadInputError(f"--out: {made}: Is a directory")

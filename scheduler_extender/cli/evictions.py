@@ -19,7 +19,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -29,6 +28,7 @@ from scheduler_extender.cli.adminport import AdminPort
 from scheduler_extender.cli.commandline import BadInputError, pause
 from scheduler_extender.cli.inputs import tell
 from scheduler_extender.cli.kubeconfig import api_server
+from scheduler_extender.cli.options import Access
 from scheduler_extender.state.pods.keptplace import value_of
 from topology.core.devices import NodeName, PodUid
 from topology.times import instant
@@ -82,17 +82,15 @@ def carry_out(
     waiting: Waiting,
     port: AdminPort,
     keep: int,
-    cluster: tuple[Path | None, str | None],
+    access: Access,
 ) -> None:
     """Evict whom the admin port's answer ``found`` names: for a place that is kept already those
     who are left, else those of the plan, once a place is kept for ``keep`` seconds.
 
-    ``cluster`` is a kubeconfig and its context; without the first: the cluster that kubectl would
-    ask (:func:`.path_of`).
     Raises :class:`BadInputError` where nobody is evicted, and :class:`typer.Exit` with 1 where not
     all are.
     """
-    carrying = _Carrying(port, waiting, _api(*cluster))
+    carrying = _Carrying(port, waiting, _api(access))
     kept = found.get("reserved")
     if kept:
         carrying.go_on(kept)
@@ -100,9 +98,9 @@ def carry_out(
         carrying.begin(found["plan"], keep)
 
 
-def _api(kubeconfig: Path | None, context: str | None) -> ApiServer:
+def _api(access: Access) -> ApiServer:
     try:
-        return api_server(kubeconfig, context)[0]
+        return api_server(access)[0]
     except BadInputError as error:
         raise BadInputError(f"nobody was evicted: {error}") from error
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,10 +11,10 @@ import structlog
 import typer
 
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.inputs import cluster_file, log_json, one_of, two_ports
+from scheduler_extender.cli.inputs import cluster_file, is_ip, log_json, one_of, two_ports, weakest
+from scheduler_extender.cli.options import ContextOption, WeakestOption
 from scheduler_extender.http.addresses import Addresses, Tls
 from scheduler_extender.state.answers.decision import Refusals, Settings
-from topology.core.placement import Verdict
 
 if TYPE_CHECKING:  # the service's modules take a while to load, which other commands need not wait
     from scheduler_extender.http.service import Service
@@ -23,38 +23,42 @@ if TYPE_CHECKING:  # the service's modules take a while to load, which other com
 
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 """What Kubernetes takes for an object's name, and a little more."""
+OUTSIDE = "; outside a cluster give --cluster FILE or --kubeconfig PATH"
 
 
-def extender(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """Which cluster is served. Without any of these: the one in which this process runs."""
+
     cluster: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Serve the cluster that this YAML file describes."),
-    ] = None,
+    ] = None
     kubeconfig: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Serve the cluster that this kubeconfig names."),
-    ] = None,
-    context: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Context of the kubeconfig. Without it: the current one."
-        ),
-    ] = None,
+    ] = None
+    context: ContextOption = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """Where the two ports listen."""
+
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Address that both ports listen on.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="PORT", help="Port for kube-scheduler.")] = 8888,
+    ] = "127.0.0.1"
+    port: Annotated[int, typer.Option(metavar="PORT", help="Port for kube-scheduler.")] = 8888
     admin_port: Annotated[
         int, typer.Option(metavar="PORT", help="Port for people and Prometheus.")
-    ] = 8889,
-    require: Annotated[
-        str,
-        typer.Option(
-            metavar="VERDICT",
-            help="The weakest verdict on which a node takes a pod with required constraints: "
-            "guaranteed or expected.",
-        ),
-    ] = "expected",
+    ] = 8889
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deciding:
+    """How the extender decides about nodes."""
+
+    require: WeakestOption = "expected"
     refusals: Annotated[
         str,
         typer.Option(
@@ -63,7 +67,7 @@ def extender(
             "possible ones too, while other nodes are left; or ignore them. Pods with required "
             "constraints stay off either way.",
         ),
-    ] = "certain",
+    ] = "certain"
     shadow: Annotated[
         bool,
         typer.Option(
@@ -71,7 +75,7 @@ def extender(
             help="Refuse nothing: score nodes, and count and tell which ones would have been "
             "refused. No promise is made or kept.",
         ),
-    ] = False,
+    ] = False
     stale_after: Annotated[
         float,
         typer.Option(
@@ -79,21 +83,42 @@ def extender(
             help="A node is stale when its report has not changed for so long.",
             min=1,
         ),
-    ] = 180.0,
+    ] = 180.0
+
+    def settings(self, *, of_file: bool) -> Settings:
+        """These options as the state takes them.
+
+        The nodes of a cluster file never get stale, and may have pods that the file does not name.
+        """
+        least = weakest(self.require)
+        words = {which.value: which for which in Refusals}
+        return Settings(
+            least,
+            None if of_file else self.stale_after,
+            all_pods_known=not of_file,
+            refusals=one_of("--refusals", self.refusals, words),
+            shadow=self.shadow,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsFiles:
+    """The files of TLS on both ports, and whose certificates are taken."""
+
     tls_cert: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Serve both ports over TLS with this certificate."),
-    ] = None,
+    ] = None
     tls_key: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Private key of the certificate.")
-    ] = None,
+    ] = None
     client_ca: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
             help="Take only schedulers whose certificate this CA has signed.",
         ),
-    ] = None,
+    ] = None
     client_name: Annotated[
         list[str] | None,
         typer.Option(
@@ -101,7 +126,30 @@ def extender(
             help="Take only schedulers whose certificate has this common name or DNS name. Needs "
             "--client-ca. May be given several times.",
         ),
-    ] = None,
+    ] = None
+
+    def usable(self) -> Tls | None:
+        """The files, once they are known to be usable; None where none are given."""
+        if not (self.tls_cert or self.tls_key or self.client_ca or self.client_name):
+            return None
+        if self.tls_cert is None or self.tls_key is None:
+            raise BadInputError("--tls-cert and --tls-key are needed together")
+        if self.client_name and self.client_ca is None:
+            raise BadInputError("--client-name needs --client-ca")
+        from scheduler_extender.http.certificates import Certificates, CertificatesError
+
+        found = Tls(self.tls_cert, self.tls_key, self.client_ca, frozenset(self.client_name or ()))
+        try:
+            Certificates(found)
+        except CertificatesError as error:
+            raise BadInputError(f"TLS files cannot be used: {error}") from error
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """This process as one of several replicas."""
+
     leader_elect: Annotated[
         bool,
         typer.Option(
@@ -109,10 +157,10 @@ def extender(
             help="Run as one of several replicas, of which one answers. Needs --pod-namespace and "
             "--pod-name.",
         ),
-    ] = False,
+    ] = False
     lease: Annotated[
         str, typer.Option(metavar="NAME", help="The Lease that says which replica leads.")
-    ] = "gpu-topology",
+    ] = "gpu-topology"
     lease_seconds: Annotated[
         float,
         typer.Option(
@@ -121,7 +169,7 @@ def extender(
             min=2,
             max=120,
         ),
-    ] = 10.0,
+    ] = 10.0
     pod_namespace: Annotated[
         str | None,
         typer.Option(
@@ -129,7 +177,7 @@ def extender(
             envvar="POD_NAMESPACE",
             help="Namespace of the pod in which this replica runs, of the Lease and the Service.",
         ),
-    ] = None,
+    ] = None
     pod_name: Annotated[
         str | None,
         typer.Option(
@@ -137,7 +185,7 @@ def extender(
             envvar="POD_NAME",
             help="Name of the pod in which this replica runs.",
         ),
-    ] = None,
+    ] = None
     pod_ip: Annotated[
         str | None,
         typer.Option(
@@ -146,11 +194,53 @@ def extender(
             help="Address that the leader writes into the EndpointSlice of --service. Without it: "
             "it writes none.",
         ),
-    ] = None,
+    ] = None
     service: Annotated[
         str,
         typer.Option(metavar="NAME", help="The Service by which kube-scheduler finds the leader."),
-    ] = "gpu-topology",
+    ] = "gpu-topology"
+
+    def replication(self, port: int) -> Replication:
+        """How the replicas agree on who leads, and where the leader answers."""
+        from scheduler_extender.kube.bindable import OwnPod
+        from scheduler_extender.leader.leader import Replication
+
+        address = self._address(port)
+        if not self.pod_namespace or not self.pod_name:
+            raise BadInputError(
+                "--leader-elect needs --pod-namespace and --pod-name, or the variables "
+                "POD_NAMESPACE and POD_NAME"
+            )
+        names = {
+            "--pod-namespace": self.pod_namespace,
+            "--pod-name": self.pod_name,
+            "--lease": self.lease,
+        }
+        for option, part in names.items():
+            if not NAME.fullmatch(part):
+                raise BadInputError(f"{option}: {part!r} is no name of a Kubernetes object")
+        own = OwnPod(self.pod_namespace, self.pod_name)
+        return Replication(own, self.lease, self.lease_seconds, address)
+
+    def _address(self, port: int) -> Address | None:
+        from scheduler_extender.leader.address import Address
+
+        if not self.pod_ip:
+            return None
+        if not is_ip(self.pod_ip):
+            raise BadInputError(f"--pod-ip: {self.pod_ip!r} is no IP address")
+        if not NAME.fullmatch(self.service):
+            raise BadInputError(f"--service: {self.service!r} is no name of a Kubernetes object")
+        return Address(self.pod_ip, port, self.service)
+
+
+def extender(
+    *,
+    served: Served,
+    ports: Ports,
+    deciding: Deciding,
+    tls: TlsFiles,
+    replica: Replica,
     open_metrics: Annotated[
         bool,
         typer.Option(
@@ -169,48 +259,22 @@ def extender(
     loopback, give --tls-cert, --tls-key, --client-ca and --client-name. Files that change are read
     again. The admin port asks for a bearer token there that the API server accepts.
     """
-    if cluster is not None and kubeconfig is not None:
+    cluster = served.cluster
+    if cluster is not None and served.kubeconfig is not None:
         raise BadInputError("--cluster and --kubeconfig exclude each other")
-    two_ports(port, admin_port)
-    weakest = one_of("--require", require, {"guaranteed": Verdict.GUARANTEED}, Verdict.EXPECTED)
-    words = {which.value: which for which in Refusals}
-    kept_off = one_of("--refusals", refusals, words, Refusals.CERTAIN, "certain")
-    tls = _tls(tls_cert, tls_key, client_ca, client_name)
+    two_ports(ports.port, ports.admin_port)
+    settings = deciding.settings(of_file=cluster is not None)
+    where = Addresses(ports.host, ports.port, ports.admin_port, tls.usable(), open_metrics)
     replication = None
-    if leader_elect:
+    if replica.leader_elect:
         if cluster is not None:
             raise BadInputError("--leader-elect needs an API server; --cluster has none")
-        replication = _replication(
-            pod_namespace, pod_name, lease, lease_seconds, _address(pod_ip, port, service)
-        )
+        replication = replica.replication(ports.port)
     log_json()
-    where = Addresses(host, port, admin_port, tls, open_metrics)
     if cluster is not None:
-        settings = Settings(weakest, None, all_pods_known=False, refusals=kept_off, shadow=shadow)
         _serve_file(cluster, settings, where)
     else:
-        settings = Settings(weakest, stale_after, refusals=kept_off, shadow=shadow)
-        _serve_kube(kubeconfig, context, settings, where, replication)
-
-
-def _tls(
-    certificate: Path | None, key: Path | None, client_ca: Path | None, names: list[str] | None
-) -> Tls | None:
-    """The TLS files, once they are known to be usable; None where none are given."""
-    if not (certificate or key or client_ca or names):
-        return None
-    if certificate is None or key is None:
-        raise BadInputError("--tls-cert and --tls-key are needed together")
-    if names and client_ca is None:
-        raise BadInputError("--client-name needs --client-ca")
-    from scheduler_extender.http.certificates import Certificates, CertificatesError
-
-    found = Tls(certificate, key, client_ca, frozenset(names or ()))
-    try:
-        Certificates(found)
-    except CertificatesError as error:
-        raise BadInputError(f"TLS files cannot be used: {error}") from error
-    return found
+        _serve_kube(served, settings, where, replication)
 
 
 def _serve_file(path: Path, settings: Settings, where: Addresses) -> None:
@@ -221,54 +285,19 @@ def _serve_file(path: Path, settings: Settings, where: Addresses) -> None:
     _serve(service, where, f"{len(content.records)} nodes from {path}")
 
 
-def _replication(
-    namespace: str | None, name: str | None, lease: str, seconds: float, address: Address | None
-) -> Replication:
-    from scheduler_extender.kube.bindable import OwnPod
-    from scheduler_extender.leader.leader import Replication
-
-    if not namespace or not name:
-        raise BadInputError(
-            "--leader-elect needs --pod-namespace and --pod-name, or the variables POD_NAMESPACE "
-            "and POD_NAME"
-        )
-    for option, part in (("--pod-namespace", namespace), ("--pod-name", name), ("--lease", lease)):
-        if not NAME.fullmatch(part):
-            raise BadInputError(f"{option}: {part!r} is no name of a Kubernetes object")
-    return Replication(OwnPod(namespace, name), lease, seconds, address)
-
-
-def _address(ip: str | None, port: int, service: str) -> Address | None:
-    from scheduler_extender.leader.address import Address
-
-    if not ip:
-        return None
-    try:
-        ipaddress.ip_address(ip)
-    except ValueError as error:
-        raise BadInputError(f"--pod-ip: {ip!r} is no IP address") from error
-    if not NAME.fullmatch(service):
-        raise BadInputError(f"--service: {service!r} is no name of a Kubernetes object")
-    return Address(ip, port, service)
-
-
 def _serve_kube(
-    kubeconfig: Path | None,
-    context: str | None,
-    settings: Settings,
-    where: Addresses,
-    replication: Replication | None,
+    served: Served, settings: Settings, where: Addresses, replication: Replication | None
 ) -> None:
     from scheduler_extender.serving import kube_service, replica_service
     from topology.kubeapi.apiserver import ApiFailure, ApiServer
 
     try:
-        if kubeconfig is not None:
-            api = ApiServer.from_kubeconfig(kubeconfig, context)
+        if served.kubeconfig is not None:
+            api = ApiServer.from_kubeconfig(served.kubeconfig, served.context)
         else:
             api = ApiServer.in_cluster()
     except ApiFailure as error:
-        hint = "" if kubeconfig else "; outside a cluster give --cluster FILE or --kubeconfig PATH"
+        hint = "" if served.kubeconfig else OUTSIDE
         raise BadInputError(f"{error}{hint}") from error
     if replication is None:
         with kube_service(api, settings) as service:

@@ -11,16 +11,17 @@ import webbrowser
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 import typer
 
-from scheduler_extender.cli.adminport import CREATE_TOKEN, FORWARD, AdminPort
+from scheduler_extender.cli.adminport import CREATE_TOKEN, FORWARD, SYSTEM, AdminPort
 from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.cli.kubeconfig import path_of
+from scheduler_extender.cli.options import Access, Where
+from scheduler_extender.cli.tokens import token_of
 
-SYSTEM = "gpu-topology-system"
 SERVICE = "service/gpu-topology-admin"
 PORT = 8889
 _FORWARDED = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+) ")
@@ -28,12 +29,12 @@ TLS_TIMEOUT = 5.0
 """Seconds."""
 
 
-def open_map(kubeconfig: Path | None, context: str | None, system: str) -> NoReturn:
+def open_map(access: Access, system: str) -> NoReturn:
     """Open the map in the browser, and forward the port to it until Ctrl-C or until that breaks.
 
     Raises :class:`BadInputError` where the port cannot be forwarded.
     """
-    with forwarded("--open", kubeconfig, context, system) as (port, lines):
+    with forwarded("--open", access, system) as (port, lines):
         url = f"{scheme_of(port)}://localhost:{port}/map"
         typer.echo(f"The map is at {url} until you press Ctrl-C.")
         typer.echo(f"It asks for a token. This prints one: {_token_command(system)}")
@@ -46,31 +47,20 @@ def _token_command(system: str) -> str:
     return CREATE_TOKEN.replace(SYSTEM, system, 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Forwarding:
-    """That the admin port is to be forwarded and asked: the extender's namespace, the CA of the
-    port's certificate, and the token to show."""
-
-    system: str = SYSTEM
-    ca: Path | None = None
-    token: str | None = None
-
-
 @contextmanager
-def asked_over(
-    meant: Forwarding, kubeconfig: Path | None, context: str | None
-) -> Iterator[AdminPort]:
+def asked_over(where: Where) -> Iterator[AdminPort]:
     """The admin port, forwarded inside the block. Raises :class:`BadInputError`."""
-    with forwarded("--forward", kubeconfig, context, meant.system) as (port, lines):
+    found, given = path_of(where.access.kubeconfig), where.credentials
+    usual = Access(kubeconfig=Path(found) if found else None, context=where.access.context)
+    token = given.token or token_of(usual, needed=False)
+    with forwarded("--forward", where.access, where.system) as (port, lines):
         # kubectl says a line for each connection, and waits where nobody reads them.
         threading.Thread(target=deque, args=(lines, 0), daemon=True).start()
-        yield AdminPort(f"{scheme_of(port)}://localhost:{port}", meant.ca, meant.token)
+        yield AdminPort(f"{scheme_of(port)}://localhost:{port}", given.admin_ca, token)
 
 
 @contextmanager
-def forwarded(
-    flag: str, kubeconfig: Path | None, context: str | None, system: str
-) -> Iterator[tuple[int, Iterator[str]]]:
+def forwarded(flag: str, access: Access, system: str) -> Iterator[tuple[int, Iterator[str]]]:
     """The port of this machine's loopback that is forwarded, and what kubectl says from then on.
 
     kubectl ends with the block. Raises :class:`BadInputError`, which names the ``flag``.
@@ -79,8 +69,8 @@ def forwarded(
     if program is None:
         raise BadInputError(f"{flag}: there is no kubectl; forward the port yourself: {FORWARD}")
     command = [program]
-    command += [] if kubeconfig is None else ["--kubeconfig", str(kubeconfig)]
-    command += [] if context is None else ["--context", context]
+    command += [] if access.kubeconfig is None else ["--kubeconfig", str(access.kubeconfig)]
+    command += [] if access.context is None else ["--context", access.context]
     command += ["--namespace", system, "port-forward", "--address=127.0.0.1", SERVICE, f":{PORT}"]
     with subprocess.Popen(  # noqa: S603 (kubectl, with the user's own words)
         command,

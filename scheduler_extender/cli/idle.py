@@ -13,24 +13,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from scheduler_extender.cli.adminport import AdminCaOption, ContextOption, TokenOption
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.completion import namespace_completions
-from scheduler_extender.cli.forwarding import SYSTEM
-from scheduler_extender.cli.inputs import one_of
-from scheduler_extender.cli.kubeconfig import KubeconfigOption
-from scheduler_extender.cli.looking import (
-    AskAdminOption,
-    ClusterOption,
-    ForwardOption,
-    Look,
-    SystemOption,
+from scheduler_extender.cli.inputs import weakest
+from scheduler_extender.cli.looking import Look, answer_from, selecting
+from scheduler_extender.cli.options import (
+    OutputOption,
+    RequireOption,
+    WatchOption,
     Where,
-    extender_of,
-    looking,
-    selector_error,
+    Whose,
 )
-from scheduler_extender.cli.outputs import OutputOption, Told, WatchOption, answer, form_of
+from scheduler_extender.cli.outputs import Told, form_of
+from scheduler_extender.cli.tables import column, table
 from scheduler_extender.terminal import show
 from scheduler_extender.why.explanation import asked_text
 from scheduler_extender.why.idle import (
@@ -43,7 +37,6 @@ from scheduler_extender.why.nearest import HIDDEN
 from scheduler_extender.why.phrases import duration, listed
 from scheduler_extender.wording import set_text
 from topology.core.devices import PodUid
-from topology.core.placement import Verdict
 from topology.times import seconds_of
 
 SECONDS = 20.0
@@ -59,28 +52,8 @@ _DURATION = re.compile(r"(\d{1,6})(s|m|min|h|d)")
 
 def idle(
     output: OutputOption = "table",
-    namespace: Annotated[
-        str | None,
-        typer.Option(
-            "--namespace",
-            "-n",
-            metavar="NAME",
-            help="Whose pods. Without it: those of the context's namespace.",
-            autocompletion=namespace_completions,
-        ),
-    ] = None,
-    everybody: Annotated[
-        bool, typer.Option("--all-namespaces", "-A", help="The pods of all namespaces.")
-    ] = False,
-    selector: Annotated[
-        str | None,
-        typer.Option(
-            "--selector",
-            "-l",
-            metavar="SELECTOR",
-            help="Only the pods with these labels, as kubectl takes it, such as app=train.",
-        ),
-    ] = None,
+    *,
+    whose: Whose,
     longer_than: Annotated[
         str | None,
         typer.Option(
@@ -90,21 +63,8 @@ def idle(
         ),
     ] = None,
     watch: WatchOption = False,
-    require: Annotated[
-        str,
-        typer.Option(
-            metavar="VERDICT",
-            help="What the extender is run with: guaranteed or expected.",
-        ),
-    ] = "expected",
-    cluster: ClusterOption = None,
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = None,
-    admin: AskAdminOption = None,
-    forward: ForwardOption = False,
-    system: SystemOption = SYSTEM,
-    admin_ca: AdminCaOption = None,
-    token: TokenOption = None,
+    require: RequireOption = "expected",
+    where: Where,
 ) -> None:
     """List the pods that hold GPUs without using them.
 
@@ -114,20 +74,15 @@ def idle(
     gputopologies, and says what it may not see.
     """
     form = form_of(output)
-    if namespace is not None and everybody:
-        raise BadInputError("--namespace and --all-namespaces: allowed is one of them")
     shortest = 0.0 if longer_than is None else seconds_in(longer_than)
-    weakest = one_of("--require", require, {"guaranteed": Verdict.GUARANTEED}, Verdict.EXPECTED)
-    extender = extender_of(
-        admin, admin_ca, token, (kubeconfig, context), forward=forward, system=system
+    answer_from(
+        where,
+        lambda look: told(look, whose, shortest),
+        form,
+        watch=watch,
+        namespace=whose.namespace,
+        require=weakest(require),
     )
-    where = Where(kubeconfig, context, namespace, cluster, extender, weakest)
-    with looking(where, live=watch) as look:
-        answer(
-            lambda: told(look(), selector, shortest, everybody=everybody),
-            form,
-            watch=watch,
-        )
 
 
 def seconds_in(text: str) -> float:
@@ -224,15 +179,15 @@ class Row:
         }
 
 
-def told(look: Look, selector: str | None, shortest: float, *, everybody: bool) -> Told:
+def told(look: Look, whose: Whose, shortest: float) -> Told:
     """The answer."""
     with look.cluster.locked():  # the pods and the nodes at one moment
         seen = look.cluster.cluster_facts()
     everywhere = [p for p in idle_pods(seen, look.view.today) if p.seconds >= shortest]
-    labelled = _selected(look, selector, everybody=everybody)
+    labelled = _selected(look, whose)
     if labelled is not None:
         everywhere = [pod for pod in everywhere if pod.uid in labelled]
-    chosen = [pod for pod in everywhere if everybody or pod.namespace == look.namespace]
+    chosen = [pod for pod in everywhere if whose.everybody or pod.namespace == look.namespace]
     until = time.monotonic() + SECONDS
     shown = {pod.node for pod in chosen}
     beside = [pod for pod in everywhere if pod.node in shown]
@@ -243,34 +198,29 @@ def told(look: Look, selector: str | None, shortest: float, *, everybody: bool) 
             tried=found.whole or p.uid in found.completes)
         for p in chosen
     ]  # fmt: skip
-    whose = "nobody" if everybody else f"no pod of the namespace {look.namespace}"
+    nobody = "nobody" if whose.everybody else f"no pod of the namespace {look.namespace}"
     return Told(
         {"idle": [row.as_json() for row in rows]},
         [f"pod/{row.pod.pod}" for row in rows if not row.hidden],
-        lambda console, wide: draw(console, rows, whose, len(everywhere) - len(rows), wide=wide),
+        lambda console, wide: draw(console, rows, nobody, len(everywhere) - len(rows), wide=wide),
         [*look.notes, *_old(look, chosen)],
     )
 
 
-def _selected(look: Look, selector: str | None, *, everybody: bool) -> set[str] | None:
+def _selected(look: Look, whose: Whose) -> set[str] | None:
     """The UIDs of the pods that a label selector selects; None for all. Raises
     :class:`BadInputError`."""
-    if selector is None:
+    if whose.selector is None:
         return None
     from scheduler_extender.kube.onelook import PAGE, PODS_PATH
     from scheduler_extender.kube.onelook import listed as pages
     from scheduler_extender.kube.sinks import metadata_decoder
-    from topology.kubeapi.apiserver import ApiError
     from topology.kubeapi.paths import path
 
     api = look.reachable("--selector")
-    where = PODS_PATH if everybody else path("/api/v1/namespaces", look.namespace, "pods")
-    try:
-        found, _ = pages(api, where, PAGE, [("labelSelector", selector)])
-    except ApiError as error:
-        if error.status >= 500:
-            raise
-        raise selector_error(selector, error.status, error.message, "pods") from error
+    where = PODS_PATH if whose.everybody else path("/api/v1/namespaces", look.namespace, "pods")
+    with selecting(whose.selector, "pods"):
+        found, _ = pages(api, where, PAGE, [("labelSelector", whose.selector)])
     return {metadata_decoder.decode(raw).metadata.uid for raw in found}
 
 
@@ -294,13 +244,13 @@ def _old(look: Look, pods: Sequence[IdlePod]) -> Iterator[str]:
         )
 
 
-def draw(console: Console, rows: Sequence[Row], whose: str, elsewhere: int, *, wide: bool) -> None:
-    """The pods as a table; ``whose`` says who could have been there, ``elsewhere`` how many idle
+def draw(console: Console, rows: Sequence[Row], nobody: str, elsewhere: int, *, wide: bool) -> None:
+    """The pods as a table; ``nobody`` says who could have been there, ``elsewhere`` how many idle
     pods other namespaces have."""
     if rows:
         show(console, _table(rows, wide=wide))
     else:
-        console.print(f"{whose} holds GPUs without using them")
+        console.print(f"{nobody} holds GPUs without using them")
     if elsewhere:
         console.print()
         others = "1 pod" if elsewhere == 1 else f"{elsewhere:,} pods"
@@ -308,21 +258,18 @@ def draw(console: Console, rows: Sequence[Row], whose: str, elsewhere: int, *, w
 
 
 def _table(rows: Sequence[Row], *, wide: bool) -> Table:
-    found = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    found.add_column("pod", overflow="fold")
-    found.add_column("idle", justify="right", no_wrap=True)
-    found.add_column("node", overflow="fold")
-    found.add_column("GPUs", no_wrap=True)
-    if wide:
-        found.add_column("resource", no_wrap=True)
-        found.add_column("containers", overflow="fold")
-        found.add_column("since", no_wrap=True)
-    found.add_column("its end lets in", overflow="fold")
-    for row in rows:
-        pod = row.pod
-        cells = [Text(row.name), Text(duration(pod.seconds), "yellow"), Text(pod.node)]
-        cells.append(Text(row.gpus))
-        if wide:
-            cells += [Text(pod.resource), Text(", ".join(row.containers) or "–"), Text(pod.since)]
-        found.add_row(*cells, Text(row.words, "green" if row.completes else "dim"))
-    return found
+    return table(
+        rows,
+        column("pod", lambda row: row.name, folds=True),
+        column("idle", lambda row: Text(duration(row.pod.seconds), "yellow"), figure=True),
+        column("node", lambda row: row.pod.node, folds=True),
+        column("GPUs", lambda row: row.gpus),
+        column("resource", lambda row: row.pod.resource, when=wide),
+        column("containers", lambda row: ", ".join(row.containers) or "–", folds=True, when=wide),
+        column("since", lambda row: row.pod.since, when=wide),
+        column(
+            "its end lets in",
+            lambda row: Text(row.words, "green" if row.completes else "dim"),
+            folds=True,
+        ),
+    )

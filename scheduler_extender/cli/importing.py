@@ -11,7 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.inputs import check_node_name, name_of, one_of, pasted, tell
+from scheduler_extender.cli.inputs import check_node_name, name_of, one_of, pasted, same, tell
 from topology import codec
 from topology.core.devices import Bytes, NodeName
 from topology.machines.notation import STOCK
@@ -56,8 +56,8 @@ def import_(
     from topology.sources import SourceError, read
 
     check_node_name("--node", node)
-    known = {w: w for w in ("distributed", "packed", "any")}
-    policy = one_of("--allocator", allocator or "best-effort", known, "best-effort", "best-effort")
+    policies = same("best-effort", "distributed", "packed", "any")
+    policy = one_of("--allocator", allocator or "best-effort", policies)
     amount = None
     if memory is not None:
         try:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import codecs
+import ipaddress
 import os
 import re
 import sys
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +21,7 @@ from scheduler_extender.terminal import HarmlessConsole, harmless
 if TYPE_CHECKING:
     from scheduler_extender.files import podfile
     from scheduler_extender.files.clusterfile import ClusterFile
+    from topology.core.placement import Verdict
 
 MAX_TEXT = 16 * 1024 * 1024
 """Bytes of a pod, or of what people paste of a machine."""
@@ -47,16 +50,14 @@ def two_ports(port: int, admin_port: int) -> None:
         raise BadInputError(f"--port and --admin-port are both {port}: two ports are needed")
 
 
-def folder(flag: str, path: Path) -> None:
-    """Make a folder before the work that fills it. Raises :class:`BadInputError`."""
+def folder(flag: str, path: Path, mode: int = 0o777) -> None:
+    """Make a folder, with this mode unless it is there already. Raises :class:`BadInputError`."""
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode, parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         raise BadInputError(f"{flag}: {path}: a folder is needed, a file is in the way") from error
     except OSError as error:
         raise BadInputError(f"{flag}: {path}: {error.strerror}") from error
-    if not os.access(path, os.W_OK | os.X_OK):
-        raise BadInputError(f"{flag}: {path}: Permission denied")
 
 
 def check_node_name(flag: str, name: str) -> None:
@@ -66,17 +67,32 @@ def check_node_name(flag: str, name: str) -> None:
         raise BadInputError(f"{flag}: {said}, not {name[:60]!r}")
 
 
-def one_of(
-    flag: str, value: str, words: dict[str, Any], default: Any, word: str = "expected"
-) -> Any:
-    """What a flag's word stands for: ``default`` for ``word``, else its value in ``words``.
+def is_ip(text: str) -> bool:
+    """Whether it is an IP address."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
-    Raises :class:`BadInputError`.
-    """
-    known = {word: default, **words}
-    if value not in known:
-        raise BadInputError(f"{flag}: allowed are {', '.join(known)}, not {value!r}")
-    return known[value]
+
+def one_of(flag: str, word: str, words: Mapping[str, Any]) -> Any:
+    """What a flag's word stands for. Raises :class:`BadInputError`."""
+    if word not in words:
+        raise BadInputError(f"{flag}: allowed are {', '.join(words)}, not {word!r}")
+    return words[word]
+
+
+def same(*words: str) -> dict[str, str]:
+    """Words that stand for themselves."""
+    return {word: word for word in words}
+
+
+def weakest(require: str) -> Verdict:
+    """The verdict that --require names. Raises :class:`BadInputError`."""
+    from topology.core.placement import Verdict
+
+    return Verdict(one_of("--require", require, same("expected", "guaranteed")))
 
 
 def cluster_file(path: Path) -> ClusterFile:

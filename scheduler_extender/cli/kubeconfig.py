@@ -3,45 +3,31 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import typer
 
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import log_json
-from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.why.nearest import View
-from topology.core.placement import Verdict
+from scheduler_extender.cli.options import Access
 
 if TYPE_CHECKING:
     from topology.kubeapi.apiserver import ApiServer
 
-KubeconfigOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Without it: $KUBECONFIG, then ~/.kube/config, then the cluster in which the command "
-        "runs.",
-    ),
-]
 
-
-def api_server(kubeconfig: Path | None, context: str | None) -> tuple[ApiServer, str]:
+def api_server(access: Access) -> tuple[ApiServer, str]:
     """The API server, which the caller closes, and the namespace that the context names. Raises
     :class:`BadInputError`."""
     from topology.kubeapi.apiserver import ApiFailure, ApiServer
 
-    found = path_of(kubeconfig)
+    found = path_of(access.kubeconfig)
     try:
         if found is None:
             return ApiServer.in_cluster(), "default"
-        return ApiServer.from_kubeconfig(found, context), _namespace(found, context)
+        return ApiServer.from_kubeconfig(found, access.context), _namespace(found, access.context)
     except ApiFailure as error:
         if found is None:
             missing = "neither $KUBECONFIG nor ~/.kube/config is there: give --kubeconfig FILE"
@@ -50,7 +36,7 @@ def api_server(kubeconfig: Path | None, context: str | None) -> tuple[ApiServer,
 
 
 @contextmanager
-def asking(kubeconfig: Path | None, context: str | None) -> Iterator[tuple[ApiServer, str]]:
+def asking(access: Access) -> Iterator[tuple[ApiServer, str]]:
     """The API server, and the namespace that the context names; closed in the end.
 
     What it refuses is bad input, too. Raises :class:`BadInputError`.
@@ -58,7 +44,7 @@ def asking(kubeconfig: Path | None, context: str | None) -> Iterator[tuple[ApiSe
     from topology.kubeapi.apiserver import ApiError, ApiFailure
 
     log_json(quiet=True)  # an object that cannot be read is no part of the answer
-    api, namespace = api_server(kubeconfig, context)
+    api, namespace = api_server(access)
     try:
         yield api, namespace
     except ApiFailure as error:
@@ -73,18 +59,6 @@ def asking(kubeconfig: Path | None, context: str | None) -> Iterator[tuple[ApiSe
         raise BadInputError(f"what answers there is no Kubernetes API server: {error}") from error
     finally:
         api.close()
-
-
-def looked_at(
-    kubeconfig: Path | None, context: str | None, namespace: str | None, require: Verdict
-) -> tuple[Cluster, View, list[str]]:
-    """The cluster at this moment, who looks at it, and what they may not see. Raises
-    :class:`BadInputError`."""
-    from scheduler_extender.kube.onelook import one_look
-
-    with asking(kubeconfig, context) as (api, usual):
-        seen = one_look(api, namespace or usual, Settings(require), time.monotonic)
-    return seen.cluster, View(time.time(), seen.namespaces), seen.notes
 
 
 def path_of(given: Path | None) -> str | None:

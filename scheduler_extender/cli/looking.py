@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from scheduler_extender.cli.adminport import ADMIN, AdminPort
+from scheduler_extender.cli.adminport import AdminPort
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.completion import namespace_completions
-from scheduler_extender.cli.forwarding import SYSTEM, Forwarding, asked_over
+from scheduler_extender.cli.forwarding import asked_over
 from scheduler_extender.cli.inputs import cluster_file
-from scheduler_extender.cli.kubeconfig import asking, path_of
-from scheduler_extender.cli.tokens import token_of
-from scheduler_extender.files import clusterfile
+from scheduler_extender.cli.kubeconfig import asking
+from scheduler_extender.cli.options import Access, Where
+from scheduler_extender.cli.outputs import Form, Told, answer
+from scheduler_extender.cli.tokens import port_at
+from scheduler_extender.files.clusterfile import ClusterFile, ClusterFileError, feed, parse
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.why.nearest import View
@@ -32,99 +31,9 @@ if TYPE_CHECKING:
     from scheduler_extender.kube.onelook import Seen
     from topology.kubeapi.apiserver import ApiServer
 
-ClusterOption = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Cluster file in place of a cluster, to try things out."),
-]
-AskAdminOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="URL",
-        help="Ask the extender's admin port, forwarded to here, in place of the API server: it "
-        f"knows the binds that are being written. For an installed one: {ADMIN}.",
-    ),
-]
-ForwardOption = Annotated[
-    bool,
-    typer.Option(
-        "--forward",
-        help="The same, and forward the port with kubectl for as long as the command runs.",
-    ),
-]
-SystemOption = Annotated[
-    str,
-    typer.Option(
-        "--system", metavar="NAME", help="With a port that is forwarded: the extender's namespace."
-    ),
-]
-WhoseOption = Annotated[
-    str | None,
-    typer.Option(
-        "--namespace",
-        "-n",
-        metavar="NAME",
-        help="Whose pods are listed where you may not list those of all namespaces. Without it: "
-        "the one of the context.",
-        autocompletion=namespace_completions,
-    ),
-]
-SelectorOption = Annotated[
-    str | None,
-    typer.Option(
-        "--selector",
-        "-l",
-        metavar="SELECTOR",
-        help="Only the nodes with these labels, as kubectl takes it, such as pool=a100,zone!=b.",
-    ),
-]
-
-
 MINUTE = 60.0
 LOST = 5.0
 """Seconds for which the API server may be silent, as while it starts anew, before it is said."""
-
-
-@dataclass(frozen=True, slots=True)
-class Where:
-    """Where to look, as the options say it.
-
-    ``extender`` is how to ask the extender: at its port, or at one that has to be forwarded; None
-    to ask the API server.
-    """
-
-    kubeconfig: Path | None = None
-    context: str | None = None
-    namespace: str | None = None
-    cluster: Path | None = None
-    extender: AdminPort | Forwarding | None = None
-    require: Verdict = Verdict.EXPECTED
-
-
-def extender_of(
-    admin: str | None,
-    ca: Path | None,
-    token: str | None,
-    whose: tuple[Path | None, str | None],
-    *,
-    forward: bool = False,
-    system: str = SYSTEM,
-) -> AdminPort | Forwarding | None:
-    """How the extender is to be asked, by the options; None where it is not.
-
-    ``whose`` are the kubeconfig and the context, whose token is shown where none is given. Raises
-    :class:`BadInputError`.
-    """
-    if admin is None and not forward:
-        if ca is not None:
-            raise BadInputError("--admin-ca: it is for --admin URL or --forward, which is missing")
-        return None
-    if admin is None:
-        found = path_of(whose[0])
-        own = token or token_of(Path(found) if found else None, whose[1], needed=False)
-        return Forwarding(system, ca, own)
-    if forward:
-        raise BadInputError("--cluster, --admin and --forward: allowed is one of them")
-    return AdminPort(admin.rstrip("/"), ca, token or token_of(*whose))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,41 +61,74 @@ class Look:
         return self.api
 
 
+def answer_from(
+    where: Where,
+    told: Callable[[Look], Told],
+    form: Form,
+    *,
+    watch: bool,
+    namespace: str | None = None,
+    require: Verdict = Verdict.EXPECTED,
+) -> None:
+    """Look, and write the answer, once or whenever it changes; the command ends with it.
+
+    Raises :class:`BadInputError`.
+    """
+    with looking(where, namespace, require, live=watch) as look:
+        answer(lambda: told(look()), form, watch=watch)
+
+
 @contextmanager
-def looking(where: Where, *, live: bool = False) -> Iterator[Callable[[], Look]]:
+def looking(
+    where: Where, namespace: str | None, require: Verdict, *, live: bool
+) -> Iterator[Callable[[], Look]]:
     """What looks, as often as it is called; with ``live`` a cluster is followed meanwhile.
 
     Raises :class:`BadInputError`, and inside the block what :func:`.asking` turns into it.
     """
-    settings = Settings(where.require, None, all_pods_known=False)
-    if where.cluster is not None and where.extender is not None:
+    asks = where.admin is not None or where.forward
+    if not asks and where.credentials.admin_ca is not None:
+        raise BadInputError("--admin-ca: it is for --admin URL or --forward, which is missing")
+    if [where.cluster is not None, where.admin is not None, where.forward].count(True) > 1:
         raise BadInputError("--cluster, --admin and --forward: allowed is one of them")
     if where.cluster is not None:
         content = cluster_file(where.cluster)
-        yield lambda: _described(content, settings, where)
-    elif isinstance(where.extender, AdminPort):
-        port = where.extender
-        yield lambda: _described(_snapshot(port), settings, where)
-    elif where.extender is not None:
-        with asked_over(where.extender, where.kubeconfig, where.context) as port:
-            yield lambda: _described(_snapshot(port), settings, where)
+        yield lambda: _described(content, require, namespace)
+    elif where.admin is not None:
+        port = port_at(where.admin, where.credentials, where.access)
+        yield lambda: _described(_snapshot(port), require, namespace)
+    elif where.forward:
+        with asked_over(where) as port:
+            yield lambda: _described(_snapshot(port), require, namespace)
     else:
-        yield from _at_api_server(where, live=live)
+        yield from _at_api_server(where.access, namespace, Settings(require), live=live)
 
 
-def _at_api_server(where: Where, *, live: bool) -> Iterator[Callable[[], Look]]:
+def look_once(
+    cluster: Path | None, access: Access, namespace: str | None, require: Verdict
+) -> Look:
+    """What a cluster file describes, or a cluster is at this moment. Raises
+    :class:`BadInputError`."""
+    if cluster is not None:
+        return _described(cluster_file(cluster), require, namespace)
+    from scheduler_extender.kube.onelook import one_look
+
+    with asking(access) as (api, usual):
+        seen = one_look(api, namespace or usual, Settings(require), time.monotonic)
+    view = View(time.time(), seen.namespaces)
+    return Look(seen.cluster, view, seen.notes, namespace or usual)
+
+
+def _at_api_server(
+    access: Access, namespace: str | None, settings: Settings, *, live: bool
+) -> Iterator[Callable[[], Look]]:
     from scheduler_extender.kube.livelook import live_look
     from scheduler_extender.kube.onelook import NOT_INSTALLED, one_look
 
-    with asking(where.kubeconfig, where.context) as (api, usual):
-        namespace = where.namespace or usual
-        settings = Settings(where.require)
-
-        @contextmanager
-        def once() -> Iterator[Seen]:
-            yield one_look(api, namespace, settings, time.monotonic)
-
-        with live_look(api, namespace, settings, time.monotonic) if live else once() as seen:
+    with asking(access) as (api, usual):
+        namespace = namespace or usual
+        asked = api, namespace, settings, time.monotonic
+        with live_look(*asked) if live else nullcontext(one_look(*asked)) as seen:
             if not seen.installed:
                 raise BadInputError(NOT_INSTALLED)
 
@@ -209,19 +151,24 @@ def _lost(seen: Seen) -> Iterator[str]:
         yield f"the cluster cannot be followed since {since}, and what is shown is as old"
 
 
-def _described(content: clusterfile.ClusterFile, settings: Settings, where: Where) -> Look:
-    known = Cluster(time.monotonic, settings)
-    clusterfile.feed(known, content)
-    return Look(known, View(time.time()), (), where.namespace or "default")
+def _described(content: ClusterFile, require: Verdict, namespace: str | None) -> Look:
+    return Look(described(content, require), View(time.time()), (), namespace or "default")
 
 
-def _snapshot(port: AdminPort) -> clusterfile.ClusterFile:
+def described(content: ClusterFile, require: Verdict) -> Cluster:
+    """What a cluster file tells."""
+    known = Cluster(time.monotonic, Settings(require, None, all_pods_known=False))
+    feed(known, content)
+    return known
+
+
+def _snapshot(port: AdminPort) -> ClusterFile:
     text = port.text("/v1/snapshot")
     if text is None:
         raise BadInputError(f"--admin: {port.url} is not the extender's admin port")
     try:
-        return clusterfile.parse(text, port.url)
-    except clusterfile.ClusterFileError as error:
+        return parse(text, port.url)
+    except ClusterFileError as error:
         raise BadInputError(f"--admin: {error}") from error
 
 
@@ -233,21 +180,26 @@ def selected_nodes(look: Look, selector: str | None) -> set[str] | None:
     if selector is None:
         return None
     from scheduler_extender.kube.selected import node_names
-    from topology.kubeapi.apiserver import ApiError
 
     api = look.reachable("--selector")
-    try:
+    with selecting(selector, "nodes"):
         return node_names(api, selector)
+
+
+@contextmanager
+def selecting(selector: str | None, what: str) -> Iterator[None]:
+    """Inside it the API server selects by labels; what it refuses is told about the selector."""
+    from topology.kubeapi.apiserver import ApiError
+
+    try:
+        yield
     except ApiError as error:
-        if error.status >= 500:
+        if selector is None or error.status >= 500:
             raise
-        raise selector_error(selector, error.status, error.message, "nodes") from error
-
-
-def selector_error(selector: str, status: int, message: str, what: str) -> BadInputError:
-    """Why a selection failed, as what people read."""
-    if status == 400:
-        return BadInputError(f"--selector: {selector!r} cannot be read: {message}")
-    if status in (401, 403):
-        return BadInputError(f"--selector: you may not list {what}, so nobody can be selected")
-    return BadInputError(f"--selector: the API server answers {status}: {message}")
+        if error.status == 400:
+            why = f"{selector!r} cannot be read: {error.message}"
+        elif error.status in (401, 403):
+            why = f"you may not list {what}, so nobody can be selected"
+        else:
+            why = f"the API server answers {error.status}: {error.message}"
+        raise BadInputError(f"--selector: {why}") from error

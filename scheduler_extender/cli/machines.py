@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -10,6 +11,7 @@ from rich.table import Table
 
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import one_of, standard_output
+from scheduler_extender.cli.tables import column, table
 from scheduler_extender.terminal import show
 from topology import codec
 from topology.machines import MACHINES, Machine, UnknownMachine, machine
@@ -35,14 +37,15 @@ def machines(
     MACHINE is a name from the list, which cluster files and `simulate --cluster` take, too.
     """
     if name is None:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for column in ("machine", "GPUs", "what it is"):
-            table.add_column(column, overflow="fold")
-        for known in MACHINES.values():
-            table.add_row(known.name, known.topology("node").summary(), known.description)
-        show(standard_output(), table)
+        known = table(
+            MACHINES.values(),
+            column("machine", lambda each: each.name, folds=True),
+            column("GPUs", lambda each: each.topology("node").summary(), folds=True),
+            column("what it is", lambda each: each.description, folds=True),
+        )
+        show(standard_output(), known)
         return
-    matrix = one_of("--output", output, {"matrix": True}, False, "yaml")
+    matrix = one_of("--output", output, {"yaml": False, "matrix": True})
     try:
         found = machine(name)
     except UnknownMachine as error:
@@ -54,21 +57,19 @@ def machines(
         typer.echo(yaml.safe_dump(document, sort_keys=False), nl=False)
 
 
-def _matrix(found: Machine) -> Table:
-    topology = found.topology("node")
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("")
-    for gpu in topology.gpus:
-        table.add_column(f"GPU{gpu.index}", no_wrap=True)
-    table.add_column("NUMA")
-    for p, gpu in enumerate(topology.gpus):
-        cells = [
-            "X"
-            if link is None
-            else f"NV{link.nvlinks} {link.pcie.label}"
-            if link.nvlinks
-            else link.pcie.label
-            for link in topology.shape.links[p]
-        ]
-        table.add_row(f"GPU{gpu.index}", *cells, str(gpu.numa_node))
-    return table
+def _matrix(shown: Machine) -> Table:
+    topology = shown.topology("node")
+
+    def link(q: int, p: int) -> str:
+        found = topology.shape.links[p][q]
+        if found is None:
+            return "X"
+        return f"NV{found.nvlinks} {found.pcie.label}" if found.nvlinks else found.pcie.label
+
+    gpus = topology.gpus
+    return table(
+        range(len(gpus)),
+        column("", lambda p: f"GPU{gpus[p].index}"),
+        *(column(f"GPU{gpu.index}", partial(link, q)) for q, gpu in enumerate(gpus)),
+        column("NUMA", lambda p: str(gpus[p].numa_node)),
+    )

@@ -12,8 +12,7 @@ failed pods again.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import quote
 
 import msgspec
@@ -21,21 +20,24 @@ import typer
 
 from scheduler_extender.annotations import RESUME
 from scheduler_extender.cli import nodetext
-from scheduler_extender.cli.adminport import (
-    ADMIN,
-    AdminCaOption,
-    AdminPort,
-    ContextOption,
-    TokenOption,
-)
+from scheduler_extender.cli.adminport import ADMIN
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.completion import node_completions
 from scheduler_extender.cli.gpurows import node_row
 from scheduler_extender.cli.inputs import check_node_name
-from scheduler_extender.cli.kubeconfig import KubeconfigOption, asking
-from scheduler_extender.cli.looking import ClusterOption, Look, Where, WhoseOption, looking
-from scheduler_extender.cli.outputs import OutputOption, Told, WatchOption, answer, as_yaml, form_of
-from scheduler_extender.cli.tokens import token_of
+from scheduler_extender.cli.kubeconfig import asking
+from scheduler_extender.cli.looking import Look, answer_from
+from scheduler_extender.cli.options import (
+    Access,
+    ClusterOption,
+    Credentials,
+    ListedNamespaceOption,
+    OutputOption,
+    WatchOption,
+    Where,
+)
+from scheduler_extender.cli.outputs import Told, as_yaml, form_of
+from scheduler_extender.cli.tokens import port_at
 
 TIMEOUT = 10.0
 """Seconds."""
@@ -45,6 +47,7 @@ def node(
     name: Annotated[
         str, typer.Argument(metavar="NODE", hidden=True, autocompletion=node_completions)
     ],
+    *,
     output: OutputOption = "table",
     watch: WatchOption = False,
     resume: Annotated[
@@ -53,10 +56,9 @@ def node(
             "--resume", help="Forgive the node's refusals so far: it takes GPU pods again."
         ),
     ] = False,
-    namespace: WhoseOption = None,
+    namespace: ListedNamespaceOption = None,
     cluster: ClusterOption = None,
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = None,
+    access: Access,
     admin: Annotated[
         str | None,
         typer.Option(
@@ -65,8 +67,7 @@ def node(
             f"here. For an installed one: {ADMIN}.",
         ),
     ] = None,
-    admin_ca: AdminCaOption = None,
-    token: TokenOption = None,
+    credentials: Credentials,
 ) -> None:
     """Show a node's GPUs, who holds them, and their links.
 
@@ -79,18 +80,18 @@ def node(
     check_node_name("NODE", name)
     form = form_of(output)
     if resume:
-        _resume(name, kubeconfig, context)
+        _resume(name, access)
         typer.echo(f"{name} takes GPU pods again")
-    elif admin is not None or admin_ca is not None:
-        token = token or token_of(kubeconfig, context)
-        port = AdminPort((admin or ADMIN).rstrip("/"), admin_ca, token)
+    elif admin is not None or credentials.admin_ca is not None:
+        port = port_at(admin or ADMIN, credentials, access)
         found = port.get(f"/v1/nodes/{quote(name, safe='')}")
         if found is None:
             raise BadInputError(f"the extender knows of no node {name}")
-        _show(found)
+        found.pop("record", None)  # kubectl get gputopo shows it
+        typer.echo(as_yaml(found).rstrip())
     else:
-        with looking(Where(kubeconfig, context, namespace, cluster), live=watch) as look:
-            answer(lambda: told(look(), name), form, watch=watch)
+        where = Where(cluster=cluster, access=access)
+        answer_from(where, lambda look: told(look, name), form, watch=watch, namespace=namespace)
 
 
 def told(look: Look, name: str) -> Told:
@@ -104,19 +105,13 @@ def told(look: Look, name: str) -> Told:
     )
 
 
-def _resume(name: str, kubeconfig: Path | None, context: str | None) -> None:
+def _resume(name: str, access: Access) -> None:
     from topology.kubeapi.paths import path
 
     body = {"metadata": {"annotations": {RESUME: datetime.now(UTC).isoformat()}}}
     try:
-        with asking(kubeconfig, context) as (api, _):
+        with asking(access) as (api, _):
             where = path("/api/v1/nodes", name)
             api.patch(where, msgspec.json.encode(body), timeout=TIMEOUT)
     except BadInputError as error:
         raise BadInputError(f"{name} was not resumed: {error}") from error
-
-
-def _show(found: dict[str, Any]) -> None:
-
-    found.pop("record", None)  # kubectl get gputopo shows it
-    typer.echo(as_yaml(found).rstrip())

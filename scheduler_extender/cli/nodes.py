@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from scheduler_extender.cli.adminport import AdminCaOption, ContextOption, TokenOption
-from scheduler_extender.cli.forwarding import SYSTEM
 from scheduler_extender.cli.gpurows import (
     GpuRow,
     ago,
@@ -20,21 +18,16 @@ from scheduler_extender.cli.gpurows import (
     total_of,
     total_text,
 )
-from scheduler_extender.cli.kubeconfig import KubeconfigOption
-from scheduler_extender.cli.looking import (
-    AskAdminOption,
-    ClusterOption,
-    ForwardOption,
-    Look,
+from scheduler_extender.cli.looking import Look, answer_from, selected_nodes
+from scheduler_extender.cli.options import (
+    ListedNamespaceOption,
+    OutputOption,
     SelectorOption,
-    SystemOption,
+    WatchOption,
     Where,
-    WhoseOption,
-    extender_of,
-    looking,
-    selected_nodes,
 )
-from scheduler_extender.cli.outputs import OutputOption, Told, WatchOption, answer, form_of
+from scheduler_extender.cli.outputs import Told, form_of
+from scheduler_extender.cli.tables import column, stacked, table
 from scheduler_extender.terminal import fits, show
 
 NOBODY = "no node with GPUs is known"
@@ -44,15 +37,9 @@ def nodes(
     output: OutputOption = "table",
     selector: SelectorOption = None,
     watch: WatchOption = False,
-    namespace: WhoseOption = None,
-    cluster: ClusterOption = None,
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = None,
-    admin: AskAdminOption = None,
-    forward: ForwardOption = False,
-    system: SystemOption = SYSTEM,
-    admin_ca: AdminCaOption = None,
-    token: TokenOption = None,
+    namespace: ListedNamespaceOption = None,
+    *,
+    where: Where,
 ) -> None:
     """List the nodes with GPUs, and what they can still promise.
 
@@ -63,21 +50,27 @@ def nodes(
     GPUs.
     """
     form = form_of(output)
-    extender = extender_of(
-        admin, admin_ca, token, (kubeconfig, context), forward=forward, system=system
+    answer_from(
+        where, lambda look: told(look, selector, draw), form, watch=watch, namespace=namespace
     )
-    where = Where(kubeconfig, context, namespace, cluster, extender)
-    with looking(where, live=watch) as look:
-        answer(lambda: told(look(), selector), form, watch=watch)
 
 
-def told(look: Look, selector: str | None) -> Told:
-    """The answer."""
+class Drawing(Protocol):
+    """Draws nodes, of which there is at least one."""
+
+    def __call__(self, console: Console, rows: Sequence[GpuRow], *, wide: bool) -> None:
+        """Draw them on a console."""
+        ...
+
+
+def told(look: Look, selector: str | None, drawing: Drawing, *, gpus: bool = False) -> Told:
+    """The answer about all nodes with GPUs, or those that are selected; with ``gpus`` the data has
+    each of them."""
     rows = gpu_rows(look, selected_nodes(look, selector))
     return Told(
-        {"nodes": [row.as_json(gpus=False) for row in rows]},
+        {"nodes": [row.as_json(gpus=gpus) for row in rows]},
         [f"node/{row.name}" for row in rows],
-        lambda console, wide: draw(console, rows, wide=wide),
+        lambda console, wide: drawing(console, rows, wide=wide) if rows else console.print(NOBODY),
         look.notes,
         bool(rows),
     )
@@ -85,9 +78,6 @@ def told(look: Look, selector: str | None) -> Told:
 
 def draw(console: Console, rows: Sequence[GpuRow], *, wide: bool) -> None:
     """The nodes as a table, and a line about all of them."""
-    if not rows:
-        console.print(NOBODY)
-        return
     table = _table(rows, wide=wide)
     if wide or fits(console, table):
         show(console, table)
@@ -100,47 +90,40 @@ def draw(console: Console, rows: Sequence[GpuRow], *, wide: bool) -> None:
 
 
 def _stacked(console: Console, row: GpuRow) -> None:
-    """A node where there is no room for a table."""
-    console.print(Text(row.name, "bold", overflow="fold"))
-    promised = f"can still promise {promises_text(row.capacity)}"
-    for words in (gpus_text(row.counts), promised):
-        console.print(Padding(Text(words), (0, 0, 0, 2)))
-    for words in row.words(counted=True):
-        console.print(Padding(Text(words, "yellow"), (0, 0, 0, 2)))
+    lines = [gpus_text(row.counts), f"can still promise {promises_text(row.capacity)}"]
+    beware = [Text(words, "yellow") for words in row.words(counted=True)]
+    stacked(console, row.name, [*lines, *beware])
 
 
 def _table(rows: Sequence[GpuRow], *, wide: bool) -> Table:
-    found = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    found.add_column("node", overflow="fold", no_wrap=True)
     reserved = wide or any(row.counts.reserved for row in rows)
-    numbers = ["GPUs", "free", "stranded", *(["reserved"] if reserved else []), "held", "sick"]
-    for header in numbers:
-        found.add_column(header, justify="right", no_wrap=True)
-    for header in ("pairs", "quads", "whole"):
-        found.add_column(header, justify="right", no_wrap=True)
-    if wide:
-        found.add_column("machine", overflow="fold")
-        found.add_column("reported", no_wrap=True)
     beware = any(row.words(counted=True) for row in rows)
-    if beware:
-        found.add_column("beware", overflow="fold")
-    for row in rows:
-        counts, can = row.counts, row.capacity
-        cells = [
-            Text(str(counts.gpus or "–")),
-            Text(str(counts.free), "green" if counts.free else "dim"),
-            _figure(counts.stranded, "yellow"),
-            *([_figure(counts.reserved, "magenta")] if reserved else []),
-            Text(str(counts.held), "" if counts.held else "dim"),
-            _figure(counts.sick, "red"),
-            *(_figure(n, "green") for n in (can.pairs, can.quads, can.nodes)),
-        ]
-        if wide:
-            cells += [Text(row.state.kind), Text(ago(row.reported))]
-        if beware:
-            cells.append(Text("; ".join(row.words(counted=True)), "yellow"))
-        found.add_row(Text(row.name), *cells)
-    return found
+    return table(
+        rows,
+        column("node", lambda row: row.name),
+        column("GPUs", lambda row: str(row.counts.gpus or "–"), figure=True),
+        column("free", lambda row: _figure(row.counts.free, "green"), figure=True),
+        column("stranded", lambda row: _figure(row.counts.stranded, "yellow"), figure=True),
+        column(
+            "reserved",
+            lambda row: _figure(row.counts.reserved, "magenta"),
+            figure=True,
+            when=reserved,
+        ),
+        column("held", lambda row: _figure(row.counts.held, ""), figure=True),
+        column("sick", lambda row: _figure(row.counts.sick, "red"), figure=True),
+        column("pairs", lambda row: _figure(row.capacity.pairs, "green"), figure=True),
+        column("quads", lambda row: _figure(row.capacity.quads, "green"), figure=True),
+        column("whole", lambda row: _figure(row.capacity.nodes, "green"), figure=True),
+        column("machine", lambda row: row.state.kind, folds=True, when=wide),
+        column("reported", lambda row: ago(row.reported), when=wide),
+        column(
+            "beware",
+            lambda row: Text("; ".join(row.words(counted=True)), "yellow"),
+            folds=True,
+            when=beware,
+        ),
+    )
 
 
 def _figure(n: int, style: str) -> Text:

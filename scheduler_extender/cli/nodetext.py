@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from scheduler_extender.cli.cells import KINDS, node_cells, words_of
 from scheduler_extender.cli.gpurows import GpuRow, ago, promises_text
+from scheduler_extender.cli.tables import column, table
 from scheduler_extender.terminal import show
 from scheduler_extender.web.nodes import GpuState
 from scheduler_extender.why.phrases import duration
+from topology.core.devices import Nic
 from topology.core.graph import NodeTopology
 
 
@@ -33,39 +37,33 @@ def draw(console: Console, row: GpuRow, *, wide: bool) -> None:
 
 
 def _gpus(row: GpuRow, topology: NodeTopology, *, wide: bool) -> Table:
-    found = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    found.add_column("GPU", justify="right", no_wrap=True)
-    found.add_column("state", no_wrap=True)
-    if wide:
-        found.add_column("NUMA", justify="right", no_wrap=True)
-        found.add_column("UUID", no_wrap=True)
-    held = any(each.holders for each in row.state.gpus)
-    if held:
-        found.add_column("held by", overflow="fold")
-        found.add_column("asks for", overflow="fold")
-    aged = any(_since(row, each) for each in row.state.gpus)
-    if aged:
-        found.add_column("for", no_wrap=True, justify="right")
-    troubled = any(each.trouble for each in row.state.gpus)
-    if troubled:
-        found.add_column("trouble", overflow="fold")
-    words = words_of(row.state)
-    for gpu, each, word in zip(topology.gpus, row.state.gpus, words, strict=True):
-        cells = [Text(str(gpu.index)), Text(f" {word} ", KINDS[word].style)]
-        if wide:
-            numa = "–" if gpu.numa_node is None else str(gpu.numa_node)
-            cells += [Text(numa), Text(gpu.uuid)]
+    gpus, states, words = topology.gpus, row.state.gpus, words_of(row.state)
+
+    def numa(p: int) -> str:
+        return "–" if gpus[p].numa_node is None else str(gpus[p].numa_node)
+
+    def by(p: int) -> str:
+        each = states[p]
         shares = f"{each.held} of {each.devices} shares: " if each.devices > 1 else ""
-        by = shares + ", ".join(row.holders(each)) if each.holders else shares.rstrip(": ")
-        asks = ", ".join(dict.fromkeys(holder.asks for holder in each.holders if holder.asks))
-        if held:
-            cells += [Text(by), Text(asks)]
-        if aged:
-            cells.append(Text(_since(row, each)))
-        if troubled:
-            cells.append(Text(each.trouble, "red"))
-        found.add_row(*cells)
-    return found
+        return shares + ", ".join(row.holders(each)) if each.holders else shares.rstrip(": ")
+
+    def asks(p: int) -> str:
+        return ", ".join(dict.fromkeys(holder.asks for holder in states[p].holders if holder.asks))
+
+    held = any(each.holders for each in states)
+    aged = any(_since(row, each) for each in states)
+    troubled = any(each.trouble for each in states)
+    return table(
+        range(len(gpus)),
+        column("GPU", lambda p: str(gpus[p].index), figure=True),
+        column("state", lambda p: Text(f" {words[p]} ", KINDS[words[p]].style)),
+        column("NUMA", numa, figure=True, when=wide),
+        column("UUID", lambda p: gpus[p].uuid, when=wide),
+        column("held by", by, folds=True, when=held),
+        column("asks for", asks, folds=True, when=held),
+        column("for", lambda p: _since(row, states[p]), figure=True, when=aged),
+        column("trouble", lambda p: Text(states[p].trouble, "red"), folds=True, when=troubled),
+    )
 
 
 def _since(row: GpuRow, gpu: GpuState) -> str:
@@ -81,18 +79,21 @@ def _links(topology: NodeTopology, *, wide: bool) -> Table:
         word = f"NV{link.nvlinks}" if link.nvlinks else link.pcie.label
         words[link.a, link.b] = words[link.b, link.a] = word
     indices = [gpu.index for gpu in topology.gpus]
-    nics = topology.nics if wide else ()
-    found = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    found.add_column("link", justify="right", no_wrap=True)
-    for header in (*map(str, indices), *(nic.name for nic in nics)):
-        found.add_column(Text(header), no_wrap=True)
-    near = [dict(nic.distances) for nic in nics]
-    for a in indices:
-        cells = ["–" if a == b else words.get((a, b), "?") for b in indices]
-        cells += [kinds[a].label if a in kinds else "?" for kinds in near]
-        found.add_row(str(a), *(Text(cell, _style(cell)) for cell in cells))
-    return found
+
+    def joined(b: int, a: int) -> Text:
+        return _link("–" if a == b else words.get((a, b), "?"))
+
+    def near(nic: Nic, a: int) -> Text:
+        kinds = dict(nic.distances)
+        return _link(kinds[a].label if a in kinds else "?")
+
+    return table(
+        indices,
+        column("link", str, figure=True),
+        *(column(str(b), partial(joined, b)) for b in indices),
+        *(column(nic.name, partial(near, nic), when=wide) for nic in topology.nics),
+    )
 
 
-def _style(word: str) -> str:
-    return "bold green" if word.startswith("NV") else "dim"
+def _link(word: str) -> Text:
+    return Text(word, "bold green" if word.startswith("NV") else "dim")

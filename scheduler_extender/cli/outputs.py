@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 
-from scheduler_extender.cli.commandline import BadInputError, pause
-from scheduler_extender.cli.inputs import PIPE, columns_asked, tell
+from scheduler_extender.cli.commandline import pause
+from scheduler_extender.cli.inputs import PIPE, columns_asked, one_of, same, tell
 from scheduler_extender.terminal import HarmlessConsole, escaped, harmless
 
 if TYPE_CHECKING:
@@ -38,22 +38,6 @@ class Form(Enum):
     NAME = "name"
 
 
-OutputOption = Annotated[
-    str,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FORM",
-        help=f"{', '.join(form.value for form in Form)}.",
-        autocompletion=lambda: [form.value for form in Form],
-    ),
-]
-WatchOption = Annotated[
-    bool,
-    typer.Option("--watch", "-w", help="Go on, and answer anew when the answer changes."),
-]
-
-
 @dataclass(frozen=True, slots=True)
 class Told:
     """An answer in all its forms.
@@ -72,11 +56,7 @@ class Told:
 
 def form_of(word: str) -> Form:
     """The form that a word names. Raises :class:`BadInputError`."""
-    for form in Form:
-        if form.value == word:
-            return form
-    allowed = ", ".join(form.value for form in Form)
-    raise BadInputError(f"--output: allowed are {allowed}, not {word!r}")
+    return Form(one_of("--output", word, same(*(form.value for form in Form))))
 
 
 def answer(told: Callable[[], Told], form: Form, *, watch: bool) -> None:

@@ -12,18 +12,12 @@ from urllib.parse import quote
 
 import typer
 
-from scheduler_extender.cli.adminport import (
-    ADMIN,
-    AdminCaOption,
-    AdminOption,
-    AdminPort,
-    ContextOption,
-    TokenOption,
-)
+from scheduler_extender.cli.adminport import ADMIN
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.evictions import Waiting, carry_out
 from scheduler_extender.cli.inputs import one_of
-from scheduler_extender.cli.tokens import token_of
+from scheduler_extender.cli.options import Access, ContextOption, Credentials, TextOption
+from scheduler_extender.cli.tokens import port_at
 from scheduler_extender.state.pods.keptplace import MAX_SECONDS
 from scheduler_extender.terminal import harmless
 from topology.core.devices import PodUid
@@ -34,9 +28,7 @@ def unblock(
     namespace: Annotated[
         str, typer.Option("--namespace", "-n", metavar="NAME", help="The pod's namespace.")
     ] = "default",
-    output: Annotated[
-        str, typer.Option("--output", "-o", metavar="FORM", help="text or json.")
-    ] = "text",
+    output: TextOption = "text",
     evict: Annotated[
         bool, typer.Option("--evict", help="Carry the plan out, with your own rights.")
     ] = False,
@@ -56,9 +48,11 @@ def unblock(
         ),
     ] = None,
     context: ContextOption = None,
-    admin: AdminOption = ADMIN,
-    admin_ca: AdminCaOption = None,
-    token: TokenOption = None,
+    admin: Annotated[
+        str, typer.Option(metavar="URL", help="The extender's admin port, forwarded to here.")
+    ] = ADMIN,
+    *,
+    credentials: Credentials,
 ) -> None:
     """Say whom to evict so that a waiting pod can run.
 
@@ -68,14 +62,13 @@ def unblock(
     --evict it reserves the place and evicts the pods through the Eviction API, which needs the
     rights of the ClusterRole gpu-topology-unblocker. Exits with 1 where nobody is worth evicting.
     """
-    as_json = one_of("--output", output, {"json": True}, False, "text")
+    as_json = one_of("--output", output, {"text": False, "json": True})
     if not 30 <= keep <= MAX_SECONDS:
         raise BadInputError(f"--keep: allowed are 30 to {MAX_SECONDS:.0f} seconds, not {keep}")
     where, _, name = pod.rpartition("/")
     place = f"/v1/unblock/{quote(where or namespace, safe='')}/{quote(name, safe='')}"
-    port = AdminPort(
-        admin.rstrip("/"), admin_ca, token or token_of(kubeconfig, context, needed=not evict)
-    )
+    access = Access(kubeconfig=kubeconfig, context=context)
+    port = port_at(admin, credentials, access, needed=not evict)
     found = port.get(place)
     if found is None:
         raise BadInputError(f"the extender knows of no pod {where or namespace}/{name} with GPUs")
@@ -87,5 +80,5 @@ def unblock(
     done = bool(found["node"] or found.get("takes") or found.get("reserved") or plan)
     if evict and (found.get("reserved") or (plan and plan["steps"])):
         waiting = Waiting(where or namespace, name, PodUid(found["uid"]), place)
-        carry_out(found, waiting, port, keep, (kubeconfig, context))
+        carry_out(found, waiting, port, keep, access)
     raise typer.Exit(0 if done else 1)

@@ -6,34 +6,26 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-import typer
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from scheduler_extender.annotations import MANAGED, Malformed
-from scheduler_extender.cli.adminport import AdminCaOption, ContextOption, TokenOption
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.completion import namespace_completions
-from scheduler_extender.cli.forwarding import SYSTEM
-from scheduler_extender.cli.inputs import one_of
-from scheduler_extender.cli.kubeconfig import KubeconfigOption
-from scheduler_extender.cli.looking import (
-    AskAdminOption,
-    ClusterOption,
-    ForwardOption,
-    Look,
-    SystemOption,
+from scheduler_extender.cli.inputs import weakest
+from scheduler_extender.cli.looking import Look, answer_from, selecting
+from scheduler_extender.cli.options import (
+    OutputOption,
+    RequireOption,
+    WatchOption,
     Where,
-    extender_of,
-    looking,
-    selector_error,
+    Whose,
 )
-from scheduler_extender.cli.outputs import OutputOption, Told, WatchOption, answer, form_of
+from scheduler_extender.cli.outputs import Told, form_of
+from scheduler_extender.cli.tables import column, stacked, table
 from scheduler_extender.explain import alike, answers_to
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.terminal import ROOMY, fits, show
@@ -41,7 +33,6 @@ from scheduler_extender.why.counts import Counts, counts_of
 from scheduler_extender.why.explanation import asked_text
 from scheduler_extender.why.phrases import duration
 from scheduler_extender.wire import pod_decoder
-from topology.core.placement import Verdict
 from topology.times import seconds_of
 
 SECONDS = 20.0
@@ -51,44 +42,11 @@ NOT_ASKED = "not asked about, for want of time: kubectl gpu-topology why says it
 
 def waiting(
     output: OutputOption = "table",
-    namespace: Annotated[
-        str | None,
-        typer.Option(
-            "--namespace",
-            "-n",
-            metavar="NAME",
-            help="Whose pods. Without it: those of the context's namespace.",
-            autocompletion=namespace_completions,
-        ),
-    ] = None,
-    everybody: Annotated[
-        bool, typer.Option("--all-namespaces", "-A", help="The pods of all namespaces.")
-    ] = False,
-    selector: Annotated[
-        str | None,
-        typer.Option(
-            "--selector",
-            "-l",
-            metavar="SELECTOR",
-            help="Only the pods with these labels, as kubectl takes it, such as app=train.",
-        ),
-    ] = None,
+    *,
+    whose: Whose,
     watch: WatchOption = False,
-    require: Annotated[
-        str,
-        typer.Option(
-            metavar="VERDICT",
-            help="What the extender is run with: guaranteed or expected.",
-        ),
-    ] = "expected",
-    cluster: ClusterOption = None,
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = None,
-    admin: AskAdminOption = None,
-    forward: ForwardOption = False,
-    system: SystemOption = SYSTEM,
-    admin_ca: AdminCaOption = None,
-    token: TokenOption = None,
+    require: RequireOption = "expected",
+    where: Where,
 ) -> None:
     """List the pods that wait for GPUs, and why, in one line each.
 
@@ -97,15 +55,14 @@ def waiting(
     1 if a listed pod waits that no node would take.
     """
     form = form_of(output)
-    if namespace is not None and everybody:
-        raise BadInputError("--namespace and --all-namespaces: allowed is one of them")
-    weakest = one_of("--require", require, {"guaranteed": Verdict.GUARANTEED}, Verdict.EXPECTED)
-    extender = extender_of(
-        admin, admin_ca, token, (kubeconfig, context), forward=forward, system=system
+    answer_from(
+        where,
+        lambda look: told(look, whose),
+        form,
+        watch=watch,
+        namespace=whose.namespace,
+        require=weakest(require),
     )
-    where = Where(kubeconfig, context, namespace, cluster, extender, weakest)
-    with looking(where, live=watch) as look:
-        answer(lambda: told(look(), selector, everybody=everybody), form, watch=watch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,23 +111,23 @@ class Row:
         }
 
 
-def told(look: Look, selector: str | None, *, everybody: bool) -> Told:
+def told(look: Look, whose: Whose) -> Told:
     """The answer."""
-    rows = list(_rows(look, sorted(_waiting(look, selector, everybody=everybody), key=_name)))
+    rows = list(_rows(look, sorted(_waiting(look, whose), key=_name)))
     return Told(
         {"pods": [row.as_json() for row in rows]},
         [f"pod/{row.waits.pod.name}" for row in rows],
         lambda console, wide: (
-            draw(console, rows, wide=wide) if rows else console.print(_nobody(look, everybody))
+            draw(console, rows, wide=wide) if rows else console.print(_nobody(look, whose))
         ),
         look.notes,
         not any(row.hopeless for row in rows),
     )
 
 
-def _nobody(look: Look, everybody: bool) -> str:
+def _nobody(look: Look, whose: Whose) -> str:
     """What is said where no pod waits: of which namespace, since pods of others may wait."""
-    if everybody:
+    if whose.everybody:
         return "no pod waits for GPUs"
     return f"no pod of the namespace {look.namespace} waits for GPUs; -A looks into all namespaces"
 
@@ -179,16 +136,18 @@ def _name(waits: Waits) -> tuple[str, str]:
     return waits.pod.namespace, waits.pod.name
 
 
-def _waiting(look: Look, selector: str | None, *, everybody: bool) -> list[Waits]:
+def _waiting(look: Look, whose: Whose) -> list[Waits]:
     if look.api is None:
-        if selector is not None:
+        if whose.selector is not None:
             look.reachable("--selector")
         return [
             Waits(pod)
             for pod in look.cluster.unbound_pods()
-            if (everybody or pod.namespace == look.namespace) and not pod.deleting and not pod.ended
+            if (whose.everybody or pod.namespace == look.namespace)
+            and not pod.deleting
+            and not pod.ended
         ]
-    return list(_listed(look, selector, everybody=everybody))
+    return list(_listed(look, whose))
 
 
 class _Meta(msgspec.Struct, rename="camel", frozen=True):
@@ -202,21 +161,20 @@ class _Made(msgspec.Struct):
 _made = msgspec.json.Decoder(_Made)
 
 
-def _listed(look: Look, selector: str | None, *, everybody: bool) -> Iterator[Waits]:
+def _listed(look: Look, whose: Whose) -> Iterator[Waits]:
     """The waiting pods as the API server selects them. Raises :class:`BadInputError`."""
     from scheduler_extender.kube.selected import unbound_pods
     from topology.kubeapi.apiserver import ApiError
 
-    try:
-        api = look.reachable("--selector")
-        found = unbound_pods(api, None if everybody else look.namespace, selector)
-    except ApiError as error:
-        if error.status in (401, 403):
-            whose = "of all namespaces" if everybody else f"of the namespace {look.namespace}"
-            raise BadInputError(f"you may not list the pods {whose}: {error.message}") from error
-        if selector is None or error.status >= 500:
-            raise
-        raise selector_error(selector, error.status, error.message, "pods") from error
+    namespace = None if whose.everybody else look.namespace
+    with selecting(whose.selector, "pods"):
+        try:
+            found = unbound_pods(look.reachable("--selector"), namespace, whose.selector)
+        except ApiError as error:
+            if error.status not in (401, 403):
+                raise
+            what = f"of the namespace {namespace}" if namespace else "of all namespaces"
+            raise BadInputError(f"you may not list the pods {what}: {error.message}") from error
     for raw in found:
         try:
             pod = pod_decoder.decode(raw)
@@ -274,12 +232,9 @@ def draw(console: Console, rows: Sequence[Row], *, wide: bool) -> None:
 
 
 def _stacked(console: Console, row: Row) -> None:
-    """A pod where there is no room for a table."""
-    console.print(Text(row.name, "bold", overflow="fold"))
     since = "" if row.seconds is None else f", waits for {duration(row.seconds)}"
     asks = f"asks for {asked_text(row.waits.pod)}" if asked_text(row.waits.pod) else "unreadable"
-    console.print(Padding(Text(f"{asks}{since}"), (0, 0, 0, 2)))
-    console.print(Padding(Text(row.reason, _style(row)), (0, 0, 0, 2)))
+    stacked(console, row.name, [f"{asks}{since}", Text(row.reason, _style(row))])
 
 
 def _style(row: Row) -> str:
@@ -287,21 +242,20 @@ def _style(row: Row) -> str:
 
 
 def _table(rows: Sequence[Row], *, wide: bool) -> Table:
-    found = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    found.add_column("pod", overflow="fold")
-    found.add_column("waits", justify="right", no_wrap=True)
-    found.add_column("asks for", overflow="fold")
-    if wide:
-        found.add_column("nodes", justify="right", no_wrap=True)
-    found.add_column("why", overflow="fold")
-    for row in rows:
-        cells = [
-            Text(row.name),
-            Text("–" if row.seconds is None else duration(row.seconds)),
-            Text(asked_text(row.waits.pod) or "–"),
-        ]
-        if wide:
-            counts = row.counts
-            cells.append(Text("–" if counts is None else f"{counts.takes}/{counts.nodes}"))
-        found.add_row(*cells, Text(row.reason, _style(row)))
-    return found
+    return table(
+        rows,
+        column("pod", lambda row: row.name, folds=True),
+        column(
+            "waits",
+            lambda row: "–" if row.seconds is None else duration(row.seconds),
+            figure=True,
+        ),
+        column("asks for", lambda row: asked_text(row.waits.pod) or "–", folds=True),
+        column(
+            "nodes",
+            lambda row: "–" if row.counts is None else f"{row.counts.takes}/{row.counts.nodes}",
+            figure=True,
+            when=wide,
+        ),
+        column("why", lambda row: Text(row.reason, _style(row)), folds=True),
+    )

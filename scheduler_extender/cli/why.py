@@ -15,20 +15,22 @@ from urllib.parse import quote
 import typer
 
 from scheduler_extender.cli import whytext
-from scheduler_extender.cli.adminport import (
-    ADMIN,
-    AdminCaOption,
-    AdminPort,
-    ContextOption,
-    TokenOption,
-)
+from scheduler_extender.cli.adminport import AdminPort
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.completion import namespace_completions, pod_completions
-from scheduler_extender.cli.inputs import cluster_file, one_of, standard_output
-from scheduler_extender.cli.kubeconfig import KubeconfigOption, asking
+from scheduler_extender.cli.inputs import cluster_file, one_of, standard_output, weakest
+from scheduler_extender.cli.kubeconfig import asking
+from scheduler_extender.cli.looking import described
+from scheduler_extender.cli.options import (
+    Access,
+    AdminOption,
+    ClusterOption,
+    Credentials,
+    RequireOption,
+    TextOption,
+)
 from scheduler_extender.cli.subject import subject
-from scheduler_extender.cli.tokens import token_of
-from scheduler_extender.files.clusterfile import feed
+from scheduler_extender.cli.tokens import port_at
 from scheduler_extender.limits import EXPLAIN_SECONDS
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -51,32 +53,13 @@ def why(
             autocompletion=namespace_completions,
         ),
     ] = None,
-    output: Annotated[
-        str, typer.Option("--output", "-o", metavar="FORM", help="text or json.")
-    ] = "text",
-    cluster: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Cluster file in place of a cluster, to try things out."),
-    ] = None,
-    require: Annotated[
-        str,
-        typer.Option(
-            metavar="VERDICT",
-            help="What the extender is run with: guaranteed or expected.",
-        ),
-    ] = "expected",
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = None,
-    admin: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="Ask the extender's admin port, forwarded to here, in place of the API server: it "
-            f"knows the binds that are being written. For an installed one: {ADMIN}.",
-        ),
-    ] = None,
-    admin_ca: AdminCaOption = None,
-    token: TokenOption = None,
+    output: TextOption = "text",
+    cluster: ClusterOption = None,
+    require: RequireOption = "expected",
+    *,
+    access: Access,
+    admin: AdminOption = None,
+    credentials: Credentials,
 ) -> None:
     """Say why a pod waits and what would help.
 
@@ -85,15 +68,15 @@ def why(
     pods and gputopologies, and says what it may not see. Exits with 1 if the pod waits and no node
     would take it.
     """
-    as_json = one_of("--output", output, {"json": True}, False, "text")
-    weakest = one_of("--require", require, {"guaranteed": Verdict.GUARANTEED}, Verdict.EXPECTED)
+    as_json = one_of("--output", output, {"text": False, "json": True})
+    least = weakest(require)
     if admin is not None:
-        url = AdminPort(admin.rstrip("/"), admin_ca, token or token_of(kubeconfig, context))
-        found, notes = _from_extender(url, kubeconfig, context, namespace, pod)
+        port = port_at(admin, credentials, access)
+        found, notes = _from_extender(port, access, namespace, pod)
     elif cluster is not None:
-        found, notes = _from_file(cluster, namespace or "default", pod, weakest)
+        found, notes = _from_file(cluster, namespace or "default", pod, least)
     else:
-        found, notes = _from_api_server(kubeconfig, context, namespace, pod, weakest)
+        found, notes = _from_api_server(access, namespace, pod, least)
     found["notes"] = [*found.get("notes", ()), *notes]
     if as_json:
         typer.echo(json.dumps(found, indent=2))
@@ -105,7 +88,7 @@ def why(
 
 
 def _from_extender(
-    port: AdminPort, kubeconfig: Path | None, context: str | None, namespace: str | None, pod: str
+    port: AdminPort, access: Access, namespace: str | None, pod: str
 ) -> tuple[dict[str, Any], list[str]]:
     """The extender's answer; the pods of a workload are found at the API server."""
     from scheduler_extender.kube.owners import kind_named
@@ -114,7 +97,7 @@ def _from_extender(
     where, _, name = pod.removeprefix("pod/").rpartition("/")
     where = where or namespace or "default"
     if kind_named(pod.rpartition("/")[0]) is not None:
-        with asking(kubeconfig, context) as (api, usual):
+        with asking(access) as (api, usual):
             about = subject(api, namespace or usual, pod)
         where, name = about.record.namespace, about.record.name
         notes = [*about.beside, *about.notes]
@@ -127,9 +110,8 @@ def _from_extender(
 def _from_file(
     path: Path, namespace: str, pod: str, require: Verdict
 ) -> tuple[dict[str, Any], list[str]]:
-    known = Cluster(time.monotonic, Settings(require, None, all_pods_known=False))
     content = cluster_file(path)
-    feed(known, content)
+    known = described(content, require)
     where, _, name = pod.removeprefix("pod/").rpartition("/")
     record = known.pod_named(where or namespace, name)
     if record is None:
@@ -153,15 +135,11 @@ def _explained(
 
 
 def _from_api_server(
-    kubeconfig: Path | None,
-    context: str | None,
-    namespace: str | None,
-    pod: str,
-    require: Verdict,
+    access: Access, namespace: str | None, pod: str, require: Verdict
 ) -> tuple[dict[str, Any], list[str]]:
     from scheduler_extender.kube.onelook import one_look
 
-    with asking(kubeconfig, context) as (api, usual):
+    with asking(access) as (api, usual):
         about = subject(api, namespace or usual, pod)
         seen = one_look(api, about.record.namespace, Settings(require), time.monotonic)
     record = seen.cluster.pod(about.record.uid) or about.record

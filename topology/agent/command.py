@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +11,6 @@ import structlog
 import yaml
 
 from topology import codec
-from topology.agent.asks.node import KubeletSources
-from topology.agent.decides.allocation import KubeletFacts
 from topology.agent.decides.hardware import nothing_seen
 from topology.agent.decides.record import Picture
 from topology.agent.service import AgentService, BootIdError, Settings
@@ -30,46 +27,16 @@ class OptionError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The command's options; None is "find out yourself"."""
+    """The agent's settings, where its API server is, and where its metrics port listens.
 
-    node_name: str | None
+    Without ``kubeconfig`` it is the API server of the cluster in which this process runs.
+    """
+
+    settings: Settings
     kubeconfig: Path | None
     context: str | None
-    pod_resources: Path
-    sysfs: Path
-    boot_id: Path
-    kubelet_config: tuple[Path, ...]
-    kubelet_address: str | None
-    kubelet_insecure_tls: bool
-    allocator_policy: str | None
-    fail_requests_greater_than_one: bool | None
-    topology_manager_policy: str | None
-    topology_manager_scope: str | None
-    heartbeat: float
     host: str
     metrics_port: int
-
-    @property
-    def node(self) -> NodeName:
-        """The node's name; a kubelet's default is the host's in lower case."""
-        return NodeName(self.node_name or socket.gethostname().lower())
-
-    def settings(self) -> Settings:
-        """The agent's settings."""
-        told = KubeletFacts(self.topology_manager_policy, self.topology_manager_scope)
-        sources = KubeletSources(
-            told, self.kubelet_config, self.kubelet_address, self.kubelet_insecure_tls
-        )
-        return Settings(
-            self.node,
-            self.pod_resources,
-            self.sysfs,
-            self.boot_id,
-            sources,
-            self.allocator_policy,
-            self.fail_requests_greater_than_one,
-            self.heartbeat,
-        )
 
 
 def once(options: Options, *, show: bool) -> int:
@@ -87,7 +54,7 @@ def once(options: Options, *, show: bool) -> int:
         sys.stderr.write(f"gpu-topology: not published: {error}\n")
         return 1
     if show:
-        sys.stdout.write(text(options.node, picture))
+        sys.stdout.write(text(options.settings.node, picture))
     for unseen in picture.unseen:
         sys.stderr.write(f"not seen: {unseen}\n")
     return 0
@@ -109,7 +76,11 @@ def run(options: Options, *, show: bool) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: service.stop())
     metrics.start()
-    log.info("watching", node=options.node, metrics=f"http://{options.host}:{metrics.port}/metrics")
+    log.info(
+        "watching",
+        node=options.settings.node,
+        metrics=f"http://{options.host}:{metrics.port}/metrics",
+    )
     try:
         service.run()
     finally:
@@ -131,6 +102,6 @@ def _api(options: Options) -> ApiServer:
 
 def _service(options: Options, api: ApiServer | None) -> AgentService:
     try:
-        return AgentService(options.settings(), api)
+        return AgentService(options.settings, api)
     except BootIdError as error:
         raise OptionError(f"--boot-id: {error}") from error

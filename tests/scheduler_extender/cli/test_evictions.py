@@ -24,6 +24,7 @@ from scheduler_extender.cli.evictions import (
     why_needless,
 )
 from scheduler_extender.cli.kubeconfig import api_server
+from scheduler_extender.cli.options import Access
 from scheduler_extender.http.unblock import unblocking_of
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import pod_record
@@ -184,7 +185,7 @@ def test_of_two_who_evict_at_once_the_one_whom_the_api_server_took_first_does(
             fake.put(PODS, wanted)
         extender = Extender(fake)
         plans = {name: extender.get(name)["plan"] for name in (first, second)}  # type: ignore[index]
-        api = api_server(fake.write_kubeconfig(tmp_path / "kubeconfig"), None)[0]
+        api = api_server(Access(kubeconfig=fake.write_kubeconfig(tmp_path / "kubeconfig")))[0]
         monkeypatch.setattr(evictions, "PATIENCE", 0.05)
         monkeypatch.setattr(evictions, "AGAIN", 0.01)
 

@@ -1,0 +1,214 @@
+"""The options that several commands share, and how a command takes a group of options.
+
+A command's function may take a frozen dataclass: each of its fields is an option of the command.
+:func:`spread` tells typer so. The command passes the object on to the functions behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, is_dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from scheduler_extender.cli.adminport import ADMIN, SYSTEM, TOKEN_VARIABLE
+from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.cli.completion import context_completions, namespace_completions
+from scheduler_extender.cli.outputs import Form
+
+ContextOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Context of the kubeconfig. Without it: the current one.",
+        autocompletion=context_completions,
+    ),
+]
+ClusterOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Cluster file in place of a cluster, to try things out."),
+]
+AdminOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="Ask the extender's admin port, forwarded to here, in place of the API server: it "
+        f"knows the binds that are being written. For an installed one: {ADMIN}.",
+    ),
+]
+ListedNamespaceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--namespace",
+        "-n",
+        metavar="NAME",
+        help="Whose pods are listed where you may not list those of all namespaces. Without it: "
+        "the one of the context.",
+        autocompletion=namespace_completions,
+    ),
+]
+SelectorOption = Annotated[
+    str | None,
+    typer.Option(
+        "--selector",
+        "-l",
+        metavar="SELECTOR",
+        help="Only the nodes with these labels, as kubectl takes it, such as pool=a100,zone!=b.",
+    ),
+]
+RequireOption = Annotated[
+    str,
+    typer.Option(metavar="VERDICT", help="What the extender is run with: guaranteed or expected."),
+]
+WeakestOption = Annotated[
+    str,
+    typer.Option(
+        metavar="VERDICT",
+        help="The weakest verdict on which a node takes a pod with required constraints: "
+        "guaranteed or expected.",
+    ),
+]
+OutputOption = Annotated[
+    str,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FORM",
+        help=f"{', '.join(form.value for form in Form)}.",
+        autocompletion=lambda: [form.value for form in Form],
+    ),
+]
+TextOption = Annotated[str, typer.Option("--output", "-o", metavar="FORM", help="text or json.")]
+WatchOption = Annotated[
+    bool,
+    typer.Option("--watch", "-w", help="Go on, and answer anew when the answer changes."),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Which API server is asked, and as whom."""
+
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Without it: $KUBECONFIG, then ~/.kube/config, then the cluster in which the "
+            "command runs.",
+        ),
+    ] = None
+    context: ContextOption = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """What the command shows to the extender's admin port, and by which CA it trusts the port."""
+
+    admin_ca: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="The CA of the admin port's certificate, where it is our own."
+        ),
+    ] = None
+    token: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOKEN",
+            envvar=TOKEN_VARIABLE,
+            help="Token to show to the admin port. Others on this machine can read what stands on "
+            "a command line, but not the variable.",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """Where a command looks: into a file, at the extender's admin port, or at the API server."""
+
+    cluster: ClusterOption = None
+    access: Access = Access()
+    admin: AdminOption = None
+    forward: Annotated[
+        bool,
+        typer.Option(
+            "--forward",
+            help="The same, and forward the port with kubectl for as long as the command runs.",
+        ),
+    ] = False
+    system: Annotated[
+        str,
+        typer.Option(
+            "--system",
+            metavar="NAME",
+            help="With a port that is forwarded: the extender's namespace.",
+        ),
+    ] = SYSTEM
+    credentials: Credentials = Credentials()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whose:
+    """Whose pods are meant. Raises :class:`BadInputError` where that contradicts itself."""
+
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "--namespace",
+            "-n",
+            metavar="NAME",
+            help="Whose pods. Without it: those of the context's namespace.",
+            autocompletion=namespace_completions,
+        ),
+    ] = None
+    everybody: Annotated[
+        bool, typer.Option("--all-namespaces", "-A", help="The pods of all namespaces.")
+    ] = False
+    selector: Annotated[
+        str | None,
+        typer.Option(
+            "--selector",
+            "-l",
+            metavar="SELECTOR",
+            help="Only the pods with these labels, as kubectl takes it, such as app=train.",
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.namespace is not None and self.everybody:
+            raise BadInputError("--namespace and --all-namespaces: allowed is one of them")
+
+
+_is_group: Callable[[object], bool] = is_dataclass
+"""Whether a parameter stands for a group of options."""
+
+
+def spread(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with an option for each field of the dataclasses that it takes."""
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        _call(command, given)
+
+    run.__signature__ = Signature(list(_options(command)))  # type: ignore[attr-defined]
+    return run
+
+
+def _options(taker: Callable[..., object]) -> Iterator[Parameter]:
+    for each in signature(taker, eval_str=True).parameters.values():
+        if _is_group(each.annotation):
+            yield from _options(each.annotation)
+        else:
+            yield each.replace(kind=Parameter.KEYWORD_ONLY)
+
+
+def _call(taker: Callable[..., Any], given: dict[str, Any]) -> Any:
+    """Call a function, or make a group, with the options that it takes."""
+    chosen = {
+        each.name: _call(each.annotation, given) if _is_group(each.annotation) else given[each.name]
+        for each in signature(taker, eval_str=True).parameters.values()
+    }
+    return taker(**chosen)
