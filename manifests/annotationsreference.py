@@ -10,6 +10,7 @@ Only what a key means is written here, in :data:`ENTRIES`.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -257,8 +258,8 @@ def _example(key: str) -> Iterator[str]:
     yield f"    resources: {{limits: {{{entry.resource}: {entry.count}}}}}"
     yield "```"
     yield ""
-    for on in entry.asked:
-        yield f"* {on.words[0].upper()}{on.words[1:]}: {answer(key, on)}"
+    first, *others = (f"{re.split('[,.]', answer(key, on))[0]} on {on.words}" for on in entry.asked)
+    yield "; ".join([f"{first[0].upper()}{first[1:]}", *others]) + "."
     yield ""
 
 
