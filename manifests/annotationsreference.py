@@ -10,6 +10,7 @@ Only what a key means is written here, in :data:`ENTRIES`.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -80,9 +81,8 @@ class Entry:
 
 ENTRIES: Mapping[str, Entry] = {
     "link": Entry(
-        "How near the GPUs are to each other: every two are joined at least so. NVLink meets every "
-        "level. The others are levels of `nvidia-smi topo -m`, nearest first: `pix`, one PCIe "
-        "switch; `pxb`, several PCIe switches; `phb`, one host bridge; `node`, one NUMA node.",
+        "Every two GPUs are joined at least so. Nearest first: `nvlink`; `pix`, one PCIe switch; "
+        "`pxb`, several PCIe switches; `phb`, one host bridge; `node`, one NUMA node.",
         "nvlink",
         (PAIRS, PLAIN),
     ),
@@ -93,9 +93,9 @@ ENTRIES: Mapping[str, Entry] = {
         (CUBE, PLAIN),
     ),
     "shape": Entry(
-        "Which pairs of GPUs `link` and `min-nvlinks` speak about. `pairwise`: all pairs; `ring`: "
-        "the neighbours in one ring through all GPUs; `connected`: as many pairs as it takes to "
-        "reach every GPU from every other. Without these two keys it means nothing.",
+        "Which pairs `link` and `min-nvlinks` are about. `pairwise`: all; `ring`: neighbours in "
+        "one ring through all GPUs; `connected`: enough to reach every GPU from every other. "
+        "Without these two keys it is ignored.",
         "ring",
         (CUBE, PAIRS),
         count=4,
@@ -109,20 +109,18 @@ ENTRIES: Mapping[str, Entry] = {
         count=4,
     ),
     "min-gpu-memory": Entry(
-        "Each GPU has at least so much memory in all, as NVML shows it. This is less than the "
-        'number on the box: an "80 GB" H100 shows 81,559 MiB, under 80Gi. Write 79Gi. Of [a shared '
-        "GPU](sharing.md) each share's part counts: a quarter where four pods share it. Beside "
-        "`gpu-memory` or `sharing: exclusive` the whole GPU counts.",
+        "The total memory of each GPU, as NVML shows it. It reserves nothing: use `gpu-memory`. "
+        'An "80 GB" H100 shows 81,559 MiB, under 80Gi: write 79Gi. Of [a shared GPU](sharing.md) '
+        "a share's part counts; beside `gpu-memory` or `sharing: exclusive`, the whole GPU.",
         "79Gi",
         (SWITCH, PLAIN),
         count=1,
     ),
     "gpu-model": Entry(
         "The product of each GPU is one of these models. `H100` means every product with this "
-        "word in its name, such as `NVIDIA H100 80GB HBM3`; `A100-SXM4` means these two words in a "
-        "row. With `*` or `?` it is a pattern for the whole name: `*RTX-3090` does not mean the "
-        "RTX 3090 Ti, `RTX-3090` does. Case, NVIDIA or Tesla in front, and whether a space or a "
-        "dash parts two words, do not matter.",
+        "word in its name; `A100-SXM4` means these two words in a row. With `*` or `?` it is a "
+        "pattern for the whole name: `*RTX-3090` does not mean the RTX 3090 Ti, `RTX-3090` does. "
+        "Case, NVIDIA or Tesla in front, and spaces or dashes do not matter.",
         "A100,H100",
         (PAIRS, PLAIN),
         count=1,
@@ -134,8 +132,7 @@ ENTRIES: Mapping[str, Entry] = {
         (SWITCH, On("rtx4090-8", "eight RTX 4090 without an RDMA NIC")),
     ),
     "same-gpu": Entry(
-        "All [MIG instances](mig.md), or all [shares](sharing.md) of GPUs, that the pod gets are "
-        "on one GPU.",
+        "All [MIG instances](mig.md) or [shares](sharing.md) that the pod gets are on one GPU.",
         "true",
         (ONE_CUT, CUT),
         resource="nvidia.com/mig-2g.20gb",
@@ -147,8 +144,8 @@ ENTRIES: Mapping[str, Entry] = {
         (SHARED, ONE_SHARED),
     ),
     "gpu-memory": Entry(
-        "What the pod will use on each GPU that it gets. [A shared GPU](sharing.md) has so much "
-        "left beside other pods, any other GPU has so much in all.",
+        "What the pod uses on each of its GPUs. [A shared GPU](sharing.md) has so much left, any "
+        "other GPU has so much in all.",
         "20Gi",
         (SHARED, On("t4-4", "four T4")),
         count=1,
@@ -160,22 +157,22 @@ ENTRIES: Mapping[str, Entry] = {
         count=1,
     ),
     "policy": Entry(
-        "`required`: a node that cannot promise what the pod asks for is refused. `preferred`: no "
-        "node is refused for it; one that can promise it scores higher.",
+        "`required`: a node that cannot promise what the pod asks for is refused. `preferred`: "
+        "such a node only scores lower.",
         "preferred",
         (PAIRS, PLAIN),
         beside={"link": "nvlink"},
     ),
     "group": Entry(
-        "The name of the [group](groups.md) that the pod belongs to. Not needed where a Job, a "
-        "JobSet, a LeaderWorkerSet, Kueue or a PodGroup says it already.",
+        "The pod's [group](groups.md). Not needed where a Job, a JobSet, a LeaderWorkerSet, Kueue "
+        "or a PodGroup says it already.",
         "train",
         (SWITCH, TWO_PLAIN),
         count=4,
         beside=GROUP,
     ),
     "group-size": Entry(
-        "How many pods the group has. The first one is placed only where all of them have room.",
+        "How many pods the group has. The first one is placed only where all have room.",
         "2",
         (SWITCH, TWO_PLAIN),
         count=4,
@@ -231,16 +228,25 @@ def table() -> str:
 
 
 def examples() -> str:
-    """A section for each key: what it means, a pod, and what machines answer to it."""
-    return "\n".join(line for key in ENTRIES for line in _section(key)).rstrip()
+    """A section for each key: what it means, a pod, and what machines answer to it. Of keys in a
+    row with one and the same example, the last one shows it."""
+    keys = list(ENTRIES)
+    shown = {"\n".join(_example(key)): key for key in keys}
+    sections = (
+        [
+            f"### {key}",
+            "",
+            ENTRIES[key].means,
+            "",
+            *(_example(key) if key in shown.values() else ()),
+        ]
+        for key in keys
+    )
+    return "\n".join(line for section in sections for line in section).rstrip()
 
 
-def _section(key: str) -> Iterator[str]:
+def _example(key: str) -> Iterator[str]:
     entry = ENTRIES[key]
-    yield f"### {key}"
-    yield ""
-    yield entry.means
-    yield ""
     yield "```yaml"
     yield "metadata:"
     yield "  annotations:"
@@ -252,8 +258,8 @@ def _section(key: str) -> Iterator[str]:
     yield f"    resources: {{limits: {{{entry.resource}: {entry.count}}}}}"
     yield "```"
     yield ""
-    for on in entry.asked:
-        yield f"* {on.words[0].upper()}{on.words[1:]}: {answer(key, on)}"
+    first, *others = (f"{re.split('[,.]', answer(key, on))[0]} on {on.words}" for on in entry.asked)
+    yield "; ".join([f"{first[0].upper()}{first[1:]}", *others]) + "."
     yield ""
 
 

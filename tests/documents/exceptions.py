@@ -106,7 +106,6 @@ SMALLER = (
 """Simulations in seconds instead of minutes."""
 
 ELSEWHERE = (
-    Stand(r"import FILE --node NAME", "import node.txt --node train-01", "a file that there is"),
     Stand(r"node NODE ", "node train-07 ", "a node that there is"),
     Stand(r"gputopo NODE ", "gputopo train-07 ", "a node that there is"),
     Stand(r"~/\.kube/config", '"$KUBECONFIG"', "the tests' own kubeconfig"),

@@ -39,7 +39,7 @@ esac
 """Two GPUs behind one bridge, as nvidia-smi shows them."""
 
 
-LONG = ("README.md", "docs/cli.md", "docs/results.md", "docs/simulate.md")
+LONG = ("docs/cli.md", "docs/results.md", "docs/simulate.md")
 """Pages with simulations, which take long."""
 
 
