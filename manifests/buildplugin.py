@@ -4,9 +4,10 @@ manifest for krew.
 The address is the folder from which users will download the archive. It has no default: only
 whoever publishes a release knows it, and krew would ask a wrong one.
 
-The program is a PEX, a zip file that Python runs: our wheel with the packages of
-``requirements/plugin.txt``, taken from the environment in which this runs. Some of them are
-compiled, so it is for one platform and one minor version of Python, which must be on the PATH.
+The program is a PEX, a zip file that Python runs: our package and those of
+``requirements/plugin.txt``, taken from the environment in which this runs. ``make`` has installed
+this checkout there. Some packages are compiled, so the program is for one platform and one minor
+version of Python, which must be on the PATH.
 
 https://docs.pex-tool.org, https://krew.sigs.k8s.io/docs/developer-guide/plugin-manifest
 """
@@ -52,15 +53,12 @@ def build_program(path: Path) -> None:
     """Write the program. Raises :class:`PluginError`."""
     environment = Path(sys.prefix)
     with tempfile.TemporaryDirectory() as folder:
-        build = ("wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index")
-        _run([sys.executable, "-m", "pip", *build, "--wheel-dir", folder, str(ROOT)])
-        (wheel,) = Path(folder).glob("*.whl")
         pins = Path(folder) / "pins.txt"
         pins.write_text("\n".join(map(str, locked_requirements(LOCK.read_text()))))
         _run(
             [
                 *(sys.executable, "-m", "pex", "--venv-repository", str(environment)),
-                *("--no-transitive", "--requirement", str(pins), str(wheel)),
+                *("--no-transitive", "--requirement", str(pins), NAME),
                 *("--console-script", PROGRAM, "--output-file", str(path)),
                 *("--python-shebang", "/usr/bin/env python3", "--disable-cache"),
             ]
