@@ -30,7 +30,7 @@ from tests.manifests.building import (
 PAGES_COMMANDS = ("extender", "node", "certificates")
 DOCKER = {"--rm", "--user", "--volume"}
 CURL = {"--cacert"}
-KUBECTL = {"--raw", "--replicas", "--for", "--timeout"}
+KUBECTL = {"--raw"}
 
 
 def test_the_page_names_flags_and_files_that_there_are() -> None:
