@@ -119,8 +119,8 @@ ENTRIES: Mapping[str, Entry] = {
     "gpu-model": Entry(
         "The product of each GPU is one of these models. `H100` means every product with this "
         "word in its name; `A100-SXM4` means these two words in a row. With `*` or `?` it is a "
-        "pattern for the whole name: `*RTX-3090` does not mean the RTX 3090 Ti, `RTX-3090` does. "
-        "Case, NVIDIA or Tesla in front, and spaces or dashes do not matter.",
+        "pattern for the whole name: `RTX-3090` means the RTX 3090 Ti, too, and `*RTX-3090` does "
+        "not. Case, NVIDIA or Tesla in front, and spaces or dashes do not matter.",
         "A100,H100",
         (PAIRS, PLAIN),
         count=1,

@@ -103,7 +103,7 @@ class Extender:
         return None
 
     def availability(self, node: NodeName) -> Availability | None:
-        """What the extender knows of a node, reservations counted; None where it knows nothing."""
+        """What the extender knows of a node, with binds in flight; None where it knows nothing."""
         facts = self._cluster.facts(node)
         if facts.topology is None:
             return None

@@ -34,7 +34,7 @@ def most_allocated(scene: Scene, names: list[str]) -> dict[str, float]:
 class GoodSetFree(Extender):
     """The rule of most topology-aware schedulers: a good set is free, so the node will do.
 
-    It sees what the extender sees, counts reservations, and takes no outcome into account.
+    It sees what the extender sees, counts binds in flight, and takes no outcome into account.
     """
 
     def pick(self, pod: Pod, offered: list[str]) -> Pick:

@@ -1,4 +1,4 @@
-"""The decision of a bind, and the reservation that rests on it.
+"""The decision of a bind, and the bind in flight that rests on it.
 
 It is taken on the facts of that moment, and it holds only if the pod is reserved while the node is
 still in the state that was decided about: else it is taken again.
@@ -97,7 +97,7 @@ def _when(
 ) -> float | None:
     """When a member of a group is placed, and was the first time where it is bound again.
 
-    With the reservation it is settled who has started first; the bind writes it for the replicas
+    With the bind in flight it is settled who has started first; the bind writes it for the replicas
     that come later.
     """
     if before is not None and before.placed is not None:
@@ -109,8 +109,8 @@ def looked_at_again(cluster: Cluster, reserved: Reserved) -> Reserved:
     """What is written, on the node's facts of now: the bind may have waited for its turn.
 
     Raises :class:`BindError` where the node takes the pod no more. The verdict that is written is
-    never stronger than the reservation. A sibling that has ended meanwhile is to come once more:
-    who comes for it is decided about beside our reservation, and is none that may come before it.
+    never stronger than what was decided first. A sibling that has ended meanwhile is to come once
+    more: who comes for it is decided about beside our bind, and is none that may come before it.
     """
     request, node = reserved.request, reserved.ours.node
     if node is None:
@@ -185,7 +185,7 @@ def _answer(
 
     Siblings that may come first refuse a member until one of them is bound. From then on a refusal
     would leave the gang bound in part for sure, and siblings that are still to come are decided
-    about beside our reservation. So where something has changed since filter, such as a sibling's
+    about beside our bind. So where something has changed since filter, such as a sibling's
     end, the member takes what it is promised by itself.
     """
     decision = answer_of(cluster, facts, request)

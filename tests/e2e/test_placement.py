@@ -182,7 +182,7 @@ def test_kubectl_shows_the_records(real: RealCluster) -> None:
 
 
 def test_a_restarted_extender_knows_what_was_promised(real: RealCluster) -> None:
-    """The reservations of bound, unreported pods come back from the pods themselves."""
+    """The ledger entries of bound, unreported pods come back from the pods themselves."""
     real.stop_extender()
     real.add_pod("late", 2, {**NVLINK, "gpu-model": "H100*"})
     time.sleep(1)

@@ -135,7 +135,7 @@ def test_unblock_makes_the_waiting_pod_run(real: RealCluster, blocked: HeldNode)
     real.start_extender()
     blocked.let_go(victim)
     assert real.node_of(pod) == name
-    # With the pod the reservation is gone: one GPU is left beside it, and is for all.
+    # With the pod its kept place is gone: one GPU is left beside it, and is for all.
     real.remove_pod(f"{name}-thief")
 
 

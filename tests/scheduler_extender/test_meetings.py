@@ -1,4 +1,4 @@
-"""Where two parts meet: groups, shared GPUs, MIG, reservations and evictions, two at a time."""
+"""Where two parts meet: groups, shared GPUs, MIG, binds in flight and evictions, two at a time."""
 
 from __future__ import annotations
 

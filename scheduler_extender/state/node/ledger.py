@@ -1,14 +1,14 @@
-"""The ledger: reservations and reports together say what is available on a node.
+"""The ledger: binds in flight and reports together say what is available on a node.
 
 There is no running balance that could drift. A node's availability is computed from what is known
 about it now: its record, its pods, and the binds in flight. The rules:
 
 1. A device is used if the report says so, or if a pod is bound here, or being bound by us (its bind
-   is *in flight*), whose devices the report does not show yet. Such a pod is *unreported*, and its
-   entry is a *reservation*: we know how many devices, not which. Pods that others bound are
-   reservations from the moment their nodeName is seen.
-2. A reservation retires when every app and sidecar container of its pod has its devices in the
-   report, or when the pod has ended or is gone; pod by pod, never by time.
+   is *in flight*), whose devices the report does not show yet. Such a pod is *unreported*: its
+   entry says how many devices, not which. Pods that others bound have one from the moment their
+   nodeName is seen.
+2. The entry goes when every app and sidecar container of its pod has its devices in the report,
+   or when the pod has ended or is gone; pod by pod, never by time.
 3. Devices in the report of a pod that is ending, has ended or is unknown may be released at any
    moment: they are not counted as left, and no promise relies on their staying away.
 4. A pod that runs, or was reported before, and is missing from the report holds devices that we do

@@ -38,7 +38,7 @@ def no_fence() -> None:
     Fence.take_over = take_over  # type: ignore[method-assign]
 
 
-def lost_reservation() -> None:
+def lost_bind() -> None:
     """A pod that no report shows yet does not count."""
 
     def enter(self: _Entries, pod: PodRecord, request: GpuRequest) -> None:
@@ -66,7 +66,7 @@ def double_release() -> None:
     _Entries.enter = entered  # type: ignore[method-assign]
 
 
-BUGS = {bug.__name__.replace("_", "-"): bug for bug in (no_fence, lost_reservation, double_release)}
+BUGS = {bug.__name__.replace("_", "-"): bug for bug in (no_fence, lost_bind, double_release)}
 
 if __name__ == "__main__":
     BUGS[os.environ[VARIABLE]]()

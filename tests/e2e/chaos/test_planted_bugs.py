@@ -86,10 +86,10 @@ def late_codes(cluster: ReplicatedCluster, writer: Replica, name: str) -> set[in
 
 
 SLOW = (1.0, 2.0)
-"""Seconds after which the agents report: until then a reservation is all that is known."""
+"""Seconds after which the agents report: until then a bind in flight is all that is known."""
 
 
-@pytest.mark.parametrize("bug", ["lost-reservation", "double-release"])
+@pytest.mark.parametrize("bug", ["lost-bind", "double-release"])
 def test_it_finds_what_is_promised_on_a_wrong_count(
     cluster: ReplicatedCluster, tmp_path: Path, bug: str
 ) -> None:

@@ -176,7 +176,7 @@ def test_a_report_that_cannot_be_true(report: Report, words: str) -> None:
         ledger(NODE, report, [], "nvidia.com/gpu")
 
 
-def test_another_resource_retires_no_reservation() -> None:
+def test_another_resource_retires_no_bind_in_flight() -> None:
     ids = (DeviceId("MIG-1"), DeviceId("MIG-2"))
     slices = Allocation(PodUid("uid-1"), "d", "train", "main", "nvidia.com/mig-1g.5gb", ids)
     bound = record(pod(2, node="node"))

@@ -170,7 +170,7 @@ def test_instances_are_held_against_the_promise(
     assert OUTSIDE not in kinds  # NVIDIA's plugin may hand out any
 
 
-def test_a_reservation_of_instances_is_taken_off_what_is_left() -> None:
+def test_a_bind_in_flight_of_instances_is_taken_off_what_is_left() -> None:
     cluster = cluster_of(NODE)
     request = record(asks(SMALL, 6)).request
     assert isinstance(request, GpuRequest)

@@ -186,7 +186,7 @@ def test_a_gang_that_is_bound_in_part_is_not_refused_for_siblings() -> None:
 
 
 class Meanwhile(Turns):
-    """Turns in which something happens between the reservation and the turn."""
+    """Turns in which something happens between the decision and the turn."""
 
     def __init__(self, cluster: Cluster, happens: Callable[[], None]) -> None:
         super().__init__(cluster, FOREVER)

@@ -221,7 +221,7 @@ def test_a_bind_that_has_its_turn_waits_for_a_placement_too() -> None:
     with beside_a_pair() as (crowd, pair):
 
         def comes_meanwhile() -> bool:
-            """After the reservation, and before the bind is looked at again."""
+            """After the decision, and before the bind is looked at again."""
             if crowd.flying() == 1 and crowd.cluster.pod(pair.uid) is None:
                 crowd.cluster.put_pod(pair)
             elif crowd.turns._listening and crowd.cluster.pod(pair.uid) is not None:

@@ -135,7 +135,7 @@ def test_a_fault_is_not_remembered(cluster: Cluster, monkeypatch: pytest.MonkeyP
     assert ask(cluster, 2, NVLINK).node_names == NAMES
 
 
-def test_a_bind_to_such_a_node_is_refused_and_loses_no_reservation(
+def test_a_bind_to_such_a_node_is_refused_and_loses_no_bind_in_flight(
     cluster: Cluster, broken: list[str]
 ) -> None:
     train = record(pod(2, NVLINK))

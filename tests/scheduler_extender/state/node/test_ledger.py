@@ -54,7 +54,7 @@ def test_nothing_known_is_all_free() -> None:
     assert free(Report()) == Availability(0b1111)
 
 
-def test_a_bound_pod_is_a_reservation_until_it_is_reported() -> None:
+def test_a_bound_pod_counts_until_it_is_reported() -> None:
     assert free(Report(), bound()) == Availability(0b1111, unreported=(unreported(2),))
     now = free(Report(allocations=(shown("uid-1", 1, 2),)), bound())
     assert now == Availability(0b1001, running=(Holder(0b0110),))
