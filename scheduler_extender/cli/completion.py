@@ -14,7 +14,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
@@ -95,6 +95,13 @@ def context_completions(context: typer.Context, incomplete: str) -> list[str]:
     return [name for name in found if name.startswith(incomplete)]
 
 
+class _Typed(NamedTuple):
+    """The options so far that say which cluster is asked."""
+
+    kubeconfig: Path | None
+    context: str | None
+
+
 def _names(context: typer.Context, incomplete: str, where: Callable[[str], str]) -> list[str]:
     """Names of objects that begin so; none where the cluster cannot be asked at once.
 
@@ -102,10 +109,9 @@ def _names(context: typer.Context, incomplete: str, where: Callable[[str], str])
     """
     try:
         from scheduler_extender.cli.kubeconfig import asking
-        from scheduler_extender.cli.options import Access
 
         said = context.params.get
-        with asking(Access(kubeconfig=said("kubeconfig"), context=said("context"))) as (api, usual):
+        with asking(_Typed(said("kubeconfig"), said("context"))) as (api, usual):
             return [name for name in _listed(api, where(usual)) if name.startswith(incomplete)]
     except Exception:  # noqa: BLE001
         return []

@@ -6,19 +6,32 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import log_json
-from scheduler_extender.cli.options import Access
 
 if TYPE_CHECKING:
     from topology.kubeapi.apiserver import ApiServer
 
 
-def api_server(access: Access) -> tuple[ApiServer, str]:
+class Chosen(Protocol):
+    """Which cluster somebody has chosen; None where kubectl's own choice is meant."""
+
+    @property
+    def kubeconfig(self) -> Path | None:
+        """The kubeconfig's path."""
+        ...
+
+    @property
+    def context(self) -> str | None:
+        """The context's name."""
+        ...
+
+
+def api_server(access: Chosen) -> tuple[ApiServer, str]:
     """The API server, which the caller closes, and the namespace that the context names. Raises
     :class:`BadInputError`."""
     from topology.kubeapi.apiserver import ApiFailure, ApiServer
@@ -36,7 +49,7 @@ def api_server(access: Access) -> tuple[ApiServer, str]:
 
 
 @contextmanager
-def asking(access: Access) -> Iterator[tuple[ApiServer, str]]:
+def asking(access: Chosen) -> Iterator[tuple[ApiServer, str]]:
     """The API server, and the namespace that the context names; closed in the end.
 
     What it refuses is bad input, too. Raises :class:`BadInputError`.
