@@ -38,6 +38,7 @@ test: $(VENV)/dev.stamp         ## unit, property and service tests; a few minut
 
 test-long: $(VENV)/dev.stamp    ## the closed loop, what needs Go, the images, and all else that takes long
 	$(PYTEST) -m long
+	GPU_TOPOLOGY_EVERY_EXAMPLE=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile tests/property/test_laws.py tests/property/test_strangers.py
 
 # Tests that start each command and ask what it serves; typer, fastapi, kubernetes and NVML are all in it.
 SMOKE := tests/scheduler_extender/cli/test_cli.py tests/scheduler_extender/test_demo.py \

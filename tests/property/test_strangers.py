@@ -21,10 +21,14 @@ from tests.crd import Object, schema
 from tests.fuzz.mutation import VALUES
 from tests.fuzz.targets import ANNOTATIONS, PODS, check_annotation, check_record
 from tests.nodes import bridged, pcie, switched
+from tests.property.examples import examples
 from tests.scheduler_extender.serving import Running, running
 
 bounded = settings(
-    deadline=None, derandomize=True, max_examples=150, suppress_health_check=list(HealthCheck)
+    deadline=None,
+    derandomize=True,
+    max_examples=examples(150),
+    suppress_health_check=list(HealthCheck),
 )
 
 odd = st.sampled_from(VALUES).map(copy.deepcopy)

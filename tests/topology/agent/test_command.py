@@ -15,6 +15,8 @@ import httpx
 import pytest
 import yaml
 
+from scheduler_extender.cli import main
+from tests.commands import asked
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.kubelet import GPU, FakeKubelet
 from tests.fakes.nvml.testing import fake_nvml
@@ -129,8 +131,12 @@ def test_an_operators_word_on_several_shares(
         pytest.param(["--kubeconfig=/none"], "kubeconfig /none", id="kubeconfig"),
     ],
 )
-def test_bad_input_is_one_line(words: list[str], message: str) -> None:
-    done = run(*words)
+def test_bad_input_is_one_line(
+    words: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("KUBERNETES_")]:
+        monkeypatch.delenv(name)  # outside a cluster, whatever this machine is
+    done = asked(main, "agent", *words)
     assert done.returncode == 2, done.stderr
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
