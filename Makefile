@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 OUT    ?= out
-WORKERS ?= auto
+# One more than processors: some tests wait most of the time.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 DOCKER ?= docker
 HELM   ?= helm
 IMAGE  ?= gpu-topology
