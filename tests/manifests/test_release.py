@@ -104,7 +104,7 @@ def release(out: Path, helm: Path, zone: str, umask: int) -> dict[str, str]:
         ["make", "-s", "-o", ".venv/dev.stamp", *said],  # with the packages that are here
         check=True,
         cwd=ROOT,
-        env={**os.environ, **kept, "TZ": zone},
+        env={**os.environ, **kept, "TZ": zone, "SOURCE_DATE_EPOCH": "1790000000"},
         umask=umask,
     )
     folder = out / "release"
