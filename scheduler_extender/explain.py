@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
-from scheduler_extender.membership import Group, Membership
+from scheduler_extender.membership import Membership
 from scheduler_extender.state.answers.capacity import ANY_GPU
 from scheduler_extender.state.answers.decision import UNDECIDED, Decision, unconstrained
 from scheduler_extender.state.answers.remembered import State
@@ -123,10 +123,10 @@ def answers(
     ``priority``, or of the same gang (:meth:`.NodeFacts.yields_to`). ``membership`` is the pod's;
     its group is asked as it is now. ``destinations`` are the pod's, too: other nodes are closed to
     it, and have no score. Once it is ``late`` nodes are not asked any more: those that are left
-    over are undecided, and none of them is
-    called closed.
+    over are undecided, and none of them is called closed.
     """
-    nodes = tuple(facts.yielding_to(priority, _gang(membership)) for facts in seen.nodes)
+    gang = None if membership is None else membership.as_gang
+    nodes = tuple(facts.yielding_to(priority, gang) for facts in seen.nodes)
     seen = replace(seen, nodes=nodes)
     rows = _answers(cluster, seen, request, asking, membership, late)
     return [
@@ -152,10 +152,6 @@ def answers_to(
         destinations=pod.standing.destinations,
         late=late,
     )
-
-
-def _gang(membership: Membership | None) -> Group | None:
-    return membership.group if membership is not None and membership.gang else None
 
 
 def alike(pod: PodRecord) -> Hashable:

@@ -94,6 +94,11 @@ class Membership:
     siblings_counted: bool = False
 
     @property
+    def as_gang(self) -> Group | None:
+        """The group, if it is a gang."""
+        return self.group if self.gang else None
+
+    @property
     def text(self) -> str:
         """What it asks, in words.
 

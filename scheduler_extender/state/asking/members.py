@@ -34,7 +34,7 @@ class Member:
     @property
     def gang(self) -> Group | None:
         """Its group, if that is a gang."""
-        return self.membership.group if self.membership.gang else None
+        return self.membership.as_gang
 
     @property
     def minds_groups(self) -> bool:

@@ -84,8 +84,7 @@ class PodRecord:
     @property
     def gang(self) -> Group | None:
         """The gang that it is a member of."""
-        membership = self.membership
-        return membership.group if membership is not None and membership.gang else None
+        return None if self.membership is None else self.membership.as_gang
 
     def counts_on_others(self, resource: str) -> bool:
         """Whether what others do on GPUs that it may share matters to it: it says what memory it
