@@ -44,7 +44,7 @@ KEPT_PLACE = PREFIX + "reserved"
 MALFORMED = PREFIX + "malformed"
 """On a pod of a snapshot: why the request of the pod could not be read. In a cluster nobody may
 write it: there it is a key that nobody knows."""
-RESERVED = frozenset({PLACEMENT, WAKE, KEPT_PLACE})
+OURS_TO_WRITE = frozenset({PLACEMENT, WAKE, KEPT_PLACE})
 """Not the author's to write; ignored as requests."""
 
 MANAGED = ("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-*")
@@ -143,7 +143,7 @@ def _values(pod: Pod) -> dict[str, Any]:
     :class:`BadValueError` for the first key, by name, that cannot be read."""
     values: dict[str, Any] = {}
     ours = {k: v for k, v in (pod.metadata.annotations or {}).items() if k.startswith(PREFIX)}
-    for key in sorted(ours.keys() - RESERVED):
+    for key in sorted(ours.keys() - OURS_TO_WRITE):
         name = key.removeprefix(PREFIX)
         if name in GROUP_KEYS:
             continue

@@ -156,7 +156,7 @@ def answers_to(
 
 def alike(pod: PodRecord) -> Hashable:
     """Equal for waiting pods to which all nodes answer alike."""
-    waits = pod.reserved is not None or pod.standing.nominated is not None
+    waits = pod.kept_place is not None or pod.standing.nominated is not None
     itself = pod.uid if waits else None
     standing = pod.standing
     return pod.request, pod.membership, standing.destinations, standing.priority, itself

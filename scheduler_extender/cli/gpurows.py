@@ -156,7 +156,7 @@ class GpuRow:
         return found
 
 
-TOLD_APART = {Flag.COMING, Flag.RESERVED, Flag.SICK, Flag.SHARED}
+TOLD_APART = {Flag.COMING, Flag.KEPT_PLACE, Flag.SICK, Flag.SHARED}
 """Flags that other words or columns tell."""
 
 
@@ -216,7 +216,7 @@ def _counts(state: NodeState) -> Counts:
 def reserved_gpus(state: NodeState) -> int:
     """How many GPUs pods on their way, and the one for which a place is kept, take at least."""
     shares = max((gpu.devices for gpu in state.gpus), default=1)
-    place = state.facts.reserved if Flag.RESERVED in state.flags else None
+    place = state.facts.kept_for if Flag.KEPT_PLACE in state.flags else None
     kept = place.request.count if place and isinstance(place.request, GpuRequest) else 0
     return -(-(state.coming + kept) // shares)
 

@@ -24,9 +24,9 @@ from topology.core.placement import Reason, Verdict
 from topology.core.pools import count
 from topology.core.remembering import remembered
 
-GPU_STATES = ("free", "stranded", "partly-free", "held", "reserved", "sick", "mig", "unknown")
+GPU_STATES = ("free", "stranded", "partly-free", "held", "in-flight", "sick", "mig", "unknown")
 """``stranded``: free, and without an NVLink to another free GPU of its node, where the node has
-NVLinks. ``partly-free``: some shares are held. ``reserved``: bound to pods that no report shows
+NVLinks. ``partly-free``: some shares are held. ``in-flight``: bound to pods that no report shows
 yet. ``mig``: split into instances. ``unknown``: of a node whose record cannot be used."""
 NODE_STATES = ("ready", "not-ready", "stale", "no-report", "unusable", "refusing-pods")
 Counts = tuple[tuple[str, int], ...]
@@ -183,9 +183,9 @@ def _states_of(kubelet: Kubelet, now: Availability) -> Counts:
             whole |= 1 << p
         else:
             found["partly-free" if free else "held"] += 1
-    reserved = sum(pod.held for pod in now.unreported if not pod.departed)
-    reserved = min(whole.bit_count(), -(-reserved // kubelet.replicas))
-    found["reserved"] += reserved
-    found["stranded"] += min(stranded(shape, whole).bit_count(), whole.bit_count() - reserved)
-    found["free"] += whole.bit_count() - reserved - found["stranded"]
+    coming = sum(pod.held for pod in now.unreported if not pod.departed)
+    coming = min(whole.bit_count(), -(-coming // kubelet.replicas))
+    found["in-flight"] += coming
+    found["stranded"] += min(stranded(shape, whole).bit_count(), whole.bit_count() - coming)
+    found["free"] += whole.bit_count() - coming - found["stranded"]
     return tuple(found.items())

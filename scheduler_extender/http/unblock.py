@@ -111,7 +111,7 @@ def _kept(
 ) -> dict[str, Any] | None:
     """The place that is kept for a pod, and whether it is there once its victims have let go: for
     a ``member`` one where its group lets it go. Raises :class:`.OutOfTimeError`."""
-    kept = pod.reserved
+    kept = pod.kept_place
     if kept is None or not isinstance(pod.request, GpuRequest):
         return None
     node = kept.node

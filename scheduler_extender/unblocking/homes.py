@@ -137,7 +137,7 @@ def placed(facts: NodeFacts, pod: PodRecord) -> NodeFacts:
         survives_endings=False,
         admitted=False,
         refusal=None,
-        reserved=None,
+        kept_place=None,
     )
     return with_bind_in_flight(facts, anew)
 

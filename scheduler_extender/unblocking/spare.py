@@ -41,8 +41,8 @@ class Spare:
             self.unknown.add(facts.name)
         free = dict(facts.allocatable)
         _subtract(free, others or ())
-        coming = facts.reserved
-        nominated = coming is not None and coming.reserved and coming.reserved.by_nomination
+        coming = facts.kept_for
+        nominated = coming is not None and coming.kept_place and coming.kept_place.by_nomination
         waiting = (coming,) if coming is not None and nominated else ()
         for each in (*facts.alive.values(), *facts.in_flight.values(), *waiting):
             if not each.ended and each.uid != pod.uid:

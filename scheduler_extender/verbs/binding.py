@@ -1,7 +1,7 @@
 """bind: the decision that counts.
 
-:mod:`.reserving` takes it and reserves the pod. The write to the API server happens after it, with
-no lock held: in its turn (:mod:`.turns`), and where the node still takes the pod by then.
+:mod:`.deciding` takes it and puts the bind in flight. The API server is written to afterwards, with
+no lock held: when it is the bind's turn (:mod:`.turns`), and if the node still takes the pod then.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from scheduler_extender.verbs.binder import (
     BindUnknownError,
     InProgressError,
 )
+from scheduler_extender.verbs.deciding import DecidedBind, decide, decide_again
 from scheduler_extender.verbs.placement import placement
-from scheduler_extender.verbs.reserving import Reserved, looked_at_again, reserve
 from scheduler_extender.verbs.turns import LOOKS_EVERY, WRITE, Turns
 from scheduler_extender.wire import BindingArgs
 from topology.core.devices import NodeName, PodUid
@@ -57,16 +57,16 @@ def bind(
     pod = unbound(cluster, binder, args)
     if pod is None:
         return
-    reserved = _awaiting_news(lambda: reserve(cluster, pod, node, now), node, late, turns)
-    if reserved is None:
+    decided = _awaiting_news(lambda: decide(cluster, pod, node, now), node, late, turns)
+    if decided is None:
         return
     try:
-        ready = _in_its_turn(cluster, reserved, node, late, turns)
+        ready = _in_its_turn(cluster, decided, node, late, turns)
         placed = ready.ours.placed
         time = now() if placed is None else time_text(placed)
         written = json.dumps(placement(ready, pod, time), separators=(",", ":"))
     except Exception:
-        cluster.take_back(reserved.ours, reserved.before)  # nothing has been written
+        cluster.take_back(decided.ours, decided.before)  # nothing has been written
         raise
     try:
         who, asked = (pod.namespace, pod.name, pod.uid), (pod.request, pod.membership)
@@ -74,7 +74,7 @@ def bind(
             binder.write(Binding(*who, node, written, term, *asked))
         cluster.tallies.place(ready.decision.verdict if _requires(ready) else "")
     except BindError:
-        cluster.take_back(reserved.ours, reserved.before)
+        cluster.take_back(decided.ours, decided.before)
         raise
     except BindUnknownError as error:
         raise BindError(str(error)) from error
@@ -82,24 +82,24 @@ def bind(
 
 def _in_its_turn(
     cluster: Cluster,
-    reserved: Reserved,
+    decided: DecidedBind,
     node: NodeName,
     late: Callable[[], bool],
     turns: Turns | None,
-) -> Reserved:
-    """What is written, once it is the reserved bind's turn. Raises :class:`BindError`."""
-    assessed = reserved.decision.assessment
+) -> DecidedBind:
+    """What is written, once it is the turn of this bind. Raises :class:`BindError`."""
+    assessed = decided.decision.assessment
     hazards = assessed is None or bool(assessed.hazards)
-    has_turn = turns is None or turns.wait(reserved.ours, late, hazards=hazards)
+    has_turn = turns is None or turns.wait(decided.ours, late, hazards=hazards)
     _in_time(late, has_turn=has_turn)
     if turns is None:
-        return reserved
+        return decided
     ready = _awaiting_news(
-        lambda: looked_at_again(cluster, reserved),
+        lambda: decide_again(cluster, decided),
         node,
         # Who else waits may wait for our turn; but a member of a gang that is refused now leaves
         # the gang bound in part.
-        lambda: late() or (turns.anybody_waits(node) and not reserved.ours.in_gang),
+        lambda: late() or (turns.anybody_waits(node) and not decided.ours.in_gang),
         turns,
     )
     _in_time(late, has_turn=has_turn)
@@ -166,6 +166,6 @@ def _in_time(late: Callable[[], bool], *, has_turn: bool) -> None:
         raise BindError(TOO_LATE if has_turn else NO_ANSWER)
 
 
-def _requires(reserved: Reserved) -> bool:
-    request = reserved.ours.request
+def _requires(decided: DecidedBind) -> bool:
+    request = decided.ours.request
     return isinstance(request, GpuRequest) and request.required

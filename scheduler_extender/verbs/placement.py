@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TypedDict
 
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.verbs.reserving import Reserved
+from scheduler_extender.verbs.deciding import DecidedBind
 from topology.core.mig import served_devices
 from topology.core.requests import GpuRequest
 
@@ -25,15 +25,15 @@ class Placement(TypedDict, total=False):
     setsOmitted: int
 
 
-def placement(reserved: Reserved, pod: PodRecord, time: str) -> Placement:
+def placement(decided: DecidedBind, pod: PodRecord, time: str) -> Placement:
     """The placement annotation: verdict, node, pod UID, possible GPU sets as indices, time.
 
     The UID tells it from one that somebody wrote into a template.
     """
-    facts, decision = reserved.facts, reserved.decision
+    facts, decision = decided.facts, decided.decision
     found = Placement(verdict=decision.verdict, node=facts.name, uid=pod.uid, sets=[], time=time)
-    sets = reserved.sets
-    topology, request = facts.topology, reserved.ours.request
+    sets = decided.sets
+    topology, request = facts.topology, decided.ours.request
     served = (
         topology.resource(request.resource)
         if topology is not None and isinstance(request, GpuRequest)

@@ -2,8 +2,8 @@
 
 A kubelet that refuses every pod looks like any other until its first answer is seen, and a
 scheduler can bind a pod for each free GPU by then. So no more than :data:`AT_ONCE` pods are with a
-kubelet at one time that it has neither admitted nor refused; whoever comes later is reserved, and
-waits with the write. An answer takes a tenth of a second as a rule. A pod without one holds up
+kubelet at one time that it has neither admitted nor refused; a later bind is in flight,
+and its write waits. An answer takes a tenth of a second as a rule. A pod without one holds up
 others for :data:`LONGEST` at most: what we do not know keeps nobody away for long. Where the
 kubelet has admitted a pod of the same kind since its node last changed
 (:mod:`scheduler_extender.state.node.proven`), a bind waits only behind :data:`KNOWN_AT_ONCE` pods.
@@ -85,7 +85,7 @@ class Turns:
             return sum(map(len, self._listening.values()))
 
     def wait(self, pod: PodRecord, late: Callable[[], bool], *, hazards: bool = True) -> bool:
-        """Whether it is the turn of a reserved pod's bind, before it is ``late``.
+        """Whether the turn of a bind in flight comes before it is ``late``.
 
         ``hazards`` is whether the kubelet may refuse the pod for all that is known of it.
         """

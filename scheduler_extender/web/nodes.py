@@ -59,7 +59,7 @@ class Flag(Enum):
     CORDONED = "cordoned"
     PAUSED = "paused after refusals"
     SICK = "sick GPU"
-    RESERVED = "place kept"
+    KEPT_PLACE = "place kept"
     COMING = "pods not shown yet"
     SHARED = "shared or split GPUs"
 
@@ -173,9 +173,9 @@ def node_state(facts: NodeFacts) -> NodeState:
         flags.add(Flag.COMING)
     if any(state.devices != 1 for state in states):
         flags.add(Flag.SHARED)
-    place = facts.reserved if facts.kept is not None else None
+    place = facts.kept_for if facts.kept is not None else None
     if place is not None:
-        flags.add(Flag.RESERVED)
+        flags.add(Flag.KEPT_PLACE)
     return NodeState(
         facts,
         _kind(topology),

@@ -38,7 +38,7 @@ NEAR = frozenset(
         Reason.NOT_GUARANTEED,
         Reason.MEMORY_IN_USE,
         Reason.IN_PROGRESS,
-        Reason.RESERVED,
+        Reason.KEPT_PLACE,
         Reason.LINKS,
     }
 )
@@ -205,9 +205,9 @@ class _Node:
         return Miss(wants, len(called), f"{words}; {listed(told)}", everything, called, holders)
 
     def _not_sure(self) -> str:
-        place = self.facts.reserved if self.facts.kept is not None else None
-        if place is not None and place.reserved is not None:
-            return f"but are reserved for {self._told(place)} until {place.reserved.until_text}"
+        place = self.facts.kept_for if self.facts.kept is not None else None
+        if place is not None and place.kept_place is not None:
+            return f"but are kept for {self._told(place)} until {place.kept_place.until_text}"
         unreported = [uid for uid, pod in self.found.unreported.items() if not pod.departed]
         if unreported:
             names = [self._name(uid) for uid in unreported]

@@ -29,7 +29,7 @@ TOLD: dict[Reason, tuple[str, str]] = {
     Reason.NOT_GUARANTEED: ("cannot promise the right GPUs", "cannot promise the right GPUs"),
     Reason.MEMORY_IN_USE: ("has too little GPU memory left", "have too little GPU memory left"),
     Reason.IN_PROGRESS: ("is placing another pod", "are placing other pods"),
-    Reason.RESERVED: ("is kept for another pod", "are kept for another pod"),
+    Reason.KEPT_PLACE: ("is kept for another pod", "are kept for another pod"),
     Reason.KUBELET: ("has a kubelet that may refuse it", "have kubelets that may refuse it"),
     Reason.REFUSING: ("is refusing such pods", "are refusing such pods"),
     Reason.GROUP: ("does not suit the pod's group", "do not suit the pod's group"),

@@ -50,7 +50,7 @@ def test_a_pair_lands_where_every_pair_is_linked(real: RealCluster, number: int)
     placement = json.loads(annotations["gpu-topology.io/placement"])
     assert placement["node"] == "h100"
     assert placement["verdict"] == "guaranteed"
-    # Reports never come here, so all eight GPUs stay possible until the last one is reserved.
+    # Reports never come here, so all eight GPUs stay possible until the last bind is in flight.
     assert len(placement["sets"]) == 16
     assert placement["setsOmitted"] == 12
 

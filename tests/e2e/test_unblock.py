@@ -129,7 +129,7 @@ def test_unblock_makes_the_waiting_pod_run(real: RealCluster, blocked: HeldNode)
     # The place is kept: a pod that would break it waits, and is not told for whom.
     only = {"nodeSelector": {"kubernetes.io/hostname": name}}
     real.add_pod(f"{name}-thief", 2, **only)
-    assert "GPUs are reserved for another pod until" in real.unschedulable(f"{name}-thief")
+    assert "a place is kept for another pod until" in real.unschedulable(f"{name}-thief")
     # It survives the end of the extender.
     real.kill_extender()
     real.start_extender()
@@ -139,7 +139,7 @@ def test_unblock_makes_the_waiting_pod_run(real: RealCluster, blocked: HeldNode)
     real.remove_pod(f"{name}-thief")
 
 
-def test_who_may_not_reserve_evicts_nobody(real: RealCluster, blocked: HeldNode) -> None:
+def test_who_may_not_keep_a_place_evicts_nobody(real: RealCluster, blocked: HeldNode) -> None:
     """The rights to evict and to change pods are not enough."""
     name = blocked.node.name
     pod = f"{name}-waits"

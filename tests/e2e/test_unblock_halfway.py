@@ -29,7 +29,7 @@ KEPT = "gpu-topology.io/reserved"
 def real(
     control_plane_binaries: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RealCluster]:
-    """A cluster with two users who may reserve places."""
+    """A cluster with two users who may keep places."""
     folder = tmp_path_factory.mktemp("halfway")
     users: dict[str, list[str]] = {"one": [], "none": []}
     with RealCluster(folder, control_plane_binaries, users) as cluster:

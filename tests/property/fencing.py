@@ -212,7 +212,7 @@ class Replica:
             self._fenced = term
 
     def _bind(self) -> Iterator[None]:
-        """Decide, reserve, look at the version, ask whether we lead, send; a step each."""
+        """Decide, begin the bind, look at the version, ask whether we lead, send; a step each."""
         waiting = [uid for uid in self._bindable.pods() if uid not in self._holders]
         if not waiting or self._holders or not self._leads():
             return

@@ -80,7 +80,7 @@ class World:
         for name in self.scheduler.passing(asked)[:1]:
             found = pod_record(msgspec.convert(asked, Pod), MANAGED)
             assert found is not None
-            ours = self.cluster.reserve(NodeName(name), found)
+            ours = self.cluster.begin_bind(NodeName(name), found)
             if self.rng.random() < 0.5 and ours is not None:
                 self.cluster.take_back(ours, None)
 

@@ -170,7 +170,7 @@ class History:
             asked = filter_nodes(self.cluster, msgspec.convert(manifest, Pod), [NODE])
             if not asked.node_names:
                 words = {**asked.failed, **asked.unresolvable}[NODE]
-                self.seen["reserved" if "reserved" in words else "refused"] += 1
+                self.seen["kept" if "is kept" in words else "refused"] += 1
                 return self.cluster.drop_pod(found.uid)
         args = BindingArgs(found.name, found.namespace, found.uid, NODE)
         try:
@@ -302,4 +302,4 @@ def test_nobody_takes_a_kept_place(kind: str) -> None:
                 history.play()
         seen += history.seen
     assert seen["bound"] > 1, seen
-    assert seen["reserved"] > 5, seen
+    assert seen["kept"] > 5, seen

@@ -127,7 +127,7 @@ class History:
             ours = replace(found, node=name, promised=promised, survives_endings=survives)
             self.cluster.put_pod(ours)
 
-    def reserve(self) -> None:
+    def keep_place(self) -> None:
         """A place is kept for a pod, perhaps with victims."""
         manifest = self.manifest()
         uid, name = PodUid(manifest["metadata"]["uid"]), self.rng.choice(list(self.nodes))
@@ -201,7 +201,7 @@ class History:
         return found
 
     def step(self) -> None:
-        steps = (self.bound, self.bound, self.admitted, self.admitted, self.reserve, self.gone)
+        steps = (self.bound, self.bound, self.admitted, self.admitted, self.keep_place, self.gone)
         self.rng.choice((*steps, self.later))()
 
 
@@ -225,7 +225,7 @@ def compare(history: History) -> int:
             assert at is not None
             assert look.known[at] == places(facts, request, SETTINGS, 3), (name, request.text)
             promised += own.rejection is None
-            if facts.reserved is None:
+            if facts.kept_for is None:
                 assert not isinstance(facts.availability(request.resource), Unusable) or (
                     history.nodes[name].resource(request.resource) is None
                 )

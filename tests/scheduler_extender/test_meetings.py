@@ -17,7 +17,7 @@ from scheduler_extender.limits import AT_ONCE_KEPT
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.answers.lookup import NotAtOnceError
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.pods.keptplace import Reserved, value_of
+from scheduler_extender.state.pods.keptplace import KeptPlace, value_of
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.state.pods.standing import Standing
 from scheduler_extender.verbs import STILL_WORKING, filter_nodes, preempt
@@ -32,7 +32,7 @@ from topology.core.report import Allocation, Report
 from topology.core.requests import GpuRequest
 
 TODAY, UNTIL = 43_000.0, 43_500.0
-RESERVED = "GPUs are reserved for another pod until 12:05 UTC"
+KEPT = "a place is kept for another pod until 12:05 UTC"
 NODE = shared.NAME
 
 
@@ -43,7 +43,7 @@ def record(manifest: Mapping[str, Any]) -> PodRecord:
     return found
 
 
-def reserve(
+def keep_place(
     cluster: Cluster, manifest: dict[str, Any], node: str, victims: Sequence[str] = ()
 ) -> dict[str, Any]:
     """The pod waits, and a place is kept for it."""
@@ -62,14 +62,14 @@ def refused(cluster: Cluster, manifest: Mapping[str, Any], node: str = NODE) -> 
     return {**found.failed, **found.unresolvable}.get(node, found.error)
 
 
-# Reservations on shared GPUs.
+# Kept places on shared GPUs.
 
 
 @pytest.mark.parametrize("newcomer", [shared.uses(30), {}, {"policy": "preferred"}])
-def test_memory_that_is_reserved_is_kept_free(newcomer: dict[str, str]) -> None:
+def test_memory_of_a_kept_place_stays_free(newcomer: dict[str, str]) -> None:
     there = shared.Node(shared.node(1, 4))
-    wants = reserve(there.cluster, shared.manifest("wants", 1, shared.uses(35)), NODE)
-    assert refused(there.cluster, shared.manifest("other", 1, newcomer)) == RESERVED
+    wants = keep_place(there.cluster, shared.manifest("wants", 1, shared.uses(35)), NODE)
+    assert refused(there.cluster, shared.manifest("other", 1, newcomer)) == KEPT
     assert refused(there.cluster, shared.manifest("small", 1, shared.uses(5))) == ""
     assert refused(there.cluster, wants) == ""
 
@@ -77,27 +77,27 @@ def test_memory_that_is_reserved_is_kept_free(newcomer: dict[str, str]) -> None:
 def test_memory_that_is_not_there_any_more_holds_up_nobody() -> None:
     there = shared.Node(shared.node(1, 4))
     there.bound("first", 1, shared.uses(20))
-    reserve(there.cluster, shared.manifest("wants", 1, shared.uses(35)), NODE)
+    keep_place(there.cluster, shared.manifest("wants", 1, shared.uses(35)), NODE)
     # Its kubelet may refuse the first one: until a report shows it nobody knows.
-    assert refused(there.cluster, shared.manifest("other", 1, shared.uses(15))) == RESERVED
+    assert refused(there.cluster, shared.manifest("other", 1, shared.uses(15))) == KEPT
     there.holds("first", ["0::0"], shared.uses(20))
     assert refused(there.cluster, shared.manifest("other", 1, shared.uses(15))) == ""
 
 
 def test_who_lacks_memory_anyway_reads_of_memory() -> None:
     there = shared.Node(shared.node(1, 4))
-    reserve(there.cluster, shared.manifest("wants", 1, shared.uses(5)), NODE)
+    keep_place(there.cluster, shared.manifest("wants", 1, shared.uses(5)), NODE)
     said = refused(there.cluster, shared.manifest("other", 1, shared.uses(41)))
     assert "41Gi" in said
 
 
-# Reservations of members of groups.
+# Kept places of members of groups.
 
 
 def test_a_place_that_is_kept_for_a_member_is_a_place_of_its_group() -> None:
     scheduler = Scheduler({"a": 2})
     assert scheduler.bind(member("m0", size=2), "a-00") == ""
-    last = reserve(scheduler.cluster, member("m1", size=2), "a-01")
+    last = keep_place(scheduler.cluster, member("m1", size=2), "a-01")
     assert scheduler.passing(last) == ["a-01"]
     assert scheduler.scores(last, ["a-01"])["a-01"] >= 5
     assert scheduler.bind(last, "a-01") == ""
@@ -105,7 +105,7 @@ def test_a_place_that_is_kept_for_a_member_is_a_place_of_its_group() -> None:
 
 def test_a_group_starts_beside_the_place_of_its_own_member() -> None:
     scheduler = Scheduler({"a": 2})
-    last = reserve(scheduler.cluster, member("m1", size=2), "a-01")
+    last = keep_place(scheduler.cluster, member("m1", size=2), "a-01")
     assert scheduler.passing(member("m0", size=2)) == ["a-00"]
     assert scheduler.bind(member("m0", size=2), "a-00") == ""
     assert scheduler.bind(last, "a-01") == ""
@@ -113,7 +113,7 @@ def test_a_group_starts_beside_the_place_of_its_own_member() -> None:
 
 def test_a_place_that_is_kept_for_another_group_is_none() -> None:
     scheduler = Scheduler({"a": 2})
-    reserve(scheduler.cluster, member("m1", "other", 2), "a-01")
+    keep_place(scheduler.cluster, member("m1", "other", 2), "a-01")
     assert scheduler.passing(member("m0", size=2)) == []
 
 
@@ -145,7 +145,7 @@ def test_the_node_of_a_bound_member_says_what_it_said_before() -> None:
 def test_explain_agrees_with_filter_about_a_member_with_a_place() -> None:
     scheduler = Scheduler({"a": 2})
     assert scheduler.bind(member("m0", size=2), "a-00") == ""
-    reserve(scheduler.cluster, member("m1", size=2), "a-01")
+    keep_place(scheduler.cluster, member("m1", size=2), "a-01")
     assert told(scheduler.cluster, "m1")["a-01"] == ""
 
 
@@ -210,8 +210,8 @@ def test_a_kept_place_is_none_any_more_once_the_group_is_elsewhere() -> None:
     cluster = scheduler.cluster
     cluster.budgets = ()
     cluster.put_pod(record(pod(4, name="other", uid="other", node="a-01")))
-    kept = Reserved(NodeName("a-01"), cluster.today() + 60, frozenset({PodUid("other")}))
-    cluster.put_pod(replace(record(member("m1", size=2)), reserved=kept))
+    kept = KeptPlace(NodeName("a-01"), cluster.today() + 60, frozenset({PodUid("other")}))
+    cluster.put_pod(replace(record(member("m1", size=2)), kept_place=kept))
 
     def holds() -> bool:
         found = unblocking_of(cluster, "default", "m1")

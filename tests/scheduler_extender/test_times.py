@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from scheduler_extender.annotations import KEPT_PLACE, MANAGED, PLACEMENT
-from scheduler_extender.state.pods.keptplace import reserved_of
+from scheduler_extender.state.pods.keptplace import kept_place_of
 from scheduler_extender.state.pods.record import pod_record
 from scheduler_extender.wire import Pod
 from tests.nodes import pod
@@ -53,7 +53,7 @@ def test_a_placement_and_a_kept_place_without_a_zone_are_utc() -> None:
     assert record is not None
     assert record.placed == NOON
     kept = {"uid": "u", "node": "n", "until": "2026-01-01T12:00:00", "victims": []}
-    found = reserved_of(_pod(KEPT_PLACE, kept, node=None))
+    found = kept_place_of(_pod(KEPT_PLACE, kept, node=None))
     assert found is not None
     assert found.until == NOON
 

@@ -207,19 +207,19 @@ def kept_for_another(facts: NodeFacts, request: GpuRequest) -> Rejection | None:
     has a time at which it ends. A place that is lost holds up nobody. The facts of the pod itself
     are asked without it (:meth:`.NodeFacts.without`).
     """
-    waiting = facts.reserved
-    if facts.kept is None or waiting is None or waiting.reserved is None:
+    waiting = facts.kept_for
+    if facts.kept is None or waiting is None or waiting.kept_place is None:
         return None
     if not isinstance(waiting.request, GpuRequest) or waiting.request.resource != request.resource:
         return None
     if place_of(facts.kept, waiting, request) is Place.THERE:
         return None
     place = place_of(facts.kept, waiting)
-    if place is Place.LOST or (place is Place.UNCERTAIN and waiting.reserved.by_nomination):
+    if place is Place.LOST or (place is Place.UNCERTAIN and waiting.kept_place.by_nomination):
         return None
     # Not for whom: the answer becomes an Event of a pod that may be another team's.
-    words = f"GPUs are reserved for another pod until {waiting.reserved.until_text}"
-    return Rejection(words, False, Reason.RESERVED)
+    words = f"a place is kept for another pod until {waiting.kept_place.until_text}"
+    return Rejection(words, False, Reason.KEPT_PLACE)
 
 
 def place_of(kept: NodeFacts, waiting: PodRecord, newcomer: GpuRequest | None = None) -> Place:

@@ -36,7 +36,7 @@ from scheduler_extender.state.cluster.pauses import Pauses
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.node.transitions import with_stale_report
 from scheduler_extender.state.pods.budgets import Budgets
-from scheduler_extender.state.pods.keptplace import Reserved
+from scheduler_extender.state.pods.keptplace import KeptPlace
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.standing import Others, nobody_knows
 from topology.core.devices import NodeName, PodUid
@@ -316,7 +316,7 @@ class Board:
             nominated = {pod.standing.nominated for pod in self._nominated.values()}
             if gang is not None:
                 nominated |= {
-                    pod.reserved.node for pod in self._kept_places.waiting() if pod.reserved
+                    pod.kept_place.node for pod in self._kept_places.waiting() if pod.kept_place
                 }
             found = {n for n in nominated if n and self._facts(n).yields_to(priority, gang)}
         return own | found
@@ -344,11 +344,11 @@ class Board:
 
     def _keep_place(self, name: NodeName) -> None:
         """Keep the place on a node that is to be kept there now, or none."""
-        pod, before = self._kept_places.on(name), self._facts(name).reserved
+        pod, before = self._kept_places.on(name), self._facts(name).kept_for
         if pod is None:
             pod = self._nominee(name)
         if _place_of(pod) != _place_of(before):
-            self._put(replace(self._facts(name), reserved=pod))
+            self._put(replace(self._facts(name), kept_for=pod))
 
     def _take_nomination(self, uid: PodUid, pod: PodRecord | None) -> None:
         """Take in whether kube-scheduler has a node in mind for a pod; None where it is gone."""
@@ -371,7 +371,7 @@ class Board:
             and facts.is_open_to(pod)
         ]
         first = min(here, key=lambda pod: (-pod.standing.priority, pod.uid), default=None)
-        return first and replace(first, reserved=Reserved(name, inf))
+        return first and replace(first, kept_place=KeptPlace(name, inf))
 
     # Inside.
 
@@ -402,4 +402,4 @@ class Board:
 
 def _place_of(pod: PodRecord | None) -> object:
     """All that a node's answers depend on of the pod for which a place is kept there."""
-    return pod and (pod.uid, pod.request, pod.reserved)
+    return pod and (pod.uid, pod.request, pod.kept_place)

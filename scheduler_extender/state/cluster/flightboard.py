@@ -28,7 +28,7 @@ class FlightBoard(GroupBoard):
         super().__init__(clock, settings, watches)
         self._in_flight: dict[PodUid, NodeName] = {}
 
-    def reserve(
+    def begin_bind(
         self, name: NodeName, pod: PodRecord, *, seen: NodeFacts | None = None
     ) -> PodRecord | None:
         """Count a pod as bound to a node before the API server knows: its bind is in flight.
@@ -52,7 +52,7 @@ class FlightBoard(GroupBoard):
             return ours
 
     def take_back(self, ours: PodRecord, before: PodRecord | None) -> None:
-        """Undo a reserve whose bind was surely not written: the one ``before`` stands again.
+        """Undo :meth:`begin_bind`: the bind was surely not written. ``before`` stands again.
 
         Nothing happens where it is not ours any more: another bind of the pod has begun, or its
         end is known.

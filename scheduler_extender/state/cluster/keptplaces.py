@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from scheduler_extender.state.pods.keptplace import MAX_SECONDS, Reserved
+from scheduler_extender.state.pods.keptplace import MAX_SECONDS, KeptPlace
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName, PodUid
 
@@ -33,13 +33,13 @@ _Order = tuple[float, PodUid]
 @dataclass(frozen=True, slots=True)
 class _Kept:
     pod: PodRecord
-    reserved: Reserved
+    place: KeptPlace
     deadline: float
     seen: float
 
     @property
     def order(self) -> _Order:
-        return self.reserved.order, self.pod.uid
+        return self.place.order, self.pod.uid
 
 
 def is_not_scheduled(pod: PodRecord) -> bool:
@@ -54,7 +54,7 @@ class KeptPlaces:
         self._wanted: dict[PodUid, _Kept] = {}
         self._in_order: list[_Order] = []
         self._ends: list[tuple[float, PodUid]] = []
-        self._spent: dict[PodUid, Reserved] = {}
+        self._spent: dict[PodUid, KeptPlace] = {}
         """What was kept up to its end and is still written on the pod: it is not kept again."""
 
     def __len__(self) -> int:
@@ -65,13 +65,13 @@ class KeptPlaces:
 
         ``today`` is the time of day in seconds since 1970.
         """
-        wanted = pod.reserved
+        wanted = pod.kept_place
         if wanted is None or pod.node is not None or is_not_scheduled(pod):
             return self.drop(pod.uid)
         if self._spent.get(pod.uid) == wanted:
             return set()
         known = self._wanted.get(pod.uid)
-        if known is not None and known.reserved == wanted:
+        if known is not None and known.place == wanted:
             deadline, seen = known.deadline, known.seen
         else:
             deadline, seen = now + min(wanted.until - today, MAX_SECONDS), now
@@ -101,30 +101,30 @@ class KeptPlaces:
             deadline, uid = heappop(self._ends)
             known = self._wanted.get(uid)
             if known is not None and known.deadline == deadline:
-                yield from self._end(uid, known.reserved)
+                yield from self._end(uid, known.place)
 
-    def _end(self, uid: PodUid, reserved: Reserved) -> set[NodeName]:
+    def _end(self, uid: PodUid, place: KeptPlace) -> set[NodeName]:
         """The time of a place is up."""
         changed = self.drop(uid)
-        self._spent[uid] = reserved
+        self._spent[uid] = place
         return changed
 
     def on(self, node: NodeName) -> PodRecord | None:
         """The pod for which a place is kept on a node."""
-        return next((kept.pod for kept in self._first() if kept.reserved.node == node), None)
+        return next((kept.pod for kept in self._first() if kept.place.node == node), None)
 
     def of(self, uid: PodUid) -> NodeName | None:
         """The node on which a pod's place is kept."""
         known = self._wanted.get(uid)
         if known is None:
             return None
-        first = self.on(known.reserved.node)
-        return known.reserved.node if first is not None and first.uid == uid else None
+        first = self.on(known.place.node)
+        return known.place.node if first is not None and first.uid == uid else None
 
     def settled(self, now: float) -> bool:
         """Whether nobody can come before those that are kept now. O(places)."""
         return all(
-            kept.reserved.version is not None or kept.seen + ASKING_SECONDS <= now
+            kept.place.version is not None or kept.seen + ASKING_SECONDS <= now
             for kept in self._wanted.values()
         )
 
@@ -136,7 +136,7 @@ class KeptPlaces:
         return [self._wanted[uid] for _, uid in self._in_order[:MOST]]
 
     def _nodes(self) -> set[tuple[PodUid, NodeName]]:
-        return {(kept.pod.uid, kept.reserved.node) for kept in self._first()}
+        return {(kept.pod.uid, kept.place.node) for kept in self._first()}
 
     def _changed(self, before: set[tuple[PodUid, NodeName]]) -> set[NodeName]:
         return {node for _, node in before ^ self._nodes()}

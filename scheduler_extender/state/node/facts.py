@@ -71,7 +71,7 @@ class NodeFacts:
     ``released`` are pods that have succeeded and whose devices reports may show for a while yet:
     ``report`` is without them (:mod:`.released`).
 
-    ``reserved`` is the waiting pod for which a place is kept here. ``departing`` are the pods that
+    ``kept_for`` is the waiting pod for which a place is kept here. ``departing`` are the pods that
     are gone before that one comes: only its own facts have any (:attr:`kept`).
 
     ``labels`` and ``taints`` are the Node object's, and ``cordoned`` says that the scheduler sends
@@ -101,7 +101,7 @@ class NodeFacts:
     admitted: Mapping[str, Mapping[GpuRequest, float]] = field(default_factory=dict)
     proven: Proven = NOTHING_PROVEN
     resumed: float = 0.0
-    reserved: PodRecord | None = None
+    kept_for: PodRecord | None = None
     departing: frozenset[PodUid] = frozenset()
     labels: Mapping[str, str] = field(default_factory=dict)
     cordoned: bool = False
@@ -128,7 +128,7 @@ class NodeFacts:
             or self.problem
             or self.pods
             or self.in_flight
-            or self.reserved
+            or self.kept_for
         )  # leaving pods alone do not keep a node known
 
     @property
@@ -157,7 +157,7 @@ class NodeFacts:
         """Whether a pod here was promised something, and may not have its devices yet: no report
         has shown them, and its kubelet has not said that it took the pod. Or a place is kept
         until a time."""
-        place = self.reserved.reserved if self.reserved is not None and self.kept else None
+        place = self.kept_for.kept_place if self.kept_for is not None and self.kept else None
         return (place is not None and not place.by_nomination) or any(
             pod.promised != NO_CONSTRAINTS
             and not (pod.ended or pod.admitted or pod.uid in self.reported)
@@ -207,17 +207,19 @@ class NodeFacts:
         whoever is ending, lets go before it comes: some of them, or all, may still be here when
         another pod does.
         """
-        pod = self.reserved
-        if pod is None or pod.reserved is None or pod.uid in self.pods or pod.uid in self.in_flight:
+        pod = self.kept_for
+        if pod is None or pod.kept_place is None:
             return None
-        departing = pod.reserved.victims | self.ending
+        if pod.uid in self.pods or pod.uid in self.in_flight:
+            return None
+        departing = pod.kept_place.victims | self.ending
         pods, in_flight = self.pods, dict(self.in_flight)
         for uid in departing:  # deleting, so that their CPUs count as coming free
             if uid in self.alive:
                 pods = pods.with_pod(replace(self.alive[uid], deleting=True))
             if uid in in_flight:
                 in_flight[uid] = replace(in_flight[uid], deleting=True)
-        facts = replace(self, pods=pods, in_flight=in_flight, departing=departing, reserved=None)
+        facts = replace(self, pods=pods, in_flight=in_flight, departing=departing, kept_for=None)
         return facts.with_place_for(pod)
 
     def is_open_to(self, pod: PodRecord) -> bool:
@@ -233,7 +235,7 @@ class NodeFacts:
 
     def yielding_to(self, priority: int, gang: Group | None = None) -> NodeFacts:
         """The facts for a pod from which the place that is kept here is not kept."""
-        return replace(self, reserved=None) if self.yields_to(priority, gang) else self
+        return replace(self, kept_for=None) if self.yields_to(priority, gang) else self
 
     def yields_to(self, priority: int, gang: Group | None = None) -> bool:
         """Whether a place is kept here that is not kept from a pod of this priority in this gang.
@@ -241,16 +243,16 @@ class NodeFacts:
         That of a nominated pod is not kept from those of higher priority. That of a member of the
         gang counts among its siblings that may come first, and is not counted a second time.
         """
-        waiting = self.reserved
-        if waiting is None or waiting.reserved is None:
+        waiting = self.kept_for
+        if waiting is None or waiting.kept_place is None:
             return False
         if gang is not None and waiting.gang == gang:
             return True
-        return waiting.reserved.by_nomination and waiting.standing.priority < priority
+        return waiting.kept_place.by_nomination and waiting.standing.priority < priority
 
     def keeps_place_for(self, uid: PodUid) -> bool:
         """Whether a place is kept here for this pod."""
-        return self.reserved is not None and self.reserved.uid == uid
+        return self.kept_for is not None and self.kept_for.uid == uid
 
     def with_place_for(self, pod: PodRecord) -> NodeFacts:
         """The facts if a pod were bound here with a promise of what it requires."""
@@ -397,8 +399,8 @@ class NodeFacts:
             key += (shape, topology.allocator, topology.resources, available)
             key += (self.missing, self.overcounted(resource) if usable else 0)
             key += (self.too_many_departed,)
-        if self.reserved is not None and self.kept is not None:
-            key += (self.reserved.uid, self.reserved.reserved, self.kept.key(resource))
+        if self.kept_for is not None and self.kept is not None:
+            key += (self.kept_for.uid, self.kept_for.kept_place, self.kept.key(resource))
         return key
 
     def without(self, gone: frozenset[PodUid]) -> NodeFacts:
@@ -407,7 +409,7 @@ class NodeFacts:
         A place that is kept for one of them is kept no more.
         """
         report = self.report
-        waiting = self.reserved
+        waiting = self.kept_for
         if report is not None:
             kept = tuple(a for a in report.allocations if a.pod_uid not in gone)
             report = replace(report, allocations=kept)
@@ -417,7 +419,7 @@ class NodeFacts:
             pods=self.pods.without(gone),
             in_flight=without(self.in_flight, gone),
             leaving=without(self.leaving, gone),
-            reserved=None if waiting is not None and waiting.uid in gone else waiting,
+            kept_for=None if waiting is not None and waiting.uid in gone else waiting,
         ).without_old_departed()
 
     def without_old_departed(self) -> NodeFacts:

@@ -31,7 +31,7 @@ MAX_VICTIMS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Reserved:
+class KeptPlace:
     """A place on a node, kept until a time in seconds since 1970.
 
     ``victims`` are the pods that are evicted for it: the place is there once they have let go.
@@ -58,7 +58,7 @@ class Reserved:
     def until_text(self) -> str:
         """The time of day at which it ends, to the minute; the same text every time.
 
-        >>> Reserved(NodeName("n"), 43500.0).until_text
+        >>> KeptPlace(NodeName("n"), 43500.0).until_text
         '12:05 UTC'
         """
         if self.by_nomination:
@@ -77,7 +77,7 @@ class _Written(msgspec.Struct, omit_defaults=True):
 _read = msgspec.json.Decoder(_Written).decode
 
 
-def reserved_of(pod: Pod) -> Reserved | None:
+def kept_place_of(pod: Pod) -> KeptPlace | None:
     """The place that is kept for a pod; None where none is, or the value cannot be read."""
     text = (pod.metadata.annotations or {}).get(KEPT_PLACE)
     if text is None or pod.spec.node_name:
@@ -90,7 +90,7 @@ def reserved_of(pod: Pod) -> Reserved | None:
     if written.uid != pod.metadata.uid or not written.node or len(written.victims) > MAX_VICTIMS:
         return None
     victims = frozenset(map(PodUid, written.victims))
-    return Reserved(NodeName(written.node), until, victims, written.version)
+    return KeptPlace(NodeName(written.node), until, victims, written.version)
 
 
 def value_of(

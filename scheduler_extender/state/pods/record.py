@@ -20,7 +20,7 @@ from scheduler_extender.annotations import (
     render,
 )
 from scheduler_extender.membership import Group, Membership, membership_of, render_membership
-from scheduler_extender.state.pods.keptplace import Reserved, reserved_of, value_of
+from scheduler_extender.state.pods.keptplace import KeptPlace, kept_place_of, value_of
 from scheduler_extender.state.pods.refusal import Refusal, refusal_of
 from scheduler_extender.state.pods.standing import BARE, Standing, asks_of, standing_of
 from scheduler_extender.wire import Pod, PodSpec, PodStatus
@@ -47,9 +47,10 @@ class PodRecord:
     it has not. ``admitted`` says that the kubelet has taken it, as far as its status tells, and
     ``started`` when either happened, in seconds since 1970 by the kubelet's clock. ``membership``
     is what it says of its group, None where it is in none or that cannot be read. ``standing`` is
-    what evictions go by, and ``reserved`` the place that is kept for it while it waits. ``placed``
-    is when we decided to bind it, in seconds since 1970, as the bind has written it; None where
-    nobody told us. ``gated`` says that it has scheduling gates: kube-scheduler does not look at it.
+    what evictions go by, and ``kept_place`` the place that is kept for it while it waits.
+    ``placed`` is when we decided to bind it, in seconds since 1970, as the bind has written it;
+    None where nobody told us. ``gated`` says that it has scheduling gates:
+    kube-scheduler does not look at it.
     """
 
     uid: PodUid
@@ -67,7 +68,7 @@ class PodRecord:
     started: float | None = None
     membership: Membership | None = None
     standing: Standing = BARE
-    reserved: Reserved | None = None
+    kept_place: KeptPlace | None = None
     placed: float | None = None
     gated: bool = False
 
@@ -146,7 +147,7 @@ def pod_record(pod: Pod, managed: tuple[str, ...], *, trusted: bool = False) -> 
         started=started,
         membership=None if isinstance(request, Malformed) else membership_of(pod),
         standing=standing_of(pod, managed),
-        reserved=reserved_of(pod),
+        kept_place=kept_place_of(pod),
         placed=None if placement is None else seconds_of(placement.time),
         gated=bool(pod.spec.scheduling_gates),
     )
@@ -255,8 +256,8 @@ def manifest_of(pod: PodRecord) -> dict[str, Any]:
         spec["nodeName"] = pod.node
     if pod.gated:
         spec["schedulingGates"] = [{"name": "gpu-topology.io/held-back"}]
-    if pod.reserved is not None:
-        kept = pod.reserved
+    if pod.kept_place is not None:
+        kept = pod.kept_place
         written = value_of(pod.uid, kept.node, kept.until, kept.victims, kept.version)
         annotations[KEPT_PLACE] = written
     metadata: dict[str, Any] = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}

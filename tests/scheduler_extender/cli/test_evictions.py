@@ -195,7 +195,7 @@ def test_of_two_who_evict_at_once_the_one_whom_the_api_server_took_first_does(
 
         def kept() -> set[str]:
             known = (extender.cluster, extender.started())
-            return {str(found.reserved.uid) for c in known if (found := c.facts("pairs")).reserved}  # type: ignore[arg-type]
+            return {str(found.kept_for.uid) for c in known if (found := c.facts("pairs")).kept_for}  # type: ignore[arg-type]
 
         evicted: list[str] = []
         monkeypatch.setattr(

@@ -13,7 +13,7 @@ import pytest
 
 from scheduler_extender.cli import main
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.pods.keptplace import Reserved
+from scheduler_extender.state.pods.keptplace import KeptPlace
 from scheduler_extender.state.pods.standing import Standing
 from tests.commands import asked
 from tests.fakes.apiserver import FakeApiServer
@@ -101,15 +101,15 @@ def test_without_budgets_nothing_is_planned(service: Running) -> None:
 
 def test_a_place_that_is_kept_is_told(service: Running) -> None:
     cluster = service.cluster
-    kept = Reserved(NodeName("pairs"), cluster.today() + 60, frozenset({PodUid("a")}))
+    kept = KeptPlace(NodeName("pairs"), cluster.today() + 60, frozenset({PodUid("a")}))
     pod = cluster.pod(PodUid("wants"))
     assert pod is not None
-    cluster.put_pod(replace(pod, reserved=kept))
+    cluster.put_pod(replace(pod, kept_place=kept))
     found = json.loads(unblock(service, "team/wants", "--output=json").stdout)
     assert found["reserved"]["node"] == "pairs"
     assert found["reserved"]["victims"] == ["a"]
     assert found["reserved"]["holds"]
-    cluster.put_pod(replace(pod, reserved=replace(kept, victims=frozenset())))
+    cluster.put_pod(replace(pod, kept_place=replace(kept, victims=frozenset())))
     found = json.loads(unblock(service, "team/wants", "--output=json").stdout)
     assert not found["reserved"]["holds"]
 

@@ -72,7 +72,7 @@ def lived_in(seed: int) -> Cluster:
                 except Refused:
                     continue
             if fate == "in flight":
-                cluster.reserve(topology.name, replace(known, node=None))
+                cluster.begin_bind(topology.name, replace(known, node=None))
             elif fate != "unknown":
                 cluster.put_pod(replace(known, deleting=fate == "leaving"))
         report = kubelet.report()
@@ -181,7 +181,7 @@ def test_a_pod_in_flight_is_written_once() -> None:
     cluster = lived_in(0)
     known = record("twice", 1)
     cluster.put_pod(known)
-    cluster.reserve(NodeName("node-00"), known)
+    cluster.begin_bind(NodeName("node-00"), known)
     text = b"".join(cluster_file(cluster)).decode()
     assert text.count(f'"uid":"{PodUid("uid-twice")}"') == 1
 
@@ -220,11 +220,11 @@ def test_a_pod_whose_words_end_lines_makes_no_snapshot_unreadable(end: str) -> N
     manifest = pod(1, {"reserved": json.dumps(kept)}, name="waits", uid="uid-waits")
     waits = pod_record(msgspec.convert(manifest, Pod), MANAGED)
     assert waits is not None
-    assert waits.reserved is not None
+    assert waits.kept_place is not None
     cluster.put_pod(waits)
     read = parse(b"".join(cluster_file(cluster)).decode())
     (again,) = (found for found in read.pods if found.uid == waits.uid)
-    assert again.reserved == waits.reserved
+    assert again.kept_place == waits.kept_place
 
 
 def test_pods_come_back_as_they_were() -> None:

@@ -90,7 +90,7 @@ def test_what_is_decided_is_counted() -> None:
     assert after['rejections_total{reason="links"}'] == 1
     assert after['placements_total{verdict="guaranteed"}'] == 1
     assert after['placements_total{verdict="none"}'] == 0
-    assert after['gpus{state="reserved"}'] == 2
+    assert after['gpus{state="in-flight"}'] == 2
     assert after['gpus{state="free"}'] == 6
 
 

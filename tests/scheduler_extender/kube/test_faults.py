@@ -85,12 +85,12 @@ def test_a_repeated_bind_does_not_write_what_no_longer_holds(cluster: Cluster) -
 
 def test_the_settler_leaves_a_newer_bind_alone(cluster: Cluster) -> None:
     cluster.put_pod(record(pod(4)))
-    cluster.reserve(NAME, record(pod(4)))
+    cluster.begin_bind(NAME, record(pod(4)))
 
     class Overtaken(Unsure):
         def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
             cluster.release(uid)
-            cluster.reserve(NAME, record(pod(4)))
+            cluster.begin_bind(NAME, record(pod(4)))
             return record(pod(4))
 
     settler = Settler(cluster, Overtaken(), patience=1)  # type: ignore[arg-type]
@@ -100,7 +100,7 @@ def test_the_settler_leaves_a_newer_bind_alone(cluster: Cluster) -> None:
 
 
 def test_the_settler_does_not_revive_a_deleted_pod(cluster: Cluster) -> None:
-    cluster.reserve(NAME, record(pod(4)))
+    cluster.begin_bind(NAME, record(pod(4)))
 
     class Deleted(Unsure):
         def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
@@ -115,7 +115,7 @@ def test_the_settler_does_not_revive_a_deleted_pod(cluster: Cluster) -> None:
 
 def test_the_watch_may_overtake_a_bind(cluster: Cluster) -> None:
     cluster.put_pod(record(pod(2, node="node")))
-    cluster.reserve(NAME, record(pod(2)))
+    cluster.begin_bind(NAME, record(pod(2)))
     cluster.put_pod(record(pod(2, node="node")))
     assert cluster.in_flight() == []
 

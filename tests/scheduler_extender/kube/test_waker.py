@@ -17,7 +17,7 @@ from scheduler_extender.state.answers.decision import Decision, Settings
 from scheduler_extender.state.answers.lookup import Look
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.freshness import Watch
-from scheduler_extender.state.pods.keptplace import Reserved
+from scheduler_extender.state.pods.keptplace import KeptPlace
 from scheduler_extender.state.pods.record import PodRecord
 from tests.nodes import switched
 from tests.scheduler_extender.unblocking.scenes import Held, cluster_of, waiting
@@ -319,8 +319,8 @@ def test_who_has_a_place_is_woken_when_it_comes_free() -> None:
     cluster.today = lambda: 0.0
     api = Api()
     waker = Waker(cluster, api, breathe=lambda: None)
-    kept = Reserved(node.name, 600.0, frozenset({PodUid("a")}))
-    wants = replace(waiting("wants", PAIR), reserved=kept)
+    kept = KeptPlace(node.name, 600.0, frozenset({PodUid("a")}))
+    wants = replace(waiting("wants", PAIR), kept_place=kept)
     cluster.put_pod(wants)
     cluster.put_pod(waiting("other", PAIR))
     waker.round(0.0)
@@ -333,6 +333,6 @@ def test_who_has_a_place_is_woken_when_it_comes_free() -> None:
     waker.round(10.0)
     assert [name.rpartition("/")[2] for name in api.woken] == ["wants"]
     # When the place is given back the other one has its turn.
-    cluster.put_pod(replace(wants, reserved=None, deleting=True))
+    cluster.put_pod(replace(wants, kept_place=None, deleting=True))
     waker.round(20.0)
     assert [name.rpartition("/")[2] for name in api.woken] == ["wants", "other"]

@@ -108,5 +108,5 @@ class Crowd:
         self.cluster.put_report(NODE, Report("boot", 3, allocations=(shown,)))
 
     def flying(self, node: NodeName = NODE) -> int:
-        """Binds that are reserved and not written."""
+        """Binds that are in flight and not written."""
         return len(self.cluster.facts(node).in_flight)

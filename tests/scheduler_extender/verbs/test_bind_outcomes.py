@@ -23,7 +23,7 @@ from scheduler_extender.verbs import (
     BindError,
     Binding,
     BindUnknownError,
-    reserving,
+    deciding,
 )
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import bridged, pod, switched
@@ -47,7 +47,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_late_commit_finds_its_gpus_still_reserved(kube: Kube, bound: Running) -> None:
+def test_a_late_commit_finds_its_gpus_still_held(kube: Kube, bound: Running) -> None:
     """The write is under way when we give up; a GET says unbound; then it is committed."""
     train = kube.create(pod(4, NVLINK))
     kube.sees(train)
@@ -153,7 +153,7 @@ def test_the_second_reading_is_late_also_where_the_first_was(kube: Kube) -> None
         manifest = kube.create(pod(1, name=f"p{i}", uid=f"u{i}"))
         found = pod_record(msgspec.convert(manifest, Pod), MANAGED)
         assert found is not None
-        kube.cluster.reserve(NodeName("switched"), found)
+        kube.cluster.begin_bind(NodeName("switched"), found)
 
     class Slow(KubeBinder):
         def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
@@ -377,7 +377,7 @@ class Meanwhile:
             happens()
             return found
 
-        monkeypatch.setattr(reserving, "answer_of", answer_of)
+        monkeypatch.setattr(deciding, "answer_of", answer_of)
 
 
 def test_a_node_that_changes_while_a_bind_is_decided_is_decided_about_again(
@@ -429,24 +429,24 @@ def test_a_node_that_never_stands_still_is_decided_about_with_the_lock_held(
         )
         others[-1].start()
         # With the lock held it cannot come in, however long we wait for it.
-        others[-1].join(0.3 if len(others) > reserving.TRIES else PATIENCE)
+        others[-1].join(0.3 if len(others) > deciding.TRIES else PATIENCE)
 
     meanwhile = Meanwhile(monkeypatch, happens)
     assert _bind(bound) == ""
-    assert meanwhile.decided == reserving.TRIES + 1
+    assert meanwhile.decided == deciding.TRIES + 1
     for thread in others:
         thread.join(PATIENCE)
         assert not thread.is_alive()
 
 
-def test_a_pod_that_is_reserved_elsewhere_meanwhile_is_not_reserved_twice(
+def test_a_pod_in_flight_elsewhere_meanwhile_is_not_in_flight_twice(
     kube: Kube, bound: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manifest = kube.create(pod(1))
     kube.sees(manifest)
     known = kube.cluster.pod(PodUid("uid-1"))
     assert known is not None
-    Meanwhile(monkeypatch, lambda: void(kube.cluster.reserve(NodeName("switched"), known)))
+    Meanwhile(monkeypatch, lambda: void(kube.cluster.begin_bind(NodeName("switched"), known)))
     assert "still in flight" in _bind(bound)
     assert [p.node for p in kube.cluster.in_flight()] == ["switched"]
 

@@ -200,7 +200,7 @@ class Meanwhile(Turns):
 
 def test_a_sibling_that_ends_before_the_turn_refuses_nobody() -> None:
     """GPUs 1 to 4 hold one pair for sure. Who comes for the sibling that has failed is decided
-    about beside the member that is reserved."""
+    about beside the member that is in flight."""
     plane = Plane()
     holder = plane.take(("a", (0, 5)), ("b", (6, 7)))
     pair_gang = replace(GANG, size=2)

@@ -19,7 +19,7 @@ from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.answers.decision import SIBLINGS
 from scheduler_extender.state.groups.gangdomains import QUIET
 from scheduler_extender.state.groups.groups import ANOTHER_CHOSEN, KEPT, NEVER, TOO_SMALL
-from scheduler_extender.state.pods.keptplace import Reserved
+from scheduler_extender.state.pods.keptplace import KeptPlace
 from scheduler_extender.state.pods.record import pod_record
 from scheduler_extender.state.pods.standing import amounts_of
 from scheduler_extender.verbs import preempt
@@ -182,7 +182,7 @@ def test_what_a_sibling_asks_counts_until_it_is_bound_or_gone() -> None:
         scheduler.cluster.drop_pod(seen.uid)
         scheduler.cluster.put_pod(seen)
         assert scheduler.reasons(worker) == {SIBLINGS.reason}
-    scheduler.cluster.reserve(NodeName("elsewhere"), seen)
+    scheduler.cluster.begin_bind(NodeName("elsewhere"), seen)
     assert scheduler.passing(worker) == scheduler.names
     scheduler.cluster.release(seen.uid)
     assert scheduler.reasons(worker) == {SIBLINGS.reason}, "its bind has failed, it comes again"
@@ -196,7 +196,7 @@ def test_the_place_of_a_member_counts_once_against_its_siblings() -> None:
     until = scheduler.cluster.today() + 600.0
     waits = pod_record(msgspec.convert(pods[1], Pod), MANAGED)
     assert waits is not None
-    scheduler.cluster.put_pod(replace(waits, reserved=Reserved(NodeName(name), until)))
+    scheduler.cluster.put_pod(replace(waits, kept_place=KeptPlace(NodeName(name), until)))
     assert [scheduler.passing(each) for each in pods] == [[name]] * 2
     stranger = pod(4, {"link": "nvlink"}, name="stranger", uid="stranger")
     assert scheduler.passing(stranger) == []

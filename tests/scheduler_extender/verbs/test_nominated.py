@@ -19,7 +19,7 @@ from scheduler_extender.explain import answers_to
 from scheduler_extender.files.binder import FileBinder
 from scheduler_extender.http.unblock import unblocking_of
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.pods.keptplace import Reserved
+from scheduler_extender.state.pods.keptplace import KeptPlace
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import pod
@@ -29,7 +29,7 @@ from topology.core.report import Report
 from topology.machines import machine
 
 NODE = NodeName("pairs")
-REASON = "GPUs are reserved for another pod until kube-scheduler has placed it"
+REASON = "a place is kept for another pod until kube-scheduler has placed it"
 PRIORITY = 10
 
 
@@ -143,14 +143,14 @@ def test_a_pod_with_a_kept_place_and_a_nomination_elsewhere_has_both(cluster: Cl
     other = machine("a100-pcie-4-bridged").topology("other")
     cluster.put_record(other, Report("boot", 1))
     gone(cluster, "victim")
-    kept = Reserved(NODE, cluster.today() + 600.0, frozenset({PodUid("victim")}))
+    kept = KeptPlace(NODE, cluster.today() + 600.0, frozenset({PodUid("victim")}))
     asked = manifest("wants", 2, PRIORITY, link=True, nominated="other")
-    cluster.put_pod(replace(see(cluster, asked), reserved=kept))
+    cluster.put_pod(replace(see(cluster, asked), kept_place=kept))
     both = [NODE, "other"]
     assert cluster.places_of(PodUid("wants")) == set(both)
     assert set(verbs.filter_nodes(cluster, asked, both).node_names or ()) == set(both)
     assert {row.score for row in verbs.prioritize(cluster, asked, both)} == {10}
-    assert "are reserved for another pod" in refusal(cluster, manifest("single", 1, 0))
+    assert "is kept for another pod" in refusal(cluster, manifest("single", 1, 0))
     assert len(cluster.pods_with_places()) == 1
     told = unblocking_of(cluster, asked.metadata.namespace, "wants")
     assert told is not None

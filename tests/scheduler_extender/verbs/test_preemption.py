@@ -78,7 +78,7 @@ def test_nobody_is_evicted_elsewhere_for_a_pod_whose_bind_is_open(cluster: Clust
     assert record is not None
     offered: dict[str, str | None] = {"bridged": "ab", "switched": "bc"}
     assert ask(cluster, wanted, offered).keys() == {"bridged", "switched"}
-    cluster.reserve(NodeName("switched"), record)
+    cluster.begin_bind(NodeName("switched"), record)
     assert ask(cluster, wanted, offered).keys() == {"switched"}
 
 

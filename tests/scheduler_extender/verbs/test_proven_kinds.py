@@ -40,7 +40,7 @@ def needs_turn(crowd: Crowd, request: GpuRequest = SINGLE, uid: str = "next") ->
     for i in range(AT_ONCE):
         pod = PodRecord(PodUid(f"unanswered-{i}"), "default", "unanswered", None, SINGLE)
         if crowd.cluster.bind_in_flight(pod.uid) is None:
-            ours = crowd.cluster.reserve(NODE, pod)
+            ours = crowd.cluster.begin_bind(NODE, pod)
             assert ours is not None
             crowd.turns.wait(ours, lambda: True)
     asked = False

@@ -92,7 +92,7 @@ def test_a_kubelet_that_does_not_answer_holds_nobody_up() -> None:
 
 
 def test_who_waits_for_too_long_is_tried_again() -> None:
-    """And what was reserved for it is free again."""
+    """And what it held is free again."""
     crowd = Crowd()
     with crowd.bound((AT_ONCE, NODE)) as binds:
         assert {bind.result(PATIENCE) for bind in binds} == {""}
@@ -144,7 +144,7 @@ def test_a_bind_waits_for_the_placement_on_its_way() -> None:
         with crowd.bound((1, NODE)) as (bind,):
             assert asked.wait(PATIENCE)
             eventually(lambda: bool(crowd.turns._listening))
-            assert crowd.flying() == 0, "nothing is reserved for who waits"
+            assert crowd.flying() == 0, "no bind of who waits is in flight"
             assert not bind.done()
             crowd.show(pair, 0, 1)
             assert bind.result(PATIENCE) == ""
@@ -164,7 +164,7 @@ def test_a_bind_waits_while_its_own_promise_is_open() -> None:
             try:
                 assert asked.wait(PATIENCE)
                 eventually(lambda: bool(crowd.turns._listening))
-                assert crowd.flying() == 0, "nothing is reserved for who waits"
+                assert crowd.flying() == 0, "no bind of who waits is in flight"
                 assert not bind.done()
                 crowd.show(single, 2)
                 assert bind.result(PATIENCE) == ""
@@ -237,13 +237,13 @@ def test_a_bind_that_has_its_turn_does_not_wait_for_one_that_waits_for_a_turn() 
     """They would wait for each other: both turns are taken, and the pair is the third."""
     with beside_a_pair(gpus=5) as (crowd, pair), ThreadPoolExecutor(2) as threads:
         other = PodRecord(PodUid("other"), "default", "other", NODE, gpu_request(1))
-        assert crowd.cluster.reserve(NODE, other)
+        assert crowd.cluster.begin_bind(NODE, other)
         assert crowd.turns.wait(other, crowd.late)
         third: list[Future[bool]] = []
 
         def comes_meanwhile() -> bool:
             if crowd.flying() == 2 and crowd.turns._given[-1].uid == "single" and not third:
-                assert crowd.cluster.reserve(NODE, pair)
+                assert crowd.cluster.begin_bind(NODE, pair)
                 third.append(threads.submit(crowd.turns.wait, pair, lambda: over.is_set()))
                 eventually(lambda: bool(crowd.turns._waiting))
             return over.is_set()
@@ -295,7 +295,7 @@ def test_some_threads_are_left_for_binds_that_wait_for_nothing() -> None:
     assert BIND_THREADS - 2 * MOST_WAITING >= MOST_WAITING, "for a turn, and for news of a node"
 
 
-def test_a_fault_before_the_write_leaves_nothing_reserved() -> None:
+def test_a_fault_before_the_write_leaves_nothing_in_flight() -> None:
     crowd = Crowd()
     pod = PodRecord(PodUid("p"), "default", "p", None, gpu_request(1))
     crowd.cluster.put_pod(pod)

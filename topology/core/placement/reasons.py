@@ -36,7 +36,7 @@ class Reason(Enum):
     """Too little memory of a shared GPU is left."""
     IN_PROGRESS = "placement-in-progress"
     """A pod that is bound to the node has to be reported first."""
-    RESERVED = "reserved"
+    KEPT_PLACE = "kept-place"
     """The place is kept for another pod."""
     KUBELET = "kubelet"
     """The node's kubelet or device plugin refuses the pod, or may refuse it."""

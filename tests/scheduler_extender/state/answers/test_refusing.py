@@ -128,7 +128,7 @@ def test_after_a_pause_one_pod_may_try() -> None:
     world.refuse("a", "b")
     world.pause()
     assert not world.shut()
-    flying = world.cluster.reserve(NODE, PodRecord(PodUid("c"), "default", "c", None, ASKING))
+    flying = world.cluster.begin_bind(NODE, PodRecord(PodUid("c"), "default", "c", None, ASKING))
     assert flying is not None
     assert world.shut()
     trial = world.bind("c")

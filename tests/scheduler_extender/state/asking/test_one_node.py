@@ -140,7 +140,7 @@ def test_a_bind_to_such_a_node_is_refused_and_loses_no_bind_in_flight(
 ) -> None:
     train = record(pod(2, NVLINK))
     cluster.put_pod(train)
-    cluster.reserve(NodeName("b"), train)
+    cluster.begin_bind(NodeName("b"), train)
     args = BindingArgs("train", "default", "uid-1", "b")
     with pytest.raises(verbs.BindError, match="could not be evaluated"):
         verbs.bind(cluster, None, args, lambda: "now")  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from scheduler_extender.annotations import KEPT_PLACE, MANAGED
 from scheduler_extender.state.answers.decision import Place, place_of
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.keptplaces import ASKING_SECONDS, MOST
-from scheduler_extender.state.pods.keptplace import MAX_SECONDS, Reserved, reserved_of, value_of
+from scheduler_extender.state.pods.keptplace import MAX_SECONDS, KeptPlace, kept_place_of, value_of
 from scheduler_extender.state.pods.record import PodRecord, manifest_of, pod_record
 from scheduler_extender.verbs import BindError, Binding, bind, filter_nodes, prioritize
 from scheduler_extender.wire import BindingArgs, Pod
@@ -30,7 +30,7 @@ NODE = NodeName("pairs")
 TODAY = 43_000.0
 NOON = 43_500.0
 """12:05 UTC."""
-REASON = "GPUs are reserved for another pod until 12:05 UTC"
+REASON = "a place is kept for another pod until 12:05 UTC"
 
 
 class Clock:
@@ -58,10 +58,10 @@ def cluster(clock: Clock) -> Cluster:
     return found
 
 
-def reserve(cluster: Cluster, until: float = NOON, victim: str = "a", **more: Any) -> PodRecord:
+def keep_place(cluster: Cluster, until: float = NOON, victim: str = "a", **more: Any) -> PodRecord:
     """The waiting pod with a place on the node, whose victim is a."""
-    kept = Reserved(NODE, until, frozenset({PodUid(victim)}))
-    wants = replace(waiting("wants", gpu_request(2, NVLINKED)), reserved=kept, **more)
+    kept = KeptPlace(NODE, until, frozenset({PodUid(victim)}))
+    wants = replace(waiting("wants", gpu_request(2, NVLINKED)), kept_place=kept, **more)
     cluster.put_pod(wants)
     return wants
 
@@ -88,7 +88,7 @@ def evict(cluster: Cluster, name: str) -> None:
 
 def test_who_would_break_the_place_is_refused(cluster: Cluster) -> None:
     assert asked(cluster) == ""
-    reserve(cluster)
+    keep_place(cluster)
     # 1 and 3 are free; a single one might get 1, whose pair the place is.
     assert asked(cluster) == REASON
     evict(cluster, "a")
@@ -99,14 +99,14 @@ def test_who_leaves_the_place_whole_passes() -> None:
     node = machine("hgx-h100-8").topology(NODE)
     cluster = cluster_of({node: {f"h{i}": Held((i,)) for i in range(5)}})
     cluster.today = lambda: TODAY
-    kept = Reserved(NODE, NOON, frozenset({PodUid("h0")}))
-    cluster.put_pod(replace(waiting("wants", gpu_request(2, NVLINKED)), reserved=kept))
+    kept = KeptPlace(NODE, NOON, frozenset({PodUid("h0")}))
+    cluster.put_pod(replace(waiting("wants", gpu_request(2, NVLINKED)), kept_place=kept))
     assert asked(cluster, 2) == ""  # three are free and one will be: any two of four are linked
     assert asked(cluster, 3) == REASON
 
 
 def test_the_pod_itself_is_not_refused(cluster: Cluster) -> None:
-    reserve(cluster)
+    keep_place(cluster)
     assert "no set" in asked(cluster, 2, "wants", link=True)
     evict(cluster, "a")
     assert asked(cluster, 2, "wants", link=True) == ""
@@ -117,7 +117,7 @@ def test_the_pod_prefers_its_own_place_to_every_other(cluster: Cluster) -> None:
     """Another node may cost the cluster less; but there nobody was evicted for the pod."""
     better = machine("a100-pcie-4-bridged").topology("better")
     cluster.put_record(better, Report("boot", 1))
-    reserve(cluster)
+    keep_place(cluster)
     evict(cluster, "a")
     wanted = msgspec.convert(pod(2, {"link": "nvlink"}, uid="wants"), Pod)
     names = ["better", NODE, "unknown"]
@@ -143,17 +143,17 @@ class Written:
 
 
 def test_bind_keeps_the_place_and_gives_it_to_its_pod(cluster: Cluster) -> None:
-    wants, written = reserve(cluster), Written()
+    wants, written = keep_place(cluster), Written()
     evict(cluster, "a")
     thief = waiting("thief", gpu_request(1))
     cluster.put_pod(thief)
-    with pytest.raises(BindError, match="reserved for another pod"):
+    with pytest.raises(BindError, match="kept for another pod"):
         bind(cluster, written, BindingArgs("thief", "team", "thief", NODE), lambda: "")
     bind(cluster, written, BindingArgs("wants", "team", "wants", NODE), lambda: "")
     assert [found.name for found in written.binds] == ["wants"]
-    cluster.put_pod(replace(wants, node=NODE, reserved=None))
+    cluster.put_pod(replace(wants, node=NODE, kept_place=None))
     assert not cluster.places_of(wants.uid)
-    assert "reserved" not in asked(cluster)
+    assert "is kept" not in asked(cluster)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_bind_keeps_the_place_and_gives_it_to_its_pod(cluster: Cluster) -> None:
     [
         pytest.param(lambda c, w: c.drop_pod(w.uid), id="deleted"),
         pytest.param(lambda c, w: c.put_pod(replace(w, deleting=True)), id="on-its-way-out"),
-        pytest.param(lambda c, w: c.put_pod(replace(w, reserved=None)), id="taken-back"),
+        pytest.param(lambda c, w: c.put_pod(replace(w, kept_place=None)), id="taken-back"),
         pytest.param(lambda c, w: c.put_pod(replace(w, phase="Failed")), id="ended"),
         pytest.param(lambda c, w: c.put_pod(replace(w, node=NodeName("x"))), id="bound-elsewhere"),
         pytest.param(lambda c, w: c.put_pod(replace(w, gated=True)), id="gated"),
@@ -170,7 +170,7 @@ def test_bind_keeps_the_place_and_gives_it_to_its_pod(cluster: Cluster) -> None:
     ],
 )
 def test_it_ends(cluster: Cluster, end: Any) -> None:
-    wants = reserve(cluster)
+    wants = keep_place(cluster)
     changed: list[NodeName] = []
     cluster.on_change(changed.append)
     end(cluster, wants)
@@ -180,13 +180,13 @@ def test_it_ends(cluster: Cluster, end: Any) -> None:
 
 
 def test_it_holds_up_to_its_time(cluster: Cluster, clock: Clock) -> None:
-    reserve(cluster)
+    keep_place(cluster)
     clock.now = 599.0
     assert asked(cluster) == REASON
 
 
 def test_nobody_keeps_a_place_for_ever(cluster: Cluster, clock: Clock) -> None:
-    reserve(cluster, until=TODAY + 100 * MAX_SECONDS)
+    keep_place(cluster, until=TODAY + 100 * MAX_SECONDS)
     assert asked(cluster)
     clock.now += MAX_SECONDS
     assert asked(cluster) == ""
@@ -196,20 +196,20 @@ def test_what_else_happens_to_the_pod_does_not_keep_its_place_longer(
     cluster: Cluster, clock: Clock
 ) -> None:
     """Whoever says a time far off keeps a place for an hour, not for an hour after each change."""
-    wants = reserve(cluster, until=TODAY + 100 * MAX_SECONDS)
+    wants = keep_place(cluster, until=TODAY + 100 * MAX_SECONDS)
     clock.now += MAX_SECONDS
     assert asked(cluster) == ""
     cluster.put_pod(replace(wants, called_unschedulable=False))
     assert asked(cluster) == ""
     assert not cluster.places_of(wants.uid)
-    cluster.put_pod(replace(wants, reserved=None))
-    reserve(cluster, until=TODAY + 100 * MAX_SECONDS)
+    cluster.put_pod(replace(wants, kept_place=None))
+    keep_place(cluster, until=TODAY + 100 * MAX_SECONDS)
     assert asked(cluster), "taken away and written again it is another place"
 
 
 def test_a_place_that_is_not_there_holds_up_nobody(cluster: Cluster) -> None:
     """As where the victim holds other GPUs than the plan thought."""
-    reserve(cluster, victim="nobody")
+    keep_place(cluster, victim="nobody")
     assert asked(cluster) == ""
 
 
@@ -218,7 +218,7 @@ def scattered(gone: bool = False) -> Cluster:
     node = machine("a100-pcie-4-bridged").topology(NODE)
     found = cluster_of({node: {"v": Held((0, 3), deleting=gone)}})
     found.today = lambda: TODAY
-    reserve(found, victim="v")
+    keep_place(found, victim="v")
     return found
 
 
@@ -241,7 +241,7 @@ def test_who_would_take_the_place_while_its_victim_is_still_there_is_refused(
     assert filter_nodes(cluster, newcomer, [NODE]).unresolvable == {NODE: REASON}
     cluster.put_pod(record)
     args = BindingArgs(record.name, record.namespace, record.uid, NODE)
-    with pytest.raises(BindError, match="reserved for another pod"):
+    with pytest.raises(BindError, match="kept for another pod"):
         bind(cluster, Written(), args, lambda: "")
     cluster.drop_pod(record.uid)
     evict(cluster, "v")
@@ -255,8 +255,8 @@ def test_who_hides_devices_is_refused_where_these_could_be_of_the_place() -> Non
     cluster = cluster_of({node: {"old": Held((0, 4))}})
     cluster.today = lambda: TODAY
     same_numa = Constraints(same_numa=True)
-    kept = Reserved(NODE, NOON)
-    cluster.put_pod(replace(waiting("wants", gpu_request(3, same_numa)), reserved=kept))
+    kept = KeptPlace(NODE, NOON)
+    cluster.put_pod(replace(waiting("wants", gpu_request(3, same_numa)), kept_place=kept))
     linked = {"min-nvlinks": "2"}
     assert asked_manifest(cluster, pod(2, linked, uid="other")) == ""
     hides = pod(1, linked, uid="other", init=[container("init", 2)])
@@ -290,14 +290,14 @@ def not_reported(cluster: Cluster) -> None:
 def test_while_it_is_not_certain_that_the_place_is_there_nobody_takes_it(
     cluster: Cluster, news: Callable[[Cluster], None]
 ) -> None:
-    reserve(cluster)
+    keep_place(cluster)
     news(cluster)
     assert asked(cluster) == REASON
 
 
 def test_a_place_that_a_pod_has_taken_by_hand_holds_up_nobody(cluster: Cluster) -> None:
     """As soon as a report shows it."""
-    reserve(cluster)
+    keep_place(cluster)
     not_reported(cluster)
     report, topology = cluster.facts(NODE).report, cluster.facts(NODE).topology
     assert report is not None
@@ -310,7 +310,7 @@ def test_a_place_that_a_pod_has_taken_by_hand_holds_up_nobody(cluster: Cluster) 
 
 
 def test_a_place_on_a_sick_gpu_holds_up_nobody(cluster: Cluster) -> None:
-    reserve(cluster)
+    keep_place(cluster)
     report, topology = cluster.facts(NODE).report, cluster.facts(NODE).topology
     assert report is not None
     assert topology is not None
@@ -325,12 +325,12 @@ def test_a_place_of_many_victims_is_worked_out_in_bounded_time() -> None:
     node = machine("dgx2").topology(NODE)
     cluster = cluster_of({node: {f"v{i}": Held((i,)) for i in range(15)}})
     cluster.today = lambda: TODAY
-    kept = Reserved(NODE, NOON, frozenset(PodUid(f"v{i}") for i in range(15)))
-    cluster.put_pod(replace(waiting("wants", gpu_request(16, NVLINKED)), reserved=kept))
+    kept = KeptPlace(NODE, NOON, frozenset(PodUid(f"v{i}") for i in range(15)))
+    cluster.put_pod(replace(waiting("wants", gpu_request(16, NVLINKED)), kept_place=kept))
     facts = cluster.facts(NODE)
     assert facts.kept is not None
-    assert facts.reserved is not None
-    assert place_of(facts.kept, facts.reserved) is Place.THERE
+    assert facts.kept_for is not None
+    assert place_of(facts.kept, facts.kept_for) is Place.THERE
     assert asked(cluster) == REASON
 
 
@@ -358,9 +358,9 @@ def test_of_two_on_one_node_the_one_that_the_api_server_took_first_is_kept(
         who = write[0]
         known = versions.get(who)
         versions.setdefault(who, version)
-        place = Reserved(NODE, NOON + 60 * (who == first), frozenset({PodUid("a")}), known)
+        place = KeptPlace(NODE, NOON + 60 * (who == first), frozenset({PodUid("a")}), known)
         uid = names[who == "B"]
-        objects[who] = replace(waiting(uid, gpu_request(2, NVLINKED)), reserved=place)
+        objects[who] = replace(waiting(uid, gpu_request(2, NVLINKED)), kept_place=place)
         started = cluster_of({machine("a100-pcie-4-bridged").topology(NODE): {"a": Held((0,))}})
         started.today = lambda: TODAY
         for replica in replicas:
@@ -369,7 +369,7 @@ def test_of_two_on_one_node_the_one_that_the_api_server_took_first_is_kept(
             started.put_pod(each)
         replicas.append(started)
         for replica in replicas:
-            found = replica.facts(NODE).reserved
+            found = replica.facts(NODE).kept_for
             assert found is not None
             if replica.places_settled():
                 told.add(next(name for name, pod in objects.items() if pod.uid == found.uid))
@@ -381,11 +381,11 @@ def test_who_asks_and_tells_no_version_holds_up_evictions_for_a_moment_only(
     cluster: Cluster, clock: Clock
 ) -> None:
     """As where the command was killed between its writes."""
-    kept = Reserved(NODE, NOON, frozenset({PodUid("a")}), 7)
-    cluster.put_pod(replace(waiting("wants", gpu_request(2, NVLINKED)), reserved=kept))
+    kept = KeptPlace(NODE, NOON, frozenset({PodUid("a")}), 7)
+    cluster.put_pod(replace(waiting("wants", gpu_request(2, NVLINKED)), kept_place=kept))
     assert cluster.places_settled()
     cluster.put_pod(
-        replace(waiting("killed", gpu_request(1)), reserved=Reserved(NodeName("else"), NOON))
+        replace(waiting("killed", gpu_request(1)), kept_place=KeptPlace(NodeName("else"), NOON))
     )
     assert not cluster.places_settled()
     assert cluster.places_of(PodUid("wants")) == {NODE}
@@ -398,8 +398,8 @@ def with_many(order: list[int]) -> Cluster:
     found = cluster_of({machine("dgx1-v100").topology(f"n{i}"): {} for i in range(MOST + 1)})
     found.today = lambda: TODAY
     for i in order:
-        kept = Reserved(NodeName(f"n{i}"), NOON, version=i + 1)
-        found.put_pod(replace(waiting(f"w{i}", gpu_request(1)), reserved=kept))
+        kept = KeptPlace(NodeName(f"n{i}"), NOON, version=i + 1)
+        found.put_pod(replace(waiting(f"w{i}", gpu_request(1)), kept_place=kept))
     return found
 
 
@@ -415,21 +415,21 @@ def test_of_too_many_every_replica_keeps_the_same(seed: int) -> None:
     random.Random(seed).shuffle(order)
     cluster = with_many(order)
     assert kept_in(cluster) == list(range(MOST))
-    assert cluster.facts(NodeName(f"n{MOST}")).reserved is None
+    assert cluster.facts(NodeName(f"n{MOST}")).kept_for is None
     changed: list[NodeName] = []
     cluster.on_change(changed.append)
     cluster.drop_pod(PodUid("w3"))
     assert kept_in(cluster) == sorted(set(order) - {3})
     assert {NodeName("n3"), NodeName(f"n{MOST}")} <= set(changed)
-    assert cluster.facts(NodeName(f"n{MOST}")).reserved is not None
+    assert cluster.facts(NodeName(f"n{MOST}")).kept_for is not None
 
 
 def test_the_next_one_takes_its_turn_when_a_place_ends() -> None:
     cluster, clock = with_many(list(range(MOST + 1))), Clock()
     first = cluster.pod(PodUid("w0"))
     assert first is not None
-    assert first.reserved is not None
-    cluster.put_pod(replace(first, reserved=replace(first.reserved, until=NOON - 60)))
+    assert first.kept_place is not None
+    cluster.put_pod(replace(first, kept_place=replace(first.kept_place, until=NOON - 60)))
     clock.now = NOON - TODAY - 60
     cluster.clock = clock
     assert kept_in(cluster) == list(range(1, MOST + 1))
@@ -445,11 +445,11 @@ def annotated(value: str, uid: str = "wants") -> Pod:
 @pytest.mark.parametrize("version", [None, 1, 1 << 62])
 def test_the_annotation_is_read_as_it_is_written(version: int | None) -> None:
     value = value_of(PodUid("wants"), NODE, NOON, [PodUid("b"), PodUid("a")], version)
-    expected = Reserved(NODE, NOON, frozenset({PodUid("a"), PodUid("b")}), version)
-    assert reserved_of(annotated(value)) == expected
+    expected = KeptPlace(NODE, NOON, frozenset({PodUid("a"), PodUid("b")}), version)
+    assert kept_place_of(annotated(value)) == expected
     record = pod_record(annotated(value), MANAGED)
     assert record is not None
-    assert record.reserved == expected
+    assert record.kept_place == expected
     assert pod_record(msgspec.convert(manifest_of(record), Pod), MANAGED) == record
 
 
@@ -472,4 +472,4 @@ def test_the_annotation_is_read_as_it_is_written(version: int | None) -> None:
     ],
 )  # fmt: skip
 def test_what_nobody_can_have_meant_counts_for_nothing(value: str) -> None:
-    assert reserved_of(annotated(value)) is None
+    assert kept_place_of(annotated(value)) is None

@@ -129,7 +129,7 @@ def test_a_pod_is_explained_beside_the_nodes_of_the_same_moment() -> None:
     known.put_record(switched(), Report("boot", 1))
     pod = record("whole", 4, node=None)
     known.put_pod(pod)
-    known.reserve(NAME, pod)
+    known.begin_bind(NAME, pod)
     for _ in range(2):  # in flight, then bound
         seen = known.cluster_facts()
         (row,) = answers(known, seen, pod.request, asking=pod.uid)  # type: ignore[arg-type]
@@ -139,7 +139,7 @@ def test_a_pod_is_explained_beside_the_nodes_of_the_same_moment() -> None:
         known.put_pod(replace(pod, node=NAME))
 
 
-# What a decision was taken on, and what it is held against when the pod is reserved.
+# What a decision was taken on, and what it is held against when the bind goes in flight.
 
 
 def _crowded(promise: Constraints) -> NodeFacts:
@@ -173,11 +173,11 @@ def test_a_bind_that_is_repeated_is_held_against_the_node_without_the_pod() -> N
     known.put_report(NAME, Report("boot", 2, allocations=(shows("there", 0, 1),)))
     ours = record("ours", node=None)
     known.put_pod(ours)
-    known.reserve(NAME, ours)
+    known.begin_bind(NAME, ours)
     seen = known.facts(NAME)
 
     def again() -> PodRecord | None:
-        return known.reserve(NAME, ours, seen=seen)
+        return known.begin_bind(NAME, ours, seen=seen)
 
     assert again() is not None, "nothing has changed"
     known.drop_pod(PodUid("there"))

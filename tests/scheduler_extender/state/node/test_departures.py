@@ -226,7 +226,7 @@ def test_those_who_departed_are_not_forgotten_while_the_pod_beside_them_changes_
     if confirmed in ("deleted", "missing from a list"):
         PodSink(cluster).apply(raw(pair))
     else:
-        cluster.reserve(NAME, replace(known, node=None))
+        cluster.begin_bind(NAME, replace(known, node=None))
     for single in ("a", "b"):
         PodSink(cluster).apply(raw(bound(single, 1)))
         PodSink(cluster).apply(raw(bound(single, 1, phase="Succeeded")))
@@ -348,7 +348,7 @@ def test_a_bind_in_flight_whose_pod_is_gone_counts_until_its_agent_knew_of_it(ku
     kube.cluster.put_record(NODE, report(1, 5))
     unbound = pod_record(msgspec.convert(pod(4, name="gone", uid="uid-1"), Pod), MANAGED)
     assert unbound is not None
-    kube.cluster.reserve(NAME, unbound)
+    kube.cluster.begin_bind(NAME, unbound)
     kube.fake.put("/api/v1/namespaces/default/pods/other", pod(1, name="other", uid="uid-2"))
     settler = Settler(kube.cluster, kube.binder, patience=10)
     settler.round(0)

@@ -196,7 +196,7 @@ def test_transitions(steps: list[Step], left: int, gone: tuple[str, ...]) -> Non
     assert (*leaving, *(f"{uid} departed" for uid in facts.departed)) == gone
 
 
-def test_reserving_and_releasing_is_no_change() -> None:
+def test_beginning_and_releasing_a_bind_is_no_change() -> None:
     facts = with_record(EMPTY, NODE, report(1), "")
     again = without_bind_in_flight(with_bind_in_flight(facts, record("a")), PodUid("a"))
     assert again.key(GPU) == facts.key(GPU)

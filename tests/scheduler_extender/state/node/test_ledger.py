@@ -339,7 +339,7 @@ def test_a_remembered_answer_follows_every_kind_of_change(cluster: Cluster) -> N
     assert not passes(cluster)
     cluster.put_pod(replace(bound(3), phase="Succeeded"))
     assert passes(cluster)
-    cluster.reserve(NodeName("node"), record(pod(3, uid="other")))
+    cluster.begin_bind(NodeName("node"), record(pod(3, uid="other")))
     assert not passes(cluster)
     cluster.release(PodUid("other"))
     assert passes(cluster)
@@ -396,7 +396,7 @@ def test_a_heartbeat_keeps_a_node_fresh_and_wakes_nobody() -> None:
 
 def test_a_relist_forgets_what_it_does_not_name(cluster: Cluster) -> None:
     cluster.put_pod(bound(3))
-    cluster.reserve(NodeName("node"), record(pod(1, uid="flying")))
+    cluster.begin_bind(NodeName("node"), record(pod(1, uid="flying")))
     cluster.keep_pods({PodUid("another")})
     assert [p.uid for p in cluster.facts(NodeName("node")).all_pods] == ["flying"]
     cluster.keep_records(set())

@@ -99,7 +99,7 @@ def test_a_pod_that_is_unreported_then_may_have_found_them_held(cluster: Cluster
 
 
 def test_a_bind_in_flight_may_be_of_such_a_pod(cluster: Cluster) -> None:
-    cluster.reserve(NAME, bound("second", 1, node=None))
+    cluster.begin_bind(NAME, bound("second", 1, node=None))
     succeed(cluster)
     assert available(cluster).releasing == (Holder(0b0110),)
 

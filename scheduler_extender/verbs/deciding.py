@@ -1,7 +1,7 @@
 """The decision of a bind, and the bind in flight that rests on it.
 
-It is taken on the facts of that moment, and it holds only if the pod is reserved while the node is
-still in the state that was decided about: else it is taken again.
+It is taken on the facts of that moment. It holds only if the node is still in the state that was
+decided about when the bind goes in flight: else it is taken again.
 """
 
 from __future__ import annotations
@@ -32,24 +32,22 @@ TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Reserved:
-    """A bind that may be written: the request with the siblings of that moment, what was decided
-    and on which facts (without the pod), the pod as reserved, its bind that was in flight before,
-    and the GPU sets to write. ``after`` are the node's facts with the pod."""
+class DecidedBind:
+    """A bind that may be written."""
 
-    request: GpuRequest
+    request: GpuRequest  # with the siblings of that moment
     decision: Decision
-    facts: NodeFacts
-    ours: PodRecord
-    before: PodRecord | None
-    sets: tuple[Mask, ...] | None
-    after: NodeFacts
+    facts: NodeFacts  # without the pod: what was decided on
+    ours: PodRecord  # the pod, as it is in flight
+    before: PodRecord | None  # the pod's bind that was in flight before
+    sets: tuple[Mask, ...] | None  # the GPU sets to write
+    after: NodeFacts  # with the pod
 
 
-def reserve(
+def decide(
     cluster: Cluster, pod: PodRecord, node: NodeName, now: Callable[[], str]
-) -> Reserved | None:
-    """Decide and reserve; None where the pod is bound to this node already.
+) -> DecidedBind | None:
+    """Decide, and put the bind in flight; None where the pod is bound to this node already.
 
     A repeated bind is decided anew, without the one in flight counting against it. Where the node
     no longer keeps the promise nothing is written, and the one in flight stays as it was: the
@@ -74,7 +72,7 @@ def reserve(
             if _is_bound(cluster, pod.uid, node):
                 return None
             if decision.rejection is not None:
-                raise _refused_unreserved(pod, decision.rejection, decision, without)
+                raise _refused_before_flight(pod, decision.rejection, decision, without)
             starts = _asked_of_group(cluster, member, without, again=before is not None)
             sets = _sets_of(cluster, without, request, decision)
             with cluster.locked():
@@ -85,10 +83,10 @@ def reserve(
                     continue
                 promised = _promised(pod, request.alone, decision)
                 promised = replace(promised, placed=_when(cluster, pod, before, now))
-                ours = cluster.reserve(node, promised, seen=facts)
+                ours = cluster.begin_bind(node, promised, seen=facts)
                 after = cluster.facts(node)
             if ours is not None:
-                return Reserved(request, decision, without, ours, before, sets, after)
+                return DecidedBind(request, decision, without, ours, before, sets, after)
     raise BindError("this node changes all the time; kube-scheduler tries again")
 
 
@@ -105,34 +103,34 @@ def _when(
     return cluster.time_of_start(now()) if pod.membership is not None else None
 
 
-def looked_at_again(cluster: Cluster, reserved: Reserved) -> Reserved:
+def decide_again(cluster: Cluster, decided: DecidedBind) -> DecidedBind:
     """What is written, on the node's facts of now: the bind may have waited for its turn.
 
     Raises :class:`BindError` where the node takes the pod no more. The verdict that is written is
     never stronger than what was decided first. A sibling that has ended meanwhile is to come once
     more: who comes for it is decided about beside our bind, and is none that may come before it.
     """
-    request, node = reserved.request, reserved.ours.node
+    request, node = decided.request, decided.ours.node
     if node is None:
-        return reserved
-    member = _member(cluster, reserved.ours, request.alone)
+        return decided
+    member = _member(cluster, decided.ours, request.alone)
     facts = cluster.facts(node)
-    if member is None and facts is reserved.after and not cluster.blind():
-        return reserved
+    if member is None and facts is decided.after and not cluster.blind():
+        return decided
     if member is not None and member.request.company <= request.company:
         request = member.request
-    without = facts.without(frozenset({reserved.ours.uid}))
-    without = without.yielding_to(reserved.ours.standing.priority, reserved.ours.gang)
-    same = without.key(request.resource) == reserved.facts.key(request.resource)
+    without = facts.without(frozenset({decided.ours.uid}))
+    without = without.yielding_to(decided.ours.standing.priority, decided.ours.gang)
+    same = without.key(request.resource) == decided.facts.key(request.resource)
     if same and not cluster.blind():
-        return reserved
+        return decided
     request, decision = _answer(cluster, member, without, request)
     if decision.rejection is not None:
-        raise _refused_here(reserved.ours, without, decision.rejection)
-    if _is_guaranteed(decision) and not _is_guaranteed(reserved.decision):
-        return reserved
+        raise _refused_here(decided.ours, without, decision.rejection)
+    if _is_guaranteed(decision) and not _is_guaranteed(decided.decision):
+        return decided
     sets = _sets_of(cluster, without, request, decision)
-    return replace(reserved, request=request, decision=decision, facts=without, sets=sets)
+    return replace(decided, request=request, decision=decision, facts=without, sets=sets)
 
 
 def _refused(rejection: Rejection) -> BindError:
@@ -160,10 +158,10 @@ def _report_is_to_come(facts: NodeFacts, resource: str) -> bool:
     )
 
 
-def _refused_unreserved(
+def _refused_before_flight(
     pod: PodRecord, rejection: Rejection, decision: Decision, facts: NodeFacts
 ) -> BindError:
-    """The error of a pod that has reserved nothing: nobody waits for it, so it may wait."""
+    """The error of a pod whose bind is not in flight: nobody waits for it, so it may wait."""
     assessed = decision.assessment
     left_open = assessed is not None and assessed.verdict is Verdict.POSSIBLE
     if left_open and rejection.resolvable and facts.unreported(resource_of(pod)):
