@@ -20,12 +20,12 @@ from typing import Any
 import yaml
 
 from scheduler_extender.annotations import KEYS, PREFIX, Malformed, parse
-from scheduler_extender.explain import Answer, answers
 from scheduler_extender.files import clusterfile
 from scheduler_extender.membership import membership_of
 from scheduler_extender.quantities import BadValueError
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.told.answers import Answer, answers
 from topology.core.placement import Verdict
 from topology.core.requests import Constraints, Policy
 

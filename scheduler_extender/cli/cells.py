@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scheduler_extender.cli.gpurows import FREE, reserved_gpus
-from scheduler_extender.web.nodes import GpuState, NodeState, Use
+from scheduler_extender.told.nodes import GpuState, NodeState, Use
 from topology.core.devices import Mask, positions
 from topology.core.graph import NodeTopology
 from topology.core.links import LinkKind

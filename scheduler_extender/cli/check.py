@@ -14,10 +14,10 @@ from scheduler_extender.cli import checktable
 from scheduler_extender.cli.inputs import one_of, pods_file, standard_output, tell, weakest
 from scheduler_extender.cli.looking import look_once
 from scheduler_extender.cli.options import Access, ListedNamespaceOption, WeakestOption
-from scheduler_extender.explain import summary
-from scheduler_extender.why.nearest import View
-from scheduler_extender.why.rows import rows_of
-from scheduler_extender.why.together import Together, Wanted, judge
+from scheduler_extender.told.answers import summary
+from scheduler_extender.told.nearest import View
+from scheduler_extender.told.rows import rows_of
+from scheduler_extender.told.together import Together, Wanted, judge
 
 SHOWN_NAMES = 3
 """Pods that ask the same, of which that many are named."""

@@ -9,11 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from scheduler_extender.cli.tables import column, stacked, table
-from scheduler_extender.explain import CLOSED
-from scheduler_extender.sharing import memory_in_use
 from scheduler_extender.terminal import GAP, ROOMY, fits, show
-from scheduler_extender.why.rows import Row
-from scheduler_extender.wording import sets_text, verdict_text
+from scheduler_extender.told.answers import CLOSED
+from scheduler_extender.told.rows import Row
+from scheduler_extender.told.sharing import memory_in_use
+from scheduler_extender.told.words import sets_text, verdict_text
 
 SHOWN_NODES = 200
 KEYS = 3

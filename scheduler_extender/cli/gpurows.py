@@ -8,11 +8,11 @@ from typing import Any
 
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.looking import Look
-from scheduler_extender.explain import serves_nothing
-from scheduler_extender.sharing import GONE
 from scheduler_extender.state.answers.capacity import Capacities, Capacity
 from scheduler_extender.state.node.facts import NodeFacts
-from scheduler_extender.web.nodes import (
+from scheduler_extender.told.answers import serves_nothing
+from scheduler_extender.told.nearest import HIDDEN, View
+from scheduler_extender.told.nodes import (
     NO_RECORD,
     Flag,
     GpuHolder,
@@ -21,8 +21,8 @@ from scheduler_extender.web.nodes import (
     Use,
     node_state,
 )
-from scheduler_extender.why.nearest import HIDDEN, View
-from scheduler_extender.why.phrases import duration
+from scheduler_extender.told.sharing import GONE
+from scheduler_extender.told.words import duration
 from topology.core.requests import GpuRequest
 from topology.times import seconds_of
 

@@ -26,16 +26,15 @@ from scheduler_extender.cli.options import (
 from scheduler_extender.cli.outputs import Told, form_of
 from scheduler_extender.cli.tables import column, table
 from scheduler_extender.terminal import show
-from scheduler_extender.why.explanation import asked_text
-from scheduler_extender.why.idle import (
+from scheduler_extender.told.explanation import asked_text
+from scheduler_extender.told.idle import (
     Completes,
     IdlePod,
     idle_pods,
     what_ends_would_do,
 )
-from scheduler_extender.why.nearest import HIDDEN
-from scheduler_extender.why.phrases import duration, listed
-from scheduler_extender.wording import set_text
+from scheduler_extender.told.nearest import HIDDEN
+from scheduler_extender.told.words import duration, listed, set_text
 from topology.core.devices import PodUid
 from topology.times import seconds_of
 

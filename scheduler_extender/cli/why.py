@@ -35,9 +35,9 @@ from scheduler_extender.limits import EXPLAIN_SECONDS
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.why.explanation import explanation_of
-from scheduler_extender.why.nearest import View
-from scheduler_extender.why.placed import Written
+from scheduler_extender.told.explanation import explanation_of
+from scheduler_extender.told.nearest import View
+from scheduler_extender.told.placed import Written
 from topology.core.placement import Verdict
 
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from scheduler_extender.demo.kubelet import Kubelets
 from scheduler_extender.demo.scheduler import Outcome
 from scheduler_extender.demo.stock import StockOutcome
-from scheduler_extender.wording import set_text, sets_text, verdict_text
+from scheduler_extender.told.words import set_text, sets_text, verdict_text
 
 SHOWN_SETS = 3
 

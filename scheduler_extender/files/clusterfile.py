@@ -27,7 +27,7 @@ from scheduler_extender.state.pods.budgetobjects import KIND, BudgetObject, budg
 from scheduler_extender.state.pods.budgets import Budget
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.state.pods.standing import Amounts, amounts_of
-from scheduler_extender.why.placed import Written, written_on
+from scheduler_extender.told.placed import Written, written_on
 from scheduler_extender.wire import Node, Pod, Taint
 from topology.codec import API_VERSION, Record, RecordError, decode, shortened
 from topology.core.devices import NodeName, PodUid

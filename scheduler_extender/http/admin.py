@@ -24,7 +24,6 @@ from starlette.types import Receive, Scope, Send
 
 from scheduler_extender import wire
 from scheduler_extender.annotations import Malformed
-from scheduler_extender.explain import Room, instances, room
 from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.http.desk import Desk
 from scheduler_extender.http.encoded import encoded
@@ -39,7 +38,6 @@ from scheduler_extender.http.schemas import (
     Unblocking,
 )
 from scheduler_extender.http.service import Service
-from scheduler_extender.http.unblock import unblocking_of
 from scheduler_extender.limits import (
     EXPLAIN_SECONDS,
     MAX_REPORT_BODY,
@@ -47,13 +45,15 @@ from scheduler_extender.limits import (
     SEARCHES_WAITING,
 )
 from scheduler_extender.membership import Membership
-from scheduler_extender.sharing import shared_gpus
 from scheduler_extender.state.answers.decision import Refusals
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.groups.groups import by_domain
 from scheduler_extender.state.node.facts import NodeFacts, Unusable
-from scheduler_extender.why.explanation import explanation_of
-from scheduler_extender.why.nearest import View
+from scheduler_extender.told.answers import Room, instances, room
+from scheduler_extender.told.explanation import explanation_of
+from scheduler_extender.told.nearest import View
+from scheduler_extender.told.sharing import shared_gpus
+from scheduler_extender.told.unblocking import unblocking_of
 from topology import codec
 from topology.core.devices import NodeName, PodUid
 from topology.core.mig import served_devices

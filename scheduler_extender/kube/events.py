@@ -21,8 +21,8 @@ from scheduler_extender.ratelimit import RateLimit
 from scheduler_extender.state.answers.refusing import NodeRefusal
 from scheduler_extender.state.node.verification import Surprise
 from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.told.placed import bound_text
 from scheduler_extender.verbs import Binding, WouldRefuse
-from scheduler_extender.why.placed import bound_text
 from topology.core.requests import GpuRequest
 from topology.kubeapi.apiserver import ApiFailure
 from topology.kubeapi.paths import path

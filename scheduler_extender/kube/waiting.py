@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.why.phrases import TOLD, sentence
-from scheduler_extender.why.waiting import refusals_of
+from scheduler_extender.told.waiting import refusals_of
+from scheduler_extender.told.words import TOLD, sentence
 from topology.core.devices import PodUid
 
 EVERY = 5.0

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from scheduler_extender.web.nodes import MEANINGS, GpuState, NodeState, Use
+from scheduler_extender.told.nodes import MEANINGS, GpuState, NodeState, Use
 from topology.core.graph import NodeTopology
 from topology.core.links import LinkKind, Via
 

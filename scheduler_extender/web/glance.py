@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from scheduler_extender.state.answers.capacity import Capacity
-from scheduler_extender.web.nodes import Flag, NodeState, Use
+from scheduler_extender.told.nodes import Flag, NodeState, Use
 
 ALONE = 48
 """Nodes that are each drawn by themselves."""

@@ -9,9 +9,9 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from scheduler_extender.told.nodes import MEANINGS, Flag, Use
 from scheduler_extender.web.drawing import tile
 from scheduler_extender.web.glance import some
-from scheduler_extender.web.nodes import MEANINGS, Flag, Use
 
 HERE = Path(__file__).parent
 STATIC = {"map.css": "text/css", "map.js": "text/javascript"}

@@ -15,19 +15,19 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
-from scheduler_extender.explain import answers
 from scheduler_extender.files import podfile
 from scheduler_extender.state.answers.capacity import Capacities, Capacity
 from scheduler_extender.state.asking.enquiry import OutOfTimeError, in_time
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.told.answers import answers
+from scheduler_extender.told.nearest import View
+from scheduler_extender.told.nodes import NO_RECORD, Flag, NodeState, Use, node_state
 from scheduler_extender.web.drawing import whole
 from scheduler_extender.web.glance import Filters, glance
 from scheduler_extender.web.html import page
-from scheduler_extender.web.nodes import NO_RECORD, Flag, NodeState, Use, node_state
 from scheduler_extender.web.waiting import outlook_of, queues
-from scheduler_extender.why.nearest import View
 from topology.core.devices import NodeName
 from topology.core.graph import NodeTopology
 from topology.core.remembering import interruptible

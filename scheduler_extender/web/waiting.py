@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from scheduler_extender.annotations import Malformed
-from scheduler_extender.explain import Answer, alike, answers_to
 from scheduler_extender.state.cluster.board import ClusterFacts
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.ledger import Ledger
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.why.counts import counts_of
-from scheduler_extender.why.explanation import asked_text, passed_over
-from scheduler_extender.why.nearest import Miss as Told
-from scheduler_extender.why.nearest import View, miss_of, nearest
-from scheduler_extender.wording import TOLD, TOLD_WHERE_IT_FITS, sets_text
+from scheduler_extender.told.answers import Answer, alike, answers_to
+from scheduler_extender.told.counts import counts_of
+from scheduler_extender.told.explanation import asked_text, passed_over
+from scheduler_extender.told.nearest import Miss as Told
+from scheduler_extender.told.nearest import View, miss_of, nearest
+from scheduler_extender.told.words import sets_text, verdict_text
 from topology.core.mig import served_devices
 from topology.core.requests import GpuRequest
 
@@ -159,8 +159,7 @@ def outlook_of(told: Sequence[Answer], request: GpuRequest, view: View, asks: st
 
 
 def _place(row: Answer, request: GpuRequest) -> Place:
-    verdict = row.decision.verdict
-    words = TOLD_WHERE_IT_FITS.get(verdict, TOLD.get(verdict, verdict))
+    words = verdict_text(row.decision.verdict, passes=True).plain
     topology = row.facts.topology
     served = topology.resource(request.resource) if topology is not None else None
     sets = ""

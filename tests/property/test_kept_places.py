@@ -21,11 +21,11 @@ import msgspec
 import pytest
 
 from scheduler_extender.annotations import KEPT_PLACE, MANAGED
-from scheduler_extender.http.unblock import unblocking_of
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.keptplace import value_of
 from scheduler_extender.state.pods.record import PodRecord, pod_record
+from scheduler_extender.told.unblocking import unblocking_of
 from scheduler_extender.verbs import BindError, Binding, bind, filter_nodes
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import container, pod

@@ -10,9 +10,7 @@ import msgspec
 import pytest
 
 from scheduler_extender.annotations import KEPT_PLACE, MANAGED
-from scheduler_extender.explain import answers
 from scheduler_extender.files.snapshot import cluster_file
-from scheduler_extender.http.unblock import unblocking_of
 from scheduler_extender.limits import AT_ONCE_KEPT
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.answers.lookup import NotAtOnceError
@@ -20,6 +18,8 @@ from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.keptplace import KeptPlace, value_of
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.state.pods.standing import Standing
+from scheduler_extender.told.answers import answers
+from scheduler_extender.told.unblocking import unblocking_of
 from scheduler_extender.verbs import STILL_WORKING, filter_nodes, preempt
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
 from tests.nodes import pod

@@ -25,9 +25,9 @@ from scheduler_extender.cli.evictions import (
 )
 from scheduler_extender.cli.kubeconfig import api_server
 from scheduler_extender.cli.options import Access
-from scheduler_extender.http.unblock import unblocking_of
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import pod_record
+from scheduler_extender.told.unblocking import unblocking_of
 from scheduler_extender.wire import Pod
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import pod

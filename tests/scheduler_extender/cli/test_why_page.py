@@ -11,7 +11,7 @@ import yaml
 from scheduler_extender.cli import main
 from scheduler_extender.kube import events
 from scheduler_extender.kube.owners import KINDS
-from scheduler_extender.why.phrases import TOLD
+from scheduler_extender.told.words import TOLD
 from tests.commands import ROOT, asked
 from topology.core.placement import Reason
 

@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from scheduler_extender.cli import whytext
-from scheduler_extender.why.explanation import explanation_of
-from scheduler_extender.why.nearest import View
+from scheduler_extender.told.explanation import explanation_of
+from scheduler_extender.told.nearest import View
 from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
 from topology.core.requests import gpu_request
 from topology.machines import machine

@@ -15,7 +15,6 @@ from scheduler_extender.annotations import MANAGED, Malformed
 from scheduler_extender.files.allocatable import Allocatable
 from scheduler_extender.files.clusterfile import ClusterFileError, feed, load, parse
 from scheduler_extender.files.snapshot import cluster_file
-from scheduler_extender.http.unblock import unblocking_of
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.asking.enquiry import answer_of
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -23,6 +22,7 @@ from scheduler_extender.state.pods.budgets import Budget
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.state.pods.selecting import Requirement
 from scheduler_extender.state.pods.standing import amounts_of
+from scheduler_extender.told.unblocking import unblocking_of
 from scheduler_extender.wire import Pod, Taint
 from tests.nodes import pod
 from tests.scheduler_extender.serving import running

@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.sharing import shared_gpus
 from scheduler_extender.state.answers.decision import Decision
 from scheduler_extender.state.asking.enquiry import answer_of
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.contradictions import ContradictionError, check_devices
 from scheduler_extender.state.node.verification import BROKEN, Surprise
 from scheduler_extender.state.pods.record import pod_record
+from scheduler_extender.told.sharing import shared_gpus
 from scheduler_extender.wire import Pod
 from tests.nodes import GIB, pcie, pod
 from tests.scheduler_extender.serving import Clock

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler_extender.http.unblock import unblocking_of
 from scheduler_extender.state.pods.standing import Standing
+from scheduler_extender.told.unblocking import unblocking_of
 from tests.scheduler_extender.unblocking.scenes import (
     NVLINKED,
     Held,

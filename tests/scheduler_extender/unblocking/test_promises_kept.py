@@ -16,9 +16,9 @@ import msgspec
 import pytest
 
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.http.unblock import unblocking_of
 from scheduler_extender.state.pods.record import pod_record
 from scheduler_extender.state.pods.standing import Standing
+from scheduler_extender.told.unblocking import unblocking_of
 from scheduler_extender.verbs import preempt
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
 from tests.nodes import pod

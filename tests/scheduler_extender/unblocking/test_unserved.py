@@ -7,10 +7,10 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from scheduler_extender.http.unblock import unblocking_of
 from scheduler_extender.kube.waker import Waker
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.standing import Standing, amounts_of
+from scheduler_extender.told.unblocking import unblocking_of
 from scheduler_extender.verbs import filter_nodes, preempt
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
 from tests.nodes import pod

@@ -15,10 +15,10 @@ from scheduler_extender.excess import MOST_LINES
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import pod_record
+from scheduler_extender.told.explanation import NOT_ALL_ASKED, explanation_of
+from scheduler_extender.told.nearest import View
 from scheduler_extender.verbs.preemption import preempt
 from scheduler_extender.web.pages import WAITING_SECONDS, Pages
-from scheduler_extender.why.explanation import NOT_ALL_ASKED, explanation_of
-from scheduler_extender.why.nearest import View
 from scheduler_extender.wire import Pod, PreemptionArgs
 from tests.nodes import pod, switched
 from topology.core.devices import DeviceId, NodeName, PodUid

@@ -15,12 +15,12 @@ import pytest
 
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.explain import answers_to
 from scheduler_extender.files.binder import FileBinder
-from scheduler_extender.http.unblock import unblocking_of
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.keptplace import KeptPlace
 from scheduler_extender.state.pods.record import PodRecord, pod_record
+from scheduler_extender.told.answers import answers_to
+from scheduler_extender.told.unblocking import unblocking_of
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import pod
 from tests.scheduler_extender.unblocking.scenes import Held, cluster_of

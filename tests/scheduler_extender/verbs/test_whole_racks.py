@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.explain import answers
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord, pod_record
+from scheduler_extender.told.answers import answers
 from scheduler_extender.wire import Pod
 from tests.nodes import pod
 from tests.scheduler_extender.verbs.racks import Scheduler, member, rack

@@ -16,13 +16,13 @@ import pytest
 from scheduler_extender.state.answers.capacity import Capacities, Capacity
 from scheduler_extender.state.answers.decision import Decision, decide
 from scheduler_extender.state.asking import enquiry
+from scheduler_extender.told.explanation import explanation_of
+from scheduler_extender.told.nearest import View
+from scheduler_extender.told.nodes import Flag, NodeState, Use, node_state
 from scheduler_extender.web.drawing import tile, whole
 from scheduler_extender.web.glance import ALONE, Filters, glance
-from scheduler_extender.web.nodes import Flag, NodeState, Use, node_state
 from scheduler_extender.web.pages import WHAT_IF_SECONDS, Pages
 from scheduler_extender.web.waiting import Miss, queues
-from scheduler_extender.why.explanation import explanation_of
-from scheduler_extender.why.nearest import View
 from tests.scheduler_extender.web.cluster import NVLINK, STARTED, Building, large, small
 from topology.core.devices import NodeName
 from topology.core.remembering import forget

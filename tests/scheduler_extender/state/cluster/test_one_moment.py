@@ -13,7 +13,6 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any
 
-from scheduler_extender.explain import answers
 from scheduler_extender.state.answers import lookup
 from scheduler_extender.state.answers.decision import Settings, decide
 from scheduler_extender.state.answers.lookup import NotAtOnceError
@@ -31,6 +30,7 @@ from scheduler_extender.state.node.transitions import (
     without_pod,
 )
 from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.told.answers import answers
 from tests.nodes import bridged, pcie, switched
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.links import LinkKind

@@ -10,9 +10,8 @@ from scheduler_extender.annotations import PLACEMENT
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.node.ledger import Ledger
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.why.phrases import gpus_text
+from scheduler_extender.told.words import gpus_text, sets_text
 from scheduler_extender.wire import Pod
-from scheduler_extender.wording import sets_text
 from topology.core.devices import PodUid
 from topology.core.mig import served_devices
 from topology.core.placement import satisfies

@@ -10,16 +10,16 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from scheduler_extender.annotations import Malformed
-from scheduler_extender.explain import answers_to
 from scheduler_extender.state.cluster.board import ClusterFacts
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.why.counts import Counts, counts_of
-from scheduler_extender.why.helps import Help, helps_of
-from scheduler_extender.why.nearest import View, nearest
-from scheduler_extender.why.phrases import request_text
-from scheduler_extender.why.placed import Placed, Written, placed_on
-from scheduler_extender.why.rows import Row, rows_of
+from scheduler_extender.told.answers import answers_to
+from scheduler_extender.told.counts import Counts, counts_of
+from scheduler_extender.told.helps import Help, helps_of
+from scheduler_extender.told.nearest import View, nearest
+from scheduler_extender.told.placed import Placed, Written, placed_on
+from scheduler_extender.told.rows import Row, rows_of
+from scheduler_extender.told.words import request_text
 from topology.core.placement import Reason
 from topology.core.requests import GpuRequest
 

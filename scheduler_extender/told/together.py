@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from scheduler_extender.explain import Answer, answers
 from scheduler_extender.membership import Group, Membership
 from scheduler_extender.state.answers.decision import Decision, arrival, decide
 from scheduler_extender.state.cluster.board import ClusterFacts
@@ -23,6 +22,7 @@ from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.selecting import ANYWHERE, Destinations
 from scheduler_extender.state.pods.standing import Standing
+from scheduler_extender.told.answers import Answer, answers
 from topology.core.devices import PodUid
 from topology.core.placement import Reason, Rejection, Verdict
 from topology.core.requests import GpuRequest, Policy

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 
-from scheduler_extender.explain import as_asked_by, counts_on, serves_nothing
 from scheduler_extender.state.asking.enquiry import OutOfTimeError, enquire_at, in_time
 from scheduler_extender.state.asking.groupenquiry import gather
 from scheduler_extender.state.asking.members import as_member
@@ -19,11 +18,12 @@ from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.node.ledger import Ledger
 from scheduler_extender.state.pods.record import PodName, PodRecord, resource_of
-from scheduler_extender.why.ends import Ends
-from scheduler_extender.why.nearest import View, pods_on
-from scheduler_extender.why.phrases import listed
-from scheduler_extender.why.relaxing import Relaxed, relaxations
-from scheduler_extender.why.rows import Row
+from scheduler_extender.told.answers import as_asked_by, counts_on, serves_nothing
+from scheduler_extender.told.ends import Ends
+from scheduler_extender.told.nearest import View, pods_on
+from scheduler_extender.told.relaxing import Relaxed, relaxations
+from scheduler_extender.told.rows import Row
+from scheduler_extender.told.words import listed
 from topology.core.devices import PodUid
 from topology.core.placement import Reason
 from topology.core.requests import GpuRequest

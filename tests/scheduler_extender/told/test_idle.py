@@ -10,7 +10,7 @@ import pytest
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.selecting import Destinations, Requirement
 from scheduler_extender.state.pods.standing import Standing
-from scheduler_extender.why.idle import IdlePod, Tried, idle_pods, what_ends_would_do
+from scheduler_extender.told.idle import IdlePod, Tried, idle_pods, what_ends_would_do
 from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
 from topology.core.devices import MIB, Bytes, DeviceId, MigInstance, NodeName, PodUid
 from topology.core.graph import NodeTopology

@@ -7,7 +7,7 @@ from dataclasses import replace
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.why.waiting import (
+from scheduler_extender.told.waiting import (
     LABELS,
     LASTING,
     LATER,

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from scheduler_extender.explain import alike, as_asked_by
 from scheduler_extender.state.asking.enquiry import OutOfTimeError, enquire_at, in_time
 from scheduler_extender.state.cluster.board import ClusterFacts
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.why.ends import Ends
-from scheduler_extender.why.helps import check_time
+from scheduler_extender.told.answers import alike, as_asked_by
+from scheduler_extender.told.ends import Ends
+from scheduler_extender.told.helps import check_time
 from topology.core.devices import DeviceId, NodeName, PodUid, base_uuid
 from topology.core.report import Allocation, IdleAllocation
 from topology.core.requests import GpuRequest

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from scheduler_extender.membership import Group, Membership
 from scheduler_extender.state.answers.decision import places
-from scheduler_extender.why.together import Wanted, judge
+from scheduler_extender.told.together import Wanted, judge
 from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
 from topology.core.devices import NodeName
 from topology.core.requests import GpuRequest, gpu_request

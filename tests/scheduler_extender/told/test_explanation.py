@@ -15,11 +15,11 @@ from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.standing import Standing
-from scheduler_extender.why.explanation import NOT_ALL_ASKED, Explanation, explanation_of
-from scheduler_extender.why.helps import Help
-from scheduler_extender.why.nearest import HIDDEN, View
-from scheduler_extender.why.placed import Written, placed_on
-from scheduler_extender.why.relaxing import relaxations
+from scheduler_extender.told.explanation import NOT_ALL_ASKED, Explanation, explanation_of
+from scheduler_extender.told.helps import Help
+from scheduler_extender.told.nearest import HIDDEN, View
+from scheduler_extender.told.placed import Written, placed_on
+from scheduler_extender.told.relaxing import relaxations
 from scheduler_extender.wire import Taint
 from tests.nodes import bridged, pcie, switched
 from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting

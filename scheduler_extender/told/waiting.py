@@ -13,11 +13,11 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from scheduler_extender.annotations import Malformed
-from scheduler_extender.explain import serves_nothing
 from scheduler_extender.state.asking.enquiry import enquire
 from scheduler_extender.state.asking.members import as_member
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.told.answers import serves_nothing
 from topology.core.placement import NO_REPORT, Reason
 
 SECONDS = 0.2

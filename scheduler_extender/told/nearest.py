@@ -9,12 +9,12 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from scheduler_extender.explain import Answer
-from scheduler_extender.sharing import GONE
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.node.ledger import Ledger
 from scheduler_extender.state.pods.record import PodName, PodRecord, resource_of
-from scheduler_extender.why.phrases import duration, gpus_text, listed
+from scheduler_extender.told.answers import Answer
+from scheduler_extender.told.sharing import GONE
+from scheduler_extender.told.words import duration, gpus_text, listed
 from topology.core.admission import Kubelet
 from topology.core.devices import Mask, PodUid, positions
 from topology.core.mig import ServedDevices, served_devices

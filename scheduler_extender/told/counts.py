@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from scheduler_extender.explain import Answer, closed_text
-from scheduler_extender.why.phrases import sentence
+from scheduler_extender.told.answers import Answer, closed_text
+from scheduler_extender.told.words import sentence
 from topology.core.placement import Reason
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from scheduler_extender.explain import Answer
-from scheduler_extender.sharing import SharedGpu, shared_gpus
 from scheduler_extender.state.node.facts import Unusable
-from scheduler_extender.why.nearest import Miss, View, miss_of
+from scheduler_extender.told.answers import Answer
+from scheduler_extender.told.nearest import Miss, View, miss_of
+from scheduler_extender.told.sharing import SharedGpu, shared_gpus
 from topology.core.admission import container_sets, kubelet_of, others_on
 from topology.core.devices import Mask
 from topology.core.mig import ServedDevices, served_devices

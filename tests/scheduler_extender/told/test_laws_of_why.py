@@ -12,9 +12,9 @@ from scheduler_extender.annotations import PREFIX, containers_of, render
 from scheduler_extender.state.answers.decision import decide
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.told.explanation import Explanation, explanation_of
+from scheduler_extender.told.nearest import View
 from scheduler_extender.verbs import filter_nodes
-from scheduler_extender.why.explanation import Explanation, explanation_of
-from scheduler_extender.why.nearest import View
 from scheduler_extender.wire import ObjectMeta, Pod, PodSpec
 from tests.scheduler_extender.unblocking.scenes import Held, cluster_of, waiting
 from topology.core.devices import MIB, Bytes, GpuResource, NodeName, PodUid

@@ -13,8 +13,8 @@ from scheduler_extender.state.answers.decision import Settings, decide
 from scheduler_extender.state.asking.enquiry import OutOfTimeError
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import NodeFacts
-from scheduler_extender.why.ends import Ends
-from scheduler_extender.why.idle import idle_pods, what_ends_would_do
+from scheduler_extender.told.ends import Ends
+from scheduler_extender.told.idle import idle_pods, what_ends_would_do
 from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
