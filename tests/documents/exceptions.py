@@ -94,13 +94,7 @@ SMALLER = (
     Stand(r"--policy all", "--policy gpu-topology --policy Buddy", "two policies"),
     Stand(r"dgx1-v100=16", "dgx1-v100=2", "a smaller cluster"),
     Stand(r"a100-pcie-4-bridged=32", "a100-pcie-4-bridged=4", "a smaller cluster"),
-    Stand(
-        r"(benchmarks compare)(?!.*--policy)",
-        r"\1 --policy BestFit",
-        "one policy in one order takes a second, all of them minutes",
-    ),
     Stand(r"(benchmarks compare)", r"\1 --seeds 1 --no-bound", "one order"),
-    Stand(r"--workload gpuspec10 --policy FGD ", "", "one workload, and the fastest policy"),
     Stand(r"--policy FGD --policy Damage --policy Worth", "--policy Damage", "one policy"),
 )
 """Simulations in seconds instead of minutes."""
