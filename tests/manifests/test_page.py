@@ -1,4 +1,4 @@
-"""The page on installation: its flags, files and commands work."""
+"""The pages on installation and operations: their flags, files and commands work."""
 
 from __future__ import annotations
 
@@ -33,8 +33,12 @@ CURL = {"--cacert"}
 KUBECTL = {"--raw"}
 
 
-def test_the_page_names_flags_and_files_that_there_are() -> None:
-    page = (ROOT / "docs" / "install.md").read_text()
+def both_pages() -> str:
+    return "".join((ROOT / "docs" / f"{name}.md").read_text() for name in ("install", "operations"))
+
+
+def test_the_pages_name_flags_and_files_that_there_are() -> None:
+    page = both_pages()
     group: Any = typer.main.get_command(cli.app)
     params = [p for name in PAGES_COMMANDS for p in group.commands[name].params]
     known = {flag for option in params for flag in option.opts}
@@ -102,9 +106,9 @@ def test_a_cluster_is_installed_with_few_commands(name: str, section: str, most:
     assert len(typed) <= most, typed
 
 
-def test_the_components_of_the_page_build(tmp_path: Path) -> None:
-    """As the page has them: cert-manager, and the addresses of the schedulers."""
-    page = (ROOT / "docs" / "install.md").read_text()
+def test_the_components_of_the_pages_build(tmp_path: Path) -> None:
+    """As the pages have them: cert-manager, and the addresses of the schedulers."""
+    page = both_pages()
     (components,) = re.findall(r"^components: \[\.\./gpu-topology/(.*)\]$", page, re.MULTILINE)
     (patches,) = re.findall(r"^(patches:\n- target: .*?)^```", page, re.MULTILINE | re.DOTALL)
     here = os.path.relpath(ROOT, tmp_path.resolve())
