@@ -20,12 +20,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-AUTHORITY_DAYS = 3650
-"""How long a new authority is valid."""
+AUTHORITY_DAYS = 3650  # how long a new authority is valid
 EARLIER = timedelta(hours=1)
 """Certificates are valid so long before they are made, for machines whose clock is behind."""
-MAX_COMMON_NAME = 64
-"""Characters, by RFC 5280."""
+MAX_COMMON_NAME = 64  # characters, by RFC 5280
 
 SigningKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 """Keys that we sign with. Ours are elliptic; RSA is what other tools make."""

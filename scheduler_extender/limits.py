@@ -10,16 +10,14 @@ from dataclasses import dataclass
 
 MIB = 1024 * 1024
 
-MAX_BODY = 64 * MIB
-"""Bytes of a request; 5,000 full nodes are about 40 MB."""
+MAX_BODY = 64 * MIB  # bytes of a request; 5,000 full nodes are about 40 MB
 MAX_BIND_BODY = 256 * 1024
 MAX_REPORT_BODY = 4 * MIB
 """Bytes of a bind, which names a pod and a node, and of a report to the admin port."""
 
 AT_ONCE_BODY = 256 * 1024
 """Bytes of a body that is decoded on the event loop, in a few ms; 5,000 names are 140 KB."""
-AT_ONCE_CONTAINERS = 100
-"""Containers of a pod whose request is read on the event loop, in 1 ms."""
+AT_ONCE_CONTAINERS = 100  # containers of a pod whose request is read on the event loop, in 1 ms
 AT_ONCE_KEPT = 500
 """Groups that wait, and nodes of their domains, for which the event loop works out the places that
 are kept: a few microseconds each. Where there are more a thread does it."""

@@ -40,8 +40,7 @@ from topology.kubeapi.apiserver import ApiServer
 if TYPE_CHECKING:  # file mode waits for none of their modules
     from scheduler_extender.leader.leader import Leader, Replication
 
-STARTS_WITHIN = 30.0
-"""Seconds for a service in a thread to listen on its ports."""
+STARTS_WITHIN = 30.0  # seconds for a service in a thread to listen on its ports
 
 
 def file_service(

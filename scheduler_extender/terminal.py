@@ -14,10 +14,8 @@ from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
-GAP = 2
-"""Columns of the terminal between two of the table's."""
-ROOMY = 72
-"""Columns from which on a table is easier to read than a paragraph for each row."""
+GAP = 2  # columns of the terminal between two of the table's
+ROOMY = 72  # columns from which on a table is easier to read than a paragraph for each row
 
 
 _TURNS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")

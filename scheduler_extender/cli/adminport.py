@@ -13,15 +13,13 @@ import msgspec
 
 from scheduler_extender.cli.commandline import BadInputError
 
-SYSTEM = "gpu-topology-system"
-"""The namespace of an installed extender."""
+SYSTEM = "gpu-topology-system"  # the namespace of an installed extender
 ADMIN = "https://localhost:8889"
 FORWARD = f"kubectl -n {SYSTEM} port-forward service/gpu-topology-admin 8889"
 """What makes the admin port of an installed extender answer at :data:`ADMIN`."""
 CREATE_TOKEN = f"kubectl -n {SYSTEM} create token gpu-topology-reader"
 TOKEN_VARIABLE = "GPU_TOPOLOGY_TOKEN"  # noqa: S105
-TIMEOUT = 10.0
-"""Seconds."""
+TIMEOUT = 10.0  # seconds
 
 
 T = TypeVar("T")

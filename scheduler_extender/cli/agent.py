@@ -17,8 +17,7 @@ from topology.core.devices import NodeName
 if TYPE_CHECKING:
     from topology.agent.command import Options
 
-AUTO = {"auto": None}
-"""The word with which an option leaves it to the agent to find out."""
+AUTO = {"auto": None}  # the word with which an option leaves it to the agent to find out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,8 +26,7 @@ from scheduler_extender.cli.options import (
 from scheduler_extender.cli.outputs import form_of
 from scheduler_extender.web.glance import Filters, Tile, glance, some
 
-NAMES = 28
-"""Columns for a node's name beside its cells; a longer one gets a line of its own."""
+NAMES = 28  # columns for a node's name beside its cells; a longer one gets a line of its own
 
 
 def map_(

@@ -19,14 +19,12 @@ import typer
 
 from scheduler_extender.terminal import harmless
 
-MAX_LINE = 1000
-"""Characters of an error."""
+MAX_LINE = 1000  # characters of an error
 
 # typer brings its own click and shows of it only this class.
 _UsageError: Any = typer.BadParameter.__mro__[1]
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
-"""Why a file takes no more."""
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)  # why a file takes no more
 OURS = ("scheduler_extender", "topology", "")
 
 
@@ -80,8 +78,7 @@ def run(app: typer.Typer, name: str) -> NoReturn:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-_pressed: list[int] = []
-"""An entry for each Ctrl-C that the running command has got."""
+_pressed: list[int] = []  # an entry for each Ctrl-C that the running command has got
 
 
 @contextmanager

@@ -23,12 +23,9 @@ from scheduler_extender.cli.commandline import BadInputError
 if TYPE_CHECKING:
     from topology.kubeapi.apiserver import ApiServer
 
-TIMEOUT = 2.0
-"""Seconds: somebody has pressed a key and waits."""
-MOST = 500
-"""Names that are asked for."""
-OF_FILES = ("check",)
-"""Commands whose argument is a file."""
+TIMEOUT = 2.0  # seconds: somebody has pressed a key and waits
+MOST = 500  # names that are asked for
+OF_FILES = ("check",)  # commands whose argument is a file
 PROGRAM = "kubectl-gpu_topology"
 HOOK = "kubectl_complete-gpu_topology"
 COMPLETE = "__complete"

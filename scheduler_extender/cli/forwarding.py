@@ -25,8 +25,7 @@ from scheduler_extender.cli.tokens import token_of
 SERVICE = "service/gpu-topology-admin"
 PORT = 8889
 _FORWARDED = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+) ")
-TLS_TIMEOUT = 5.0
-"""Seconds."""
+TLS_TIMEOUT = 5.0  # seconds
 
 
 def open_map(access: Access, system: str) -> NoReturn:

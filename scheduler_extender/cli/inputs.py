@@ -23,10 +23,8 @@ if TYPE_CHECKING:
     from scheduler_extender.files.clusterfile import ClusterFile
     from topology.core.placement import Verdict
 
-MAX_TEXT = 16 * 1024 * 1024
-"""Bytes of a pod, or of what people paste of a machine."""
-PIPE = 160
-"""Columns where nobody says how many there are."""
+MAX_TEXT = 16 * 1024 * 1024  # bytes of a pod, or of what people paste of a machine
+PIPE = 160  # columns where nobody says how many there are
 
 
 def columns_asked() -> int | None:

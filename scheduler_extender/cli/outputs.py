@@ -22,10 +22,8 @@ from scheduler_extender.terminal import HarmlessConsole, escaped, harmless
 if TYPE_CHECKING:
     from topology.kubeapi.apiserver import ApiFailure
 
-EVERY = 1.0
-"""Seconds between two looks at a cluster that is followed."""
-RESTS = 4
-"""How many times as long as an answer took to work out nothing is worked out after it."""
+EVERY = 1.0  # seconds between two looks at a cluster that is followed
+RESTS = 4  # how many times as long as an answer took to work out nothing is worked out after it
 
 
 class Form(Enum):

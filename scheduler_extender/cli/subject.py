@@ -18,10 +18,8 @@ from scheduler_extender.told.placed import Written, written_on
 if TYPE_CHECKING:
     from topology.kubeapi.apiserver import ApiServer
 
-MOST_BRIEF = 10
-"""Pods of one workload that are named beside the one that is explained."""
-TIMEOUT = 10.0
-"""Seconds."""
+MOST_BRIEF = 10  # pods of one workload that are named beside the one that is explained
+TIMEOUT = 10.0  # seconds
 TOLD = ("ReplicaFailure", "Suspended", "Failed")
 """Conditions of a workload that say why it makes no pods."""
 

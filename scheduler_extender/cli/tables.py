@@ -11,8 +11,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 R = TypeVar("R")
-Shown = tuple[Column, Callable[[R], Text | str]]
-"""A column, and what it shows of a row."""
+Shown = tuple[Column, Callable[[R], Text | str]]  # A column, and what it shows of a row
 
 
 def column(

@@ -20,8 +20,7 @@ from topology.core.graph import NodeTopology
 from topology.core.placement import satisfies
 from topology.core.requests import GpuRequest
 
-TRIES = 40
-"""How often filter is asked about one pod while it is still working the nodes out."""
+TRIES = 40  # how often filter is asked about one pod while it is still working the nodes out
 
 
 @dataclass(frozen=True, slots=True)

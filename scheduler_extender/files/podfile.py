@@ -22,13 +22,10 @@ from topology.codec import shortened
 from topology.core.requests import GpuRequest
 from topology.yamltext import YamlTextError, documents
 
-LIKE_OURS = 0.75
-"""How much a prefix must resemble ours to be taken for a slip of the pen, 0 to 1."""
+LIKE_OURS = 0.75  # how much a prefix must resemble ours to be taken for a slip of the pen, 0 to 1
 MAX_NOTES = 10
-MOST_PODS = 4096
-"""Pods of one file, as many as a group may have members."""
-MAX_DEPTH = 12
-"""How deep in an object pod templates are looked for."""
+MOST_PODS = 4096  # pods of one file, as many as a group may have members
+MAX_DEPTH = 12  # how deep in an object pod templates are looked for
 
 
 class PodFileError(ValueError):

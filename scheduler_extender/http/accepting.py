@@ -19,8 +19,7 @@ from scheduler_extender.limits import Limits
 
 ACCEPT_PAUSE = 0.2
 """Seconds until we try again where the system has no descriptor for one more connection."""
-BACKLOG = 2048
-"""Connections that the system holds for us, as uvicorn has it."""
+BACKLOG = 2048  # connections that the system holds for us, as uvicorn has it
 
 Factory = Callable[[], HttpToolsProtocol]
 

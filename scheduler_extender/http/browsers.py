@@ -13,8 +13,7 @@ import ipaddress
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
-MAX_SHOWN = 100
-"""Characters that we repeat of a header."""
+MAX_SHOWN = 100  # characters that we repeat of a header
 
 
 def refusal(headers: Iterable[tuple[bytes, bytes]], *, local: bool) -> str | None:

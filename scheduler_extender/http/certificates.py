@@ -28,8 +28,7 @@ LOOK_EVERY = 5.0
 """Seconds between two looks at the files. The kubelet itself takes up to a minute or two to bring a
 changed Secret into a pod."""
 WARN_BEFORE = timedelta(days=14)
-MAX_FILE = 1024 * 1024
-"""Bytes of a certificate or key."""
+MAX_FILE = 1024 * 1024  # bytes of a certificate or key
 
 
 class CertificatesError(Exception):

@@ -30,8 +30,7 @@ NVLinks. ``partly-free``: some shares are held. ``in-flight``: bound to pods tha
 yet. ``mig``: split into instances. ``unknown``: of a node whose record cannot be used."""
 NODE_STATES = ("ready", "not-ready", "stale", "no-report", "unusable", "refusing-pods")
 Counts = tuple[tuple[str, int], ...]
-NOTHING = "none"
-"""The verdict of a pod that requires nothing."""
+NOTHING = "none"  # the verdict of a pod that requires nothing
 
 
 class ClusterFigures(Collector):

@@ -24,12 +24,9 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 HEALTH = frozenset({b"/healthz", b"/readyz"})
-SPARE = 32
-"""Connections over the limit that are taken all the same, to answer the kubelet's probes."""
-MAX_NAMES = 200
-"""Characters that we repeat of the names in a client's certificate."""
-LAST_WORD = 2.0
-"""Seconds in which a refused client may read why."""
+SPARE = 32  # connections over the limit that are taken all the same, to answer the kubelet's probes
+MAX_NAMES = 200  # characters that we repeat of the names in a client's certificate
+LAST_WORD = 2.0  # seconds in which a refused client may read why
 
 
 class _Phase(Enum):

@@ -16,10 +16,8 @@ from typing import Any, TypeVar
 import anyio
 import anyio.to_thread
 
-AGAIN = "1"
-"""Seconds after which a refused client may ask again, for ``Retry-After``."""
-PIECES = 8
-"""Pieces of a stream that are made in one turn."""
+AGAIN = "1"  # seconds after which a refused client may ask again, for ``Retry-After``
+PIECES = 8  # pieces of a stream that are made in one turn
 
 _Result = TypeVar("_Result")
 

@@ -29,8 +29,7 @@ PIECE = 256 * 1024
 
 UNAVAILABLE = 503
 
-Args = TypeVar("Args")
-"""What a verb is asked, decoded."""
+Args = TypeVar("Args")  # what a verb is asked, decoded
 Answer = Callable[[Args, float], bytes]
 """From what a verb is asked, and the moment of :func:`time.monotonic` at which the request came, to
 the answer's body."""

@@ -15,8 +15,7 @@ log = structlog.get_logger(__name__)
 
 LOG_PAUSE, LOG_RATE, LOG_BURST = 60.0, 1.0, 8
 """Seconds between two log lines about clients that lack the same thing; lines a second, at once."""
-MAX_TOLD = 300
-"""Characters of what a stranger says about itself."""
+MAX_TOLD = 300  # characters of what a stranger says about itself
 
 
 class Lack(StrEnum):

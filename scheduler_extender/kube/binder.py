@@ -44,8 +44,7 @@ SETTLED_AFTER = WRITE_TIMEOUT + COMMIT_MARGIN
 """Seconds after which a Binding that the API server has begun can no longer be committed."""
 
 
-VERSION_WITHIN = 1.0
-"""Seconds for the watch to show a pod's latest version."""
+VERSION_WITHIN = 1.0  # seconds for the watch to show a pod's latest version
 VERSIONS_TRIED = 3
 TRIES_WITHIN = 1.0
 """Seconds within which a Binding is sent anew. What has passed by then is taken from the time of

@@ -78,8 +78,7 @@ class EventWriter:
     it too. ``now`` gives the time that Events bear, ``clock`` seconds for the rate.
     """
 
-    ROUND = 0.25
-    """Seconds between two looks at what waits."""
+    ROUND = 0.25  # seconds between two looks at what waits
 
     def __init__(
         self,
@@ -96,8 +95,7 @@ class EventWriter:
         self._waiting: dict[tuple[str, str], _Waiting] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self.dropped = 0
-        """What no Event tells of all that was noted."""
+        self.dropped = 0  # what no Event tells of all that was noted
 
     def note(self, surprise: Surprise) -> None:
         """Take a surprise; never waits."""

@@ -23,8 +23,7 @@ PODS_PATH = "/api/v1/pods"
 NODES_PATH = "/api/v1/nodes"
 PAGE = 500
 RECORDS_PAGE = 100
-TIMEOUT = 30.0
-"""Seconds for one page."""
+TIMEOUT = 30.0  # seconds for one page
 FORBIDDEN = (401, 403)
 NOT_INSTALLED = "the cluster has no GPUTopology records: is gpu-topology installed?"
 

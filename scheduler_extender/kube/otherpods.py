@@ -19,8 +19,7 @@ from topology.kubeapi.apiserver import ApiFailure, ApiServer
 
 log = structlog.get_logger(__name__)
 
-TIMEOUT = 2.0
-"""Seconds for the pods of one node."""
+TIMEOUT = 2.0  # seconds for the pods of one node
 
 
 class _Pods(msgspec.Struct):

@@ -72,8 +72,7 @@ KINDS = (
     Kind("RayJob", _RAY, "rayjobs", (), (f"{_RAY}:rayclusters", _JOBS)),
 )
 POD_WORDS = ("pod", "pods", "po")
-MOST_OWNERS = 4
-"""Owners above a pod that are looked at."""
+MOST_OWNERS = 4  # owners above a pod that are looked at
 
 
 class _Owner(msgspec.Struct, rename="camel"):

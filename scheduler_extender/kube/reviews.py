@@ -15,8 +15,7 @@ from topology.kubeapi.apiserver import ApiServer, ApiUnreachable
 
 TOKENS = "/apis/authentication.k8s.io/v1/tokenreviews"
 RIGHTS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-REVIEW_TIMEOUT = 3.0
-"""Seconds for one of the two requests."""
+REVIEW_TIMEOUT = 3.0  # seconds for one of the two requests
 
 
 @dataclass(frozen=True, slots=True)

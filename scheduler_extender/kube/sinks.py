@@ -34,8 +34,7 @@ NOT_KEPT = "feature.node.kubernetes.io/"
 A selector that names one matches no node for us: then a plan leaves the node out."""
 
 
-MOST_OF_A_NODE = 1000
-"""Labels, taints and resources of one Node that are read."""
+MOST_OF_A_NODE = 1000  # labels, taints and resources of one Node that are read
 OWN_RESOURCES = ("cpu", "memory", "ephemeral-storage", "pods")
 PAUSE, RATE, BURST = 3600.0, 0.1, 8
 """Seconds between two log lines about what one Node says; lines a second, at once."""

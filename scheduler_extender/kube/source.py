@@ -65,8 +65,7 @@ class KubeSource:
     Each has a thread of its own: what one of them waits for holds up none of the others.
     """
 
-    ROUND = 0.25
-    """Seconds between two rounds."""
+    ROUND = 0.25  # seconds between two rounds
 
     def __init__(
         self,

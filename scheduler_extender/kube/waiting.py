@@ -16,14 +16,10 @@ from scheduler_extender.told.waiting import refusals_of
 from scheduler_extender.told.words import TOLD, sentence
 from topology.core.devices import PodUid
 
-EVERY = 5.0
-"""Seconds between two rounds that look at anything."""
-AGAIN = 60.0
-"""Seconds after which a pod is looked at again, told or not."""
-RARELY = 900.0
-"""Seconds after which a text is told again of which only the counts have changed."""
-AT_ONCE = 20
-"""Pods that are looked at in one round; who was looked at longest ago comes first."""
+EVERY = 5.0  # seconds between two rounds that look at anything
+AGAIN = 60.0  # seconds after which a pod is looked at again, told or not
+RARELY = 900.0  # seconds after which a text is told again of which only the counts have changed
+AT_ONCE = 20  # pods that are looked at in one round; who was looked at longest ago comes first
 SECONDS = 0.1
 """For how long the nodes' answers to one pod may be worked out; most are remembered, since
 kube-scheduler has just asked for them."""

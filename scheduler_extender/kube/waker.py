@@ -35,10 +35,8 @@ from topology.kubeapi.paths import path
 
 log = structlog.get_logger(__name__)
 
-WRITE_TIMEOUT = 2.0
-"""Seconds."""
-LOGGED = 128
-"""Requests whose failure has been logged, before the first may be logged again."""
+WRITE_TIMEOUT = 2.0  # seconds
+LOGGED = 128  # requests whose failure has been logged, before the first may be logged again
 
 
 class _PodApi(Protocol):
@@ -58,25 +56,19 @@ class Waker:
     LONGEST_ALONE = 10.0
     """Seconds between two wakes at most, where few pods have been woken and still wait.
     kube-scheduler itself lets a pod that it keeps refusing wait for 10 s between two tries."""
-    LONGEST = 60.0
-    """Seconds between two wakes at most, however many pods wait."""
+    LONGEST = 60.0  # seconds between two wakes at most, however many pods wait
     CROWD_RATE = 10.0
     """Wakes a second that pods may cost in the long run, where a node changes all the time. Only if
     more than ``CROWD_RATE * LONGEST`` pods wait they cost more: each is woken every
     :data:`LONGEST` seconds."""
-    MEMORY = 90.0
-    """Seconds for which a change counts."""
-    AT_ONCE = 50
-    """Wakes in one round; whoever is left waits for the next."""
+    MEMORY = 90.0  # seconds for which a change counts
+    AT_ONCE = 50  # wakes in one round; whoever is left waits for the next
     LOOKS = 500
-    SLICE = 100
-    """Times that the cluster is asked in one round, and about how many nodes each time."""
-    EVALUATIONS = 50
-    """Answers that are worked out in one round."""
+    SLICE = 100  # times that the cluster is asked in one round, and about how many nodes each time
+    EVALUATIONS = 50  # answers that are worked out in one round
     MOST_UNANSWERED = 2
     """Pods in a row about which the API server does not answer; then the round is over."""
-    SECONDS = 0.15
-    """After so long, too, a round works nothing more out."""
+    SECONDS = 0.15  # after so long, too, a round works nothing more out
 
     def __init__(
         self,

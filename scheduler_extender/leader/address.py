@@ -29,12 +29,9 @@ from topology.kubeapi.paths import path
 log = structlog.get_logger(__name__)
 
 SLICES = "/apis/discovery.k8s.io/v1/namespaces"
-TIMEOUT = 2.0
-"""Seconds for one request."""
-AGAIN = 10.0
-"""Seconds between two looks of the leader whether the Service still names it."""
-AFTER_FAILURE = 0.5
-"""Seconds to the next look where the slice could not be read or written."""
+TIMEOUT = 2.0  # seconds for one request
+AGAIN = 10.0  # seconds between two looks of the leader whether the Service still names it
+AFTER_FAILURE = 0.5  # seconds to the next look where the slice could not be read or written
 
 
 class _SliceApi(Protocol):

@@ -24,12 +24,9 @@ from topology.kubeapi.apiserver import ApiFailure, ApiServer, ConflictError
 
 log = structlog.get_logger(__name__)
 
-RENEWALS = 5
-"""How often the leader renews the Lease in its duration."""
-LOOK = 0.5
-"""Seconds between two looks of a replica that does not lead, and after a failure."""
-DRAINS_WITHIN = 6.0
-"""Seconds for the binds that are being written to end, when we resign."""
+RENEWALS = 5  # how often the leader renews the Lease in its duration
+LOOK = 0.5  # seconds between two looks of a replica that does not lead, and after a failure
+DRAINS_WITHIN = 6.0  # seconds for the binds that are being written to end, when we resign
 STANDS_BACK = 2.0
 """Durations of the Lease for which a replica that could not take over leaves it to the others."""
 GIVEN_UP = "could not take over; the Lease is left to other replicas"

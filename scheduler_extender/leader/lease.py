@@ -17,8 +17,7 @@ DRAINED = PREFIX + "drained"
 """The annotation of a Lease whose holder has resigned: the term, if no bind of it is left."""
 OFFERED = PREFIX + "offered"
 """The annotation, ``true``, of a Lease whose holder is blind: a replica that sees may take it."""
-TIMEOUT = 2.0
-"""Seconds for one read or write."""
+TIMEOUT = 2.0  # seconds for one read or write
 
 
 class _LeaseApi(Protocol):
