@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Hashable
 
@@ -40,3 +41,27 @@ class RateLimit:
         while len(self._last) > REMEMBERED:
             self._last.popitem(last=False)
         return True
+
+
+class LogLimit:
+    """Which lines a log gets, within a :class:`RateLimit`; it counts those that are left out. Any
+    thread."""
+
+    def __init__(self, pause: float, rate: float, burst: int) -> None:
+        self._limit = RateLimit(pause, rate, burst)
+        self._lock = threading.Lock()
+        self._untold = 0
+
+    def untold(self, key: Hashable, now: float) -> int | None:
+        """How many lines were left out before this one; None where this one is left out, too.
+
+        >>> limit = LogLimit(pause=60, rate=1, burst=8)
+        >>> [limit.untold("a", now) for now in (0.0, 1.0, 2.0, 60.0)]
+        [0, None, None, 2]
+        """
+        with self._lock:
+            if not self._limit.allows(key, now):
+                self._untold += 1
+                return None
+            before, self._untold = self._untold, 0
+            return before

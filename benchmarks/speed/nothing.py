@@ -30,7 +30,7 @@ def create_nothing_app(
 ) -> FastAPI:
     """Filter passes the first names, a share ``passing``, and fails the rest; prioritize scores
     each 5. bind is there if there is somebody to ``write`` it."""
-    app = VerbApp()
+    app = VerbApp(metrics, Bodies())
 
     def filter_(args: wire.ExtenderArgs, arrived: float) -> bytes:
         names = args.node_names or []
@@ -43,7 +43,7 @@ def create_nothing_app(
         return wire.encode(list(map(wire.HostPriority, names, repeat(5))))
 
     for name, answer in (("filter", filter_), ("prioritize", prioritize)):
-        app.add_verb(name, Verb(name, wire.args_decoder.decode, answer, metrics, Bodies()))
+        app.add_verb(name, Verb(wire.args_decoder.decode, answer))
     if write is not None:
         threads = anyio.CapacityLimiter(BIND_THREADS)
 
@@ -56,14 +56,14 @@ def create_nothing_app(
             return wire.encode(wire.BindingResult())
 
         decode = wire.binding_decoder.decode
-        app.add_verb("bind", Verb("bind", decode, bind, metrics, Bodies(), threads=threads))
+        app.add_verb("bind", Verb(decode, bind, threads))
     return app
 
 
 def create_lookup_app(metrics: Metrics, names: Sequence[str]) -> FastAPI:
     """The same for these names: filter passes those that a dict says pass, every second one, and
     prioritize scores each as another says."""
-    app = VerbApp()
+    app = VerbApp(metrics, Bodies())
     passes = {name: at % 2 == 0 for at, name in enumerate(names)}
     score = {name: at % 11 for at, name in enumerate(names)}
 
@@ -83,7 +83,7 @@ def create_lookup_app(metrics: Metrics, names: Sequence[str]) -> FastAPI:
         return wire.encode(list(found))
 
     for name, answer in (("filter", filter_), ("prioritize", prioritize)):
-        app.add_verb(name, Verb(name, wire.args_decoder.decode, answer, metrics, Bodies()))
+        app.add_verb(name, Verb(wire.args_decoder.decode, answer))
     return app
 
 

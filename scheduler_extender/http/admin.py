@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 import anyio
@@ -25,10 +24,9 @@ from starlette.types import Receive, Scope, Send
 from scheduler_extender import wire
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.files.snapshot import cluster_file
+from scheduler_extender.http.bothports import JSON, add_errors, add_health, error_line
 from scheduler_extender.http.desk import Desk
-from scheduler_extender.http.encoded import encoded
-from scheduler_extender.http.endpoint import BodyError, error_line, read
-from scheduler_extender.http.health import add_errors, add_health
+from scheduler_extender.http.endpoint import BodyError, read
 from scheduler_extender.http.schemas import (
     Error,
     Explanation,
@@ -95,13 +93,13 @@ def _json_body(model: type[BaseModel]) -> dict[str, Any]:
 
 def _add_nodes(app: FastAPI, cluster: Cluster, desk: Desk) -> None:
     @app.get("/v1/nodes", response_model=None, responses=_answers(list[NodeInBrief]))
-    @partial(encoded, desk)
+    @desk.encoded
     def nodes() -> list[dict[str, Any]]:
         """Every node in brief."""
         return [_node_brief(cluster, facts) for facts in cluster.all_facts()]
 
     @app.get("/v1/nodes/{name}", response_model=None, responses=_answers(NodeWhole))
-    @partial(encoded, desk)
+    @desk.encoded
     def node(name: str) -> dict[str, Any]:
         """One node: its record, what is free, its pods, what is wrong."""
         facts = cluster.facts(NodeName(name))
@@ -151,7 +149,7 @@ def _add_explain(app: FastAPI, cluster: Cluster, desk: Desk) -> None:
         response_model=None,
         responses=_answers(Explanation),
     )
-    @partial(encoded, desk)
+    @desk.encoded
     def explain(namespace: str, pod: str) -> dict[str, Any]:
         """What every node would answer to a pod now, and what would help where none takes it."""
         found = explained(namespace, pod)
@@ -180,7 +178,7 @@ def _add_unblock(app: FastAPI, cluster: Cluster, desk: Desk) -> None:
         response_model=None,
         responses=_answers(Unblocking),
     )
-    @partial(encoded, desk)
+    @desk.encoded
     def unblock(namespace: str, pod: str) -> dict[str, Any]:
         """Whom to evict so that a waiting pod gets a guaranteed place."""
         found = unblocking_of(cluster, namespace, pod)
@@ -234,7 +232,7 @@ def _add_reports(app: FastAPI, service: Service) -> None:
             return await anyio.to_thread.run_sync(_take_report, service.cluster, body, limiter=one)
         except BodyError as error:
             line = error_line(str(error))
-            return Response(line, error.status, media_type="application/json")
+            return Response(line, error.status, media_type=JSON)
         finally:
             held.release()
 
@@ -255,12 +253,12 @@ def _take_report(cluster: Cluster, body: wire.Body) -> Response:
         RecursionError,
         codec.RecordError,
     ) as error:
-        return Response(error_line(f"body: {error}"), 400, media_type="application/json")
+        return Response(error_line(f"body: {error}"), 400, media_type=JSON)
     for uid in args.ended_pods:
         cluster.drop_pod(PodUid(uid))
     if not cluster.put_report(NodeName(args.node), report):
         problem = error_line(f"node: {args.node} is not in the cluster file")
-        return Response(problem, 404, media_type="application/json")
+        return Response(problem, 404, media_type=JSON)
     return Response(status_code=204)
 
 

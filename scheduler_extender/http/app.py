@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
-from typing import Any
+from functools import partial
 
 import anyio
 import msgspec
@@ -19,8 +19,8 @@ import structlog
 from fastapi import FastAPI
 
 from scheduler_extender import verbs, wire
-from scheduler_extender.http.endpoint import Answer, Args, NotReadyError, Verb, VerbApp
-from scheduler_extender.http.health import add_errors, add_health
+from scheduler_extender.http.bothports import add_errors, add_health
+from scheduler_extender.http.endpoint import Args, NotReadyError, Verb, VerbApp
 from scheduler_extender.http.service import Service
 from scheduler_extender.limits import (
     AT_ONCE_CONTAINERS,
@@ -37,58 +37,39 @@ log = structlog.get_logger(__name__)
 
 def create_app(service: Service) -> FastAPI:
     """The scheduler-facing app: /scheduler/filter, prioritize, bind, preempt, and health."""
-    app = VerbApp(title="gpu-topology extender")
-    answers, metrics, bodies = _Answers(service), service.metrics, service.bodies
+    app, answers = VerbApp(service.metrics, service.bodies), _Answers(service)
     evaluating = anyio.CapacityLimiter(EVALUATING_THREADS)
     binding = anyio.CapacityLimiter(BIND_THREADS)
 
-    def add(
-        name: str, decode: Callable[[wire.Body], Args], answer: Answer[Args], **how: Any
-    ) -> None:
+    def leading(decode: Callable[[wire.Body], Args]) -> Callable[[wire.Body], Args]:
         def read(body: wire.Body) -> Args:
             answers.need_lead()  # before: who does not lead says so to an unreadable body, too
             return decode(body)
 
-        app.add_verb(name, Verb(name, read, answer, metrics, bodies, **how))
+        return read
 
-    add(
-        "filter",
-        wire.scheduling,
-        answers.filter,
-        at_once=answers.filter_at_once,
-        threads=evaluating,
-    )
-    add(
-        "prioritize",
-        wire.scheduling,
-        answers.prioritize,
-        at_once=answers.prioritize_at_once,
-        threads=evaluating,
-    )
-    add("preempt", wire.preempting, answers.preempt, threads=evaluating)
-    decode = wire.binding_decoder.decode
-    add("bind", decode, answers.bind, threads=binding, limit=MAX_BIND_BODY)
+    asked = leading(wire.scheduling)
+    for name, answer in (("filter", answers.filter), ("prioritize", answers.prioritize)):
+        app.add_verb(name, Verb(asked, answer, evaluating, partial(answer, at_once=True)))
+    app.add_verb("preempt", Verb(leading(wire.preempting), answers.preempt, evaluating))
+    decode = leading(wire.binding_decoder.decode)
+    app.add_verb("bind", Verb(decode, answers.bind, binding, limit=MAX_BIND_BODY))
     add_health(app, service)
     add_errors(app)
     return app
 
 
 class _Answers:
-    """The verbs from what is asked to the answer. ``arrived`` is by :func:`time.monotonic`."""
+    """The verbs from what is asked to the answer. ``arrived`` is by :func:`time.monotonic`. With
+    ``at_once`` a verb answers if that takes a moment only, and nobody holds the lock. Else it
+    raises :class:`NotAtOnceError`."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._cluster = service.cluster
 
-    def filter(self, args: wire.ExtenderArgs, arrived: float) -> bytes:
-        """The filter answer, worked out where it has to be."""
-        return self._filter(args, at_once=False)
-
-    def filter_at_once(self, args: wire.ExtenderArgs, arrived: float) -> bytes:
-        """The same if it takes a moment only, and nobody holds the lock."""
-        return self._filter(args, at_once=True)
-
-    def _filter(self, args: wire.ExtenderArgs, *, at_once: bool) -> bytes:
+    def filter(self, args: wire.ExtenderArgs, arrived: float, *, at_once: bool = False) -> bytes:
+        """The nodes that may take the pod."""
         self.need_lead()
         _check_size(args, at_once=at_once)
         shadow = self._service.shadow
@@ -96,8 +77,7 @@ class _Answers:
         if unready and shadow is None:
             return wire.encode(wire.FilterResult(error=verbs.NOT_SYNCED))
         self._service.saw(args.pod)
-        full = args.full_nodes()
-        names = (args.node_names or []) if full is None else [name for name, _ in full]
+        full, names = _nodes_of(args)
         if unready:
             result = wire.FilterResult(node_names=list(names))
         else:
@@ -120,20 +100,14 @@ class _Answers:
             self._service.shadow(would)
         return result
 
-    def prioritize(self, args: wire.ExtenderArgs, arrived: float) -> bytes:
-        """The scores, worked out where they have to be."""
-        return self._prioritize(args, at_once=False)
-
-    def prioritize_at_once(self, args: wire.ExtenderArgs, arrived: float) -> bytes:
-        """The same if it takes a moment only, and nobody holds the lock."""
-        return self._prioritize(args, at_once=True)
-
-    def _prioritize(self, args: wire.ExtenderArgs, *, at_once: bool) -> bytes:
+    def prioritize(
+        self, args: wire.ExtenderArgs, arrived: float, *, at_once: bool = False
+    ) -> bytes:
+        """The scores of the nodes."""
         self.need_lead()
         _check_size(args, at_once=at_once)
         self._need_sync()
-        full = args.full_nodes()
-        names = (args.node_names or []) if full is None else [name for name, _ in full]
+        _, names = _nodes_of(args)
         with self._cluster.locked_if_free() if at_once else nullcontext():
             scores = verbs.prioritize(self._cluster, args.pod, names, VERB_SECONDS, at_once=at_once)
         return wire.encode(scores)
@@ -145,7 +119,6 @@ class _Answers:
         if self._service.unready() is not None:
             return wire.encode(wire.BindingResult(verbs.NOT_SYNCED))
         try:
-            _names_checked(args)
             self._bind(args, lambda: time.monotonic() - arrived > BIND_STARTS_WITHIN, term)
         except verbs.BindError as error:
             self._service.metrics.bind_errors.inc()
@@ -156,6 +129,8 @@ class _Answers:
 
     def _bind(self, args: wire.BindingArgs, late: Callable[[], bool], term: int) -> None:
         service = self._service
+        if (problem := args.problem()) is not None:
+            raise verbs.BindError(problem)
         if service.shadow is not None:
             verbs.bind_in_shadow(self._cluster, service.binder, args, late, term)
             return
@@ -187,17 +162,19 @@ class _Answers:
             raise NotReadyError(verbs.NOT_SYNCED)
 
 
+def _nodes_of(
+    args: wire.ExtenderArgs,
+) -> tuple[list[tuple[str, msgspec.Raw]] | None, Sequence[str]]:
+    """The nodes that are asked about: as whole objects, if they came so, and by name."""
+    full = args.full_nodes()
+    return full, (args.node_names or []) if full is None else [name for name, _ in full]
+
+
 def _check_size(args: wire.ExtenderArgs, *, at_once: bool) -> None:
     """Raises :class:`NotAtOnceError` with ``at_once`` for a pod of so many containers that
     reading its request would hold the loop."""
     if at_once and args.pod.spec.size() > AT_ONCE_CONTAINERS:
         raise NotAtOnceError
-
-
-def _names_checked(args: wire.BindingArgs) -> None:
-    problem = args.problem()
-    if problem is not None:
-        raise verbs.BindError(problem)
 
 
 def _now() -> str:

@@ -11,17 +11,13 @@ import time
 from collections.abc import Callable
 from enum import Enum
 from http import HTTPStatus
-from typing import TYPE_CHECKING
 
-import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from scheduler_extender.http import browsers
+from scheduler_extender.http.bothports import CLOSE, error_line, json_headers, refusing
 from scheduler_extender.http.strangers import Lack
 from scheduler_extender.limits import Limits
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
 
 HEALTH = frozenset({b"/healthz", b"/readyz"})
 SPARE = 32  # connections over the limit that are taken all the same, to answer the kubelet's probes
@@ -185,12 +181,12 @@ class Connection(HttpToolsProtocol):
         crowded = self._crowded and len(self.connections) > self.limits.connections
         if self._foreign is not None:
             said = f"the name in the client certificate is not allowed: {self._foreign}"
-            self.app = _refusing(403, said)
+            self.app = refusing(403, said)
         elif (page := browsers.refusal(self.headers, local=self.local)) is not None:
             self._tell(Lack.PAGE, page, self.transport)
-            self.app = _refusing(403, page)
+            self.app = refusing(403, page)
         elif crowded and self.url.partition(b"?")[0] not in HEALTH:
-            self.app = _refusing(503, "too many connections")
+            self.app = refusing(503, "too many connections")
         super().on_headers_complete()  # raises where the target is no URL: then nothing begins
         self.app = app
         self._phase = _Phase.BODY
@@ -313,9 +309,10 @@ class Connection(HttpToolsProtocol):
         self._tell(Lack.REQUEST, message, self.transport)
         body_missing = self._phase is _Phase.BODY
         if self._unanswered == body_missing and not (body_missing and self.cycle.response_started):
-            body = _line(message)
+            body = error_line(message)
             head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n" + "".join(
-                f"{name.decode()}: {value.decode()}\r\n" for name, value in _headers(body)
+                f"{name.decode()}: {value.decode()}\r\n"
+                for name, value in [*json_headers(body), CLOSE]
             )
             self.transport.write(head.encode() + b"\r\n" + body)
         self._deadline = None
@@ -348,24 +345,3 @@ def _names(transport: asyncio.Transport) -> set[str]:
     for part in certificate.get("subject", ()):
         names |= {value for key, value in part if key == "commonName"}
     return names
-
-
-def _line(message: str) -> bytes:
-    return msgspec.json.encode({"error": message})
-
-
-def _headers(body: bytes) -> list[tuple[bytes, bytes]]:
-    return [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        (b"connection", b"close"),
-    ]
-
-
-def _refusing(status: int, message: str) -> ASGIApp:
-    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
-        body = _line(message)
-        await send({"type": "http.response.start", "status": status, "headers": _headers(body)})
-        await send({"type": "http.response.body", "body": body})
-
-    return refuse

@@ -8,13 +8,17 @@ where too many wait. People who wait for the same answer share it.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
+import msgspec
+from starlette.responses import Response
 
 AGAIN = "1"  # seconds after which a refused client may ask again, for ``Retry-After``
 PIECES = 8  # pieces of a stream that are made in one turn
@@ -77,6 +81,26 @@ class Desk:
             yield
         finally:
             self._streams -= 1
+
+    def encoded(self, endpoint: Callable[..., Any]) -> Callable[..., Any]:
+        """The endpoint of a route whose answer is worked out, and becomes JSON, in a thread; the
+        same for all who ask the same at one time. The arguments come by name, from the path.
+
+        FastAPI would go through the values of an answer on the event loop, one by one: with 5,000
+        nodes that held every other request for 0.15 s.
+        """
+
+        def made(**named: Any) -> bytes:
+            return msgspec.json.encode(endpoint(**named))
+
+        async def answered(**named: Any) -> Response:
+            body = await self.shared((endpoint, *named.items()), partial(made, **named))
+            return Response(body, media_type="application/json")
+
+        # FastAPI goes by these; with functools.wraps it would take it for the plain function.
+        answered.__name__, answered.__doc__ = endpoint.__name__, endpoint.__doc__
+        answered.__signature__ = inspect.signature(endpoint, eval_str=True)  # type: ignore[attr-defined]
+        return answered
 
     async def pieces(self, found: Iterator[bytes]) -> AsyncIterator[bytes]:
         """What an iterator gives, a few pieces in each turn: a client that reads slowly keeps

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import anyio
@@ -19,6 +21,7 @@ from fastapi import FastAPI
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from scheduler_extender.http.bothports import CLOSE, error_line, json_headers
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.limits import AT_ONCE_BODY, MAX_BODY, Bodies, Held, OverBudgetError
 from scheduler_extender.state.answers.lookup import NotAtOnceError
@@ -26,8 +29,6 @@ from scheduler_extender.wire import Body, TooDenseError
 
 PIECE = 256 * 1024
 """Bytes of an answer that are handed over at a time; the next when the client has read."""
-
-UNAVAILABLE = 503
 
 Args = TypeVar("Args")  # what a verb is asked, decoded
 Answer = Callable[[Args, float], bytes]
@@ -76,35 +77,28 @@ async def read(scope: Scope, receive: Receive, limit: int, held: Held) -> Body:
             return whole
 
 
+@dataclass(frozen=True, slots=True)
 class Verb(Generic[Args]):
-    """One verb as an ASGI endpoint. ``answer`` runs in one of ``threads``, if there are some.
+    """What answers one verb."""
 
-    ``decode`` reads a body, on the event loop where it is short, and raises
-    :class:`msgspec.DecodeError` where it cannot. ``at_once`` is tried first, on the event
-    loop: it gives the same answer without waiting for a lock, or raises
-    :class:`NotAtOnceError` where that would take too long. Without ``threads`` the answer
-    itself is given on the loop.
-    """
+    decode: Callable[[Body], Args]
+    """Reads a body, on the event loop where it is short. Raises :class:`msgspec.DecodeError`."""
+    answer: Answer[Args]
+    threads: anyio.CapacityLimiter | None = None  # those that answer; None: the event loop does
+    at_once: Answer[Args] | None = None
+    """Tried first, on the event loop: the same answer without waiting for a lock. Raises
+    :class:`NotAtOnceError` where that would take too long."""
+    limit: int = MAX_BODY  # bytes of a body
 
-    def __init__(
-        self,
-        name: str,
-        decode: Callable[[Body], Args],
-        answer: Answer[Args],
-        metrics: Metrics,
-        bodies: Bodies,
-        *,
-        at_once: Answer[Args] | None = None,
-        threads: anyio.CapacityLimiter | None = None,
-        limit: int = MAX_BODY,
-    ) -> None:
-        self._decode = decode
-        self._answer = answer
-        self._at_once = answer if threads is None else at_once
+
+class _Endpoint:
+    """A verb as an ASGI endpoint."""
+
+    def __init__(self, name: str, verb: Verb[Any], metrics: Metrics, bodies: Bodies) -> None:
         self._name = name
-        self._limit = limit
+        self._verb = verb
+        self._at_once = verb.answer if verb.threads is None else verb.at_once
         self._bodies = bodies
-        self._threads = threads
         self._requests = metrics.requests
         self._ok = metrics.requests.labels(name, "200")
         self._seconds = metrics.seconds.labels(name)
@@ -123,17 +117,17 @@ class Verb(Generic[Args]):
         self, scope: Scope, receive: Receive, held: Held, arrived: float
     ) -> tuple[int, bytes]:
         try:
-            body = await read(scope, receive, self._limit, held)
+            body = await read(scope, receive, self._verb.limit, held)
             started = time.perf_counter()
             payload = await self._answered(body, arrived)
         except BodyError as error:
-            status, payload = error.status, error_line(str(error))
+            status, problem = error.status, str(error)
         except TooDenseError as error:
-            status, payload = 413, error_line(str(error))
+            status, problem = 413, str(error)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            status, payload = 400, error_line(f"body: {error}")
+            status, problem = 400, f"body: {error}"
         except NotReadyError as error:
-            status, payload = 503, error_line(str(error))
+            status, problem = 503, str(error)
         except Exception:
             self._requests.labels(self._name, "500").inc()
             raise  # answered and told of by Failures
@@ -142,23 +136,19 @@ class Verb(Generic[Args]):
             self._ok.inc()
             return 200, payload
         self._requests.labels(self._name, str(status)).inc()
-        return status, payload
+        return status, error_line(problem)
 
     async def _answered(self, body: Body, arrived: float) -> bytes:
-        if self._threads is not None and len(body) > AT_ONCE_BODY:
+        decode, answer, threads = self._verb.decode, self._verb.answer, self._verb.threads
+        if threads is not None and len(body) > AT_ONCE_BODY:
             return await anyio.to_thread.run_sync(
-                self._decoded_and_answered, body, arrived, limiter=self._threads
+                lambda: answer(decode(body), arrived), limiter=threads
             )
-        args = self._decode(body)
+        args = decode(body)
         if self._at_once is not None:
-            try:
+            with suppress(NotAtOnceError):
                 return self._at_once(args, arrived)
-            except NotAtOnceError:
-                pass
-        return await anyio.to_thread.run_sync(self._answer, args, arrived, limiter=self._threads)
-
-    def _decoded_and_answered(self, body: Body, arrived: float) -> bytes:
-        return self._answer(self._decode(body), arrived)
+        return await anyio.to_thread.run_sync(answer, args, arrived, limiter=threads)
 
 
 class VerbApp(FastAPI):
@@ -168,15 +158,17 @@ class VerbApp(FastAPI):
     answers and reports errors by itself. Everything else takes the usual way.
     """
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(docs_url=None, redoc_url=None, openapi_url=None, **options)
+    def __init__(self, metrics: Metrics, bodies: Bodies) -> None:
+        super().__init__(docs_url=None, redoc_url=None, openapi_url=None)
+        self._metrics = metrics
+        self._bodies = bodies
         self._verbs: dict[str, ASGIApp] = {}
 
     def add_verb(self, name: str, verb: Verb[Any]) -> None:
         """Answer POST at /scheduler/``name``; another method is refused."""
-        path = f"/scheduler/{name}"
-        self.router.routes.append(Route(path, verb, methods=["POST"]))
-        self._verbs[path] = verb
+        path, endpoint = f"/scheduler/{name}", _Endpoint(name, verb, self._metrics, self._bodies)
+        self.router.routes.append(Route(path, endpoint, methods=["POST"]))
+        self._verbs[path] = endpoint
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -189,12 +181,7 @@ class VerbApp(FastAPI):
 
 
 async def _send(send: Send, status: int, payload: bytes) -> None:
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(payload)).encode()),
-    ]
-    if status == UNAVAILABLE:
-        headers.append((b"connection", b"close"))  # so that the client may find another replica
+    headers = [*json_headers(payload), *([CLOSE] if status == 503 else [])]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     start = 0
     while len(payload) - start > PIECE:
@@ -202,8 +189,3 @@ async def _send(send: Send, status: int, payload: bytes) -> None:
         await send({"type": "http.response.body", "body": piece, "more_body": True})
         start += PIECE
     await send({"type": "http.response.body", "body": payload[start:]})
-
-
-def error_line(message: str) -> bytes:
-    """An error as the one line that answers a request."""
-    return msgspec.json.encode({"error": message})

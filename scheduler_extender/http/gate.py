@@ -16,16 +16,13 @@ from typing import Generic, TypeVar
 
 import anyio
 import anyio.to_thread
-import structlog
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from scheduler_extender.http.endpoint import error_line
+from scheduler_extender.http.bothports import CLOSE, send_error
 from scheduler_extender.http.strangers import Lack, Strangers
 from scheduler_extender.kube.reviews import Reviews, User
 from scheduler_extender.ratelimit import RateLimit
 from topology.kubeapi.apiserver import ApiError, ApiFailure
-
-log = structlog.get_logger(__name__)
 
 PROBES = frozenset({"/healthz", "/readyz"})  # open to everybody: the kubelet shows no token
 METRICS = "/metrics"
@@ -123,7 +120,8 @@ class Gate:
             except _Refused as refused:
                 client = (scope.get("client") or ("",))[0]
                 self._strangers.note(refused.lack, refused.told, client)
-                await _refuse(send, refused)
+                more = [(b"www-authenticate", b"Bearer")] if refused.status == 401 else []
+                await send_error(send, refused.status, str(refused), CLOSE, *more)
                 return
         await self._app(scope, receive, send)
 
@@ -218,16 +216,3 @@ def _token(scope: Scope) -> str:
 
 def _unknown() -> _Refused:
     return _Refused(401, Lack.TOKEN, "the API server does not accept this token")
-
-
-async def _refuse(send: Send, refused: _Refused) -> None:
-    body = error_line(str(refused))
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        (b"connection", b"close"),
-    ]
-    if refused.status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
-    await send({"type": "http.response.start", "status": refused.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -19,7 +19,7 @@ from prometheus_client import (
 from scheduler_extender.http.certificates import Certificates
 from scheduler_extender.http.clusterfigures import ClusterFigures
 from scheduler_extender.http.strangers import Strangers
-from scheduler_extender.ratelimit import RateLimit
+from scheduler_extender.ratelimit import LogLimit
 from scheduler_extender.state.answers.refusing import NodeRefusal
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.verification import BROKEN, OUTSIDE, Surprise
@@ -100,16 +100,13 @@ class Metrics:
 
         Each is counted. A pod is logged once in a while, and a few pods a second.
         """
-        limit, lock, untold = RateLimit(LOG_PAUSE, LOG_RATE, LOG_BURST), threading.Lock(), 0
+        limit = LogLimit(LOG_PAUSE, LOG_RATE, LOG_BURST)
 
         def note(surprise: Surprise) -> None:
-            nonlocal untold
             self.surprises.labels(surprise.kind).inc()
-            with lock:
-                if not limit.allows((surprise.pod.uid, surprise.kind), time.monotonic()):
-                    untold += 1
-                    return
-                before, untold = untold, 0
+            untold = limit.untold((surprise.pod.uid, surprise.kind), time.monotonic())
+            if untold is None:
+                return
             log.error(
                 surprise.message,
                 kind=surprise.kind,
@@ -118,7 +115,7 @@ class Metrics:
                 got=list(surprise.got),
                 foreign=list(surprise.foreign),
                 cluster_file=surprise.cluster_file,
-                untold=before,
+                untold=untold,
             )
 
         def fault(node: NodeName, error: Exception) -> None:
@@ -147,18 +144,15 @@ class Metrics:
 
     def _refusal_noter(self) -> Callable[[NodeRefusal], None]:
         """Counts each refusal, and logs one for each node and reason once in a while."""
-        limit, lock, untold = RateLimit(LOG_PAUSE, LOG_RATE, LOG_BURST), threading.Lock(), 0
+        limit = LogLimit(LOG_PAUSE, LOG_RATE, LOG_BURST)
 
         def note(found: NodeRefusal) -> None:
-            nonlocal untold
             self.refusals.labels(found.refusal.label).inc()
-            with lock:
-                # The first refusal of each pause is told, however soon it comes.
-                key = (found.node, found.refusal.reason, found.pause)
-                if not limit.allows(key, time.monotonic()):
-                    untold += 1
-                    return
-                before, untold = untold, 0
+            # The first refusal of each pause is told, however soon it comes.
+            key = (found.node, found.refusal.reason, found.pause)
+            untold = limit.untold(key, time.monotonic())
+            if untold is None:
+                return
             log.warning(
                 found.words,
                 node=found.node,
@@ -168,7 +162,7 @@ class Metrics:
                 foreseen=list(found.foreseen),
                 in_a_row=found.in_a_row,
                 pause_seconds=found.pause,
-                untold=before,
+                untold=untold,
             )
 
         return note

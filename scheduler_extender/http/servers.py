@@ -20,9 +20,9 @@ from fastapi import FastAPI
 
 from scheduler_extender.http import certificates as tls
 from scheduler_extender.http.accepting import Acceptor
+from scheduler_extender.http.bothports import Failures
 from scheduler_extender.http.certificates import Certificates
 from scheduler_extender.http.connection import Connection, connection
-from scheduler_extender.http.failures import Failures
 from scheduler_extender.http.strangers import Strangers
 from scheduler_extender.limits import DEFAULT, Limits
 

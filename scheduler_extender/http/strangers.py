@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from enum import StrEnum
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter
 
-from scheduler_extender.ratelimit import RateLimit
+from scheduler_extender.ratelimit import LogLimit
 
 log = structlog.get_logger(__name__)
 
@@ -44,18 +43,12 @@ class Strangers:
         )
         for lack in Lack:
             self._counter.labels(lack.value)
-        self._limit = RateLimit(LOG_PAUSE, LOG_RATE, LOG_BURST)
-        self._lock = threading.Lock()
-        self._untold = 0
+        self._limit = LogLimit(LOG_PAUSE, LOG_RATE, LOG_BURST)
 
     def note(self, lack: Lack, told: str, client: str) -> None:
         """A client was refused; for the log, ``told`` says more and ``client`` is its address."""
         self._counter.labels(lack.value).inc()
-        with self._lock:
-            if not self._limit.allows(lack, time.monotonic()):
-                self._untold += 1
-                return
-            before, self._untold = self._untold, 0
-        log.warning(
-            "client refused", why=lack.value, client=client, told=told[:MAX_TOLD], untold=before
-        )
+        untold = self._limit.untold(lack, time.monotonic())
+        if untold is not None:
+            words = told[:MAX_TOLD]
+            log.warning("client refused", why=lack.value, client=client, told=words, untold=untold)

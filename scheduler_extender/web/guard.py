@@ -11,7 +11,7 @@ from __future__ import annotations
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from scheduler_extender.http.endpoint import error_line
+from scheduler_extender.http.bothports import send_error
 
 PREFIX = "/map"
 POLICY = (
@@ -49,7 +49,7 @@ class Guard:
 
         problem = self._problem(scope)
         if problem:
-            await refuse(with_headers, 403, problem)
+            await send_error(with_headers, 403, problem)
         else:
             await self._app(scope, receive, with_headers)
 
@@ -64,14 +64,3 @@ class Guard:
 def is_ours(path: str) -> bool:
     """Whether a path is one of the map's."""
     return path == PREFIX or path.startswith(PREFIX + "/")
-
-
-async def refuse(send: Send, status: int, message: str) -> None:
-    """Answer with one line of JSON, as all our errors are."""
-    body = error_line(message)
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-    ]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

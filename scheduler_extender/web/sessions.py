@@ -23,10 +23,11 @@ from starlette.datastructures import Headers, QueryParams
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from scheduler_extender.http.bothports import send_error
 from scheduler_extender.http.endpoint import BodyError, read
 from scheduler_extender.http.gate import MAX_TOKEN
 from scheduler_extender.limits import Bodies
-from scheduler_extender.web.guard import PREFIX, is_ours, refuse
+from scheduler_extender.web.guard import PREFIX, is_ours
 from scheduler_extender.web.html import STATIC, page
 
 COOKIE = "gpu-topology-map"
@@ -99,7 +100,7 @@ class Sessions:
 
     async def _ask_to_sign_in(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != "GET" or scope["path"] == f"{PREFIX}/events":
-            await refuse(send, 401, f"sign in first: {LOGIN}")
+            await send_error(send, 401, f"sign in first: {LOGIN}")
             return
         wanted = scope["path"]
         if query := scope.get("query_string", b"").decode("latin-1"):

@@ -1,0 +1,115 @@
+"""What both ports have: health, readiness, and errors in one form, a line of JSON."""
+
+from __future__ import annotations
+
+import time
+import traceback
+
+import msgspec
+import structlog
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from scheduler_extender.http.desk import AGAIN, FullError
+from scheduler_extender.http.schemas import Error, Healthy
+from scheduler_extender.http.service import Service
+from scheduler_extender.ratelimit import LogLimit
+
+log = structlog.get_logger(__name__)
+
+JSON = "application/json"
+CLOSE = (b"connection", b"close")  # so that the client may find another replica
+PAUSE, RATE, BURST = 60.0, 0.1, 8
+"""Seconds between two log lines about one fault; lines a second, at once."""
+
+Headers = list[tuple[bytes, bytes]]
+
+
+def error_line(message: str) -> bytes:
+    """An error as the one line that answers a request."""
+    return msgspec.json.encode({"error": message})
+
+
+def json_headers(body: bytes) -> Headers:
+    """The headers of an answer in JSON."""
+    return [(b"content-type", JSON.encode()), (b"content-length", str(len(body)).encode())]
+
+
+async def send_error(send: Send, status: int, message: str, *more: tuple[bytes, bytes]) -> None:
+    """Answer a request with an error; ``more`` are further headers."""
+    body = error_line(message)
+    headers = [*json_headers(body), *more]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def refusing(status: int, message: str) -> ASGIApp:
+    """An app that answers each request with this error, and closes the connection."""
+
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+        await send_error(send, status, message, CLOSE)
+
+    return refuse
+
+
+class Failures:
+    """ASGI: a fault of ours that a request meets is answered with 500, and logged once a minute
+    however often a client causes it. Around everything else of one port. Event loop only."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._limit = LogLimit(PAUSE, RATE, BURST)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on; 500 where that fails."""
+        started = False
+
+        async def noting(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        except Exception as error:
+            last = traceback.extract_tb(error.__traceback__)[-1:]
+            place = [(frame.filename, frame.lineno) for frame in last]
+            untold = self._limit.untold((type(error), *place), time.monotonic())
+            if untold is not None:
+                log.exception("request failed", untold=untold)
+            if not started:
+                await send_error(send, 500, f"internal error: {type(error).__name__}")
+
+
+def add_errors(app: FastAPI) -> None:
+    """Answer errors of routing in the one form that all our errors have."""
+
+    @app.exception_handler(HTTPException)
+    async def error(request: Request, raised: HTTPException) -> Response:
+        return Response(error_line(raised.detail), raised.status_code, raised.headers, JSON)
+
+    @app.exception_handler(FullError)
+    async def full(request: Request, raised: FullError) -> Response:
+        return Response(error_line(str(raised)), 503, {"retry-after": AGAIN}, JSON)
+
+
+def add_health(app: FastAPI, service: Service) -> None:
+    """Add /healthz and /readyz."""
+
+    @app.get("/healthz", response_model=None, responses={200: {"model": Healthy}})
+    async def healthz() -> dict[str, str]:
+        """The process lives."""
+        return {"status": "ok"}
+
+    @app.get(
+        "/readyz", response_model=None, responses={200: {"model": Healthy}, 503: {"model": Error}}
+    )
+    async def readyz() -> Response:
+        """The cluster is synced, and no watch has been blind for long."""
+        reason = service.not_ready()
+        if reason is not None:
+            return Response(error_line(reason), 503, media_type=JSON)
+        return Response(b'{"status":"ok"}', media_type=JSON)
