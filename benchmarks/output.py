@@ -1,15 +1,16 @@
-"""Figures into files."""
+"""Figures into tables and files."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from benchmarks.figures.schema import Figures
 from scheduler_extender import terminal
@@ -22,6 +23,19 @@ UNBOUND = 190
 def console(*, quiet: bool = False) -> Console:
     """Standard output, as wide as its terminal."""
     return Console(quiet=quiet, width=None if sys.stdout.isatty() else UNBOUND)
+
+
+def table_of(names: Sequence[str], figures: Sequence[str], title: str | None = None) -> Table:
+    """A table without rows yet: columns of names, then columns of figures, set to the right."""
+    columns = [Column(name) for name in names] + [Column(name, justify="right") for name in figures]
+    return Table(
+        *columns,
+        title=title,
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        header_style="bold",
+    )
 
 
 def show(table: Table, keys: int = 1) -> None:

@@ -13,7 +13,6 @@ from benchmarks.speed import agent as agent_
 from benchmarks.speed import following as following_
 from benchmarks.speed import latency as latency_
 from benchmarks.speed import profile as profile_
-from benchmarks.speed import rounds as rounds_
 from benchmarks.speed import scale as scale_
 from benchmarks.speed import throughput as throughput_
 from benchmarks.speed import worst as worst_
@@ -161,7 +160,7 @@ def profile(
     print()
     show(profile_.cluster_table(found))
     print()
-    show(rounds_.table(found))
+    show(profile_.waiting_table(found))
     write_json(json_file, found)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias
 
 from pydantic import (
@@ -61,5 +63,5 @@ class Figures(BaseModel):
 class Machine(Figures):
     """Where something was measured: cores, and the version of Python."""
 
-    cpus: int | None
-    python: str
+    cpus: int | None = Field(default_factory=os.cpu_count)
+    python: str = Field(default_factory=platform.python_version)

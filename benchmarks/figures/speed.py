@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
 
 from benchmarks.figures.schema import Count, Figures, Machine, Number
 
+
+class Measured(Figures):
+    """What a file begins with: the command, what it was told, and where it ran."""
+
+    benchmark: str
+    parameters: dict[str, Any]
+    machine: Machine = Machine()
+
+
 # latency
-
-
-class LatencyParameters(Figures):
-    """Cluster sizes, requests per route and size, and the states the nodes are in."""
-
-    nodes: tuple[Count, ...]
-    requests: Count
-    seed: int
-    machines: tuple[str, ...]
-    states: Count
 
 
 class LatencyRow(Figures):
@@ -39,25 +38,14 @@ class LatencyRow(Figures):
     ratio_p50: Number
 
 
-class Latency(Figures):
+class Latency(Measured):
     """The whole file of ``latency``."""
 
     benchmark: Literal["latency"] = "latency"
-    parameters: LatencyParameters
-    machine: Machine
     rows: tuple[LatencyRow, ...]
 
 
 # throughput
-
-
-class ThroughputParameters(Figures):
-    """Nodes, pods of a round, rounds, and kube-scheduler's percentageOfNodesToScore."""
-
-    nodes: Count
-    pods: Count
-    rounds: Count
-    percentage: Count
 
 
 class ThroughputRow(Figures):
@@ -79,25 +67,14 @@ class ThroughputRow(Figures):
     refused_binds: dict[str, Number] = Field(default_factory=dict)
 
 
-class Throughput(Figures):
+class Throughput(Measured):
     """The whole file of ``throughput``."""
 
     benchmark: Literal["throughput"] = "throughput"
-    parameters: ThroughputParameters
-    machine: Machine
     rows: tuple[ThroughputRow, ...]
 
 
 # following
-
-
-class FollowingParameters(Figures):
-    """Nodes and pods of the cluster, and the burst of reports."""
-
-    nodes: Count
-    pods: Count
-    reports: Count
-    seconds: Number
 
 
 class FollowingRow(Figures):
@@ -109,7 +86,7 @@ class FollowingRow(Figures):
     p99_ms: Number
 
 
-class Following(Figures):
+class Following(Measured):
     """The whole file of ``following``.
 
     ``ready_s`` is from the start of the process, ``ready_cpu_s`` what it had used by then.
@@ -117,8 +94,6 @@ class Following(Figures):
     """
 
     benchmark: Literal["following"] = "following"
-    parameters: FollowingParameters
-    machine: Machine
     ready_s: Number
     ready_cpu_s: Number
     ready_mib: Number
@@ -216,15 +191,6 @@ class LargeRun(NamedTuple):
     pods: int
 
 
-class ScaleParameters(Figures):
-    """Cluster sizes, pods at each, and the large run, if there is one."""
-
-    nodes: tuple[Count, ...]
-    pods: Count
-    seed: int
-    large: LargeRun | None
-
-
 class ScaleRow(Figures):
     """Milliseconds of CPU per pod: as shipped under two policies, and in the papers' model."""
 
@@ -254,20 +220,12 @@ class Scale(Figures):
     """The whole file of ``scale``."""
 
     benchmark: Literal["scale"] = "scale"
-    parameters: ScaleParameters
+    parameters: dict[str, Any]
     rows: tuple[ScaleRow, ...]
     large: LargeFigures | None
 
 
 # worst
-
-
-class WorstTargets(Figures):
-    """What is aimed at, in milliseconds."""
-
-    verb_ms: Number
-    loop_ms: Number
-    healthz_ms: Number
 
 
 class WorstRow(Figures):
@@ -300,20 +258,11 @@ class Worst(Figures):
     benchmark: Literal["worst"] = "worst"
     nodes: Count
     seed: int
-    targets: WorstTargets
+    targets: dict[str, int]  # what is aimed at, in milliseconds
     rows: tuple[WorstRow, ...]
 
 
 # agent
-
-
-class AgentParameters(Figures):
-    """How long each agent was watched, how many agents' writes were counted, and the machine."""
-
-    seconds: Number
-    agents: Count
-    seed: int
-    machine: str
 
 
 class AgentCost(Figures):
@@ -336,11 +285,9 @@ class AgentWrites(Figures):
     kib_per_write: Number
 
 
-class AgentFigures(Figures):
+class AgentFigures(Measured):
     """The whole file of ``agent``."""
 
     benchmark: Literal["agent"] = "agent"
-    parameters: AgentParameters
-    machine: Machine
     cost: tuple[AgentCost, ...]
     writes: tuple[AgentWrites, ...]

@@ -13,25 +13,20 @@ The fakes are no part of the benchmarks' image: this one benchmark needs the sou
 from __future__ import annotations
 
 import heapq
-import os
-import platform
 import random
-import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks.figures.schema import Machine
-from benchmarks.figures.speed import AgentCost, AgentFigures, AgentParameters, AgentWrites
-from benchmarks.speed.processes import cpu_seconds, memory
+from benchmarks.figures.speed import AgentCost, AgentFigures, AgentWrites
+from benchmarks.output import table_of
+from benchmarks.speed.processes import cpu_seconds, memory, program, until
 from topology.agent.publisher import Publisher
 from topology.core.devices import DeviceId, GpuResource, NodeName, PodUid
 from topology.core.report import Allocation, Report
@@ -79,7 +74,7 @@ def _one(pods: int, seconds: float) -> AgentCost:
         return AgentCost(
             pods=pods,
             cpu_percent=100 * spent / seconds,
-            memory_mib=memory(pid).now,
+            memory_mib=memory(pid),
             kubelet_calls_per_minute=60 * called / seconds,
             api_requests_per_minute=60 * (len(api.requests) - writes) / seconds,
         )
@@ -102,26 +97,24 @@ def _agent(pods: int) -> Iterator[tuple[int, FakeKubelet, FakeApiServer]]:
         ) from error
     topology = machine(MACHINE).topology("n")
     ids = [f"{gpu.uuid}::{n}" for n in range(REPLICAS) for gpu in topology.gpus]
-    with ExitStack() as stack:
-        folder = Path(tempfile.mkdtemp(prefix="bench-"))
-        stack.callback(shutil.rmtree, folder)
-        kubelet = stack.enter_context(FakeKubelet(folder))
-        api = stack.enter_context(FakeApiServer())
-        nvml = FakeNvml(folder, topology)
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-") as name,
+        FakeKubelet(folder := Path(name)) as kubelet,
+        FakeApiServer() as api,
+    ):
         kubelet.allocatable(*ids)
         _fill(api, kubelet, ids[:pods])
-        command = [
-            *(sys.executable, "-m", "scheduler_extender", "agent", "--node-name=n"),
+        flags = (
+            "--node-name=n",
             f"--kubeconfig={api.write_kubeconfig(folder / 'kubeconfig')}",
             f"--pod-resources={kubelet.socket}",
             "--topology-manager-policy=none",
             "--metrics-port=0",
-        ]
-        environment = {**os.environ, **nvml.environment}
-        child = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
-        stack.callback(_end, child)
-        _wait_for_report(child, api)
-        yield child.pid, kubelet, api
+        )
+        environment = FakeNvml(folder, topology).environment
+        with program("scheduler_extender", "agent", *flags, environment=environment) as child:
+            until(lambda: any("status" in found for found in api.items(RECORDS)), within=60)
+            yield child.pid, kubelet, api
 
 
 def _fill(api: FakeApiServer, kubelet: FakeKubelet, devices: Sequence[str]) -> None:
@@ -139,23 +132,6 @@ def _fill(api: FakeApiServer, kubelet: FakeKubelet, devices: Sequence[str]) -> N
             },
         )
         kubelet.show("default", f"p{i}", {"main": {GPU: [device]}})
-
-
-def _wait_for_report(child: subprocess.Popen[bytes], api: FakeApiServer) -> None:
-    deadline = time.monotonic() + 60
-    while not any("status" in found for found in api.items(RECORDS)):
-        if child.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError("the agent did not publish")
-        time.sleep(0.1)
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    child.terminate()
-    try:
-        child.wait(20)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
 
 
 class _CountingServer:
@@ -260,8 +236,7 @@ def writes(agents: int, minutes: float, pods_per_hour: float, seed: int) -> Agen
 def measure(seconds: float, agents: int, seed: int) -> AgentFigures:
     """Both tables, with the parameters. Raises :class:`SourceTreeMissingError`."""
     return AgentFigures(
-        parameters=AgentParameters(seconds=seconds, agents=agents, seed=seed, machine=MACHINE),
-        machine=Machine(cpus=os.cpu_count(), python=platform.python_version()),
+        parameters={"seconds": seconds, "agents": agents, "seed": seed, "machine": MACHINE},
         cost=cost((0, 8, 110), seconds),
         writes=tuple(writes(agents, 5, rate, seed) for rate in (0.0, 4.0, 30.0)),
     )
@@ -270,7 +245,7 @@ def measure(seconds: float, agents: int, seed: int) -> AgentFigures:
 def cost_table(figures: AgentFigures) -> Table:
     """The process, for a terminal."""
     columns = ("GPU pods", "CPU %", "memory MiB", "kubelet calls/min", "API requests/min")
-    found = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    found = table_of(columns, ())
     for row in figures.cost:
         found.add_row(
             str(row.pods),
@@ -285,7 +260,7 @@ def cost_table(figures: AgentFigures) -> Table:
 def writes_table(figures: AgentFigures) -> Table:
     """The writes, for a terminal."""
     columns = ("agents", "pods/node/hour", "writes/s", "writes/agent/min", "KiB a write")
-    found = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    found = table_of(columns, ())
     for row in figures.writes:
         found.add_row(
             f"{row.agents:,}",

@@ -15,24 +15,20 @@ on states never evaluated for it.
 
 from __future__ import annotations
 
-import http.client
 import json
-import os
-import platform
 import random
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from contextlib import ExitStack, contextmanager
 
+import numpy as np
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks.figures.schema import Machine
-from benchmarks.figures.speed import Latency, LatencyParameters, LatencyRow
+from benchmarks.figures.speed import Latency, LatencyRow
+from benchmarks.output import table_of
+from benchmarks.speed.processes import Client, program, tell, told
 from topology.codec import encode_report
 from topology.core.devices import DeviceId, PodUid
 from topology.core.report import Allocation, Report
@@ -50,6 +46,8 @@ ASKED = (
     ("prioritize", "changed"),
 )
 """Verbs and the states that they are asked in."""
+SERVICES = ("extender", "nothing", "lookup")
+"""Each is a process of its own."""
 
 
 def measure(nodes: tuple[int, ...], requests: int, seed: int) -> Latency:
@@ -58,33 +56,20 @@ def measure(nodes: tuple[int, ...], requests: int, seed: int) -> Latency:
     with Progress(transient=True) as progress:
         task = progress.add_task("measuring", total=len(ASKED) * len(nodes))
         for size in nodes:
-            with _services(size, seed) as (ports, names):
-                bench = _Bench(ports, names, requests, seed)
+            with _services(size, seed) as services:
+                bench = _Bench(services, [_name(i) for i in range(size)], requests, seed)
                 for verb, state in ASKED:
                     rows.append(bench.run(verb, state))
                     progress.advance(task)
-    return Latency(
-        parameters=LatencyParameters(
-            nodes=nodes,
-            requests=requests,
-            seed=seed,
-            machines=MACHINES,
-            states=STATES_PER_MACHINE,
-        ),
-        machine=Machine(cpus=os.cpu_count(), python=platform.python_version()),
-        rows=tuple(rows),
-    )
+    given = {"nodes": nodes, "requests": requests, "seed": seed}
+    states = {"machines": MACHINES, "states": STATES_PER_MACHINE}
+    return Latency(parameters=given | states, rows=tuple(rows))
 
 
 def table(figures: Latency) -> Table:
     """The figures for a terminal."""
-    found = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    for column in ("verb", "state"):
-        found.add_column(column)
-    for column in ("nodes", "p50 ms", "p99 ms", "nothing p50", "nothing p99", "lookup p50"):
-        found.add_column(column, justify="right")
-    for column in ("ratio p50", "lookup ratio"):
-        found.add_column(column, justify="right")
+    times = ("p50 ms", "p99 ms", "nothing p50", "nothing p99", "lookup p50")
+    found = table_of(("verb", "state"), ("nodes", *times, "ratio p50", "lookup ratio"))
     for row in figures.rows:
         found.add_row(
             row.verb,
@@ -105,13 +90,10 @@ class _Bench:
     """The client of one cluster size."""
 
     def __init__(
-        self, ports: Mapping[str, Ports], names: list[str], requests: int, seed: int
+        self, services: Mapping[str, tuple[int, int]], names: list[str], requests: int, seed: int
     ) -> None:
-        self._services = {
-            kind: http.client.HTTPConnection("127.0.0.1", found.scheduler)
-            for kind, found in ports.items()
-        }
-        self._admin = http.client.HTTPConnection("127.0.0.1", ports["extender"].admin)
+        self._services = {kind: Client(verbs) for kind, (verbs, _) in services.items()}
+        self._admin = Client(services["extender"][1])
         self._names = names
         self._count = requests
         self._rng = random.Random(seed)
@@ -124,72 +106,58 @@ class _Bench:
         # A cold request costs an evaluation per state; a few dozen tell enough.
         count = min(self._count, 50) if state == "cold" else self._count
         spent: dict[str, list[float]] = {kind: [] for kind in SERVICES}
-        path = f"/scheduler/{verb}"
         for i in range(-5, count):
             before()
             body = self._body(fresh=state == "cold")
-            for kind, connection in self._services.items():
-                seconds = _timed(connection, path, body)
+            for kind, service in self._services.items():
+                ms = service.ask(f"/scheduler/{verb}", body).ms
                 if i >= 0:
-                    spent[kind].append(seconds)
-        p50, p99 = percentile(spent["extender"], 50), percentile(spent["extender"], 99)
-        idle50, idle99 = percentile(spent["nothing"], 50), percentile(spent["nothing"], 99)
+                    spent[kind].append(ms)
+        p50, p99 = percentiles(spent["extender"])
+        idle50, idle99 = percentiles(spent["nothing"])
         return LatencyRow(
             verb=verb,
             state=state,
             nodes=len(self._names),
             requests=count,
-            p50_ms=1000 * p50,
-            p99_ms=1000 * p99,
-            nothing_p50_ms=1000 * idle50,
-            nothing_p99_ms=1000 * idle99,
-            lookup_p50_ms=1000 * percentile(spent["lookup"], 50),
+            p50_ms=p50,
+            p99_ms=p99,
+            nothing_p50_ms=idle50,
+            nothing_p99_ms=idle99,
+            lookup_p50_ms=percentiles(spent["lookup"])[0],
             ratio_p50=p50 / idle50,
         )
 
     def _body(self, *, fresh: bool) -> bytes:
-        annotations = {"gpu-topology.io/link": "nvlink"}
-        if fresh:
-            self._fresh += 1
-            annotations["gpu-topology.io/min-bandwidth"] = str(1 + self._fresh / 1000)
-        pod = {
-            "metadata": {
-                "name": "bench",
-                "namespace": "default",
-                "uid": "bench",
-                "annotations": annotations,
-            },
-            "spec": {
-                "containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "2"}}}]
-            },
-        }
-        return json.dumps({"Pod": pod, "Nodes": None, "NodeNames": self._names}).encode()
+        self._fresh += fresh
+        more = {"min-bandwidth": str(1 + self._fresh / 1000)} if fresh else {}
+        return filter_body(self._names, **more)
 
     def _change_one(self) -> None:
         self._sequence += 1
         i = self._rng.randrange(len(self._names))
         report = encode_report(_report(i, self._rng, self._sequence))
-        body = json.dumps({"node": self._names[i], "status": report})
-        self._admin.request("POST", "/v1/reports", body)
-        answer = self._admin.getresponse()
-        answer.read()
-        assert answer.status == 204
+        self._admin.ask("/v1/reports", json.dumps({"node": self._names[i], "status": report}))
 
 
-def _timed(connection: http.client.HTTPConnection, path: str, body: bytes) -> float:
-    started = time.perf_counter()
-    connection.request("POST", path, body, {"Content-Type": "application/json"})
-    answer = connection.getresponse()
-    answer.read()
-    spent = time.perf_counter() - started
-    assert answer.status == 200, answer.status
-    return spent
+def filter_body(names: list[str], **more: str) -> bytes:
+    """What kube-scheduler sends about a pod that asks for an NVLinked pair, and ``more``."""
+    annotations = {"link": "nvlink", **more}
+    container = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "2"}}}
+    metadata = {
+        "name": "bench",
+        "namespace": "default",
+        "uid": "bench",
+        "annotations": {f"gpu-topology.io/{key}": value for key, value in annotations.items()},
+    }
+    pod = {"metadata": metadata, "spec": {"containers": [container]}}
+    return json.dumps({"Pod": pod, "Nodes": None, "NodeNames": names}).encode()
 
 
-def percentile(values: list[float], percent: int) -> float:
-    """The value that so many percent of the values do not exceed."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, round(len(ordered) * percent / 100))]
+def percentiles(times: list[float]) -> tuple[float, float]:
+    """The median, and what 99 of a hundred do not exceed."""
+    p50, p99 = np.percentile(times, (50, 99), method="nearest")
+    return float(p50), float(p99)
 
 
 def _report(node: int, rng: random.Random, sequence: int) -> Report:
@@ -209,41 +177,16 @@ def _name(node: int) -> str:
     return f"gpu-node-{node:05}.example"
 
 
-# The services, as processes of their own.
-
-SERVICES = ("extender", "nothing", "lookup")
-
-
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """Where a service listens."""
-
-    scheduler: int
-    admin: int
-
-
 @contextmanager
-def _services(size: int, seed: int) -> Iterator[tuple[dict[str, Ports], list[str]]]:
-    names = [_name(i) for i in range(size)]
-    children: list[subprocess.Popen[str]] = []
-    try:
+def _services(size: int, seed: int) -> Iterator[dict[str, tuple[int, int]]]:
+    """The ports of each service: its verbs', and its administration's."""
+    with ExitStack() as stack:
         ports = {}
         for kind in SERVICES:
-            command = [sys.executable, "-m", "benchmarks.speed.latency", kind, str(size), str(seed)]
-            child = subprocess.Popen(
-                command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
-            )
-            children.append(child)
-            assert child.stdout is not None
-            words = child.stdout.readline().split()
-            ports[kind] = Ports(int(words[0]), int(words[1]))
-        yield ports, names
-    finally:
-        for child in children:
-            child.terminate()
-            child.wait(10)
-            assert child.stdout is not None
-            child.stdout.close()
+            words = ("benchmarks.speed.latency", kind, str(size), str(seed))
+            verbs, admin = told(stack.enter_context(program(*words, speaks=True)))
+            ports[kind] = int(verbs), int(admin)
+        yield ports
 
 
 def _serve(kind: str, size: int, seed: int) -> None:
@@ -272,7 +215,7 @@ def _serve(kind: str, size: int, seed: int) -> None:
         main = create_lookup_app(metrics, [_name(i) for i in range(size)])
     sockets = (listen("127.0.0.1", 0), listen("127.0.0.1", 0))
     serving = Servers(main, create_admin_app(service), sockets, metrics.strangers)
-    serving.run(lambda: print(*serving.ports, flush=True))
+    serving.run(lambda: tell(*serving.ports))
 
 
 if __name__ == "__main__":

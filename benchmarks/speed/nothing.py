@@ -22,6 +22,8 @@ from scheduler_extender.limits import BIND_THREADS, Bodies
 from scheduler_extender.verbs import BindError, Binding, BindUnknownError
 from topology.core.devices import NodeName, PodUid
 
+Answer = Callable[[wire.ExtenderArgs, float], bytes]
+
 REASON = "not guaranteed: the node may hand out GPUs without link=nvlink"
 
 
@@ -30,7 +32,6 @@ def create_nothing_app(
 ) -> FastAPI:
     """Filter passes the first names, a share ``passing``, and fails the rest; prioritize scores
     each 5. bind is there if there is somebody to ``write`` it."""
-    app = VerbApp(metrics, Bodies())
 
     def filter_(args: wire.ExtenderArgs, arrived: float) -> bytes:
         names = args.node_names or []
@@ -42,8 +43,7 @@ def create_nothing_app(
         names = args.node_names or []
         return wire.encode(list(map(wire.HostPriority, names, repeat(5))))
 
-    for name, answer in (("filter", filter_), ("prioritize", prioritize)):
-        app.add_verb(name, Verb(wire.args_decoder.decode, answer))
+    app = _app(metrics, filter_, prioritize)
     if write is not None:
         threads = anyio.CapacityLimiter(BIND_THREADS)
 
@@ -63,7 +63,6 @@ def create_nothing_app(
 def create_lookup_app(metrics: Metrics, names: Sequence[str]) -> FastAPI:
     """The same for these names: filter passes those that a dict says pass, every second one, and
     prioritize scores each as another says."""
-    app = VerbApp(metrics, Bodies())
     passes = {name: at % 2 == 0 for at, name in enumerate(names)}
     score = {name: at % 11 for at, name in enumerate(names)}
 
@@ -82,6 +81,11 @@ def create_lookup_app(metrics: Metrics, names: Sequence[str]) -> FastAPI:
         found = map(wire.HostPriority, asked, map(score.__getitem__, asked))
         return wire.encode(list(found))
 
+    return _app(metrics, filter_, prioritize)
+
+
+def _app(metrics: Metrics, filter_: Answer, prioritize: Answer) -> VerbApp:
+    app = VerbApp(metrics, Bodies())
     for name, answer in (("filter", filter_), ("prioritize", prioritize)):
         app.add_verb(name, Verb(wire.args_decoder.decode, answer))
     return app

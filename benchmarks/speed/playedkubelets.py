@@ -17,6 +17,8 @@ from typing import Any
 
 import msgspec
 
+from benchmarks.speed.agent import RECORDS
+from benchmarks.speed.processes import WITHIN
 from scheduler_extender.annotations import parse
 from scheduler_extender.wire import Pod
 from topology.codec import encode_report
@@ -27,15 +29,12 @@ from topology.core.requests import GpuRequest
 from topology.emulation import EmulatedKubelet
 from topology.kubeapi.apiserver import ApiServer
 
-RECORDS = "/apis/gpu-topology.io/v1alpha1/gputopologies"
 PODS = "/api/v1/namespaces/default/pods"
 AT_ONCE = 8
 """Requests at one time while the cluster is filled, and of all kubelets in a round."""
 AGENTS_AT_ONCE = 8
 """Records that agents write at one time. Where more have news they write it later, and all of it
 at once: an API server of one core would do nothing else."""
-WITHIN = 600.0
-"""Seconds for a round; who takes longer hangs."""
 
 
 class _Event(msgspec.Struct):

@@ -1,18 +1,111 @@
-"""What a running process has used, as Linux counts it in ``/proc``."""
+"""The processes that are measured: started, asked over HTTP, and what each has used.
+
+What a process has used is as Linux counts it in ``/proc``.
+"""
 
 from __future__ import annotations
 
+import http.client
 import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+HOST = "127.0.0.1"
+WITHIN = 600.0  # seconds; who takes longer hangs
+_MARK = "told "
+
+
+@contextmanager
+def program(
+    *words: str, speaks: bool = False, environment: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """A Python module with its arguments, as a process of its own until the block ends.
+
+    One that ``speaks`` prints lines for :func:`told`; what others print is dropped.
+    """
+    child = subprocess.Popen(
+        [sys.executable, "-m", *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE if speaks else subprocess.DEVNULL,
+        stderr=None if speaks else subprocess.DEVNULL,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, **(environment or {})},
+    )
+    with child:  # which closes its pipes and waits for it
+        try:
+            yield child
+        finally:
+            child.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(60)
+            child.kill()
+
+
+def tell(*numbers: float) -> None:
+    """Tell numbers to the process that has started this one."""
+    print(_MARK, *numbers, flush=True)
+
+
+def told(child: subprocess.Popen[str]) -> list[float]:
+    """The next numbers that a process tells; the lines of its log are passed over."""
+    assert child.stdout is not None
+    for line in child.stdout:
+        if line.startswith(_MARK):
+            return [float(word) for word in line.removeprefix(_MARK).split()]
+    raise RuntimeError(f"{child.args!r} ended with {child.wait()}")
+
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """Resident memory of a process, in MiB: now, and the most that it ever was."""
+class Answer:
+    """The body of an answer, and the milliseconds from the request to its end."""
 
-    now: float
-    peak: float
+    body: bytes
+    ms: float
+
+
+class Client:
+    """Asks a service on this machine, one request after the other over one connection."""
+
+    def __init__(self, port: int) -> None:
+        self._connection = http.client.HTTPConnection(HOST, port, timeout=WITHIN)
+
+    def ask(self, path: str, body: bytes | str | None = None) -> Answer:
+        """POST the body, or GET where there is none. Anything but success is an assertion."""
+        started = time.perf_counter()
+        method = "GET" if body is None else "POST"
+        self._connection.request(method, path, body, {"Content-Type": "application/json"})
+        answer = self._connection.getresponse()
+        found = answer.read()
+        ms = 1000 * (time.perf_counter() - started)
+        assert answer.status in (200, 204), (path, answer.status, found[:200])
+        return Answer(found, ms)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+def status_of(port: int, path: str) -> int | None:
+    """The status of a GET; None while nobody listens."""
+    with suppress(OSError), closing(http.client.HTTPConnection(HOST, port, timeout=5)) as asking:
+        asking.request("GET", path)
+        return asking.getresponse().status
+    return None
+
+
+def until(happens: Callable[[], bool], *, within: float = WITHIN) -> None:
+    """Wait for a condition. Raises :class:`TimeoutError`."""
+    deadline = time.monotonic() + within
+    while not happens():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"what is measured is not ready after {within:g} s")
+        time.sleep(0.02)
 
 
 def cpu_seconds(pid: int) -> float:
@@ -21,8 +114,8 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def memory(pid: int) -> Memory:
-    """The resident memory of a process."""
+def memory(pid: int, *, peak: bool = False) -> float:
+    """Resident memory of a process in MiB: now, or the most that it ever was."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     kib = {line.split()[0]: int(line.split()[1]) for line in lines if line.startswith("Vm")}
-    return Memory(kib["VmRSS:"] / 1024, kib["VmHWM:"] / 1024)
+    return kib["VmHWM:" if peak else "VmRSS:"] / 1024

@@ -1,12 +1,14 @@
-"""What outcomes, verdicts and worth cost: once for each distinct question, and when remembered.
+"""What decisions cost: once for each distinct question, when remembered, and for waiting pods.
 
 Cold means that nothing has been asked before (every cache is emptied), warm that the same question
 was. The cluster has a few hundred distinct states however many nodes it has, since nodes of one
 shape that hold the same GPUs share their answers. Times are CPU time, the least of several rounds.
+Rounds of the waker and preempt over many nodes are wall time, from empty caches.
 """
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,23 +19,33 @@ import msgspec
 from rich.table import Table
 
 from benchmarks.collector import no_collector
-from benchmarks.figures.speed import ClusterCost, Cost, Parts, Profile, VerbCost
+from benchmarks.figures.speed import (
+    ClusterCost,
+    Cost,
+    Parts,
+    PreemptCost,
+    Profile,
+    VerbCost,
+    WakerCost,
+)
+from benchmarks.output import table_of
 from benchmarks.promises.pods import app, manifest
-from benchmarks.speed import rounds
 from benchmarks.speed.histories import cluster_of
 from scheduler_extender import verbs
 from scheduler_extender.annotations import parse
+from scheduler_extender.kube.waker import Waker
 from scheduler_extender.state.answers.mix import REFRESH
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.wire import Pod
+from scheduler_extender.verbs import preemption
+from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
 from topology.core import admission as kubelet
 from topology.core import scoring
 from topology.core.admission import Kubelet
 from topology.core.availability import Availability
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import AllocatorFacts
-from topology.core.links import LinkKind
+from topology.core.links import GBps, LinkKind
 from topology.core.placement import assess
 from topology.core.remembering import forget
 from topology.core.report import Health
@@ -47,6 +59,13 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
 ROUNDS = 5
 ONE_BY_ONE = 200
 """Nodes that are asked about one by one."""
+WAITING = 5_000
+CHANGED = 2_000
+REQUESTS = 20
+CHANGES = 100
+"""Nodes that change before each round after the first."""
+WAKER_ROUNDS = 40
+VICTIM_NODES = 1_000
 
 
 def measure(nodes: int, states: int, seed: int) -> Profile:
@@ -57,8 +76,8 @@ def measure(nodes: int, states: int, seed: int) -> Profile:
         seed=seed,
         parts={name: _parts(name) for name in MACHINES},
         cluster=_cluster(nodes, states, seed),
-        waker=rounds.waker(states, seed),
-        preempt=rounds.preempt(seed),
+        waker=_waker(states, seed),
+        preempt=tuple(_preempt(many, seed) for many in (100, VICTIM_NODES)),
     )
 
 
@@ -190,13 +209,71 @@ def _ask_for_more(cluster: Cluster, name: str) -> None:
         cluster.put_pod(PodRecord(PodUid(f"{name}-{i}"), "default", f"{name}-{i}", None, request))
 
 
+class _Nobody:
+    """An API server that takes every patch at once."""
+
+    def patch(self, path: str, body: bytes, *, timeout: float) -> bytes:
+        return b""
+
+
+def _waker(states: int, seed: int) -> WakerCost:
+    """Rounds over pods that fit nowhere: nobody is woken, so all of them stay to be looked at."""
+    cluster, names = cluster_of(CHANGED, states, seed)
+    rng = random.Random(seed)
+    waking = Waker(cluster, _Nobody())
+    for i in range(WAITING):
+        wanted = _unmet(i % REQUESTS)
+        cluster.put_pod(
+            PodRecord(PodUid(f"w{i}"), "d", f"w{i}", None, wanted, called_unschedulable=True)
+        )
+    forget()
+    spent = []
+    for n in range(WAKER_ROUNDS):
+        for name in names if n == 0 else rng.sample(names, CHANGES):
+            cluster.drop_node(name)  # a node without a Node object: only listeners hear of it
+        spent.append(_took(partial(waking.round, n * 0.25)))
+    return WakerCost(
+        waiting=WAITING,
+        changed=CHANGED,
+        requests=REQUESTS,
+        changes=CHANGES,
+        first=spent[0],
+        longest=max(spent),
+        last=spent[-1],
+    )
+
+
+def _took(act: Ask) -> float:
+    """Milliseconds, others' work included."""
+    started = time.perf_counter()
+    act()
+    return 1000 * (time.perf_counter() - started)
+
+
+def _unmet(kind: int) -> GpuRequest:
+    """One of several requests that no node can meet, most of them for lack of bandwidth."""
+    links = replace(NVLINK, min_bandwidth=GBps(10_000.0 + kind))
+    return gpu_request(2 + kind % 3, links)
+
+
+def _preempt(states: int, seed: int) -> PreemptCost:
+    cluster, names = cluster_of(VICTIM_NODES, states, seed)
+    victims: dict[str, MetaVictims | None] = {
+        name: MetaVictims([MetaPod(pods[0].uid)])
+        for name in names
+        if (pods := cluster.facts(name).all_pods)
+    }
+    args = PreemptionArgs(_pod({"link": "nvlink"}), None, victims)
+    forget()
+    cluster.forget_answers()
+    cold, again = (_took(lambda: preemption.preempt(cluster, args)) for _ in range(2))
+    return PreemptCost(states=states, nodes=len(victims), cold=cold, again=again)
+
+
 def parts_table(found: Profile) -> Table:
     """The parts for a terminal."""
-    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    table.title = "one question on a free machine, ms cold (warm)"
-    table.add_column("machine")
-    for what in ("outcomes", "verdict", "score"):
-        table.add_column(what, justify="right")
+    title = "one question on a free machine, ms cold (warm)"
+    table = table_of(("machine",), ("outcomes", "verdict", "score"), title)
     for name, parts in found.parts.items():
         costs = (parts.outcomes, parts.verdict, parts.score)
         table.add_row(name, *(f"{cost.cold:.2f} ({cost.warm:.4f})" for cost in costs))
@@ -206,10 +283,9 @@ def parts_table(found: Profile) -> Table:
 def cluster_table(found: Profile) -> Table:
     """The cluster for a terminal."""
     cluster = found.cluster
-    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    table.title = f"{found.nodes} nodes in {cluster.distinct_states} distinct states, ms"
-    for column in ("verb", "cold", "new constraints", "new weights", "warm", "cold / warm"):
-        table.add_column(column, justify="left" if column == "verb" else "right")
+    title = f"{found.nodes} nodes in {cluster.distinct_states} distinct states, ms"
+    costs = ("cold", "new constraints", "new weights", "warm", "cold / warm")
+    table = table_of(("verb",), costs, title)
     for verb, cost in (("filter", cluster.filter), ("prioritize", cluster.prioritize)):
         cells = (
             f"{cost.cold:.1f}",
@@ -224,3 +300,21 @@ def cluster_table(found: Profile) -> Table:
     table.add_row("filter of that node alone", f"{cluster.changed:.3f}")
     table.add_row("the same, new constraints", "", f"{cluster.changed_new:.3f}")
     return table
+
+
+def waiting_table(found: Profile) -> Table:
+    """The figures for a terminal."""
+    rows = table_of(("what",), ("cold", "again"), "waiting pods, ms")
+    cost = found.waker
+    rows.add_row(
+        f"a round of the waker, {cost.waiting:,} pods, {cost.changed:,} changed nodes",
+        f"{cost.longest:.0f}",
+        f"{cost.last:.0f}",
+    )
+    for row in found.preempt:
+        rows.add_row(
+            f"preempt over {row.nodes:,} nodes in {row.states:,} histories",
+            f"{row.cold:.0f}",
+            f"{row.again:.0f}",
+        )
+    return rows

@@ -18,13 +18,8 @@ from itertools import pairwise
 from rich.table import Table
 
 from benchmarks.collector import no_collector
-from benchmarks.figures.speed import (
-    LargeFigures,
-    LargeRun,
-    Scale,
-    ScaleParameters,
-    ScaleRow,
-)
+from benchmarks.figures.speed import LargeFigures, LargeRun, Scale, ScaleRow
+from benchmarks.output import table_of
 from benchmarks.papers import policies as protocol
 from benchmarks.papers.model import NodeKind, PodKind
 from benchmarks.papers.simulation import simulate as arrive
@@ -68,7 +63,7 @@ def measure(
     for size in sizes:
         begin(f"{pods:,} pods on {size:,} nodes")
         rows.append(_row(size, pods, seed))
-    given = ScaleParameters(nodes=sizes, pods=pods, seed=seed, large=large)
+    given = {"nodes": sizes, "pods": pods, "seed": seed, "large": large}
     return Scale(parameters=given, rows=tuple(rows), large=played)
 
 
@@ -157,10 +152,8 @@ def _half_full(topology: NodeTopology, rng: random.Random) -> Node:
 
 def table(found: Scale) -> Table:
     """Milliseconds of CPU per pod, and how they grow between one size and the next."""
-    result = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
     columns = ("nodes", "states", "stock ms", "ours ms", "ours / stock", "FGD ms", "Damage ms")
-    for name in columns:
-        result.add_column(name, justify="right")
+    result = table_of((), columns)
     for row in found.rows:
         result.add_row(
             f"{row.nodes:,}",

@@ -1,6 +1,6 @@
 """A stand-in for an API server with a large cluster behind it: it lists, watches, and no more.
 
-``python -m benchmarks.speed.standin NODES PODS`` prints its port and serves until it is ended.
+``python -m benchmarks.speed.standin NODES PODS`` tells its port and serves until it is ended.
 Objects are as long as a real server's are (``managedFields``, images, conditions), for reading them
 is what is measured. Every node has eight GPUs and two pods of two GPUs; the other pods ask for
 none. ``POST /burst?reports=N&seconds=S`` publishes so many changed reports, each of a node drawn at
@@ -14,15 +14,15 @@ import json
 import queue
 import random
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from benchmarks.speed.processes import HOST, tell
 from topology.codec import encode, encode_report
 from topology.core.devices import DeviceId, PodUid
 from topology.core.graph import NodeTopology
@@ -236,15 +236,8 @@ class _Handler(BaseHTTPRequestHandler):
         """Nobody reads a log."""
 
 
-def main(nodes: int, pods: int, tell: Callable[[int], None]) -> None:
-    """Serve until the process is ended."""
-    world = World(nodes, pods)
-    server = _Server(("127.0.0.1", 0), _Handler)
-    server.world = world
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    tell(server.server_port)
-
-
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), lambda port: print(port, flush=True))
+    server = _Server((HOST, 0), _Handler)
+    server.world = World(int(sys.argv[1]), int(sys.argv[2]))
+    tell(server.server_port)
+    server.serve_forever()

@@ -23,17 +23,14 @@ The programs are built by the tests: this benchmark needs the source tree.
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
-import platform
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -42,20 +39,18 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from rich.table import Table
 
-from benchmarks.figures.schema import Machine
-from benchmarks.figures.speed import Throughput, ThroughputParameters, ThroughputRow
-from benchmarks.speed.agent import SourceTreeMissingError
+from benchmarks.figures.speed import Throughput, ThroughputRow
+from benchmarks.output import table_of
+from benchmarks.speed.agent import RECORDS, SourceTreeMissingError
 from benchmarks.speed.playedkubelets import (
     AT_ONCE,
     PODS,
-    RECORDS,
-    WITHIN,
     PlayedKubelets,
     PlayedNode,
     patch,
     started,
 )
-from benchmarks.speed.processes import cpu_seconds
+from benchmarks.speed.processes import HOST, WITHIN, Client, cpu_seconds, status_of, until
 from topology.codec import encode
 from topology.core.devices import DeviceId
 from topology.core.graph import NodeTopology
@@ -99,23 +94,15 @@ def measure(
                 for way in WAYS:
                     tell(f"round {number} of {rounds}: {way}")
                     rows.append(bench.round(way, number, pods))
-    return Throughput(
-        parameters=ThroughputParameters(
-            nodes=nodes, pods=pods, rounds=rounds, percentage=percentage
-        ),
-        machine=Machine(cpus=os.cpu_count(), python=platform.python_version()),
-        rows=tuple(rows),
-    )
+    given = {"nodes": nodes, "pods": pods, "rounds": rounds, "percentage": percentage}
+    return Throughput(parameters=given, rows=tuple(rows))
 
 
 def table(figures: Throughput) -> Table:
     """Medians over the rounds, and the ratio to the extender that does nothing but bind."""
-    found = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    found.add_column("extender")
     processes = sorted({name for row in figures.rows for name in row.cpu_ms})
     rates = ("bound/s", "of nothing+bind", "settled/s", "of nothing+bind")
-    for column in (*rates, *(f"{name} ms/pod" for name in processes)):
-        found.add_column(column, justify="right")
+    found = table_of(("extender",), (*rates, *(f"{name} ms/pod" for name in processes)))
     of = {way: [row for row in figures.rows if row.way == way] for way in WAYS}
     rate = {way: median(row.pods_per_second for row in rows) for way, rows in of.items()}
     settled = {way: median(row.settled_per_second for row in rows) for way, rows in of.items()}
@@ -132,10 +119,7 @@ def table(figures: Throughput) -> Table:
 
 def waits(figures: Throughput) -> Table:
     """What kube-scheduler waited for at our extender, and how many binds that refused: medians."""
-    found = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    found.add_column("kube-scheduler waited for, ms/pod")
-    for way in OURS:
-        found.add_column(way, justify="right")
+    found = table_of(("kube-scheduler waited for, ms/pod",), OURS)
     rows = [[row for row in figures.rows if row.way == way] for way in OURS]
     for name in WAITS:
         found.add_row(name, *(f"{median(r.waits_ms[name] for r in of):.1f}" for of in rows))
@@ -255,7 +239,7 @@ class _Bench:
         self._together(admit, list(self._nodes))
         delete()
         self._create({"name": "last", **labels}, {})
-        _until(lambda: _answers(admin, "/v1/explain/default/last", (200,)))
+        until(lambda: status_of(admin, "/v1/explain/default/last") == 200)
         delete()
 
     @contextmanager
@@ -274,13 +258,14 @@ class _Bench:
         ]
         command = {"nothing": nothing, "nothing+bind": [*nothing, kubeconfig]}
         verbs = VERBS[:2] if way == "nothing" else VERBS
-        config = self._config(f"http://127.0.0.1:{port}/scheduler", verbs if way != "none" else ())
+        config = self._config(f"http://{HOST}:{port}/scheduler", verbs if way != "none" else ())
         if way == "none":
             yield None, 0, config
             return
         process = Process("extender", command.get(way, ours), self._folder / "extender.log")
         try:
-            _until(lambda: _answers(port, "/readyz" if way in OURS else "/"))
+            path = "/readyz" if way in OURS else "/"
+            until(lambda: status_of(port, path) in (200, 404))
             yield process, admin, config
         finally:
             process.stop(signal.SIGTERM)
@@ -309,9 +294,9 @@ class _Bench:
 
 def _counted(admin: int) -> dict[str, float]:
     """Since our extender's start: seconds that :data:`WAITS` took, and binds :data:`REFUSED`."""
-    with closing(http.client.HTTPConnection("127.0.0.1", admin)) as asking:
-        asking.request("GET", "/metrics")
-        text = asking.getresponse().read().decode()
+    client = Client(admin)
+    text = client.ask("/metrics").body.decode()
+    client.close()
     samples = {
         (sample.name.removeprefix("gpu_topology_"), *sample.labels.values()): sample.value
         for family in text_string_to_metric_families(text)
@@ -332,18 +317,3 @@ def _counted(admin: int) -> dict[str, float]:
         **late,
         "for other reasons": rest,
     }
-
-
-def _answers(port: int, path: str, statuses: Sequence[int] = (200, 404)) -> bool:
-    with suppress(OSError), closing(http.client.HTTPConnection("127.0.0.1", port)) as asking:
-        asking.request("GET", path)
-        return asking.getresponse().status in statuses
-    return False
-
-
-def _until(happens: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WITHIN
-    while not happens():
-        if time.monotonic() > deadline:
-            raise TimeoutError("the extender is not ready")
-        time.sleep(0.05)

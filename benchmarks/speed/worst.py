@@ -10,47 +10,24 @@ longest time for which it was held.
 
 from __future__ import annotations
 
-import http.client
 import json
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-from benchmarks.figures.speed import Worst, WorstRow, WorstTargets
-from benchmarks.speed.worst_nodes import NODES, name_of, populate
-from benchmarks.speed.worst_pods import WORST, WorstPod
+from benchmarks.figures.speed import Worst, WorstRow
+from benchmarks.output import table_of
+from benchmarks.speed.processes import Answer, Client, program, tell, told
+from benchmarks.speed.worst_cases import NODES, WORST, WorstPod, name_of, populate
 
-TARGETS = WorstTargets(verb_ms=250, loop_ms=20, healthz_ms=10)
+TARGETS = {"verb_ms": 250, "loop_ms": 20, "healthz_ms": 10}
 """What is aimed at."""
 VERBS = ("filter", "prioritize", "preempt", "bind")
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """How many milliseconds a verb took, and what it said."""
-
-    ms: float
-    body: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """The answers about one pod, and the slowest ``/healthz`` meanwhile."""
-
-    filter: _Answer
-    passed: int
-    prioritize: _Answer
-    preempt: _Answer
-    bind: _Answer
-    healthz: _Longest
 
 
 @dataclass(slots=True)
@@ -71,91 +48,76 @@ def measure(seed: int, begin: Callable[[str], None] = lambda words: None) -> Wor
     rows = []
     for pod in WORST:
         begin(pod.case)
-        with _service(seed) as (port, child):
-            asked = _ask(port, child.pid, pod)
+        with program("benchmarks.speed.worst", str(seed), speaks=True) as child:
+            port = int(told(child)[0])
+            answers, healthz = _ask(port, child.pid, pod)
             assert child.stdin is not None
             child.stdin.close()  # it answers with the longest time that its loop was held
-            held = _Longest(_told(child), _told(child))
-        rows.append(_row(pod.case, asked, held))
+            rows.append(_row(pod.case, answers, healthz, _Longest(*told(child))))
     return Worst(nodes=NODES, seed=seed, targets=TARGETS, rows=tuple(rows))
 
 
-def _row(case: str, asked: _Asked, held: _Longest) -> WorstRow:
+def _row(case: str, answers: dict[str, Answer], healthz: _Longest, loop: _Longest) -> WorstRow:
+    found: dict[str, Any] = {f"{verb}_ms": answer.ms for verb, answer in answers.items()}
+    found |= {f"{verb}_bytes": len(answer.body) for verb, answer in answers.items()}
     return WorstRow(
         case=case,
-        filter_ms=asked.filter.ms,
-        filter_bytes=len(asked.filter.body),
-        passed=asked.passed,
-        prioritize_ms=asked.prioritize.ms,
-        prioritize_bytes=len(asked.prioritize.body),
-        preempt_ms=asked.preempt.ms,
-        preempt_bytes=len(asked.preempt.body),
-        bind_ms=asked.bind.ms,
-        bind_bytes=len(asked.bind.body),
-        healthz_ms=1000 * asked.healthz.seconds,
-        healthz_cpu_ms=1000 * asked.healthz.cpu_seconds,
-        loop_ms=1000 * held.seconds,
-        loop_cpu_ms=1000 * held.cpu_seconds,
+        passed=len(json.loads(answers["filter"].body)["NodeNames"] or []),
+        healthz_ms=1000 * healthz.seconds,
+        healthz_cpu_ms=1000 * healthz.cpu_seconds,
+        loop_ms=1000 * loop.seconds,
+        loop_cpu_ms=1000 * loop.cpu_seconds,
+        **found,
     )
 
 
-def _ask(port: int, process: int, pod: WorstPod) -> _Asked:
-    """Ask every verb once, while a second client asks ``/healthz`` without a pause."""
+def _ask(port: int, process: int, pod: WorstPod) -> tuple[dict[str, Answer], _Longest]:
+    """The answer of each verb, and the slowest of ``/healthz``, which a second client asks without
+    a pause meanwhile."""
     stop, slowest = threading.Event(), _Longest()
     poller = threading.Thread(target=_poll, args=(port, process, stop, slowest))
     poller.start()
     try:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
+        client = Client(port)
         manifest, names = pod.manifest(), [name_of(i) for i in range(NODES)]
-        offered = json.dumps({"Pod": manifest, "Nodes": None, "NodeNames": names}).encode()
-        filtering = _verb(connection, "filter", offered)
-        passed = json.loads(filtering.body)["NodeNames"] or []
-        prioritizing = _verb(connection, "prioritize", offered)
-        preempting = _verb(connection, "preempt", _victims(manifest, names))
-        binding = _verb(connection, "bind", _binding(manifest, (passed or names)[0]))
-        connection.close()
+        bodies = {"filter": {"Pod": manifest, "Nodes": None, "NodeNames": names}}
+        bodies["prioritize"] = bodies["filter"]
+        bodies["preempt"] = _victims(manifest, names)
+        answers: dict[str, Answer] = {}
+        for verb, body in bodies.items():
+            answers[verb] = client.ask(f"/scheduler/{verb}", json.dumps(body))
+        passed = json.loads(answers["filter"].body)["NodeNames"] or names
+        answers["bind"] = client.ask("/scheduler/bind", json.dumps(_binding(manifest, passed[0])))
+        client.close()
     finally:
         stop.set()
         poller.join()
-    return _Asked(filtering, len(passed), prioritizing, preempting, binding, slowest)
+    return answers, slowest
 
 
-def _verb(connection: http.client.HTTPConnection, verb: str, body: bytes) -> _Answer:
-    started = time.perf_counter()
-    connection.request("POST", f"/scheduler/{verb}", body)
-    answer = connection.getresponse()
-    found = answer.read()
-    took = 1000 * (time.perf_counter() - started)
-    assert answer.status == 200, (verb, answer.status, found[:200])
-    return _Answer(took, found)
-
-
-def _victims(pod: dict[str, Any], names: list[str]) -> bytes:
+def _victims(pod: dict[str, Any], names: list[str]) -> dict[str, Any]:
     """What kube-scheduler sends to preempt: one running pod to evict on every node."""
     victims = {n: {"Pods": [{"UID": f"{n}-running-0"}], "NumPDBViolations": 0} for n in names}
-    return json.dumps({"Pod": pod, "NodeNameToMetaVictims": victims}).encode()
+    return {"Pod": pod, "NodeNameToMetaVictims": victims}
 
 
-def _binding(pod: dict[str, Any], node: str) -> bytes:
+def _binding(pod: dict[str, Any], node: str) -> dict[str, str]:
     metadata = pod["metadata"]
-    asked = {
+    return {
         "PodName": metadata["name"],
         "PodNamespace": metadata["namespace"],
         "PodUID": metadata["uid"],
         "Node": node,
     }
-    return json.dumps(asked).encode()
 
 
 def _poll(port: int, process: int, stop: threading.Event, slowest: _Longest) -> None:
-    clock = _cpu_clock(process)
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
+    clock, client = _cpu_clock(process), Client(port)
     while not stop.wait(0.002):
-        started, cpu = time.perf_counter(), time.clock_gettime(clock)
-        connection.request("GET", "/healthz")
-        connection.getresponse().read()
-        slowest.add(time.perf_counter() - started, time.clock_gettime(clock) - cpu)
-    connection.close()
+        cpu = time.clock_gettime(clock)
+        seconds = client.ask("/healthz").ms / 1000
+        slowest.add(seconds, time.clock_gettime(clock) - cpu)
+    client.close()
 
 
 def _cpu_clock(process: int) -> int:
@@ -167,17 +129,14 @@ def table(figures: Worst) -> Table:
     """The figures for a terminal; what misses its target is marked."""
     aimed = figures.targets
     columns = (
-        *((verb, aimed.verb_ms) for verb in VERBS),
-        ("loop held", aimed.loop_ms),
-        ("its CPU", aimed.loop_ms),
-        ("healthz", aimed.healthz_ms),
-        ("its CPU", aimed.healthz_ms),
+        *((verb, aimed["verb_ms"]) for verb in VERBS),
+        ("loop held", aimed["loop_ms"]),
+        ("its CPU", aimed["loop_ms"]),
+        ("healthz", aimed["healthz_ms"]),
+        ("its CPU", aimed["healthz_ms"]),
     )
-    found = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    found.title = f"{figures.nodes} nodes in as many states, nothing remembered, ms"
-    found.add_column("case")
-    for name, target in columns:
-        found.add_column(f"{name} (<{target})", justify="right")
+    title = f"{figures.nodes} nodes in as many states, nothing remembered, ms"
+    found = table_of(("case",), [f"{name} (<{target})" for name, target in columns], title)
     for row in figures.rows:
         verbs = (row.filter_ms, row.prioritize_ms, row.preempt_ms, row.bind_ms)
         taken = (*verbs, row.loop_ms, row.loop_cpu_ms, row.healthz_ms, row.healthz_cpu_ms)
@@ -187,38 +146,6 @@ def table(figures: Worst) -> Table:
         )
         found.add_row(row.case, *cells)
     return found
-
-
-# The service, as a process of its own.
-
-
-@contextmanager
-def _service(seed: int) -> Iterator[tuple[int, subprocess.Popen[str]]]:
-    command = [sys.executable, "-m", "benchmarks.speed.worst", str(seed)]
-    child = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[2],
-    )
-    try:
-        yield int(_told(child)), child
-    finally:
-        child.terminate()
-        child.wait(60)
-
-
-_MARK = "told "
-
-
-def _told(child: subprocess.Popen[str]) -> float:
-    """The next number that the child tells us; its log lines are passed over."""
-    assert child.stdout is not None
-    for line in child.stdout:
-        if line.startswith(_MARK):
-            return float(line.removeprefix(_MARK))
-    raise AssertionError("the service ended")
 
 
 def _serve(seed: int) -> None:
@@ -242,12 +169,11 @@ def _serve(seed: int) -> None:
 
     def started() -> None:
         beating.append(asyncio.get_running_loop().create_task(heartbeat()))
-        print(f"{_MARK}{serving.ports[0]}", flush=True)
+        tell(serving.ports[0])
 
     def until_told() -> None:
         sys.stdin.read()
-        print(f"{_MARK}{held.seconds}", flush=True)
-        print(f"{_MARK}{held.cpu_seconds}", flush=True)
+        tell(held.seconds, held.cpu_seconds)
         serving.stop()
 
     threading.Thread(target=until_told, daemon=True).start()

@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from benchmarks.speed.worst_nodes import sparse
+from benchmarks.speed.worst_cases import sparse
 from tests.topology import answers
 from topology.core import remembering
 from topology.core.admission import Kubelet, admissions, container_sets
