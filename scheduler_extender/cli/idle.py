@@ -25,6 +25,7 @@ from scheduler_extender.cli.options import (
 )
 from scheduler_extender.cli.outputs import Told, form_of
 from scheduler_extender.cli.tables import column, table
+from scheduler_extender.deadline import within
 from scheduler_extender.terminal import show
 from scheduler_extender.told.explanation import asked_text
 from scheduler_extender.told.idle import (
@@ -187,10 +188,9 @@ def told(look: Look, whose: Whose, shortest: float) -> Told:
     if labelled is not None:
         everywhere = [pod for pod in everywhere if pod.uid in labelled]
     chosen = [pod for pod in everywhere if whose.everybody or pod.namespace == look.namespace]
-    until = time.monotonic() + SECONDS
     shown = {pod.node for pod in chosen}
     beside = [pod for pod in everywhere if pod.node in shown]
-    found = what_ends_would_do(look.cluster, seen, beside, lambda: time.monotonic() > until)
+    found = what_ends_would_do(look.cluster, seen, beside, within(time.monotonic, SECONDS))
     names = {pod.uid: look.view.name(pod.namespace, pod.pod) for pod in everywhere}
     rows = [
         Row(p, names[p.uid], tuple(found.completes.get(p.uid, ())), names,

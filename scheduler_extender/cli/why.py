@@ -31,6 +31,7 @@ from scheduler_extender.cli.options import (
 )
 from scheduler_extender.cli.subject import subject
 from scheduler_extender.cli.tokens import port_at
+from scheduler_extender.deadline import within
 from scheduler_extender.limits import EXPLAIN_SECONDS
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -122,14 +123,13 @@ def _from_file(
 def _explained(
     cluster: Cluster, pod: PodRecord, written: Written | None, view: View
 ) -> dict[str, Any]:
-    until = cluster.clock() + EXPLAIN_SECONDS
     found = explanation_of(
         cluster,
         cluster.cluster_facts(),
         pod,
         view,
         written=written,
-        late=lambda: cluster.clock() > until,
+        deadline=within(cluster.clock, EXPLAIN_SECONDS),
     )
     return found.as_json()
 

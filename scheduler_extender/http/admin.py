@@ -23,6 +23,7 @@ from starlette.types import Receive, Scope, Send
 
 from scheduler_extender import wire
 from scheduler_extender.annotations import Malformed
+from scheduler_extender.deadline import within
 from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.http.bothports import JSON, add_errors, add_health, error_line
 from scheduler_extender.http.desk import Desk
@@ -162,10 +163,8 @@ def _add_explain(app: FastAPI, cluster: Cluster, desk: Desk) -> None:
             record, seen = cluster.pod_named(namespace, pod), cluster.cluster_facts()
         if record is None:
             return None
-        until = cluster.clock() + EXPLAIN_SECONDS
-        told = explanation_of(
-            cluster, seen, record, View(cluster.today()), late=lambda: cluster.clock() > until
-        )
+        deadline = within(cluster.clock, EXPLAIN_SECONDS)
+        told = explanation_of(cluster, seen, record, View(cluster.today()), deadline=deadline)
         found = told.as_json()
         if record.membership is not None:
             found["group"] = _group(cluster, record.membership)

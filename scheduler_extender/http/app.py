@@ -8,8 +8,8 @@ kube-scheduler waits for. A body that cannot be read is a 400 or 413 with one li
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 
@@ -19,6 +19,7 @@ import structlog
 from fastapi import FastAPI
 
 from scheduler_extender import verbs, wire
+from scheduler_extender.deadline import Deadline, NotAtOnceError, immediate, within
 from scheduler_extender.http.bothports import add_errors, add_health
 from scheduler_extender.http.endpoint import Args, NotReadyError, Verb, VerbApp
 from scheduler_extender.http.service import Service
@@ -30,7 +31,6 @@ from scheduler_extender.limits import (
     MAX_BIND_BODY,
     VERB_SECONDS,
 )
-from scheduler_extender.state.answers.lookup import NotAtOnceError
 
 log = structlog.get_logger(__name__)
 
@@ -90,12 +90,11 @@ class _Answers:
 
     def _filtered(self, pod: wire.Pod, names: Sequence[str], *, at_once: bool) -> wire.FilterResult:
         """The answer to filter; in shadow whoever counts is told what it leaves out."""
-        ask = (self._cluster, pod, names, VERB_SECONDS)
         would = None
-        with self._cluster.locked_if_free() if at_once else nullcontext():
+        with self._deadline(at_once=at_once) as deadline:
             if self._service.shadow is None:
-                return verbs.filter_nodes(*ask, at_once=at_once)
-            result, would = verbs.filter_in_shadow(*ask, at_once=at_once)
+                return verbs.filter_nodes(self._cluster, pod, names, deadline)
+            result, would = verbs.filter_in_shadow(self._cluster, pod, names, deadline)
         if would is not None:
             self._service.shadow(would)
         return result
@@ -108,9 +107,19 @@ class _Answers:
         _check_size(args, at_once=at_once)
         self._need_sync()
         _, names = _nodes_of(args)
-        with self._cluster.locked_if_free() if at_once else nullcontext():
-            scores = verbs.prioritize(self._cluster, args.pod, names, VERB_SECONDS, at_once=at_once)
+        with self._deadline(at_once=at_once) as deadline:
+            scores = verbs.prioritize(self._cluster, args.pod, names, deadline)
         return wire.encode(scores)
+
+    @contextmanager
+    def _deadline(self, *, at_once: bool) -> Iterator[Deadline]:
+        """Until when a verb may work nodes out. The event loop holds the lock of the cluster, and
+        leaves the answer to a thread where it would have to wait for it."""
+        if at_once:
+            with self._cluster.locked_if_free():
+                yield immediate(self._cluster.clock)
+        else:
+            yield within(self._cluster.clock, VERB_SECONDS)
 
     def bind(self, args: wire.BindingArgs, arrived: float) -> bytes:
         """The outcome of a bind; refusals are an error in the answer, as kube-scheduler wants."""
@@ -119,7 +128,7 @@ class _Answers:
         if self._service.unready() is not None:
             return wire.encode(wire.BindingResult(verbs.NOT_SYNCED))
         try:
-            self._bind(args, lambda: time.monotonic() - arrived > BIND_STARTS_WITHIN, term)
+            self._bind(args, Deadline(time.monotonic, arrived + BIND_STARTS_WITHIN), term)
         except verbs.BindError as error:
             self._service.metrics.bind_errors.inc()
             names = {"pod": args.pod_name[:253], "node": args.node[:253]}
@@ -127,15 +136,15 @@ class _Answers:
             return wire.encode(wire.BindingResult(str(error)))
         return wire.encode(wire.BindingResult())
 
-    def _bind(self, args: wire.BindingArgs, late: Callable[[], bool], term: int) -> None:
+    def _bind(self, args: wire.BindingArgs, deadline: Deadline, term: int) -> None:
         service = self._service
         if (problem := args.problem()) is not None:
             raise verbs.BindError(problem)
         if service.shadow is not None:
-            verbs.bind_in_shadow(self._cluster, service.binder, args, late, term)
+            verbs.bind_in_shadow(self._cluster, service.binder, args, deadline, term)
             return
         turns = service.turns
-        verbs.bind(self._cluster, service.binder, args, _now, late=late, turns=turns, term=term)
+        verbs.bind(self._cluster, service.binder, args, _now, deadline, turns, term)
 
     def preempt(self, args: wire.PreemptionArgs, arrived: float) -> bytes:
         """The nodes on which the offered evictions would help."""
@@ -143,10 +152,8 @@ class _Answers:
         if self._service.shadow is not None:
             return wire.encode(verbs.preempt_in_shadow(args))
         self._need_sync()
-        started = time.monotonic()
-        return wire.encode(
-            verbs.preempt(self._cluster, args, lambda: time.monotonic() - started > VERB_SECONDS)
-        )
+        deadline = within(time.monotonic, VERB_SECONDS)
+        return wire.encode(verbs.preempt(self._cluster, args, deadline))
 
     def need_lead(self) -> None:
         """Raises :class:`NotReadyError` where another replica leads.

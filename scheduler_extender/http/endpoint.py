@@ -21,10 +21,10 @@ from fastapi import FastAPI
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from scheduler_extender.deadline import NotAtOnceError
 from scheduler_extender.http.bothports import CLOSE, error_line, json_headers
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.limits import AT_ONCE_BODY, MAX_BODY, Bodies, Held, OverBudgetError
-from scheduler_extender.state.answers.lookup import NotAtOnceError
 from scheduler_extender.wire import Body, TooDenseError
 
 PIECE = 256 * 1024

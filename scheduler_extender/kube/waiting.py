@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from scheduler_extender.deadline import within
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.waiting import refusals_of
@@ -62,7 +63,7 @@ class WaitingPods:
 
     def _look(self, pod: PodRecord, now: float) -> None:
         before = self._told.get(pod.uid, _Told(now))
-        counts = refusals_of(self._cluster, pod, SECONDS)
+        counts = refusals_of(self._cluster, pod, within(self._cluster.clock, SECONDS))
         reasons = frozenset(TOLD[kind] for kind in counts)
         text = f"no node takes it: {sentence(counts.items())} ({MORE})" if counts else ""
         news = reasons != before.reasons or (text != before.text and now - before.at >= RARELY)

@@ -6,14 +6,15 @@ nothing: that is what it would say to the same pod if its constraints were requi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
+from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.membership import Membership
 from scheduler_extender.state.answers.capacity import ANY_GPU
 from scheduler_extender.state.answers.decision import UNDECIDED, Decision, unconstrained
 from scheduler_extender.state.answers.remembered import State
-from scheduler_extender.state.asking.enquiry import ended_by, enquire_at, in_time, scores
+from scheduler_extender.state.asking.enquiry import enquire_at, scores
 from scheduler_extender.state.asking.groupenquiry import gather
 from scheduler_extender.state.asking.members import as_member, rack_rooms
 from scheduler_extender.state.cluster.board import ClusterFacts
@@ -113,7 +114,7 @@ def answers(
     priority: int = 0,
     membership: Membership | None = None,
     destinations: Destinations = ANYWHERE,
-    late: Callable[[], bool] = lambda: False,
+    deadline: Deadline = NO_DEADLINE,
 ) -> list[Answer]:
     """Every node's answer at the moment of ``seen``, by name. ``cluster`` only counts faults.
 
@@ -122,23 +123,23 @@ def answers(
     compare nodes as they are. A place that is kept from others is not kept from a pod of higher
     ``priority``, or of the same gang (:meth:`.NodeFacts.yields_to`). ``membership`` is the pod's;
     its group is asked as it is now. ``destinations`` are the pod's, too: other nodes are closed to
-    it, and have no score. Once it is ``late`` nodes are not asked any more: those that are left
+    it, and have no score. After the ``deadline`` nodes are not asked any more: those that are left
     over are undecided, and none of them is called closed.
     """
     gang = None if membership is None else membership.as_gang
     nodes = tuple(facts.yielding_to(priority, gang) for facts in seen.nodes)
     seen = replace(seen, nodes=nodes)
-    rows = _answers(cluster, seen, request, asking, membership, late)
+    rows = _answers(cluster, seen, request, asking, membership, deadline)
     return [
         replace(row, closed=True, score=None)
-        if not late() and not row.facts.is_one_of(destinations)
+        if not deadline.passed() and not row.facts.is_one_of(destinations)
         else row
         for row in rows
     ]
 
 
 def answers_to(
-    cluster: Cluster, seen: ClusterFacts, pod: PodRecord, late: Callable[[], bool] = lambda: False
+    cluster: Cluster, seen: ClusterFacts, pod: PodRecord, deadline: Deadline = NO_DEADLINE
 ) -> list[Answer]:
     """Every node's :func:`answers` to a pod of the cluster that asks for what can be read."""
     assert isinstance(pod.request, GpuRequest)  # noqa: S101 (the caller looked)
@@ -150,7 +151,7 @@ def answers_to(
         priority=pod.standing.priority,
         membership=pod.membership,
         destinations=pod.standing.destinations,
-        late=late,
+        deadline=deadline,
     )
 
 
@@ -168,20 +169,22 @@ def _answers(
     request: GpuRequest,
     asking: PodUid | None,
     membership: Membership | None,
-    late: Callable[[], bool],
+    deadline: Deadline,
 ) -> list[Answer]:
     rooms = rack_rooms(cluster, request, membership, [facts.name for facts in seen.nodes])
     if membership is None:
-        return _each_for_itself(cluster, seen, request, asking, rooms, late)
+        return _each_for_itself(cluster, seen, request, asking, rooms, deadline)
     member = as_member(cluster, asking or PodUid(""), membership, request)
-    rows = _each_for_itself(cluster, seen, member.request, asking, rooms, late)
+    rows = _each_for_itself(cluster, seen, member.request, asking, rooms, deadline)
     if not member.minds_groups:
         return rows
     on = {facts.name for facts in seen.nodes if counts_on(asking, facts)}
     without = {row.node: row.facts for row in rows if row.node in on}
     passing = [row.node for row in rows if row.passes]
     direction = cluster.direction_of(membership)
-    found = gather(cluster, member, passing, late=late, instead=without, direction=direction)
+    found = gather(
+        cluster, member, passing, deadline=deadline, instead=without, direction=direction
+    )
     refused = dict.fromkeys(passing, UNDECIDED) if found.late else found.rejections
     return [
         replace(
@@ -202,12 +205,12 @@ def _each_for_itself(
     request: GpuRequest,
     asking: PodUid | None,
     rooms: list[int] | None,
-    late: Callable[[], bool],
+    deadline: Deadline,
 ) -> list[Answer]:
     """Every node's own answer."""
     strict = _strict(request)
-    asked = enquire_at(cluster, seen, request, scores=True, late=late)
-    stern = enquire_at(cluster, seen, strict, late=late)
+    asked = enquire_at(cluster, seen, request, scores=True, deadline=deadline)
+    stern = enquire_at(cluster, seen, strict, deadline=deadline)
     handed_out: dict[State, Assessment | None] = {}
     rows = []
     for facts, state, scored, (_, decision), (_, told) in zip(
@@ -219,7 +222,7 @@ def _each_for_itself(
         strict=True,
     ):
         if asking is not None and counts_on(asking, facts):
-            rows.append(_without(cluster, seen, facts, asking, request, strict, late))
+            rows.append(_without(cluster, seen, facts, asking, request, strict, deadline))
             continue
         assert decision is not None and told is not None  # noqa: S101, PT018 (all have been asked)
         if state is None:
@@ -227,7 +230,7 @@ def _each_for_itself(
         elif state in handed_out:
             outcomes = handed_out[state]
         else:
-            outcomes = handed_out[state] = _outcomes(cluster, facts, request, decision, late)
+            outcomes = handed_out[state] = _outcomes(cluster, facts, request, decision, deadline)
         decision = _as_served(facts, decision)
         score = None if decision.rejection else scored
         rows.append(
@@ -264,16 +267,16 @@ def _without(
     asking: PodUid,
     request: GpuRequest,
     strict: GpuRequest,
-    late: Callable[[], bool],
+    deadline: Deadline,
 ) -> Answer:
     """The answer that a node would give if the pod that is asking were not there."""
     before = facts.without(frozenset({asking}))
     alone = replace(seen, nodes=(before,))
-    (_, decision), *_ = enquire_at(cluster, alone, request, late=late).each()
-    (_, told), *_ = enquire_at(cluster, alone, strict, late=late).each()
+    (_, decision), *_ = enquire_at(cluster, alone, request, deadline=deadline).each()
+    (_, told), *_ = enquire_at(cluster, alone, strict, deadline=deadline).each()
     assert decision is not None and told is not None  # noqa: S101, PT018 (both have been asked)
     decision = _as_served(before, decision)
-    outcomes = _outcomes(cluster, before, request, decision, late)
+    outcomes = _outcomes(cluster, before, request, decision, deadline)
     return Answer(
         before, None, decision, None, _doubt(decision, told), outcomes, lacks(before, request)
     )
@@ -326,7 +329,7 @@ def _outcomes(
     facts: NodeFacts,
     request: GpuRequest,
     decision: Decision,
-    late: Callable[[], bool],
+    deadline: Deadline,
 ) -> Assessment | None:
     """What the node may hand out to the pod, as far as there is time; see :class:`Answer`."""
     assessed = decision.assessment
@@ -337,7 +340,7 @@ def _outcomes(
     if decision.rejection is not None:
         return None
     try:
-        with ended_by(late), in_time(late):
+        with deadline.ends(), deadline.enforced():
             return unconstrained(facts, request)
     except Exception as error:  # noqa: BLE001 (a listener logs it)
         cluster.faults.note(facts.name, error)

@@ -9,36 +9,31 @@ All of it goes with the enquiry that it is made for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 
+from scheduler_extender.deadline import Deadline
 from scheduler_extender.state.answers.decision import Settings, decide
-from scheduler_extender.state.asking.enquiry import OutOfTimeError
 from scheduler_extender.state.node.facts import NodeFacts
 from topology.core.devices import PodUid
 from topology.core.requests import GpuRequest
 
 
 class Ends:
-    """Tries the ends of pods, on facts of one moment. ``late`` says when there is no time left."""
+    """Tries the ends of pods, on facts of one moment, until the deadline."""
 
-    def __init__(self, settings: Settings, late: Callable[[], bool]) -> None:
+    def __init__(self, settings: Settings, deadline: Deadline) -> None:
         self._settings = settings
-        self._late = late
+        self._deadline = deadline
         self._numbers: dict[Hashable, int] = {}
         self._answers: dict[tuple[GpuRequest, int], bool] = {}
         self._states: dict[tuple[NodeFacts, frozenset[PodUid], str], int] = {}
-
-    def check_time(self) -> None:
-        """Raise :class:`.OutOfTimeError` where it is late."""
-        if self._late():
-            raise OutOfTimeError
 
     def lets_in(self, facts: NodeFacts, request: GpuRequest, gone: frozenset[PodUid]) -> bool:
         """Whether the node would take a pod with this request if these pods had ended.
 
         Raises :class:`.OutOfTimeError`.
         """
-        self.check_time()
+        self._deadline.check()
         about = (request, self._state_of(facts, gone, request.resource))
         found = self._answers.get(about)
         if found is None:

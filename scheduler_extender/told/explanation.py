@@ -5,11 +5,12 @@ It is worked out once and read by ``/v1/explain``, ``why`` and ``check`` alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from scheduler_extender.annotations import Malformed
+from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.state.cluster.board import ClusterFacts
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord
@@ -102,19 +103,19 @@ def explanation_of(
     view: View,
     *,
     written: Written | None = None,
-    late: Callable[[], bool] = lambda: False,
+    deadline: Deadline = NO_DEADLINE,
 ) -> Explanation:
     """The whole answer about a pod at the moment of ``seen``.
 
-    ``written`` is its placement annotation, where the caller has it. Once it is ``late`` nothing
+    ``written`` is its placement annotation, where the caller has it. After the ``deadline`` nothing
     more is worked out: nodes that are left over count as undecided, and the notes say so.
     """
     name = f"{pod.namespace}/{pod.name}"
     request = pod.request
     if isinstance(request, Malformed):
         return Explanation(name, pod.node, reason=request.reason)
-    told = answers_to(cluster, seen, pod, late)
-    answered = not late()
+    told = answers_to(cluster, seen, pod, deadline)
+    answered = not deadline.passed()
     rows = rows_of(request, told, view)
     placed = _placed(seen, pod, written)
     counts = counts_of(told)
@@ -122,7 +123,7 @@ def explanation_of(
     whole = answered
     waits = placed is None and counts.takes == counts.closed
     if waits and answered:
-        helps, whole = helps_of(cluster, seen, pod, request, rows, view, late)
+        helps, whole = helps_of(cluster, seen, pod, request, rows, view, deadline)
     return Explanation(
         pod=name,
         node=pod.node,

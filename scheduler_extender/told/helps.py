@@ -6,11 +6,12 @@ nobody: they are left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 
-from scheduler_extender.state.asking.enquiry import OutOfTimeError, enquire_at, in_time
+from scheduler_extender.deadline import Deadline, OutOfTimeError
+from scheduler_extender.state.asking.enquiry import enquire_at
 from scheduler_extender.state.asking.groupenquiry import gather
 from scheduler_extender.state.asking.members import as_member
 from scheduler_extender.state.cluster.board import ClusterFacts
@@ -70,15 +71,15 @@ def helps_of(
     request: GpuRequest,
     rows: Sequence[Row],
     view: View,
-    late: Callable[[], bool],
+    deadline: Deadline,
 ) -> tuple[list[Help], bool]:
     """What would help, and whether all of it was tried in time."""
     found: list[Help] = []
     try:
-        with in_time(late):
+        with deadline.enforced():
             tried = chain(
-                _ends(cluster, pod, request, rows, view, late),
-                _relaxed(cluster, seen, pod, request, late),
+                _ends(cluster, pod, request, rows, view, deadline),
+                _relaxed(cluster, seen, pod, request, deadline),
             )
             found.extend(tried)
     except OutOfTimeError:
@@ -92,7 +93,7 @@ def _ends(
     request: GpuRequest,
     rows: Sequence[Row],
     view: View,
-    late: Callable[[], bool],
+    deadline: Deadline,
 ) -> Iterator[Help]:
     """Pods whose end would do, of the nearest nodes. A member of a group waits for its group, too:
     nothing is said of it."""
@@ -106,7 +107,7 @@ def _ends(
         and row.answer.facts.is_open_to(pod)
     ]
     near.sort(key=lambda row: row.miss.distance if row.miss else (0, 0))
-    ends, found = Ends(cluster.settings, late), 0
+    ends, found = Ends(cluster.settings, deadline), 0
     for row in near[:MOST_NODES]:
         helps = next(_ends_on(ends, row.answer.facts, request, view), None)
         if helps is not None:
@@ -136,12 +137,6 @@ def _ends_on(ends: Ends, facts: NodeFacts, request: GpuRequest, view: View) -> I
         yield Help("end", words, 1, facts.name, names)
 
 
-def check_time(late: Callable[[], bool]) -> None:
-    """Raise :class:`.OutOfTimeError` where it is late."""
-    if late():
-        raise OutOfTimeError
-
-
 def _holders(facts: NodeFacts, request: GpuRequest) -> Mapping[PodUid, PodName]:
     """The pods that hold some of the resource here, or will."""
     found = facts.ledger(request.resource) if facts.topology is not None else None
@@ -155,14 +150,14 @@ def _relaxed(
     seen: ClusterFacts,
     pod: PodRecord,
     request: GpuRequest,
-    late: Callable[[], bool],
+    deadline: Deadline,
 ) -> Iterator[Help]:
     """For each key the least change after which some node takes the pod."""
     nodes = [facts.topology for facts in seen.nodes if facts.topology is not None]
     for _, values in relaxations(request, nodes):
         for relaxed in values:
-            check_time(late)
-            passing = _passing(cluster, seen, pod, relaxed, late)
+            deadline.check()
+            passing = _passing(cluster, seen, pod, relaxed, deadline)
             if passing:
                 nodes_text = f"{passing:,} node{'s' if passing != 1 else ''}"
                 words = f"{relaxed.words}: {nodes_text} would take it now"
@@ -175,7 +170,7 @@ def _passing(
     seen: ClusterFacts,
     pod: PodRecord,
     relaxed: Relaxed,
-    late: Callable[[], bool],
+    deadline: Deadline,
 ) -> int:
     """How many nodes that are open to the pod would take it if it asked for this."""
     nodes = tuple(as_asked_by(pod, facts) for facts in seen.nodes)
@@ -195,7 +190,7 @@ def _passing(
     own = {facts.name: facts for facts in passing if counts_on(pod.uid, cluster.facts(facts.name))}
     names = [facts.name for facts in passing]
     direction = cluster.direction_of(member.membership)
-    gathered = gather(cluster, member, names, late=late, instead=own, direction=direction)
+    gathered = gather(cluster, member, names, deadline=deadline, instead=own, direction=direction)
     if gathered.late:
         return 0
     together = set(gathered.alike.get(None, ()))

@@ -6,17 +6,17 @@ tried out: the node is asked about each waiting request as if the pod had ended.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from scheduler_extender.state.asking.enquiry import OutOfTimeError, enquire_at, in_time
+from scheduler_extender.deadline import Deadline, OutOfTimeError
+from scheduler_extender.state.asking.enquiry import enquire_at
 from scheduler_extender.state.cluster.board import ClusterFacts
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.answers import alike, as_asked_by
 from scheduler_extender.told.ends import Ends
-from scheduler_extender.told.helps import check_time
 from topology.core.devices import DeviceId, NodeName, PodUid, base_uuid
 from topology.core.report import Allocation, IdleAllocation
 from topology.core.requests import GpuRequest
@@ -88,7 +88,7 @@ def what_ends_would_do(
     cluster: Cluster,
     seen: ClusterFacts,
     idle: Sequence[IdlePod],
-    late: Callable[[], bool],
+    deadline: Deadline,
 ) -> Tried:
     """Whom the end of each idle pod would help, of the waiting pods that no node takes now."""
     found = Tried()
@@ -99,10 +99,10 @@ def what_ends_would_do(
         uids = by_node.setdefault(pod.node, [])
         if pod.uid not in uids:
             uids.append(pod.uid)
-    ends = Ends(cluster.settings, late)
+    ends = Ends(cluster.settings, deadline)
     try:
-        with in_time(late):
-            for pods in _waiting(cluster, seen, late) if by_node else ():
+        with deadline.enforced():
+            for pods in _waiting(cluster, seen, deadline) if by_node else ():
                 for name, uids in by_node.items():
                     _try(ends, as_asked_by(pods[0], nodes[name]), uids, pods, found)
     except OutOfTimeError:
@@ -135,7 +135,7 @@ def _try(
 
 
 def _waiting(
-    cluster: Cluster, seen: ClusterFacts, late: Callable[[], bool]
+    cluster: Cluster, seen: ClusterFacts, deadline: Deadline
 ) -> Iterator[Sequence[PodRecord]]:
     """The waiting pods that no node takes now, those that ask the same together.
 
@@ -147,7 +147,7 @@ def _waiting(
         if isinstance(pod.request, GpuRequest) and not (pod.deleting or pod.ended or grouped):
             together.setdefault(alike(replace(pod, membership=None)), []).append(pod)
     for pods in sorted(together.values(), key=lambda pods: -len(pods))[:MOST_REQUESTS]:
-        check_time(late)
+        deadline.check()
         if not _goes(cluster, seen, pods[0]):
             yield pods
 

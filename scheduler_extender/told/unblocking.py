@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
+from scheduler_extender.deadline import OutOfTimeError, within
 from scheduler_extender.limits import UNBLOCK_SECONDS
 from scheduler_extender.state.answers.decision import Place, place_of
-from scheduler_extender.state.asking.enquiry import OutOfTimeError
 from scheduler_extender.state.asking.members import Member, as_member
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord
@@ -42,9 +41,9 @@ def unblocking_of(cluster: Cluster, namespace: str, name: str) -> dict[str, Any]
         return {**found, "text": [why]}
     if seen.blind:
         return {**found, "text": [BLIND]}
-    until = cluster.clock() + UNBLOCK_SECONDS
-    late, member = partial(_late, cluster, until), _member(cluster, pod)
-    afterwards = Afterwards(cluster, member, late, lambda facts: facts.is_open_to(pod))
+    deadline = within(cluster.clock, UNBLOCK_SECONDS)
+    member = _member(cluster, pod)
+    afterwards = Afterwards(cluster, member, deadline, lambda facts: facts.is_open_to(pod))
     try:
         kept = _kept(cluster, pod, member, afterwards)
     except OutOfTimeError:
@@ -64,7 +63,7 @@ def unblocking_of(cluster: Cluster, namespace: str, name: str) -> dict[str, Any]
         pod,
         budgets,
         cluster.settings,
-        late,
+        deadline,
         request=None if member is None else member.request,
         group=afterwards.on,
         others=cluster.others,
@@ -93,10 +92,6 @@ def _why_not_scheduled(pod: PodRecord) -> str:
     if pod.gated:
         return "it has scheduling gates; until they are gone kube-scheduler does not look at it"
     return ""
-
-
-def _late(cluster: Cluster, until: float) -> bool:
-    return cluster.clock() > until
 
 
 def _member(cluster: Cluster, pod: PodRecord) -> Member | None:

@@ -13,6 +13,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from scheduler_extender.annotations import Malformed
+from scheduler_extender.deadline import Deadline, within
 from scheduler_extender.state.asking.enquiry import enquire
 from scheduler_extender.state.asking.members import as_member
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -48,8 +49,8 @@ LASTING = frozenset(
 """Reasons that stay whichever pods end: the node's hardware, or how its GPUs are served."""
 
 
-def refusals_of(cluster: Cluster, pod: PodRecord, seconds: float) -> dict[Reason, int]:
-    """The nodes by the reason for which they refuse the pod, worked out for about so many seconds.
+def refusals_of(cluster: Cluster, pod: PodRecord, deadline: Deadline) -> dict[Reason, int]:
+    """The nodes by the reason for which they refuse the pod, as far as there is time.
 
     Nodes for which there was no time count as undecided. Empty where some node would take the pod,
     or its annotations cannot be read, which kube-scheduler's Event says as it is.
@@ -61,7 +62,7 @@ def refusals_of(cluster: Cluster, pod: PodRecord, seconds: float) -> dict[Reason
         request = as_member(cluster, pod.uid, pod.membership, request).request
     names = [facts.name for facts in cluster.all_facts() if not serves_nothing(facts)]
     found: Counter[Reason] = Counter()
-    for _, decision in enquire(cluster, request, names, seconds=seconds).each():
+    for _, decision in enquire(cluster, request, names, deadline).each():
         rejection = NO_REPORT if decision is None else decision.rejection
         if rejection is not None:
             found[rejection.kind] += 1
@@ -124,19 +125,18 @@ class WaitingReasons:
     def _look(self, alike: Mapping[Hashable, list[PodRecord]]) -> None:
         """Look at the requests whose turn it is, those first that were looked at longest ago."""
         now = self._cluster.clock()
-        until = now + SECONDS
+        deadline = within(self._cluster.clock, SECONDS)
         for key in sorted(alike, key=self._looked):
-            left = until - self._cluster.clock()
-            if left <= 0 or self._looked(key) > now - LATER:
+            if deadline.passed() or self._looked(key) > now - LATER:
                 break
-            self._known[key] = _Found(self._label(alike[key][0], left), now)
+            self._known[key] = _Found(self._label(alike[key][0], deadline), now)
 
     def _looked(self, key: Hashable) -> float:
         found = self._known.get(key)
         return float("-inf") if found is None else found.at
 
-    def _label(self, pod: PodRecord, seconds: float) -> str:
+    def _label(self, pod: PodRecord, deadline: Deadline) -> str:
         if isinstance(pod.request, Malformed):
             return Reason.MALFORMED.value
-        counts = refusals_of(self._cluster, pod, seconds)
+        counts = refusals_of(self._cluster, pod, deadline)
         return main_reason(counts).value if counts else NONE

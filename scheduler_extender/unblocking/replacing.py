@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations, islice
 
+from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.membership import Group
-from scheduler_extender.state.asking.enquiry import OutOfTimeError
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.budgets import Budgets, Violations
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.standing import Amounts
 from scheduler_extender.unblocking.victims import (
-    Late,
     Reckoning,
     candidates,
     frees_enough,
@@ -66,12 +65,12 @@ def replaced(
     chosen: Sequence[PodRecord],
     budgets: Budgets,
     passes: Callable[[tuple[PodRecord, ...]], bool],
-    late: Late = lambda: False,
+    deadline: Deadline = NO_DEADLINE,
 ) -> tuple[PodRecord, ...] | None:
     """The victims to evict in place of those ``chosen``, the most important first; None where none
     would do. ``passes`` says whether the pod passes once some have let go.
 
-    Raises :class:`.OutOfTimeError` once it is ``late``.
+    Raises :class:`.OutOfTimeError` after the deadline.
     """
     able = list(filter(pod.may_evict, candidates(facts, pod.request.resource)))
     needed = {each.uid for each in chosen} if pod.particular else set()
@@ -80,11 +79,11 @@ def replaced(
     reckoning = Reckoning(facts, pod.request, pod.uid, able)
     if not reckoning.usable:
         return None
-    forbidding = _forbidding(able, budgets, late)
-    violations = Violations(_each_in_time(able, late), forbidding)
+    forbidding = _forbidding(able, budgets, deadline)
+    violations = Violations(_each_in_time(able, deadline), forbidding)
 
     def worth_trying(victims: tuple[PodRecord, ...], forbidden: bool) -> bool:
-        _in_time(late)
+        deadline.check()
         return (
             needed <= {each.uid for each in victims}
             and (violations.count(victims) > 0) is forbidden
@@ -102,24 +101,19 @@ def replaced(
     return None
 
 
-def _in_time(late: Late) -> None:
-    if late():
-        raise OutOfTimeError
-
-
-def _each_in_time(pods: Iterable[PodRecord], late: Late) -> Iterator[PodRecord]:
+def _each_in_time(pods: Iterable[PodRecord], deadline: Deadline) -> Iterator[PodRecord]:
     for pod in pods:
-        _in_time(late)
+        deadline.check()
         yield pod
 
 
-def _forbidding(pods: Sequence[PodRecord], budgets: Budgets, late: Late) -> Budgets:
+def _forbidding(pods: Sequence[PodRecord], budgets: Budgets, deadline: Deadline) -> Budgets:
     """The budgets that some of the pods are in, of thousands maybe."""
     namespaces = {pod.namespace for pod in pods}
     found = []
     for budget in budgets:
         if budget.namespace in namespaces:
-            _in_time(late)
+            deadline.check()
             if any(map(budget.selects, pods)):
                 found.append(budget)
     return tuple(found)

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from scheduler_extender.annotations import Malformed
+from scheduler_extender.deadline import NO_DEADLINE, Deadline, OutOfTimeError
 from scheduler_extender.state.answers.decision import Settings, decide
-from scheduler_extender.state.asking.enquiry import OutOfTimeError, in_time
 from scheduler_extender.state.groups.domains import domain_of
 from scheduler_extender.state.groups.groups import KEPT
 from scheduler_extender.state.node.facts import NodeFacts, Unusable
@@ -33,7 +33,6 @@ from scheduler_extender.unblocking.plan import Advice, Cost, Plan, Step
 from scheduler_extender.unblocking.spare import Spare
 from scheduler_extender.unblocking.victims import (
     TIED,
-    Late,
     Reckoning,
     after,
     candidates,
@@ -73,7 +72,7 @@ def search(
     pod: PodRecord,
     budgets: Budgets,
     settings: Settings = Settings(),
-    late: Late = lambda: False,
+    deadline: Deadline = NO_DEADLINE,
     *,
     request: GpuRequest | None = None,
     group: Group = lambda facts, gone: Joining(),
@@ -88,7 +87,7 @@ def search(
     filter has it; no evicted pod is sent to one.
 
     A pod moves only if its priority is not above the waiting pod's, and is lost only if it is
-    below. Nobody is evicted whose eviction a budget forbids now. Once it is ``late`` the best plan
+    below. Nobody is evicted whose eviction a budget forbids now. After the deadline the best plan
     so far is the answer.
     """
     if isinstance(pod.request, Malformed):
@@ -97,10 +96,12 @@ def search(
     ordered = sorted(nodes, key=lambda facts: facts.name)
     places = Places(ordered, settings, Spare(others))
     ordered = [facts.yielding_to(pod.standing.priority, pod.gang) for facts in ordered]
-    found = _Search(places, ordered, pod, request or pod.request, budgets, settings, late, group)
+    found = _Search(
+        places, ordered, pod, request or pod.request, budgets, settings, deadline, group
+    )
     whole = True
     try:
-        with in_time(late):
+        with deadline.enforced():
             whole = found.run()
     except OutOfTimeError:
         whole = False
@@ -139,12 +140,12 @@ class _Search:
         request: GpuRequest,
         budgets: Budgets,
         settings: Settings,
-        late: Late,
+        deadline: Deadline,
         group: Group,
     ) -> None:
         self._nodes = nodes
         self._group = group
-        self._late = late
+        self._deadline = deadline
         self._pod = pod
         self._request = request
         self._budgets = budgets
@@ -159,7 +160,7 @@ class _Search:
     def run(self) -> bool:
         """Look for the cheapest plan; whether all sets were looked at."""
         for facts in self._nodes:
-            self._in_time()
+            self._deadline.check()
             without = self._without_asking(facts)
             if (
                 facts.is_open_to(self._pod)
@@ -180,7 +181,7 @@ class _Search:
             for candidate in found:
                 if self._best is not None and candidate.least >= self._best.cost:
                     break
-                self._in_time()
+                self._deadline.check()
                 self._work_out(candidate)
         return all(len(site.pods) <= MAX_VICTIMS for site in sites)
 
@@ -208,7 +209,7 @@ class _Search:
         for facts in self._nodes:
             if facts.topology is None or facts.problem is not None:
                 continue
-            self._in_time()
+            self._deadline.check()
             if not facts.is_open_to(self._pod):
                 continue
             try:
@@ -232,10 +233,6 @@ class _Search:
                 if reckoning.usable:
                     yield _Site(facts, pods, reckoning, alike)
 
-    def _in_time(self) -> None:
-        if self._late():
-            raise OutOfTimeError
-
     def _without_asking(self, facts: NodeFacts) -> NodeFacts:
         """The facts without the pod, where it counts on them."""
         asking = self._pod.uid
@@ -244,7 +241,7 @@ class _Search:
 
     def _may(self, victim: PodRecord) -> bool:
         """Whether a pod may be evicted at all, as a move or as a loss."""
-        self._in_time()  # there may be thousands of budgets
+        self._deadline.check()  # there may be thousands of budgets
         if victim.uid == self._pod.uid or victim.standing.controller in TIED:
             return False
         ours = self._pod.membership
@@ -280,7 +277,7 @@ class _Search:
         """The sets of so many pods that are worth working out; None where they are too many."""
         found = []
         for site in sites:
-            self._in_time()
+            self._deadline.check()
             for victims in combinations(site.pods, size):
                 self._looked_at += 1
                 if self._looked_at > MAX_SETS:

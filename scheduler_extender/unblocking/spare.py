@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from scheduler_extender.state.asking.enquiry import OutOfTimeError
+from scheduler_extender.deadline import OutOfTimeError
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord, resource_of
 from scheduler_extender.state.pods.standing import Amounts, Others, nobody_knows

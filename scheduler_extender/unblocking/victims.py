@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from math import inf
 
 from scheduler_extender.state.answers.decision import Decision
@@ -131,6 +131,3 @@ def frees_enough(
     """
     ours, theirs = freed(victims), freed(instead_of)
     return all(ours.get(name, 0) >= min(amount, theirs.get(name, 0)) for name, amount in asks)
-
-
-Late = Callable[[], bool]

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from scheduler_extender.deadline import Deadline, OutOfTimeError, within
 from scheduler_extender.limits import VERB_SECONDS
 from scheduler_extender.state.answers.decision import places
-from scheduler_extender.state.asking.enquiry import OutOfTimeError, enquire, in_time
+from scheduler_extender.state.asking.enquiry import enquire
 from scheduler_extender.state.asking.groupenquiry import Gathering, gather
 from scheduler_extender.state.asking.members import Member
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -29,12 +30,12 @@ class Afterwards:
         self,
         cluster: Cluster,
         member: Member | None,
-        late: Callable[[], bool],
+        deadline: Deadline,
         is_open: Callable[[NodeFacts], bool] = lambda facts: True,
     ) -> None:
         self._cluster = cluster
         self._member = member
-        self._late = late
+        self._deadline = deadline
         self._is_open = is_open
         self._one_of_each: dict[str, str] | None = None
         self._rivals: dict[str | None, list[str]] = {}
@@ -64,7 +65,7 @@ class Afterwards:
         size = member.membership.size or 1
         come = self._cluster.standing(member.membership, member.uid).have_come(size)
         try:
-            with in_time(self._late):
+            with self._deadline.enforced():
                 found = places(facts, member.request, self._cluster.settings, size - come)
         except OutOfTimeError:
             return 0
@@ -81,7 +82,7 @@ class Afterwards:
             self._cluster,
             member,
             names,
-            late=self._late,
+            deadline=self._deadline,
             instead=instead,
             direction=self._cluster.direction_of(member.membership),
             gone=gone,
@@ -110,11 +111,12 @@ class Afterwards:
         if self._one_of_each is None:
             names = []
             for facts in self._cluster.all_facts():
-                if self._late():
-                    raise OutOfTimeError
+                self._deadline.check()
                 if self._is_open(facts):
                     names.append(facts.name)
-            answered = enquire(self._cluster, member.request, names, seconds=VERB_SECONDS)
+            answered = enquire(
+                self._cluster, member.request, names, within(self._cluster.clock, VERB_SECONDS)
+            )
             if answered.late:
                 raise OutOfTimeError
             takes = [n for n, found in answered.each() if found and found.rejection is None]

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TypeVar
 
+from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord, time_text
 from scheduler_extender.verbs.binder import (
@@ -38,30 +39,30 @@ def bind(
     binder: Binder,
     args: BindingArgs,
     now: Callable[[], str],
-    late: Callable[[], bool] = lambda: False,
+    deadline: Deadline = NO_DEADLINE,
     turns: Turns | None = None,
     term: int = 0,
 ) -> None:
     """Bind a pod to a node if the node can still keep its request.
 
     The same bind twice is success, once written. ``now`` gives the time for the placement
-    annotation. ``late`` says whether it is too late to begin: what kube-scheduler has given up
-    waiting for must not be written behind its back, so it is asked at the start and right before
-    the write. With ``turns`` the write waits for its turn until then. ``term`` is the one in which
-    we lead (see :class:`Binding`). Where the pod is bound here already nothing is done. Raises
+    annotation. After the ``deadline`` nothing is written: what kube-scheduler has given up waiting
+    for must not be written behind its back. So it is looked at at the start and right before the
+    write. With ``turns`` the write waits for its turn until then. ``term`` is the one in which we
+    lead (see :class:`Binding`). Where the pod is bound here already nothing is done. Raises
     :class:`BindError` with the reason; kube-scheduler then forgets the pod and tries again.
     """
-    if late():
+    if deadline.passed():
         raise BindError(TOO_LATE)
     node = NodeName(args.node)
     pod = unbound(cluster, binder, args)
     if pod is None:
         return
-    decided = _awaiting_news(lambda: decide(cluster, pod, node, now), node, late, turns)
+    decided = _awaiting_news(lambda: decide(cluster, pod, node, now), node, deadline.passed, turns)
     if decided is None:
         return
     try:
-        ready = _in_its_turn(cluster, decided, node, late, turns)
+        ready = _in_its_turn(cluster, decided, node, deadline, turns)
         placed = ready.ours.placed
         time = now() if placed is None else time_text(placed)
         written = json.dumps(placement(ready, pod, time), separators=(",", ":"))
@@ -84,14 +85,14 @@ def _in_its_turn(
     cluster: Cluster,
     decided: DecidedBind,
     node: NodeName,
-    late: Callable[[], bool],
+    deadline: Deadline,
     turns: Turns | None,
 ) -> DecidedBind:
     """What is written, once it is the turn of this bind. Raises :class:`BindError`."""
     assessed = decided.decision.assessment
     hazards = assessed is None or bool(assessed.hazards)
-    has_turn = turns is None or turns.wait(decided.ours, late, hazards=hazards)
-    _in_time(late, has_turn=has_turn)
+    has_turn = turns is None or turns.wait(decided.ours, deadline, hazards=hazards)
+    _in_time(deadline, has_turn=has_turn)
     if turns is None:
         return decided
     ready = _awaiting_news(
@@ -99,10 +100,10 @@ def _in_its_turn(
         node,
         # Who else waits may wait for our turn; but a member of a gang that is refused now leaves
         # the gang bound in part.
-        lambda: late() or (turns.anybody_waits(node) and not decided.ours.in_gang),
+        lambda: deadline.passed() or (turns.anybody_waits(node) and not decided.ours.in_gang),
         turns,
     )
-    _in_time(late, has_turn=has_turn)
+    _in_time(deadline, has_turn=has_turn)
     return ready
 
 
@@ -160,9 +161,9 @@ def _awaiting_news(
             news.wait(LOOKS_EVERY)
 
 
-def _in_time(late: Callable[[], bool], *, has_turn: bool) -> None:
+def _in_time(deadline: Deadline, *, has_turn: bool) -> None:
     """Raises :class:`BindError` where kube-scheduler has given the bind up by now."""
-    if late():
+    if deadline.passed():
         raise BindError(TOO_LATE if has_turn else NO_ANSWER)
 
 

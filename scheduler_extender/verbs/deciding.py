@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 
 from scheduler_extender.annotations import Malformed
+from scheduler_extender.deadline import within
 from scheduler_extender.limits import VERB_SECONDS
 from scheduler_extender.state.answers.decision import SIBLINGS, Decision, sets_of
 from scheduler_extender.state.asking.enquiry import answer_of
@@ -209,24 +209,19 @@ def _asked_of_group(
         return None
     if member.membership.domain is None:
         return None  # filter has kept the gang off: to refuse one now may leave it bound in part
-    until = cluster.clock() + VERB_SECONDS
+    deadline = within(cluster.clock, VERB_SECONDS)
     instead = {facts.name: facts} if again else None
-    late = partial(_is_late, cluster, until)
     alone = member.membership.gang and _is_begun(cluster, member)
-    found = gather(cluster, member, [facts.name], late=late, instead=instead, alone=alone)
+    found = gather(cluster, member, [facts.name], deadline=deadline, instead=instead, alone=alone)
     if found.late:
         raise BindError(STILL_COUNTING)
     why = found.rejections.get(facts.name)
     gang = member.membership.gang
     if why is not None and not (
-        why is KEPT and gang and kept_elsewhere(cluster, member, facts.name, late)
+        why is KEPT and gang and kept_elsewhere(cluster, member, facts.name, deadline)
     ):
         raise _refused(why)
     return found.starts
-
-
-def _is_late(cluster: Cluster, until: float) -> bool:
-    return cluster.clock() >= until
 
 
 def _is_guaranteed(decision: Decision) -> bool:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from scheduler_extender.annotations import Malformed, parse
+from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.state.answers.decision import OUT_OF_DATE, out_of_date
-from scheduler_extender.state.answers.lookup import NotAtOnceError
 from scheduler_extender.state.answers.remembered import State
-from scheduler_extender.state.asking.enquiry import Answered, answer_of, enquire, enquire_at_once
+from scheduler_extender.state.asking.enquiry import Answered, answer_of, enquire
 from scheduler_extender.state.asking.groupenquiry import gather
 from scheduler_extender.state.asking.members import Member, member_of
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -52,12 +52,10 @@ def filter_nodes(
     cluster: Cluster,
     pod: Pod,
     names: Sequence[str],
-    seconds: float = float("inf"),
-    *,
-    at_once: bool = False,
+    deadline: Deadline = NO_DEADLINE,
 ) -> FilterResult:
     """Which of the offered nodes can keep the pod's request: :func:`filtered` on the wire."""
-    found = filtered(cluster, pod, names, seconds, at_once=at_once)
+    found = filtered(cluster, pod, names, deadline)
     cluster.tallies.reject(found.refused)
     return found.result()
 
@@ -66,19 +64,17 @@ def filtered(
     cluster: Cluster,
     pod: Pod,
     names: Sequence[str],
-    seconds: float = float("inf"),
-    *,
-    at_once: bool = False,
+    deadline: Deadline = NO_DEADLINE,
 ) -> Filtered:
     """Which of the offered nodes can keep the pod's request.
 
     An annotation that cannot be read refuses every node with the same reason; a pod without GPUs
-    passes everywhere. ``seconds`` is for how long nodes may be worked out; those that are left over
+    passes everywhere. Nodes that are not worked out by the ``deadline``
     are answered as undecided, and if one of them is refused for that and no other takes the pod the
     whole answer is the error :data:`STILL_WORKING`: then kube-scheduler asks again soon, when more
-    is worked out, and evicts nobody meanwhile. With ``at_once``, for which the caller holds the
-    cluster's lock, :class:`.NotAtOnceError` is raised where the answer would take too long for the
-    event loop.
+    is worked out, and evicts nobody meanwhile. The event loop
+    holds the cluster's lock, and is told with :class:`.NotAtOnceError` where the answer would take
+    too long for it.
     """
     request = parse(pod, cluster.settings.managed)
     if request is None:
@@ -90,45 +86,35 @@ def filtered(
     request = request if member is None else member.request
     flying = cluster.bind_in_flight(PodUid(pod.metadata.uid))
     if flying is not None:
-        if at_once:
-            raise NotAtOnceError
+        deadline.need_quick(False)
         return _only_where_in_flight(cluster, flying, request, names)
     blind = cluster.blind()
     if request.required and blind:
         return Filtered([], {OUT_OF_DATE: list(names)})
-    if blind and at_once:
-        raise NotAtOnceError
-    until = cluster.clock() + seconds
+    deadline.need_quick(not blind)
     uid, priority = PodUid(pod.metadata.uid), pod.spec.priority or 0
     gang = member.gang if member is not None else None
     apart = cluster.asked_apart(uid, priority, gang)
-    if at_once and not apart.isdisjoint(names):
-        raise NotAtOnceError
-    if at_once:
-        found = _result(request, enquire_at_once(cluster, request, names))
-    else:
-        others = [name for name in names if name not in apart] if apart else names
-        found = _result(request, enquire(cluster, request, others, seconds=seconds))
-        for name in sorted(apart.intersection(names)):
-            facts = cluster.facts(name).without(frozenset({uid})).yielding_to(priority, gang)
-            found = _with_answer(cluster, facts, request, found)
-        if blind:
-            found = _without_promised(cluster, request, found)
+    deadline.need_quick(apart.isdisjoint(names))
+    others = [name for name in names if name not in apart] if apart else names
+    found = _result(request, enquire(cluster, request, others, deadline))
+    for name in sorted(apart.intersection(names)):
+        facts = cluster.facts(name).without(frozenset({uid})).yielding_to(priority, gang)
+        found = _with_answer(cluster, facts, request, found)
+    if blind:
+        found = _without_promised(cluster, request, found)
     if member is None or not member.minds_groups or not found.passed:
         return found
-    return _with_group(cluster, member, found, until, at_once=at_once)
+    return _with_group(cluster, member, found, deadline)
 
 
-def _with_group(
-    cluster: Cluster, member: Member, result: Filtered, until: float, *, at_once: bool
-) -> Filtered:
+def _with_group(cluster: Cluster, member: Member, result: Filtered, deadline: Deadline) -> Filtered:
     """The result without the nodes to which the pod's group does not let it go."""
     found = gather(
         cluster,
         member,
         result.passed,
-        late=lambda: cluster.clock() >= until,
-        at_once=at_once,
+        deadline,
         direction=cluster.direction_of(member.membership),
     )
     passed = found.alike.pop(None, [])

@@ -8,13 +8,14 @@ evicted for nothing. Nodes are never invented.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from scheduler_extender.annotations import Malformed, parse
+from scheduler_extender.deadline import NO_DEADLINE, Deadline, OutOfTimeError
 from scheduler_extender.state.answers.decision import undecided
-from scheduler_extender.state.asking.enquiry import OutOfTimeError, answer_of, in_time
+from scheduler_extender.state.asking.enquiry import answer_of
 from scheduler_extender.state.asking.members import Member, member_of
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import NodeFacts
@@ -30,12 +31,12 @@ from topology.core.requests import GpuRequest
 
 
 def preempt(
-    cluster: Cluster, args: PreemptionArgs, late: Callable[[], bool] = lambda: False
+    cluster: Cluster, args: PreemptionArgs, deadline: Deadline = NO_DEADLINE
 ) -> PreemptionResult:
     """The offered nodes on which the pod would pass filter once some pods have let go, and which.
 
     They are kube-scheduler's own victims wherever these will do. Pods that are ending already are
-    taken to be gone. Once ``late`` says that the time is up, the nodes that are left over are
+    taken to be gone. The nodes that are left over at the ``deadline`` are
     dropped: nobody is evicted for what has not been worked out. A node without victims is dropped:
     there is nothing to evict on it, and kube-scheduler takes an empty list for an error.
     """
@@ -57,16 +58,18 @@ def preempt(
         offered = {node: found for node, found in offered.items() if node == flying.node}
     if request.required and cluster.blind():
         return PreemptionResult()
-    asking = _Asking(cluster, preemptor(args.pod, request, cluster.settings.managed, member), late)
+    asking = _Asking(
+        cluster, preemptor(args.pod, request, cluster.settings.managed, member), deadline
+    )
     uid = PodUid(args.pod.metadata.uid)
     pod = cluster.pod(uid)
     afterwards = Afterwards(
-        cluster, member, late, lambda facts: pod is None or facts.is_open_to(pod)
+        cluster, member, deadline, lambda facts: pod is None or facts.is_open_to(pod)
     )
     kept = {}
-    with suppress(OutOfTimeError), in_time(late):
+    with suppress(OutOfTimeError), deadline.enforced():
         for name, victims in offered.items():
-            if late():
+            if deadline.passed():
                 break
             found = asking.on(NodeName(name), victims)
             if found is None:
@@ -108,7 +111,7 @@ class _Asking:
 
     cluster: Cluster
     pod: Preemptor
-    late: Callable[[], bool]
+    deadline: Deadline
     known: dict[Hashable, bool] = field(default_factory=dict)
     promised: frozenset[str | None] | None = None
 
@@ -155,7 +158,7 @@ class _Asking:
             chosen,
             budgets,
             lambda victims: self._passes(facts, victims),
-            self.late,
+            self.deadline,
         )
 
     def _is_promised(self, name: NodeName) -> bool:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from itertools import repeat
 
 from scheduler_extender.annotations import Malformed, parse
-from scheduler_extender.state.asking.enquiry import enquire, enquire_at_once, scores
+from scheduler_extender.deadline import NO_DEADLINE, Deadline
+from scheduler_extender.state.asking.enquiry import enquire, scores
 from scheduler_extender.state.asking.groupenquiry import Gathering, gather
 from scheduler_extender.state.asking.members import member_of, rack_rooms
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -18,16 +19,13 @@ def prioritize(
     cluster: Cluster,
     pod: Pod,
     names: Sequence[str],
-    seconds: float = float("inf"),
-    *,
-    at_once: bool = False,
+    deadline: Deadline = NO_DEADLINE,
 ) -> list[HostPriority]:
     """A score from 0 to 10 for each offered node, in the order offered.
 
-    A place that is kept for the pod goes before all others. ``seconds`` is for how long scores may
-    be worked out; nodes that are left over then are scored as if we knew nothing of them. With
-    ``at_once``, for which the caller holds the cluster's lock, :class:`.NotAtOnceError` is raised
-    where the answer would take too long for the event loop.
+    A place that is kept for the pod goes before all others. Nodes that are not worked out
+    by the ``deadline`` are scored as if we knew nothing of them. The event loop holds the cluster's
+    lock, and is told with :class:`.NotAtOnceError` where the answer would take too long for it.
     """
     request = parse(pod, cluster.settings.managed)
     if request is None or isinstance(request, Malformed):
@@ -36,18 +34,11 @@ def prioritize(
         return list(map(HostPriority, names, repeat(0)))
     member = member_of(cluster, pod, request)
     request = request if member is None else member.request
-    until = cluster.clock() + seconds
-    if at_once:
-        answered = enquire_at_once(cluster, request, names, scores=True)
-    else:
-        answered = enquire(cluster, request, names, seconds=seconds, scores=True)
+    answered = enquire(cluster, request, names, deadline, scores=True)
     membership = None if member is None else member.membership
     found = scores(request, answered, rack_rooms(cluster, request, membership, names))
     if member is not None and member.membership.domain is not None:
-        group = gather(
-            cluster, member, names, late=lambda: cluster.clock() >= until, at_once=at_once
-        )
-        found = _by_domain(found, group)
+        found = _by_domain(found, gather(cluster, member, names, deadline))
     places = cluster.places_of(PodUid(pod.metadata.uid))
     if places:
         pairs = zip(names, found, strict=True)

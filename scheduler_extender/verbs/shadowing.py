@@ -9,9 +9,10 @@ knows or does not know yet.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.verbs.binder import Binder, BindError, Binding, BindUnknownError
 from scheduler_extender.verbs.binding import TOO_LATE, unbound
@@ -73,16 +74,14 @@ def filter_in_shadow(
     cluster: Cluster,
     pod: Pod,
     names: Sequence[str],
-    seconds: float = float("inf"),
-    *,
-    at_once: bool = False,
+    deadline: Deadline = NO_DEADLINE,
 ) -> tuple[FilterResult, WouldRefuse | None]:
     """Every offered node, and what :func:`.filtering.filtered` would have refused of them.
 
     None where it would have refused nothing, or had no answer in time. The limits, and
     :class:`.NotAtOnceError`, are those of :func:`.filtering.filtered`.
     """
-    found = filtered(cluster, pod, names, seconds, at_once=at_once)
+    found = filtered(cluster, pod, names, deadline)
     everything = FilterResult(node_names=list(names))
     by_words: Counter[str] = Counter()
     for why, refused in found.refused.items():
@@ -114,7 +113,7 @@ def bind_in_shadow(
     cluster: Cluster,
     binder: Binder,
     args: BindingArgs,
-    late: Callable[[], bool] = lambda: False,
+    deadline: Deadline = NO_DEADLINE,
     term: int = 0,
 ) -> None:
     """Bind as kube-scheduler's own binder would, promising nothing.
@@ -122,7 +121,7 @@ def bind_in_shadow(
     Raises :class:`BindError` where it is too late to begin, the node or the pod is gone, or the API
     server refuses; kube-scheduler then tries again.
     """
-    if late():
+    if deadline.passed():
         raise BindError(TOO_LATE)
     pod = unbound(cluster, binder, args)
     if pod is None:

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from scheduler_extender.deadline import Deadline
 from scheduler_extender.state.answers.decision import Refusals
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord, resource_of
@@ -84,8 +85,8 @@ class Turns:
         with self._lock:
             return sum(map(len, self._listening.values()))
 
-    def wait(self, pod: PodRecord, late: Callable[[], bool], *, hazards: bool = True) -> bool:
-        """Whether the turn of a bind in flight comes before it is ``late``.
+    def wait(self, pod: PodRecord, deadline: Deadline, *, hazards: bool = True) -> bool:
+        """Whether the turn of a bind in flight comes before the deadline.
 
         ``hazards`` is whether the kubelet may refuse the pod for all that is known of it.
         """
@@ -103,7 +104,7 @@ class Turns:
                     bind.news.clear()
                     if self._has_turn(bind, pod, hazards=hazards):
                         return True
-                    if late():
+                    if deadline.passed():
                         break
                     bind.news.wait(LOOKS_EVERY)
         finally:

@@ -15,9 +15,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
+from scheduler_extender.deadline import OutOfTimeError, within
 from scheduler_extender.files import podfile
 from scheduler_extender.state.answers.capacity import Capacities, Capacity
-from scheduler_extender.state.asking.enquiry import OutOfTimeError, in_time
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
@@ -104,20 +104,16 @@ class Pages:
             asked = podfile.read(text)
         except podfile.PodFileError as error:
             return {"problem": str(error)}
-        until = self._clock() + WHAT_IF_SECONDS
-
-        def late() -> bool:
-            return self._clock() >= until
-
+        deadline = within(self._clock, WHAT_IF_SECONDS)
         try:
-            with in_time(late):
+            with deadline.enforced():
                 told = answers(
                     self._cluster,
                     self._cluster.cluster_facts(),
                     asked.request,
                     membership=asked.membership,
                     destinations=asked.destinations,
-                    late=late,
+                    deadline=deadline,
                 )
                 interruptible()  # some nodes may be left over
                 outlook = outlook_of(told, asked.request, self._view(), asked.text)
@@ -149,8 +145,8 @@ class Pages:
         return page("map.html", "/map", signed_in=signed_in, glance=found, version=version)
 
     def _waiting(self, version: int, signed_in: bool) -> str:
-        until = self._clock() + WAITING_SECONDS
-        found, left_out = queues(self._cluster, self._view(), lambda: self._clock() >= until)
+        deadline = within(self._clock, WAITING_SECONDS)
+        found, left_out = queues(self._cluster, self._view(), deadline)
         pods = [
             pod
             for facts in self._cluster.all_facts()

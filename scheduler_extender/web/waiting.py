@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from scheduler_extender.annotations import Malformed
+from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.state.cluster.board import ClusterFacts
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.ledger import Ledger
@@ -89,13 +90,14 @@ class Queue:
 
 
 def queues(
-    cluster: Cluster, view: View, late: Callable[[], bool] = lambda: False
+    cluster: Cluster, view: View, deadline: Deadline = NO_DEADLINE
 ) -> tuple[list[Queue], int]:
     """The waiting pods, those that ask the same together, the most numerous first; and how many
     pods are left out.
 
     A group's members are asked about with their group, so they stand apart from other groups', and
-    so do pods that may be sent to other nodes. Once it is ``late`` nobody is asked about any more.
+    so do pods that may be sent to other nodes. After the ``deadline`` nobody is
+    asked about any more.
     """
     with cluster.locked():  # the pods and the nodes at one moment
         seen, waiting = cluster.cluster_facts(), cluster.unbound_pods()
@@ -116,12 +118,14 @@ def queues(
         if isinstance(first.request, Malformed):
             reason = first.request.reason
             found.append(Queue(names, "Annotations that cannot be read", None, reason))
-        elif asked >= ASKED or late():
-            found.append(Queue(names, asked_text(first), None, NOT_ASKED if late() else UNASKED))
+        elif asked >= ASKED or deadline.passed():
+            found.append(
+                Queue(names, asked_text(first), None, NOT_ASKED if deadline.passed() else UNASKED)
+            )
         else:
             asked += 1
-            told = answers_to(cluster, seen, first, late)
-            if late():
+            told = answers_to(cluster, seen, first, deadline)
+            if deadline.passed():
                 found.append(Queue(names, asked_text(first), None, NOT_ASKED))
                 continue
             outlook = outlook_of(told, first.request, view, asked_text(first))

@@ -26,6 +26,7 @@ from scheduler_extender.state.node.facts import Unusable
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.verbs import BindError, Binding, BindUnknownError
 from scheduler_extender.wire import BindingArgs, Pod
+from tests.deadlines import ending_when
 from tests.nodes import pod, switched
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.report import Allocation, Report
@@ -142,7 +143,7 @@ class Driver:
                 node = self.rng.choice(passed)
                 args = BindingArgs(meta["name"], meta["namespace"], meta["uid"], node)
                 try:
-                    verbs.bind(self.cluster, self, args, lambda: "now", late=self.hesitates)
+                    verbs.bind(self.cluster, self, args, lambda: "now", ending_when(self.hesitates))
                 except BindError:
                     self.seen["not bound"] += 1
                 else:

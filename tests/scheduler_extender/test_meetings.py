@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from scheduler_extender.annotations import KEPT_PLACE, MANAGED
+from scheduler_extender.deadline import NotAtOnceError, immediate, within
 from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.limits import AT_ONCE_KEPT
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.answers.lookup import NotAtOnceError
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.keptplace import KeptPlace, value_of
 from scheduler_extender.state.pods.record import PodRecord, pod_record
@@ -169,10 +169,15 @@ def test_the_event_loop_leaves_many_groups_to_a_thread() -> None:
     scheduler = started(AT_ONCE_KEPT - 40, 50)
     asked = msgspec.convert(member("x", "x", 2, 1, {"group-domain": "zone"}), Pod)
     with scheduler.cluster.locked(), pytest.raises(NotAtOnceError):
-        filter_nodes(scheduler.cluster, asked, scheduler.names, at_once=True)
+        filter_nodes(scheduler.cluster, asked, scheduler.names, immediate(scheduler.cluster.clock))
     found = filter_nodes(scheduler.cluster, asked, scheduler.names)
     with scheduler.cluster.locked():
-        assert filter_nodes(scheduler.cluster, asked, scheduler.names, at_once=True) == found
+        assert (
+            filter_nodes(
+                scheduler.cluster, asked, scheduler.names, immediate(scheduler.cluster.clock)
+            )
+            == found
+        )
 
 
 def test_nobody_passes_before_all_places_that_are_kept_are_known() -> None:
@@ -181,7 +186,9 @@ def test_nobody_passes_before_all_places_that_are_kept_are_known() -> None:
     filter_nodes(
         scheduler.cluster, msgspec.convert(pod(1, {"link": "nvlink"}), Pod), scheduler.names
     )
-    found = filter_nodes(scheduler.cluster, asked, scheduler.names, 0.0)
+    found = filter_nodes(
+        scheduler.cluster, asked, scheduler.names, within(scheduler.cluster.clock, 0.0)
+    )
     assert (found.node_names, found.error) == ([], STILL_WORKING)
     found = filter_nodes(scheduler.cluster, asked, scheduler.names)
     assert (found.node_names, found.error) == ([], "")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import compress, count, filterfalse, repeat
 from operator import is_
 
+from scheduler_extender.deadline import Deadline
 from scheduler_extender.limits import AT_ONCE_STATES
 from scheduler_extender.state.answers.decision import Decision
 from scheduler_extender.state.answers.faults import Faults
@@ -35,11 +36,6 @@ millisecond each, and a few on the largest nodes."""
 
 MOST_RESOURCES = 48
 """Resources over which states are known: NVIDIA's names of MIG instances in one cluster."""
-
-
-class NotAtOnceError(Exception):
-    """The event loop cannot answer at once: it would take too long, or somebody else holds the
-    cluster's lock. A thread has to answer."""
 
 
 @dataclass(slots=True)
@@ -143,12 +139,12 @@ class Lookup:
         faulted: set[str],
         *,
         scores: bool,
-        at_once: bool,
+        deadline: Deadline,
     ) -> Look:
         """A look at ``names``. The states of a few nodes are found, if they have to be."""
         many = min(len(names), len(self._numbers)) > AT_ONCE_STATES
-        if at_once and many and not self._answers.to(request).decisions:
-            raise NotAtOnceError  # nobody has asked this before
+        # Nobody has asked this before, if nothing is remembered of it.
+        deadline.need_quick(not many or bool(self._answers.to(request).decisions))
         resource = request.resource
         known = self._states_over(resource)
         # What is done for each of thousands of nodes is done inside of map and its like.
@@ -157,10 +153,9 @@ class Lookup:
         if None in distinct:
             without = list(compress(count(), map(is_, states, repeat(None))))
             new = [i for i in without if names[i] in nodes and names[i] not in faulted]
-            if at_once and len(new) > AT_ONCE_STATES:
-                raise NotAtOnceError
+            deadline.need_quick(len(new) <= AT_ONCE_STATES)
             some = [names[i] for i in new[:SLICE]]
-            self.find(resource, some, nodes, faulted, tell=not at_once)
+            self.find(resource, some, nodes, faulted, tell=not deadline.at_once)
             for i in without:
                 states[i] = known.get(names[i])
             distinct, unfound = set(states), [names[i] for i in new[SLICE:]]

@@ -1,19 +1,18 @@
 """Asks many nodes about one request: what is remembered is taken, the rest is worked out.
 
-Working out happens on the frozen facts of a look, with no lock held but in
-:func:`enquire_at_once`. It may be given a time: what is done by then stays remembered, so that
-whoever asks again goes on from there, and the rest is answered as *undecided*.
+Working out happens on the frozen facts of a look, with no lock held but the event loop's. What is
+done by the deadline stays remembered, so that whoever asks again goes on from there; the rest is
+answered as *undecided*.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from math import inf
 from typing import TypeVar
 
-from scheduler_extender.limits import AT_ONCE_SECONDS, AT_ONCE_STATES
+from scheduler_extender.deadline import NO_DEADLINE, Deadline, NotAtOnceError, OutOfTimeError
+from scheduler_extender.limits import AT_ONCE_STATES
 from scheduler_extender.state.answers.decision import (
     MAY_REFUSE,
     Decision,
@@ -24,13 +23,13 @@ from scheduler_extender.state.answers.decision import (
     prospect,
     undecided,
 )
-from scheduler_extender.state.answers.lookup import Look, NotAtOnceError
+from scheduler_extender.state.answers.lookup import Look
 from scheduler_extender.state.answers.remembered import State
 from scheduler_extender.state.cluster.board import ClusterFacts
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import NodeFacts
 from topology.core import scoring
-from topology.core.remembering import Interruption, interrupted_by, interruptible
+from topology.core.remembering import interruptible
 from topology.core.requests import GpuRequest
 from topology.core.scoring import Merit, Prospect, RequestClasses, classes_of
 
@@ -39,10 +38,6 @@ RACK_LEVELS = 3
 """Levels of racks that scores tell apart, the fullest first."""
 ROUNDS = 8
 """How often nodes that change meanwhile are asked again, in one call."""
-
-
-class OutOfTimeError(Interruption):
-    """There is no time left to work an answer out."""
 
 
 @dataclass(slots=True)
@@ -71,45 +66,32 @@ class Answered:
             yield name, found or self.undecided.get(name)
 
 
-def enquire_at_once(
-    cluster: Cluster, request: GpuRequest, names: Sequence[str], *, scores: bool = False
-) -> Answered:
-    """The answers, if nearly all of them are remembered; a millisecond for thousands of nodes.
-
-    At most :data:`.AT_ONCE_STATES` states are worked out, for :data:`.AT_ONCE_SECONDS` at most. The
-    caller holds the cluster's lock (:meth:`.Board.locked_if_free`).
-    Raises :class:`.lookup.NotAtOnceError`.
-    """
-    look = cluster.look(request, names, scores=scores, at_once=True)
-    if look.left > AT_ONCE_STATES:
-        raise NotAtOnceError
-    if look.left:
-        until = cluster.clock() + AT_ONCE_SECONDS
-        work = _Work(cluster, request, until, scores=scores, at_once=True)
-        if not work.through(look):
-            raise NotAtOnceError
-    decisions = avoiding(cluster.settings, request, look.decisions)
-    return Answered(names, look.states, look.distinct, decisions, look.merits)
-
-
 def enquire(
     cluster: Cluster,
     request: GpuRequest,
     names: Sequence[str],
+    deadline: Deadline = NO_DEADLINE,
     *,
-    seconds: float = inf,
     scores: bool = False,
 ) -> Answered:
-    """The answers, worked out where they are not remembered, for about so many seconds."""
-    work = _Work(cluster, request, cluster.clock() + seconds, scores=scores)
-    look = cluster.look(request, names, scores=scores, late=work.late)
+    """The answers, worked out where they are not remembered, while there is time.
+
+    The event loop holds the cluster's lock (:meth:`.Board.locked_if_free`), and gets them where
+    nearly all are remembered: a millisecond for thousands of nodes. For it at most
+    :data:`.AT_ONCE_STATES` states are worked out, and :class:`.NotAtOnceError` is raised where
+    there are more, or the time is up.
+    """
+    work = _Work(cluster, request, deadline, scores=scores)
+    look = cluster.look(request, names, scores=scores, deadline=deadline)
+    deadline.need_quick(look.left <= AT_ONCE_STATES)
     for _ in range(ROUNDS):
         if not work.left(look):
             break
         in_time = work.through(look)
+        deadline.need_quick(in_time)
         if in_time and not look.unfound and cluster.holds(look):
             break
-        look = cluster.look(request, names, scores=scores, late=work.late)
+        look = cluster.look(request, names, scores=scores, deadline=deadline)
         if not in_time:
             break
     left = _left(names, look)
@@ -138,18 +120,18 @@ def enquire_at(
     request: GpuRequest,
     *,
     scores: bool = False,
-    late: Callable[[], bool] = lambda: False,
+    deadline: Deadline = NO_DEADLINE,
 ) -> Answered:
     """The answers of every node at one moment, worked out on the facts of that moment alone.
 
     The states in the answer are numbers of its own. ``cluster`` counts what fails, and remembers
-    nothing. Nodes for which it is ``late`` are undecided, and among the :attr:`Answered.late`.
-    Raises :class:`OutOfTimeError` where it is late for whoever asks (:func:`in_time`) alone.
+    nothing. Nodes for which there is no time are undecided, and among the :attr:`Answered.late`.
+    Raises :class:`OutOfTimeError` where only a deadline around this one has passed.
     """
-    work = _Work(cluster, request, inf, scores=scores)
-    states = _states_at(cluster, seen, request.resource, late)
+    work = _Work(cluster, request, NO_DEADLINE, scores=scores)
+    states = _states_at(cluster, seen, request.resource, deadline)
     answered = Answered([facts.name for facts in seen.nodes], states, set(states), {}, {})
-    with ended_by(late), in_time(late):
+    with deadline.ends(), deadline.enforced():
         for facts, state in zip(seen.nodes, states, strict=True):
             if state is None or state in answered.decisions or state in work.failed:
                 continue
@@ -172,7 +154,7 @@ def enquire_at(
         if state is None or state not in answered.decisions
     ]
     answered.undecided = {facts.name: undecided(facts, request) for facts in left}
-    if late():
+    if deadline.passed():
         answered.late = frozenset(answered.undecided)
     answered.decisions = avoiding(cluster.settings, request, answered.decisions)
     return answered
@@ -199,14 +181,14 @@ def avoiding(
 
 
 def _states_at(
-    cluster: Cluster, seen: ClusterFacts, resource: str, late: Callable[[], bool]
+    cluster: Cluster, seen: ClusterFacts, resource: str, deadline: Deadline
 ) -> list[State | None]:
     """A number for each node, equal for nodes that answer alike; None where finding it fails, or it
-    is ``late``."""
+    is too late."""
     numbers: dict[Hashable, State] = {}
     found: list[State | None] = []
     for facts in seen.nodes:
-        if late():
+        if deadline.passed():
             found += [None] * (len(seen.nodes) - len(found))
             break
         try:
@@ -271,7 +253,7 @@ def _refused(answered: Answered, at: _InRack) -> bool:
 def answer_of(cluster: Cluster, facts: NodeFacts, request: GpuRequest) -> Decision:
     """The answer of one node of these facts, worked out now; undecided where deciding fails.
 
-    Raises :class:`OutOfTimeError` under :func:`in_time`.
+    Raises :class:`OutOfTimeError` under :meth:`.Deadline.enforced`.
     """
     unseen = out_of_date(facts, request) if cluster.blind() else None
     if unseen is not None:
@@ -283,30 +265,6 @@ def answer_of(cluster: Cluster, facts: NodeFacts, request: GpuRequest) -> Decisi
         return undecided(facts, request)
 
 
-@contextmanager
-def in_time(late: Callable[[], bool]) -> Iterator[None]:
-    """Raise :class:`OutOfTimeError` from what is worked out inside, once it is ``late``; as before
-    where it is late for a block around this one."""
-
-    def check() -> None:
-        if late():
-            raise OutOfTimeError
-
-    with interrupted_by(check):
-        yield
-
-
-@contextmanager
-def ended_by(late: Callable[[], bool]) -> Iterator[None]:
-    """End the block without a word where it is ``late``. Where it is late for a block around this
-    one only, that one is told."""
-    try:
-        yield
-    except OutOfTimeError:
-        if not late():
-            raise
-
-
 def _passes(decision: Decision | None) -> bool:
     return decision is not None and decision.rejection is None
 
@@ -315,24 +273,22 @@ class _Work:
     """What one call works out; with ``scores`` merits, too.
 
     ``failed`` are states about which deciding failed, ``unmeasured`` those whose merit could not be
-    worked out: each is tried once in a call, and again in the next. ``at_once`` leaves what fails
-    to a thread, which tries it again and tells of it.
+    worked out: each is tried once in a call, and again in the next. What fails on the
+    event loop is left to a thread, which tries it again and tells of it.
     """
 
     def __init__(
         self,
         cluster: Cluster,
         request: GpuRequest,
-        until: float,
+        deadline: Deadline,
         *,
         scores: bool,
-        at_once: bool = False,
     ) -> None:
         self._cluster = cluster
         self._request = request
-        self._until = until
+        self._deadline = deadline
         self._scores = scores
-        self._at_once = at_once
         self.failed: set[State] = set()
         self.unmeasured: set[State] = set()
 
@@ -345,7 +301,7 @@ class _Work:
         time for all of it."""
         weigh = dict(look.unweighed)
         try:
-            with in_time(self.late):
+            with self._deadline.enforced():
                 for state, facts in look.missing.items():
                     if state not in self.failed:
                         self._decide(look, state, facts)
@@ -391,16 +347,11 @@ class _Work:
     def _worked_out(self, facts: NodeFacts, answer: Callable[[], T]) -> T | None:
         """An answer; None where working it out fails. Raises :class:`OutOfTimeError`, and
         :class:`NotAtOnceError` in place of None."""
-        if self.late():
-            raise OutOfTimeError
+        self._deadline.check()
         try:
             return answer()
         except Exception as error:
-            if self._at_once:
+            if self._deadline.at_once:
                 raise NotAtOnceError from error
             self._cluster.faults.note(facts.name, error)
             return None
-
-    def late(self) -> bool:
-        """Whether the time is up."""
-        return self._cluster.clock() >= self._until

@@ -18,15 +18,14 @@ whose rack is in use come before those whose rack is whole (:mod:`.racks`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from scheduler_extender.deadline import NO_DEADLINE, Deadline, OutOfTimeError, within
 from scheduler_extender.limits import AT_ONCE_KEPT, AT_ONCE_SECONDS
 from scheduler_extender.membership import MAX_SIZE, NODE
-from scheduler_extender.state.answers.lookup import NotAtOnceError
 from scheduler_extender.state.answers.remembered import PlaceCount
-from scheduler_extender.state.asking.enquiry import OutOfTimeError
 from scheduler_extender.state.asking.members import Member
 from scheduler_extender.state.asking.placecounter import PlaceCounter
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -98,9 +97,8 @@ def gather(
     cluster: Cluster,
     member: Member,
     passing: Sequence[str],
+    deadline: Deadline = NO_DEADLINE,
     *,
-    late: Callable[[], bool] = lambda: False,
-    at_once: bool = False,
     instead: Mapping[NodeName, NodeFacts] | None = None,
     alone: bool = False,
     direction: Direction = ANYWHERE,
@@ -119,13 +117,12 @@ def gather(
     without it, and the answer is late where that never ends.
     """
 
-    def ask(late: Callable[[], bool]) -> Gathering:
-        look = cluster.look_at_group(member.membership, member.uid, at_once=at_once)
+    def ask(deadline: Deadline) -> Gathering:
+        look = cluster.look_at_group(member.membership, member.uid, deadline)
         counted = {**_with_own_places(cluster, member), **(instead or {})}
-        if counted and at_once:
-            raise NotAtOnceError
-        counter = PlaceCounter(cluster, late, at_once=at_once)
-        asking = _Gatherer(cluster, member, look, counter, at_once, counted, alone, direction)
+        deadline.need_quick(not counted)
+        counter = PlaceCounter(cluster, deadline)
+        asking = _Gatherer(cluster, member, look, counter, deadline, counted, alone, direction)
         if gone:
             asking.suppose(gone, instead or {})
         found = asking.through(passing)
@@ -134,29 +131,27 @@ def gather(
         return found
 
     for attempt in range(TRIES * 2):
-        found = ask(late)
+        found = ask(deadline)
         if found.late or found.settled:
             return found
         if attempt >= TRIES - 2:
             with cluster.locked():
-                found = ask(partial(_is_over, cluster, cluster.clock() + AT_ONCE_SECONDS))
+                found = ask(within(cluster.clock, AT_ONCE_SECONDS))
             if not found.late:
                 return found
     found.late = True
     return found
 
 
-def kept_elsewhere(
-    cluster: Cluster, member: Member, name: NodeName, late: Callable[[], bool]
-) -> bool:
+def kept_elsewhere(cluster: Cluster, member: Member, name: NodeName, deadline: Deadline) -> bool:
     """Whether all places that are kept for other groups can be kept on other nodes than this one.
 
     Places are kept where most are free, so what a gang's first members take may move those of
     another group to a node that its scheduler has chosen for a later member. The gang is to be
     bound whole, so they move on, if they can. What there is no time for counts as no.
     """
-    counter = PlaceCounter(cluster, late, at_once=False)
-    waiting = cluster.waiting_look(late=late)
+    counter = PlaceCounter(cluster, deadline)
+    waiting = cluster.waiting_look(deadline=deadline)
     group = member.membership.group
     try:
         now = kept_for(keep(without_node(waiting, NodeName("")), counter.count))
@@ -164,10 +159,6 @@ def kept_elsewhere(
     except OutOfTimeError:
         return False
     return all(then[other] >= places for other, places in now.items() if other != group)
-
-
-def _is_over(cluster: Cluster, until: float) -> bool:
-    return cluster.clock() >= until
 
 
 def _with_own_places(cluster: Cluster, member: Member) -> dict[NodeName, NodeFacts]:
@@ -189,7 +180,7 @@ class _Gatherer:
         member: Member,
         look: GroupLook,
         counter: PlaceCounter,
-        at_once: bool,
+        deadline: Deadline,
         instead: Mapping[NodeName, NodeFacts],
         alone: bool,
         direction: Direction,
@@ -198,7 +189,7 @@ class _Gatherer:
         self._member = member
         self._look = look
         self._counter = counter
-        self._at_once = at_once
+        self._deadline = deadline
         self._instead = instead
         self._alone = alone
         self._direction = direction
@@ -294,8 +285,7 @@ class _Gatherer:
             return []
         question, needed = self._question(), self._needed()
         inside = self._cluster.facts_within(self._member.membership.domain or "", domains)
-        if self._at_once and sum(map(len, inside.values())) > AT_ONCE_KEPT:
-            raise NotAtOnceError
+        self._deadline.need_quick(sum(map(len, inside.values())) <= AT_ONCE_KEPT)
         return [
             d for d, each in inside.items() if not self._counter.could_hold(question, each, needed)
         ]
@@ -372,8 +362,7 @@ class _Gatherer:
             known, names = {}, [name for name in names if name not in self._instead]
         share = known.get(domain)
         if share is None:
-            if self._at_once and len(names) > AT_ONCE_KEPT:
-                raise NotAtOnceError
+            self._deadline.need_quick(len(names) <= AT_ONCE_KEPT)
             share = self._share(question, keeping.by_beside(names, group))
             if not self._counter.late:
                 known[domain] = share

@@ -6,13 +6,13 @@ is missing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from scheduler_extender.deadline import Deadline, OutOfTimeError
 from scheduler_extender.membership import MAX_SIZE
 from scheduler_extender.state.answers.decision import places as surely_taken
-from scheduler_extender.state.answers.lookup import NotAtOnceError
 from scheduler_extender.state.answers.remembered import PlaceCount
-from scheduler_extender.state.asking.enquiry import ROUNDS, OutOfTimeError, in_time
+from scheduler_extender.state.asking.enquiry import ROUNDS
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.groups.keeping import Alike, Keeping, keep, merged
 from scheduler_extender.state.node.arrivals import with_arrivals
@@ -25,14 +25,13 @@ from topology.core.requests import GpuRequest
 
 
 class PlaceCounter:
-    """Counts for one question until it is late; ``late`` says from then on that something was not
-    counted. With ``at_once`` :class:`.NotAtOnceError` is raised where anything has to be worked
+    """Counts for one question until its deadline; ``late`` says from then on that something was not
+    counted. For the event loop :class:`.NotAtOnceError` is raised where anything has to be worked
     out."""
 
-    def __init__(self, cluster: Cluster, late: Callable[[], bool], *, at_once: bool) -> None:
+    def __init__(self, cluster: Cluster, deadline: Deadline) -> None:
         self._cluster = cluster
-        self._is_late = late
-        self._at_once = at_once
+        self._deadline = deadline
         self.late = False
 
     def totals(
@@ -41,13 +40,10 @@ class PlaceCounter:
         """The places in each domain by itself, worked out where they are not remembered."""
         cluster = self._cluster
         for attempt in range(ROUNDS):
-            totals, missing = cluster.total_places(
-                question, kind, candidates, at_once=self._at_once, late=self._is_late
-            )
+            totals, missing = cluster.total_places(question, kind, candidates, self._deadline)
             if not missing or self.late or attempt == ROUNDS - 1:
                 break
-            if self._at_once:
-                raise NotAtOnceError
+            self._deadline.need_quick(False)
             for state, facts in missing.items():
                 count = self.places(facts, question)
                 if not self.late:
@@ -60,7 +56,7 @@ class PlaceCounter:
         Anybody may start groups that never end, over all nodes: where each asks for something else
         that takes time.
         """
-        look = self._cluster.look_at_waiting(at_once=self._at_once, late=self._is_late)
+        look = self._cluster.look_at_waiting(self._deadline)
         if isinstance(look, Keeping):
             return look
         try:
@@ -74,7 +70,7 @@ class PlaceCounter:
     def kept_if(self, gone: frozenset[PodUid], instead: Mapping[NodeName, NodeFacts]) -> Keeping:
         """The places that would be kept if these pods were gone, and these nodes as they are
         ``instead``: their groups wait for others in their place then."""
-        look = self._cluster.look_at_waiting_if(gone, instead, late=self._is_late)
+        look = self._cluster.look_at_waiting_if(gone, instead, deadline=self._deadline)
         if look is None:
             return self.kept()
         try:
@@ -91,8 +87,7 @@ class PlaceCounter:
             return 0
         places = self._cluster.remembered_places(question, state)
         if places is None:
-            if self._at_once:
-                raise NotAtOnceError
+            self._deadline.need_quick(False)
             places = self.places(with_arrivals(alike.facts, question.kept), question)
             if self.late:
                 raise OutOfTimeError
@@ -106,7 +101,7 @@ class PlaceCounter:
         """
         request = question.request
         for facts in nodes:
-            if self.late or self._is_late():
+            if self.late or self._deadline.passed():
                 self.late = True
                 return True
             members -= _most(facts, request)
@@ -119,9 +114,8 @@ class PlaceCounter:
     def remembered(self, question: PlaceCount, names: Sequence[NodeName]) -> dict[NodeName, int]:
         """The places on each of some nodes, worked out where they are not remembered."""
         cluster = self._cluster
-        look = cluster.look_at_places(question, names, at_once=self._at_once, late=self._is_late)
-        if look.missing and self._at_once:
-            raise NotAtOnceError
+        look = cluster.look_at_places(question, names, self._deadline)
+        self._deadline.need_quick(not look.missing)
         for state, facts in look.missing.items():
             count = self.places(with_arrivals(facts, question.kept), question)
             if not self.late:
@@ -135,11 +129,11 @@ class PlaceCounter:
 
     def places(self, facts: NodeFacts, question: PlaceCount) -> int:
         """The places on one node; none once the time is up, and where counting fails."""
-        if self.late or self._is_late():
+        if self.late or self._deadline.passed():
             self.late = True
             return 0
         try:
-            with in_time(self._is_late):
+            with self._deadline.enforced():
                 return surely_taken(facts, question.request, self._cluster.settings, question.most)
         except OutOfTimeError:
             self.late = True

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import inf
 
+from scheduler_extender.deadline import NO_DEADLINE, Deadline, NotAtOnceError
 from scheduler_extender.limits import AT_ONCE_STATES
 from scheduler_extender.membership import Group
 from scheduler_extender.state.answers.decision import Decision, Settings, undecided
@@ -23,7 +24,6 @@ from scheduler_extender.state.answers.lookup import (
     SLICE,
     Look,
     Lookup,
-    NotAtOnceError,
     Size,
 )
 from scheduler_extender.state.answers.refusing import with_pauses_ended
@@ -170,21 +170,19 @@ class Board:
         names: Sequence[str],
         *,
         scores: bool = False,
-        at_once: bool = False,
-        late: Callable[[], bool] = lambda: False,
+        deadline: Deadline = NO_DEADLINE,
     ) -> Look:
         """The remembered answers about some nodes, and what is missing.
 
-        The states of nodes that have changed are found until it is ``late``. With ``scores`` the
-        look has merits, too. With ``at_once`` it raises :class:`NotAtOnceError`
-        where the states of more than a few nodes have to be found, or finding one fails.
+        The states of nodes that have changed are found while there is time. With ``scores`` the
+        look has merits, too. The event loop's look raises :class:`NotAtOnceError` where the states
+        of more than a few nodes have to be found, or finding one fails.
         """
         faulted: set[str] = set()
-        look = self._look(request, names, faulted, scores=scores, at_once=at_once)
-        if at_once and (look.faulted or look.unfound):
-            raise NotAtOnceError
+        look = self._look(request, names, faulted, scores=scores, deadline=deadline)
+        deadline.need_quick(not (look.faulted or look.unfound))
         if look.unfound:
-            self._find_states(request.resource, look.unfound, faulted, late)
+            self._find_states(request.resource, look.unfound, faulted, deadline)
             look = self._look(request, names, faulted, scores=scores)
         return look
 
@@ -195,12 +193,12 @@ class Board:
         faulted: set[str],
         *,
         scores: bool,
-        at_once: bool = False,
+        deadline: Deadline = NO_DEADLINE,
     ) -> Look:
         with self._lock:
-            self._expire(at_once=at_once)
+            self._expire(deadline)
             return self._lookup.look(
-                request, names, self._nodes, faulted, scores=scores, at_once=at_once
+                request, names, self._nodes, faulted, scores=scores, deadline=deadline
             )
 
     def holds(self, look: Look) -> bool:
@@ -210,14 +208,22 @@ class Board:
             return self._lookup.moment == look.moment
 
     def _find_states(
-        self, resource: str, names: Sequence[str], faulted: set[str], late: Callable[[], bool]
+        self, resource: str, names: Sequence[str], faulted: set[str], deadline: Deadline
     ) -> None:
         """Find the states of nodes that have changed, each once; the lock is given back between."""
         for start in range(0, len(names), SLICE):
-            if late():
+            if deadline.passed():
                 return
             with self._lock:
                 self._lookup.find(resource, names[start : start + SLICE], self._nodes, faulted)
+
+    def _states_found(self, resource: str, names: Sequence[str], deadline: Deadline) -> None:
+        """Find the states of nodes that have changed. The event loop's caller holds the lock, and
+        is told with :class:`.NotAtOnceError` if there are any."""
+        if deadline.at_once:
+            deadline.need_quick(not self._lookup.unknown(resource, names, self._nodes))
+        else:
+            self._find_states(resource, names, set(), deadline)
 
     def remember(self, request: GpuRequest, state: State, decision: Decision) -> None:
         """Remember an answer, as long as some node is in that state."""
@@ -277,11 +283,10 @@ class Board:
         with self._lock:
             self._expire()
 
-    def _expire(self, *, at_once: bool = False) -> None:
+    def _expire(self, deadline: Deadline = NO_DEADLINE) -> None:
         """Call stale whoever has not reported for too long; end the pauses that are over."""
         now = self.clock()
-        if at_once and self._staleness.overdue(now) > AT_ONCE_STATES:
-            raise NotAtOnceError
+        deadline.need_quick(self._staleness.overdue(now) <= AT_ONCE_STATES)
         for name in self._staleness.take(now):
             facts = self._nodes.get(name)
             if facts is not None and facts.report is not None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 
+from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.limits import AT_ONCE_KEPT
 from scheduler_extender.membership import NODE, NVLINK_DOMAIN, Membership
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.answers.lookup import NotAtOnceError, PlaceLook
+from scheduler_extender.state.answers.lookup import PlaceLook
 from scheduler_extender.state.answers.remembered import PlaceCount, State
 from scheduler_extender.state.cluster.board import Board
 from scheduler_extender.state.cluster.freshness import Watch
@@ -86,78 +87,65 @@ class GroupBoard(Board):
                 self._put(facts, changed=allocatable != before.allocatable)
 
     def look_at_group(
-        self, membership: Membership, but: PodUid | None = None, *, at_once: bool = False
+        self, membership: Membership, but: PodUid | None = None, deadline: Deadline = NO_DEADLINE
     ) -> GroupLook:
-        """A group without one of its pods, and the domains of the nodes, at this moment. With
-        ``at_once`` it raises :class:`.NotAtOnceError` where nobody has asked for this kind."""
+        """A group without one of its pods, and the domains of the nodes, at this moment. The
+        event loop's raises :class:`.NotAtOnceError` where nobody has asked for this kind."""
         kind = membership.domain or NODE
         with self._lock:
-            if at_once and not self._domains.listed(kind):
-                raise NotAtOnceError
+            deadline.need_quick(self._domains.listed(kind))
             domains = self._domains.of(kind, self._nodes)
             standing = self._groups.standing(membership.group, but)
             return GroupLook(standing, domains, self._groups.starts, self._groups.changes)
 
-    def look_at_waiting(
-        self,
-        *,
-        at_once: bool = False,
-        late: Callable[[], bool] = lambda: False,
-    ) -> Keeping | WaitingLook:
+    def look_at_waiting(self, deadline: Deadline = NO_DEADLINE) -> Keeping | WaitingLook:
         """The places that are kept for groups, if they are remembered; else all that they depend
-        on. With ``at_once`` it raises :class:`.NotAtOnceError` where that is much."""
+        on. The event loop's raises :class:`.NotAtOnceError` where that is much."""
         with self._lock:
-            self._expire(at_once=at_once)
+            self._expire(deadline)
             self._groups.waiting()  # whose changes are a part of the version
             if self._keeping.version == self._version:
                 return self._keeping
-        return self.waiting_look(at_once=at_once, late=late)
+        return self.waiting_look(deadline)
 
-    def waiting_look(
-        self, *, at_once: bool = False, late: Callable[[], bool] = lambda: False
-    ) -> WaitingLook:
+    def waiting_look(self, deadline: Deadline = NO_DEADLINE) -> WaitingLook:
         """All that the places depend on that are kept for groups."""
         with self._lock:
-            self._expire(at_once=at_once)
+            self._expire(deadline)
             waiting = self._groups.waiting()
-            if at_once and sum(len(each.living) for each in waiting) > AT_ONCE_KEPT:
-                raise NotAtOnceError
+            deadline.need_quick(sum(len(each.living) for each in waiting) <= AT_ONCE_KEPT)
             placed = self._placed(waiting)
             kinds = dict.fromkeys(kind for _, (kind, _) in placed)
-            if at_once and not all(map(self._domains.listed, kinds)):
-                raise NotAtOnceError
+            deadline.need_quick(all(map(self._domains.listed, kinds)))
         for kind in kinds:  # the lock is given back between: each is O(nodes) where it is new
             with self._lock:
                 self._domains.within(kind, (), self._nodes)
         with self._lock:
             waiting, version = self._groups.waiting(), self._version
             placed = self._placed(waiting)
-            domains, names = self._inside(placed, at_once=at_once)
+            domains, names = self._inside(placed, deadline)
             self._watched = names
-        return WaitingLook(
-            version, placed, self._alike(placed, domains, names, {}, at_once=at_once, late=late)
-        )
+        return WaitingLook(version, placed, self._alike(placed, domains, names, {}, deadline))
 
     def look_at_waiting_if(
         self,
         gone: frozenset[PodUid],
         instead: Mapping[NodeName, NodeFacts],
-        *,
-        late: Callable[[], bool] = lambda: False,
+        deadline: Deadline = NO_DEADLINE,
     ) -> WaitingLook | None:
         """The same if some pods were gone and some nodes had other facts; None where that changes
         nothing about the places that are kept."""
         with self._lock:
             waiting = self._groups.waiting_without(gone)
             placed = self._placed(waiting)
-            domains, names = self._inside(placed, at_once=False)
+            domains, names = self._inside(placed, NO_DEADLINE)
             if waiting is self._groups.waiting() and names.isdisjoint(instead):
                 return None
-        alike = self._alike(placed, domains, names, instead, at_once=False, late=late)
+        alike = self._alike(placed, domains, names, instead, deadline)
         return WaitingLook(None, placed, alike)
 
     def _inside(
-        self, placed: _Placed, *, at_once: bool
+        self, placed: _Placed, deadline: Deadline
     ) -> tuple[dict[Where, list[NodeName]], frozenset[NodeName]]:
         """The nodes of each domain in which a group waits, and all of them."""
         inside: dict[str, dict[str, None]] = {}
@@ -170,8 +158,7 @@ class GroupBoard(Board):
                 domains[kind, domain] = found
                 if len(names) < len(self._nodes):
                     names.update(found)
-            if at_once and len(placed) + sum(map(len, domains.values())) > AT_ONCE_KEPT:
-                raise NotAtOnceError
+            deadline.need_quick(len(placed) + sum(map(len, domains.values())) <= AT_ONCE_KEPT)
         return domains, frozenset(names)
 
     def _alike(
@@ -180,20 +167,14 @@ class GroupBoard(Board):
         domains: Mapping[Where, Sequence[NodeName]],
         names: frozenset[NodeName],
         instead: Mapping[NodeName, NodeFacts],
-        *,
-        at_once: bool,
-        late: Callable[[], bool],
+        deadline: Deadline,
     ) -> tuple[Alike, ...]:
         """The nodes of some domains, those together that are alike. Each of those with facts
         ``instead`` is in a state of its own, of which nothing is remembered."""
         resources = dict.fromkeys(resource_asked(standing) for standing, _ in placed)
         for resource in resources:
-            if not at_once:
-                self._find_states(resource, sorted(names), set(), late)
+            self._states_found(resource, sorted(names), deadline)
         with self._lock:
-            some = tuple(names) if at_once else ()
-            if any(self._lookup.unknown(resource, some, self._nodes) for resource in resources):
-                raise NotAtOnceError
             states = {resource: self._lookup.known_states(resource) for resource in resources}
             nodes = {**self._nodes, **instead}
         for number, name in enumerate(instead, 1):
@@ -290,9 +271,7 @@ class GroupBoard(Board):
         question: PlaceCount,
         kind: str,
         domains: Collection[str],
-        *,
-        at_once: bool = False,
-        late: Callable[[], bool] = lambda: False,
+        deadline: Deadline = NO_DEADLINE,
     ) -> tuple[dict[str, int], dict[State, NodeFacts]]:
         """The places in each of these domains, as far as they are remembered, and the states that
         are missing, each with the facts of one node. Cordoned nodes have none."""
@@ -309,11 +288,8 @@ class GroupBoard(Board):
         if not left:
             return totals, {}
         everybody = [name for names in open_.values() for name in names]
-        if not at_once:
-            self._find_states(resource, everybody, set(), late)
+        self._states_found(resource, everybody, deadline)
         with self._lock:
-            if at_once and self._lookup.unknown(resource, everybody, self._nodes):
-                raise NotAtOnceError
             look = self._lookup.look_at_places(question, everybody, self._nodes)
             for domain, names in open_.items():
                 states = [look.states[name] for name in names]
@@ -364,17 +340,12 @@ class GroupBoard(Board):
         self,
         question: PlaceCount,
         names: Sequence[NodeName],
-        *,
-        at_once: bool = False,
-        late: Callable[[], bool] = lambda: False,
+        deadline: Deadline = NO_DEADLINE,
     ) -> PlaceLook:
         """The remembered places on some nodes, and what is missing; see :meth:`look`."""
         resource = question.request.resource
-        if not at_once:
-            self._find_states(resource, names, set(), late)
+        self._states_found(resource, names, deadline)
         with self._lock:
-            if at_once and self._lookup.unknown(resource, names, self._nodes):
-                raise NotAtOnceError
             return self._lookup.look_at_places(question, names, self._nodes)
 
     def remembered_places(self, question: PlaceCount, state: State) -> int | None:

@@ -16,9 +16,10 @@ import fastapi.routing
 import httpx
 import pytest
 
+from scheduler_extender.deadline import NotAtOnceError, immediate, within
 from scheduler_extender.limits import AT_ONCE_BODY, AT_ONCE_CONTAINERS, AT_ONCE_STATES
 from scheduler_extender.state.answers.decision import Decision, Settings, decide
-from scheduler_extender.state.answers.lookup import Look, NotAtOnceError, Size
+from scheduler_extender.state.answers.lookup import Look, Size
 from scheduler_extender.state.asking import enquiry
 from scheduler_extender.state.asking.enquiry import enquire
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -177,12 +178,12 @@ def test_what_was_worked_out_in_time_stays() -> None:
         cluster.put_record(node, Report("boot", 1, health=health))
     request = gpu_request(2)
     for already in range(3):
-        assert cluster.look(request, NAMES, at_once=True).left == 3 - already
-        none = enquire(cluster, request, NAMES, seconds=0.0)
+        assert cluster.look(request, NAMES, deadline=immediate(cluster.clock)).left == 3 - already
+        none = enquire(cluster, request, NAMES, within(cluster.clock, 0.0))
         assert len(none.late) == 3 - already
         assert cluster.remembered() == Size(states=3, requests=1, answers=already)
         enquire(cluster, request, [NAMES[already]])
-    assert cluster.look(request, NAMES, at_once=True).left == 0
+    assert cluster.look(request, NAMES, deadline=immediate(cluster.clock)).left == 0
 
 
 def test_a_held_lock_is_not_waited_for() -> None:

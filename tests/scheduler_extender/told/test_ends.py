@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduler_extender.deadline import NO_DEADLINE, OutOfTimeError
 from scheduler_extender.state.answers.decision import Settings, decide
-from scheduler_extender.state.asking.enquiry import OutOfTimeError
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.told.ends import Ends
 from scheduler_extender.told.idle import idle_pods, what_ends_would_do
+from tests.deadlines import ending_when
 from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
@@ -77,7 +78,7 @@ def test_a_remembered_answer_is_the_one_that_is_worked_out(
     cluster: Cluster, requests: list[GpuRequest], weakest: Verdict, data: st.DataObject
 ) -> None:
     settings = Settings(weakest, None)
-    ends = Ends(settings, lambda: False)
+    ends = Ends(settings, NO_DEADLINE)
     for facts in cluster.all_facts():
         there = sorted(pod.uid for pod in facts.all_pods)
         sets = [frozenset[PodUid](), *(frozenset({uid}) for uid in there), frozenset(there)]
@@ -93,7 +94,7 @@ def test_a_remembered_answer_is_the_one_that_is_worked_out(
 def test_of_the_fewest_none_can_stay_and_without_all_nothing_helps(
     cluster: Cluster, request: GpuRequest
 ) -> None:
-    ends = Ends(cluster.settings, lambda: False)
+    ends = Ends(cluster.settings, NO_DEADLINE)
 
     def takes(facts: NodeFacts, gone: frozenset[PodUid]) -> bool:
         return decide(facts.without(gone), request, cluster.settings).rejection is None
@@ -109,7 +110,7 @@ def test_of_the_fewest_none_can_stay_and_without_all_nothing_helps(
 def test_time_is_looked_at_before_each_try() -> None:
     (facts,) = cluster_of({node(KINDS[0], 0): {"a": Held((0,))}}).all_facts()
     with pytest.raises(OutOfTimeError):
-        Ends(Settings(), lambda: True).lets_in(facts, REQUESTS[0], frozenset())
+        Ends(Settings(), ending_when(lambda: True)).lets_in(facts, REQUESTS[0], frozenset())
 
 
 def test_a_node_without_certain_pods_is_counted_once_for_all_requests(
@@ -138,7 +139,7 @@ def test_a_node_without_certain_pods_is_counted_once_for_all_requests(
 
     monkeypatch.setattr(NodeFacts, "without", counting)
     seen = cluster.cluster_facts()
-    found = what_ends_would_do(cluster, seen, idle_pods(seen, 0.0), lambda: False)
+    found = what_ends_would_do(cluster, seen, idle_pods(seen, 0.0), NO_DEADLINE)
     assert found.whole
     assert len(found.completes) == 80
     possible = 2**4  # sets of pods of a node that may end

@@ -21,6 +21,7 @@ from scheduler_extender.told.nearest import HIDDEN, View
 from scheduler_extender.told.placed import Written, placed_on
 from scheduler_extender.told.relaxing import relaxations
 from scheduler_extender.wire import Taint
+from tests.deadlines import ending_when
 from tests.nodes import bridged, pcie, switched
 from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
 from topology.core.devices import MIB, Bytes, DeviceId, GpuResource, NodeName, PodUid
@@ -193,7 +194,9 @@ def test_trying_ends_when_its_time_is_up() -> None:
     seen = cluster.cluster_facts()
     for looks in count():
         times = iter([False] * looks)
-        found = explanation_of(cluster, seen, QUAD, TODAY, late=partial(next, times, True))
+        found = explanation_of(
+            cluster, seen, QUAD, TODAY, deadline=ending_when(partial(next, times, True))
+        )
         if NOT_ALL_ASKED not in found.notes:
             break
         assert found.refusals == {Reason.UNDECIDED: 1} or looks > 1
@@ -221,7 +224,9 @@ def test_no_node_is_asked_about_a_relaxed_request_once_it_is_late(
     explanation_of(cluster, seen, pod, TODAY)
     whole = len(asked)
     asked.clear()
-    found = explanation_of(cluster, seen, pod, TODAY, late=lambda: len(asked) > whole // 2)
+    found = explanation_of(
+        cluster, seen, pod, TODAY, deadline=ending_when(lambda: len(asked) > whole // 2)
+    )
     assert not found.whole
     assert len(asked) == whole // 2 + 1
 

@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from scheduler_extender.deadline import NO_DEADLINE
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.selecting import Destinations, Requirement
 from scheduler_extender.state.pods.standing import Standing
 from scheduler_extender.told.idle import IdlePod, Tried, idle_pods, what_ends_would_do
+from tests.deadlines import ending_when
 from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
 from topology.core.devices import MIB, Bytes, DeviceId, MigInstance, NodeName, PodUid
 from topology.core.graph import NodeTopology
@@ -44,7 +46,7 @@ def scene(
 
 
 def tried(cluster: Cluster, idle: list[IdlePod]) -> Tried:
-    return what_ends_would_do(cluster, cluster.cluster_facts(), idle, lambda: False)
+    return what_ends_would_do(cluster, cluster.cluster_facts(), idle, NO_DEADLINE)
 
 
 def helped(found: Tried) -> dict[str, list[tuple[list[str], set[str]]]]:
@@ -159,7 +161,7 @@ def test_a_node_to_which_the_pod_may_not_go_helps_nobody() -> None:
 def test_where_there_is_no_time_it_is_said() -> None:
     cluster, idle = scene({PAIRS: {"a": Held((0,)), "c": Held((2,))}}, a="10:00")
     cluster.put_pod(waiting("w", gpu_request(2, NVLINKED)))
-    found = what_ends_would_do(cluster, cluster.cluster_facts(), idle, lambda: True)
+    found = what_ends_would_do(cluster, cluster.cluster_facts(), idle, ending_when(lambda: True))
     assert (found.completes, found.whole) == ({}, False)
 
 

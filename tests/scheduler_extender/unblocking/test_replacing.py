@@ -15,6 +15,7 @@ from scheduler_extender.state.pods.selecting import Requirement
 from scheduler_extender.state.pods.standing import Standing
 from scheduler_extender.verbs.preemption import preempt
 from scheduler_extender.wire import MetaVictims, PreemptionArgs
+from tests.deadlines import ending_when
 from tests.nodes import pod
 from tests.scheduler_extender.unblocking.scenes import (
     CountedRequirement,
@@ -217,5 +218,5 @@ def test_preempt_ends_in_time_among_thousands_of_sets() -> None:
     chosen = {"Pods": [{"UID": f"h{i}"} for i in (0, 2, 5, 7)], "NumPDBViolations": 0}
     body = {"Pod": quad(), "NodeNameToMetaVictims": {"dgx": chosen}}
     args = msgspec.json.decode(msgspec.json.encode(body), type=PreemptionArgs)
-    assert preempt(cluster, args, late).meta_victims == {}
+    assert preempt(cluster, args, ending_when(late)).meta_victims == {}
     assert asked < 30

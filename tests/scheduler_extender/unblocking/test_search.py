@@ -15,6 +15,7 @@ from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.selecting import Requirement
 from scheduler_extender.state.pods.standing import Amounts, Standing, amounts_of
 from scheduler_extender.unblocking import Advice, Cost, search
+from tests.deadlines import ending_when
 from tests.scheduler_extender.unblocking.bruteforce import cheapest
 from tests.scheduler_extender.unblocking.scenes import (
     NVLINKED,
@@ -146,7 +147,9 @@ def test_hardware_that_never_can_is_said() -> None:
 
 def test_a_search_that_is_out_of_time_says_so() -> None:
     cluster = cluster_of({PAIRS: {"a": Held((0,)), "b": Held((2,))}})
-    found = search(cluster.all_facts(), pair(), (), cluster.settings, late=lambda: True)
+    found = search(
+        cluster.all_facts(), pair(), (), cluster.settings, deadline=ending_when(lambda: True)
+    )
     assert not found.whole
 
 
@@ -255,7 +258,7 @@ def test_the_search_ends_in_time_among_thousands_of_budgets() -> None:
         pair(1000),
         cluster.budgets,
         cluster.settings,
-        late=lambda: CountedRequirement.looks > 1_000,
+        deadline=ending_when(lambda: CountedRequirement.looks > 1_000),
     )
     assert not found.whole
     assert CountedRequirement.looks < 1_500

@@ -16,6 +16,7 @@ from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.refusal import Refusal
 from scheduler_extender.verbs import BindError, Binding, Turns
 from scheduler_extender.wire import BindingArgs
+from tests.deadlines import ending_when
 from tests.nodes import switched
 from tests.scheduler_extender.serving import Clock
 from tests.waiting import FOREVER, PATIENCE
@@ -71,7 +72,14 @@ class Crowd:
         self.cluster.put_pod(pod)
         args = BindingArgs(uid, "default", uid, node)
         try:
-            verbs.bind(self.cluster, self, args, lambda: "now", self.late, self.turns)
+            verbs.bind(
+                self.cluster,
+                self,
+                args,
+                lambda: "now",
+                ending_when(lambda: self.late()),
+                self.turns,
+            )
         except BindError as error:
             return str(error)
         return ""

@@ -26,6 +26,7 @@ from scheduler_extender.verbs import (
     deciding,
 )
 from scheduler_extender.wire import BindingArgs, Pod
+from tests.deadlines import ending_when
 from tests.nodes import bridged, pod, switched
 from tests.scheduler_extender.conftest import Kube
 from tests.scheduler_extender.serving import Running, running
@@ -98,7 +99,7 @@ def test_a_pod_that_is_edited_between_decision_and_write_is_not_bound(
 
     args = BindingArgs("train", "default", "uid-1", "switched")
     with pytest.raises(BindError, match=r"was changed while (it|the pod) was being bound"):
-        verbs.bind(kube.cluster, kube.binder, args, lambda: "now", late)
+        verbs.bind(kube.cluster, kube.binder, args, lambda: "now", ending_when(late))
     assert asked == 2
     assert kube.bindings() == 0
     assert kube.cluster.in_flight() == []
@@ -283,7 +284,7 @@ def test_a_bind_that_the_scheduler_has_given_up_is_not_written(
     kube.sees(pod(2, NVLINK))
     left, binder = list(answers), Writes()
     with pytest.raises(BindError, match=TOO_LATE):
-        verbs.bind(kube.cluster, binder, ARGS, lambda: "now", lambda: left.pop(0))
+        verbs.bind(kube.cluster, binder, ARGS, lambda: "now", ending_when(lambda: left.pop(0)))
     assert binder.written == []
     assert kube.cluster.in_flight() == []
     assert left == []

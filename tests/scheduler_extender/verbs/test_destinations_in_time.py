@@ -20,6 +20,7 @@ from scheduler_extender.told.nearest import View
 from scheduler_extender.verbs.preemption import preempt
 from scheduler_extender.web.pages import WAITING_SECONDS, Pages
 from scheduler_extender.wire import Pod, PreemptionArgs
+from tests.deadlines import ending_when
 from tests.nodes import pod, switched
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.report import Allocation, Report
@@ -101,7 +102,7 @@ def test_preemption_for_a_member_of_a_gang_stops_when_the_time_is_up() -> None:
     see(cluster, member)
     offered = {"n0": {"Pods": [{"UID": "holder-0"}], "NumPDBViolations": 0}}
     args = msgspec.convert({"Pod": member, "NodeNameToMetaVictims": offered}, PreemptionArgs)
-    assert preempt(cluster, args, meter.late).meta_victims == {}
+    assert preempt(cluster, args, ending_when(meter.late)).meta_victims == {}
     assert ENOUGH <= meter.lookups <= ENOUGH + TERMS
 
 
@@ -111,7 +112,9 @@ def test_an_explanation_says_that_there_was_no_time_for_all_nodes() -> None:
     see(cluster, choosy("waits"))
     asked = cluster.pod(PodUid("waits"))
     assert asked is not None
-    found = explanation_of(cluster, cluster.cluster_facts(), asked, View(0.0), late=meter.late)
+    found = explanation_of(
+        cluster, cluster.cluster_facts(), asked, View(0.0), deadline=ending_when(meter.late)
+    )
     assert ENOUGH <= meter.lookups <= ENOUGH + TERMS
     assert (found.whole, found.notes[0]) == (False, NOT_ALL_ASKED)
     assert len(found.rows) == NODES

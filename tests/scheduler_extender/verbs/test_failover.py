@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from scheduler_extender.annotations import MANAGED, PLACEMENT
+from scheduler_extender.deadline import NO_DEADLINE
 from scheduler_extender.files.binder import FileBinder
 from scheduler_extender.state.asking.placecounter import PlaceCounter
 from scheduler_extender.state.groups.keeping import Keeping, keep
@@ -57,7 +58,7 @@ class Leader(Scheduler):
     def kept(self) -> dict[str, list[str]]:
         """The groups for which places are kept on each node."""
         look = self.cluster.waiting_look()
-        found = keep(look, PlaceCounter(self.cluster, lambda: False, at_once=False).count)
+        found = keep(look, PlaceCounter(self.cluster, NO_DEADLINE).count)
         assert isinstance(found, Keeping)
         return {
             str(name): [f"{group.name} {arrivals.count}" for group, arrivals in places]

@@ -14,12 +14,14 @@ from dataclasses import replace
 import pytest
 
 from scheduler_extender import verbs
+from scheduler_extender.deadline import Deadline
 from scheduler_extender.membership import Group, Membership
 from scheduler_extender.state.answers.decision import SIBLINGS, Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs import BindError, Binding, Turns
 from scheduler_extender.wire import BindingArgs
+from tests.deadlines import ending_when
 from tests.waiting import FOREVER, PATIENCE, eventually
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.links import LinkKind
@@ -56,9 +58,9 @@ class Plane:
         pod = PodRecord(PodUid(name), "default", name, None, PAIR, membership=membership)
         self.cluster.put_pod(pod)
         args = BindingArgs(name, "default", name, NODE)
-        late = self.given_up.is_set
+        deadline = ending_when(self.given_up.is_set)
         try:
-            verbs.bind(self.cluster, self, args, lambda: "now", late, self.turns)
+            verbs.bind(self.cluster, self, args, lambda: "now", deadline, self.turns)
         except BindError as error:
             return str(error)
         return ""
@@ -192,10 +194,10 @@ class Meanwhile(Turns):
         super().__init__(cluster, FOREVER)
         self.happens = happens
 
-    def wait(self, pod: PodRecord, late: Callable[[], bool], *, hazards: bool = True) -> bool:
+    def wait(self, pod: PodRecord, deadline: Deadline, *, hazards: bool = True) -> bool:
         """It happens, and then it is the pod's turn as ever."""
         self.happens()
-        return super().wait(pod, late)
+        return super().wait(pod, deadline)
 
 
 def test_a_sibling_that_ends_before_the_turn_refuses_nobody() -> None:

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from scheduler_extender.annotations import MANAGED, PLACEMENT
+from scheduler_extender.deadline import within
 from scheduler_extender.state.groups.groups import (
     DISAGREE,
     ELSEWHERE,
@@ -356,7 +357,9 @@ def test_a_pod_without_a_group_goes_anywhere(scheduler: Scheduler) -> None:
 
 def test_where_there_is_no_time_the_answer_is_an_error(scheduler: Scheduler) -> None:
     asked = msgspec.convert(member("first"), Pod)
-    found = filter_nodes(scheduler.cluster, asked, scheduler.names, seconds=0)
+    found = filter_nodes(
+        scheduler.cluster, asked, scheduler.names, within(scheduler.cluster.clock, 0.0)
+    )
     assert found.error == STILL_WORKING
     assert "a-00" in (filter_nodes(scheduler.cluster, asked, scheduler.names).node_names or ())
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from scheduler_extender.deadline import within
 from scheduler_extender.limits import VERB_SECONDS
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.asking.groupenquiry import gather
@@ -53,7 +54,9 @@ def crowded() -> Scheduler:
 def ask(scheduler: Scheduler, name: str, seconds: float, **more: object) -> FilterResult:
     """What filter answers about all nodes."""
     asked = msgspec.convert(member(name, **more), Pod)  # type: ignore[arg-type]
-    return filter_nodes(scheduler.cluster, asked, scheduler.names, seconds)
+    return filter_nodes(
+        scheduler.cluster, asked, scheduler.names, within(scheduler.cluster.clock, seconds)
+    )
 
 
 BLOCKS = {"group-domain": "block"}

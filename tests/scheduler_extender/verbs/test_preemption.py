@@ -19,6 +19,7 @@ from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.verbs.preemption import preempt
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs, encode
+from tests.deadlines import ending_when
 from tests.nodes import bridged, pcie, pod, switched
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.links import LinkKind
@@ -204,6 +205,6 @@ def test_no_node_is_kept_that_there_was_no_time_for(monkeypatch: pytest.MonkeyPa
     forget()
     for parts in range(6):
         left = iter([False] * parts)
-        kept = verbs.preempt(cluster, args, partial(next, left, True))
+        kept = verbs.preempt(cluster, args, ending_when(partial(next, left, True)))
         assert kept.meta_victims == {}
     assert cluster.faults.count == 0

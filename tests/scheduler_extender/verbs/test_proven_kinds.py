@@ -16,6 +16,7 @@ from scheduler_extender.state.node.proven import MOST_PROVEN
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs.binding import NO_ANSWER
 from scheduler_extender.verbs.turns import AT_ONCE
+from tests.deadlines import ending_when
 from tests.scheduler_extender.verbs.crowd import NODE, SINGLE, WHOLE, Crowd
 from topology.core.devices import DeviceId, GpuResource, GpuUuid, PodUid
 from topology.core.graph import AllocatorFacts, NodeTopology
@@ -42,7 +43,7 @@ def needs_turn(crowd: Crowd, request: GpuRequest = SINGLE, uid: str = "next") ->
         if crowd.cluster.bind_in_flight(pod.uid) is None:
             ours = crowd.cluster.begin_bind(NODE, pod)
             assert ours is not None
-            crowd.turns.wait(ours, lambda: True)
+            crowd.turns.wait(ours, ending_when(lambda: True))
     asked = False
 
     def asks() -> bool:

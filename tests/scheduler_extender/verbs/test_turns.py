@@ -18,6 +18,7 @@ from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs.binding import NO_ANSWER
 from scheduler_extender.verbs.turns import AT_ONCE, KNOWN_AT_ONCE, MOST_WAITING
 from scheduler_extender.wire import BindingArgs
+from tests.deadlines import ending_when
 from tests.nodes import bridged, switched
 from tests.scheduler_extender.verbs.crowd import ERROR, NODE, OTHER, SINGLE, Crowd
 from tests.waiting import PATIENCE, eventually
@@ -238,13 +239,13 @@ def test_a_bind_that_has_its_turn_does_not_wait_for_one_that_waits_for_a_turn() 
     with beside_a_pair(gpus=5) as (crowd, pair), ThreadPoolExecutor(2) as threads:
         other = PodRecord(PodUid("other"), "default", "other", NODE, gpu_request(1))
         assert crowd.cluster.begin_bind(NODE, other)
-        assert crowd.turns.wait(other, crowd.late)
+        assert crowd.turns.wait(other, ending_when(crowd.late))
         third: list[Future[bool]] = []
 
         def comes_meanwhile() -> bool:
             if crowd.flying() == 2 and crowd.turns._given[-1].uid == "single" and not third:
                 assert crowd.cluster.begin_bind(NODE, pair)
-                third.append(threads.submit(crowd.turns.wait, pair, lambda: over.is_set()))
+                third.append(threads.submit(crowd.turns.wait, pair, ending_when(over.is_set)))
                 eventually(lambda: bool(crowd.turns._waiting))
             return over.is_set()
 

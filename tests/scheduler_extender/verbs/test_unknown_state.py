@@ -16,6 +16,7 @@ import pytest
 
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
+from scheduler_extender.deadline import within
 from scheduler_extender.files.binder import FileBinder
 from scheduler_extender.state.answers.decision import PROMISED, Settings
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -157,7 +158,7 @@ def refusal(world: World, newcomer: str, seconds: float = float("inf")) -> str:
     found = pod(*NEWCOMERS[newcomer], name="next", uid="next")
     asked = msgspec.convert(found, Pod)
     world.binder.saw(asked)
-    answer = verbs.filter_nodes(world.cluster, asked, [NODE], seconds)
+    answer = verbs.filter_nodes(world.cluster, asked, [NODE], within(world.cluster.clock, seconds))
     return {**answer.failed, **answer.unresolvable}.get(NODE, answer.error)
 
 

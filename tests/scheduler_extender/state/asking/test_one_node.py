@@ -12,12 +12,13 @@ from prometheus_client import generate_latest
 
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
+from scheduler_extender.deadline import NotAtOnceError, immediate, within
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.kube import sinks as kube
 from scheduler_extender.state.answers import decision as decisions
 from scheduler_extender.state.answers import remembered
 from scheduler_extender.state.answers.decision import UNDECIDED
-from scheduler_extender.state.answers.lookup import NotAtOnceError, Size
+from scheduler_extender.state.answers.lookup import Size
 from scheduler_extender.state.cluster import cluster as clusters
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import NodeFacts
@@ -94,7 +95,7 @@ def test_the_event_loop_leaves_a_fault_to_a_thread_which_counts_it(
     def ask_at_once() -> None:
         asked = msgspec.convert(pod(2, NVLINK, uid="next"), Pod)
         with cluster.locked(), pytest.raises(NotAtOnceError):
-            verbs.filter_nodes(cluster, asked, NAMES, at_once=True)
+            verbs.filter_nodes(cluster, asked, NAMES, immediate(cluster.clock))
 
     ask_at_once()
     assert broken, "it was tried"
@@ -275,5 +276,5 @@ def test_requests_that_no_known_node_was_offered_for_are_forgotten_too(cluster: 
     """Anyone may name nodes that do not exist, with constraints that nobody had before."""
     for speed in range(1, 2 * remembered.REMEMBERED_REQUESTS):
         asked = msgspec.convert(pod(2, {"min-bandwidth": str(speed)}, uid="next"), Pod)
-        verbs.filter_nodes(cluster, asked, ["nowhere"], 1.0)
+        verbs.filter_nodes(cluster, asked, ["nowhere"], within(cluster.clock, 1.0))
     assert cluster.remembered().requests == remembered.REMEMBERED_REQUESTS

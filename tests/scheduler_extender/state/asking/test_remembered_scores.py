@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from scheduler_extender.deadline import immediate
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.answers.mix import REFRESH
 from scheduler_extender.state.asking.enquiry import enquire, scores
@@ -68,5 +69,5 @@ def test_what_was_worked_out_for_an_old_mix_takes_nothing_away() -> None:
     late = Prospect(UNKNOWN, (0.0,))
     state = cluster.state(NodeName("node"), request.resource)
     cluster.remember_prospect(request, state, late, (RequestClass(7),))
-    assert cluster.look(request, ["node"], scores=True, at_once=True).left == 0
+    assert cluster.look(request, ["node"], scores=True, deadline=immediate(cluster.clock)).left == 0
     assert scored(cluster, request, ["node"]) == before

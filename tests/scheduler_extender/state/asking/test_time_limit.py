@@ -11,6 +11,7 @@ import pytest
 
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
+from scheduler_extender.deadline import within
 from scheduler_extender.state.answers import decision as decisions
 from scheduler_extender.state.answers.decision import UNDECIDED
 from scheduler_extender.state.answers.lookup import SLICE
@@ -19,6 +20,7 @@ from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import pod_record
 from scheduler_extender.verbs import STILL_WORKING, preemption
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
+from tests.deadlines import ending_when
 from tests.nodes import pcie, pod, switched
 from tests.scheduler_extender.serving import Clock
 from tests.waiting import PATIENCE
@@ -72,17 +74,19 @@ def test_a_required_pod_gets_an_error_until_some_node_takes_it(
     cluster: Cluster, clock: Clock
 ) -> None:
     pair = asked(2, NVLINK)
-    first = verbs.filter_nodes(cluster, pair, NAMES, 3.5)
+    first = verbs.filter_nodes(cluster, pair, NAMES, within(cluster.clock, 3.5))
     assert first.error == STILL_WORKING
     assert not first.failed
     assert not first.unresolvable, "nobody is evicted, and no reason is written"
-    second = verbs.filter_nodes(cluster, pair, NAMES, 3.5)
+    second = verbs.filter_nodes(cluster, pair, NAMES, within(cluster.clock, 3.5))
     assert second.error == ""
     assert second.node_names
     assert set(second.failed.values()) == {UNDECIDED.reason}
     answered = {*second.node_names, *second.failed, *second.unresolvable}
     assert answered == set(NAMES), "each node stands in the answer once"
-    while verbs.filter_nodes(cluster, pair, NAMES, 3.5).node_names != NAMES[5:]:
+    while (
+        verbs.filter_nodes(cluster, pair, NAMES, within(cluster.clock, 3.5)).node_names != NAMES[5:]
+    ):
         assert clock.now < 60
     assert clock.now <= 14, "what was done is not done again, but for one interrupted in each call"
 
@@ -92,16 +96,20 @@ def test_a_plain_pod_passes_unless_it_could_break_a_promise(cluster: Cluster) ->
     assert bound is not None
     assert isinstance(bound.request, GpuRequest)
     cluster.put_pod(replace(bound, promised=bound.request.constraints))
-    found = verbs.filter_nodes(cluster, asked(1, {}), NAMES, 2.5)
+    found = verbs.filter_nodes(cluster, asked(1, {}), NAMES, within(cluster.clock, 2.5))
     assert found.error == ""
     assert found.node_names == NAMES[:9]
     assert found.failed == {"n9": IN_PROGRESS.reason}
 
 
 def test_nodes_that_nobody_knows_are_told_apart(cluster: Cluster) -> None:
-    found = verbs.filter_nodes(cluster, asked(1, {}), [*NAMES, "unknown"], 2.5)
+    found = verbs.filter_nodes(
+        cluster, asked(1, {}), [*NAMES, "unknown"], within(cluster.clock, 2.5)
+    )
     assert found.node_names == [*NAMES, "unknown"]
-    required = verbs.filter_nodes(cluster, asked(2, NVLINK), ["n9", "n8", "n7", "unknown"], 1.5)
+    required = verbs.filter_nodes(
+        cluster, asked(2, NVLINK), ["n9", "n8", "n7", "unknown"], within(cluster.clock, 1.5)
+    )
     assert required.node_names == ["n9", "n8"]
     assert required.failed == {"n7": UNDECIDED.reason}
     assert "unknown" in required.unresolvable
@@ -110,11 +118,16 @@ def test_nodes_that_nobody_knows_are_told_apart(cluster: Cluster) -> None:
 def test_scores_that_were_not_worked_out_are_neutral(cluster: Cluster, clock: Clock) -> None:
     single = asked(1, {})
     verbs.filter_nodes(cluster, single, NAMES)
-    some = {row.host: row.score for row in verbs.prioritize(cluster, single, NAMES, 3.5)}
+    some = {
+        row.host: row.score
+        for row in verbs.prioritize(cluster, single, NAMES, within(cluster.clock, 3.5))
+    }
     assert list(some) == NAMES
     assert some["n9"] == 5
     began = clock.now
-    while verbs.prioritize(cluster, single, NAMES, 3.5) != verbs.prioritize(cluster, single, NAMES):
+    while verbs.prioritize(cluster, single, NAMES, within(cluster.clock, 3.5)) != verbs.prioritize(
+        cluster, single, NAMES
+    ):
         assert clock.now < began + 60
     assert clock.now - began <= 14, "each state is worked out once, or interrupted once"
 
@@ -124,8 +137,7 @@ def test_preempt_evicts_nobody_for_what_it_did_not_look_at(cluster: Cluster, clo
     args = PreemptionArgs(asked(2, NVLINK), None, dict(victims))
     assert set(preemption.preempt(cluster, args).meta_victims) == set(NAMES[5:])
     cluster.forget_answers()
-    began = clock.now
-    kept = preemption.preempt(cluster, args, lambda: clock.now - began > 1).meta_victims
+    kept = preemption.preempt(cluster, args, within(clock, 1.5)).meta_victims
     assert set(kept) == set(NAMES[5:7])
 
 
@@ -169,15 +181,15 @@ def test_nodes_that_fail_are_tried_once_in_each_call(
     pair = asked(2, NVLINK)
     if verb == "filter":
         monkeypatch.setattr(decisions, "assess", broken)
-        found = verbs.filter_nodes(cluster, pair, NAMES, 60.0)
+        found = verbs.filter_nodes(cluster, pair, NAMES, within(cluster.clock, 60.0))
         assert found.error == ""
         assert found.failed == dict.fromkeys(NAMES, UNDECIDED.reason)
-        assert verbs.filter_nodes(cluster, pair, NAMES, 60.0) == found
+        assert verbs.filter_nodes(cluster, pair, NAMES, within(cluster.clock, 60.0)) == found
     else:
         monkeypatch.setattr(scoring, "prospect", broken)
         verbs.filter_nodes(cluster, pair, NAMES)
-        verbs.prioritize(cluster, pair, NAMES[5:], 60.0)
-        verbs.prioritize(cluster, pair, NAMES[5:], 60.0)
+        verbs.prioritize(cluster, pair, NAMES[5:], within(cluster.clock, 60.0))
+        verbs.prioritize(cluster, pair, NAMES[5:], within(cluster.clock, 60.0))
     assert len(tried) <= 2 * len(NAMES)
     assert clock.now <= 10
 
@@ -199,7 +211,7 @@ def test_nodes_that_change_all_the_time_hold_no_call_for_long(clock: Clock) -> N
         return False
 
     everything_changes()
-    look = cluster.look(gpu_request(1), names, late=everything_changes)
+    look = cluster.look(gpu_request(1), names, deadline=ending_when(everything_changes))
     assert times == 1 + 4, "once for each part but the first, however much has changed"
     assert len(look.unfound) == len(names) - 2 * SLICE, "but for the last part, and a few more"
     found = {name for name, state in zip(names, look.states, strict=True) if state is not None}
@@ -211,7 +223,7 @@ def test_states_that_there_was_no_time_to_find_are_late(clock: Clock) -> None:
     names = [f"c{i:03}" for i in range(SLICE + 5)]
     for name in names:
         cluster.put_record(switched(4, name), Report("boot", 1))
-    answered = enquiry.enquire(cluster, gpu_request(1), names, seconds=0.0)
+    answered = enquiry.enquire(cluster, gpu_request(1), names, within(cluster.clock, 0.0))
     assert answered.late == set(names)
     assert len(answered.undecided) == len(names)
     assert not enquiry.enquire(cluster, gpu_request(1), names).late

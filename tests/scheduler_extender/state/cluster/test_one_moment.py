@@ -13,10 +13,10 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any
 
+from scheduler_extender.deadline import NotAtOnceError, immediate
 from scheduler_extender.state.answers import lookup
 from scheduler_extender.state.answers.decision import Settings, decide
-from scheduler_extender.state.answers.lookup import NotAtOnceError
-from scheduler_extender.state.asking.enquiry import enquire, enquire_at_once
+from scheduler_extender.state.asking.enquiry import enquire
 from scheduler_extender.state.cluster import board, cluster
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node import facts as node
@@ -86,7 +86,7 @@ def test_between_a_report_and_the_answers_after_it_nobody_can_read() -> None:
         try:
             with found.locked_if_free():
                 facts = found.facts(NAME)
-                ((_, decision),) = enquire_at_once(found, request, [NAME]).each()
+                ((_, decision),) = enquire(found, request, [NAME], immediate(found.clock)).each()
         except NotAtOnceError:
             return  # the writer has the lock, or the answer is forgotten: both are right
         assert decision is not None

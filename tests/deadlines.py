@@ -1,0 +1,12 @@
+"""Deadlines of tests: whoever measures says when the time is up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from scheduler_extender.deadline import Deadline
+
+
+def ending_when(late: Callable[[], bool]) -> Deadline:
+    """The deadline that has passed when asked while it is ``late``."""
+    return Deadline(lambda: float(late()), 1.0)
