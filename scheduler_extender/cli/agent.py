@@ -118,7 +118,7 @@ class AgentOptions:
         """These options as the agent takes them. Raises :class:`BadInputError`."""
         from topology.agent.asks.node import KubeletSources
         from topology.agent.command import Options
-        from topology.agent.decides.allocation import KubeletFacts
+        from topology.agent.decides.surroundings import KubeletFacts
         from topology.agent.service import Settings
 
         if not 0 <= self.metrics_port <= 65535:

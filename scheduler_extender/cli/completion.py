@@ -73,7 +73,7 @@ def pod_completions(context: typer.Context, incomplete: str) -> list[str]:
     """Pods of the namespace that is meant whose names begin so."""
 
     def where(usual: str) -> str:
-        from topology.kubeapi.paths import path
+        from topology.kubeapi.apiserver import path
 
         meant = context.params.get("namespace") or usual
         return path("/api/v1/namespaces", meant, "pods")

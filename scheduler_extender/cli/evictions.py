@@ -254,7 +254,7 @@ class _Carrying:
 
     def _annotate(self, value: str | None) -> bytes:
         """Write the annotation, or take it away; the pod as it is then."""
-        from topology.kubeapi.paths import path
+        from topology.kubeapi.apiserver import path
 
         pod = self.waiting
         body = {"metadata": {"uid": pod.uid, "annotations": {KEPT_PLACE: value}}}
@@ -348,7 +348,7 @@ def may_have_been_made(failure: ApiFailure | NeedlessError) -> bool:
 
 def _post_eviction(api: ApiServer, step: dict[str, Any]) -> None:
     """Evict a pod if it is still the same. Raises ApiFailure."""
-    from topology.kubeapi.paths import path
+    from topology.kubeapi.apiserver import path
 
     body = {
         "apiVersion": "policy/v1",

@@ -214,7 +214,7 @@ def _selected(look: Look, whose: Whose) -> set[str] | None:
     from scheduler_extender.kube.onelook import PAGE, PODS_PATH
     from scheduler_extender.kube.onelook import listed as pages
     from scheduler_extender.kube.sinks import metadata_decoder
-    from topology.kubeapi.paths import path
+    from topology.kubeapi.apiserver import path
 
     api = look.reachable("--selector")
     where = PODS_PATH if whose.everybody else path("/api/v1/namespaces", look.namespace, "pods")

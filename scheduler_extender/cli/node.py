@@ -106,7 +106,7 @@ def told(look: Look, name: str) -> Told:
 
 
 def _resume(name: str, access: Access) -> None:
-    from topology.kubeapi.paths import path
+    from topology.kubeapi.apiserver import path
 
     body = {"metadata": {"annotations": {RESUME: datetime.now(UTC).isoformat()}}}
     try:

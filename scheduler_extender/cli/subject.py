@@ -69,8 +69,7 @@ def _brief(pod: PodRecord) -> str:
 
 
 def _pod(api: ApiServer, namespace: str, name: str) -> Subject:
-    from topology.kubeapi.apiserver import NotFoundError
-    from topology.kubeapi.paths import path
+    from topology.kubeapi.apiserver import NotFoundError, path
 
     try:
         body = api.get(path("/api/v1/namespaces", namespace, "pods", name), timeout=TIMEOUT)

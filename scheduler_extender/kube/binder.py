@@ -26,8 +26,8 @@ from topology.kubeapi.apiserver import (
     ConflictError,
     NotFoundError,
     Query,
+    path,
 )
-from topology.kubeapi.paths import path
 
 PODS_PATH = "/api/v1/pods"
 

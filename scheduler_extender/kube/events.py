@@ -24,8 +24,7 @@ from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.placed import bound_text
 from scheduler_extender.verbs import Binding, WouldRefuse
 from topology.core.requests import GpuRequest
-from topology.kubeapi.apiserver import ApiFailure
-from topology.kubeapi.paths import path
+from topology.kubeapi.apiserver import ApiFailure, path
 
 log = structlog.get_logger(__name__)
 

@@ -22,8 +22,7 @@ from scheduler_extender.kube.onelook import (
 )
 from scheduler_extender.kube.sinks import NodeSink, PodSink, RecordSink
 from scheduler_extender.state.answers.decision import Settings
-from topology.kubeapi.apiserver import ApiServer
-from topology.kubeapi.paths import path
+from topology.kubeapi.apiserver import ApiServer, path
 from topology.kubeapi.reflector import Reflector, Sink
 
 

@@ -15,8 +15,7 @@ import msgspec
 from scheduler_extender.kube.sinks import NodeSink, PodSink, RecordSink
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
-from topology.kubeapi.apiserver import ApiError, NotFoundError, Query
-from topology.kubeapi.paths import path
+from topology.kubeapi.apiserver import ApiError, NotFoundError, Query, path
 
 RECORDS_PATH = "/apis/gpu-topology.io/v1alpha1/gputopologies"
 PODS_PATH = "/api/v1/pods"

@@ -15,8 +15,7 @@ from typing import Any
 import msgspec
 
 from scheduler_extender.kube.onelook import PAGE, TIMEOUT, Reader, listed
-from topology.kubeapi.apiserver import ApiError
-from topology.kubeapi.paths import path
+from topology.kubeapi.apiserver import ApiError, path
 
 
 @dataclass(frozen=True, slots=True)

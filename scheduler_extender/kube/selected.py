@@ -6,7 +6,7 @@ import msgspec
 
 from scheduler_extender.kube.onelook import NODES_PATH, PAGE, PODS_PATH, Reader, listed
 from scheduler_extender.kube.sinks import metadata_decoder
-from topology.kubeapi.paths import path
+from topology.kubeapi.apiserver import path
 
 
 def node_names(api: Reader, selector: str) -> set[str]:

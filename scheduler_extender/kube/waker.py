@@ -30,8 +30,7 @@ from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import GpuRequest
-from topology.kubeapi.apiserver import ApiFailure, ApiUnreachable
-from topology.kubeapi.paths import path
+from topology.kubeapi.apiserver import ApiFailure, ApiUnreachable, path
 
 log = structlog.get_logger(__name__)
 

@@ -23,8 +23,7 @@ import structlog
 
 from scheduler_extender.annotations import PREFIX
 from scheduler_extender.kube.bindable import OwnPod
-from topology.kubeapi.apiserver import ApiFailure, NotFoundError, Query
-from topology.kubeapi.paths import path
+from topology.kubeapi.apiserver import ApiFailure, NotFoundError, Query, path
 
 log = structlog.get_logger(__name__)
 

@@ -27,8 +27,8 @@ from topology.kubeapi.apiserver import (
     ConflictError,
     NotFoundError,
     Query,
+    path,
 )
-from topology.kubeapi.paths import path
 
 log = structlog.get_logger(__name__)
 

@@ -9,8 +9,7 @@ import msgspec
 
 from scheduler_extender.annotations import PREFIX
 from scheduler_extender.leader.election import Lease
-from topology.kubeapi.apiserver import NotFoundError, Query
-from topology.kubeapi.paths import path
+from topology.kubeapi.apiserver import NotFoundError, Query, path
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces"
 DRAINED = PREFIX + "drained"

@@ -7,7 +7,8 @@
     loop      one turn: asks what is due, lets ``decides`` decide, says what follows
     publisher writes the record
     service   the threads; takes the turns and carries out what they say
-    metrics, wakeup, command
+    metrics serving  what Prometheus and the kubelet are told, and the port
+    command  what the command line calls
 
 A report comes about like this:
 
@@ -15,13 +16,13 @@ A report comes about like this:
 2. :class:`~topology.agent.service.AgentService` wakes up and takes a turn of
    :class:`~topology.agent.loop.NodeAgent`.
 3. The turn asks the kubelet if it is time (:mod:`~topology.agent.decides.polling`), finds out whose
-   the listed devices are (:mod:`~topology.agent.decides.joining`) and which of it counts
+   the listed devices are (:mod:`~topology.agent.decides.holdings`) and which entries count
    (:mod:`~topology.agent.decides.holders`).
-4. It looks at the hardware (:mod:`~topology.agent.decides.hardwarebook`) and its health
+4. It looks at the hardware (:mod:`~topology.agent.decides.hardware`) and its health
    (:mod:`~topology.agent.decides.health`), and composes the record of all this
    (:mod:`~topology.agent.decides.record`).
 5. :class:`~topology.agent.publisher.Publisher` writes what has changed.
 
-Where a question fails, the agent publishes the rest and lists the one fact that it asked for as
+If a question fails, the agent publishes the rest and lists the one fact that it asked for as
 unseen. The extender imports nothing of this package.
 """

@@ -6,11 +6,11 @@ The loop asks the kubelet, the driver and the API server in turn and lets the bo
 ====================  ============================================================================
 what is asked         who decides
 ====================  ============================================================================
-the kubelet's list    ``polling`` when it is asked, ``holders`` what of the list counts
-the driver            ``flapping`` whose answers count, ``health`` who is sick, ``missing`` who does
-                      not answer, ``hardwarebook`` what is there, ``unaccounted`` who computes
-                      without a pod, ``idle`` which pods do not use what they hold
-everything together   ``shares`` whether a container gets several shares, ``record`` what is
+the kubelet's list    ``polling``: when it is asked; ``holders``: what of the list counts
+the driver            ``silent``: whose answers count, and who does not answer; ``health``: who is
+                      sick; ``hardware``: what is there; ``use``: who computes without a pod, and
+                      which pods do not use what they hold
+everything together   ``allocation``: whether a container gets several shares; ``record``: what is
                       published, and whether it can be relied on
 ====================  ============================================================================
 
@@ -30,22 +30,20 @@ import structlog
 
 from topology.agent.asks.podresources import KubeletBusyError, KubeletDownError
 from topology.agent.decides import exclusive
+from topology.agent.decides.allocation import SharesBook
 from topology.agent.decides.exclusive import Allocatable
-from topology.agent.decides.flapping import FlappingBook
-from topology.agent.decides.hardwarebook import HardwareBook
+from topology.agent.decides.hardware import HardwareBook
 from topology.agent.decides.health import HealthBook
 from topology.agent.decides.holders import HoldersBook
 from topology.agent.decides.holdings import Entry, Held, awaited
-from topology.agent.decides.idle import IdleBook
 from topology.agent.decides.limits import HOLDINGS_LEFT_OUT
-from topology.agent.decides.missing import MissingBook
-from topology.agent.decides.observed import NvmlState, Processors, Unseen, Xid
-from topology.agent.decides.pcitree import PciTree
+from topology.agent.decides.observed import NvmlState, PciTree, Processors, Unseen, Xid
 from topology.agent.decides.polling import (
     USUAL_INTERVALS,
     AllocatablePolling,
     KubeletPolling,
     PollIntervals,
+    Rereading,
 )
 from topology.agent.decides.record import (
     ConditionBook,
@@ -54,10 +52,9 @@ from topology.agent.decides.record import (
     Picture,
     compose,
 )
-from topology.agent.decides.rereading import Rereading
-from topology.agent.decides.shares import SharesBook
+from topology.agent.decides.silent import FlappingBook, MissingBook
 from topology.agent.decides.surroundings import Surroundings
-from topology.agent.decides.unaccounted import UnaccountedUse
+from topology.agent.decides.use import IdleBook, UnaccountedUse
 from topology.core.devices import DeviceId, GpuUuid, NodeName, PodUid, base_uuid
 from topology.core.graph import NodeTopology
 from topology.core.report import READY, MissingGpu, Report

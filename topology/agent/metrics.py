@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 
@@ -24,7 +24,7 @@ from prometheus_client.registry import Collector
 from topology.agent.decides.observed import Vitals
 from topology.agent.decides.record import Picture
 from topology.agent.publisher import Counts
-from topology.core.devices import GpuUuid, base_uuid
+from topology.core.devices import GpuUuid, PodUid, base_uuid
 from topology.core.report import READY, UNACCOUNTED_USE, Report
 from topology.times import seconds_of
 
@@ -210,3 +210,26 @@ def _gauge(name: str, text: str, value: float) -> Metric:
 
 def _labelled(name: str, text: str, labels: list[str]) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=labels)
+
+
+class ReportLatency:
+    """How long a bind takes until a written record shows it, in seconds of one clock."""
+
+    def __init__(self) -> None:
+        self._since: dict[PodUid, float] = {}
+
+    def waiting(self, due: Collection[PodUid], now: float) -> None:
+        """News of these pods is due."""
+        for uid in due:
+            self._since.setdefault(uid, now)
+
+    def written(
+        self, due: Collection[PodUid], shown: Collection[PodUid], now: float
+    ) -> list[float]:
+        """A record was written just now; how long the pods took that are waited for no more.
+
+        Who is not ``shown`` has gone without ever being in a record, and took no time.
+        """
+        over = [uid for uid in self._since if uid not in due]
+        since = {uid: self._since.pop(uid) for uid in over}
+        return [now - at for uid, at in since.items() if uid in shown]

@@ -36,8 +36,7 @@ from topology.codec import Record, RecordError
 from topology.core.devices import NodeName
 from topology.core.graph import NodeTopology
 from topology.core.report import READY, Condition, Report
-from topology.kubeapi.apiserver import ApiError, ApiFailure, ConflictError, NotFoundError
-from topology.kubeapi.paths import path
+from topology.kubeapi.apiserver import ApiError, ApiFailure, ConflictError, NotFoundError, path
 
 log = structlog.get_logger(__name__)
 

@@ -7,32 +7,55 @@ what they say, and writes the record.
 
 from __future__ import annotations
 
+import os
 import random
+import select
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import structlog
 
-from topology.agent.asks import pci, processors
 from topology.agent.asks.node import KubeletSources, NodeWatch
 from topology.agent.asks.nvmlwatch import Cadence, NvmlWatch
 from topology.agent.asks.podresources import PodResources
 from topology.agent.asks.pods import PODS_PATH, NodePods
-from topology.agent.decides.latency import ReportLatency
+from topology.agent.asks.sysfs import pci_tree, processors
 from topology.agent.decides.polling import USUAL_INTERVALS, PollIntervals
 from topology.agent.decides.record import Picture
 from topology.agent.decides.surroundings import Surroundings
 from topology.agent.loop import Asks, Clock, NodeAgent, Turn
-from topology.agent.metrics import Metrics
+from topology.agent.metrics import Metrics, ReportLatency
 from topology.agent.publisher import Publisher
 from topology.agent.serving import MetricsServer
-from topology.agent.wakeup import Wakeup
 from topology.core.devices import NodeName
 from topology.kubeapi.apiserver import ApiFailure, ApiServer
 from topology.kubeapi.reflector import Reflector, Timing
+
+
+class Wakeup:
+    """Notes are written to an eventfd: a handler that interrupts the waiter cannot deadlock it."""
+
+    def __init__(self) -> None:
+        self._file = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def note(self) -> None:
+        """There is news."""
+        with suppress(BlockingIOError):  # full: there is news all the same
+            os.eventfd_write(self._file, 1)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for news at most so long; whether there was some."""
+        select.select([self._file], [], [], max(0.0, seconds))
+        try:
+            os.eventfd_read(self._file)
+        except BlockingIOError:
+            return False
+        return True
+
 
 log = structlog.get_logger(__name__)
 
@@ -106,9 +129,9 @@ class AgentService:
             Asks(
                 self._kubelet,
                 self._nvml,
-                lambda: pci.read(settings.sys),
+                lambda: pci_tree(settings.sys),
                 self._surroundings,
-                lambda: processors.read(settings.sys),
+                lambda: processors(settings.sys),
             ),
             Clock(time.monotonic, _now),
             policy=settings.policy,

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import msgspec
 import urllib3
@@ -28,8 +28,13 @@ from urllib3.connection import HTTPConnection
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 from urllib3.response import BaseHTTPResponse
 
-from topology.kubeapi.failures import misconfigured_text, unreachable_text
-from topology.kubeapi.plugins import heard, plugin_text, reason_text
+from topology.kubeapi.failures import (
+    heard,
+    misconfigured_text,
+    plugin_text,
+    reason_text,
+    unreachable_text,
+)
 
 POOL_SIZE = 16
 """Idle connections kept to the API server; more than these are opened when needed."""
@@ -101,6 +106,21 @@ def api_error(status: int, reason: str, message: str) -> ApiError:
     """
     kinds = {404: NotFoundError, 409: ConflictError, 410: GoneError}
     return kinds.get(status, ApiError)(status, reason, message)
+
+
+def path(collection: str, *parts: str) -> str:
+    """The path of something below ``collection``, its parts percent-encoded.
+
+    Servers decode a path before they take it apart, so what would be more than one part then, or
+    another directory, cannot be asked for at all: :class:`ApiMisconfigured`.
+
+    >>> path("/api/v1/namespaces", "default", "pods", "a b")
+    '/api/v1/namespaces/default/pods/a%20b'
+    """
+    for part in parts:
+        if part in ("", ".", "..") or "/" in part or "%" in part:
+            raise ApiMisconfigured(f"{part!r} cannot be a part of a path on the API server")
+    return "/".join((collection, *(quote(part, safe="") for part in parts)))
 
 
 class _Status(msgspec.Struct):

@@ -1,9 +1,19 @@
-"""Why the API server cannot be asked, in words for people: what the libraries say of it names their
-own classes and numbers."""
+"""Why the API server cannot be asked, in words for people: the libraries name their own classes.
+
+Credential plugins of a kubeconfig (``users[].user.exec``) need more than words. The ``kubernetes``
+package runs the plugin. If that fails, it logs the reason to the root logger and goes on without
+credentials, so the API server answers 401 and nobody knows why. :func:`heard` takes the reason out
+of the log, and :func:`reason_text` tells it with the names that the reader can look up.
+"""
 
 from __future__ import annotations
 
+import logging
 import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 _POOL = re.compile(r"^\w+\(host='[^']*', port=\w+\): ")
 _ABSENT = re.compile(r"Expected object with name (.*) in .*/(\w+)s list")
@@ -38,3 +48,92 @@ def misconfigured_text(error: BaseException) -> str:
         return "there is none outside a pod"
     absent = _ABSENT.search(text)
     return f"it has no {absent[2]} {absent[1]!r}" if absent else _PREFIX.sub("", text)
+
+
+MODULE = "kube_config"
+"""The module of the package that runs plugins."""
+MOST = 400
+"""Characters of what a plugin says."""
+_ERRNO = re.compile(r"\[Errno \d+\] ([^:]+)(: .*)?")
+_ENDED = re.compile(r"exec: process returned (-?\d+)\.? ?(.*)", re.DOTALL)
+
+
+class _Hears(logging.Filter):
+    """Takes the package's errors of one thread out of the log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+        self._thread = threading.get_ident()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        ours = record.thread == self._thread and record.module == MODULE
+        if ours and record.levelno >= logging.ERROR:
+            self.said.append(record.getMessage())
+            return False
+        return True
+
+
+@contextmanager
+def heard() -> Iterator[list[str]]:
+    """What the package logs as errors inside the block, in this thread, in place of the log."""
+    hears, root, quiet = _Hears(), logging.getLogger(), logging.NullHandler()
+    root.addFilter(hears)
+    root.addHandler(quiet)  # without any handler logging makes one, which stays
+    try:
+        yield hears.said
+    finally:
+        root.removeHandler(quiet)
+        root.removeFilter(hears)
+
+
+def plugin_text(path: str, context: str | None) -> str:
+    """Which kubeconfig names which command for whose credentials, to begin an error with.
+
+    Raises whatever a bad file raises.
+    """
+    from kubernetes.config.kube_config import KubeConfigMerger
+
+    merger: Callable[[str], Any] = KubeConfigMerger
+    found = _bare(merger(path).config)
+    name = context or found.get("current-context")
+    chosen = _named(found, "contexts", name).get("context") or {}
+    user = chosen.get("user")
+    plugin = (_named(found, "users", user).get("user") or {}).get("exec") or {}
+    hint = " ".join(str(plugin.get("installHint") or "").split())
+    command = plugin.get("command")
+    told = f"kubeconfig {path}: the command {command} gives no credentials for the user {user}"
+    return f"{told} (to install it: {hint[:MOST]})" if hint else told
+
+
+def _bare(node: Any) -> Any:
+    """What the package has read, of plain mappings and lists."""
+    value = getattr(node, "value", node)
+    if isinstance(value, dict):
+        return {key: _bare(each) for key, each in value.items()}
+    return [_bare(each) for each in value] if isinstance(value, list) else value
+
+
+def _named(found: Any, kind: str, name: object) -> dict[str, Any]:
+    return next((each for each in found.get(kind) or () if each.get("name") == name), {})
+
+
+def reason_text(heard: Sequence[str]) -> str:
+    """Why a plugin gave no credentials, of what the package says.
+
+    >>> reason_text(["[Errno 2] No such file or directory: 'aws'"])
+    'it cannot be started: No such file or directory'
+    >>> reason_text(["exec: process returned 1. no session"])
+    'it ended with exit code 1 and said: no session'
+    >>> reason_text(["exec: plugin api version a does not match b"])
+    'plugin api version a does not match b'
+    """
+    said = heard[0]
+    failed = _ERRNO.fullmatch(said)
+    if failed:
+        return f"it cannot be started: {failed[1]}"
+    ended = _ENDED.fullmatch(said)
+    if ended:
+        words = " ".join(ended[2].split())[:MOST]
+        return f"it ended with exit code {ended[1]}" + (f" and said: {words}" if words else "")
+    return " ".join(said.removeprefix("exec: ").split())[:MOST]

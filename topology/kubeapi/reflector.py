@@ -3,8 +3,8 @@
 Rules:
 
 * The list is read in pages with no ``resourceVersion``: the newest state there is, so a relist
-  never goes back in time. The pages are one snapshot; when the server forgets it half way (410)
-  the list starts again in one piece, which cannot expire. The sink gets each page as it comes, and
+  never goes back in time. The pages are one snapshot; if the server forgets it half way (410), the
+  list starts again in one piece, which cannot expire. The sink gets each page as it comes, and
   none is kept once the sink has let go of its objects.
 * The watch resumes from the last version seen, bookmarks included, after any failure that leaves
   that version valid. Only 410 (history gone), 404 (the CRD went) and an answer that makes no sense
@@ -12,7 +12,7 @@ Rules:
 * A stream that says nothing for ``stall_timeout_s`` is dropped and resumed; the server sends a
   bookmark about once a minute.
 * Failures wait with exponential backoff and full jitter, which starts afresh after a watch that
-  lived for ``healthy_s``; longer where the server asks for it (Retry-After). A 410 does not wait
+  lived for ``healthy_s``; longer if the server asks for it (Retry-After). A 410 does not wait
   unless it follows another: the server is there.
 * Nothing ends the thread but :meth:`Reflector.stop`, and nothing reaches the sink after it.
 """
@@ -38,13 +38,54 @@ from topology.kubeapi.apiserver import (
     Query,
     api_error,
 )
-from topology.kubeapi.wire import (
-    Page,
-    decode_event,
-    decode_list,
-    decode_object,
-    decode_status,
-)
+
+
+class PageMeta(msgspec.Struct, rename="camel"):
+    """The list's version, and the token of the next page; empty on the last."""
+
+    resource_version: str
+    continue_: str = msgspec.field(default="", name="continue")
+
+
+class Page(msgspec.Struct):
+    """A page of a list."""
+
+    metadata: PageMeta
+    items: list[msgspec.Raw] | None = None  # Go writes an empty list as null
+
+
+class Event(msgspec.Struct):
+    """One line of a watch: its type is ADDED, MODIFIED, DELETED, BOOKMARK or ERROR."""
+
+    type: str
+    object: msgspec.Raw
+
+
+class ObjectMeta(msgspec.Struct, rename="camel"):
+    """The version of an object."""
+
+    resource_version: str
+
+
+class Object(msgspec.Struct):
+    """Any object, for its version."""
+
+    metadata: ObjectMeta
+
+
+class Status(msgspec.Struct):
+    """What an ERROR event carries instead of an object."""
+
+    code: int = 500
+    reason: str = ""
+    message: str = ""
+
+
+decode_list = msgspec.json.Decoder(Page).decode
+decode_event = msgspec.json.Decoder(Event).decode
+decode_object = msgspec.json.Decoder(Object).decode
+decode_status = msgspec.json.Decoder(Status).decode
+
 
 log = structlog.get_logger(__name__)
 

@@ -3,13 +3,12 @@
 :func:`read` takes any of them and picks by content:
 
 * ``nvidia-smi topo -m`` text: :mod:`~topology.sources.lines` takes away what was put around it,
-  :mod:`~topology.sources.table` finds the matrix (with ``columns``, ``rows`` and ``words``), and
-  :mod:`~topology.sources.smi` says what its cells mean. :mod:`~topology.sources.foreign` knows the
-  matrices of other vendors' tools, which are refused.
+  :mod:`~topology.sources.table` finds the matrix (with ``columns`` and ``rows``),
+  :mod:`~topology.sources.inventory` reads the lists of GPUs beside it and completes who the GPUs
+  are, and :mod:`~topology.sources.smi` says what the cells mean.
 * NCCL's topology XML: :mod:`~topology.sources.nccl`.
 
-:mod:`~topology.sources.inventory` reads lists of GPUs beside a matrix, and
-:mod:`~topology.sources.identity` settles who the GPUs are. All answer with :class:`Imported`,
+All answer with :class:`Imported`,
 which carries what was odd as findings, or refuse with :class:`SourceError`, which names the line
 and the cell. Only text comes in: no file is opened.
 """
@@ -21,8 +20,7 @@ import re
 from topology.core.devices import Bytes, NodeName
 from topology.sources.imported import MAX_TEXT, Finding, Imported, SourceError, checked_size
 from topology.sources.lines import clean
-from topology.sources.nccl import parse_nccl
-from topology.sources.nccltree import ROOTS
+from topology.sources.nccl import ROOTS, parse_nccl
 from topology.sources.smi import parse_topo
 from topology.sources.table import first_row
 

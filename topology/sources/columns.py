@@ -8,15 +8,12 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from topology.core.graph import MAX_GPUS
-from topology.sources.identity import MOST_NVLINKS
 from topology.sources.imported import MAX_INDEX, Finding, SourceError
+from topology.sources.inventory import MOST_NVLINKS
 from topology.sources.lines import Line
-from topology.sources.words import CELL, DOTS, GPU, SELF, split_row
+from topology.sources.rows import CELL, DOTS, GPU, LABELS, NUMA, SELF, split_row
 
 MAX_NICS = 128
-NUMA = "NUMA Affinity"
-LABELS = ("CPU Affinity", NUMA, "GPU NUMA ID")
-"""The columns after the matrix; older drivers print one or two of them."""
 _LABELS = {
     "CPU Affinity": re.compile(r"CPUs?(?: Affinity)?", re.IGNORECASE),
     NUMA: re.compile(r"NUMA Affinity|NUMA(?: Nodes?)?(?= ?\t| ?$)", re.IGNORECASE),

@@ -5,19 +5,21 @@ each other; GPUs carry ``<gpu dev>`` with ``<nvlink>``, NICs ``<nic>`` with ``<n
 in it is a whole switch, so two leaves of one switch are PIX and any longer way that stays below
 the CPU is PXB. Host bridges are not written down: two devices of one CPU without a common switch
 may be PHB or NODE, and the weaker one, NODE, is what can be promised. Between CPUs it is SYS.
+
+The XML comes from strangers: :func:`tree` reads it at a cost that the text's length bounds.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import combinations
+from xml.parsers import expat
 
 from topology.core.devices import Bytes, Gpu, Nic, NodeName, bus_id
 from topology.core.links import GBps, Link, LinkKind, Via
-from topology.sources.identity import Listed, identify, known_port, note_lost_links
 from topology.sources.imported import (
     Finding,
     Imported,
@@ -26,7 +28,88 @@ from topology.sources.imported import (
     imported,
     quoted,
 )
-from topology.sources.nccltree import ELSE, ROOTS, Element, tree
+from topology.sources.inventory import Listed, identify, known_port, note_lost_links
+
+MAX_DEPTH = 64
+"""Elements inside each other."""
+ROOTS = {
+    "topology": "this is hwloc's (lstopo), which does not tell NVLinks",
+    "nvidia_smi_log": "this is `nvidia-smi -q -x`, which does not tell links",
+    "graphs": "this is NCCL_GRAPH_DUMP_FILE's, what NCCL made of the topology",
+}
+ELSE = "NCCL_TOPO_DUMP_FILE writes the topology, `nvidia-smi topo -m` prints it"
+
+
+@dataclass(slots=True)
+class Element:
+    """An XML element with the line it starts on."""
+
+    tag: str
+    attributes: dict[str, str]
+    line: int
+    parent: Element | None
+    children: list[Element] = field(default_factory=list)
+
+    def walk(self) -> Iterator[Element]:
+        """This element and all below it, in the order of the text."""
+        waiting = [self]
+        while waiting:
+            element = waiting.pop()
+            yield element
+            waiting += reversed(element.children)
+
+    def ancestors(self) -> list[Element]:
+        """What holds this element, nearest first."""
+        found, at = [], self.parent
+        while at is not None:
+            found.append(at)
+            at = at.parent
+        return found
+
+    def all(self, tag: str) -> list[Element]:
+        """The children with this tag."""
+        return [child for child in self.children if child.tag == tag]
+
+
+def tree(text: str) -> Element:
+    """The XML as elements. A DOCTYPE is refused, so no entity can grow.
+
+    Raises :class:`.SourceError`.
+    """
+    start = text.lstrip("\ufeff \t\r\n")
+    skipped = text[: len(text) - len(start)].count("\n")
+    top: list[Element] = []
+    open_: list[Element] = []
+    parser = expat.ParserCreate("utf-8")
+
+    def line() -> int:
+        return skipped + parser.CurrentLineNumber
+
+    def begin(tag: str, attributes: dict[str, str]) -> None:
+        if len(open_) >= MAX_DEPTH:
+            raise SourceError(line(), tag, f"nested deeper than {MAX_DEPTH} elements")
+        element = Element(tag, attributes, line(), open_[-1] if open_ else None)
+        (open_[-1].children if open_ else top).append(element)
+        open_.append(element)
+
+    def end(tag: str) -> None:
+        open_.pop()
+
+    def refuse(root: str, *_: object) -> None:
+        message = "a DOCTYPE; NCCL writes none, and none is read"
+        known = f": {ROOTS[root]}; {ELSE}" if root in ROOTS else ""
+        raise SourceError(line(), None, message + known)
+
+    parser.StartElementHandler = begin
+    parser.EndElementHandler = end
+    parser.StartDoctypeDeclHandler = refuse
+    try:
+        parser.Parse(start.encode(errors="replace"), True)
+    except expat.ExpatError as error:
+        message = f"broken XML: {expat.ErrorString(error.code)}"
+        raise SourceError(skipped + error.lineno, None, message) from error
+    return top[0]
+
 
 MAX_DEVICES = 256
 """GPUs, and NICs: no real file comes near, and pairs are counted in squares."""

@@ -1,10 +1,10 @@
 """The matrix of ``nvidia-smi topo`` as people paste it, read into cells.
 
 This module finds the matrix and its rows, whatever was done to the text on its way: tabs turned
-into spaces or lost, a header run together or gone, rows cut off, columns left out. What stood
-around the lines is :mod:`~topology.sources.lines`' matter, the words are
-:mod:`~topology.sources.words`', the columns :mod:`~topology.sources.columns`', a row's cells
-:mod:`~topology.sources.rows`', and what a cell means :mod:`~topology.sources.smi`'s. Nothing is
+into spaces or lost, a header run together or gone, rows cut off, columns left out.
+:mod:`~topology.sources.lines` takes away what stood around the lines,
+:mod:`~topology.sources.columns` reads the header, :mod:`~topology.sources.rows` a row's words and
+cells, and :mod:`~topology.sources.smi` says what a cell means. Nothing is
 guessed: a row must have its ``X`` under its own name, the two cells of a pair must agree, and the
 last cell of a cut row is not believed (``NV1`` may have been ``NV18``).
 """
@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from topology.sources.columns import (
-    NUMA,
     check_columns,
     columns_by_diagonal,
     only_labels,
@@ -26,8 +25,20 @@ from topology.sources.columns import (
 )
 from topology.sources.imported import Finding, SourceError, quoted
 from topology.sources.lines import Line
-from topology.sources.rows import Cell, Row, is_affinity, read_row
-from topology.sources.words import CELL, GPU, NIC, P2P, SELF, is_row, split_row
+from topology.sources.rows import (
+    CELL,
+    GPU,
+    NIC,
+    NUMA,
+    P2P,
+    SELF,
+    Cell,
+    Row,
+    is_affinity,
+    is_row,
+    read_row,
+    split_row,
+)
 
 NOT_P2P = (
     "this is the matrix of `nvidia-smi topo -p2p`, which does not say how GPUs are linked: "

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from scheduler_extender.wire import BindingArgs
 from tests.nodes import pod, switched
 from tests.scheduler_extender.serving import running
-from topology.kubeapi.apiserver import ApiMisconfigured
-from topology.kubeapi.paths import path
+from topology.kubeapi.apiserver import ApiMisconfigured, path
 
 GOOD = {"PodName": "p", "PodNamespace": "default", "PodUID": "u", "Node": "node"}
 

@@ -20,8 +20,8 @@ from tests.waiting import FOREVER, PATIENCE, eventually
 from topology import codec
 from topology.agent.asks.node import KubeletSources
 from topology.agent.asks.nvmlwatch import Cadence
-from topology.agent.decides.allocation import KubeletFacts
 from topology.agent.decides.polling import PollIntervals
+from topology.agent.decides.surroundings import KubeletFacts
 from topology.agent.service import AgentService, Settings
 from topology.core.devices import NodeName
 from topology.core.report import Health, Report
@@ -50,7 +50,7 @@ BRISK = PollIntervals(held=0.3, idle=0.5, watchful=0.2, restart=FOREVER, silence
 @pytest.fixture(autouse=True)
 def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """No request of the agent is given up, and no report written early, on a slow machine."""
-    for module in ("publisher", "asks.kubeletconfig", "asks.node", "asks.podresources"):
+    for module in ("publisher", "asks.node", "asks.podresources"):
         monkeypatch.setattr(f"topology.agent.{module}.TIMEOUT", PATIENCE)
     monkeypatch.setattr("topology.agent.service.FIRST_LOOK", FOREVER)
 

@@ -13,13 +13,13 @@ from typing import Any
 
 from tests.topology.agent.entries import GPU, entry, pod
 from topology.agent.asks.podresources import KubeletBusyError, KubeletDownError
-from topology.agent.decides.allocation import KubeletFacts, Plugin
 from topology.agent.decides.exclusive import Allocatable
 from topology.agent.decides.holdings import Entry
 from topology.agent.decides.observed import (
     CountedDevices,
     NvlinkEnd,
     NvmlState,
+    PciTree,
     Processors,
     Remote,
     SeenGpu,
@@ -28,8 +28,7 @@ from topology.agent.decides.observed import (
     Vitals,
     Xid,
 )
-from topology.agent.decides.pcitree import PciTree
-from topology.agent.decides.surroundings import Surroundings
+from topology.agent.decides.surroundings import KubeletFacts, Plugin, Surroundings
 from topology.agent.loop import Asks, Clock, NodeAgent, Turn
 from topology.core.devices import MIB, Bytes, DeviceId, GpuUuid, NodeName, PodUid
 from topology.core.links import LinkKind

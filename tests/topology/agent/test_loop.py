@@ -34,10 +34,9 @@ from tests.topology.agent.moments import (
     silent,
     xid,
 )
-from topology.agent.decides.allocation import KubeletFacts, Plugin
-from topology.agent.decides.observed import NvmlState, Processors, Unseen
-from topology.agent.decides.pcitree import PciTree
-from topology.agent.decides.shares import REFUSED
+from topology.agent.decides.allocation import REFUSED
+from topology.agent.decides.observed import NvmlState, PciTree, Processors, Unseen
+from topology.agent.decides.surroundings import KubeletFacts, Plugin
 from topology.core.devices import DeviceId, GpuUuid
 from topology.core.numa import cpu_set
 from topology.core.report import READY, Condition, Report

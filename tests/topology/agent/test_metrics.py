@@ -11,7 +11,7 @@ from prometheus_client import generate_latest
 
 from topology.agent.decides.observed import Vitals
 from topology.agent.decides.record import Picture
-from topology.agent.metrics import PREFIX, Metrics
+from topology.agent.metrics import PREFIX, Metrics, ReportLatency
 from topology.core.devices import DeviceId, PodUid
 from topology.core.report import (
     READY,
@@ -105,3 +105,17 @@ def test_the_page_names_every_metric_and_no_other() -> None:
     section, _, _ = section.partition("\n## ")
     cells = " ".join(row.split("|")[1] for row in section.splitlines() if row.startswith("| `"))
     assert set(re.findall(r"`([a-z_]+)(?:\{[a-z,]+\})?`", cells)) == there
+
+
+A, B, C = PodUid("a"), PodUid("b"), PodUid("c")
+
+
+def test_the_time_from_the_first_wait_to_the_write_that_shows_a_pod() -> None:
+    latency = ReportLatency()
+    latency.waiting([A], 1.0)
+    latency.waiting([A, B, C], 3.0)
+    assert latency.written([A, B, C], [], 3.5) == []
+    assert latency.written([B, C], [A], 4.0) == [3.0]
+    assert latency.written([C], [A], 5.0) == [], "B went without ever being shown"
+    assert latency.written([], [A, C], 5.5) == [2.5]
+    assert latency.written([], [A, C], 9.0) == []

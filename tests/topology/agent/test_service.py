@@ -18,7 +18,7 @@ from tests.fakes.sysfs import write_processors
 from tests.topology.agent.conftest import HUNG, PODS, QUICK, RECORD, Node, holders
 from tests.waiting import FOREVER, PATIENCE
 from topology import codec
-from topology.agent.decides.allocation import KubeletFacts
+from topology.agent.decides.surroundings import KubeletFacts
 from topology.core.numa import Holding, MemoryBlock, NumaFacts, NumaNode, cpu_set
 from topology.machines import machine
 
@@ -84,7 +84,7 @@ def test_a_pod_that_uses_none_of_its_gpus_is_told_of(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the driver's utilisation to the record, over a restart, and away again."""
-    monkeypatch.setattr("topology.agent.decides.idle.SHORTEST", 0.5)
+    monkeypatch.setattr("topology.agent.decides.use.SHORTEST", 0.5)
     node.start()
     node.until(node.ready)
     uid = node.pod("a", 2)["metadata"]["uid"]

@@ -16,10 +16,10 @@ from tests.topology.agent.moments import (
     listed,
     restarted,
 )
-from topology.agent.decides.allocation import KubeletFacts
 from topology.agent.decides.exclusive import Allocatable
 from topology.agent.decides.holdings import Entry
 from topology.agent.decides.observed import Processors, Unseen
+from topology.agent.decides.surroundings import KubeletFacts
 from topology.core.devices import PodUid
 from topology.core.numa import MemoryBlock, cpu_list, cpu_set
 

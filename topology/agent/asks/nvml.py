@@ -9,8 +9,15 @@ from typing import Any, Self
 
 import pynvml
 
-from topology.agent.asks.nvmlcall import NOT_TOLD, Asker, Handle, words
-from topology.agent.asks.nvmlgpu import check_answers, seen_gpu, vitals_of
+from topology.agent.asks.nvmlgpu import (
+    NOT_TOLD,
+    Asker,
+    Handle,
+    check_answers,
+    seen_gpu,
+    vitals_of,
+    words,
+)
 from topology.agent.decides.observed import SeenGpu, SeenNode, Vitals, Xid
 from topology.core.devices import GpuUuid
 from topology.core.links import LinkKind

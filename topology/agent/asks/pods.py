@@ -9,8 +9,8 @@ from dataclasses import replace
 import msgspec
 import structlog
 
-from topology.agent.decides.allocation import Plugin, plugin_of
 from topology.agent.decides.holdings import NodePod
+from topology.agent.decides.surroundings import Plugin, plugin_of
 from topology.core.devices import PodUid
 
 log = structlog.get_logger(__name__)

@@ -1,19 +1,34 @@
-"""How a node's devices are chosen: what its kubelet and its device plugin are set up to do.
+"""How a node's devices are chosen, and what the device plugin does with shared ones.
 
-Nothing is assumed that would make a promise of a guess: a plugin that is not known to be NVIDIA's
-may pick anything (``any``), and a Topology Manager that nobody could ask may do anything
-(``unknown``).
+Nothing is assumed that would turn a guess into a promise: a plugin that is not known to be NVIDIA's
+may pick anything (``any``).
+
+Whether NVIDIA's plugin gives a container several shares of GPUs is learnt from what it did
+(:class:`SharesBook`): the option for it, ``failRequestsGreaterThanOne``, is in a configuration file
+of the plugin's own, and no label and no flag tells of it. But what the plugin has done tells:
+
+* a container that holds several shares was given them;
+* a pod that was refused with :data:`REFUSED` was refused for want of the option.
+
+Either counts if the pod started after the plugin did. The configuration may change when the plugin
+starts anew, and when its config-manager takes another file because of the Node's label: then all
+that was learnt is forgotten. If the plugin did both, the later one counts.
+
+What was learnt is in the record, with the plugin's start and the label that it holds for. So an
+agent that starts anew knows it, too. It stays there after the label has changed: then the agent
+knows that the plugin did part of what it did under another configuration.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
+from topology.agent.decides.holders import Holders
 from topology.agent.decides.observed import Unseen
+from topology.agent.decides.surroundings import KubeletFacts, Plugin, Surroundings
 from topology.core.devices import DeviceId, GpuResource, base_uuid
 from topology.core.graph import (
     UNKNOWN,
@@ -21,6 +36,7 @@ from topology.core.graph import (
     plugin_version,
 )
 from topology.core.mig import MIG, MIG_IDS
+from topology.core.report import SharesAnswer
 
 DEFAULT_RESOURCE = GpuResource()
 SHARING_LABEL = "nvidia.com/gpu.sharing-strategy"
@@ -28,129 +44,10 @@ POLICY_OPTION = re.compile(r"(?:^|-|_)allocation[-_]policy$", re.IGNORECASE)
 """The plugin's option for shared devices, by any of the names it has had."""
 CONFIG_OPTION = re.compile(r"^(--)?config[-_]file$", re.IGNORECASE)
 PACKED_SINCE = (0, 20)
-LONGEST_VERSION = 64
-"""Of the plugin, as the record holds it."""
-OTHER_PROGRAMS = ("gpu-feature-discovery", "config-manager", "mps-control-daemon")
-"""What else the plugin's image runs, by the words of its command."""
-PREFERS_CLOSEST = "prefer-closest-numa-nodes"
-FULL_CORES_ONLY = "full-pcpus-only"
-ALIGN_BY_SOCKET = "align-by-socket"
-"""Options of the Topology Manager and of the CPU Manager, by their names in the configuration."""
-TOPOLOGY_MANAGER_POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
-
-
-@dataclass(frozen=True, slots=True)
-class KubeletFacts:
-    """The part of a KubeletConfiguration that matters here; None where nobody said."""
-
-    topology_manager_policy: str | None = None
-    topology_manager_scope: str | None = None
-    cpu_manager_policy: str | None = None
-    memory_manager_policy: str | None = None
-    prefers_closest: bool | None = None
-    full_cores_only: bool | None = None
-    socket_aligned: bool | None = None
-
-    @property
-    def names_all_policies(self) -> bool:
-        """Whether the policies of the Topology, the CPU and the Memory Manager are known."""
-        return None not in (
-            self.topology_manager_policy,
-            self.cpu_manager_policy,
-            self.memory_manager_policy,
-        )
-
-    @property
-    def static_cpus(self) -> bool:
-        """Whether pods may have exclusive CPUs."""
-        return self.cpu_manager_policy == "static"
-
-    @property
-    def static_memory(self) -> bool:
-        """Whether pods may have exclusive memory."""
-        return self.memory_manager_policy == "Static"
-
-    def over(self, other: KubeletFacts) -> KubeletFacts:
-        """These facts, and the other's where these say nothing."""
-        return KubeletFacts(
-            self.topology_manager_policy or other.topology_manager_policy,
-            self.topology_manager_scope or other.topology_manager_scope,
-            self.cpu_manager_policy or other.cpu_manager_policy,
-            self.memory_manager_policy or other.memory_manager_policy,
-            other.prefers_closest if self.prefers_closest is None else self.prefers_closest,
-            other.full_cores_only if self.full_cores_only is None else self.full_cores_only,
-            other.socket_aligned if self.socket_aligned is None else self.socket_aligned,
-        )
-
-
-NOTHING_KNOWN = KubeletFacts()
-
-
-@dataclass(frozen=True, slots=True)
-class Plugin:
-    """A container on the node that looks like NVIDIA's device plugin.
-
-    ``options`` are its flags and environment by name, of which those matter that say how shared
-    devices are handed out. ``started`` is when it did (RFC 3339), empty where it does not run.
-    """
-
-    version: str | None
-    options: Mapping[str, str]
-    started: str = ""
-
-
-def kubelet_facts(configuration: Mapping[str, object]) -> KubeletFacts:
-    """The facts of a KubeletConfiguration; what it leaves out has the kubelet's default.
-
-    A word that we do not know is as good as none, and one for the Topology Manager may be anything.
-    """
-
-    def word(key: str, *known: str) -> str | None:
-        value = configuration.get(key) or known[0]
-        return value if value in known else None
-
-    return KubeletFacts(
-        word("topologyManagerPolicy", *TOPOLOGY_MANAGER_POLICIES) or UNKNOWN,
-        word("topologyManagerScope", "container", "pod") or "container",
-        word("cpuManagerPolicy", "none", "static"),
-        word("memoryManagerPolicy", "None", "Static"),
-        _option(configuration.get("topologyManagerPolicyOptions"), PREFERS_CLOSEST),
-        _option(configuration.get("cpuManagerPolicyOptions"), FULL_CORES_ONLY),
-        _option(configuration.get("cpuManagerPolicyOptions"), ALIGN_BY_SOCKET),
-    )
-
-
-def _option(options: object, name: str) -> bool | None:
-    """A manager's option; None where the options are not what a kubelet reads."""
-    if options is None:
-        return False
-    if not isinstance(options, Mapping):
-        return None
-    return str(options.get(name, "false")).lower() in ("1", "t", "true")
-
-
-def plugin_of(image: str, words: Sequence[str], environment: Mapping[str, str]) -> Plugin | None:
-    """NVIDIA's device plugin in a container, told by its image's name; None for any other.
-
-    ``words`` are its command and arguments: the same image runs other programs, too.
-
-    >>> plugin_of("registry.example/nvidia/k8s-device-plugin:v0.17.1-ubi9", (), {}).version
-    'v0.17.1'
-    """
-    path, _, tag = image.partition("@")[0].rpartition(":")
-    name = path if path and "/" not in tag else image.partition("@")[0]
-    if name.rpartition("/")[2] != "k8s-device-plugin" or "rocm" in name:
-        return None
-    if any(other in word for word in words for other in OTHER_PROGRAMS):
-        return None
-    version = tag.split("-")[0] if path and "/" not in tag else ""
-    options = dict(environment)
-    for here, after in pairwise([*words, ""]):
-        key, equals, value = here.partition("=")
-        if key.startswith("-"):
-            options[key.lstrip("-")] = value if equals else after
-    known = plugin_version(version) and len(version) <= LONGEST_VERSION
-    return Plugin(version if known else None, options)
+REFUSED = "maximum request size for shared resources is 1"
+"""The plugin's words when it refuses a container several shares, by its versions 0.15 to 0.19."""
+CONFIGURATION_LABEL = "nvidia.com/device-plugin.config"
+"""The Node's label by which the plugin's config-manager chooses the configuration file."""
 
 
 def resources_of(
@@ -270,3 +167,99 @@ def _policy(resources: Sequence[GpuResource], plugin: Plugin | None) -> str | No
             return value if value in ("distributed", "packed") else None
     told_by_file = any(CONFIG_OPTION.match(n) and v for n, v in plugin.options.items())
     return None if told_by_file else "distributed"
+
+
+@dataclass(frozen=True, slots=True)
+class _Deed:
+    """What the plugin did with a pod that started then (RFC 3339)."""
+
+    started: str
+    refused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Plugin:
+    """The device plugin as it runs: since when (RFC 3339), and by which of its configurations."""
+
+    started: str
+    configuration: str
+
+
+class SharesBook:
+    """What one node's plugin has done since it has had its configuration.
+
+    ``former`` is what the agent before this one has learnt.
+    """
+
+    def __init__(self, former: SharesAnswer | None = None) -> None:
+        self._learnt = former
+        self._plugin: _Plugin | None = None
+        self._since = ""
+
+    @property
+    def learnt(self) -> SharesAnswer | None:
+        """What was learnt last, also of another configuration."""
+        return self._learnt
+
+    @property
+    def answer(self) -> SharesAnswer | None:
+        """What the plugin did last, None where that is not known of the plugin as it runs."""
+        learnt = self._learnt
+        holds_for = None if learnt is None else _Plugin(learnt.plugin_started, learnt.configuration)
+        return learnt if holds_for == self._plugin else None
+
+    @property
+    def refuses_several(self) -> bool | None:
+        """Whether the plugin refuses a container several shares; None where it has not shown."""
+        return None if self.answer is None else self.answer.refused
+
+    def look(self, around: Surroundings, holders: Holders, now: str) -> None:
+        """Take in who holds what and which pods there are; ``now`` is the time of day."""
+        if around.plugin is None or not around.plugin.started:
+            self._plugin = None
+            return
+        if not around.labels and not around.node_unseen:
+            return  # nobody has looked at the Node yet, so its label is not known
+        plugin = _Plugin(around.plugin.started, around.labels.get(CONFIGURATION_LABEL, ""))
+        before = self._plugin
+        if plugin != before:
+            reconfigured = self._reconfigured(before, plugin)
+            self._plugin, self._since = plugin, now if reconfigured else plugin.started
+            if reconfigured and self.answer is not None:
+                self._learnt = None  # it is of an earlier time with this configuration
+        for deed in _deeds(around, holders):
+            known = self.answer
+            if deed.started > self._since and (
+                known is None
+                or (deed.started >= known.pod_started and deed.refused != known.refused)
+            ):
+                self._learnt = SharesAnswer(
+                    deed.refused, deed.started, plugin.started, plugin.configuration
+                )
+
+    def _reconfigured(self, before: _Plugin | None, plugin: _Plugin) -> bool:
+        """Whether the plugin, as it runs, had another configuration before, or may have had one.
+
+        An agent that starts anew and knows nothing of this plugin cannot tell since when the Node
+        has its label.
+        """
+        if before is not None:
+            return before.started == plugin.started
+        learnt = self._learnt
+        if learnt is None or learnt.plugin_started != plugin.started:
+            return bool(plugin.configuration)
+        return learnt.configuration != plugin.configuration
+
+
+def _deeds(around: Surroundings, holders: Holders) -> Iterable[_Deed]:
+    """What the plugin did with the pods that are there, in the order in which they started."""
+    found = [
+        _Deed(around.pods[uid].started, refused=False)
+        for uid, entry in holders.by_uid.items()
+        if uid in around.pods
+        and any(sum("::" in device for device in held.device_ids) > 1 for held in entry.held)
+    ]
+    found += [
+        _Deed(pod.started, refused=True) for pod in around.pods.values() if REFUSED in pod.refusal
+    ]
+    return sorted(found, key=lambda deed: (deed.started, deed.refused))

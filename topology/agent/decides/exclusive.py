@@ -18,9 +18,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from topology.agent.decides import limits
-from topology.agent.decides.allocation import ALIGN_BY_SOCKET, KubeletFacts
 from topology.agent.decides.holdings import Entry, Holdings, NodePod, PodName
 from topology.agent.decides.observed import Processors, Unseen
+from topology.agent.decides.surroundings import ALIGN_BY_SOCKET, KubeletFacts
 from topology.core.devices import PodUid
 from topology.core.numa import (
     MOST_CPUS,

@@ -1,21 +1,35 @@
-"""A node's topology out of what NVML and sysfs say, and what is kept of a former one.
+"""A node's topology, made from what NVML and sysfs say and from what was seen earlier in this boot.
 
 A link counts only as far as it can be relied on. NVLinks that peers may not use (NVML's P2P status)
-are left out. Where a far end cannot be identified, as in many virtual machines, a pair whose peers
-may use NVLink counts one link through a switch: that much is certain, and the plugin's allocator,
+are left out. If a far end cannot be identified, as in many virtual machines, a pair whose peers may
+use NVLink counts as one link through a switch: that much is certain, and the plugin's allocator,
 which sees no more than we do, scores it as nothing.
+
+In one boot nothing is forgotten. A GPU that was there and is gone is lost, not absent; a link that
+has dropped does not count again. :class:`HardwareBook` starts from what the agent before this one
+published.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 
-from topology.agent.decides.observed import NvlinkEnd, Remote, SeenGpu, SeenNode, Unseen
-from topology.agent.decides.pcitree import PciNic, PciTree, pcie_class
+from topology.agent.decides import limits
+from topology.agent.decides.observed import (
+    NvlinkEnd,
+    NvmlState,
+    PciNic,
+    PciTree,
+    Remote,
+    SeenGpu,
+    SeenNode,
+    Unseen,
+    pcie_class,
+)
 from topology.core.devices import Fabric, Gpu, GpuUuid, Nic, NodeName
-from topology.core.graph import UNKNOWN, AllocatorFacts, NodeTopology
+from topology.core.graph import UNKNOWN, AllocatorFacts, NodeTopology, TopologyError
 from topology.core.links import GBps, Link, LinkKind, Via, nvlink_port
 
 NO_LINKS: Mapping[GpuUuid, frozenset[int]] = {}
@@ -208,3 +222,77 @@ def _lowest_free(taken: set[int]) -> int:
 def nothing_seen(node: NodeName) -> NodeTopology:
     """A node into which nobody could look: no devices, and nothing known of how they are chosen."""
     return NodeTopology(node, (), allocator=AllocatorFacts(topology_manager_policy=UNKNOWN))
+
+
+Down = Mapping[GpuUuid, frozenset[int]]
+"""Links that do not count, whatever they show now: NVML's numbers by GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """What is known of a node's hardware at one moment."""
+
+    topology: NodeTopology | None = None
+    """Without its allocator's facts; None before anybody has seen the node."""
+    looked: bool = False
+    """Whether the driver has been looked at; False where ``topology`` is only remembered."""
+    unseen: tuple[Unseen, ...] = ()
+    """What of it could not be had, or does not fit into a record."""
+    contradiction: str = ""
+    """Why the last look makes no topology; empty where it does."""
+    doubt: str = ""
+    """Why the device plugin sees other links than the record has; empty where it does not."""
+
+    @property
+    def expected_gpus(self) -> int | None:
+        """How many GPUs the driver ought to show; None before the first look."""
+        return len(self.topology.gpus) if self.looked and self.topology is not None else None
+
+
+class HardwareBook:
+    """Keeps what is known of one node's hardware."""
+
+    def __init__(self, node: NodeName) -> None:
+        self._node = node
+        self._looked_at: tuple[SeenNode, Down] | None = None
+        self.hardware = Hardware()
+
+    def remember(self, topology: NodeTopology) -> None:
+        """Take over what the agent before this one has published in the same boot."""
+        self.hardware = Hardware(topology=topology)
+
+    def is_news(self, seen: SeenNode, down: Down) -> bool:
+        """Whether this differs from what was looked at last."""
+        return self._looked_at != (seen, down)
+
+    def look(self, seen: SeenNode, down: Down, pci: PciTree) -> TopologyError | None:
+        """Take in what the driver shows; the error where it contradicts itself.
+
+        Then the topology stays as it was.
+        """
+        self._looked_at = (seen, down)
+        former = self.hardware.topology
+        try:
+            found, unseen = topology_of(self._node, seen, pci, down)
+            topology, left_out = limits.hardware(keep_lost(found, former))
+            doubt = plugins_doubt(seen, topology)
+        except TopologyError as error:
+            contradiction = f"the driver contradicts itself: {error}"
+            self.hardware = Hardware(
+                topology=former,
+                looked=True,
+                unseen=(Unseen("topology", contradiction),),
+                contradiction=contradiction,
+            )
+            return error
+        self.hardware = Hardware(
+            topology=topology, looked=True, unseen=(*unseen, *left_out), doubt=doubt
+        )
+        return None
+
+    def gone(self, state: NvmlState) -> list[GpuUuid]:
+        """GPUs that were there in this boot and are not even counted by the driver any more."""
+        known = self.hardware.topology.gpus if self.hardware.topology is not None else ()
+        seen = state.seen.gpus if state.seen is not None else ()
+        here = {gpu.uuid for gpu in seen} | {vital.uuid for vital in state.vitals}
+        return [gpu.uuid for gpu in known if gpu.uuid not in here]

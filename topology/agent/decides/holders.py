@@ -16,8 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from topology.agent.decides import exclusive
-from topology.agent.decides.holdings import Entry, Holdings, device_ids, vanished
-from topology.agent.decides.joining import Joined, join
+from topology.agent.decides.holdings import Entry, Holdings, Joined, device_ids, join, vanished
 from topology.agent.decides.polling import PollIntervals
 from topology.agent.decides.surroundings import Surroundings
 from topology.core.devices import DeviceId, PodUid

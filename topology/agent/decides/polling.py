@@ -1,9 +1,9 @@
-"""When the kubelet is asked next, and what of.
+"""When the kubelet is asked next, and what for; and when sysfs is read again.
 
 The kubelet tells nobody when something changes: the agent has to ask it. News of a pod is *due*
 from the moment it is bound here and wants GPUs until the kubelet shows it with all of them, and
-again from its end until the kubelet shows it no more. While news is due, the agent asks often; else
-rarely.
+again from its end until the kubelet no longer shows it. While news is due, the agent asks often;
+otherwise rarely.
 """
 
 from __future__ import annotations
@@ -227,3 +227,29 @@ class AllocatablePolling:
     def listed(self, entries: list[Entry]) -> None:
         """All that was asked together with this list of pods was answered."""
         self._entries = entries
+
+
+FIRST = 10.0
+LONGEST = 300.0
+"""Seconds until the second reading, and at most between two later ones; each pause is twice the one
+before."""
+
+
+class Rereading:
+    """For one part of sysfs. Times are in seconds of a clock that only runs forward."""
+
+    def __init__(self) -> None:
+        self._pause = FIRST
+        self._due = float("inf")
+
+    def was_read(self, now: float, *, complete: bool) -> None:
+        """It was read; ``complete`` says that nothing was left that could not be."""
+        if complete:
+            self._pause, self._due = FIRST, float("inf")
+        else:
+            self._due = now + self._pause
+            self._pause = min(2 * self._pause, LONGEST)
+
+    def is_due(self, now: float) -> bool:
+        """Whether to read it again now, though nothing else asks for it."""
+        return now >= self._due

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from topology.agent.decides import exclusive, limits
 from topology.agent.decides.allocation import allocator_of, lacks_shares, resources_of
 from topology.agent.decides.exclusive import Allocatable
-from topology.agent.decides.hardwarebook import Hardware
+from topology.agent.decides.hardware import Hardware
 from topology.agent.decides.holders import Holders
 from topology.agent.decides.holdings import allocations
-from topology.agent.decides.idle import Key, idle_allocations
 from topology.agent.decides.limits import LONGEST_MESSAGE, Problem
 from topology.agent.decides.observed import Processors, Unseen
 from topology.agent.decides.surroundings import Surroundings
+from topology.agent.decides.use import Key, idle_allocations
 from topology.core.devices import DeviceId, Gpu, GpuResource, GpuUuid, PodUid, base_uuid
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.mig import MIG, served_devices

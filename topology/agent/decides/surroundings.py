@@ -1,17 +1,145 @@
-"""What the API server and the kubelet's configuration say of the node, as one value."""
+"""What the API server, the kubelet and the device plugin's container say of the node.
+
+Nothing is assumed that would turn a guess into a promise: nothing is known of a plugin that is not
+NVIDIA's, and a Topology Manager that nobody could ask may do anything (``unknown``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
-from topology.agent.decides.allocation import NOTHING_KNOWN, KubeletFacts, Plugin
 from topology.agent.decides.holdings import NodePod
 from topology.agent.decides.observed import CountedDevices, Unseen
 from topology.core.devices import PodUid
+from topology.core.graph import UNKNOWN, plugin_version
 
+LONGEST_VERSION = 64
+"""Of the plugin, as the record holds it."""
+OTHER_PROGRAMS = ("gpu-feature-discovery", "config-manager", "mps-control-daemon")
+"""What else the plugin's image runs, by the words of its command."""
+PREFERS_CLOSEST = "prefer-closest-numa-nodes"
+FULL_CORES_ONLY = "full-pcpus-only"
+ALIGN_BY_SOCKET = "align-by-socket"
+"""Options of the Topology Manager and of the CPU Manager, by their names in the configuration."""
+TOPOLOGY_MANAGER_POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
 NODE = "Node"
 """The fact that is unseen where the Node could not be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletFacts:
+    """The part of a KubeletConfiguration that matters here; None where nobody said."""
+
+    topology_manager_policy: str | None = None
+    topology_manager_scope: str | None = None
+    cpu_manager_policy: str | None = None
+    memory_manager_policy: str | None = None
+    prefers_closest: bool | None = None
+    full_cores_only: bool | None = None
+    socket_aligned: bool | None = None
+
+    @property
+    def names_all_policies(self) -> bool:
+        """Whether the policies of the Topology, the CPU and the Memory Manager are known."""
+        return None not in (
+            self.topology_manager_policy,
+            self.cpu_manager_policy,
+            self.memory_manager_policy,
+        )
+
+    @property
+    def static_cpus(self) -> bool:
+        """Whether pods may have exclusive CPUs."""
+        return self.cpu_manager_policy == "static"
+
+    @property
+    def static_memory(self) -> bool:
+        """Whether pods may have exclusive memory."""
+        return self.memory_manager_policy == "Static"
+
+    def over(self, other: KubeletFacts) -> KubeletFacts:
+        """These facts, and the other's where these say nothing."""
+        return KubeletFacts(
+            self.topology_manager_policy or other.topology_manager_policy,
+            self.topology_manager_scope or other.topology_manager_scope,
+            self.cpu_manager_policy or other.cpu_manager_policy,
+            self.memory_manager_policy or other.memory_manager_policy,
+            other.prefers_closest if self.prefers_closest is None else self.prefers_closest,
+            other.full_cores_only if self.full_cores_only is None else self.full_cores_only,
+            other.socket_aligned if self.socket_aligned is None else self.socket_aligned,
+        )
+
+
+NOTHING_KNOWN = KubeletFacts()
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """A container on the node that looks like NVIDIA's device plugin.
+
+    ``options`` are its flags and environment by name, of which those matter that say how shared
+    devices are handed out. ``started`` is when it did (RFC 3339), empty where it does not run.
+    """
+
+    version: str | None
+    options: Mapping[str, str]
+    started: str = ""
+
+
+def kubelet_facts(configuration: Mapping[str, object]) -> KubeletFacts:
+    """The facts of a KubeletConfiguration; what it leaves out has the kubelet's default.
+
+    A word that we do not know is as good as none, and one for the Topology Manager may be anything.
+    """
+
+    def word(key: str, *known: str) -> str | None:
+        value = configuration.get(key) or known[0]
+        return value if value in known else None
+
+    return KubeletFacts(
+        word("topologyManagerPolicy", *TOPOLOGY_MANAGER_POLICIES) or UNKNOWN,
+        word("topologyManagerScope", "container", "pod") or "container",
+        word("cpuManagerPolicy", "none", "static"),
+        word("memoryManagerPolicy", "None", "Static"),
+        _option(configuration.get("topologyManagerPolicyOptions"), PREFERS_CLOSEST),
+        _option(configuration.get("cpuManagerPolicyOptions"), FULL_CORES_ONLY),
+        _option(configuration.get("cpuManagerPolicyOptions"), ALIGN_BY_SOCKET),
+    )
+
+
+def _option(options: object, name: str) -> bool | None:
+    """A manager's option; None where the options are not what a kubelet reads."""
+    if options is None:
+        return False
+    if not isinstance(options, Mapping):
+        return None
+    return str(options.get(name, "false")).lower() in ("1", "t", "true")
+
+
+def plugin_of(image: str, words: Sequence[str], environment: Mapping[str, str]) -> Plugin | None:
+    """NVIDIA's device plugin in a container, told by its image's name; None for any other.
+
+    ``words`` are its command and arguments: the same image runs other programs, too.
+
+    >>> plugin_of("registry.example/nvidia/k8s-device-plugin:v0.17.1-ubi9", (), {}).version
+    'v0.17.1'
+    """
+    path, _, tag = image.partition("@")[0].rpartition(":")
+    name = path if path and "/" not in tag else image.partition("@")[0]
+    if name.rpartition("/")[2] != "k8s-device-plugin" or "rocm" in name:
+        return None
+    if any(other in word for word in words for other in OTHER_PROGRAMS):
+        return None
+    version = tag.split("-")[0] if path and "/" not in tag else ""
+    options = dict(environment)
+    for here, after in pairwise([*words, ""]):
+        key, equals, value = here.partition("=")
+        if key.startswith("-"):
+            options[key.lstrip("-")] = value if equals else after
+    known = plugin_version(version) and len(version) <= LONGEST_VERSION
+    return Plugin(version if known else None, options)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from tests.fakes.nvml.machine import MigInstance
 from tests.fakes.nvml.testing import fake_nvml
 from tests.fakes.sysfs import write_sysfs
 from tests.waiting import PATIENCE
-from topology.agent.asks import pci
 from topology.agent.asks.nvml import EventsFailedError, Nvml, NvmlDownError
+from topology.agent.asks.sysfs import pci_tree
 from topology.agent.decides.hardware import topology_of
 from topology.agent.decides.observed import GpuProcess, InstanceVitals, Unseen
 from topology.core.devices import MIB, Bytes, NodeName
@@ -32,7 +32,7 @@ CUT = {"TRUNC-dgx2-v100x16-first4rows"}
 
 def discover(sys: Path) -> tuple[NodeTopology, tuple[Unseen, ...]]:
     with Nvml() as nvml:
-        return topology_of(NODE, nvml.look(), pci.read(sys))
+        return topology_of(NODE, nvml.look(), pci_tree(sys))
 
 
 def bare(topology: NodeTopology) -> NodeTopology:

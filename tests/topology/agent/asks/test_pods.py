@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from topology.agent.asks.pods import NodePods
-from topology.agent.decides.allocation import Plugin
+from topology.agent.decides.surroundings import Plugin
 from topology.core.devices import PodUid
 
 GPU = "nvidia.com/gpu"

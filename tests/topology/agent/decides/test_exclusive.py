@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.topology.agent.entries import entry, pod, pods
-from topology.agent.decides.allocation import KubeletFacts
 from topology.agent.decides.exclusive import (
     Allocatable,
     awaited,
@@ -19,6 +18,7 @@ from topology.agent.decides.exclusive import (
 )
 from topology.agent.decides.holdings import Entry, NodePod
 from topology.agent.decides.observed import Processors, Unseen
+from topology.agent.decides.surroundings import KubeletFacts
 from topology.core.devices import PodUid
 from topology.core.numa import Holding, MemoryBlock, NumaFacts, NumaNode, cpu_set
 

@@ -17,11 +17,12 @@ from tests.fakes.kubelet import GPU
 from topology import codec
 from topology.agent.asks.podresources import MIG_RESOURCES
 from topology.agent.decides import limits
-from topology.agent.decides.allocation import KubeletFacts, plugin_of
 from topology.agent.decides.exclusive import Allocatable
 from topology.agent.decides.holdings import Entry, Held
 from topology.agent.decides.observed import (
     NvmlState,
+    PciNic,
+    PciTree,
     Processors,
     SeenGpu,
     SeenNode,
@@ -29,8 +30,7 @@ from topology.agent.decides.observed import (
     Vitals,
     Xid,
 )
-from topology.agent.decides.pcitree import PciNic, PciTree
-from topology.agent.decides.surroundings import Surroundings
+from topology.agent.decides.surroundings import KubeletFacts, Surroundings, plugin_of
 from topology.agent.loop import Asks, Clock, NodeAgent
 from topology.core.devices import (
     MIB,

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from tests.topology.agent.entries import GPU, entry
-from topology.agent.decides.allocation import KubeletFacts, Plugin
 from topology.agent.decides.exclusive import Allocatable
-from topology.agent.decides.hardwarebook import Hardware
+from topology.agent.decides.hardware import Hardware
 from topology.agent.decides.holders import Holders
 from topology.agent.decides.limits import LONGEST_MESSAGE
 from topology.agent.decides.observed import Processors, Unseen
@@ -21,7 +20,7 @@ from topology.agent.decides.record import (
     Picture,
     compose,
 )
-from topology.agent.decides.surroundings import Surroundings
+from topology.agent.decides.surroundings import KubeletFacts, Plugin, Surroundings
 from topology.core.devices import DeviceId, GpuUuid, PodUid
 from topology.core.numa import Holding, NumaFacts, NumaNode, cpu_set
 from topology.core.report import Condition, Health, MissingGpu

@@ -1,23 +1,29 @@
-"""The PCI tree from sysfs: where GPUs and RDMA NICs sit.
+"""What sysfs shows of a machine: where GPUs and RDMA NICs sit in the PCI tree, and its CPUs.
 
 The kernel shows a device's place as a path of bridges:
 ``/sys/devices/pci0000:00/0000:00:02.0/0000:01:00.0/…``.
+
+A core is what the kubelet takes for one: the CPUs of one NUMA node whose ``core_id`` and
+``physical_package_id`` are the same (cadvisor, from which it has its machine, reads these files).
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
 
-from topology.agent.decides.observed import Unseen
-from topology.agent.decides.pcitree import PciNic, PciTree, Place
+from topology.agent.decides.observed import PciNic, PciTree, Place, Processors, Unseen
+from topology.core.devices import positions
+from topology.core.numa import CpuSet, cpu_set
 
 MOST_NUMA_NODES = 64
 """As many as the kubelet can name."""
 FARTHEST = 255
 """The kernel keeps a distance between NUMA nodes in a byte."""
+CPU_FACT = "CPUs by NUMA node"
 
 
-def read(sys: Path) -> PciTree:
+def pci_tree(sys: Path) -> PciTree:
     """The tree of a sysfs mount. Never raises: what cannot be read is unseen."""
     unseen: list[Unseen] = []
     places: dict[str, Place] = {}
@@ -88,3 +94,36 @@ def _numa_distances(sys: Path) -> tuple[tuple[int, ...], ...] | None:
 def _natural(name: str) -> tuple[str, int]:
     stem = name.rstrip("0123456789")
     return stem, int(name[len(stem) :] or 0)
+
+
+def processors(sys: Path) -> Processors | Unseen:
+    """The CPUs of a sysfs mount that are online. Never raises."""
+    try:
+        return _processors(sys / "devices/system")
+    except OSError as error:
+        return Unseen(CPU_FACT, f"{error.filename}: {error.strerror}")
+    except ValueError as error:
+        return Unseen(CPU_FACT, str(error))
+
+
+def _processors(system: Path) -> Processors:
+    names = [path.name.removeprefix("node") for path in system.glob("node/node*")]
+    numbers = sorted(int(name) for name in names if name.isdecimal())
+    if not numbers or numbers != list(range(len(numbers))):
+        raise ValueError("NUMA nodes are not numbered from 0 on without gaps")
+    nodes: list[CpuSet] = []
+    sockets: list[int | None] = []
+    cores: list[CpuSet] = []
+    for number in numbers:
+        cpus = cpu_set((system / f"node/node{number}/cpulist").read_text())
+        by_core: defaultdict[tuple[int, int], int] = defaultdict(int)
+        for cpu in positions(cpus):
+            topology = system / f"cpu/cpu{cpu}/topology"
+            package = int((topology / "physical_package_id").read_text())
+            by_core[package, int((topology / "core_id").read_text())] |= 1 << cpu
+        packages = {package for package, _ in by_core}
+        nodes.append(cpus)
+        # The kernel writes -1 where the platform does not say.
+        sockets.append(packages.pop() if len(packages) == 1 and min(packages) >= 0 else None)
+        cores += map(CpuSet, by_core.values())
+    return Processors(tuple(nodes), tuple(sockets), tuple(cores))

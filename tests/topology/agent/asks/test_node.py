@@ -13,9 +13,14 @@ from pathlib import Path
 import pytest
 import trustme
 
-from topology.agent.asks.kubeletconfig import ConfigurationUnseenError, from_file, from_kubelet
-from topology.agent.asks.node import KubeletSources, NodeWatch
-from topology.agent.decides.allocation import NOTHING_KNOWN, KubeletFacts
+from topology.agent.asks.node import (
+    ConfigurationUnseenError,
+    KubeletSources,
+    NodeWatch,
+    from_file,
+    from_kubelet,
+)
+from topology.agent.decides.surroundings import NOTHING_KNOWN, KubeletFacts
 from topology.core.devices import NodeName
 
 FILE = """

@@ -1,26 +1,30 @@
-"""Which allocations are not used, and since when.
+"""Who uses which GPU: use that no pod accounts for, and allocations that are not used.
 
-A device counts as **unused** at a look where the driver says so:
+**Use without a pod**: somebody whom the kubelet does not know computes on a GPU. A process may take
+a moment to go after its pod has gone. So a GPU counts only after several such looks in a row.
 
-* a whole GPU, shared or not, where its utilisation is 0, of kernels and of memory alike. A process
-  that holds memory and computes nothing does not use it. Who of several pods uses a shared GPU
+**Idle allocations.** A device counts as *unused* at a look if the driver says so:
+
+* a whole GPU, shared or not, if its utilisation is 0, of kernels and of memory alike. A process
+  that holds memory and computes nothing does not use it. Which of several pods uses a shared GPU
   cannot be told: it is unused by all of them, or by none.
-* a MIG instance where no process runs on it and next to none of its memory is in use. There is no
+* a MIG instance if no process runs on it and next to none of its memory is in use. There is no
   utilisation of a MIG instance, so a process that waits counts as use. The processes alone would
   not do: the driver may hide those of other containers.
 
 A **spell** begins at a look that shows no use by the pod that holds the device, and ends at one
-that shows use, or when the pod lets go. Where the driver does not tell, the spell goes on for
-:data:`LONGEST_GAP` at most; so does that of an agent that was restarted.
+that shows use, or when the pod lets go. If the driver does not tell, the spell goes on for
+:data:`LONGEST_GAP` at most; the same holds while an agent restarts.
 
 Spells are timed by a clock that only runs forward. The time of day at which one began is worked
-back from now, so a step of that clock moves the beginning and makes no spell longer. What is
-published is rounded down to :data:`ROUNDED_TO`, and held while it differs by less than
-:data:`STEP`: a record is to change rarely.
+back from now, so a step of that clock moves the beginning and makes no spell longer. The published
+time is rounded down to :data:`ROUNDED_TO`, and kept while it differs by less than :data:`STEP`, so
+that the record changes rarely.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,6 +33,39 @@ from topology.agent.decides.holdings import Holdings
 from topology.agent.decides.observed import Vitals
 from topology.core.devices import MIB, GpuUuid, PodUid, base_uuid
 from topology.core.report import Allocation, IdleAllocation, Report
+
+USED_MEMORY = 256 * MIB
+"""Memory in use on a GPU that no pod holds, above which somebody must be computing there."""
+LOOKS = 3
+"""Looks in a row with use that no pod accounts for, until it is said."""
+
+
+class UnaccountedUse:
+    """Counts, for each GPU, the looks in a row that found use by no pod."""
+
+    def __init__(self) -> None:
+        self._looks: defaultdict[GpuUuid, int] = defaultdict(int)
+
+    def look(self, vitals: Iterable[Vitals], accounted: Collection[str], *, news_due: bool) -> None:
+        """Take in a look. ``accounted`` are GPUs that a pod holds, or that are split by MIG.
+
+        With ``news_due`` nothing is counted: the use may be of a pod that comes or goes.
+        """
+        for vital in vitals:
+            busy = bool(vital.processes) or (vital.memory_used or 0) > USED_MEMORY
+            if not busy or vital.uuid in accounted:
+                self._looks.pop(vital.uuid, None)
+            elif not news_due:
+                self._looks[vital.uuid] += 1
+
+    def forget(self) -> None:
+        """Count anew: it cannot be told which GPUs are held."""
+        self._looks.clear()
+
+    def gpus(self) -> frozenset[GpuUuid]:
+        """The GPUs that somebody uses whom no pod accounts for."""
+        return frozenset(uuid for uuid, looks in self._looks.items() if looks >= LOOKS)
+
 
 SHORTEST = 600.0
 """Seconds after which a spell is worth a line in the record."""

@@ -1,4 +1,4 @@
-"""Allocations that are not used: when a spell begins, what ends it, and what time is published."""
+"""Use of a GPU that no pod holds, and allocations that are not used: when they are published."""
 
 from __future__ import annotations
 
@@ -13,17 +13,69 @@ from hypothesis import strategies as st
 
 from tests.topology.agent.entries import GPU, entry
 from topology.agent.decides.holdings import Entry, Held, allocations
-from topology.agent.decides.idle import (
+from topology.agent.decides.observed import GpuProcess, InstanceVitals, Vitals
+from topology.agent.decides.use import (
     INSTANCE_MEMORY,
     LONGEST_GAP,
+    LOOKS,
     SHORTEST,
     STEP,
+    USED_MEMORY,
     IdleBook,
+    UnaccountedUse,
     idle_allocations,
 )
-from topology.agent.decides.observed import GpuProcess, InstanceVitals, Vitals
 from topology.core.devices import MIB, Bytes, DeviceId, GpuUuid, PodUid
 from topology.core.report import IdleAllocation, Report
+
+GPU_0 = GpuUuid("GPU-0")
+BUSY: dict[str, Any] = {"processes": ((4711, 1),)}
+IDLE: dict[str, Any] = {"processes": ()}
+
+
+@pytest.mark.parametrize(
+    ("looks", "said"),
+    [
+        pytest.param([(BUSY, False, False)] * (LOOKS - 1), False, id="a moment"),
+        pytest.param([(BUSY, False, False)] * LOOKS, True, id="long enough"),
+        pytest.param([(BUSY, True, False)] * LOOKS, False, id="by a pod"),
+        pytest.param([(BUSY, False, True)] * LOOKS, False, id="while a pod comes or goes"),
+        pytest.param(
+            [(BUSY, False, False), (BUSY, False, True), *[(BUSY, False, False)] * (LOOKS - 1)],
+            True, id="a pod that comes or goes ends no count",
+        ),
+        pytest.param(
+            [*[(BUSY, False, False)] * (LOOKS - 1), (IDLE, False, False), (BUSY, False, False)],
+            False, id="not in a row",
+        ),
+        pytest.param(
+            [*[(BUSY, False, False)] * LOOKS, (BUSY, True, False)], False, id="until a pod has it"
+        ),
+        pytest.param(
+            [({"memory_used": Bytes(USED_MEMORY + 1)}, False, False)] * LOOKS, True,
+            id="memory tells where processes cannot be seen",
+        ),
+        pytest.param(
+            [({"memory_used": Bytes(USED_MEMORY)}, False, False)] * LOOKS, False,
+            id="the driver's own memory is no use",
+        ),
+    ],
+)  # fmt: skip
+def test_use_by_no_pod(looks: Sequence[tuple[dict[str, Any], bool, bool]], said: bool) -> None:
+    use = UnaccountedUse()
+    for facts, held, news_due in looks:
+        use.look([Vitals(GPU_0, **facts)], {GPU_0} if held else set(), news_due=news_due)
+    assert (GPU_0 in use.gpus()) is said
+
+
+def test_it_is_counted_anew_after_it_was_forgotten() -> None:
+    use = UnaccountedUse()
+    for _ in range(LOOKS):
+        use.look([Vitals(GPU_0, **BUSY)], (), news_due=False)
+    use.forget()
+    use.look([Vitals(GPU_0, **BUSY)], (), news_due=False)
+    assert use.gpus() == frozenset()
+
 
 LOOK = 5.0
 HOUR = 3600.0

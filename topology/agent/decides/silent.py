@@ -1,27 +1,36 @@
-"""Which GPUs ought to answer the driver and do not, and since when.
+"""GPUs that should answer the driver and do not: which, since when, and when they count again.
 
-Health remembers that a GPU was lost until its reset. What is said here is so at this moment, for
-NVIDIA's device plugin looks at the driver at each call and fails over such a GPU
+:class:`MissingBook` says what is so at this moment. (Health remembers that a GPU was lost until its
+reset.) NVIDIA's device plugin asks the driver at each call and fails if such a GPU does not answer
 (:mod:`topology.core.allocators.outage`).
 
-A GPU that the driver does not count any more troubles the plugin no longer once that has looked for
+A GPU that the driver no longer counts stops troubling the plugin once the plugin has looked for
 GPUs without finding it. Then nothing is said of it here. The plugin looks for GPUs when it starts,
 and also in a container that goes on running: when the kubelet has restarted, and when its
-configuration changes. Two things tell that it has:
+configuration changes. Two things tell that it has looked:
 
 * its container started after the GPU fell silent;
 * the kubelet counts no device that is out of order, while it hands the GPU out to nobody. For as
   long as the plugin knows of a GPU, the kubelet counts it as one of the node's devices (in the
   capacity of the Node's status), also when it may not be handed out.
+
+:class:`FlappingBook` steadies a GPU that falls silent again and again. A GPU that answers again
+counts at once the first time. From its second silence within :data:`WITHIN` on it has to answer for
+:data:`ANSWERS_FOR` first, and counts as silent until then:
+
+* its node stays closed to pods for whole GPUs, which the device plugin would refuse each time the
+  GPU is silent, and
+* the record is not written at every look: twice in :data:`ANSWERS_FOR` at most.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from topology.agent.decides.limits import MOST_MISSING
-from topology.agent.decides.observed import CountedDevices, NvmlState
+from topology.agent.decides.observed import CountedDevices, NvmlState, Vitals
 from topology.core.devices import DeviceId, GpuUuid, base_uuid
 from topology.core.report import MissingGpu
 
@@ -87,3 +96,49 @@ def _all_in_order(counted: CountedDevices, offered: Mapping[str, Collection[Devi
         if devices != counted.in_order.get(name) or devices != handed_out.get(name, devices):
             return False
     return bool(handed_out)
+
+
+WITHIN = 600.0
+ANSWERS_FOR = 30.0
+"""Seconds, both."""
+
+
+class FlappingBook:
+    """When each GPU of a node has fallen silent. Times are in seconds that only run forward."""
+
+    def __init__(self) -> None:
+        self._rounds = 0
+        self._silences: defaultdict[GpuUuid, list[float]] = defaultdict(list)
+        """When it fell silent, the last two times at most."""
+        self._silent: dict[GpuUuid, Vitals] = {}
+        """GPUs that count as silent, as they were when they did not answer."""
+        self._answers_since: dict[GpuUuid, float] = {}
+        """Those of them that answer."""
+
+    def steady(self, state: NvmlState, gone: Collection[GpuUuid], now: float) -> NvmlState:
+        """What the driver shows, with the GPUs silent whose answers do not count yet.
+
+        ``gone`` are GPUs that the driver does not name any more.
+        """
+        if state.rounds != self._rounds:
+            self._rounds = state.rounds
+            self._look(state, gone, now)
+        held = self._silent.keys() & self._answers_since.keys()
+        return replace(
+            state, vitals=tuple(self._silent[v.uuid] if v.uuid in held else v for v in state.vitals)
+        )
+
+    def _look(self, state: NvmlState, gone: Collection[GpuUuid], now: float) -> None:
+        silent = {vital.uuid: vital for vital in state.vitals if vital.silent}
+        silent |= {uuid: Vitals(uuid, lost=True) for uuid in gone}
+        for uuid in silent:
+            if uuid not in self._silent or uuid in self._answers_since:
+                recent = [at for at in self._silences[uuid] if now - at < WITHIN]
+                self._silences[uuid] = [*recent[-1:], now]
+            self._answers_since.pop(uuid, None)
+        for uuid in self._silent.keys() - silent.keys():
+            since = self._answers_since.setdefault(uuid, now)
+            often = len(self._silences[uuid]) > 1
+            if not often or now - since >= ANSWERS_FOR:
+                del self._silent[uuid], self._answers_since[uuid]
+        self._silent |= silent

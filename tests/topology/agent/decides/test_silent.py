@@ -8,8 +8,8 @@ import pytest
 
 from tests.topology.agent.entries import GPU
 from tests.topology.agent.moments import seen_gpu, vital
-from topology.agent.decides.missing import MissingBook
 from topology.agent.decides.observed import CountedDevices, NvmlState, SeenNode
+from topology.agent.decides.silent import MissingBook
 from topology.core.devices import DeviceId, GpuUuid
 from topology.core.report import MissingGpu
 
