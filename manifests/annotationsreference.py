@@ -228,8 +228,8 @@ def table() -> str:
 
 
 def examples() -> str:
-    """A section for each key: what it means, a pod, and what machines answer to it. Of keys in a
-    row with one and the same example, the last one shows it."""
+    """A section for each key: what it means, and what machines answer to a pod with it. Of keys in
+    a row with one and the same example, the last one shows it."""
     keys = list(ENTRIES)
     shown = {"\n".join(_example(key)): key for key in keys}
     sections = (
@@ -247,19 +247,12 @@ def examples() -> str:
 
 def _example(key: str) -> Iterator[str]:
     entry = ENTRIES[key]
-    yield "```yaml"
-    yield "metadata:"
-    yield "  annotations:"
-    for name, value in _annotations(key).items():
-        yield f"    {PREFIX}{name}: {_written(value)}"
-    yield "spec:"
-    yield "  containers:"
-    yield "  - name: main"
-    yield f"    resources: {{limits: {{{entry.resource}: {entry.count}}}}}"
-    yield "```"
-    yield ""
-    first, *others = (f"{re.split('[,.]', answer(key, on))[0]} on {on.words}" for on in entry.asked)
-    yield "; ".join([f"{first[0].upper()}{first[1:]}", *others]) + "."
+    named = [f"`{name}: {_written(value)}`" for name, value in _annotations(key).items()]
+    devices = "1 GPU" if entry.count == 1 else f"{entry.count} GPUs"
+    if entry.resource != GPU:
+        devices = f"{entry.count} `{entry.resource}`"
+    told = (f"{re.split('[,.]', answer(key, on))[0]} on {on.words}" for on in entry.asked)
+    yield f"{', '.join([*named, devices])}: {'; '.join(told)}."
     yield ""
 
 
