@@ -32,11 +32,10 @@ from topology.core.requests import Constraints, Policy
 PAGE = Path(__file__).parents[1] / "docs" / "annotations.md"
 BEGIN = "<!-- Made by `make reference` from the code: change that. -->"
 END = "<!-- Here ends what `make reference` makes. -->"
-UNREADABLE = "\N{REPLACEMENT CHARACTER}"
-"""A value that no key takes."""
+UNREADABLE = "\N{REPLACEMENT CHARACTER}"  # a value that no key takes
 GPU = "nvidia.com/gpu"
+# What a key about groups needs beside it.
 GROUP = {"group": "train", "group-size": "2", "group-domain": "node"}
-"""What a key about groups needs beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +78,7 @@ class Entry:
     beside: Mapping[str, str] = field(default_factory=dict)
 
 
+# By key, for every key that the extender reads.
 ENTRIES: Mapping[str, Entry] = {
     "link": Entry(
         "Every two GPUs are joined at least so. Nearest first: `nvlink`; `pix`, one PCIe switch; "
@@ -187,7 +187,6 @@ ENTRIES: Mapping[str, Entry] = {
         beside=GROUP,
     ),
 }
-"""By key, for every key that the extender reads."""
 
 
 def allowed(key: str) -> str:
@@ -321,8 +320,7 @@ def made(page: str) -> str:
     return whole
 
 
-PARTS = (table, examples)
-"""What stands on the page between marks, in its order."""
+PARTS = (table, examples)  # what stands on the page between marks, in its order
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -39,10 +39,9 @@ LOCK = ROOT / "requirements" / "plugin.txt"
 PROGRAM = "kubectl-gpu_topology"
 NAME = "gpu-topology"
 EXAMPLE = "https://files.example.com/gpu-topology"
-FOR_EVER = 1800
-"""Seconds after which a program is given up."""
+FOR_EVER = 1800  # seconds after which a program is given up
+# Go's names, which krew uses, by those of `uname -m`.
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
-"""Go's names, which krew uses, by those of ``uname -m``."""
 
 
 class PluginError(Exception):

@@ -26,8 +26,7 @@ TEMPLATES = HERE / "chart" / "templates"
 NAMESPACE = "gpu-topology-system"
 RELEASED = "{{ .Release.Namespace }}"
 HEAD = "{{- /* Made by `make chart` from %s: change that. */ -}}\n"
-FOR_EVER = 600
-"""Seconds after which kubectl is given up."""
+FOR_EVER = 600  # seconds after which kubectl is given up
 
 Object = dict[str, Any]
 Step = str | int
@@ -207,6 +206,7 @@ def _monitoring() -> Iterator[Place]:
 
 PLACES = (*_extender(), *_agent(), *_crd(), *_scheduler(), *_monitoring())
 
+# The templates: the kinds of objects in each, and the value without which it is empty.
 FILES = {
     "crd.yaml": ({"CustomResourceDefinition"}, ".Values.crd.install"),
     "rbac.yaml": (
@@ -217,14 +217,12 @@ FILES = {
     "extender.yaml": ({"Deployment", "PodDisruptionBudget", "Service", "NetworkPolicy"}, None),
     "agent.yaml": ({"DaemonSet"}, ".Values.agent.enabled"),
 }
-"""The templates: the kinds of objects in each, and the value without which it is empty."""
+# The base's components: the file of their objects, and the value that asks for them.
 OPTIONS = {
     "cert-manager": ("certificates.yaml", ".Values.certManager.enabled"),
     "validation": ("policies.yaml", ".Values.validation.enabled"),
 }
-"""The base's components: the file of their objects, and the value that asks for them."""
-LEFT_OUT = {"Namespace"}
-"""Helm makes the release's namespace, or it is there before."""
+LEFT_OUT = {"Namespace"}  # Helm makes the release's namespace, or it is there before
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

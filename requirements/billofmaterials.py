@@ -72,8 +72,8 @@ def locked(text: str, python: str) -> Iterator[Locked]:
             yield Locked(wanted.name, version, hashes)
 
 
+# The images' names, by those of their locks.
 IMAGES = {"extender": "gpu-topology", "agent": "gpu-topology-agent"}
-"""The images' names, by those of their locks."""
 
 
 def bill(name: str, packages: list[Locked], version: str, made: datetime) -> str:

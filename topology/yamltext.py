@@ -14,12 +14,9 @@ from typing import Any
 
 import yaml
 
-MAX_DEPTH = 64
-"""Lists and mappings inside each other; a Kubernetes object has about fifteen."""
-MAX_ALIASED = 200_000
-"""Nodes that a text's aliases may add, all together."""
-MAX_NUMBER = 64
-"""Characters of a number."""
+MAX_DEPTH = 64  # lists and mappings inside each other; a Kubernetes object has about fifteen
+MAX_ALIASED = 200_000  # nodes that a text's aliases may add, all together
+MAX_NUMBER = 64  # characters of a number
 
 
 class YamlTextError(ValueError):

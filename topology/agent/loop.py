@@ -120,19 +120,16 @@ class Turn:
     """What one turn has found, and what follows from it."""
 
     picture: Picture
-    next_turn: float
-    """When the next turn is due without news, by the clock's seconds."""
-    heard: bool
-    """Whether the kubelet has been understood, or has failed to answer."""
+    next_turn: float  # when the next turn is due without news, by the clock's seconds
+    heard: bool  # whether the kubelet has been understood, or has failed to answer
+    # How many GPUs the driver should show; with fewer, NVML is opened anew. None before the first
+    # look.
     expected_gpus: int | None
-    """How many GPUs the driver ought to show; with fewer, NVML has to be opened anew. None before
-    the first look."""
+    # NVLinks that were up at some time since the boot, by GPU.
     expected_links: Mapping[GpuUuid, int]
-    """NVLinks that were up at some time since the boot, by GPU."""
+    # How often the kubelet has come back. Whoever knows its configuration has to ask again.
     kubelet_restarts: int
-    """How often the kubelet has come back. Whoever knows its configuration has to ask again."""
-    kubelet_failures: int
-    """How many questions to the kubelet have failed."""
+    kubelet_failures: int  # how many questions to the kubelet have failed
 
 
 class NodeAgent:

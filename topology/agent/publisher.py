@@ -42,17 +42,15 @@ log = structlog.get_logger(__name__)
 
 RECORDS_PATH = "/apis/gpu-topology.io/v1alpha1/gputopologies"
 TIMEOUT = 5.0
-FIRST_BACKOFF = 0.2
-LONGEST_BACKOFF = 10.0
-"""Seconds. A cluster's agents spread their return over the last one."""
+FIRST_BACKOFF = 0.2  # seconds
+LONGEST_BACKOFF = 10.0  # seconds over which a cluster's agents spread their return
+# HTTP codes that say: not this record, however often. The last is the schema's.
 REFUSED = (400, 413, 422)
-"""HTTP codes that say: not this record, however often. The last is the schema's."""
-JITTER = 0.2
-"""Heartbeats are this much of their period early or late."""
+JITTER = 0.2  # heartbeats are this much of their period early or late
 
+# Seconds between two writes of a spec of which the API server keeps only a part. Such a write
+# changes nothing, so no watcher is told.
 AGAIN = 600.0
-"""Seconds between two writes of a spec of which the API server keeps a part only. Such a write
-changes nothing, so nobody who watches is told."""
 
 
 class RecordApi(Protocol):
@@ -114,11 +112,9 @@ class Publisher:
         self._spec_due = float("inf")
         self._failures = 0
         self._not_before = float("-inf")
-        self.owner: dict[str, str] | None = None
-        """The Node's reference for ``ownerReferences``."""
+        self.owner: dict[str, str] | None = None  # the Node's reference for `ownerReferences`
         self.counts = Counts()
-        self.problem = ""
-        """Why the last write failed; empty after one that worked."""
+        self.problem = ""  # why the last write failed; empty after one that worked
 
     def former(self) -> Record | None:
         """What stands there now, None where nothing usable does.

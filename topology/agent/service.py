@@ -62,18 +62,16 @@ log = structlog.get_logger(__name__)
 SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 SYS = Path("/sys")
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-FIRST_LOOK = 5.0
-"""Seconds until something is written though not everybody has answered yet."""
+FIRST_LOOK = 5.0  # seconds after which a record is written even if some source has not answered
 TAKE_OVER_PAUSE = 1.0
 LONGEST_PAUSE = 30.0
-STUCK = 60.0
-"""Seconds without a turn after which the agent says that it is not alive."""
+STUCK = 60.0  # seconds without a turn after which the agent says that it is not alive
 NOT_YET = "no record has been written yet"
 
 
+# A cluster's agents spread their return after an outage over the backoff's seconds. If a watch says
+# nothing, not even a bookmark, only a list tells up to which version the node's pods are known.
 TIMING = Timing(backoff_cap_s=10.0, relist_after_s=80.0)
-"""A cluster's agents spread their return after an outage over so many seconds. Where a watch says
-nothing, not even a bookmark, only a list tells up to which version the node's pods are known."""
 
 
 class BootIdError(Exception):

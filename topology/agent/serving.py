@@ -17,19 +17,14 @@ from contextlib import suppress
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-PLACES = 256
-"""Clients at one time."""
-MAX_HEAD = 8 * 1024
-"""Bytes of a request's head. A body is not read: nobody has to send one."""
+PLACES = 256  # clients at one time
+MAX_HEAD = 8 * 1024  # bytes of a request's head. A body is not read: nobody has to send one.
+# For how long a client is served, from its first byte to the last one of its answer.
 CLIENT_SECONDS = 10.0
-"""For how long a client is served, from its first byte to the last one of its answer."""
-BACKLOG = 64
-"""Clients that are taken in before others are served: fewer than places."""
-FRESH = 1.0
-"""Seconds for which one text of metrics answers everybody who asks."""
+BACKLOG = 64  # clients that are taken in before others are served: fewer than places
+FRESH = 1.0  # seconds for which one text of metrics answers everybody who asks
 
-Health = Callable[[], str | None]
-"""Why the agent is not well; None where it is."""
+Health = Callable[[], str | None]  # why the agent is not well; None where it is
 
 
 class PortError(Exception):

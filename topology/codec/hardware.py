@@ -14,12 +14,10 @@ from topology.core.devices import GpuUuid, NodeName
 from topology.core.graph import NodeTopology
 from topology.core.remembering import Memory
 
+# As an API server writes it. In a text that is written in another way it finds nothing.
 _uuid = re.compile(rb'"uuid":"([!#-\[\]-~]{1,253})"')
-"""As an API server writes it. Where a text is written in another way nothing is found in it."""
-DECODED = 8
-"""A topology takes at most about so many bytes for each byte of its spec."""
-LONGEST = 64 * 1024
-"""Bytes of a spec that is remembered; one with 16 GPUs has about 15,000."""
+DECODED = 8  # a topology takes at most about so many bytes for each byte of its spec
+LONGEST = 64 * 1024  # bytes of a spec that is remembered; one with 16 GPUs has about 15,000
 
 
 @dataclass(frozen=True, slots=True)

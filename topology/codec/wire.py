@@ -25,8 +25,7 @@ Index = Annotated[int, Field(ge=0, lt=1024)]
 NumaId = Annotated[int, Field(ge=0, lt=64)]
 MemoryType = Annotated[str, Field(min_length=1, max_length=63)]
 DISTANCES = r"^[0-9]{1,3}( [0-9]{1,3})*$"
-ALLOWED = {DISTANCES: "allowed are numbers such as 10 21"}
-"""What a pattern allows, for people."""
+ALLOWED = {DISTANCES: "allowed are numbers such as 10 21"}  # what a pattern allows, for people
 Text = Annotated[str, Field(max_length=512)]
 Name = Annotated[str, Field(min_length=1, max_length=253)]
 
@@ -52,8 +51,8 @@ def _cpu_list(text: str) -> str:
     return text
 
 
+# The longest one of CPUs below 4,096, every second one of them, has 9,684 characters.
 CpuList = Annotated[str, Field(max_length=10240), AfterValidator(_cpu_list)]
-"""The longest one of CPUs below 4,096, every second one of them, has 9,684 characters."""
 
 MOST_LINKS = MAX_GPUS * (MAX_GPUS - 1) // 2
 Part = TypeVar("Part")

@@ -31,8 +31,8 @@ from topology.emulation.topologymanager import Nodes, Refused, TopologyManager
 
 UNEXPECTED_ADMISSION = "UnexpectedAdmissionError"
 SMT_ALIGNMENT = "SMTAlignmentError"
+# The share of containers that a static CPU or Memory Manager refuses if it may.
 MANAGERS_REFUSE = 0.1
-"""The share of containers that a static CPU or Memory Manager refuses, where it may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +99,10 @@ class EmulatedKubelet:
         self._of_mig = served.strategy == "mig"
         nodes = [topology.gpus[unit.gpu].topology_nodes or () for unit in self._units]
         self._manager = TopologyManager(topology, self._devices, nodes, rng, others=foreign_hints)
-        self.answers = True
-        """Whether the kubelet runs."""
-        self.shows_pods = True
-        """Whether it has heard of its pods since it started."""
+        self.answers = True  # whether the kubelet runs
+        self.shows_pods = True  # whether it has heard of its pods since it started
+        # Whether the device plugin is there: without it every pod is refused.
         self.registered = True
-        """Whether the device plugin is there: without it every pod is refused."""
 
     def admit(self, uid: PodUid, namespace: str, name: str, request: GpuRequest) -> None:
         """Admit a pod at once. Raises :class:`Refused`."""

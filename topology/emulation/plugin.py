@@ -27,8 +27,8 @@ PCIE_POINTS = {
     LinkKind.BOARD: 60,
 }
 
+# A device: the number of its GPU or MIG instance, and which of its replicas it is.
 Device = tuple[int, int]
-"""A device: the number of its GPU or MIG instance, and which of its replicas it is."""
 
 Split = tuple[tuple[int, ...], ...]
 

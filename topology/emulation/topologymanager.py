@@ -16,13 +16,12 @@ from topology.core.requests import GpuRequest
 from topology.emulation.plugin import Device
 
 TOPOLOGY_AFFINITY = "TopologyAffinityError"
+# The share of containers about which the other providers say anything if they may.
 OTHERS_HINT = 0.7
-"""The share of containers that the other providers say anything about, where they may."""
 
-Nodes = frozenset[int]
-"""A set of NUMA nodes."""
+Nodes = frozenset[int]  # a set of NUMA nodes
+# NUMA nodes, or None for "no matter which", and whether the provider prefers them.
 Hint = tuple[Nodes | None, bool]
-"""NUMA nodes, or None for "no matter which", and whether the provider prefers them."""
 
 
 class Refused(Exception):  # noqa: N818 (it is an answer)

@@ -36,15 +36,13 @@ from topology.kubeapi.failures import (
     unreachable_text,
 )
 
-POOL_SIZE = 16
-"""Idle connections kept to the API server; more than these are opened when needed."""
+POOL_SIZE = 16  # idle connections kept to the API server; more are opened when needed
 
 MERGE_PATCH = "application/merge-patch+json"
 
 _READ_BYTES = 64 * 1024
 
-Query = Sequence[tuple[str, str]]
-"""Query parameters in order, not yet percent-encoded."""
+Query = Sequence[tuple[str, str]]  # query parameters in order, not yet percent-encoded
 
 
 class ApiFailure(Exception):  # noqa: N818 (the root of three kinds, of which one is an error answer)

@@ -18,8 +18,7 @@ from typing import Any
 _POOL = re.compile(r"^\w+\(host='[^']*', port=\w+\): ")
 _ABSENT = re.compile(r"Expected object with name (.*) in .*/(\w+)s list")
 _PREFIX = re.compile(r"^Invalid kube-config(?: file)?\. ")
-NO_POD = "Service host/port is not set."
-"""What the ``kubernetes`` package says outside a pod."""
+NO_POD = "Service host/port is not set."  # what the `kubernetes` package says outside a pod
 
 
 def unreachable_text(asked: str, error: BaseException) -> str:
@@ -50,10 +49,8 @@ def misconfigured_text(error: BaseException) -> str:
     return f"it has no {absent[2]} {absent[1]!r}" if absent else _PREFIX.sub("", text)
 
 
-MODULE = "kube_config"
-"""The module of the package that runs plugins."""
-MOST = 400
-"""Characters of what a plugin says."""
+MODULE = "kube_config"  # the module of the package that runs plugins
+MOST = 400  # characters of what a plugin says
 _ERRNO = re.compile(r"\[Errno \d+\] ([^:]+)(: .*)?")
 _ENDED = re.compile(r"exec: process returned (-?\d+)\.? ?(.*)", re.DOTALL)
 

@@ -90,8 +90,7 @@ decode_status = msgspec.json.Decoder(Status).decode
 log = structlog.get_logger(__name__)
 
 
-LONGEST_ASKED = 30.0
-"""Seconds that a server may make us wait with Retry-After."""
+LONGEST_ASKED = 30.0  # seconds that a server may make us wait with Retry-After
 
 
 class Lines(Protocol):

@@ -10,14 +10,13 @@ from topology.core.graph import NodeTopology, TopologyError
 from topology.core.links import Link
 from topology.machines.mig import mixed_resources
 
-MAX_TEXT = 1024 * 1024
-"""Characters of a text; the largest machines print some 20,000."""
+MAX_TEXT = 1024 * 1024  # characters of a text; the largest machines print some 20,000
 MAX_FINDINGS = 100
 MAX_MESSAGE = 400
+# What a GPUTopology object takes.
 MAX_NAME = 253
 MAX_INDEX = 1023
 MAX_NVLINKS = 64
-"""What a GPUTopology object takes."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -193,8 +193,8 @@ def _made_up_uuid(node: NodeName, index: int) -> str:
 
 _LISTED = re.compile(r"\s*GPU ([0-9]{1,4}): (.{1,200}?) \(UUID: (GPU-\S{1,200}?)\)\s*")
 _MIG_DEVICE = re.compile(r"\s+MIG (\S{1,32})\s+Device\s+[0-9]+: \(UUID: (MIG-\S{1,200}?)\)\s*")
-MOST_MIG_DEVICES = 16
-"""Of one GPU, as in a record."""
+MOST_MIG_DEVICES = 16  # of one GPU, as in a record
+# Columns of `nvidia-smi --query-gpu` that are read, besides `index`.
 _COLUMNS = {
     "name": "product",
     "gpu_name": "product",
@@ -205,7 +205,6 @@ _COLUMNS = {
     "gpu_bus_id": "pci_bus_id",
     "mig.mode.current": "mig_mode",
 }
-"""Columns of ``nvidia-smi --query-gpu`` that are read, besides ``index``."""
 _WORDS = r"[\w .()+/-]{1,60}?"
 _NAMED = re.compile(
     r"\s*(?:GPU models and configuration:\s*)?GPU ([0-9]{1,4})((?:,[0-9]{1,4}){0,64}): "
@@ -213,11 +212,11 @@ _NAMED = re.compile(
 )
 _BY_CUDA = re.compile(r"\s*GPU [0-9,]+ Compute Capability:")
 _WITHOUT_HEADER = re.compile(rf"\s*(?:[0-9]{{1,4}}, ?)?(NVIDIA {_WORDS}), ?[0-9].*")
+# The first line of a GPU in the table of `nvidia-smi`; two more belong to it.
 _CARD = re.compile(
     r"\s*([0-9]{1,4})\s+(\S.{0,60}?)\s+(?:On|Off|N/A|WDDM|TCC|MCDM) *\t *"
     r"([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9])\s.*"
 )
-"""The first line of a GPU in the table of ``nvidia-smi``; two more belong to it."""
 _CARD_MEMORY = re.compile(r".{0,200}?[0-9]MiB */ *([0-9]{1,7})MiB\s.*")
 _CARD_IN_MIG_MODE = re.compile(r"(?:.{0,200}\t)?\s*Enabled\*?\s*")
 

@@ -16,12 +16,9 @@ from typing import NamedTuple
 
 from topology.sources.imported import Finding, SourceError
 
-MAX_LINE = 16 * 1024
-"""Characters of a line; 64 GPUs with 128 NICs print some 2,000."""
-MAX_LINES = 50_000
-"""Lines of a text that are not blank; a log of 1 MiB has some 10,000."""
-MAX_PREFIX = 200
-"""Characters before a line."""
+MAX_LINE = 16 * 1024  # characters of a line; 64 GPUs with 128 NICs print some 2,000
+MAX_LINES = 50_000  # lines of a text that are not blank; a log of 1 MiB has some 10,000
+MAX_PREFIX = 200  # characters before a line
 
 _COLOUR = re.compile(
     r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b\[[0-?]*[ -/]*[@-~]|(?:\^\[)?\[[0-9;]{1,8}m|\x1b"
@@ -31,10 +28,10 @@ _WIDE = re.compile("[\u00a0\u2007\u202f]")
 _MARKUP = re.compile(r"[*`]|\\(?=[_*|<>#-])")
 _BARS = re.compile("[|\u00a6\u2502\u2503\u2551]")
 _QUOTE_AT_END = re.compile(r'"\s?[,+;)\]\\]{0,4}\s?$')
+# What one of the patterns above may find, in most lines nothing.
 _ODD = re.compile(
     "[\x1b^\\[\ufeff\u200b-\u200d\u2060\u00a0\u2007\u202f*`\\\\|\u00a6\u2502\u2503\u2551]"
 )
-"""What one of the patterns above may find, in most lines nothing."""
 _ESCAPES = {
     r"\t": "\t",
     r"\n": "\n",
@@ -54,12 +51,12 @@ _TAG = re.compile(
     r"(?:\s[^<>]{0,200})?>"
 )
 
+# Where a line of the tool's own begins: a header, a row, a device of `-L`, or a legend.
 _BEGINS = re.compile(
     r"(?<![A-Za-z_])(?:(?P<matrix>(?:GPU|NIC|mlx)[0-9]\w{0,60}?\s*(?:GPU[0-9]|NIC[0-9]|mlx[0-9]|CPU|NUMA"
     r"|\.\.\.|X|SYS|SOC|NODE|PHB|PXB|PIX|PSB|NV[1-9]|OK|[A-Z]?NS))"
     r"|GPU [0-9,]{1,40}: |NIC[0-9]{1,4}\s*:\s*\S|(?:X|PIX|NV#|OK)\s+=\s)"
 )
-"""Where a line of the tool's own begins: a header, a row, a device of ``-L``, or a legend."""
 _AFFINITY_FIRST = re.compile(r"\s*(?:(?:CPU|NUMA)\s(?:Affinity|Node)\s*)+", re.IGNORECASE)
 _AFFINITY = re.compile(r"(?:[0-9,-]|N/A|\s)*")
 _TOKEN = re.compile(r"[0-9][0-9:.,]*|[^\s0-9]")

@@ -30,8 +30,7 @@ from topology.sources.imported import (
 )
 from topology.sources.inventory import Listed, identify, known_port, note_lost_links
 
-MAX_DEPTH = 64
-"""Elements inside each other."""
+MAX_DEPTH = 64  # elements inside each other
 ROOTS = {
     "topology": "this is hwloc's (lstopo), which does not tell NVLinks",
     "nvidia_smi_log": "this is `nvidia-smi -q -x`, which does not tell links",
@@ -111,13 +110,12 @@ def tree(text: str) -> Element:
     return top[0]
 
 
-MAX_DEVICES = 256
-"""GPUs, and NICs: no real file comes near, and pairs are counted in squares."""
+MAX_DEVICES = 256  # GPUs, and NICs: no real file comes near, and pairs are counted in squares
 
 GPU_CLASS, NIC_CLASS, NVSWITCH_CLASS = "0x03", "0x02", "0x068000"
 NVIDIA = "0x10de"
+# Makers of GPUs by PCI vendor id; for messages only.
 VENDORS = {"0x1002": "AMD", "0x8086": "Intel", "0x1d94": "Hygon", "0x1ed5": "Moore Threads"}
-"""Makers of GPUs by PCI vendor id; for messages only."""
 
 
 @dataclass(frozen=True, slots=True)

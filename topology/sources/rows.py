@@ -12,26 +12,24 @@ from topology.sources.imported import MAX_NVLINKS, SourceError, quoted
 from topology.sources.lines import Line
 
 NUMA = "NUMA Affinity"
+# The columns after the matrix; older drivers print one or two of them.
 LABELS = ("CPU Affinity", NUMA, "GPU NUMA ID")
-"""The columns after the matrix; older drivers print one or two of them."""
 SELF = "X"
 _PLAIN = "X|SYS|SOC|NODE|PHB|PXB|PIX|PSB"
 _ANY = rf"{_PLAIN}|NV(?:[1-5][0-9]|6[0-4]|[1-9])"
 CELL = re.compile(_ANY)
-WHOLE = tuple(_PLAIN.split("|"))
-"""Words that are whole: no other word begins with them."""
+WHOLE = tuple(_PLAIN.split("|"))  # words that are whole: no other word begins with them
 ALLOWED = f"X, NV1 to NV{MAX_NVLINKS}, PSB, PIX, PXB, PHB, NODE, SYS, SOC"
 _MERGED = re.compile(rf"(?:{_ANY}){{2,}}")
 _MERGED_WITH_CPUS = re.compile(rf"((?:{_ANY})*(?:{_PLAIN}))(?=[0-9])")
+# A word that tells a row from prose, whether or not it can be read.
 LINK = re.compile(rf"{_PLAIN}|NV[0-9]+|(?:{_ANY}){{2,}}")
-"""A word that tells a row from prose, whether or not it can be read."""
+# What `nvidia-smi topo -p2p` prints: whether two GPUs may read each other's memory.
 P2P = frozenset(("OK", "CNS", "GNS", "TNS", "NS", "DR", "U"))
-"""What ``nvidia-smi topo -p2p`` prints: whether two GPUs may read each other's memory."""
 
 GPU = re.compile(r"GPU(?:0|[1-9][0-9]{0,3})")
 NIC = re.compile(r"(?:NIC|mlx)[0-9]\w{0,60}", re.ASCII)
-DOTS = re.compile(r"\.{2,}|\u2026")
-"""Where people or a terminal left columns out."""
+DOTS = re.compile(r"\.{2,}|\u2026")  # where people or a terminal left columns out
 
 
 def is_row(text: str, columns: tuple[str, ...] | None) -> bool:

@@ -58,8 +58,7 @@ _COMMANDS = {
 }
 _SIGNS = tuple((whose, re.compile(sign)) for whose, sign in _TOOLS)
 _COMMAND = re.compile(rf"(?:.*?[$#>%])?\s?(?:sudo )?({'|'.join(_COMMANDS)})\b")
-_MOST = 200
-"""Characters at the beginning of a line in which a sign is looked for."""
+_MOST = 200  # characters at the beginning of a line in which a sign is looked for
 
 
 def refuse_foreign(lines: Iterable[Line], cause: SourceError | None = None) -> None:
@@ -95,8 +94,8 @@ _PCIE_VIEW = re.compile(r"\btopo\s+(?:-mp|--matrix_pci)\b")
 _LINK_VIEW = re.compile(r"\btopo\s+(?:-m|--matrix)(?![\w-])")
 _LEGEND_PIX = re.compile(r"\s*PIX\s+= .*")
 _LEGEND_NVLINK = re.compile(r"\s*NV#\s+= .*")
+# Of drivers before NVLink, whose legend has no NV# either.
 _LEGEND_SOC = re.compile(r"\s*SOC\s+= .*")
-"""Of drivers before NVLink, whose legend has no NV# either."""
 _NIC_NAME = re.compile(r"\s*(NIC[0-9]+)\s*:\s*([A-Za-z][\w.-]*)\W*")
 
 Pairs = dict[tuple[int, int], Cell]

@@ -28,8 +28,7 @@ from topology.kubeapi.apiserver import ApiError, ApiFailure
 from topology.yamltext import documents
 
 TIMEOUT = 5.0
-MAX_FILE = 1024 * 1024
-"""Bytes of a configuration file."""
+MAX_FILE = 1024 * 1024  # bytes of a configuration file
 
 
 class ConfigurationUnseenError(Exception):
@@ -86,11 +85,9 @@ def from_kubelet(
 
 log = structlog.get_logger(__name__)
 
-PERIOD = 300.0
-RETRY = 15.0
-"""Seconds between two looks, and at most after one that failed; the first come sooner."""
-SHORT_PERIOD = 30.0
-"""Seconds between two looks while it matters how many devices the kubelet counts."""
+# Seconds between two looks: usually, and while it matters how many devices the kubelet counts.
+PERIOD, SHORT_PERIOD = 300.0, 30.0
+RETRY = 15.0  # the longest pause after a look that failed, in seconds; the first pauses are shorter
 TIMEOUT = 5.0
 NODES_PATH = "/api/v1/nodes"
 

@@ -31,8 +31,8 @@ ANCESTORS = {
     pynvml.NVML_TOPOLOGY_SYSTEM: LinkKind.SYS,
 }
 
+# Xids of an earlier request that are kept; a driver that has more to tell is past telling.
 MOST_UNHEARD = 1024
-"""Xids of an earlier request that are kept; a driver that has more to tell is past telling."""
 
 
 class NvmlDownError(Exception):
@@ -52,12 +52,12 @@ class Nvml:
     """
 
     def __init__(self, hung: Mapping[int, str] | None = None) -> None:
+        # May be replaced at any time, by any thread: GPUs that answer again are asked again.
         self.hung: Mapping[int, str] = hung or {}
-        """May be replaced at any time, by any thread: GPUs that answer again are asked again."""
+        # The GPU that is being asked about now, None where it is none or several.
         self.asking: int | None = None
-        """The GPU that is being asked about now, None where it is none or several."""
+        # Called whenever another GPU, or another pair of them, is asked about.
         self.on_progress: Callable[[], None] = lambda: None
-        """Called whenever another GPU, or another pair of them, is asked about."""
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
@@ -67,8 +67,8 @@ class Nvml:
         self._waiting: list[Xid] = []
         # A lost GPU does not tell its own any more.
         self._uuids = {index: uuid for index, uuid in self.hung.items() if uuid}
+        # GPUs that were counted at the last look at the vitals, and never told their UUID.
         self.nameless: tuple[int, ...] = ()
-        """GPUs that were counted at the last look at the vitals, and never told their UUID."""
 
     def __enter__(self) -> Self:
         return self

@@ -28,18 +28,17 @@ from topology.agent.decides.observed import (
 from topology.core.devices import MIB, Bytes, Fabric, GpuUuid, MigInstance, bus_id
 
 LOST = pynvml.NVML_ERROR_GPU_IS_LOST
+# Errors that are an answer: the GPU has no such thing.
 ABSENT = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NOT_FOUND)
-"""Errors that are an answer: the GPU has no such thing."""
+# Errors that say nothing of the GPU's health: it has no such thing, or we may not know.
 NOT_TOLD = (
     *ABSENT,
     pynvml.NVML_ERROR_INVALID_ARGUMENT,
     pynvml.NVML_ERROR_NO_PERMISSION,
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
 )
-"""Errors that say nothing of the GPU's health: it has no such thing, or we may not know."""
 
-Handle = Any
-"""A device as ``pynvml`` hands it out."""
+Handle = Any  # a device as `pynvml` hands it out
 
 
 class Asker:
@@ -100,13 +99,11 @@ RECOVERY_ACTIONS = {
     pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET: "drain-and-reset",
 }
 GIB = 1024 * MIB
-EIGHTHS = 8
-"""What a GPU's memory is cut into for MIG."""
-NUMA_WORDS = 16
-"""64-bit words of a NUMA node mask: more nodes than Linux runs with."""
+EIGHTHS = 8  # what a GPU's memory is cut into for MIG
+NUMA_WORDS = 16  # 64-bit words of a NUMA node mask: more nodes than Linux runs with
 NVIDIA = 0x10DE
+# PCI device ids of NVSwitches, for drivers that do not tell a far end's type (pci-ids).
 SWITCH_DEVICES = frozenset({0x1AC1, 0x1AC2, 0x1AF1, 0x22A3, 0x2900})
-"""PCI device ids of NVSwitches, for drivers that do not tell a far end's type (pci-ids)."""
 NO_SUCH_LINK = (*ABSENT, pynvml.NVML_ERROR_INVALID_ARGUMENT)
 
 

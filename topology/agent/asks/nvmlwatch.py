@@ -40,9 +40,9 @@ class Cadence:
     look: float = 60.0
     reopen: float = 30.0
     hung: float = 15.0
+    # The longest single wait for an event, so also how long a stop may take, and the pause between
+    # two checks whether a call hangs.
     slice: float = 1.0
-    """The longest wait for an event at a time: how long a stop may take. As often it is looked
-    whether a call hangs."""
 
 
 Opener = Callable[[Mapping[int, str]], Nvml]
@@ -61,8 +61,7 @@ class _Notes:
         self._state = NvmlState()
         self._xids: list[Xid] = []
         self.stopping = threading.Event()
-        self.expected = 0
-        """How many GPUs there ought to be."""
+        self.expected = 0  # how many GPUs the driver should show
 
     def state(self) -> NvmlState:
         """What was told last."""

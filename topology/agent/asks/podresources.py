@@ -33,10 +33,8 @@ from topology.core.numa import MOST_CPUS, CpuSet, MemoryBlock
 
 SERVICE = "/v1.PodResourcesLister"
 MIG_RESOURCES = "nvidia.com/mig-"
-TIMEOUT = 5.0
-"""Seconds for one answer."""
-LARGEST_ANSWER = 16 * 1024 * 1024
-"""Bytes, as much as the kubelet sends."""
+TIMEOUT = 5.0  # seconds for one answer
+LARGEST_ANSWER = 16 * 1024 * 1024  # bytes, as much as the kubelet sends
 
 Answer = TypeVar("Answer")
 
@@ -56,14 +54,12 @@ class PodResources:
         self.socket = socket
         self._channel: grpc.Channel | None = None
         self._identity: tuple[int, int] | None = None
-        self.restarts = 0
-        """How often the socket has become another one."""
+        self.restarts = 0  # how often the socket has become another one
+        # The NUMA nodes on which the kubelet takes each device to be, from the last `allocatable`;
+        # empty for one of which the plugin names none.
         self.topology_nodes: Mapping[DeviceId, tuple[int, ...]] = {}
-        """The NUMA nodes on which the kubelet takes each device to be, from the last
-        :meth:`allocatable`; empty for one of which the plugin names none."""
+        # The CPUs and the memory that pods may have exclusively, from the last `allocatable`.
         self.exclusive = Allocatable()
-        """The CPUs and the memory that pods may have exclusively, from the last
-        :meth:`allocatable`."""
 
     def close(self) -> None:
         """Let the connection go."""

@@ -18,8 +18,8 @@ log = structlog.get_logger(__name__)
 PODS_PATH = "/api/v1/pods"
 GPU_PREFIX = "nvidia.com/"
 ENDED = ("Succeeded", "Failed")
+# The reason of a pod that its kubelet refused since the device plugin did.
 REFUSED = "UnexpectedAdmissionError"
-"""The reason of a pod that its kubelet refused since the device plugin did."""
 
 
 class _Meta(msgspec.Struct, rename="camel"):

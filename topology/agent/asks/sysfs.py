@@ -16,10 +16,8 @@ from topology.agent.decides.observed import PciNic, PciTree, Place, Processors, 
 from topology.core.devices import positions
 from topology.core.numa import CpuSet, cpu_set
 
-MOST_NUMA_NODES = 64
-"""As many as the kubelet can name."""
-FARTHEST = 255
-"""The kernel keeps a distance between NUMA nodes in a byte."""
+MOST_NUMA_NODES = 64  # as many as the kubelet can name
+FARTHEST = 255  # the kernel keeps a distance between NUMA nodes in a byte
 CPU_FACT = "CPUs by NUMA node"
 
 

@@ -40,14 +40,14 @@ from topology.core.report import SharesAnswer
 
 DEFAULT_RESOURCE = GpuResource()
 SHARING_LABEL = "nvidia.com/gpu.sharing-strategy"
+# The plugin's option for shared devices, by any of the names it has had.
 POLICY_OPTION = re.compile(r"(?:^|-|_)allocation[-_]policy$", re.IGNORECASE)
-"""The plugin's option for shared devices, by any of the names it has had."""
 CONFIG_OPTION = re.compile(r"^(--)?config[-_]file$", re.IGNORECASE)
 PACKED_SINCE = (0, 20)
+# The plugin's words when it refuses a container several shares, by its versions 0.15 to 0.19.
 REFUSED = "maximum request size for shared resources is 1"
-"""The plugin's words when it refuses a container several shares, by its versions 0.15 to 0.19."""
+# The Node's label by which the plugin's config-manager chooses the configuration file.
 CONFIGURATION_LABEL = "nvidia.com/device-plugin.config"
-"""The Node's label by which the plugin's config-manager chooses the configuration file."""
 
 
 def resources_of(

@@ -33,8 +33,7 @@ from topology.core.numa import (
     cpu_list,
 )
 
-MOST_NUMA_NODES = 64
-"""As many as the kubelet can name."""
+MOST_NUMA_NODES = 64  # as many as the kubelet can name
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,24 +224,22 @@ def nothing_seen(node: NodeName) -> NodeTopology:
     return NodeTopology(node, (), allocator=AllocatorFacts(topology_manager_policy=UNKNOWN))
 
 
+# Links that do not count, whatever they show now: NVML's numbers by GPU.
 Down = Mapping[GpuUuid, frozenset[int]]
-"""Links that do not count, whatever they show now: NVML's numbers by GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
     """What is known of a node's hardware at one moment."""
 
+    # Without its allocator's facts; None before anybody has seen the node.
     topology: NodeTopology | None = None
-    """Without its allocator's facts; None before anybody has seen the node."""
+    # Whether the driver has been looked at; False if `topology` is only remembered.
     looked: bool = False
-    """Whether the driver has been looked at; False where ``topology`` is only remembered."""
-    unseen: tuple[Unseen, ...] = ()
-    """What of it could not be had, or does not fit into a record."""
-    contradiction: str = ""
-    """Why the last look makes no topology; empty where it does."""
+    unseen: tuple[Unseen, ...] = ()  # what could not be seen of it, or does not fit into a record
+    contradiction: str = ""  # why the last look makes no topology; empty if it does
+    # Why the device plugin sees other links than the record has; empty if it does not.
     doubt: str = ""
-    """Why the device plugin sees other links than the record has; empty where it does not."""
 
     @property
     def expected_gpus(self) -> int | None:

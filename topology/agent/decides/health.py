@@ -20,8 +20,8 @@ from topology.agent.decides.observed import Vitals, Xid
 from topology.core.devices import GpuUuid
 from topology.core.report import Health
 
+# Faults of the application, not of the GPU; NVIDIA's device plugin passes them over as well.
 HARMLESS_XIDS = frozenset({13, 31, 43, 45, 68, 109})
-"""Faults of the application, not of the GPU; NVIDIA's device plugin passes them over as well."""
 
 LOST = "Lost"
 REMAP_FAILED = "RowRemapFailed"

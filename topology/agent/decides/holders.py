@@ -62,8 +62,7 @@ class HoldersBook:
         self._vanished_since: float | None = None
         self._unidentified_since: Mapping[Entry, float] = {}
         self.holders = Holders()
-        self.accepted = False
-        """Whether a list has been taken for true."""
+        self.accepted = False  # whether a list has been taken for true
 
     @property
     def doubtful(self) -> bool:

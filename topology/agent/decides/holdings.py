@@ -37,11 +37,9 @@ from topology.core.devices import DeviceId, PodUid
 from topology.core.numa import NO_CPUS, CpuSet, MemoryBlock
 from topology.core.report import Allocation
 
-GPU_DRIVER = "gpu.nvidia.com"
-"""The DRA driver whose devices are GPUs."""
+GPU_DRIVER = "gpu.nvidia.com"  # the DRA driver whose devices are GPUs
 
-PodName = tuple[str, str]
-"""Namespace and name."""
+PodName = tuple[str, str]  # namespace and name
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +100,7 @@ class NodePod:
         return self.namespace, self.name
 
 
-Holdings = Mapping[PodUid, Entry]
-"""What each pod holds, by its UID."""
+Holdings = Mapping[PodUid, Entry]  # what each pod holds, by its UID
 
 
 def whole(pod: NodePod, entry: Entry | None, served: Collection[str] | None = None) -> bool:

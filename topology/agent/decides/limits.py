@@ -22,12 +22,10 @@ from topology.core.graph import NodeTopology
 from topology.core.numa import Holding, NumaFacts, cpu_list
 from topology.core.report import Allocation, IdleAllocation
 
-MOST_DEVICE_IDS = 4096
-"""In what may be handed out, and in one allocation."""
+MOST_DEVICE_IDS = 4096  # device ids to hand out, and device ids of one allocation
 MOST_ALLOCATIONS = 4096
-MOST_EXCLUSIVE = 4096
-MOST_BLOCKS = 1024
-"""Pods that have exclusive CPUs or memory, and blocks of memory of one of them."""
+MOST_EXCLUSIVE = 4096  # pods that have exclusive CPUs or memory
+MOST_BLOCKS = 1024  # blocks of memory of one such pod
 MOST_RESOURCES = 16
 MOST_REPLICAS = 1024
 MOST_NICS = 64
@@ -36,25 +34,20 @@ MOST_HEALTH = 64
 MOST_MISSING = 64
 LONGEST_NAME = 253
 LONGEST_REASON = 253
-LONGEST_MESSAGE = 4000
-"""Shorter than the schema allows: people read it."""
+LONGEST_MESSAGE = 4000  # shorter than the schema allows: people read it
 HIGHEST_NUMA_NODE = 1023
-HIGHEST_HINTED_NODE = 63
-"""The kubelet cannot hint at a NUMA node of a higher number."""
-LONGEST_TYPE = 63
-MOST_TYPES = 16
-LARGEST_AMOUNT = 2**63 - 1
-"""Of memory: the letters of its type, the types of a NUMA node, and the bytes."""
-LARGEST_RECORD = 600_000
-"""Bytes of JSON, spec and status together."""
-LARGEST_EXCLUSIVE = 100_000
-"""Bytes of it that say which exclusive CPUs and memory pods have."""
+HIGHEST_HINTED_NODE = 63  # the kubelet cannot hint at a NUMA node of a higher number
+LONGEST_TYPE = 63  # characters of a type of memory
+MOST_TYPES = 16  # types of memory of a NUMA node
+LARGEST_AMOUNT = 2**63 - 1  # bytes of memory of one type
+LARGEST_RECORD = 600_000  # bytes of JSON, spec and status together
+LARGEST_EXCLUSIVE = 100_000  # bytes of that for the exclusive CPUs and memory of pods
 
+# Reasons of a record that is not Ready and does not show all holders.
 HOLDINGS_LEFT_OUT = frozenset({"UnknownDevices", "TooManyDevices", "RecordRefused"})
-"""Reasons of a record that is not Ready and does not show all of who holds what."""
 
+# Resources whose devices are GPUs, whatever their ids look like.
 GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
-"""Resources whose devices are GPUs, whatever their ids look like."""
 GPU_IDS, MIG_IDS = "GPU-", "MIG-"
 
 _DEVICE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./-]*(::[0-9]+)?")

@@ -34,10 +34,8 @@ class Remote(Enum):
 
     GPU = "gpu"
     SWITCH = "switch"
-    OTHER = "other"
-    """A CPU, as on POWER9: no GPU is reached by it."""
-    UNKNOWN = "unknown"
-    """Not to be identified, as in many virtual machines."""
+    OTHER = "other"  # a CPU, as on POWER9: no GPU is reached by it
+    UNKNOWN = "unknown"  # not to be identified, as in many virtual machines
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +187,7 @@ class CountedDevices:
     in_order: Mapping[str, int]
 
 
-Place = tuple[str, ...]
-"""From the PCI root down to the device itself."""
+Place = tuple[str, ...]  # from the PCI root down to the device itself
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,15 +33,12 @@ class PollIntervals:
     seldom: float = 2.0
     held: float = 2.0
     idle: float = 10.0
-    watchful: float = 1.0
-    """At most so long between two questions after a kubelet's restart or a GPU's fault."""
+    watchful: float = 1.0  # the longest pause after a kubelet's restart or a GPU's fault
+    # How long that lasts. A pod that is alive and still not shown then makes the record not Ready.
     restart: float = 10.0
-    """For so long after a restart. A pod that is alive and still not shown after that time makes
-    the record say that it cannot be relied on."""
+    # How long a list is kept back because nobody can tell whose devices some are.
     unidentified: float = 1.0
-    """How long a list is kept back for devices of which nobody can tell whose they are."""
-    silence: float = 10.0
-    """How long the kubelet may be silent before the record says so."""
+    silence: float = 10.0  # how long the kubelet may be silent before the record says so
 
 
 USUAL_INTERVALS = PollIntervals()
@@ -63,14 +60,12 @@ class KubeletPolling:
         self._silent_since: float | None = None
         self._was_down = False
         self._sockets = 0
-        self.due: frozenset[PodUid] = frozenset()
-        """The pods of which news is due."""
+        self.due: frozenset[PodUid] = frozenset()  # the pods of which news is due
+        # Why the kubelet is silent; empty where it answers.
         self.cause = "the kubelet has not answered yet"
-        """Why the kubelet is silent; empty where it answers."""
+        # How often the kubelet has come back: its socket was away, or has become another one.
         self.restarts = 0
-        """How often the kubelet has come back: its socket was away, or has become another one."""
-        self.failures = 0
-        """How many questions have failed; to be told "later" is no failure."""
+        self.failures = 0  # how many questions have failed; to be told "later" is no failure
 
     @property
     def silent(self) -> bool:
@@ -178,8 +173,8 @@ class AllocatablePolling:
         self._asked = NEVER
         self._wanted = False
         self._entries: list[Entry] = []
+        # Device ids by resource, the held ones included; None before the first answer.
         self.allocatable: Mapping[str, frozenset[DeviceId]] | None = None
-        """Device ids by resource, the held ones included; None before the first answer."""
         self._before: Mapping[str, frozenset[DeviceId]] = {}
 
     def begin_anew(self) -> None:
@@ -229,10 +224,8 @@ class AllocatablePolling:
         self._entries = entries
 
 
-FIRST = 10.0
-LONGEST = 300.0
-"""Seconds until the second reading, and at most between two later ones; each pause is twice the one
-before."""
+# Seconds until the second reading; each later pause is twice the one before, up to the longest.
+FIRST, LONGEST = 10.0, 300.0
 
 
 class Rereading:

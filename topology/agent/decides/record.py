@@ -43,22 +43,17 @@ class Picture:
     topology: NodeTopology | None
     report: Report
     unseen: tuple[Unseen, ...] = ()
-    due: frozenset[PodUid] = frozenset()
-    """Pods of which news from the kubelet is due."""
-    shown: frozenset[PodUid] = frozenset()
-    """Pods that the report shows."""
+    due: frozenset[PodUid] = frozenset()  # pods of which the kubelet owes news
+    shown: frozenset[PodUid] = frozenset()  # pods that the report shows
+    # How many pods had left when the kubelet was asked. The extender holds a pod's GPUs until a
+    # report says that its agent knew of the deletion, so each one is worth a write.
     deletions: int = 0
-    """How many pods had left when the kubelet was asked. The extender holds a pod's GPUs until a
-    report says that its agent knew of the deletion, so each one is worth a write."""
-    unknown: int = 0
-    """Device ids of which nobody can tell which GPU they are."""
-    left_out: int = 0
-    """Device ids that the report does not show."""
-    unfit: Problem | None = None
-    """Why part of what is known cannot be published."""
+    unknown: int = 0  # how many device ids name no GPU that we know
+    left_out: int = 0  # how many device ids the report does not show
+    unfit: Problem | None = None  # why part of what is known cannot be published
+    # Whether it matters how many devices the Node says there are: a GPU does not answer, or the
+    # kubelet does not hand out all shares of each.
     rests_on_count: bool = False
-    """Whether it matters how many devices the Node says there are: a GPU does not answer, or the
-    kubelet does not hand out all shares of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

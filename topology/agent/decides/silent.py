@@ -98,9 +98,8 @@ def _all_in_order(counted: CountedDevices, offered: Mapping[str, Collection[Devi
     return bool(handed_out)
 
 
-WITHIN = 600.0
-ANSWERS_FOR = 30.0
-"""Seconds, both."""
+WITHIN = 600.0  # seconds
+ANSWERS_FOR = 30.0  # seconds
 
 
 class FlappingBook:
@@ -108,12 +107,12 @@ class FlappingBook:
 
     def __init__(self) -> None:
         self._rounds = 0
+        # When each GPU fell silent, at most the last two times.
         self._silences: defaultdict[GpuUuid, list[float]] = defaultdict(list)
-        """When it fell silent, the last two times at most."""
+        # GPUs that count as silent, as they were when they did not answer.
         self._silent: dict[GpuUuid, Vitals] = {}
-        """GPUs that count as silent, as they were when they did not answer."""
+        # When those of them that answer again began to.
         self._answers_since: dict[GpuUuid, float] = {}
-        """Those of them that answer."""
 
     def steady(self, state: NvmlState, gone: Collection[GpuUuid], now: float) -> NvmlState:
         """What the driver shows, with the GPUs silent whose answers do not count yet.

@@ -15,17 +15,15 @@ from topology.agent.decides.observed import CountedDevices, Unseen
 from topology.core.devices import PodUid
 from topology.core.graph import UNKNOWN, plugin_version
 
-LONGEST_VERSION = 64
-"""Of the plugin, as the record holds it."""
+LONGEST_VERSION = 64  # characters of the plugin's version in a record
+# Words in the commands of other programs that the plugin's image runs.
 OTHER_PROGRAMS = ("gpu-feature-discovery", "config-manager", "mps-control-daemon")
-"""What else the plugin's image runs, by the words of its command."""
+# Options of the Topology Manager and the CPU Manager, as a kubelet's configuration names them.
 PREFERS_CLOSEST = "prefer-closest-numa-nodes"
 FULL_CORES_ONLY = "full-pcpus-only"
 ALIGN_BY_SOCKET = "align-by-socket"
-"""Options of the Topology Manager and of the CPU Manager, by their names in the configuration."""
 TOPOLOGY_MANAGER_POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
-NODE = "Node"
-"""The fact that is unseen where the Node could not be read."""
+NODE = "Node"  # the name of the unseen fact if the Node could not be read
 
 
 @dataclass(frozen=True, slots=True)

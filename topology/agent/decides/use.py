@@ -34,10 +34,9 @@ from topology.agent.decides.observed import Vitals
 from topology.core.devices import MIB, GpuUuid, PodUid, base_uuid
 from topology.core.report import Allocation, IdleAllocation, Report
 
+# Memory in use on a GPU that no pod holds, above which somebody must be computing there.
 USED_MEMORY = 256 * MIB
-"""Memory in use on a GPU that no pod holds, above which somebody must be computing there."""
-LOOKS = 3
-"""Looks in a row with use that no pod accounts for, until it is said."""
+LOOKS = 3  # looks in a row with use that no pod accounts for before it is published
 
 
 class UnaccountedUse:
@@ -67,20 +66,17 @@ class UnaccountedUse:
         return frozenset(uuid for uuid, looks in self._looks.items() if looks >= LOOKS)
 
 
-SHORTEST = 600.0
-"""Seconds after which a spell is worth a line in the record."""
-ROUNDED_TO = 600
-"""Seconds."""
+SHORTEST = 600.0  # seconds after which a spell is worth a line in the record
+ROUNDED_TO = 600  # seconds to which a published time is rounded down
+# Seconds without a look that tells, after which nobody knows what was in between.
 LONGEST_GAP = 600.0
-"""Seconds without a look that tells, after which nobody knows what was in between."""
+# Seconds by which the clocks may differ before the beginning of a spell is worked out anew.
 STEP = 60.0
-"""Seconds by which the clocks may differ before the beginning of a spell is worked out anew."""
+# Memory in use on a MIG instance above which a process must have a context there. An instance
+# without processes shows some tens of MiB, depending on its size.
 INSTANCE_MEMORY = 128 * MIB
-"""Memory in use on a MIG instance above which somebody must have a context there. An instance on
-which nobody runs shows some tens of MiB, by its size."""
 
-Key = tuple[PodUid, GpuUuid]
-"""A pod, and a GPU or MIG instance that it holds."""
+Key = tuple[PodUid, GpuUuid]  # a pod, and a GPU or MIG instance that it holds
 
 
 @dataclass(slots=True)
