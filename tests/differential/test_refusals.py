@@ -15,7 +15,7 @@ import pytest
 
 from tests.differential.managers import REQUIRE, ManagersUnavailable, programs
 from topology.core.allocators import Call
-from topology.core.allocators.best_effort import BEST_EFFORT, refuses_nobody
+from topology.core.allocators.best_effort import BEST_EFFORT
 from topology.core.allocators.splits import PCIE_SCORE
 from topology.core.devices import NodeName
 from topology.core.graph import NodeTopology
@@ -96,7 +96,7 @@ def test_it_refuses_none_of_whom_we_say_so(allocator: Allocator, name: str) -> N
             count
             for count in range(size, len(uuids) + 1)
             if splits(count, size) <= MOST_SPLITS
-            and refuses_nobody(node.shape, size, frozenset({count}))
+            and BEST_EFFORT.never_refuses(node.shape, size, frozenset({count}))
         ]
         for _ in range(QUESTIONS if counts else 0):
             free = rng.sample(uuids, rng.choice(counts))
@@ -112,7 +112,7 @@ def test_it_does_fail_where_we_say_that_it_may(allocator: Allocator) -> None:
     """Of five GPUs of a DGX A100 the pair that is left beside a triple can be the best set. Which
     of the best it takes, the order of the GPUs decides, and that is random."""
     node = machine("dgx-a100").topology(NodeName("n"))
-    assert not refuses_nobody(node.shape, 3, frozenset({5}))
+    assert not BEST_EFFORT.never_refuses(node.shape, 3, frozenset({5}))
     allocator.begin(node)
     uuids = [gpu.uuid for gpu in node.gpus]
     died: dict[bool, int] = {True: 0, False: 0}

@@ -36,8 +36,10 @@ SCORE_STEPS = 10_000
 CHECK_STEPS = 60_000
 """For whether one more pod would endanger any promise outstanding on a node."""
 
+SMALL = 8
+"""GPUs; of so few there are at most 256 sets, so what holds of each is worked out once for all."""
 LARGE = 16
-"""GPUs; on larger nodes fewer sets are listed."""
+"""GPUs; on larger nodes fewer sets are listed, and there are no tables of all sets."""
 MAX_SETS = 20_000
 """Above so many sets they are not listed: C(16, 8) = 12,870 is."""
 MAX_SETS_OF_LARGE = 2_048
@@ -56,9 +58,9 @@ def most_sets(gpus: int, width: int) -> int:
 
 def belief_steps(gpus: int) -> int:
     """The budget for every state that a node of so many GPUs may be in."""
-    return BELIEF_STEPS if gpus <= 8 else BELIEF_STEPS_OF_LARGER
+    return BELIEF_STEPS if gpus <= SMALL else BELIEF_STEPS_OF_LARGER
 
 
 def outlook_steps(gpus: int) -> int:
     """The budget for what may come of one pod on a node of so many GPUs."""
-    return OUTLOOK_STEPS if gpus <= 8 else OUTLOOK_STEPS_OF_LARGER
+    return OUTLOOK_STEPS if gpus <= SMALL else OUTLOOK_STEPS_OF_LARGER

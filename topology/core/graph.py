@@ -67,6 +67,11 @@ class AllocatorFacts:
     numa: NumaFacts | None = None
     numa_lacks: tuple[str, ...] = field(default=(), compare=False)
 
+    @property
+    def aligned_anyhow(self) -> bool:
+        """Whether the kubelet aligns devices and nobody knows by which NUMA nodes."""
+        return self.topology_manager_policy != "none" and not self.sees_topology
+
 
 @remembered
 def plugin_version(text: str | None) -> tuple[int, ...] | None:

@@ -1,9 +1,9 @@
 """Worth: how many placements of a class of requests can be promised on a node one after the other.
 
 What a pool of free devices is worth is asked for every outcome of a placement, so it is worked out
-for many pools at once. Under ``any`` it has a closed form. Under ``best-effort`` on machines of
-more than eight GPUs, and where GPUs are shared, one outcome of each placement is followed instead
-of all; on smaller ones all are, and the answer is what is expected.
+for many pools at once. Under ``any`` it has a closed form. On nodes of more than
+eight GPUs, and where GPUs are shared, one outcome of each placement is followed instead of all; on
+smaller ones all are, and the answer is what is expected.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topology.core.admission import Kubelet, admissions
-from topology.core.allocators import best_effort
-from topology.core.budget import LARGE, SCORE_STEPS
+from topology.core.allocators import Allocator, Ints, of_every_pool
+from topology.core.budget import LARGE, SCORE_STEPS, SMALL
 from topology.core.hashing import hashed_once
 from topology.core.patterns import (
     Flags,
@@ -33,8 +33,6 @@ from topology.core.remembering import remembered
 from topology.core.requests import NO_CONSTRAINTS, Constraints, Pattern, Role
 from topology.core.shape import Shape
 
-BRANCHING_GPUS = 8
-"""On larger nodes the worth follows one outcome of each placement instead of all."""
 _ALL = (1 << 64) - 1
 
 
@@ -63,13 +61,13 @@ def mean_promises(
         masks = gpu_masks(pools, kubelet.shape.size, kubelet.width)
         good = int(_every_set_passes(kubelet, masks, wanted).sum())
         return devices // wanted.count * good / len(pools), 1
-    if kubelet.whole_best_effort and kubelet.shape.size > BRANCHING_GPUS:
-        found = _followed(kubelet.shape, np.array(pools, dtype=np.int32), wanted)
+    if kubelet.answers_at_once and kubelet.shape.size > SMALL:
+        found = _followed(kubelet, np.array(pools, dtype=np.int32), wanted)
         return int(found.sum()) / len(pools), 1
-    if kubelet.shape.size <= BRANCHING_GPUS and kubelet.width == 1:
+    if kubelet.shape.size <= SMALL and kubelet.width == 1:
         # There are at most 256 pools, each worked out once.
-        if kubelet.whole_best_effort and kubelet.refuses_several is False:
-            known = _expected_of_every_pool(kubelet.shape, wanted)
+        if kubelet.answers_at_once and kubelet.refuses_several is False:
+            known = _expected_of_every_pool(kubelet.allocator, kubelet.shape, wanted)
             return sum([known[free] for free in pools]) / len(pools), 1
         return sum(_expected(kubelet, free, wanted) for free in pools) / len(pools), 1
     sums, steps = 0, 0
@@ -131,11 +129,11 @@ def _holding_a_bad_set(rows: Rows, pattern: Pattern, count: int) -> Flags:
     return bad
 
 
-# best-effort on nine to sixteen GPUs: many pools at once.
+# An allocator that tells of many pools at once, on more than eight GPUs.
 
 
 @remembered
-def _known(shape: Shape, wanted: RequestClass) -> NDArray[np.int8]:
+def _known(allocator: Allocator, shape: Shape, wanted: RequestClass) -> NDArray[np.int8]:
     """By mask: the promises found so far, -1 where not yet."""
     return np.full(1 << shape.size, -1, dtype=np.int8)
 
@@ -149,16 +147,19 @@ def _passing(shape: Shape, wanted: RequestClass) -> Flags:
     return found
 
 
-def _followed(shape: Shape, pools: NDArray[np.int32], wanted: RequestClass) -> NDArray[np.int8]:
+def _followed(kubelet: Kubelet, pools: Ints, wanted: RequestClass) -> NDArray[np.int8]:
     """The promises of each pool; the lowest outcome of each placement is followed."""
-    known = _known(shape, wanted)
-    levels = []
+    shape, count = kubelet.shape, wanted.count
+    known, passing = _known(kubelet.allocator, shape, wanted), _passing(shape, wanted)
     asked = np.unique(pools[known[pools] < 0])
+    levels = []
     while len(asked):
-        small = np.bitwise_count(asked) < wanted.count
-        known[asked[small]] = 0
-        asked = asked[~small]
-        left = _after_the_lowest(shape, asked, wanted)
+        left = np.full_like(asked, -1)  # what a promised placement leaves of each
+        for part in kubelet.allocator.answers(shape, asked, count):
+            promised = ~part.refused & (passing[part.sets] | ~part.chosen).all(axis=1)
+            masks, sets = part.pools[promised], part.sets[promised]
+            lowest = np.where(part.chosen[promised], sets, 1 << 30).min(axis=1)
+            left[np.searchsorted(asked, masks)] = masks ^ lowest
         levels.append((asked, left))
         onward = np.unique(left[left >= 0])
         asked = onward[known[onward] < 0]
@@ -167,39 +168,17 @@ def _followed(shape: Shape, pools: NDArray[np.int32], wanted: RequestClass) -> N
     return known[pools]
 
 
-def _after_the_lowest(
-    shape: Shape, pools: NDArray[np.int32], wanted: RequestClass
-) -> NDArray[np.int32]:
-    """What each pool leaves after its lowest outcome; -1 where no placement can be promised."""
-    left = np.full(len(pools), -1, dtype=np.int32)
-    sizes = np.bitwise_count(pools)
-    fine = np.ones(len(pools), np.bool_)
-    if wanted.count > 1:  # where the ends of a pair disagree about its links, no placement counts
-        fine = ~(best_effort.unequal(shape, pools) | best_effort.uneven(shape, pools))
-    passing = _passing(shape, wanted)
-    for size in np.unique(sizes):
-        places = np.flatnonzero((sizes == size) & fine)
-        if not len(places):
-            continue
-        rows = []
-        for found in best_effort.answers_of(shape, pools[places], wanted.count):
-            good = ~found.padded & (passing[found.sets] | ~found.chosen).all(axis=1)
-            lowest = np.where(found.chosen, found.sets, 1 << 30).min(axis=1)
-            rows.append(np.where(good, lowest, -1))
-        lowest = np.concatenate(rows)
-        left[places] = np.where(lowest >= 0, pools[places] ^ lowest, -1)
-    return left
-
-
-# best-effort on at most eight GPUs: a table of all pools.
+# The same on at most eight GPUs: a table of all pools.
 
 
 @remembered
-def _expected_of_every_pool(shape: Shape, wanted: RequestClass) -> tuple[float, ...]:
+def _expected_of_every_pool(
+    allocator: Allocator, shape: Shape, wanted: RequestClass
+) -> tuple[float, ...]:
     """By mask: the promises, expected over the outcomes of each placement."""
     good = compiled(shape, wanted.constraints, 0).good_sets(wanted.count)
     found: list[float] = []
-    for free, outcomes in enumerate(best_effort.of_every_pool(shape, wanted.count)):
+    for free, outcomes in enumerate(of_every_pool(allocator, shape, wanted.count)):
         ways = () if outcomes is None or outcomes.hazards else outcomes.sets or ()
         if ways and good.issuperset(ways):  # what they leave is a smaller mask, so it is known
             found.append(1.0 + sum([found[free - way] for way in ways]) / len(ways))

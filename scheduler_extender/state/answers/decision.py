@@ -15,7 +15,6 @@ from scheduler_extender.state.node.facts import NodeFacts, Unusable
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core import scoring
 from topology.core.admission import Kubelet
-from topology.core.allocators.outage import MISSING
 from topology.core.availability import Availability, coming, unreported_order
 from topology.core.devices import Mask
 from topology.core.placement import (
@@ -396,7 +395,7 @@ def prospect(
 def _refused_over_missing(
     facts: NodeFacts, request: GpuRequest, settings: Settings
 ) -> Rejection | None:
-    """Why the plugin of a node refuses the pod over a GPU that does not answer.
+    """Why the plugin of a node refuses the pod while somebody has to mend the node.
 
     The agent names such a GPU, too, while it cannot vouch for the rest of its report: the calls
     about one GPU hang, and soon all calls do.
@@ -410,7 +409,10 @@ def _refused_over_missing(
     if vouched.unknown(request.resource) is not None:
         return None
     assessed = _by_facts(vouched, request, settings).assessment
-    return assessed.refusal if assessed is not None and MISSING in assessed.hazards else None
+    plugin = vouched.kubelet(request.resource).allocator
+    if assessed is None or not (plugin.broken and plugin.words(assessed.hazards)):
+        return None
+    return assessed.refusal
 
 
 def _available(facts: NodeFacts, request: GpuRequest) -> Availability:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.nodes import bridged, unreported
 from topology.core.admission import Kubelet, admissions
-from topology.core.allocators import ALLOCATORS, Call, Outcomes
+from topology.core.allocators import ALLOCATORS, Allocator, Call, Outcomes
 from topology.core.availability import Availability, Holder, Unreported
 from topology.core.belief import FreeState, _State, belief, free_states
 from topology.core.devices import Mask, positions
@@ -29,9 +29,8 @@ from topology.machines import machine
 NVLINK = Constraints(link=LinkKind.NVLINK)
 
 
-class PairsFirst:
+class PairsFirst(Allocator):
     name = "pairs-first"
-    monotone = False
 
     def outcomes(self, call: Call) -> Outcomes:
         free = call.available

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.property.test_laws import nodes
 from topology.core.admission import Kubelet
 from topology.core.allocators import Call
-from topology.core.allocators.best_effort import BEST_EFFORT, refuses_nobody
+from topology.core.allocators.best_effort import BEST_EFFORT
 from topology.core.availability import Availability, Holder, Unreported, unreported_order
 from topology.core.belief import free_states
 from topology.core.budget import SPENT
@@ -38,7 +38,7 @@ def test_whom_the_plugin_refuses_nothing_it_refuses_nothing_on_any_free_gpus(
     topology: NodeTopology, size: int
 ) -> None:
     shape = topology.shape
-    if not refuses_nobody(shape, size):
+    if not BEST_EFFORT.never_refuses(shape, size, None):
         return
     for count in range(size, shape.size + 1):
         for free in combinations(range(shape.size), count):
@@ -52,7 +52,8 @@ def test_whom_the_plugin_refuses_nothing_it_refuses_nothing_on_any_free_gpus(
     ("kind", "sizes"), [("dgx2", {1, 2}), ("hgx-h100-8", {1, 2}), ("dgx1-v100", {1, 2})]
 )
 def test_pairs_are_never_refused(kind: str, sizes: set[int]) -> None:
-    assert {size for size in (1, 2) if refuses_nobody(node(kind).shape, size)} == sizes
+    shape = node(kind).shape
+    assert {size for size in (1, 2) if BEST_EFFORT.never_refuses(shape, size, None)} == sizes
 
 
 def test_where_the_plugin_may_panic_it_is_not_called_safe() -> None:
@@ -66,8 +67,8 @@ def test_where_the_plugin_may_panic_it_is_not_called_safe() -> None:
         if BEST_EFFORT.outcomes(Call(shape, sum(1 << p for p in free), size)).hazards
     }
     assert refused == {3}
-    assert not refuses_nobody(shape, 3)
-    assert refuses_nobody(shape, 2)
+    assert not BEST_EFFORT.never_refuses(shape, 3, None)
+    assert BEST_EFFORT.never_refuses(shape, 2, None)
 
 
 counts = st.one_of(

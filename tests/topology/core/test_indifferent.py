@@ -8,9 +8,9 @@ import pytest
 
 from scheduler_extender.state.answers.decision import places
 from tests.scheduler_extender.verbs.test_gangs import gang, on
-from topology.core.admission import indifferent, kubelet_of
+from topology.core.admission import kubelet_of
 from topology.core.allocators import Call
-from topology.core.allocators.best_effort import BEST_EFFORT, refuses_nobody
+from topology.core.allocators.best_effort import BEST_EFFORT
 from topology.core.availability import Availability, Unreported, unreported_order
 from topology.core.belief import free_states
 from topology.core.devices import NodeName
@@ -31,8 +31,8 @@ def test_no_pool_of_a_small_machine_is_refused_where_none_should_be(name: str) -
     shape = machine(name).topology(NodeName("n")).shape
     for size in range(1, shape.size + 1):
         for count in range(size, shape.size + 1):
-            if not refuses_nobody(shape, size, frozenset({count})):
-                assert not refuses_nobody(shape, size)
+            if not BEST_EFFORT.never_refuses(shape, size, frozenset({count})):
+                assert not BEST_EFFORT.never_refuses(shape, size, None)
                 continue
             for pool in combinations(range(shape.size), count):
                 found = BEST_EFFORT.outcomes(Call(shape, sum(1 << p for p in pool), size))
@@ -49,11 +49,11 @@ def test_a_promise_over_any_devices_holds_in_each_state(
     node = machine(name).topology(NodeName("n"))
     kubelet = kubelet_of(node, node.resources[0])
     counts = ((Role.APP, size),)
-    wide = indifferent(kubelet, counts)
-    if wide is None or sum(earlier) + size > len(node.gpus):
-        return
     unreported = unreported_order(tuple(Unreported(((Role.APP, n),)) for n in earlier))
     now = Availability(free=node.shape.all_gpus, unreported=unreported)
+    wide = indifferent_to(kubelet, now, counts, Constraints())
+    if wide is None or sum(earlier) + size > len(node.gpus):
+        return
     constraints = compiled(node.shape, NVLINKED, 0, 1)
     assert free_states(kubelet, now) is not None  # followed to the end
     exact = outlook(kubelet, now, counts, True)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.nodes import gpus
 from topology.core.admission import Kubelet, admissions, kubelet_of
-from topology.core.allocators.outage import MISSING
+from topology.core.allocators.nvidia import MISSING, Outage
 from topology.core.availability import Availability
 from topology.core.devices import GpuResource, NodeName
 from topology.core.graph import AllocatorFacts, NodeTopology
@@ -97,7 +97,7 @@ def test_where_a_pod_is_surely_refused(
 def test_all_is_as_before_where_all_answer() -> None:
     found = assessed("v0.19.3", (), WITHHELD)
     assert (found.refusal, found.hazards, found.verdict) == (None, (), Verdict.GUARANTEED)
-    assert kubelet("v0.19.3", ()).whole_best_effort
+    assert kubelet("v0.19.3", ()).answers_at_once
 
 
 def test_the_reason_names_plugin_and_gpu() -> None:
@@ -118,8 +118,9 @@ def test_shares_are_chosen_without_the_driver(strategy: str) -> None:
     shared = GpuResource("nvidia.com/gpu.shared", strategy, 2)
     whole = GpuResource()
     topology = node(facts, shared, whole)
-    assert kubelet_of(topology, shared, LOST).outage is None
-    assert kubelet_of(topology, whole, LOST).outage is not None, "whole GPUs beside them are not"
+    assert not isinstance(kubelet_of(topology, shared, LOST).allocator, Outage)
+    beside = kubelet_of(topology, whole, LOST).allocator
+    assert isinstance(beside, Outage), "whole GPUs beside them are not"
 
 
 @pytest.mark.parametrize("strategy", ["time-slicing", "mps"])

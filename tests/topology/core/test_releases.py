@@ -15,7 +15,7 @@ import pytest
 
 from tests.nodes import bridged
 from topology.core.admission import Kubelet, admissions
-from topology.core.allocators import ALLOCATORS, Call, Outcomes
+from topology.core.allocators import ALLOCATORS, Allocator, Call, Outcomes
 from topology.core.availability import Availability, Holder, Unreported
 from topology.core.devices import GpuResource, PodUid, positions
 from topology.core.graph import AllocatorFacts, NodeTopology
@@ -55,11 +55,10 @@ MANY: list[Counts] = [
 """Containers of one pod, in the kubelet's order; nearly all are three and more."""
 
 
-class Lowest:
+class Lowest(Allocator):
     """Hands out a free pair of neighbours where it is asked for two, the lowest GPUs otherwise."""
 
     name = "lowest"
-    monotone = False
 
     def outcomes(self, call: Call) -> Outcomes:
         chosen = lowest(

@@ -2,7 +2,7 @@
 
 :class:`MissingBook` says what is so at this moment. (Health remembers that a GPU was lost until its
 reset.) NVIDIA's device plugin asks the driver at each call and fails if such a GPU does not answer
-(:mod:`topology.core.allocators.outage`).
+(:mod:`topology.core.allocators.nvidia`).
 
 A GPU that the driver no longer counts stops troubling the plugin once the plugin has looked for
 GPUs without finding it. Then nothing is said of it here. The plugin looks for GPUs when it starts,

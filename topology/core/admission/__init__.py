@@ -24,7 +24,6 @@ rule by which hints are combined. ``walk`` goes through the containers, and ``wa
 from topology.core.admission.kubelet import (
     UNKNOWN_FACTS,
     Kubelet,
-    indifferent,
     kubelet_of,
     opaque,
     widened,
@@ -54,7 +53,6 @@ __all__ = [
     "Others",
     "admissions",
     "container_sets",
-    "indifferent",
     "kubelet_of",
     "opaque",
     "others_on",

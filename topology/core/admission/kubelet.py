@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from topology.core.allocators import ANY, DISTRIBUTED, PACKED, Allocator, allocator
-from topology.core.allocators.best_effort import (
-    BEST_EFFORT,
-    MAX_GPUS,
-    Unforeseen,
-    refuses_nobody,
-)
-from topology.core.allocators.outage import Outage, outage
+from topology.core.allocators import Allocator, allocator
 from topology.core.devices import GpuResource, Mask, positions
-from topology.core.graph import AllocatorFacts, NodeTopology, names_strange_nodes, plugin_version
+from topology.core.graph import AllocatorFacts, NodeTopology, names_strange_nodes
 from topology.core.hashing import hashed_once
 from topology.core.mig import MIG, shape_of
 from topology.core.pools import width_for
 from topology.core.remembering import remembered
 from topology.core.report import MissingGpu
-from topology.core.requests import Counts, Role
 from topology.core.shape import Shape, placed_gpus
 
 UNKNOWN_FACTS = AllocatorFacts()
@@ -28,44 +20,44 @@ UNKNOWN_FACTS = AllocatorFacts()
 @hashed_once
 @dataclass(frozen=True)
 class Kubelet:
-    """How one node hands out one resource: equal nodes are equal keys.
-
-    ``replicas`` is how many devices the plugin advertises for one GPU, or for one MIG instance
-    where the shape is of such. ``refuses_several`` says
-    whether the plugin refuses a container more than one device; None where that is not known.
-    ``outage`` takes the policy's place while GPUs do not answer the driver. ``split`` says that the
-    plugin serves the MIG instances of GPUs in MIG mode in place of these GPUs.
-    """
+    """How one node hands out one resource: equal nodes are equal keys."""
 
     shape: Shape
     facts: AllocatorFacts = UNKNOWN_FACTS
-    replicas: int = 1
+    replicas: int = 1  # devices that the plugin advertises for one GPU or one MIG instance
     refuses_several: bool | None = False
-    outage: Outage | None = None
+    """Whether the plugin refuses a container more than one device; None: that is not known."""
+    plugin: Allocator | None = None
+    """The allocator of this very node, where it is not the one that the facts name."""
     split: bool = False
-    width: int = field(init=False, compare=False, repr=False, default=1)
-    """Bits per GPU in this node's pools."""
-    aligns: bool = field(init=False, compare=False, repr=False, default=False)
+    """Whether the plugin serves the MIG instances of GPUs in MIG mode in place of these GPUs."""
+
+    # What follows from them, worked out once.
+    allocator: Allocator = field(init=False, compare=False, repr=False)
+    width: int = field(init=False, compare=False, repr=False)  # bits per GPU in its pools
+    aligns: bool = field(init=False, compare=False, repr=False)
     """Whether the Topology Manager has a say: it may align GPUs, or refuse the pod for others."""
-    monotone: bool = field(init=False, compare=False, repr=False, default=False)
+    monotone: bool = field(init=False, compare=False, repr=False)
     """Whether a larger pool never loses an outcome, so that the largest speaks for all."""
-    whole_best_effort: bool = field(init=False, compare=False, repr=False, default=False)
-    """Whether NVIDIA's plugin picks whole GPUs, as modelled, and nobody else has a say."""
+    answers_at_once: bool = field(init=False, compare=False, repr=False)
+    """Whether the allocator alone decides, and tells of many pools at once."""
 
     def __post_init__(self) -> None:
-        if self.facts.sees_topology and names_strange_nodes(self.shape, self.facts):
-            object.__setattr__(self, "facts", replace(self.facts, sees_topology=False))
-        policy = self.facts.topology_manager_policy
-        cares = policy != "best-effort" or bool(placed_gpus(self.shape))
-        aligns = policy != "none" and (cares or not self.facts.sees_topology)
+        facts, shape = self.facts, self.shape
+        if facts.sees_topology and names_strange_nodes(shape, facts):
+            facts = replace(facts, sees_topology=False)
+        policy = facts.topology_manager_policy
+        cares = policy != "best-effort" or bool(placed_gpus(shape))
+        aligns = policy != "none" and (cares or not facts.sees_topology)
+        whole = self.replicas == 1 and not shape.of_mig
+        decides = (self.plugin or allocator(facts.policy)).told(facts, whole=whole)
         derived = {
-            "width": width_for(self.replicas * max(self.shape.instances, default=1)),
+            "facts": facts,
+            "allocator": decides,
+            "width": width_for(self.replicas * max(shape.instances, default=1)),
             "aligns": aligns,
-            "monotone": self.allocator.monotone and not aligns,
-            "whole_best_effort": self.allocator is BEST_EFFORT
-            and not aligns
-            and self.replicas == 1
-            and self.shape.size <= MAX_GPUS,
+            "monotone": decides.monotone and not aligns,
+            "answers_at_once": whole and not aligns and 0 < shape.size <= decides.answers_up_to,
         }
         for name, value in derived.items():
             object.__setattr__(self, name, value)
@@ -91,38 +83,19 @@ class Kubelet:
     def may_refuse(self) -> bool:
         """Whether a container may be refused, by whomever, though there are devices enough."""
         strict = self.aligns and self.facts.topology_manager_policy != "best-effort"
-        fails = self.allocator not in (ANY, DISTRIBUTED, PACKED)
-        return strict or fails or self.refuses_several is not False
+        return strict or bool(self.allocator.hazards) or self.refuses_several is not False
 
     @property
     def shared_bytes(self) -> int:
         """About how many bytes it takes with its shape; memories share it."""
         return 500 + self.shape.shared_bytes
 
-    @property
-    def allocator(self) -> Allocator:
-        """The model of its device plugin.
-
-        Where devices may be aligned in any way, or it is not known how NVIDIA's plugin ranks them,
-        any may come, and every refusal of that plugin may, too.
-        """
-        facts = self.facts
-        policy = allocator(facts.policy)
-        aligned_anyhow = facts.topology_manager_policy != "none" and not facts.sees_topology
-        if self.outage is not None:
-            return replace(self.outage, certain=False) if aligned_anyhow else self.outage
-        whole = self.replicas == 1 and not self.shape.of_mig
-        if whole and policy is ANY and facts.plugin_version is not None:  # only NVIDIA's is known
-            return Unforeseen(ranked=False)
-        if aligned_anyhow:
-            return Unforeseen(ranked=True) if whole and policy is BEST_EFFORT else ANY
-        return policy
-
 
 @remembered
 def opaque(kubelet: Kubelet) -> Kubelet:
     """The same node with nothing known of how it chooses."""
-    return replace(kubelet, facts=UNKNOWN_FACTS)
+    broken = kubelet.plugin if kubelet.allocator.broken else None
+    return replace(kubelet, facts=UNKNOWN_FACTS, plugin=broken)
 
 
 @remembered
@@ -138,49 +111,25 @@ def widened(kubelet: Kubelet) -> Kubelet | None:
     return None
 
 
-def indifferent(
-    kubelet: Kubelet, counts: Counts, pools: frozenset[int] | None = None
-) -> Kubelet | None:
-    """The same node as if any devices might come, for a pod to which that makes no difference.
-
-    That is one container with one device, or with several GPUs that NVIDIA's plugin finds whichever
-    are free. The plugin refuses it nothing while all GPUs answer, so it is admitted wherever
-    devices enough are free. Its own outcomes can only become more. None for other pods, and where
-    the node is so already or the Topology Manager has a say.
-
-    ``pools`` are how many devices may be free when it comes; None stands for any number.
-    """
-    if len(counts) != 1 or kubelet.monotone or kubelet.aligns or kubelet.outage is not None:
-        return None
-    ((role, count),) = counts
-    if role not in (Role.APP, Role.SIDECAR):
-        return None
-    certain = kubelet.whole_best_effort and kubelet.refuses_several is False
-    if count != 1 and not (certain and refuses_nobody(kubelet.shape, count, pools)):
-        return None
-    return opaque(kubelet)
-
-
-REFUSES_SEVERAL_SINCE = (0, 20)
-"""From this version of the plugin on, refusing more than one MPS share is an option, on unless it
-is turned off; before, all such requests are refused."""
-
-
 def kubelet_of(
     topology: NodeTopology, served: GpuResource, missing: tuple[MissingGpu, ...] = ()
 ) -> Kubelet:
     """How a node hands out one of its resources while the ``missing`` GPUs do not answer."""
-    failing = None
-    if missing and served.strategy == "none":
-        failing = outage(topology, missing, plugin_version(topology.allocator.plugin_version))
-    several, facts = _refuses_several(topology, served), topology.allocator
-    if served.strategy == MIG and served.replicas == 1 and facts.policy != ANY.name:
-        # Each instance is a group of its own to the plugin, and all groups are alike: any may come.
-        facts = replace(facts, policy=ANY.name)
+    facts = topology.allocator
+    policy = allocator(facts.policy)
+    plugin = policy.on_node(topology, served, missing)
+    if plugin is not policy and not plugin.broken:
+        facts = replace(facts, policy=plugin.name)
     shape = shape_of(topology, served)
     beside_mig = served.strategy != MIG and any(r.strategy == MIG for r in topology.resources)
-    split = beside_mig and shape.in_mig_mode != 0
-    return _interned(shape, facts, served.replicas, several, failing, split)
+    return _interned(
+        shape,
+        facts,
+        served.replicas,
+        policy.refuses_several(topology, served),
+        None if plugin is allocator(facts.policy) else plugin,
+        beside_mig and shape.in_mig_mode != 0,
+    )
 
 
 @remembered
@@ -189,17 +138,8 @@ def _interned(
     facts: AllocatorFacts,
     replicas: int,
     refuses_several: bool | None,
-    failing: Outage | None,
+    plugin: Allocator | None,
     split: bool,
 ) -> Kubelet:
     """One object for equal kubelets, so that a look-up by kubelet is quick."""
-    return Kubelet(shape, facts, replicas, refuses_several, failing, split)
-
-
-def _refuses_several(topology: NodeTopology, served: GpuResource) -> bool | None:
-    if served.strategy == "none" or (served.strategy == MIG and served.replicas == 1):
-        return False
-    version = plugin_version(topology.allocator.plugin_version)
-    if served.strategy == "mps" and version is not None and version < REFUSES_SEVERAL_SINCE:
-        return True
-    return served.refuses_several
+    return Kubelet(shape, facts, replicas, refuses_several, plugin, split)

@@ -16,9 +16,7 @@ from topology.core.admission.kubelet import Kubelet
 from topology.core.admission.others import SILENT, Others
 from topology.core.admission.topologymanager import TOO_MANY_NODES, too_many_nodes
 from topology.core.admission.walk import TOO_FEW, Asked, Stage, Walk, asked_by
-from topology.core.allocators import Call
-from topology.core.allocators.best_effort import Unforeseen
-from topology.core.allocators.outcomes import every_set
+from topology.core.allocators import Call, every_set
 from topology.core.budget import ASKED_STEPS, MAX_SETS_OF_MIG, SPENT, most_sets
 from topology.core.graph import plugin_version
 from topology.core.pools import Pool, choices, choices_count, marked, total
@@ -104,7 +102,7 @@ def _admissions(
     if kubelet.monotone:
         widest = free + sum(releasing)
         anything, plugin = _any_devices(kubelet, widest, counts), kubelet.allocator
-        if not isinstance(plugin, Unforeseen):
+        if not plugin.hazards:
             return anything
         refusals = {h for _, n in counts for h in plugin.refusals(kubelet.shape, widest, n)}
         return replace(anything, hazards=tuple(sorted({*anything.hazards, *refusals})))

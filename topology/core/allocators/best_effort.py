@@ -39,38 +39,53 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import comb
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from topology.core.allocators.outcomes import Call, Outcomes, every_choice
-from topology.core.allocators.splits import (
+from topology.core.allocators.nvidia import NvidiaPlugin
+from topology.core.allocators.protocol import (
+    ANYTHING,
+    Allocator,
+    Answers,
+    Call,
     Ints,
+    Outcomes,
+    every_choice,
+    of_every_pool,
+)
+from topology.core.allocators.splits import (
     Table,
     chunks,
-    masks_by_count,
     score_bounds,
     subsets_of,
     tables,
 )
-from topology.core.devices import Mask, positions
+from topology.core.budget import LARGE, SMALL
+from topology.core.devices import Mask
+from topology.core.graph import AllocatorFacts
+from topology.core.patterns import Flags
 from topology.core.remembering import remembered
 from topology.core.shape import Shape
 
-MAX_GPUS = 16
-"""The tables have 2ⁿ entries; above this the outcomes are every choice."""
-
-SMALL_GPUS = 8
-
 PADDED = "padded-set"
 UNEQUAL = "unequal-links"
+HAZARDS = MappingProxyType(
+    {
+        PADDED: "NVIDIA's device plugin fails when it chooses among the free GPUs",
+        UNEQUAL: "NVIDIA's device plugin fails: two GPUs count the links between them differently",
+    }
+)
 
 
-class BestEffort:
+class BestEffort(NvidiaPlugin):
     """NVIDIA's BestEffort policy over whole GPUs; anything else it is asked is ``any``."""
 
     name = "best-effort"
-    monotone = False
+    hazards = HAZARDS
+    answers_up_to = LARGE  # its tables have 2ⁿ entries; above this the outcomes are every choice
 
     def outcomes(self, call: Call) -> Outcomes:
         """Exactly what may come, up to 16 GPUs with known PCIe classes.
@@ -82,18 +97,62 @@ class BestEffort:
         """
         if call.width > 1:
             return every_choice(call, exact=False)
-        if call.shape.size > MAX_GPUS:
-            return every_choice(call, exact=False, hazards=_hazards_of_large(call))
+        if call.shape.size > LARGE:
+            counts = frozenset((call.available.bit_count(),))
+            required = call.required != 0
+            hazards = _bounded(call.shape, call.available, call.size, counts, required=required)
+            return every_choice(call, exact=False, hazards=hazards)
+        if call.shape.size <= SMALL and not call.required:
+            return of_every_pool(self, call.shape, call.size)[call.available] or Outcomes(())
         return _outcomes(call)
+
+    def answers(self, shape: Shape, pools: Ints, size: int) -> Iterator[Answers]:
+        """Everything that may come of each pool, without required GPUs."""
+        counts = np.bitwise_count(pools)
+        for count in np.unique(counts[counts >= size]).tolist():
+            for some in chunks(pools[counts == count], comb(count, size)):
+                yield from _answers(shape, some, size)
+
+    def never_refuses(self, shape: Shape, size: int, counts: frozenset[int] | None) -> bool:
+        """Whether no set with blanks can win, whichever so many GPUs are available."""
+        if size == 1:
+            return True
+        if not size <= shape.size <= LARGE:
+            return False
+        every = frozenset(range(shape.size + 1)) if counts is None else counts
+        return not _bounded(shape, shape.all_gpus, size, every)
+
+    def told(self, facts: AllocatorFacts, *, whole: bool) -> Allocator:
+        """Any GPUs, with its refusals, where nobody knows which GPUs it is asked about."""
+        if not facts.aligned_anyhow:
+            return self
+        return Unforeseen(ranked=True) if whole else ANYTHING
 
 
 BEST_EFFORT = BestEffort()
 
 
-def _hazards_of_large(call: Call) -> tuple[str, ...]:
-    """The refusals that may come on a node for which there are no tables."""
-    counts = frozenset((call.available.bit_count(),))
-    return _bounded(call.shape, call.available, call.size, counts, required=call.required != 0)
+@dataclass(frozen=True, slots=True)
+class Unforeseen(NvidiaPlugin):
+    """NVIDIA's plugin over whole GPUs where nobody knows which of them it is asked about, or how it
+    ranks them: any may come, and it may fail as it may over any part of them.
+    """
+
+    ranked: bool  # whether it is known how it ranks them
+
+    name = "any"
+    monotone = True
+    hazards = HAZARDS
+
+    def outcomes(self, call: Call) -> Outcomes:
+        """Every choice, with every refusal that may come."""
+        hazards = self.refusals(call.shape, call.available, call.size)
+        return every_choice(call, exact=True, hazards=hazards)
+
+    def refusals(self, shape: Shape, available: Mask, size: int) -> tuple[str, ...]:
+        """The refusals that may come of asking for so many of any part of these GPUs."""
+        counts = frozenset(range(available.bit_count() + 1))
+        return _bounded(shape, available, size, counts, required=True, ranked=self.ranked)
 
 
 @remembered
@@ -114,85 +173,42 @@ def _bounded(
     plugin has to choose (``required``) the full set may be lost. Where it is not known what the
     pairs score (``ranked`` is false) two GPUs beside the blanks may score more than any others.
     """
-    found = {(n % size, -(-n // size)) for n in counts if n >= size}
-    if size == 1 or not found:
+    splits = {(n % size, -(-n // size)) for n in counts if n >= size}
+    if size == 1 or not splits:
         return ()
-    if _has_unequal_links(shape, available):
+    if _has_pair(_unequal_rows(shape), available):
         return (UNEQUAL,)
     uneven = _has_pair(_uneven_rows(shape), available)
     least, most = score_bounds(shape)
-    for beside, splits in found:
+    for beside, sets in splits:
         outscored = comb(beside, 2) * most < comb(size, 2) * least if ranked else beside == 1
-        unsure = uneven or (required and _overwritten(splits))
+        unsure = uneven or (required and _overwritten(sets))
         if beside and (unsure or not outscored):
             return (PADDED,)
     return ()
 
 
 @remembered
-def refuses_nobody(shape: Shape, size: int, pools: frozenset[int] | None = None) -> bool:
-    """Whether a container that asks for ``size`` GPUs, and must get none in particular, gets so
-    many whichever are available, as long as they are enough.
-
-    ``pools`` are how many may be available; None stands for any number.
-    """
-    if size > shape.size:
-        return False
-    counts = frozenset(range(shape.size + 1)) if pools is None else pools
-    return not _bounded(shape, shape.all_gpus, size, counts)
-
-
-@dataclass(frozen=True, slots=True)
-class Unforeseen:
-    """NVIDIA's plugin over whole GPUs where nobody knows which of them it is asked about, or how it
-    ranks them (``ranked`` is false): any may come, and it may fail as it may over any part of them.
-    """
-
-    ranked: bool
-
-    name = "any"
-    monotone = True
-
-    def outcomes(self, call: Call) -> Outcomes:
-        """Every choice, with every refusal that may come."""
-        hazards = self.refusals(call.shape, call.available, call.size)
-        return every_choice(call, exact=True, hazards=hazards)
-
-    def refusals(self, shape: Shape, available: Mask, size: int) -> tuple[str, ...]:
-        """The refusals that may come of asking for so many of any part of these GPUs."""
-        counts = frozenset(range(available.bit_count() + 1))
-        return _bounded(shape, available, size, counts, required=True, ranked=self.ranked)
-
-
-@remembered
 def _outcomes(call: Call) -> Outcomes:
-    shape, available, size = call.shape, call.available, call.size
-    if shape.size <= SMALL_GPUS and not call.required:
-        return of_every_pool(shape, size)[available] or Outcomes(())
-    return _of_one_pool(call)
-
-
-def _of_one_pool(call: Call) -> Outcomes:
-    shape, available, size = call.shape, call.available, call.size
+    """What may come of one call on a node of up to 16 whole GPUs."""
+    shape, available, required, size = call.shape, call.available, call.required, call.size
+    if not required:
+        parts = BEST_EFFORT.answers(shape, np.array([available], dtype=np.int32), size)
+        return next((found for part in parts for _, found in part.by_pool()), Outcomes(()))
     if size == 1:
         # Every GPU alone scores nothing: the first in an order that nobody controls.
         return every_choice(call, exact=True)
-    if _has_unequal_links(shape, available):
+    if _has_pair(_unequal_rows(shape), available):
         return Outcomes((), hazards=(UNEQUAL,))
-    if _has_pair(_uneven_rows(shape), available):
-        blank = available.bit_count() % size
-        return every_choice(call, exact=False, hazards=(PADDED,) if blank else ())
-    if not call.required:
-        found = answers(shape, np.array([available], dtype=np.int32), size)
-        listed = tuple(np.sort(found.sets[0][found.chosen[0]]).tolist())
-        return Outcomes(listed, found.exact, found.hazards)
-    splits = -(-available.bit_count() // size)
-    if _overwritten(splits):
-        # The full set around the required GPUs may be lost, and the one with blanks be left.
-        blank = available.bit_count() % size
-        return every_choice(call, exact=False, hazards=(PADDED,) if blank else ())
-    low, high = tables(shape, size, available.bit_count())
-    sets = _subsets(available & ~call.required, size - call.required.bit_count()) | call.required
+    count = available.bit_count()
+    if _has_pair(_uneven_rows(shape), available) or _overwritten(-(-count // size)):
+        # In the latter case the full set around the required GPUs may be lost, and the one with
+        # blanks be left.
+        return every_choice(call, exact=False, hazards=(PADDED,) if count % size else ())
+    low, high = tables(shape, size, count)
+    others = np.array([available & ~required], dtype=np.int32)
+    missing = size - required.bit_count()
+    sets = subsets_of(others, count - required.bit_count(), missing)[0] | required
     rest = available & ~sets
     least = int((low.score[sets] + low.total[rest]).max())
     chosen = high.score[sets] + high.total[rest] >= least
@@ -200,36 +216,33 @@ def _of_one_pool(call: Call) -> Outcomes:
     return Outcomes(listed, exact=low is high)
 
 
-@dataclass(frozen=True, slots=True)
-class Answers:
-    """What may come of many pools at once, each of as many GPUs.
-
-    ``sets`` has a row for each pool with every set of the size asked for, ``chosen`` says which may
-    come, ``padded`` for each pool whether the set with blanks may win.
-    """
-
-    sets: Ints
-    chosen: NDArray[np.bool_]
-    padded: NDArray[np.bool_]
-    exact: bool
-
-    @property
-    def hazards(self) -> tuple[str, ...]:
-        """The hazards of any of the pools."""
-        return (PADDED,) * bool(self.padded.any())
-
-
-def answers(shape: Shape, pools: Ints, size: int) -> Answers:
-    """Everything that may come of each pool, without required GPUs.
-
-    All pools have the same number of GPUs, at least ``size``, and no pair whose two ends disagree
-    about its NVLinks (:func:`unequal`, :func:`uneven`).
-    """
+def _answers(shape: Shape, pools: Ints, size: int) -> Iterator[Answers]:
+    """Everything that may come of pools with as many GPUs each, at least ``size``."""
     count = int(pools[0]).bit_count()
     sets = subsets_of(pools, count, size)
-    if size == 1:
-        chosen = np.ones(sets.shape, dtype=np.bool_)
-        return Answers(sets, chosen, np.zeros(len(pools), dtype=np.bool_), True)
+    none, every = np.zeros_like(sets, dtype=np.bool_), np.ones_like(sets, dtype=np.bool_)
+    if size == 1:  # as for one call
+        yield Answers(pools, sets, every, True, PADDED, none[:, 0])
+        return
+    unequal = _have_pair(_unequal_rows(shape), pools)
+    uneven = _have_pair(_uneven_rows(shape), pools) & ~unequal
+    if unequal.any():
+        failed = unequal.nonzero()
+        yield Answers(pools[failed], sets[failed], none[failed], True, UNEQUAL, every[failed][:, 0])
+    if uneven.any():
+        unsure = uneven.nonzero()
+        refused = (every if count % size else none)[unsure][:, 0]
+        yield Answers(pools[unsure], sets[unsure], every[unsure], False, PADDED, refused)
+    ranked = ~(unequal | uneven)
+    if ranked.all():
+        yield _ranked(shape, pools, sets, size)
+    elif ranked.any():
+        yield _ranked(shape, pools[ranked], sets[ranked], size)
+
+
+def _ranked(shape: Shape, pools: Ints, sets: Ints, size: int) -> Answers:
+    """The same where the two GPUs of each pair agree about its NVLinks."""
+    count = int(pools[0]).bit_count()
     splits = -(-count // size)
     lost = _overwritten(splits)
     low, high = tables(shape, size, count)
@@ -248,47 +261,12 @@ def answers(shape: Shape, pools: Ints, size: int) -> Answers:
     else:
         chosen = (best + high.total[rest] >= least) & (best * splits >= least)
     padded = _blank_sets_can_win(pools, count, size, low, high, least, splits)
-    return Answers(sets, chosen, padded, low is high and not lost)
-
-
-def answers_of(shape: Shape, pools: Ints, size: int) -> Iterator[Answers]:
-    """:func:`answers` in parts that do not take much memory at once."""
-    return (
-        answers(shape, some, size) for some in chunks(pools, comb(int(pools[0]).bit_count(), size))
-    )
-
-
-@remembered
-def of_every_pool(shape: Shape, size: int) -> tuple[Outcomes | None, ...]:
-    """By mask: the outcomes of every pool of a machine of at most :data:`SMALL_GPUS` GPUs.
-
-    None for a pool that has fewer GPUs than are asked for. All pools at once cost little more than
-    one.
-    """
-    found: list[Outcomes | None] = [None] * (1 << shape.size)
-    for masks in masks_by_count(shape.size)[size:]:
-        odd = np.zeros(len(masks), dtype=np.bool_)
-        if size > 1:
-            odd = unequal(shape, masks) | uneven(shape, masks)
-        for mask in masks[odd].tolist():
-            found[mask] = _of_one_pool(Call(shape, mask, size))
-        if odd.all():
-            continue
-        known = answers(shape, masks[~odd], size)
-        rows = np.where(known.chosen, known.sets, np.int32(1 << shape.size))
-        rows.sort(axis=1)  # what may come first
-        counts = known.chosen.sum(axis=1)
-        for mask, row, count, padded in zip(
-            masks[~odd].tolist(), rows.tolist(), counts.tolist(), known.padded, strict=True
-        ):
-            hazards = (PADDED,) if padded else ()
-            found[mask] = Outcomes(tuple(row[:count]), known.exact, hazards)
-    return tuple(found)
+    return Answers(pools, sets, chosen, low is high and not lost, PADDED, padded)
 
 
 def _blank_sets_can_win(
     pools: Ints, count: int, size: int, low: Table, high: Table, least: Ints, splits: int
-) -> NDArray[np.bool_]:
+) -> Flags:
     """For each pool, whether a set with blanks can be the best of a best split; a tie counts."""
     blank = count % size
     if not blank:
@@ -301,17 +279,7 @@ def _blank_sets_can_win(
     return np.asarray((wins & (high.score[sets] * splits >= least)).any(axis=1))
 
 
-def unequal(shape: Shape, pools: Ints) -> NDArray[np.bool_]:
-    """For each pool, whether one of its pairs shows its NVLinks from one end only."""
-    return _have_pair(_unequal_rows(shape), pools)
-
-
-def uneven(shape: Shape, pools: Ints) -> NDArray[np.bool_]:
-    """For each pool, whether the ends of one of its pairs count different numbers of NVLinks."""
-    return _have_pair(_uneven_rows(shape), pools)
-
-
-def _have_pair(rows: tuple[Mask, ...], pools: Ints) -> NDArray[np.bool_]:
+def _have_pair(rows: tuple[Mask, ...], pools: NDArray[np.integer[Any]]) -> Flags:
     """For each pool, whether it has a pair of this adjacency."""
     found = np.zeros(len(pools), dtype=np.bool_)
     for p, row in enumerate(rows):
@@ -320,22 +288,20 @@ def _have_pair(rows: tuple[Mask, ...], pools: Ints) -> NDArray[np.bool_]:
     return found
 
 
+def _has_pair(rows: tuple[Mask, ...], available: Mask) -> bool:
+    return bool(_have_pair(rows, np.array([available], dtype=np.uint64))[0])
+
+
 @remembered
 def _unequal_rows(shape: Shape) -> tuple[Mask, ...]:
+    """The pairs that show their NVLinks from one end only."""
     return shape.rows(frozenset(link for link in shape.distinct_links() if link.one_sided))
 
 
 @remembered
 def _uneven_rows(shape: Shape) -> tuple[Mask, ...]:
+    """The pairs whose ends count different numbers of NVLinks."""
     return shape.rows(frozenset(link for link in shape.distinct_links() if link.uneven))
-
-
-def _has_unequal_links(shape: Shape, available: Mask) -> bool:
-    return _has_pair(_unequal_rows(shape), available)
-
-
-def _has_pair(rows: tuple[Mask, ...], available: Mask) -> bool:
-    return any(rows[p] & available for p in positions(available)) if any(rows) else False
 
 
 def _overwritten(splits: int) -> int:
@@ -348,8 +314,3 @@ def _overwritten(splits: int) -> int:
     moved = max(n for n in (1, 2, 3, 5, 9, 17, 33, 65) if n <= splits)
     shared = splits - moved
     return shared if shared > 1 else 0
-
-
-def _subsets(mask: Mask, size: int) -> Ints:
-    found: Ints = subsets_of(np.array([mask], dtype=np.int32), mask.bit_count(), size)[0]
-    return found

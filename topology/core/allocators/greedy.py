@@ -12,7 +12,8 @@ from __future__ import annotations
 from itertools import combinations
 from math import comb
 
-from topology.core.allocators.outcomes import Call, Outcomes, every_choice
+from topology.core.allocators.nvidia import NvidiaPlugin
+from topology.core.allocators.protocol import Call, Outcomes, every_choice
 from topology.core.budget import LARGE, MAX_SETS, MAX_SETS_OF_LARGE
 from topology.core.pools import Pool, count, members, total
 from topology.core.remembering import remembered
@@ -20,14 +21,12 @@ from topology.core.remembering import remembered
 ROUND_ROBIN_SINCE = (0, 20)
 
 
-class Greedy:
+class Greedy(NvidiaPlugin):
     """One of the two greedy policies. With one replica per GPU any free device may come."""
-
-    monotone = False
 
     def __init__(self, name: str, *, fewest_first: bool) -> None:
         self.name = name
-        self._fewest_first = fewest_first
+        self.spreads = fewest_first  # the fewest allocated are the most left
 
     def outcomes(self, call: Call) -> Outcomes:
         """Every way the ties may fall.
@@ -41,9 +40,7 @@ class Greedy:
         True
         """
         fair = call.version is not None and call.version >= ROUND_ROBIN_SINCE
-        found = _picks(
-            call.available, call.required, call.size, call.width, self._fewest_first, fair
-        )
+        found = _picks(call.available, call.required, call.size, call.width, self.spreads, fair)
         missing = call.size - total(call.required, call.width)
         if found is None:
             return every_choice(call, exact=False)

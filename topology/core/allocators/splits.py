@@ -15,12 +15,11 @@ from math import comb
 import numpy as np
 from numpy.typing import NDArray
 
+from topology.core.allocators.protocol import Ints
 from topology.core.links import Link, LinkKind, Via
 from topology.core.patterns import picks
 from topology.core.remembering import interruptible, remembered
 from topology.core.shape import Shape
-
-Ints = NDArray[np.int32]
 
 PCIE_SCORE = {
     LinkKind.SYS: 10,

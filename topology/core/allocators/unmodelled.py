@@ -1,12 +1,14 @@
-"""``any``: every subset of the free devices may come."""
+"""``any``: the policy that assumes nothing, NVIDIA's or another plugin's."""
 
 from __future__ import annotations
 
-from topology.core.allocators.outcomes import Call, Outcomes, every_choice
-from topology.core.remembering import remembered
+from topology.core.allocators.best_effort import Unforeseen
+from topology.core.allocators.nvidia import NvidiaPlugin
+from topology.core.allocators.protocol import Allocator, Call, Outcomes, every_choice
+from topology.core.graph import AllocatorFacts
 
 
-class Unmodelled:
+class Unmodelled(NvidiaPlugin):
     """The model of a plugin that we know nothing of: it may hand out any free devices."""
 
     name = "any"
@@ -20,12 +22,11 @@ class Unmodelled:
         >>> Unmodelled().outcomes(Call(shape, 0b111, 2)).sets
         (3, 5, 6)
         """
-        return _choices(call)
+        return every_choice(call, exact=True)
 
-
-@remembered
-def _choices(call: Call) -> Outcomes:
-    return every_choice(call, exact=True)
+    def told(self, facts: AllocatorFacts, *, whole: bool) -> Allocator:
+        """Only NVIDIA's plugin is known to have a version, so all of its refusals may come."""
+        return Unforeseen(ranked=False) if whole and facts.plugin_version is not None else self
 
 
 ANY = Unmodelled()

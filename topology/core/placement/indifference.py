@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
-from topology.core.admission import Kubelet, indifferent
+from topology.core.admission import Kubelet, opaque
 from topology.core.availability import Availability
 from topology.core.placement.constraints import always_met
 from topology.core.pools import total
-from topology.core.requests import Constraints, Counts
+from topology.core.requests import Constraints, Counts, Role
 
 
 def indifferent_to(
     kubelet: Kubelet, now: Availability, counts: Counts, constraints: Constraints
 ) -> Kubelet | None:
-    """The same node as if any devices might come, as :func:`.indifferent` has it.
+    """The same node as if any devices might come, for a pod to which that makes no difference.
 
-    None, too, for a pod with several devices of which some sets are no good to it: there the wider
-    question would mostly be asked for nothing.
+    That is one container with one device, or with several GPUs that will do for it whichever they
+    are. The plugin never refuses it (:meth:`.Allocator.never_refuses`), so it is admitted wherever
+    devices enough are free. Its own outcomes can only become more. None for other pods, and where
+    the node is so already or the Topology Manager has a say.
     """
-    if sum(count for _, count in counts) < 2:
-        return indifferent(kubelet, counts)
-    whole = kubelet.whole_best_effort  # of others nobody says so of several devices
-    if not whole or not always_met(kubelet.shape, constraints, kubelet.replicas):
+    if len(counts) != 1 or kubelet.monotone or kubelet.aligns:
         return None
-    return indifferent(kubelet, counts, pool_sizes(kubelet, now))
+    ((role, count),) = counts
+    if role is Role.INIT:
+        return None
+    sizes = None
+    if count > 1:
+        # If some sets are no good to the pod the wider question would mostly be asked for nothing.
+        if not kubelet.answers_at_once or kubelet.refuses_several is not False:
+            return None
+        if not always_met(kubelet.shape, constraints):
+            return None
+        sizes = pool_sizes(kubelet, now)
+    return opaque(kubelet) if kubelet.allocator.never_refuses(kubelet.shape, count, sizes) else None
 
 
 def pool_sizes(kubelet: Kubelet, now: Availability) -> frozenset[int]:

@@ -9,13 +9,11 @@ Outcomes speak of counts, not of who holds what. So the question is put GPU by G
 holders end, and let every pod that is on its way here come if it can. What a pod may get on a GPU
 follows from the allocator:
 
-``distributed``
-    takes a share of the GPU with the most shares left, again and again. A GPU with ``left`` shares
-    has its turn only once all others have no more than that. That takes as many picks as the
-    others have shares above ``left``. Pods on their way may do some of these picks; pods that end
-    only make it more.
-``packed`` and all others
-    may take any share that is free: pods that end decide which GPU has the fewest left.
+* One that *spreads* takes a share of the GPU with the most shares left, again and again. A GPU with
+  ``left`` shares has its turn only once all others have no more than that. That takes as many picks
+  as the others have shares above ``left``. Pods on their way may do some of these picks; pods that
+  end only make it more.
+* All others may take any share that is free: pods that end decide which GPU has the fewest left.
 
 That is an upper bound, so what it allows is sound: no order of endings and admissions leads to a
 sum above a GPU's memory. ``tests/property/test_memory.py`` plays them all on small nodes.
@@ -29,7 +27,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from topology.core.admission import Kubelet
-from topology.core.allocators.greedy import DISTRIBUTED
 from topology.core.availability import ALL_MEMORY, Availability, Holder, Unreported, coming
 from topology.core.devices import Bytes, Mask
 from topology.core.placement.reasons import Reason
@@ -208,7 +205,7 @@ def _exceeded(kubelet: Kubelet, now: Availability) -> tuple[Mask, Mask]:
 
 def _incoming(kubelet: Kubelet, now: Availability) -> list[_Incoming]:
     """The unreported pods, in order; departed ones only come before others."""
-    followed = kubelet.allocator is DISTRIBUTED and not kubelet.aligns
+    followed = kubelet.allocator.spreads and not kubelet.aligns
     everybody = sum(pod.held for pod in now.unreported) + now.hidden
     return [
         _Incoming(

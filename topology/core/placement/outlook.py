@@ -12,12 +12,12 @@ from typing import NamedTuple
 import numpy as np
 
 from topology.core.admission import TOO_FEW, Kubelet, Others, admissions, others_on
-from topology.core.allocators import best_effort
+from topology.core.allocators import of_every_pool
 from topology.core.availability import Availability
 from topology.core.belief import FreeState, belief
-from topology.core.budget import LARGE, SPENT, most_sets, outlook_steps
+from topology.core.budget import LARGE, SMALL, SPENT, most_sets, outlook_steps
 from topology.core.devices import Mask
-from topology.core.patterns import is_clique, subset_masks
+from topology.core.patterns import is_clique
 from topology.core.placement.constraints import CompiledConstraints
 from topology.core.placement.instances import passing_share
 from topology.core.pools import Pool, gpu_masks, gpus, total
@@ -80,10 +80,9 @@ def outlook(
         only_gpu_plugin=only_gpu_plugin,
         exclusive=exclusive,
     )
-    only_plugin = kubelet.whole_best_effort and not others.hazards
+    only_plugin = kubelet.answers_at_once and not others.hazards
     if one and counts[0][0] is not Role.INIT and only_plugin:
-        small = kubelet.shape.size <= best_effort.SMALL_GPUS
-        at_once = _looked_up if small else _all_at_once
+        at_once = _looked_up if kubelet.shape.size <= SMALL else _all_at_once
         found = at_once(kubelet, believed.free_states, count)
     else:
         found = _one_by_one(kubelet, believed.free_states, counts, others)
@@ -135,9 +134,8 @@ def _one_by_one(
 
 
 def _looked_up(kubelet: Kubelet, believed: tuple[FreeState, ...], count: int) -> _Found:
-    """The same for one container under ``best-effort`` on a small machine, of which every pool's
-    outcomes are known."""
-    known = best_effort.of_every_pool(kubelet.shape, count)
+    """The same for one container on a small node of which every pool's outcomes are known."""
+    known = of_every_pool(kubelet.allocator, kubelet.shape, count)
     hazards: set[str] = set()
     sets: set[Pool] = set()
     exact = True
@@ -152,41 +150,23 @@ def _looked_up(kubelet: Kubelet, believed: tuple[FreeState, ...], count: int) ->
     return _Found(tuple(sorted(sets)), tuple(sorted(hazards)), exact, _steps_at_once(len(believed)))
 
 
+def _all_at_once(kubelet: Kubelet, believed: tuple[FreeState, ...], count: int) -> _Found:
+    """The same on a larger node, where the pools are asked about together."""
+    pools = np.array([state.free for state in believed], dtype=np.int32)
+    came = np.zeros(1 << kubelet.shape.size, dtype=np.bool_)
+    hazards = {TOO_FEW} if (np.bitwise_count(pools) < count).any() else set()
+    exact = True
+    for found in kubelet.allocator.answers(kubelet.shape, pools, count):
+        came[found.sets[found.chosen]] = True
+        hazards.update(found.hazards)
+        exact &= found.exact
+    listed = tuple(np.flatnonzero(came).tolist())
+    return _Found(listed, tuple(sorted(hazards)), exact, _steps_at_once(len(believed)))
+
+
 def _steps_at_once(believed: int) -> int:
     """What it counts as to ask about so many free states together."""
     return 20 + believed // 8
-
-
-def _all_at_once(kubelet: Kubelet, believed: tuple[FreeState, ...], count: int) -> _Found:
-    """The same on a larger machine, where the pools are asked about together."""
-    shape = kubelet.shape
-    pools = np.array([state.free for state in believed], dtype=np.int32)
-    hazards: set[str] = set()
-    came = np.zeros(1 << shape.size, dtype=np.bool_)
-    exact = True
-    sizes = np.bitwise_count(pools)
-    if (sizes < count).any():
-        hazards.add(TOO_FEW)
-    if count > 1:
-        unequal = best_effort.unequal(shape, pools) & (sizes >= count)
-        if unequal.any():
-            hazards.add(best_effort.UNEQUAL)
-            pools, sizes = pools[~unequal], sizes[~unequal]
-        uneven = best_effort.uneven(shape, pools) & (sizes >= count)
-        if uneven.any():
-            exact = False
-            for pool in pools[uneven].tolist():
-                came[subset_masks(pool, count)] = True
-            if (sizes[uneven] % count).any():
-                hazards.add(best_effort.PADDED)
-            pools, sizes = pools[~uneven], sizes[~uneven]
-    for size in sorted({n for n in sizes.tolist() if n >= count}):
-        for found in best_effort.answers_of(shape, pools[sizes == size], count):
-            came[found.sets[found.chosen]] = True
-            hazards.update(found.hazards)
-            exact &= found.exact
-    listed = tuple(np.flatnonzero(came).tolist())
-    return _Found(listed, tuple(sorted(hazards)), exact, _steps_at_once(len(believed)))
 
 
 def spent(hazards: tuple[str, ...]) -> tuple[str, ...]:

@@ -9,8 +9,6 @@ next one, which is bound there too.
 from __future__ import annotations
 
 from topology.core.admission import AFFINITY, SEVERAL, Kubelet, others_on
-from topology.core.allocators.best_effort import PADDED, UNEQUAL
-from topology.core.allocators.outage import MISSING
 from topology.core.availability import Availability
 from topology.core.budget import SPENT
 from topology.core.placement.outlook import Outlook, outlook
@@ -45,18 +43,17 @@ def certain_refusal(
         request.exclusive,
     )
     resolvable = not _refuses(alone)
-    if MISSING in found.hazards and kubelet.outage is not None:
-        words = _outage_words(kubelet, kubelet.outage.names)
+    of_plugin = kubelet.allocator.words(found.hazards)
+    if of_plugin and kubelet.allocator.broken:
+        words = of_plugin
     elif SEVERAL in found.hazards:
         words = "NVIDIA's device plugin gives a container no more than one share of a GPU"
     elif others.refused:
         words = others.reason
     elif AFFINITY in found.hazards:
         words = _affinity_words(kubelet, now, request, resolvable)
-    elif PADDED in found.hazards:
-        words = "NVIDIA's device plugin fails when it chooses among the free GPUs"
-    elif UNEQUAL in found.hazards:
-        words = "NVIDIA's device plugin fails: two GPUs count the links between them differently"
+    elif of_plugin:
+        words = of_plugin
     else:
         return busy(
             device_unit(kubelet)
@@ -72,14 +69,6 @@ def _with_all_pods_gone(kubelet: Kubelet, now: Availability) -> Availability:
     numa = kubelet.facts.numa
     room = None if numa is None or now.room is None else emptied(numa)
     return Availability(now.widest(endings=True), width=now.width, gone=now.gone, room=room)
-
-
-def _outage_words(kubelet: Kubelet, names: tuple[str, ...]) -> str:
-    """Who refuses over which GPU; of many the first alone, so that the sentence stays short."""
-    version = (kubelet.facts.plugin_version or "").removeprefix("v")
-    plugin = " ".join(filter(None, ("NVIDIA's device plugin", version)))
-    some = f"{names[0]} does" if len(names) == 1 else f"{names[0]} and {len(names) - 1} more do"
-    return f"{plugin} refuses every pod for whole GPUs while {some} not answer"
 
 
 def _affinity_words(
