@@ -8,7 +8,7 @@ import msgspec
 
 from benchmarks.promises.pods import PodEntry
 from benchmarks.promises.scene import PodStore, Scene
-from scheduler_extender.kube.binder import PODS_PATH
+from scheduler_extender.kube.sinks import PODS_PATH
 from scheduler_extender.verbs import Binding
 from topology.core.devices import NodeName, PodUid
 from topology.kubeapi.apiserver import ApiUnreachable, Query, api_error

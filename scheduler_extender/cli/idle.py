@@ -211,9 +211,8 @@ def _selected(look: Look, whose: Whose) -> set[str] | None:
     :class:`BadInputError`."""
     if whose.selector is None:
         return None
-    from scheduler_extender.kube.onelook import PAGE, PODS_PATH
-    from scheduler_extender.kube.onelook import listed as pages
-    from scheduler_extender.kube.sinks import metadata_decoder
+    from scheduler_extender.kube.reading import listed as pages
+    from scheduler_extender.kube.sinks import PAGE, PODS_PATH, metadata_decoder
     from topology.kubeapi.apiserver import path
 
     api = look.reachable("--selector")

@@ -28,7 +28,7 @@ from scheduler_extender.told.nearest import View
 from topology.core.placement import Verdict
 
 if TYPE_CHECKING:
-    from scheduler_extender.kube.onelook import Seen
+    from scheduler_extender.kube.reading import Seen
     from topology.kubeapi.apiserver import ApiServer
 
 MINUTE = 60.0
@@ -111,7 +111,7 @@ def look_once(
     :class:`BadInputError`."""
     if cluster is not None:
         return _described(cluster_file(cluster), require, namespace)
-    from scheduler_extender.kube.onelook import one_look
+    from scheduler_extender.kube.reading import one_look
 
     with asking(access) as (api, usual):
         seen = one_look(api, namespace or usual, Settings(require), time.monotonic)
@@ -122,8 +122,7 @@ def look_once(
 def _at_api_server(
     access: Access, namespace: str | None, settings: Settings, *, live: bool
 ) -> Iterator[Callable[[], Look]]:
-    from scheduler_extender.kube.livelook import live_look
-    from scheduler_extender.kube.onelook import NOT_INSTALLED, one_look
+    from scheduler_extender.kube.reading import NOT_INSTALLED, live_look, one_look
 
     with asking(access) as (api, usual):
         namespace = namespace or usual
@@ -179,7 +178,7 @@ def selected_nodes(look: Look, selector: str | None) -> set[str] | None:
     """
     if selector is None:
         return None
-    from scheduler_extender.kube.selected import node_names
+    from scheduler_extender.kube.reading import node_names
 
     api = look.reachable("--selector")
     with selecting(selector, "nodes"):

@@ -163,7 +163,7 @@ _made = msgspec.json.Decoder(_Made)
 
 def _listed(look: Look, whose: Whose) -> Iterator[Waits]:
     """The waiting pods as the API server selects them. Raises :class:`BadInputError`."""
-    from scheduler_extender.kube.selected import unbound_pods
+    from scheduler_extender.kube.reading import unbound_pods
     from topology.kubeapi.apiserver import ApiError
 
     namespace = None if whose.everybody else look.namespace

@@ -137,7 +137,7 @@ def _explained(
 def _from_api_server(
     access: Access, namespace: str | None, pod: str, require: Verdict
 ) -> tuple[dict[str, Any], list[str]]:
-    from scheduler_extender.kube.onelook import one_look
+    from scheduler_extender.kube.reading import one_look
 
     with asking(access) as (api, usual):
         about = subject(api, namespace or usual, pod)

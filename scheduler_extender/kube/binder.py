@@ -11,7 +11,7 @@ from uuid import uuid4
 import msgspec
 
 from scheduler_extender.annotations import PLACEMENT, WAKE, Malformed, asks_for_any
-from scheduler_extender.kube.sinks import metadata_decoder, version_of
+from scheduler_extender.kube.sinks import PODS_PATH, metadata_decoder, version_of
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.verbs import BindError, Binding, BindUnknownError
@@ -28,8 +28,6 @@ from topology.kubeapi.apiserver import (
     Query,
     path,
 )
-
-PODS_PATH = "/api/v1/pods"
 
 WRITE_TIMEOUT = 4.0
 READ_TIMEOUT = 2.0

@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from scheduler_extender.kube.onelook import PAGE, TIMEOUT, Reader, listed
+from scheduler_extender.kube.reading import TIMEOUT, Reader, listed
+from scheduler_extender.kube.sinks import PAGE
 from topology.kubeapi.apiserver import ApiError, path
 
 

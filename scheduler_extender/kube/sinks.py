@@ -6,7 +6,7 @@ An object that cannot be read costs that object, never the others.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from contextlib import nullcontext, suppress
 
 import msgspec
@@ -15,9 +15,11 @@ import structlog
 from scheduler_extender.annotations import RESUME, TERM, asks_for_any, managed_among
 from scheduler_extender.kube.bindable import Bindable
 from scheduler_extender.limits import MAX_RECORD, MAX_RECORD_VALUES
-from scheduler_extender.ratelimit import RateLimit
+from scheduler_extender.ratelimit import LogLimit
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.departures import UNKNOWN_VERSION
+from scheduler_extender.state.pods.budgetobjects import BudgetObject, budget_of
+from scheduler_extender.state.pods.budgets import Budget
 from scheduler_extender.state.pods.record import pod_record
 from scheduler_extender.state.pods.standing import amounts_of
 from scheduler_extender.wire import Node, ObjectMeta, Pod, node_decoder, pod_decoder
@@ -37,35 +39,39 @@ A selector that names one matches no node for us: then a plan leaves the node ou
 MOST_OF_A_NODE = 1000  # labels, taints and resources of one Node that are read
 OWN_RESOURCES = ("cpu", "memory", "ephemeral-storage", "pods")
 PAUSE, RATE, BURST = 3600.0, 0.1, 8
-"""Seconds between two log lines about what one Node says; lines a second, at once."""
+"""Seconds between two log lines that say the same of one object; lines a second, at once."""
+RECORDS_PATH = "/apis/gpu-topology.io/v1alpha1/gputopologies"
+PODS_PATH = "/api/v1/pods"
+NODES_PATH = "/api/v1/nodes"
+BUDGETS_PATH = "/apis/policy/v1/poddisruptionbudgets"
+PAGE = 500
+RECORDS_PAGE = 100
+"""Objects of one page of a list; two pages are in memory at one time at most. A record may be
+1.5 MB large."""
 
 
-def _within_bounds(
-    node: Node, managed: tuple[str, ...], tell: Callable[[str, dict[str, int]], None]
-) -> Node:
+def _within_bounds(node: Node, managed: tuple[str, ...]) -> tuple[Node, dict[str, int]]:
     """The node as far as it is read: with more labels than any sane one it counts as one without
     labels, with more taints as cordoned, and with more resources it gives out those of
-    :data:`OWN_RESOURCES` and the ``managed`` ones. ``tell`` is told how many each field has."""
+    :data:`OWN_RESOURCES` and the ``managed`` ones. And how many there are of each that is too
+    many."""
     metadata, spec, status = node.metadata, node.spec, node.status
     said = {
         "metadata.labels": len(metadata.labels or ()),
         "spec.taints": len(spec.taints or ()),
         "status.allocatable": len(status.allocatable or ()),
     }
-    found = {field: count for field, count in said.items() if count > MOST_OF_A_NODE}
-    if not found:
-        return node
-    tell(metadata.name, found)
-    if "metadata.labels" in found:
+    excess = {field: count for field, count in said.items() if count > MOST_OF_A_NODE}
+    if "metadata.labels" in excess:
         metadata = msgspec.structs.replace(metadata, labels=None)
-    if "spec.taints" in found:
+    if "spec.taints" in excess:
         spec = msgspec.structs.replace(spec, taints=None, unschedulable=True)
-    if "status.allocatable" in found:
+    if "status.allocatable" in excess:
         given = status.allocatable or {}
         names = (*OWN_RESOURCES, *managed_among(given, managed)[:MOST_OF_A_NODE])
         left = {name: given[name] for name in names if name in given}
         status = msgspec.structs.replace(status, allocatable=left)
-    return msgspec.structs.replace(node, metadata=metadata, spec=spec, status=status)
+    return msgspec.structs.replace(node, metadata=metadata, spec=spec, status=status), excess
 
 
 @remembered
@@ -87,6 +93,7 @@ class _RecordParts(msgspec.Struct):
 
 metadata_decoder = msgspec.json.Decoder(_Named)
 parts_decoder = msgspec.json.Decoder(_RecordParts)
+_decode_budget = msgspec.json.Decoder(BudgetObject).decode
 
 
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -98,35 +105,61 @@ def _when_answered(pod: Pod) -> tuple[str, bool]:
     return pod.status.start_time or "", pod.status.phase != "Failed"
 
 
-def _names(objects: Iterable[msgspec.Raw], apply: Callable[[msgspec.Raw], str]) -> set[NodeName]:
-    """Apply every object of a list; the names of those that have one.
-
-    One that cannot be read must not cost the rest of the list, whether it is bad or we are.
-    """
-    found = set()
-    for raw in objects:
-        try:
-            found.add(NodeName(apply(raw)))
-        except Exception as error:  # noqa: BLE001 (told, and the next one is taken)
-            _tell(error)
-            if (metadata := _metadata(raw)) is not None:
-                found.add(NodeName(metadata.name))
-    return found
-
-
-def _tell(error: Exception) -> None:
-    if isinstance(error, _UNREADABLE):
-        log.warning("object cannot be read", problem=str(error))
-    else:
-        log.error("object cannot be taken in", exc_info=error)
-
-
 def _metadata(raw: msgspec.Raw) -> ObjectMeta | None:
     """An object's metadata; None where not even that can be read."""
     try:
         return metadata_decoder.decode(raw).metadata
     except _UNREADABLE:
         return None
+
+
+class _Sink:
+    """Takes the objects of one collection in. One that cannot be read costs neither the rest of a
+    list nor the watch, whether it is bad or we are. The log tells it once."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._limit = LogLimit(PAUSE, RATE, BURST)
+
+    def apply(self, obj: msgspec.Raw) -> None:
+        """Take an object that is new or changed."""
+        try:
+            self._take(obj)
+        except Exception as error:  # noqa: BLE001 (told, and the next one is taken)
+            self._tell_bad(obj, error)
+
+    def _take(self, obj: msgspec.Raw) -> str:
+        """Take an object; its name."""
+        raise NotImplementedError
+
+    def _names(self, objects: Iterable[msgspec.Raw]) -> set[NodeName]:
+        """Take every object of a list; the names of those that have one."""
+        names = set()
+        for raw in objects:
+            try:
+                names.add(NodeName(self._take(raw)))
+            except Exception as error:  # noqa: BLE001 (told, and the next one is taken)
+                self._tell_bad(raw, error)
+                if (metadata := _metadata(raw)) is not None:
+                    names.add(NodeName(metadata.name))
+        return names
+
+    def _tell_bad(self, obj: msgspec.Raw, error: Exception) -> None:
+        metadata = _metadata(obj) or ObjectMeta()
+        which = {"namespace": metadata.namespace, "name": metadata.name}
+        key = (metadata.namespace, metadata.name, repr(error))
+        if isinstance(error, _UNREADABLE):
+            self._tell("object cannot be read", key, **which, problem=str(error))
+        else:
+            self._tell("object cannot be taken in", key, **which, exc_info=error)
+
+    def _tell(self, event: str, key: Hashable, **said: object) -> None:
+        """Log what is wrong with an object, once for each ``key``, however often it is written. An
+        ``exc_info`` says that we are wrong."""
+        untold = self._limit.untold((event, key), time.monotonic())
+        if untold is not None:
+            write = log.error if "exc_info" in said else log.warning
+            write(event, **said, untold=untold)
 
 
 def _parts(obj: msgspec.Raw) -> dict[str, bytes]:
@@ -146,27 +179,22 @@ def _parts(obj: msgspec.Raw) -> dict[str, bytes]:
     return given
 
 
-class RecordSink:
+class RecordSink(_Sink):
     """GPUTopology objects into the cluster; one that cannot be read is a problem of its node.
 
     ``now`` is the time of day in seconds since 1970: a record tells when its agent looked.
     """
 
     def __init__(self, cluster: Cluster, now: Callable[[], float] = time.time) -> None:
-        self._cluster = cluster
+        super().__init__(cluster)
         self._now = now
         self._hardware = KnownHardware()
 
     def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
         """Take a complete list."""
-        self._cluster.keep_records(_names(objects, self._take))
-
-    def apply(self, obj: msgspec.Raw) -> None:
-        """Take an object that is new or changed."""
-        self._take(obj)
+        self._cluster.keep_records(self._names(objects))
 
     def _take(self, obj: msgspec.Raw) -> str:
-        """Take an object; its name."""
         metadata = metadata_decoder.decode(obj).metadata
         name = NodeName(metadata.name)
         try:
@@ -174,11 +202,13 @@ class RecordSink:
             age = self._age(record.report)
             self._cluster.put_record(record.topology, record.report, uid=metadata.uid, age=age)
         except RecordError as error:
-            log.warning("topology record unusable", node=name, problem=str(error))
-            self._cluster.put_problem(name, str(error))
-        except Exception as error:
+            problem = str(error)
+            self._tell("topology record unusable", (name, problem), node=name, problem=problem)
+            self._cluster.put_problem(name, problem)
+        except Exception as error:  # noqa: BLE001 (told)
             # A fault of ours costs this node, not the list that it stands in.
-            log.exception("topology record cannot be taken in", node=name)
+            key = (name, repr(error))
+            self._tell("topology record cannot be taken in", key, node=name, exc_info=error)
             self._cluster.put_problem(name, f"internal error: {type(error).__name__}")
         return metadata.name
 
@@ -208,7 +238,7 @@ class RecordSink:
         self._cluster.drop_record(NodeName(metadata_decoder.decode(obj).metadata.name))
 
 
-class PodSink:
+class PodSink(_Sink):
     """Pods that ask for GPUs into the cluster.
 
     ``now`` is the time of day in seconds since 1970: a pod tells when its kubelet answered.
@@ -220,7 +250,7 @@ class PodSink:
         now: Callable[[], float] = time.time,
         bindable: Bindable | None = None,
     ) -> None:
-        self._cluster = cluster
+        super().__init__(cluster)
         self._now = now
         self._bindable = bindable
         names = {name.rstrip("*").encode() for name in (*cluster.settings.managed, TERM)}
@@ -229,27 +259,30 @@ class PodSink:
 
     def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
         """Take a complete list: what kubelets have answered in the order in which they did."""
-        pods, seen = [], set()
+        pods: list[tuple[Pod, msgspec.Raw]] = []
+        seen = set()
         for raw in filter(self._concerns_us, objects):
             try:
-                pods.append(pod_decoder.decode(raw))
+                pods.append((pod_decoder.decode(raw), raw))
             except _UNREADABLE as error:
-                _tell(error)
+                self._tell_bad(raw, error)
                 if (metadata := _metadata(raw)) is not None:
                     seen.add(PodUid(metadata.uid))
         with self._bindable.whole() if self._bindable is not None else nullcontext():
-            for pod in sorted(pods, key=_when_answered):
+            for pod, raw in sorted(pods, key=lambda pair: _when_answered(pair[0])):
                 seen.add(PodUid(pod.metadata.uid))
                 try:
-                    self._take(pod, listed=True)
+                    self._put(pod, listed=True)
                 except Exception as error:  # noqa: BLE001 (told, and the next one is taken)
-                    _tell(error)
+                    self._tell_bad(raw, error)
         self._cluster.keep_pods(seen, version_of(resource_version))
 
-    def apply(self, obj: msgspec.Raw) -> None:
-        """Take a pod that is new or changed."""
-        if self._concerns_us(obj):
-            self._take(pod_decoder.decode(obj))
+    def _take(self, obj: msgspec.Raw) -> str:
+        if not self._concerns_us(obj):
+            return ""
+        pod = pod_decoder.decode(obj)
+        self._put(pod)
+        return pod.metadata.name
 
     def _concerns_us(self, obj: msgspec.Raw) -> bool:
         """Whether a managed resource, or the mark of a term, is named anywhere in a pod.
@@ -260,7 +293,7 @@ class PodSink:
         text = bytes(obj)
         return any(name in text for name in self._named)
 
-    def _take(self, pod: Pod, *, listed: bool = False) -> None:
+    def _put(self, pod: Pod, *, listed: bool = False) -> None:
         managed = self._cluster.settings.managed
         record = pod_record(pod, managed)
         try:
@@ -286,30 +319,24 @@ def version_of(resource_version: str) -> int:
     return int(resource_version) if comparable else UNKNOWN_VERSION
 
 
-class NodeSink:
+class NodeSink(_Sink):
     """From Node objects we learn whether the device plugin advertises GPUs at all, and up to when
     an operator forgives the node's refusals (the annotation :data:`.RESUME`)."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._limit = RateLimit(PAUSE, RATE, BURST)
-
     def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
         """Take a complete list."""
-        self._cluster.keep_nodes(_names(objects, self._take))
-
-    def apply(self, obj: msgspec.Raw) -> None:
-        """Take a node that is new or changed."""
-        self._take(obj)
+        self._cluster.keep_nodes(self._names(objects))
 
     def _take(self, obj: msgspec.Raw) -> str:
-        """Take a node; its name."""
         managed = self._cluster.settings.managed
-        node = _within_bounds(node_decoder.decode(obj), managed, self._tell_excess)
+        node, excess = _within_bounds(node_decoder.decode(obj), managed)
+        name = NodeName(node.metadata.name)
+        if excess:
+            told = {"node": name, "allowed": MOST_OF_A_NODE, **excess}
+            self._tell("a Node says too much", name, **told)
         offered = node.status.allocatable
         advertises = offered is None or bool(managed_among(offered, managed))
         resumed = seconds_of((node.metadata.annotations or {}).get(RESUME, "")) or 0.0
-        name = NodeName(node.metadata.name)
         labels = dict(
             _label(key, value)
             for key, value in (node.metadata.labels or {}).items()
@@ -327,11 +354,46 @@ class NodeSink:
         )
         return node.metadata.name
 
-    def _tell_excess(self, name: str, found: dict[str, int]) -> None:
-        """Log that a Node says too much, however often it is written."""
-        if self._limit.allows(name, time.monotonic()):
-            log.warning("a Node says too much", node=name, allowed=MOST_OF_A_NODE, **found)
-
     def delete(self, obj: msgspec.Raw) -> None:
         """Take a deletion; the node's record is owned by it and goes with it."""
         self._cluster.drop_node(NodeName(metadata_decoder.decode(obj).metadata.name))
+
+
+class BudgetSink(_Sink):
+    """PodDisruptionBudgets into the cluster. Nobody waits for them: as long as their list has not
+    come, nothing is planned that evicts pods."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster)
+        self._known: dict[tuple[str, str], Budget] = {}
+
+    def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
+        """Take a complete list. Where one of it cannot be read none is known."""
+        try:
+            self._known = dict(_read(raw) for raw in objects)
+        except _UNREADABLE as error:
+            self._tell("a PodDisruptionBudget cannot be read", str(error), problem=str(error))
+            self._cluster.budgets = None
+        else:
+            self._put()
+
+    def _take(self, obj: msgspec.Raw) -> str:
+        where, budget = _read(obj)
+        self._known[where] = budget
+        self._put()
+        return budget.name
+
+    def delete(self, obj: msgspec.Raw) -> None:
+        """Take a deletion."""
+        gone = metadata_decoder.decode(obj).metadata
+        self._known.pop((gone.namespace, gone.name), None)
+        self._put()
+
+    def _put(self) -> None:
+        self._cluster.budgets = tuple(self._known[where] for where in sorted(self._known))
+
+
+def _read(obj: msgspec.Raw) -> tuple[tuple[str, str], Budget]:
+    """A budget by its namespace and name."""
+    budget = budget_of(_decode_budget(obj))
+    return (budget.namespace, budget.name), budget

@@ -10,17 +10,28 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Protocol
 
 import structlog
 
 from scheduler_extender.kube.bindable import Bindable
-from scheduler_extender.kube.binder import PODS_PATH, Fence, KubeBinder
-from scheduler_extender.kube.budgets import BUDGETS_PATH, BudgetSink
+from scheduler_extender.kube.binder import Fence, KubeBinder
 from scheduler_extender.kube.events import EventWriter
-from scheduler_extender.kube.otherpods import OtherPods
+from scheduler_extender.kube.reading import other_pods
 from scheduler_extender.kube.settler import Settler
-from scheduler_extender.kube.sinks import NodeSink, PodSink, RecordSink
+from scheduler_extender.kube.sinks import (
+    BUDGETS_PATH,
+    NODES_PATH,
+    PAGE,
+    PODS_PATH,
+    RECORDS_PAGE,
+    RECORDS_PATH,
+    BudgetSink,
+    NodeSink,
+    PodSink,
+    RecordSink,
+)
 from scheduler_extender.kube.waiting import WaitingPods
 from scheduler_extender.kube.waker import Waker
 from scheduler_extender.state.answers.refusing import NodeRefusal
@@ -33,13 +44,6 @@ from topology.kubeapi.apiserver import ApiServer
 from topology.kubeapi.reflector import Reflector, Timing
 
 log = structlog.get_logger(__name__)
-
-RECORDS_PATH = "/apis/gpu-topology.io/v1alpha1/gputopologies"
-NODES_PATH = "/api/v1/nodes"
-PAGE = 500
-RECORDS_PAGE = 100
-"""Objects of one page of a list; two pages are in memory at one time at most. A record may be
-1.5 MB large."""
 
 TIMING = Timing(backoff_cap_s=2.0, relist_after_s=60.0)
 """There is one of us, so we come back soon after an outage: pods wait for what we missed."""
@@ -102,7 +106,7 @@ class KubeSource:
         self._cluster = cluster
         self._blind = False
         cluster.watches = self.watches
-        cluster.others = OtherPods(api, cluster.settings.managed).on
+        cluster.others = partial(other_pods, api, cluster.settings.managed)
         self._stopping = threading.Event()
         self._threads = [
             threading.Thread(target=self._run, args=(work,), name=name, daemon=True)

@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from scheduler_extender.kube.source import RECORDS_PATH
+from scheduler_extender.kube.sinks import RECORDS_PATH
 from tests.crd import faults, nodes_of, plain, schema
 from tests.manifests.building import (
     Object,

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from scheduler_extender.cli import main
-from scheduler_extender.kube.onelook import NODES_PATH, RECORDS_PATH
+from scheduler_extender.kube.sinks import NODES_PATH, RECORDS_PATH
 from scheduler_extender.told.nearest import HIDDEN
 from tests.commands import Done, asked
 from tests.fakes.apiserver import FakeApiServer

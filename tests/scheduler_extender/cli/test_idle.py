@@ -16,7 +16,7 @@ import yaml
 from scheduler_extender.cli import main
 from scheduler_extender.cli.commands import kubectl_plugin
 from scheduler_extender.files.clusterfile import feed, load
-from scheduler_extender.kube.onelook import NODES_PATH, RECORDS_PATH
+from scheduler_extender.kube.sinks import NODES_PATH, RECORDS_PATH
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster as ExtendersCluster
 from tests.commands import ROOT, Done, asked

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from scheduler_extender.cli import main
-from scheduler_extender.kube.onelook import NODES_PATH, PODS_PATH, RECORDS_PATH
+from scheduler_extender.kube.sinks import NODES_PATH, PODS_PATH, RECORDS_PATH
 from tests.commands import Done, asked
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import pod

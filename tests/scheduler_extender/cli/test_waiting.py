@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from scheduler_extender.cli import main
-from scheduler_extender.kube.onelook import PODS_PATH
+from scheduler_extender.kube.sinks import PODS_PATH
 from tests.commands import asked
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import pod

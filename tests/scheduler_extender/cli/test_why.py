@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from scheduler_extender.cli import main
-from scheduler_extender.kube.onelook import PODS_PATH, RECORDS_PATH
+from scheduler_extender.kube.sinks import PODS_PATH, RECORDS_PATH
 from tests.commands import Done, asked
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import bridged, pod, switched
@@ -279,8 +279,8 @@ def test_bad_input_is_one_line(cluster: Cluster, words: tuple[str, ...], said: s
 
 
 def test_lists_are_read_page_by_page(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scheduler_extender.kube.onelook.PAGE", 2)
-    monkeypatch.setattr("scheduler_extender.kube.onelook.RECORDS_PAGE", 1)
+    monkeypatch.setattr("scheduler_extender.kube.reading.PAGE", 2)
+    monkeypatch.setattr("scheduler_extender.kube.reading.RECORDS_PAGE", 1)
     for i in range(5):
         cluster.node(switched(2, f"node-{i}"), **{f"pod-{i}": ("team-a", 0)})
     cluster.pod(pod(2, NVLINK, name="train", uid="train"))

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from scheduler_extender.kube.sinks import NodeSink, PodSink
+from scheduler_extender.kube.sinks import BudgetSink, NodeSink, PodSink, RecordSink
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import NodeFacts
 from tests.nodes import pod, switched
@@ -149,6 +149,30 @@ def test_of_nodes_that_say_too_much_again_and_again_the_log_tells_a_few_times() 
         ("one", MANY),
         ("other", MANY),
     ]
+
+
+UNREADABLE = {
+    PodSink: merged(pod(1), {"status": {"phase": 1}}),
+    NodeSink: {"metadata": {"name": "p"}, "spec": {"taints": "none"}},
+    RecordSink: {"metadata": {"name": "p"}, "spec": {"devices": "none"}},
+    BudgetSink: {"metadata": {"name": "p"}, "spec": {"selector": 1}},
+}
+
+
+@pytest.mark.parametrize("sink", UNREADABLE, ids=lambda sink: sink.__name__)
+def test_an_object_that_cannot_be_read_is_logged_once_for_each_reason(sink: type) -> None:
+    """However often it is written; and of many such objects the log tells a few."""
+    taken, bad = sink(Cluster(Clock())), UNREADABLE[sink]
+    with capture_logs() as logs:
+        for n in range(5):
+            taken.apply(raw(merged(bad, {"metadata": {"generation": n}})))
+            if sink is not BudgetSink:
+                taken.replace([raw(bad)], "7")
+    assert len(logs) == 1, logs
+    with capture_logs() as logs:
+        for n in range(100):
+            taken.apply(raw(merged(bad, {"metadata": {"name": f"other-{n}"}})))
+    assert 0 < len(logs) < 20, logs
 
 
 def assert_cautious(field: str, facts: NodeFacts) -> None:

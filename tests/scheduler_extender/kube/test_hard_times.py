@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from scheduler_extender.kube import source as kube
-from scheduler_extender.kube.sinks import PodSink, RecordSink
-from scheduler_extender.kube.source import NODES_PATH, RECORDS_PATH, KubeSource
+from scheduler_extender.kube.sinks import NODES_PATH, RECORDS_PATH, PodSink, RecordSink
+from scheduler_extender.kube.source import KubeSource
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from tests.fakes.apiserver import FakeApiServer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from scheduler_extender.kube.livelook import live_look
+from scheduler_extender.kube.reading import live_look
 from scheduler_extender.state.answers.decision import Settings
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import switched

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from scheduler_extender.kube.events import PLACED, WAITS
-from scheduler_extender.kube.source import RECORDS_PATH, KubeSource
+from scheduler_extender.kube.sinks import RECORDS_PATH
+from scheduler_extender.kube.source import KubeSource
 from scheduler_extender.kube.waiting import AGAIN, AT_ONCE, EVERY, RARELY, WaitingPods
 from scheduler_extender.membership import Group, Membership
 from scheduler_extender.state.cluster.cluster import Cluster

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.kube.otherpods import OtherPods
+from scheduler_extender.kube.reading import other_pods
 from tests.fakes.apiserver import FakeApiServer
 from topology.core.devices import NodeName
 from topology.kubeapi.apiserver import ApiServer
@@ -38,16 +38,16 @@ def test_the_pods_of_the_node_that_run_and_have_no_gpus_are_added_up(tmp_path: P
         ):
             fake.put("/api/v1/pods", found)
         api = ApiServer.from_kubeconfig(fake.write_kubeconfig(tmp_path / "kubeconfig"))
-        assert OtherPods(api, MANAGED).on(NODE) == (
+        assert other_pods(api, MANAGED, NODE) == (
             ("cpu", 1500),
             ("memory", 3 * 2**30 * 1000),
             ("pods", 3000),
         )
-        assert OtherPods(api, MANAGED).on(NodeName("empty")) == ()
+        assert other_pods(api, MANAGED, NodeName("empty")) == ()
 
 
 def test_an_api_server_that_does_not_tell_leaves_it_unknown(tmp_path: Path) -> None:
     with FakeApiServer() as fake:
         api = ApiServer.from_kubeconfig(fake.write_kubeconfig(tmp_path / "kubeconfig"))
         fake.refuse(403, None)
-        assert OtherPods(api, MANAGED).on(NODE) is None
+        assert other_pods(api, MANAGED, NODE) is None

@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from scheduler_extender.kube.onelook import NODES_PATH, one_look
+from scheduler_extender.kube.reading import one_look
+from scheduler_extender.kube.sinks import NODES_PATH
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.web.pages import Pages
 from tests.fakes.apiserver import FakeApiServer

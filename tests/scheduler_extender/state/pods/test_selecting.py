@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.kube.budgets import BudgetSink
-from scheduler_extender.kube.sinks import NodeSink
+from scheduler_extender.kube.sinks import BudgetSink, NodeSink
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.budgets import Budget, refused, violations
 from scheduler_extender.state.pods.record import PodRecord, manifest_of, pod_record

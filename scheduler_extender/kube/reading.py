@@ -1,0 +1,231 @@
+"""The cluster as the API server tells it, with the caller's own rights: at one moment, or followed
+from then on.
+
+The same sinks take the objects in as in the extender, so the answers are the extender's. What the
+caller may not read is left out, and said.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import msgspec
+import structlog
+
+from scheduler_extender.kube.sinks import (
+    NODES_PATH,
+    PAGE,
+    PODS_PATH,
+    RECORDS_PAGE,
+    RECORDS_PATH,
+    NodeSink,
+    PodSink,
+    RecordSink,
+    metadata_decoder,
+)
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.record import ENDED, pod_record
+from scheduler_extender.state.pods.standing import Amounts, asks_of
+from scheduler_extender.wire import pod_decoder
+from topology.core.devices import NodeName
+from topology.kubeapi.apiserver import ApiError, ApiFailure, ApiServer, NotFoundError, Query, path
+from topology.kubeapi.reflector import Reflector, Sink
+
+log = structlog.get_logger(__name__)
+
+TIMEOUT = 30.0  # seconds for one page
+OTHERS_TIMEOUT = 2.0  # seconds for the pods of one node
+FORBIDDEN = (401, 403)
+NOT_INSTALLED = "the cluster has no GPUTopology records: is gpu-topology installed?"
+
+
+class Reader(Protocol):
+    """What is asked of an API server here."""
+
+    def get(self, path: str, query: Query = (), *, timeout: float) -> bytes:
+        """An object or a list. Raises :class:`~topology.kubeapi.apiserver.ApiFailure`."""
+        ...
+
+
+class _ListMeta(msgspec.Struct, rename="camel", frozen=True):
+    resource_version: str = ""
+    continue_: str = msgspec.field(name="continue", default="")
+
+
+class _Page(msgspec.Struct):
+    metadata: _ListMeta = _ListMeta()
+    items: list[msgspec.Raw] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The cluster, as far as it could be read.
+
+    ``namespaces`` are those whose pods could be listed; None for all. ``notes`` say what the caller
+    may not read, and what that leaves out. ``sees_nodes`` says whether nodes could be listed,
+    ``installed`` whether the API server knows GPUTopology records at all. ``lost`` says
+    for how many seconds a cluster that is followed has not been read; 0 where it is read.
+    """
+
+    cluster: Cluster
+    namespaces: frozenset[str] | None = None
+    notes: list[str] = field(default_factory=list)
+    sees_nodes: bool = True
+    installed: bool = True
+    lost: Callable[[], float] = lambda: 0.0
+
+
+def one_look(api: Reader, namespace: str, settings: Settings, clock: Callable[[], float]) -> Seen:
+    """Read nodes, pods and records once.
+
+    Where the pods of all namespaces may not be listed those of ``namespace`` are, and whatever else
+    a report shows counts as running. Raises :class:`~topology.kubeapi.apiserver.ApiFailure` where
+    not even these, or the records, may be read.
+    """
+    notes: list[str] = []
+    try:
+        pods, version = listed(api, PODS_PATH, PAGE)
+        namespaces = None
+    except ApiError as error:
+        if error.status not in FORBIDDEN:
+            raise
+        pods, version = listed(api, path("/api/v1/namespaces", namespace, "pods"), PAGE)
+        namespaces = frozenset({namespace})
+        notes.append(
+            f"you may list the pods of the namespace {namespace} only: pods of other namespaces "
+            "that no report shows yet are not counted"
+        )
+    cluster = Cluster(clock, replace(settings, all_pods_known=namespaces is None))
+    sees_nodes = installed = True
+    try:
+        NodeSink(cluster).replace(*listed(api, NODES_PATH, PAGE))
+    except ApiError as error:
+        if error.status not in FORBIDDEN:
+            raise
+        sees_nodes = False
+        notes.append(
+            "you may not list nodes: nodes without a topology record are not known to this answer"
+        )
+    PodSink(cluster).replace(pods, version)
+    try:
+        RecordSink(cluster).replace(*listed(api, RECORDS_PATH, RECORDS_PAGE))
+    except NotFoundError:
+        installed = False
+        notes.append(NOT_INSTALLED)
+    return Seen(cluster, namespaces, notes, sees_nodes, installed)
+
+
+def listed(api: Reader, where: str, page: int, query: Query = ()) -> tuple[list[msgspec.Raw], str]:
+    """All objects of a collection that ``query`` selects, page by page, and the list's
+    resourceVersion."""
+    found: list[msgspec.Raw] = []
+    version = ""
+    for part in _pages(api, where, page, query):
+        found += part.items or []
+        version = part.metadata.resource_version
+    return found, version
+
+
+def _pages(api: Reader, where: str, page: int, query: Query) -> Iterator[_Page]:
+    following = ""
+    while True:
+        asked = [*query, ("limit", str(page))]
+        if following:
+            asked.append(("continue", following))
+        part = msgspec.json.decode(api.get(where, asked, timeout=TIMEOUT), type=_Page)
+        yield part
+        following = part.metadata.continue_
+        if not following:
+            return
+
+
+@contextmanager
+def live_look(
+    api: ApiServer, namespace: str, settings: Settings, clock: Callable[[], float]
+) -> Iterator[Seen]:
+    """What :func:`.one_look` sees, kept equal to the API server inside the block.
+
+    The cluster changes by other threads, and its ``version`` with it. Raises what ``one_look``
+    raises; later failures are retried for as long as the block lasts. The API server's connections
+    are closed in the end.
+    """
+    seen = one_look(api, namespace, settings, clock)
+    cluster = seen.cluster
+    pods = PODS_PATH
+    if seen.namespaces is not None:
+        pods = path("/api/v1/namespaces", namespace, "pods")
+    watched: list[tuple[str, Sink, int]] = [(pods, PodSink(cluster), PAGE)]
+    if seen.sees_nodes:
+        watched.append((NODES_PATH, NodeSink(cluster), PAGE))
+    if seen.installed:
+        watched.append((RECORDS_PATH, RecordSink(cluster), RECORDS_PAGE))
+    reflectors = [
+        Reflector(api, where, sink, name=where.rpartition("/")[2], page_limit=page)
+        for where, sink, page in watched
+    ]
+    for reflector in reflectors:
+        reflector.start()
+    try:
+        yield replace(seen, lost=lambda: _lost(reflectors, time.monotonic()))
+    finally:
+        api.close()  # first: it cuts off requests that wait for their answer
+        for reflector in reflectors:
+            reflector.stop()
+
+
+def _lost(reflectors: Sequence[Reflector], now: float) -> float:
+    """For how many seconds one of these has failed, the one that has for longest; 0 for none.
+
+    A watch that is open is none that fails, though nothing may come by it for a minute.
+    """
+    states = [reflector.state for reflector in reflectors]
+    since = [s.failing_since for s in states if not s.streaming and s.failing_since is not None]
+    return max(0.0, now - min(since)) if since else 0.0
+
+
+def node_names(api: Reader, selector: str) -> set[str]:
+    """The names of the nodes that a label selector selects.
+
+    Raises :class:`~topology.kubeapi.apiserver.ApiFailure`: an ``ApiError`` of status 400 where the
+    selector cannot be read.
+    """
+    found, _ = listed(api, NODES_PATH, PAGE, [("labelSelector", selector)])
+    return {metadata_decoder.decode(raw).metadata.name for raw in found}
+
+
+def unbound_pods(api: Reader, namespace: str | None, selector: str | None) -> list[msgspec.Raw]:
+    """The pods that are on no node yet, of one namespace or (None) of all, whether they ask for
+    GPUs or not. Raises as :func:`node_names`."""
+    where = PODS_PATH if namespace is None else path("/api/v1/namespaces", namespace, "pods")
+    query = [("fieldSelector", "spec.nodeName=")]
+    if selector is not None:
+        query.append(("labelSelector", selector))
+    return listed(api, where, PAGE, query)[0]
+
+
+def other_pods(api: Reader, managed: tuple[str, ...], name: NodeName) -> Amounts | None:
+    """What the pods that ask for none of the ``managed`` resources ask for on a node: see
+    :data:`.standing.Others`. None where the API server cannot tell.
+
+    Most pods of a cluster are none of ours, and nobody keeps a picture of them.
+    """
+    # Version 0: whatever its cache has. A list that is newer would read all pods of the cluster
+    # from etcd where the API server is older than 1.31.
+    query = (("fieldSelector", f"spec.nodeName={name}"), ("resourceVersion", "0"))
+    amounts: Counter[str] = Counter()
+    try:
+        page = msgspec.json.decode(api.get(PODS_PATH, query, timeout=OTHERS_TIMEOUT), type=_Page)
+        for pod in map(pod_decoder.decode, page.items or ()):
+            if pod.status.phase not in ENDED and pod_record(pod, managed) is None:
+                amounts.update(dict(asks_of(pod, managed)))
+                amounts["pods"] += 1000
+    except (ApiFailure, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        log.warning("the pods of a node cannot be listed", node=name, problem=str(error))
+        return None
+    return tuple(sorted(amounts.items()))
