@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 from benchmarks.promises.pods import PublishedReport
-from benchmarks.promises.scene import Scene
+from benchmarks.promises.scene import Actor, Scene
 from benchmarks.promises.watches import ExtenderWatches, Watches
 from topology.core.devices import Mask, NodeName, positions
 from topology.core.report import READY, Condition, Health, Report
@@ -14,12 +14,11 @@ from topology.core.report import READY, Condition, Health, Report
 SILENT = Condition(READY, status=False, reason="KubeletUnavailable")
 
 
-class Agents:
+class Agents(Actor):
     """One agent on each node: what it has heard, when it looks, and what it published last."""
 
     def __init__(self, scene: Scene, watches: Watches, extender: ExtenderWatches) -> None:
-        self._scene = scene
-        self._timeline = scene.timeline
+        super().__init__(scene)
         self._watches = watches
         self._extender = extender
         self._looking: set[NodeName] = set()
@@ -53,8 +52,8 @@ class Agents:
         """Something has changed on a node: its agent will look, unless it is about to."""
         if node not in self._looking:
             self._looking.add(node)
-            late = self._timeline.happens(self._scene.delays.late_share)
-            mean = self._scene.delays.late if late else self._scene.delays.look
+            late = self._timeline.happens(self._delays.late_share)
+            mean = self._delays.late if late else self._delays.look
             self._timeline.about(mean, lambda: self._publish(node))
 
     def blame(self, node: NodeName, gpus: Mask) -> None:
@@ -67,7 +66,7 @@ class Agents:
 
     def die(self, node: NodeName) -> None:
         """The node's agent publishes nothing until it is revived."""
-        self._scene.tally.deaths += 1
+        self._tally.deaths += 1
         self._dead.add(node)
 
     def revive(self, node: NodeName) -> None:
@@ -80,22 +79,18 @@ class Agents:
         if node in self._dead:
             return
         before = self.published.get(node)
-        recreated = before is not None and self._timeline.happens(self._scene.faults.recreated)
+        recreated = before is not None and self._timeline.happens(self._faults.recreated)
         if recreated:
             self._recreate(node)
         forget = self._timeline.happens(0.5)
         report = self._observed(node, before, forget_ended=forget)
-        if not forget and self._scene.delays.look:
+        if not forget and self._delays.look:
             # The report may still show pods that have ended: the agent looks again soon.
             self._timeline.about(1.0, lambda: self.look(node))
         published = PublishedReport(report, str(self._records[node]), self._timeline.now)
         self.published[node] = published
         self._send(node, published)
-        if (
-            before is not None
-            and not recreated
-            and self._timeline.happens(self._scene.delays.repeated)
-        ):
+        if before is not None and not recreated and self._timeline.happens(self._delays.repeated):
             # The report before this one comes once more, as after a broken watch.
             self._send(node, before)
 
@@ -123,7 +118,7 @@ class Agents:
 
     def _recreate(self, node: NodeName) -> None:
         """Somebody deletes the node's record, and the agent makes a new one."""
-        self._scene.tally.recreated += 1
+        self._tally.recreated += 1
         self._records[node] += 1
         self._scene.kubelets[node].forget_sequence()
         # The extender may miss the deletion: then a list shows it the new record.

@@ -7,18 +7,25 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
+import msgspec
+
 from benchmarks.promises.agents import Agents
-from benchmarks.promises.groups import GroupJudge
-from benchmarks.promises.judge import Judge
+from benchmarks.promises.judge import GroupJudge, Judge
 from benchmarks.promises.pods import PodEntry, record_of
-from benchmarks.promises.scene import Scene
+from benchmarks.promises.scene import Actor, Scene
 from benchmarks.promises.watches import ExtenderWatches, Watches
 from scheduler_extender.annotations import PLACEMENT
+from scheduler_extender.kube.sinks import PODS_PATH
 from scheduler_extender.verbs import Binding
 from topology.core.devices import NodeName, PodUid
+from topology.kubeapi.apiserver import ApiUnreachable, Query, api_error
 
 DELETED_AFTER = 5.0
 """Seconds, on average, until somebody deletes a pod that has ended."""
+WRITTEN = 0.8
+"""The share of unanswered Bindings that is written after all."""
+ETCD = 7.0
+"""Seconds for which etcd may go on with what the API server has given up."""
 
 
 class PodListener(Protocol):
@@ -26,14 +33,12 @@ class PodListener(Protocol):
 
     def bound(self, entry: PodEntry) -> None:
         """A pod was bound to the kubelet's node."""
-        ...
 
     def force_deleted(self, entry: PodEntry) -> None:
         """A pod of the kubelet's node is gone from the API server, without a grace period."""
-        ...
 
 
-class ApiServer:
+class ApiServer(Actor):
     """Keeps the pods, and tells the extender, the kubelets and the agents of every change."""
 
     def __init__(
@@ -44,8 +49,7 @@ class ApiServer:
         agents: Agents,
         judge: Judge,
     ) -> None:
-        self._scene = scene
-        self._timeline = scene.timeline
+        super().__init__(scene)
         self._watches = watches
         self._extender = extender
         self._agents = agents
@@ -89,8 +93,8 @@ class ApiServer:
         if entry.gone or entry.record.node is not None:
             return False
         self.bind(entry, binding.node, {PLACEMENT: binding.placement})
-        self._scene.tally.placed += 1
-        self._scene.tally.placed_by_kind[entry.kind] += 1
+        self._tally.placed += 1
+        self._tally.placed_by_kind[entry.kind] += 1
         if entry.request.required:
             verdict = json.loads(binding.placement)["verdict"]
             self._judge.placed(entry, verdict, self._agents.looked(binding.node))
@@ -112,12 +116,12 @@ class ApiServer:
         manifest["spec"] = {**manifest["spec"], "nodeName": node}
         entry.record, entry.manifest = record_of(manifest), manifest
         entry.bound = self._timeline.now
-        self._scene.capacity.take(node, entry.request.effective_count)
+        self._capacity.take(node, entry.request.effective_count)
         self.changed(entry)
         self._groups.bound(entry, node)
         for listener in self._listeners:
             self._watches.deliver(node, partial(listener.bound, entry))
-        if self._timeline.happens(self._scene.faults.forced):
+        if self._timeline.happens(self._faults.forced):
             mean = 1.0 if self._timeline.happens(0.5) else entry.job.runs
             self._timeline.about(mean, lambda: self._force_delete(entry))
 
@@ -143,7 +147,7 @@ class ApiServer:
         if entry.ended:
             return
         node = self._ends(entry)
-        self._scene.tally.forced += 1
+        self._tally.forced += 1
         self.delete(entry)
         for listener in self._listeners:
             self._watches.deliver(node, partial(listener.force_deleted, entry))
@@ -152,7 +156,7 @@ class ApiServer:
         node = entry.record.node
         assert node is not None
         entry.ended = True
-        self._scene.capacity.give_back(node, entry.request.effective_count)
+        self._capacity.give_back(node, entry.request.effective_count)
         return node
 
     def _next_version(self, node: NodeName | None, *, left: bool = False) -> int:
@@ -161,3 +165,59 @@ class ApiServer:
         if node is not None:
             self._agents.tell(node, self.version, left=left)
         return self.version
+
+
+class PodApi(Actor):
+    """The API server as the shipping binder and settler call it: over paths and JSON.
+
+    A Binding that is not answered raises at once, for a call takes no virtual time; it is written
+    later, if ever.
+    """
+
+    def __init__(self, scene: Scene, api: ApiServer) -> None:
+        super().__init__(scene)
+        self._api = api
+
+    def get(self, path: str, query: Query = (), *, timeout: float) -> bytes:
+        """The pod as it is now, or of all pods their version. Raises a 404 where there is none."""
+        if path == PODS_PATH:
+            return msgspec.json.encode({"metadata": {"resourceVersion": str(self._api.version)}})
+        return msgspec.json.encode(self._entry(path).manifest)
+
+    def create(self, path: str, body: bytes, query: Query = (), *, timeout: float) -> bytes:
+        """Take a Binding. Raises a 404 or 409 as the API server does, or gives no answer."""
+        timeline, faults = self._timeline, self._faults
+        entry, found = self._entry(path), msgspec.json.decode(body)
+        meta = found["metadata"]
+        placement = next(iter(meta["annotations"].values()))
+        node = NodeName(found["target"]["name"])
+        binding = Binding(meta["namespace"], meta["name"], PodUid(meta["uid"]), node, placement)
+        fate = timeline.rng.random()
+        if fate < faults.late_commits:
+            self._tally.late_commits += 1
+            if timeline.rng.random() < WRITTEN:
+                limit = dict(query).get("timeout", "")
+                longest = float(limit.removesuffix("ms")) / 1000 + ETCD if limit else faults.limit
+                when = timeline.rng.uniform(0, longest)
+                timeline.after(when, partial(self._commit_late, entry, binding))
+            raise ApiUnreachable("timed out")
+        if entry.record.uid != binding.uid or not self._api.commit(entry, binding):
+            raise api_error(409, "Conflict", "pod is already assigned to a node")
+        if fate < faults.late_commits + faults.lost_answers:
+            raise ApiUnreachable("connection broken")
+        return b"{}"
+
+    def patch(self, path: str, body: bytes, *, timeout: float) -> bytes:
+        """Nobody wakes a pod in a closed loop: kube-scheduler tries again by itself."""
+        raise NotImplementedError(path)
+
+    def _entry(self, path: str) -> PodEntry:
+        name = path.removesuffix("/binding").rpartition("/")[2]
+        entry = self._api.find(name)
+        if entry is None:
+            raise api_error(404, "NotFound", f"pods {name} not found")
+        return entry
+
+    def _commit_late(self, entry: PodEntry, binding: Binding) -> None:
+        """Write a Binding that nobody waits for any more; nobody learns whether it was taken."""
+        self._api.commit(entry, binding)

@@ -5,11 +5,11 @@ emulated (:mod:`topology.emulation`). Everything takes time and arrives late. Th
 each:
 
 ``apiserver``
-    Keeps the pods, takes Bindings (as :mod:`.podapi` hands them on), and tells the others.
+    Keeps the pods, takes Bindings, and tells the others.
 ``watches``
     Carry the news, each watcher's in order, late, and sometimes not at all.
 ``scheduler``
-    kube-scheduler: asks the policy, binds beside its loop, and tries again; ``gangs`` at once.
+    kube-scheduler: asks the policy, binds beside its loop, and tries again; gangs at once.
 ``kubelets``
     Admit pods in batches, oldest first, container by container.
 ``agents``
@@ -31,17 +31,16 @@ from functools import partial
 
 from benchmarks.promises.agents import Agents
 from benchmarks.promises.apiserver import ApiServer
-from benchmarks.promises.capacity import Capacity
+from benchmarks.promises.extender import Extender
 from benchmarks.promises.faults import Delays, Faults
 from benchmarks.promises.fleets import as_it_may_be
-from benchmarks.promises.gangs import GangScheduler
 from benchmarks.promises.judge import Judge
 from benchmarks.promises.kubelets import Kubelets
 from benchmarks.promises.outages import Outages
 from benchmarks.promises.pods import Job, PodEntry
-from benchmarks.promises.scene import Policy, Scene
+from benchmarks.promises.scene import Capacity, Scene, Timeline
+from benchmarks.promises.scheduler import KubeScheduler
 from benchmarks.promises.tally import Tally
-from benchmarks.promises.timeline import Timeline
 from benchmarks.promises.watches import ExtenderWatches, Watches
 from topology.core.devices import NodeName
 from topology.core.graph import NodeTopology
@@ -55,7 +54,7 @@ class ClosedLoop:
         self,
         nodes: list[NodeTopology],
         jobs: list[Job],
-        policy: Policy,
+        policy: Extender,
         seed: int,
         delays: Delays = Delays(),  # noqa: B008 (it is frozen)
         restarts: tuple[float, ...] = (),
@@ -79,7 +78,8 @@ class ClosedLoop:
         self.api = ApiServer(scene, watches, extender, agents, judge)
         kubelets = Kubelets(scene, watches, self.api, agents, judge)
         self.api.tell(kubelets)
-        self._scheduler = GangScheduler(scene, self.api, extender)
+        self._scheduler = KubeScheduler(scene, policy, self.api, extender)
+        self._policy = policy
         policy.start(scene, self.api)
         agents.start()
         for job in jobs:
@@ -118,14 +118,14 @@ class ClosedLoop:
         """The extender is killed; a new one lists everything, as it is at the API server now."""
         self.scene.tally.restarts += 1
         self._extender.drop_undelivered()
-        self.scene.policy.restart()
+        self._policy.restart()
         self._extender.reopen()
         for name, published in self._agents.published.items():
             self._extender.show(self.scene.nodes[name], published)
         for entry in self.api.pods.values():
             if entry.record.node is not None:
                 entry.seen = min(entry.seen, self.scene.timeline.now)
-            self.scene.policy.put_pod(entry.record)
+            self._policy.put_pod(entry.record)
 
 
 def _emulated(node: NodeTopology, rng: random.Random) -> EmulatedKubelet:

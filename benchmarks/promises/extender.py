@@ -1,20 +1,19 @@
 """The real extender in a closed loop. Everything that a closed loop asks of it goes through here.
 
 That is: its verbs over its cluster, its binder and its settler, and how it reads a pod. The binder
-talks to the emulated API server through :class:`~benchmarks.promises.podapi.PodApi`.
+talks to the emulated API server through :class:`~benchmarks.promises.apiserver.PodApi`.
 """
 
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 
+from benchmarks.promises.apiserver import ApiServer, PodApi
 from benchmarks.promises.faults import STALE_AFTER
-from benchmarks.promises.podapi import PodApi
 from benchmarks.promises.pods import GPU, PodEntry, PublishedReport
-from benchmarks.promises.scene import Pick, PodStore, Scene
-from scheduler_extender import verbs
+from benchmarks.promises.scene import Scene
+from scheduler_extender.demo.kubescheduler import InProcess, Picked, pick
 from scheduler_extender.kube.binder import KubeBinder
 from scheduler_extender.kube.settler import Settler
 from scheduler_extender.state.answers.decision import Refusals, Settings
@@ -24,8 +23,7 @@ from scheduler_extender.state.node.ledger import ledger
 from scheduler_extender.state.node.verification import Surprise
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.standing import amounts_of
-from scheduler_extender.verbs import BindError
-from scheduler_extender.wire import BindingArgs, Pod
+from scheduler_extender.wire import Pod
 from topology.core.availability import Availability
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
@@ -47,7 +45,7 @@ class Extender:
         self.surprises: list[Surprise] = []
         self.faults: list[str] = []
 
-    def start(self, scene: Scene, api: PodStore) -> None:
+    def start(self, scene: Scene, api: ApiServer) -> None:
         """A closed loop begins."""
         self._scene = scene
         self._api = api
@@ -69,38 +67,28 @@ class Extender:
         for name, node in self._scene.nodes.items():
             given = amounts_of({node.resources[0].name: self._scene.capacity.there(name)})
             self._cluster.put_node(name, advertises=True, allocatable=given)
-        self._binder = KubeBinder(PodApi(self._scene, self._api), self._cluster)
-        self._settler = Settler(self._cluster, self._binder, clock=lambda: timeline.now)
+        binder = KubeBinder(PodApi(self._scene, self._api), self._cluster)
+        self._verbs = InProcess(self._cluster, binder)
+        self._settler = Settler(self._cluster, binder, clock=lambda: timeline.now)
         self._in_rounds = False
 
-    def pick(self, pod: Pod, offered: list[str]) -> Pick:
+    def pick(self, pod: Pod, offered: list[str]) -> Picked:
         """filter, then prioritize; ties are broken at random, as in kube-scheduler."""
-        answer = verbs.filter_nodes(self._cluster, pod, offered)
-        reasons = Counter([*answer.failed.values(), *answer.unresolvable.values()])
-        passed = answer.node_names or []
-        if not passed:
-            return Pick(None, reasons)
+        return pick(self._verbs, pod, offered, self._any_best)
+
+    def _any_best(self, scores: Mapping[str, float]) -> str:
         if self._score is not None:
-            scores = self._score(self._scene, passed)
-        else:
-            rows = verbs.prioritize(self._cluster, pod, passed)
-            scores = {row.host: float(row.score) for row in rows}
+            scores = self._score(self._scene, list(scores))
         best = max(scores.values())
-        return Pick(self._rng.choice([n for n in passed if scores[n] == best]), reasons)
+        return self._rng.choice([name for name, score in scores.items() if score == best])
 
     def bind(self, entry: PodEntry, node: str) -> str | None:
         """bind, which decides anew."""
-        meta = entry.pod.metadata
-        args = BindingArgs(meta.name, meta.namespace, meta.uid, node)
-        try:
-            verbs.bind(self._cluster, self._binder, args, lambda: "")
-        except BindError as error:
-            return str(error)
-        finally:
-            if not self._in_rounds:
-                self._in_rounds = True
-                self._round(self._settler)
-        return None
+        refusal = self._verbs.bind(entry.pod.metadata, node)
+        if not self._in_rounds:
+            self._in_rounds = True
+            self._round(self._settler)
+        return refusal
 
     def availability(self, node: NodeName) -> Availability | None:
         """What the extender knows of a node, with binds in flight; None where it knows nothing."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from benchmarks.promises.faults import SLACK, STALE_AFTER
-from benchmarks.promises.pods import PodEntry, PublishedReport
-from benchmarks.promises.scene import Scene
+from benchmarks.promises.pods import GroupOf, PodEntry, PublishedReport
+from benchmarks.promises.scene import Actor, Scene
+from scheduler_extender.membership import NODE
 from topology.core.devices import DeviceId, Mask, NodeName, PodUid, base_uuid
 from topology.core.graph import NodeTopology
 from topology.core.links import canonical_product
@@ -16,14 +17,13 @@ from topology.core.placement import Verdict, satisfies
 from topology.core.requests import Constraints
 
 
-class Judge:
+class Judge(Actor):
     """Compares what a pod was promised with the GPUs that its kubelet gave it."""
 
     def __init__(self, scene: Scene) -> None:
-        self._timeline = scene.timeline
+        super().__init__(scene)
         self._nodes = scene.nodes
         self._kubelets = scene.kubelets
-        self._tally = scene.tally
         self._foreign: dict[NodeName, list[PodEntry]] = {name: [] for name in scene.nodes}
         self._disturbed: dict[NodeName, float] = {}
         self._unsettled: dict[NodeName, float] = {}
@@ -157,6 +157,35 @@ class Judge:
             tally.unexcused[entry.promise] += 1
         else:
             tally.excused[entry.promise] += 1
+
+
+class GroupJudge(Actor):
+    """Looks whether the members of a group that live share what they must, at each admission."""
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._living: dict[str, list[PodEntry]] = {}
+
+    def bound(self, entry: PodEntry, node: NodeName) -> None:
+        """A pod is bound."""
+        group, tally = entry.job.group, self._tally
+        if group is None:
+            return
+        living = [e for e in self._living.get(group.name, []) if not (e.ended or e.gone)]
+        living = [e for e in living if not e.record.deleting]
+        self._living[group.name] = [*living, entry]
+        tally.group_members += 1
+        tally.whole_groups += len(living) + 1 == group.size
+        if not group.domain or "preferred" in entry.job.manifest["metadata"]["name"]:
+            return
+        domains = {self._domain(group, e.record.node) for e in living if e.record.node}
+        if domains - {self._domain(group, node)}:
+            tally.split_groups += 1
+
+    def _domain(self, group: GroupOf, node: NodeName) -> Hashable:
+        if group.domain == NODE:
+            return node
+        return self._scene.nodes[node].fabric
 
 
 def _instances_meet(

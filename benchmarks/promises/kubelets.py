@@ -15,7 +15,7 @@ from benchmarks.promises.apiserver import ApiServer
 from benchmarks.promises.faults import POLL
 from benchmarks.promises.judge import Judge
 from benchmarks.promises.pods import PodEntry
-from benchmarks.promises.scene import Scene
+from benchmarks.promises.scene import Actor, Scene
 from benchmarks.promises.watches import Watches
 from topology.core.devices import NodeName
 from topology.emulation import PluginCrash, PluginRefusal, Refused
@@ -40,7 +40,7 @@ class _Admission:
     life: int
 
 
-class Kubelets:
+class Kubelets(Actor):
     """One kubelet on each node, around an emulated device manager.
 
     A kubelet takes all the pods that it has heard of as one batch. While it admits a batch, others
@@ -50,13 +50,9 @@ class Kubelets:
     def __init__(
         self, scene: Scene, watches: Watches, api: ApiServer, agents: Agents, judge: Judge
     ) -> None:
-        self._timeline = scene.timeline
-        self._capacity = scene.capacity
+        super().__init__(scene)
         self._watches = watches
         self._devices = scene.kubelets
-        self._delays = scene.delays
-        self._faults = scene.faults
-        self._tally = scene.tally
         self._api = api
         self._agents = agents
         self._judge = judge

@@ -5,7 +5,7 @@ from __future__ import annotations
 from benchmarks.promises.agents import Agents
 from benchmarks.promises.faults import HEARTBEAT
 from benchmarks.promises.kubelets import Kubelets
-from benchmarks.promises.scene import Scene
+from benchmarks.promises.scene import Actor, Scene
 from benchmarks.promises.watches import WATCHES, ExtenderWatches
 from topology.core.devices import NodeName
 
@@ -13,7 +13,7 @@ BOOKMARKS = 30.0
 """Seconds between two bookmarks of a watch."""
 
 
-class Outages:
+class Outages(Actor):
     """Lets things fail as the faults say, until the last job has come."""
 
     def __init__(
@@ -24,11 +24,8 @@ class Outages:
         kubelets: Kubelets,
         until: float,
     ) -> None:
-        self._timeline = scene.timeline
+        super().__init__(scene)
         self._nodes = list(scene.nodes)
-        self._topologies = scene.nodes
-        self._faults = scene.faults
-        self._tally = scene.tally
         self._extender = extender
         self._agents = agents
         self._kubelets = kubelets
@@ -101,7 +98,7 @@ class Outages:
             return
         timeline, faults = self._timeline, self._faults
         node = timeline.rng.choice(self._nodes)
-        everything = range(len(self._topologies[node].gpus))
+        everything = range(len(self._scene.nodes[node].gpus))
         gpus = timeline.rng.sample(everything, timeline.rng.randint(1, min(2, len(everything))))
         self._tally.sickened += len(gpus)
         if timeline.happens(faults.blamed):

@@ -13,12 +13,23 @@ from benchmarks.promises.closed_loop import ClosedLoop
 from benchmarks.promises.extender import Extender
 from benchmarks.promises.faults import Delays, Faults
 from benchmarks.promises.fleets import FLEETS
-from benchmarks.promises.grouporacle import GroupOracle
-from benchmarks.promises.groups import group_jobs
-from benchmarks.promises.rivals import GoodSetFree, Oracle, least_allocated, most_allocated
-from benchmarks.promises.scene import Policy
+from benchmarks.promises.rivals import (
+    GoodSetFree,
+    GroupOracle,
+    Oracle,
+    least_allocated,
+    most_allocated,
+)
 from benchmarks.promises.tally import Tally
-from benchmarks.promises.workloads import CONTAINERS, EVERYTHING, SHARES, SINGLES, SLICES, jobs
+from benchmarks.promises.workloads import (
+    CONTAINERS,
+    EVERYTHING,
+    SHARES,
+    SINGLES,
+    SLICES,
+    group_jobs,
+    jobs,
+)
 
 AT_ONCE = Delays(0, 0, 0, 0, 0, 0)
 
@@ -55,7 +66,7 @@ class Play:
 
 def play(what: Play) -> Tally:
     """Play a closed loop to its end."""
-    policies: dict[str, Policy] = {
+    policies: dict[str, Extender] = {
         "extender": Extender(what.seed, refusals=what.refusals),
         "good set free": GoodSetFree(what.seed),
         "oracle": (GroupOracle if what.workload == "groups" else Oracle)(what.seed),
@@ -84,9 +95,8 @@ def play(what: Play) -> Tally:
     policy = policies[what.policy]
     loop = ClosedLoop(nodes, work, policy, what.seed, delays, restarts, what.faults)
     tally = loop.run()
-    if isinstance(policy, Extender):
-        tally.faults = policy.faults
-        tally.surprises = Counter(s.kind for s in policy.surprises if not s.foreign)
+    tally.faults = policy.faults
+    tally.surprises = Counter(s.kind for s in policy.surprises if not s.foreign)
     return tally
 
 

@@ -1,112 +1,163 @@
-"""What every actor of a closed loop works with, and what a policy is: whoever chooses nodes."""
+"""What every actor of a closed loop works with: virtual time, chance, and the nodes."""
 
 from __future__ import annotations
 
+import heapq
+import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from benchmarks.promises.capacity import Capacity
 from benchmarks.promises.faults import Delays, Faults
-from benchmarks.promises.pods import PodEntry, PublishedReport
+from benchmarks.promises.pods import PublishedReport
 from benchmarks.promises.tally import Tally
-from benchmarks.promises.timeline import Timeline
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.verbs import Binding
-from scheduler_extender.wire import Pod
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.emulation import EmulatedKubelet
 
+Event = Callable[[], None]
+
+
+class Timeline:
+    """Events in the order of their times; of equal times, the one that was entered first.
+
+    Every actor draws from the same ``rng``, so the seed and the order of the draws decide a play.
+    """
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.now = 0.0
+        self._events: list[tuple[float, int, Event]] = []
+        self._number = 0
+
+    def run(self) -> None:
+        """Let everything happen, until nothing is left."""
+        while self._events:
+            self.now, _, event = heapq.heappop(self._events)
+            event()
+
+    def at(self, when: float, event: Event) -> None:
+        """Let something happen at a time, in seconds from the start."""
+        self._number += 1
+        heapq.heappush(self._events, (when, self._number, event))
+
+    def after(self, seconds: float, event: Event) -> None:
+        """Let something happen so many seconds from now."""
+        self.at(self.now + seconds, event)
+
+    def about(self, mean: float, event: Event) -> None:
+        """Let something happen after a time that is drawn; see :meth:`drawn`."""
+        self.at(self.now + self.drawn(mean), event)
+
+    def drawn(self, mean: float) -> float:
+        """Seconds from an exponential distribution with this mean; a mean of 0 draws nothing."""
+        return self.rng.expovariate(1 / mean) if mean else 0.0
+
+    def happens(self, share: float) -> bool:
+        """Draw once; true with a probability of ``share``."""
+        return self.rng.random() < share
+
+
+class Capacity:
+    """Devices taken and there, node by node; a GPU that is shared counts once for each share."""
+
+    def __init__(self, nodes: Iterable[NodeTopology]) -> None:
+        self._there = {str(node.name): _units(node) * node.resources[0].replicas for node in nodes}
+        self._taken: Counter[str] = Counter()
+        self._closed: set[str] = set()
+
+    def there(self, node: str) -> int:
+        """How many devices a node has, taken or not."""
+        return self._there[node]
+
+    def take(self, node: str, count: int) -> None:
+        """A pod counts on a node from now on."""
+        self._taken[node] += count
+
+    def give_back(self, node: str, count: int) -> None:
+        """A pod counts there no more."""
+        self._taken[node] -= count
+
+    def close(self, node: str) -> None:
+        """The node says that it has no devices at all."""
+        self._closed.add(node)
+
+    def open(self, node: str) -> None:
+        """The node says that its devices are back."""
+        self._closed.discard(node)
+
+    def fits(self, node: str, count: int) -> bool:
+        """Whether so many devices are left."""
+        return node not in self._closed and self._taken[node] + count <= self._there[node]
+
+    def free(self, node: str) -> int:
+        """How many devices of a node are left."""
+        return self._there[node] - self._taken[node]
+
+    def fitting(self, count: int) -> list[str]:
+        """The nodes that have so many devices left, in the order of the fleet."""
+        return [node for node in self._there if self.fits(node, count)]
+
+    def used_share(self, node: str) -> float:
+        """The share of a node's devices that is taken, 0 to 1."""
+        return self._taken[node] / self._there[node]
+
+
+def _units(node: NodeTopology) -> int:
+    """GPUs, or the MIG instances that the node's first resource stands for."""
+    served = node.resources[0]
+    if served.strategy != "mig":
+        return len(node.gpus)
+    _, by_profile, wanted = served.name.partition("/mig-")
+    parts = [part for gpu in node.gpus for part in gpu.mig_instances]
+    return sum(not by_profile or part.profile == wanted for part in parts)
+
+
+class Watcher(Protocol):
+    """Who chooses nodes, as far as watches on the API server tell it anything."""
+
+    def put_pod(self, record: PodRecord) -> None:
+        """News of a pod."""
+
+    def drop_pod(self, uid: PodUid, version: int) -> None:
+        """A pod is gone from the API server, as of this resourceVersion."""
+
+    def put_report(self, topology: NodeTopology, published: PublishedReport) -> None:
+        """News of a node."""
+
+    def drop_record(self, name: NodeName) -> None:
+        """A node's record is gone."""
+
+    def watch_heard(self, watch: str) -> None:
+        """The watch on ``pods`` or ``records`` has brought something, if only a bookmark."""
+
+    def watch_failing(self, watch: str, *, failing: bool) -> None:
+        """The watch is broken and cannot be opened again; or it can."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The time, the nodes, who chooses among them, what goes wrong, and what is counted.
-
-    ``kubelets`` are the emulated ones, which know what every node really holds.
-    """
+    """The time, the nodes, who chooses among them, what goes wrong, and what is counted."""
 
     timeline: Timeline
     nodes: Mapping[NodeName, NodeTopology]
-    kubelets: Mapping[NodeName, EmulatedKubelet]
+    kubelets: Mapping[NodeName, EmulatedKubelet]  # they know what every node really holds
     capacity: Capacity
-    policy: Policy
+    policy: Watcher
     delays: Delays
     faults: Faults
     tally: Tally
 
 
-class PodStore(Protocol):
-    """The API server, as far as policies ask it."""
+class Actor:
+    """Has the parts of the scene at hand."""
 
-    version: int
-    pods: dict[PodUid, PodEntry]
-
-    def find(self, name: str) -> PodEntry | None:
-        """The pod of this name, if there is one."""
-        ...
-
-    def changed_since(self, uid: PodUid, node: NodeName) -> bool:
-        """Whether a kubelet or a GPU of the node has changed since the pod was decided."""
-        ...
-
-    def commit(self, entry: PodEntry, binding: Binding) -> bool:
-        """Write a Binding: nodeName and annotations at once. False where it cannot be any more."""
-        ...
-
-    def write_bind(self, entry: PodEntry, node: str, promise: str) -> None:
-        """Bind without any fault; ``promise`` is what a pod with constraints was promised."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Pick:
-    """The node to try, or None; and why other nodes were refused, by how many."""
-
-    node: str | None
-    reasons: Counter[str]
-
-
-class Policy(Protocol):
-    """Who chooses nodes: the extender, or something to compare it with."""
-
-    def start(self, scene: Scene, api: PodStore) -> None:
-        """The closed loop begins."""
-        ...
-
-    def pick(self, pod: Pod, offered: list[str]) -> Pick:
-        """Choose among the nodes on which the pod fits by count."""
-        ...
-
-    def bind(self, entry: PodEntry, node: str) -> str | None:
-        """Write the bind at the API server; the reason where it is refused."""
-        ...
-
-    def put_pod(self, record: PodRecord) -> None:
-        """News of a pod."""
-        ...
-
-    def drop_pod(self, uid: PodUid, version: int) -> None:
-        """A pod is gone from the API server, as of this resourceVersion."""
-        ...
-
-    def put_report(self, topology: NodeTopology, published: PublishedReport) -> None:
-        """News of a node."""
-        ...
-
-    def drop_record(self, name: NodeName) -> None:
-        """A node's record is gone."""
-        ...
-
-    def watch_heard(self, watch: str) -> None:
-        """The watch on ``pods`` or ``records`` has brought something, if only a bookmark."""
-        ...
-
-    def watch_failing(self, watch: str, *, failing: bool) -> None:
-        """The watch is broken and cannot be opened again; or it can."""
-        ...
-
-    def restart(self) -> None:
-        """Forget everything."""
-        ...
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._timeline = scene.timeline
+        self._capacity = scene.capacity
+        self._delays = scene.delays
+        self._faults = scene.faults
+        self._tally = scene.tally

@@ -1,73 +1,180 @@
-"""kube-scheduler: offers nodes, assumes pods, binds beside its loop, and tries again."""
+"""kube-scheduler: offers nodes, assumes pods, binds beside its loop, and tries again.
+
+The members of a gang are tried in one cycle: it asks about each, assumes it, and binds all of them
+only when each has a node. Every other pod has a cycle of its own.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from functools import partial
 
 from benchmarks.promises.apiserver import ApiServer
+from benchmarks.promises.extender import Extender
 from benchmarks.promises.pods import PodEntry
-from benchmarks.promises.scene import Scene
+from benchmarks.promises.scene import Actor, Scene
 from benchmarks.promises.watches import ExtenderWatches
-from topology.core.devices import NodeName
+from scheduler_extender.membership import NVLINK_DOMAIN
+from topology.core.devices import NodeName, PodUid
 
 LONGEST_BACKOFF = 8.0
 """Seconds; a backoff that is so long is not doubled any more."""
+NO_ANSWER = "the bind was not written"
+"""In the extender's words for a bind that the API server has not answered just now."""
 
 
-class KubeScheduler:
-    """Tries each pod until it is bound or its owner gives up."""
+@dataclass(frozen=True, slots=True)
+class _Assumed:
+    """A pod that the scheduler has chosen a node for."""
 
-    def __init__(self, scene: Scene, api: ApiServer, extender: ExtenderWatches) -> None:
-        self._timeline = scene.timeline
-        self._capacity = scene.capacity
-        self._policy = scene.policy
-        self._delays = scene.delays
-        self._tally = scene.tally
+    entry: PodEntry
+    node: str
+    known: Hashable = None
+    """Of a gang's member: what the nodes of its domain were then, without the gang."""
+    miscounted: bool = False
+    """Whether the scheduler took more devices of the node for free than the extender could know."""
+
+
+@dataclass(slots=True)
+class _Cycle:
+    """Pods that are bound together or not at all: a gang, or one pod."""
+
+    members: list[PodEntry]
+    gang: bool
+    backoff: float = 1.0
+    assumed: list[_Assumed] = field(default_factory=list)
+    refused: list[PodEntry] = field(default_factory=list)
+
+    @property
+    def waiting(self) -> list[PodEntry]:
+        """The members that have no node, also by a Binding that nobody answered."""
+        return [e for e in self.members if e.record.node is None and not e.gone]
+
+
+class KubeScheduler(Actor):
+    """Tries each pod, or gang, until it is bound or its owner gives up."""
+
+    def __init__(
+        self, scene: Scene, policy: Extender, api: ApiServer, extender: ExtenderWatches
+    ) -> None:
+        super().__init__(scene)
+        self._policy = policy
         self._api = api
         self._extender = extender
+        self._gangs: dict[str, list[PodEntry]] = {}
 
     def hear(self, entry: PodEntry) -> None:
-        """The watch will bring a new pod."""
-        self._timeline.about(self._delays.watch, lambda: self._schedule(entry, 1.0))
+        """The watch will bring a new pod; a gang is tried when all of it has come."""
+        group, members = entry.job.group, [entry]
+        gang = group is not None and group.gang
+        if group is not None and gang:
+            members = self._gangs.setdefault(group.name, [])
+            members.append(entry)
+            if len(members) < group.size:
+                return
+            del self._gangs[group.name]
+        self._timeline.about(self._delays.watch, lambda: self._try(_Cycle(members, gang)))
 
-    def _schedule(self, entry: PodEntry, backoff: float) -> None:
-        if entry.record.node is not None or entry.gone:
-            return  # a Binding that nobody answered was written after all
-        count = entry.request.effective_count
-        offered = self._capacity.fitting(count)
-        if not offered:
-            self._retry(entry, backoff, Counter({"too few free GPUs": 1}))
-            return
-        picked = self._policy.pick(entry.pod, offered)
-        node = picked.node
-        if node is None:
-            reasons = picked.reasons or Counter({"too few free GPUs": 1})
-            self._retry(entry, backoff, reasons)
-            return
-        # The scheduler assumes the pod and goes on; the bind runs beside it.
-        self._capacity.take(node, count)
-        self._timeline.about(self._delays.bind, lambda: self._bind(entry, node, backoff))
+    def _try(self, cycle: _Cycle) -> None:
+        """Ask about every member that waits; bind all of them, or none."""
+        waiting = cycle.waiting
+        for entry in waiting:
+            count = entry.request.effective_count
+            offered = self._capacity.fitting(count)
+            picked = self._policy.pick(entry.pod, offered) if offered else None
+            if picked is None or picked.node is None:
+                for assumed in cycle.assumed:
+                    self._give_back(assumed)
+                reasons = (picked and picked.reasons) or Counter({"too few free GPUs": 1})
+                self._again(cycle, waiting, reasons)
+                return
+            node, miscounted, known = picked.node, False, None
+            if cycle.gang:
+                miscounted = self._miscounts(node, cycle.assumed, waiting)
+            self._capacity.take(node, count)
+            if cycle.gang:
+                known = self._known(entry, node, cycle.members)
+            cycle.assumed.append(_Assumed(entry, node, known, miscounted))
+        # The scheduler assumes the pods and goes on; the binds run beside it.
+        self._timeline.rng.shuffle(cycle.assumed)
+        for assumed in cycle.assumed:
+            self._timeline.about(self._delays.bind, partial(self._bind, assumed, cycle))
 
-    def _bind(self, entry: PodEntry, node: str, backoff: float) -> None:
-        self._capacity.give_back(node, entry.request.effective_count)
-        if entry.record.node is not None or entry.gone:
-            return
-        entry.decided = self._timeline.now
-        entry.blind_for = self._extender.failing_for()
-        entry.view = self._extender.last_report(NodeName(node))
-        refusal = self._policy.bind(entry, node)
-        if refusal is not None:
-            self._tally.refused_by_bind += 1
-            self._retry(entry, backoff, Counter({refusal: 1}))
+    def _give_back(self, assumed: _Assumed) -> None:
+        self._capacity.give_back(assumed.node, assumed.entry.request.effective_count)
 
-    def _retry(self, entry: PodEntry, backoff: float, reasons: Counter[str]) -> None:
-        """Try again after the backoff, or give up where that is later than the pod's patience."""
+    def _bind(self, assumed: _Assumed, cycle: _Cycle) -> None:
+        entry, node = assumed.entry, assumed.node
+        cycle.assumed.remove(assumed)
+        self._give_back(assumed)
+        reasons = Counter({"a bind was refused": 1})
+        if entry.record.node is None and not entry.gone:
+            entry.decided = self._timeline.now
+            entry.blind_for = self._extender.failing_for()
+            entry.view = self._extender.last_report(NodeName(node))
+            known = self._known(entry, node, cycle.members) if cycle.gang else None
+            refusal = self._policy.bind(entry, node)
+            self._tally.gang_binds += cycle.gang
+            if refusal is not None:
+                cycle.refused.append(entry)
+                self._tally.refused_by_bind += 1
+                if cycle.gang:
+                    self._count_refusal(assumed, known, refusal)
+                else:
+                    reasons = Counter({refusal: 1})
+        if cycle.refused and not cycle.assumed:
+            self._again(cycle, cycle.refused, reasons)
+
+    def _count_refusal(self, assumed: _Assumed, known: Hashable, why: str) -> None:
+        """Count a gang's bind that was refused, by what was known when the member passed filter."""
+        if assumed.miscounted:
+            reason = "miscounted"
+        elif known == assumed.known and NO_ANSWER not in why:
+            reason = "known"
+            self._tally.broken_jobs.append(f"{assumed.entry.record.name} on {assumed.node}: {why}")
+        else:
+            reason = "changed since"
+        self._tally.gang_refusals[reason] += 1
+
+    def _again(self, cycle: _Cycle, waiting: list[PodEntry], reasons: Counter[str]) -> None:
+        """Try again after the backoff, or give up where that is later than the pods' patience."""
         self._tally.reasons.update(dict.fromkeys(reasons, 1))
-        again_at = self._timeline.now + backoff
-        if again_at > entry.created + entry.job.patience:
-            if entry.record.node is None and not entry.gone:
-                self._tally.gave_up += 1
-                self._api.delete(entry)
+        again_at = self._timeline.now + cycle.backoff
+        if again_at > max(entry.created + entry.job.patience for entry in cycle.members):
+            for entry in waiting:
+                if entry.record.node is None and not entry.gone:
+                    self._tally.gave_up += 1
+                    self._api.delete(entry)
             return
-        longer = backoff if backoff >= LONGEST_BACKOFF else backoff * 2
-        self._timeline.at(again_at, lambda: self._schedule(entry, longer))
+        longer = cycle.backoff if cycle.backoff >= LONGEST_BACKOFF else cycle.backoff * 2
+        following = _Cycle(cycle.members, cycle.gang, longer)
+        self._timeline.at(again_at, lambda: self._try(following))
+
+    def _known(self, entry: PodEntry, node: str, gang: list[PodEntry]) -> Hashable:
+        """What the extender knows of the nodes that its answer depends on, without the gang;
+        nothing that equals anything else where it has not heard all that the scheduler has."""
+        group, nodes = entry.job.group, [NodeName(node)]
+        if group is not None and group.domain == NVLINK_DOMAIN:
+            fabric = self._scene.nodes[NodeName(node)].fabric
+            nodes = [n for n, found in self._scene.nodes.items() if found.fabric == fabric]
+        if any(map(self._has_ended, self._policy.living_on(nodes))):
+            return object()  # the scheduler has news that the extender has not heard
+        return self._policy.known_of(nodes, frozenset(member.record.uid for member in gang))
+
+    def _has_ended(self, uid: PodUid) -> bool:
+        entry = self._api.pods.get(uid)
+        return entry is None or entry.ended or entry.gone
+
+    def _miscounts(self, node: str, assumed: list[_Assumed], waiting: list[PodEntry]) -> bool:
+        """Whether the scheduler counts more free devices on a node than the extender can know.
+
+        It does where it has heard of a pod's end before the extender, or where a bind had no answer
+        and may be written yet. Then it sends more members of a gang to the node than there is room
+        for, and the extender, asked about each by itself, cannot see that.
+        """
+        left = self._policy.counted_free(NodeName(node))
+        sent = sum(one.entry.request.count for one in assumed if one.node == node)
+        wanted = sum(entry.request.count for entry in waiting)
+        return left < wanted and self._capacity.free(node) + sent > left

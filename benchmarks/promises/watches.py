@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from benchmarks.promises.pods import PublishedReport
-from benchmarks.promises.scene import Scene
-from benchmarks.promises.timeline import Event, Timeline
+from benchmarks.promises.scene import Actor, Event, Scene, Timeline
 from topology.core.devices import NodeName
 from topology.core.graph import NodeTopology
 
@@ -39,15 +38,14 @@ class Watches:
         self._latest.pop(watcher, None)
 
 
-class ExtenderWatches:
+class ExtenderWatches(Actor):
     """The extender's watches on pods and on records.
 
     What was on its way to an extender that was killed is lost; the next one lists instead.
     """
 
     def __init__(self, scene: Scene, watches: Watches) -> None:
-        self._timeline = scene.timeline
-        self._policy = scene.policy
+        super().__init__(scene)
         self._watches = watches
         self._lives = 0
         self._failing_since: dict[str, float] = {}
@@ -59,7 +57,7 @@ class ExtenderWatches:
 
         def deliver() -> None:
             if life == self._lives:
-                self._policy.watch_heard(watch)
+                self._scene.policy.watch_heard(watch)
                 event()
 
         self._watches.deliver(watch, deliver)
@@ -69,7 +67,7 @@ class ExtenderWatches:
         self._watches.hold(watch, until)
         if fails:
             self._failing_since[watch] = self._timeline.now
-            self._policy.watch_failing(watch, failing=True)
+            self._scene.policy.watch_failing(watch, failing=True)
             self._timeline.at(until, partial(self._restore, watch))
 
     def show(self, topology: NodeTopology, published: PublishedReport) -> None:
@@ -77,7 +75,7 @@ class ExtenderWatches:
         known = self._reports.get(topology.name)
         if known is None or published.looked >= known.looked:
             self._reports[topology.name] = published
-        self._policy.put_report(topology, published)
+        self._scene.policy.put_report(topology, published)
 
     def last_report(self, node: NodeName) -> PublishedReport | None:
         """The last report of a node that the extender knows of."""
@@ -98,8 +96,8 @@ class ExtenderWatches:
         for watch in WATCHES:
             self._watches.reopen(watch)
             self._failing_since.pop(watch, None)
-            self._policy.watch_heard(watch)
+            self._scene.policy.watch_heard(watch)
 
     def _restore(self, watch: str) -> None:
         self._failing_since.pop(watch, None)
-        self._policy.watch_failing(watch, failing=False)
+        self._scene.policy.watch_failing(watch, failing=False)

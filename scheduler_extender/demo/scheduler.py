@@ -5,21 +5,23 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import urllib3
 
 from scheduler_extender.annotations import PREFIX, Malformed, parse
 from scheduler_extender.demo.kubelet import Kubelets
-from scheduler_extender.wire import Pod
+from scheduler_extender.demo.kubescheduler import pick
+from scheduler_extender.wire import BindingArgs, BindingResult, FilterResult, HostPriority, Pod
 from topology.core.devices import NodeName
 from topology.core.graph import NodeTopology
 from topology.core.placement import satisfies
 from topology.core.requests import GpuRequest
 
+Answer = TypeVar("Answer")
 TRIES = 40  # how often filter is asked about one pod while it is still working the nodes out
 
 
@@ -81,38 +83,34 @@ class Scheduler:
         asks = _asked(pod) if isinstance(request, Malformed) else request.text
         short = "kube-scheduler: too few nvidia.com/gpu"
         free = {n: self._kubelets.free(n) for n in self._kubelets.nodes}
-        offered = [n for n, left in free.items() if left >= count]
+        offered: list[str] = [n for n, left in free.items() if left >= count]
         reasons = Counter({short: len(free) - len(offered)})
-        passed: list[str] = []
+        node = None
         if offered:
-            answer = self._filter(pod, offered)
-            passed = answer["NodeNames"]
-            reasons.update(answer["FailedNodes"].values())
-            reasons.update(answer["FailedAndUnresolvableNodes"].values())
-        if not passed:
+            picked = pick(self, pod, offered, lambda scores: max(scores, key=scores.__getitem__))
+            node = picked.node
+            reasons.update(picked.reasons)
+        if node is None:
             return Outcome(name, asks, reasons=tuple((+reasons).most_common()))
-        scores = self._post("prioritize", {"Pod": pod, "NodeNames": passed})
-        node = NodeName(max(scores, key=lambda row: row["Score"])["Host"])
-        bound = self._post(
-            "bind",
-            {
-                "PodName": name,
-                "PodNamespace": pod["metadata"]["namespace"],
-                "PodUID": pod["metadata"]["uid"],
-                "Node": node,
-            },
-        )
-        if bound["Error"]:
-            return Outcome(name, asks, reasons=((bound["Error"], 1),))
-        return self._admit(pod, node, request, asks)
+        metadata = pod["metadata"]
+        args = BindingArgs(name, metadata["namespace"], metadata["uid"], node)
+        bound = self._post("bind", args, BindingResult)
+        if bound.error:
+            return Outcome(name, asks, reasons=((bound.error, 1),))
+        return self._admit(pod, NodeName(node), request, asks)
 
-    def _filter(self, pod: dict[str, Any], offered: list[NodeName]) -> dict[str, Any]:
+    def filter(self, pod: dict[str, Any], names: list[str]) -> FilterResult:
         """The answer of filter; one that is not worked out yet is asked for again."""
         for _ in range(TRIES):
-            answer: dict[str, Any] = self._post("filter", {"Pod": pod, "NodeNames": offered})
-            if not answer["Error"]:
+            answer = self._post("filter", {"Pod": pod, "NodeNames": names}, FilterResult)
+            if not answer.error:
                 break
         return answer
+
+    def prioritize(self, pod: dict[str, Any], names: list[str]) -> Mapping[str, float]:
+        """The scores."""
+        rows = self._post("prioritize", {"Pod": pod, "NodeNames": names}, list[HostPriority])
+        return {row.host: row.score for row in rows}
 
     def _admit(self, pod: dict[str, Any], node: NodeName, request: Any, asks: str) -> Outcome:
         assert isinstance(request, GpuRequest)  # noqa: S101 (a malformed pod passes nowhere)
@@ -134,14 +132,14 @@ class Scheduler:
             plain=request.plain,
         )
 
-    def _post(self, verb: str, body: dict[str, Any]) -> Any:
-        payload = json.dumps(body)
+    def _post(self, verb: str, body: object, answers: type[Answer]) -> Answer:
+        payload = msgspec.json.encode(body)
         started = time.perf_counter()
         answer = self._http.request("POST", f"{self._url}/scheduler/{verb}", body=payload)
         self.spent[verb].append(time.perf_counter() - started)
         if answer.status != 200:
             raise RuntimeError(f"{verb}: {answer.status} {answer.data!r}")
-        return json.loads(answer.data)
+        return msgspec.json.decode(answer.data, type=answers)
 
 
 def _asked(pod: dict[str, Any]) -> str:

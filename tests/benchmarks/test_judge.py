@@ -6,14 +6,12 @@ import random
 
 import pytest
 
-from benchmarks.promises.capacity import Capacity
 from benchmarks.promises.extender import Extender
 from benchmarks.promises.faults import Delays, Faults
 from benchmarks.promises.judge import Judge
 from benchmarks.promises.pods import Job, PodEntry, PublishedReport, app, manifest
-from benchmarks.promises.scene import Scene
+from benchmarks.promises.scene import Capacity, Scene, Timeline
 from benchmarks.promises.tally import Tally
-from benchmarks.promises.timeline import Timeline
 from topology.core.report import Health, Report
 from topology.machines import machine
 

@@ -1,0 +1,76 @@
+"""kube-scheduler's side of the extender's protocol, for those who play it: demo and benchmarks.
+
+It asks filter, then prioritize about those that pass, chooses one, and binds. Who plays it says how
+the verbs are reached, which nodes are offered, and how a node is chosen by the scores.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from scheduler_extender import verbs
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.verbs import Binder, BindError
+from scheduler_extender.wire import BindingArgs, FilterResult, ObjectMeta, Pod
+
+AnyPod = TypeVar("AnyPod", contravariant=True)
+
+
+class Verbs(Protocol[AnyPod]):
+    """The extender's verbs, wherever they run."""
+
+    def filter(self, pod: AnyPod, names: list[str]) -> FilterResult:
+        """Which of these nodes can take the pod."""
+
+    def prioritize(self, pod: AnyPod, names: list[str]) -> Mapping[str, float]:
+        """The score of each node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """The node to bind to, or None."""
+
+    node: str | None
+    reasons: Counter[str]  # why nodes were refused, by how many
+    for_good: bool = False  # whether no other pod's end would help
+
+
+def pick(
+    extender: Verbs[AnyPod],
+    pod: AnyPod,
+    offered: list[str],
+    choose: Callable[[Mapping[str, float]], str],
+) -> Picked:
+    """Ask about the nodes on which the pod fits by count; ``choose`` gets the scores."""
+    answer = extender.filter(pod, offered)
+    reasons = Counter([*answer.failed.values(), *answer.unresolvable.values()])
+    if not answer.node_names:
+        return Picked(None, reasons, for_good=not answer.failed)
+    return Picked(choose(extender.prioritize(pod, answer.node_names)), reasons)
+
+
+class InProcess:
+    """The verbs over a cluster, without HTTP."""
+
+    def __init__(self, cluster: Cluster, binder: Binder) -> None:
+        self._cluster, self._binder = cluster, binder
+
+    def filter(self, pod: Pod, names: list[str]) -> FilterResult:
+        """Which of these nodes can take the pod."""
+        return verbs.filter_nodes(self._cluster, pod, names)
+
+    def prioritize(self, pod: Pod, names: list[str]) -> Mapping[str, float]:
+        """The score of each node."""
+        return {row.host: row.score for row in verbs.prioritize(self._cluster, pod, names)}
+
+    def bind(self, pod: ObjectMeta, node: str) -> str | None:
+        """Why the bind is refused; None if it is written."""
+        args = BindingArgs(pod.name, pod.namespace, pod.uid, node)
+        try:
+            verbs.bind(self._cluster, self._binder, args, lambda: "")
+        except BindError as error:
+            return str(error)
+        return None
