@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from scheduler_extender.annotations import KEYS, PREFIX, Malformed, parse
+from scheduler_extender.annotations import KEYS, PREFIX, Asks, parse
 from scheduler_extender.files import clusterfile
 from scheduler_extender.membership import membership_of
 from scheduler_extender.quantities import BadValueError
@@ -262,11 +262,11 @@ def answer(key: str, on: On) -> str:
     cluster = Cluster(lambda: 0.0, Settings(Verdict.EXPECTED, None, all_pods_known=False))
     clusterfile.feed(cluster, content)
     pod = _pod(key, _annotations(key))
-    request = parse(pod)
-    if request is None or isinstance(request, Malformed):
-        raise ValueError(f"the example of {key} is no request: {request}")
+    asks = parse(pod)
+    if not isinstance(asks, Asks):
+        raise ValueError(f"the example of {key} is no request: {asks}")  # noqa: TRY004
     seen = cluster.cluster_facts()
-    (first, *others) = answers(cluster, seen, request, membership=membership_of(pod))
+    (first, *others) = answers(cluster, seen, asks.request, membership=asks.membership)
     if any(_said(first) != _said(other) for other in others):
         raise ValueError(f"the example of {key}: equal nodes answer differently")
     return _said(first)

@@ -13,14 +13,19 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
+from msgspec.structs import replace as replaced
+
 from scheduler_extender.excess import excess
 from scheduler_extender.exclusive import amounts_of, containers_with_roles, exclusive_of
-from scheduler_extender.membership import GROUP_KEYS, membership_of
+from scheduler_extender.membership import GROUP_KEYS, Membership, membership_of
 from scheduler_extender.quantities import BadValueError, cut, memory, quantity, shortened
-from scheduler_extender.wire import Container, Pod, Resources
+from scheduler_extender.wire import Container, ObjectMeta, Pod, PodStatus, Resources
 from topology.core.devices import Bytes
 from topology.core.links import GBps, LinkKind, canonical_product
+from topology.core.remembering import remembered
 from topology.core.requests import (
+    NO_CONSTRAINTS,
     Constraints,
     ContainerRequest,
     Demand,
@@ -52,11 +57,16 @@ MANAGED = ("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-*")
 MAX_COUNT = 1024
 MAX_CONTAINERS = 4096
 """Containers of one pod that ask for GPUs; an API server takes hundreds."""
+MAX_TEMPLATE = 16_384
+"""Bytes of a pod that is remembered with what it asks."""
 MAX_VALUE = 1024
 """Characters of an annotation of ours."""
 MAX_MODELS = 32
 """Different models of gpu-model."""
 MODELS = "allowed are product names or globs, comma-separated, such as H100 or A100*"
+
+
+_encode, _decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(Pod).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +81,59 @@ class Malformed:
     holds: GpuRequest | None = None
 
 
-def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> GpuRequest | Malformed | None:
-    """The pod's request over the ``managed`` resources; None where it asks for none of them.
+@dataclass(frozen=True, slots=True)
+class Asks:
+    """What a pod asks: devices and what must hold for them, and the group that it is in."""
+
+    request: GpuRequest
+    membership: Membership | None = None
+
+    @property
+    def shared_bytes(self) -> int:
+        """About how many bytes it takes; memories share it."""
+        return 500 + self.request.shared_bytes
+
+
+def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> Asks | Malformed | None:
+    """What the pod asks of the ``managed`` resources; None where it asks for none of them.
 
     A pod without our annotations is plain whatever else it carries. What DRA serves to it holds no
     device of a plugin; pod-level resources and ephemeral containers carry no GPUs.
     """
+    too_much = excess(pod)
+    template = b"" if too_much is not None else template_of(pod)
+    if 0 < len(template) <= MAX_TEMPLATE:
+        return _parsed(template, managed)
+    return _read(pod, managed, too_much)
+
+
+def template_of(pod: Pod) -> bytes:
+    """All that :func:`parse` reads of a pod, encoded: equal for pods made from one template, and
+    for one pod before and after it is bound."""
+    metadata, spec, status = pod.metadata, pod.spec, pod.status
+    given = metadata.annotations or {}
+    annotations = {key: value for key, value in given.items() if key not in OURS_TO_WRITE}
+    return _encode(
+        Pod(
+            ObjectMeta(
+                namespace=metadata.namespace, annotations=annotations, labels=metadata.labels
+            ),
+            replaced(spec, node_name=None, scheduling_gates=None),
+            PodStatus(
+                qos_class=status.qos_class,
+                extended_resource_claim_status=status.extended_resource_claim_status,
+            ),
+        )
+    )
+
+
+@remembered
+def _parsed(template: bytes, managed: tuple[str, ...]) -> Asks | Malformed | None:
+    return _read(_decode(template), managed, None)
+
+
+def _read(pod: Pod, managed: tuple[str, ...], too_much: str | None) -> Asks | Malformed | None:
+    """What the pod asks; ``too_much`` is why it is not read further than its containers."""
     try:
         containers, only_gpu_plugin = _asking(pod, managed)
     except BadValueError as error:
@@ -89,7 +146,6 @@ def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> GpuRequest | Malforme
         return Malformed(
             f"{asking} containers ask for GPUs; at most {MAX_CONTAINERS} are allowed in a pod"
         )
-    too_much = excess(pod)
     counted = GpuRequest(
         resource,
         tuple(containers[resource]),
@@ -100,18 +156,18 @@ def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> GpuRequest | Malforme
         return Malformed(too_much, counted)
     try:
         values = _values(pod)
-        membership_of(pod)
+        membership = membership_of(pod)
     except BadValueError as error:
         return Malformed(str(error), counted)
     policy = values.pop("policy", Policy.REQUIRED)
     constraints = Constraints(**values)
-    if len(containers) > 1 and constraints != Constraints():
+    if len(containers) > 1 and constraints != NO_CONSTRAINTS:
         kinds = " and ".join(sorted(containers))
         return Malformed(f"constraints need one GPU resource, the pod asks for {kinds}", counted)
     if constraints.same_gpu and constraints.spread_gpus and counted.count > 1:
         both = f"{PREFIX}same-gpu and {PREFIX}spread-gpus"
         return Malformed(f"annotations {both}: allowed is one of them", counted)
-    return replace(counted, constraints=constraints, policy=policy)
+    return Asks(replace(counted, constraints=constraints, policy=policy), membership)
 
 
 def _asking(

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from scheduler_extender.annotations import PREFIX, parse
+from scheduler_extender.annotations import PREFIX, Asks, parse
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.wire import Pod
@@ -166,6 +166,6 @@ def record_of(manifest: Manifest) -> PodRecord:
 def read_pod(manifest: Manifest) -> tuple[Pod, PodRecord, GpuRequest]:
     """A Pod as the extender reads it: the wire's form, its record, and its request."""
     pod = msgspec.convert(manifest, Pod)
-    request = parse(pod, MANAGED)
-    assert isinstance(request, GpuRequest)
-    return pod, record_of(manifest), request
+    asks = parse(pod, MANAGED)
+    assert isinstance(asks, Asks)
+    return pod, record_of(manifest), asks.request

@@ -81,7 +81,7 @@ class Ask:
         found = parse(_template(self, resource))
         if isinstance(found, Malformed):
             raise JobsError(found.reason)
-        return found
+        return None if found is None else found.request
 
     @property
     def text(self) -> str:

@@ -9,14 +9,13 @@ import msgspec
 
 from benchmarks.promises.pods import GpuContainer, manifest
 from benchmarks.promises.workloads import EVERYTHING
-from scheduler_extender.annotations import parse
+from scheduler_extender.annotations import Asks, parse
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.wire import Pod
 from topology.core.devices import NodeName, PodUid
 from topology.core.report import Report
-from topology.core.requests import GpuRequest
 from topology.emulation import EmulatedKubelet
 from topology.machines import machine
 
@@ -65,9 +64,10 @@ def _play(cluster: Cluster, name: str, history: _History) -> None:
     report: Report | None = None
     for i, containers in enumerate(history.came):
         pod = msgspec.convert(manifest(name, i, {}, *containers), Pod)
-        request = parse(pod)
+        asks = parse(pod)
         uid = PodUid(f"{name}-{i}")
-        assert isinstance(request, GpuRequest)
+        assert isinstance(asks, Asks)
+        request = asks.request
         if request.effective_count > len(emulated.free()):
             continue
         if i >= len(history.came) - history.unreported:

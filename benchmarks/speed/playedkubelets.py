@@ -19,13 +19,12 @@ import msgspec
 
 from benchmarks.speed.agent import RECORDS
 from benchmarks.speed.processes import WITHIN
-from scheduler_extender.annotations import parse
+from scheduler_extender.annotations import Asks, parse
 from scheduler_extender.wire import Pod
 from topology.codec import encode_report
 from topology.core.devices import PodUid
 from topology.core.graph import NodeTopology
 from topology.core.report import Report
-from topology.core.requests import GpuRequest
 from topology.emulation import EmulatedKubelet
 from topology.kubeapi.apiserver import ApiServer
 
@@ -131,11 +130,10 @@ class PlayedNode:
 
     def admit(self, api: ApiServer, pod: Pod) -> None:
         """Give the pod its GPUs, and say so in its status."""
-        meta, request = pod.metadata, parse(pod)
-        assert isinstance(request, GpuRequest)
+        meta, asks = pod.metadata, parse(pod)
+        assert isinstance(asks, Asks)
         with self._admitting:
-            for _ in self._kubelet.admission(PodUid(meta.uid), meta.namespace, meta.name, request):
-                pass
+            self._kubelet.admit(PodUid(meta.uid), meta.namespace, meta.name, asks.request)
             self._admitted += 1
         patch(api, f"{PODS}/{meta.name}/status", {"status": started("Running")})
 

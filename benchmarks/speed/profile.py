@@ -32,7 +32,7 @@ from benchmarks.output import table_of
 from benchmarks.promises.pods import app, manifest
 from benchmarks.speed.histories import cluster_of
 from scheduler_extender import verbs
-from scheduler_extender.annotations import parse
+from scheduler_extender.annotations import Asks, parse
 from scheduler_extender.kube.waker import Waker
 from scheduler_extender.state.answers.mix import REFRESH
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -125,9 +125,9 @@ def _cluster(count: int, states: int, seed: int) -> ClusterCost:
         report, changed, changed_new = _one_node_costs(cluster, names[:ONE_BY_ONE])
         distinct = {cluster.facts(name).availability("nvidia.com/gpu") for name in names}
         forget()
-        request = parse(_pod({"link": "nvlink"}))
-        assert isinstance(request, GpuRequest)
-        worst = max(_verdict_cost(cluster, name, request) for name in names[:states])
+        asks = parse(_pod({"link": "nvlink"}))
+        assert isinstance(asks, Asks)
+        worst = max(_verdict_cost(cluster, name, asks.request) for name in names[:states])
     return ClusterCost(
         filter=filtering,
         prioritize=prioritizing,
@@ -203,10 +203,12 @@ def _verdict_cost(cluster: Cluster, name: NodeName, request: GpuRequest) -> floa
 
 def _ask_for_more(cluster: Cluster, name: str) -> None:
     """So many waiting pods that the mix of requests is weighed anew; no node changes."""
-    request = parse(_pod({"link": "nvlink"}))
-    assert isinstance(request, GpuRequest)
+    asks = parse(_pod({"link": "nvlink"}))
+    assert isinstance(asks, Asks)
     for i in range(REFRESH):
-        cluster.put_pod(PodRecord(PodUid(f"{name}-{i}"), "default", f"{name}-{i}", None, request))
+        cluster.put_pod(
+            PodRecord(PodUid(f"{name}-{i}"), "default", f"{name}-{i}", None, asks.request)
+        )
 
 
 class _Nobody:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 import urllib3
 
-from scheduler_extender.annotations import PREFIX, Malformed, parse
+from scheduler_extender.annotations import PREFIX, Asks, parse
 from scheduler_extender.demo.kubelet import Kubelets
 from scheduler_extender.demo.kubescheduler import pick
 from scheduler_extender.wire import BindingArgs, BindingResult, FilterResult, HostPriority, Pod
@@ -77,10 +77,10 @@ class Scheduler:
     def schedule(self, pod: dict[str, Any]) -> Outcome:
         """Place one pod, let its kubelet admit it, and compare what it got with the promise."""
         name = pod["metadata"]["name"]
-        request = parse(msgspec.convert(pod, Pod))
-        assert request is not None  # noqa: S101 (every demo pod asks for GPUs)
-        count = 0 if isinstance(request, Malformed) else request.count
-        asks = _asked(pod) if isinstance(request, Malformed) else request.text
+        read = parse(msgspec.convert(pod, Pod))
+        request = read.request if isinstance(read, Asks) else None
+        count = 0 if request is None else request.count
+        asks = _asked(pod) if request is None else request.text
         short = "kube-scheduler: too few nvidia.com/gpu"
         free = {n: self._kubelets.free(n) for n in self._kubelets.nodes}
         offered: list[str] = [n for n, left in free.items() if left >= count]

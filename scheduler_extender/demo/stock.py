@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from scheduler_extender.annotations import Malformed, parse
+from scheduler_extender.annotations import Asks, Malformed, parse
 from scheduler_extender.demo.kubelet import Kubelets
 from scheduler_extender.demo.scheduler import met
 from scheduler_extender.wire import Pod
@@ -56,12 +56,13 @@ class StockScheduler:
     def schedule(self, pod: dict[str, Any]) -> StockOutcome:
         """Place one pod by its count and its node selector, and let its kubelet admit it."""
         name = pod["metadata"]["name"]
-        request = parse(msgspec.convert(pod, Pod))
-        understood = isinstance(request, GpuRequest)
-        if isinstance(request, Malformed):  # an annotation that stands for nothing here
+        asks = parse(msgspec.convert(pod, Pod))
+        understood = isinstance(asks, Asks)
+        if isinstance(asks, Malformed):  # an annotation that stands for nothing here
             bare = {**pod, "metadata": {**pod["metadata"], "annotations": {}}}
-            request = parse(msgspec.convert(bare, Pod))
-        assert isinstance(request, GpuRequest)  # noqa: S101 (every demo pod asks for GPUs)
+            asks = parse(msgspec.convert(bare, Pod))
+        assert isinstance(asks, Asks)  # noqa: S101 (every demo pod asks for GPUs)
+        request = asks.request
         nodes = [
             node
             for node, topology in self._kubelets.nodes.items()

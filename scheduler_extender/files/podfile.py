@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import Any
 
-from scheduler_extender.annotations import KEYS, PREFIX, Malformed, parse
+from scheduler_extender.annotations import KEYS, PREFIX, Asks, Malformed, parse
 from scheduler_extender.exclusive import containers_with_roles
 from scheduler_extender.files.clusterfile import read_pod
-from scheduler_extender.membership import JOB_LABEL, Membership, membership_of
+from scheduler_extender.membership import JOB_LABEL, Membership
 from scheduler_extender.quantities import cut, quantity
 from scheduler_extender.state.pods.selecting import ANYWHERE, Destinations, destinations_of
 from scheduler_extender.wire import Pod, Resources
@@ -119,14 +119,14 @@ def _asked(
     unreadable = _unreadable(pod)
     if unreadable:
         raise PodFileError(f"{whose}{unreadable}")
-    request = parse(pod)
-    if isinstance(request, Malformed):
-        raise PodFileError(f"{whose}{request.reason}")
-    if request is None:
+    asks = parse(pod)
+    if isinstance(asks, Malformed):
+        raise PodFileError(f"{whose}{asks.reason}")
+    if asks is None:
         raise PodFileError(f"{whose}the pod asks for no GPU (nvidia.com/gpu), nothing to check")
     notes = tuple(notes_on(_kind_of(item), manifest, outside))[:MAX_NOTES]
     name, going = pod.metadata.name, destinations_of(pod.spec)
-    return Asked(name, request, notes, membership_of(pod), going)
+    return Asked(name, asks.request, notes, asks.membership, going)
 
 
 def _unreadable(pod: Pod) -> str:
@@ -230,8 +230,9 @@ def _no_pod(items: list[object]) -> str:
 
 def _left_out(item: object) -> Iterator[str]:
     """Whether the object makes pods that ask for something else than the one that is read."""
-    asked = [parse(read_pod(pod)) for pod, _ in pods_made_by(item) if asks_for_gpus(pod)]
-    others = [request for request in asked[1:] if request != asked[0]]
+    read = (parse(read_pod(pod)) for pod, _ in pods_made_by(item) if asks_for_gpus(pod))
+    requests = [each.request if isinstance(each, Asks) else each for each in read]
+    others = [request for request in requests[1:] if request != requests[0]]
     if others:
         told = ", ".join(r.text for r in others if isinstance(r, GpuRequest))
         yield f"{_kind_of(item)} makes other pods, too, that are not looked at here: {told}"

@@ -76,15 +76,16 @@ def filtered(
     holds the cluster's lock, and is told with :class:`.NotAtOnceError` where the answer would take
     too long for it.
     """
-    request = parse(pod, cluster.settings.managed)
-    if request is None:
+    asks = parse(pod, cluster.settings.managed)
+    if asks is None:
         return Filtered(list(names))
-    if isinstance(request, Malformed):
-        why = Rejection(request.reason, False, Reason.MALFORMED)
+    if isinstance(asks, Malformed):
+        why = Rejection(asks.reason, False, Reason.MALFORMED)
         return Filtered([], {why: list(names)})
-    member = member_of(cluster, pod, request)
-    request = request if member is None else member.request
-    flying = cluster.bind_in_flight(PodUid(pod.metadata.uid))
+    uid, priority = PodUid(pod.metadata.uid), pod.spec.priority or 0
+    member = member_of(cluster, uid, asks)
+    request = asks.request if member is None else member.request
+    flying = cluster.bind_in_flight(uid)
     if flying is not None:
         deadline.need_quick(False)
         return _only_where_in_flight(cluster, flying, request, names)
@@ -92,7 +93,6 @@ def filtered(
     if request.required and blind:
         return Filtered([], {OUT_OF_DATE: list(names)})
     deadline.need_quick(not blind)
-    uid, priority = PodUid(pod.metadata.uid), pod.spec.priority or 0
     gang = member.gang if member is not None else None
     apart = cluster.asked_apart(uid, priority, gang)
     deadline.need_quick(apart.isdisjoint(names))

@@ -45,14 +45,15 @@ def preempt(
         for node, victims in args.by_node().items()
         if victims.pods
     }
-    request = parse(args.pod, cluster.settings.managed)
-    if request is None:
+    asks = parse(args.pod, cluster.settings.managed)
+    if asks is None:
         return PreemptionResult(offered)
-    if isinstance(request, Malformed):
+    if isinstance(asks, Malformed):
         return PreemptionResult()
-    member = member_of(cluster, args.pod, request)
-    request = request if member is None else member.request
-    flying = cluster.bind_in_flight(PodUid(args.pod.metadata.uid))
+    uid = PodUid(args.pod.metadata.uid)
+    member = member_of(cluster, uid, asks)
+    request = asks.request if member is None else member.request
+    flying = cluster.bind_in_flight(uid)
     if flying is not None:
         # It may be bound there yet, and is bound nowhere else: no other eviction would help.
         offered = {node: found for node, found in offered.items() if node == flying.node}
@@ -61,7 +62,6 @@ def preempt(
     asking = _Asking(
         cluster, preemptor(args.pod, request, cluster.settings.managed, member), deadline
     )
-    uid = PodUid(args.pod.metadata.uid)
     pod = cluster.pod(uid)
     afterwards = Afterwards(
         cluster, member, deadline, lambda facts: pod is None or facts.is_open_to(pod)

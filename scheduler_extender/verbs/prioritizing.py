@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import repeat
 
-from scheduler_extender.annotations import Malformed, parse
+from scheduler_extender.annotations import Asks, parse
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.state.asking.enquiry import enquire, scores
 from scheduler_extender.state.asking.groupenquiry import Gathering, gather
@@ -27,19 +27,17 @@ def prioritize(
     by the ``deadline`` are scored as if we knew nothing of them. The event loop holds the cluster's
     lock, and is told with :class:`.NotAtOnceError` where the answer would take too long for it.
     """
-    request = parse(pod, cluster.settings.managed)
-    if request is None or isinstance(request, Malformed):
+    asks = parse(pod, cluster.settings.managed)
+    if not isinstance(asks, Asks) or (not asks.request.plain and cluster.blind()):
         return list(map(HostPriority, names, repeat(0)))
-    if not request.plain and cluster.blind():
-        return list(map(HostPriority, names, repeat(0)))
-    member = member_of(cluster, pod, request)
-    request = request if member is None else member.request
+    uid = PodUid(pod.metadata.uid)
+    member = member_of(cluster, uid, asks)
+    request = asks.request if member is None else member.request
     answered = enquire(cluster, request, names, deadline, scores=True)
-    membership = None if member is None else member.membership
-    found = scores(request, answered, rack_rooms(cluster, request, membership, names))
+    found = scores(request, answered, rack_rooms(cluster, request, asks.membership, names))
     if member is not None and member.membership.domain is not None:
         found = _by_domain(found, gather(cluster, member, names, deadline))
-    places = cluster.places_of(PodUid(pod.metadata.uid))
+    places = cluster.places_of(uid)
     if places:
         pairs = zip(names, found, strict=True)
         found = [10 if name in places else min(9, score) for name, score in pairs]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from scheduler_extender.annotations import parse
+from scheduler_extender.annotations import Asks, parse
 from scheduler_extender.files.clusterfile import read_pod
 from scheduler_extender.state.answers.decision import Refusals, Settings, decide
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -27,7 +27,7 @@ from topology.core.graph import NodeTopology
 from topology.core.placement import Verdict, predicted, satisfies
 from topology.core.placement.outlook import Outlook, outlook
 from topology.core.pools import gpus
-from topology.core.requests import NO_CONSTRAINTS, GpuRequest, Role, device_count
+from topology.core.requests import NO_CONSTRAINTS, Role, device_count
 
 NODE = NodeName("node")
 
@@ -125,9 +125,10 @@ class Play:
         if not self._registered or not self._takes(spec):
             return
         pod = read_pod(manifest(spec))
-        request = parse(pod)
-        if not isinstance(request, GpuRequest):
+        asks = parse(pod)
+        if not isinstance(asks, Asks):
             return
+        request = asks.request
         decision = decide(self._facts, request, Settings(refusals=Refusals.IGNORE))
         if decision.rejection is not None or decision.assessment is None:
             return

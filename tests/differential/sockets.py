@@ -17,7 +17,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from random import Random
 
-from scheduler_extender.annotations import parse
+from scheduler_extender.annotations import Asks, parse
 from scheduler_extender.files.clusterfile import read_pod
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.asking.enquiry import enquire
@@ -176,7 +176,7 @@ def _amounts(spec: Json) -> dict[str, int]:
 
 def _request(spec: Json) -> GpuRequest | None:
     found = parse(read_pod(manifest(spec)))
-    return found if isinstance(found, GpuRequest) else None
+    return found.request if isinstance(found, Asks) else None
 
 
 def _kept(node: Node, request: GpuRequest, answer: Json) -> bool:

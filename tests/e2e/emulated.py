@@ -19,7 +19,7 @@ from typing import Any, Self
 import httpx
 import msgspec
 
-from scheduler_extender.annotations import PLACEMENT, Malformed, parse
+from scheduler_extender.annotations import PLACEMENT, Asks, parse
 from scheduler_extender.wire import Pod
 from tests.e2e.cluster import RealCluster
 from tests.waiting import PATIENCE
@@ -27,7 +27,6 @@ from topology import codec
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.placement import satisfies
-from topology.core.requests import GpuRequest
 from topology.emulation import EmulatedKubelet, Refused
 
 RUNS = "e2e/runs-seconds"
@@ -81,15 +80,15 @@ class Kubelets:
     def record(self, pod: dict[str, Any], node: NodeTopology, held: tuple[int, ...]) -> None:
         """Note what an admitted pod got, and whether that keeps what it was promised."""
         meta = pod["metadata"]
-        request = parse(msgspec.convert(pod, Pod))
+        asks = parse(msgspec.convert(pod, Pod))
         mask = sum(1 << p for p in held)
         promised = PLACEMENT in meta.get("annotations", {})
         with self._lock:
             self.kept.admitted += 1
             self.kept.held[meta["name"]] = (node.name, held)
-            if promised and isinstance(request, GpuRequest) and request.required:
+            if promised and isinstance(asks, Asks) and asks.request.required:
                 self.kept.promised += 1
-                if not satisfies(node.shape, request.constraints, mask):
+                if not satisfies(node.shape, asks.request.constraints, mask):
                     verdict = json.loads(meta["annotations"][PLACEMENT])["verdict"]
                     self.kept.broken.append(f"{verdict}: {meta['name']} on {node.name}: {held}")
 
@@ -190,12 +189,12 @@ class _Node:
 
     def _admit(self, pod: dict[str, Any]) -> None:
         meta = pod["metadata"]
-        request = parse(msgspec.convert(pod, Pod))
-        if request is None or isinstance(request, Malformed) or meta["uid"] in self._leaving:
+        asks = parse(msgspec.convert(pod, Pod))
+        if not isinstance(asks, Asks) or meta["uid"] in self._leaving:
             return
         uid = PodUid(meta["uid"])
         try:
-            for _ in self._kubelet.admission(uid, meta["namespace"], meta["name"], request):
+            for _ in self._kubelet.admission(uid, meta["namespace"], meta["name"], asks.request):
                 self.changed()
                 time.sleep(self._rng.uniform(0.0, 0.03))
                 self._report()

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler_extender.annotations import parse
+from scheduler_extender.annotations import Asks, parse
 from scheduler_extender.wire import Pod
 from tests.e2e.catalogue import EVERY_MACHINE, ONE, versions
 from tests.e2e.cluster import RealCluster
@@ -26,7 +26,6 @@ from tests.e2e.pods import PODS, gpu_pod
 from tests.e2e.realnodes import RealNode, RealNodes, joined
 from topology import codec
 from topology.core.placement import satisfies
-from topology.core.requests import GpuRequest
 from topology.machines import MACHINES
 
 pytestmark = pytest.mark.e2e
@@ -228,8 +227,9 @@ def check(cluster: RealCluster, node: str, kubelet: Kubelet, pod: dict[str, Any]
     # A wish that this hardware can never grant comes without sets, though the pod runs.
     if "setsOmitted" not in placement and placement["verdict"] != "never":
         assert list(got) in placement["sets"], (name, got, placement)
-    request = parse(msgspec.convert(pod, Pod))
-    assert isinstance(request, GpuRequest)
+    asks = parse(msgspec.convert(pod, Pod))
+    assert isinstance(asks, Asks)
+    request = asks.request
     if request.required:
         mask = sum(1 << p for p in got)
         assert satisfies(kubelet.topology.shape, request.constraints, mask), (name, got, placement)

@@ -16,7 +16,7 @@ import httpx
 import msgspec
 import pytest
 
-from scheduler_extender.annotations import KEYS, PREFIX, Malformed, parse
+from scheduler_extender.annotations import KEYS, PREFIX, Asks, Malformed, parse
 from scheduler_extender.membership import GROUP_KEYS
 from scheduler_extender.wire import Pod
 from tests.e2e.agentidentity import ROOT
@@ -59,7 +59,8 @@ def made(api: httpx.Client, annotations: Object) -> httpx.Response:
 def parsed(annotations: Object) -> Any:
     found = pod(annotations)
     found["metadata"]["uid"] = "tried"
-    return parse(msgspec.convert(found, Pod))
+    asks = parse(msgspec.convert(found, Pod))
+    return asks.request if isinstance(asks, Asks) else asks
 
 
 GOOD = [

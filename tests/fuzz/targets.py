@@ -194,7 +194,7 @@ def check_annotation(text: str) -> str:
     assert request is not None
     assert parse(manifest) == request
     ask(blank(), manifest)
-    return line(request.reason) if isinstance(request, Malformed) else request.text
+    return line(request.reason) if isinstance(request, Malformed) else request.request.text
 
 
 def check_node(text: str) -> str:

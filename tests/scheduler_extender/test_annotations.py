@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from scheduler_extender import wire
-from scheduler_extender.annotations import KEYS, MAX_CONTAINERS, MAX_MODELS, Malformed, parse
+from scheduler_extender.annotations import KEYS, MAX_CONTAINERS, MAX_MODELS, Asks, Malformed, parse
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.verbs import filter_nodes
 from scheduler_extender.wire import Pod
@@ -22,7 +22,7 @@ MOST_TEXT = 300
 def asked(manifest: dict[str, Any]) -> GpuRequest | Malformed:
     found = parse(msgspec.convert(manifest, Pod))
     assert found is not None
-    return found
+    return found.request if isinstance(found, Asks) else found
 
 
 def refusal(annotations: dict[str, str], count: int | str = 2) -> str:

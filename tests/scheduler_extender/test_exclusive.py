@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler_extender.annotations import containers_of, parse
+from scheduler_extender.annotations import Asks, containers_of, parse
 from scheduler_extender.exclusive import exclusive_of
 from scheduler_extender.wire import Pod
-from topology.core.requests import MAX_DEMANDS, Demand, Exclusive, GpuRequest, Role
+from topology.core.requests import MAX_DEMANDS, Demand, Exclusive, Role
 
 GPU = "nvidia.com/gpu"
 GIB = 1 << 30
@@ -90,7 +90,7 @@ def test_resources_of_the_pod_as_a_whole_are_the_kubelets_to_say() -> None:
     ],
 )
 def test_a_request_written_as_containers_reads_as_itself(limits: list[dict[str, str]]) -> None:
-    request = parse(manifest(*limits))
-    assert isinstance(request, GpuRequest)
-    again = {"metadata": {"name": "p"}, "spec": containers_of(request)}
-    assert parse(msgspec.convert(again, Pod)) == request
+    asks = parse(manifest(*limits))
+    assert isinstance(asks, Asks)
+    again = {"metadata": {"name": "p"}, "spec": containers_of(asks.request)}
+    assert parse(msgspec.convert(again, Pod)) == asks

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from scheduler_extender.membership import NVLINK_DOMAIN, Group, Membership, membership_of
+from scheduler_extender.annotations import Asks
+from scheduler_extender.membership import NVLINK_DOMAIN, Group, Membership
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.wire import Pod
 from topology.core.devices import PodUid
 from topology.core.requests import GpuRequest, Policy
 
@@ -44,12 +44,11 @@ class Member:
         return shares and self.request.policy is Policy.REQUIRED
 
 
-def member_of(cluster: Cluster, pod: Pod, request: GpuRequest) -> Member | None:
-    """The pod as a member of its group; None where it is in none. O(1) for a pod without one."""
-    membership = membership_of(pod)
-    if membership is None:
+def member_of(cluster: Cluster, uid: PodUid, asks: Asks) -> Member | None:
+    """The pod as a member of its group; None if it is in none. O(1) for a pod without one."""
+    if asks.membership is None:
         return None
-    return as_member(cluster, PodUid(pod.metadata.uid), membership, request)
+    return as_member(cluster, uid, asks.membership, asks.request)
 
 
 def rack_rooms(

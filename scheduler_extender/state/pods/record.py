@@ -14,12 +14,13 @@ from scheduler_extender.annotations import (
     KEPT_PLACE,
     MALFORMED,
     PLACEMENT,
+    Asks,
     Malformed,
     containers_of,
     parse,
     render,
 )
-from scheduler_extender.membership import Group, Membership, membership_of, render_membership
+from scheduler_extender.membership import Group, Membership, render_membership
 from scheduler_extender.state.pods.keptplace import KeptPlace, kept_place_of, value_of
 from scheduler_extender.state.pods.refusal import Refusal, refusal_of
 from scheduler_extender.state.pods.standing import BARE, Standing, asks_of, standing_of
@@ -119,9 +120,10 @@ def pod_record(pod: Pod, managed: tuple[str, ...], *, trusted: bool = False) -> 
     ``trusted`` says that nobody but us, or the author of a cluster file, can have written the
     placement annotation: then it need not prove whose it is.
     """
-    request = _as_snapshot_says(pod, managed) if trusted else parse(pod, managed)
-    if request is None:
+    asks = _as_snapshot_says(pod, managed) if trusted else parse(pod, managed)
+    if asks is None:
         return None
+    request = asks.request if isinstance(asks, Asks) else asks
     placement = _placement_of(pod, trusted=trusted)
     promise = None if placement is None else _PROMISES.get(placement.verdict)
     refusal, admitted, started = _taken(pod.status)
@@ -145,7 +147,7 @@ def pod_record(pod: Pod, managed: tuple[str, ...], *, trusted: bool = False) -> 
         refusal=refusal,
         admitted=admitted,
         started=started,
-        membership=None if isinstance(request, Malformed) else membership_of(pod),
+        membership=asks.membership if isinstance(asks, Asks) else None,
         standing=standing_of(pod, managed),
         kept_place=kept_place_of(pod),
         placed=None if placement is None else seconds_of(placement.time),
@@ -153,8 +155,8 @@ def pod_record(pod: Pod, managed: tuple[str, ...], *, trusted: bool = False) -> 
     )
 
 
-def _as_snapshot_says(pod: Pod, managed: tuple[str, ...]) -> GpuRequest | Malformed | None:
-    """The request of a pod in a cluster file: where a snapshot has written that it could not be
+def _as_snapshot_says(pod: Pod, managed: tuple[str, ...]) -> Asks | Malformed | None:
+    """What a pod asks in a cluster file: where a snapshot has written that it could not be
     read, it cannot be read now, for the same reason."""
     annotations = dict(pod.metadata.annotations or {})
     reason = annotations.pop(MALFORMED, None)
@@ -162,7 +164,7 @@ def _as_snapshot_says(pod: Pod, managed: tuple[str, ...]) -> GpuRequest | Malfor
         return parse(pod, managed)
     metadata = msgspec.structs.replace(pod.metadata, annotations=annotations)
     holds = parse(msgspec.structs.replace(pod, metadata=metadata), managed)
-    return Malformed(reason, holds if isinstance(holds, GpuRequest) else None)
+    return Malformed(reason, holds.request if isinstance(holds, Asks) else None)
 
 
 def _taken(status: PodStatus) -> tuple[Refusal | None, bool, float | None]:

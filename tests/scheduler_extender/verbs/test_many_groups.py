@@ -12,6 +12,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from scheduler_extender.annotations import Asks
 from scheduler_extender.deadline import within
 from scheduler_extender.limits import VERB_SECONDS
 from scheduler_extender.state.answers.decision import Settings
@@ -114,7 +115,8 @@ def test_a_group_that_never_stands_still_is_answered_or_late(*, forgetful: bool)
         cluster.put_record(machine("gb200-tray").topology(name, group=name[0]), Report())
     first = record(member("m0", size=3, gpus=1))
     cluster.put_pod(replace(first, node=NodeName("a-0")))
-    asked = member_of(cluster, msgspec.convert(member("m1", size=3, gpus=1), Pod), gpu_request(1))
+    second = record(member("m1", size=3, gpus=1))
+    asked = member_of(cluster, second.uid, Asks(gpu_request(1), second.membership))
     assert asked is not None
     cluster.forgetful = forgetful
     found = gather(cluster, asked, ["a-0", "b-0"])
