@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.offer import Offer
 from topology.core.availability import Unreported
 from topology.core.devices import MIB, Bytes, Gpu, GpuUuid, Nic, NodeName
 from topology.core.graph import NodeTopology
@@ -98,3 +100,10 @@ def unreported(
     """A bound pod with one container, maybe after an init container, that no report shows yet."""
     counts: Counts = ((Role.INIT, init),) if init else ()
     return Unreported((*counts, (Role.APP, count)), promised, survives_endings)
+
+
+def offered(facts: NodeFacts, resource: str = "nvidia.com/gpu") -> Offer:
+    """What a node offers, by its last report."""
+    offer = facts.last_offer(resource)
+    assert isinstance(offer, Offer), offer
+    return offer

@@ -36,6 +36,7 @@ from scheduler_extender.annotations import Asks, parse
 from scheduler_extender.kube.waker import Waker
 from scheduler_extender.state.answers.mix import REFRESH
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.offer import Offer
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs import preemption
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
@@ -123,7 +124,7 @@ def _cluster(count: int, states: int, seed: int) -> ClusterCost:
         filtering = _verb_cost(cluster, names, verbs.filter_nodes)
         prioritizing = _verb_cost(cluster, names, verbs.prioritize)
         report, changed, changed_new = _one_node_costs(cluster, names[:ONE_BY_ONE])
-        distinct = {cluster.facts(name).availability("nvidia.com/gpu") for name in names}
+        distinct = {_offer(cluster, name).availability for name in names}
         forget()
         asks = parse(_pod({"link": "nvlink"}))
         assert isinstance(asks, Asks)
@@ -193,12 +194,14 @@ def _one_node_costs(cluster: Cluster, names: list[NodeName]) -> tuple[float, flo
 
 
 def _verdict_cost(cluster: Cluster, name: NodeName, request: GpuRequest) -> float:
-    topology = cluster.facts(name).topology
-    now = cluster.facts(name).availability("nvidia.com/gpu")
-    if topology is None or not isinstance(now, Availability):
-        return 0.0
-    node = Kubelet(topology.shape, topology.allocator)
-    return _timed(partial(assess, node, now, request))
+    offer = _offer(cluster, name)
+    return _timed(partial(assess, offer.kubelet, offer.availability, request))
+
+
+def _offer(cluster: Cluster, name: NodeName) -> Offer:
+    offer = cluster.facts(name).offer("nvidia.com/gpu")
+    assert isinstance(offer, Offer)
+    return offer
 
 
 def _ask_for_more(cluster: Cluster, name: str) -> None:

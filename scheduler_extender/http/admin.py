@@ -47,7 +47,7 @@ from scheduler_extender.membership import Membership
 from scheduler_extender.state.answers.decision import Refusals
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.groups.groups import by_domain
-from scheduler_extender.state.node.facts import NodeFacts, Unusable
+from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.told.answers import Room, instances, room
 from scheduler_extender.told.explanation import explanation_of
 from scheduler_extender.told.nearest import View
@@ -55,7 +55,7 @@ from scheduler_extender.told.sharing import shared_gpus
 from scheduler_extender.told.unblocking import unblocking_of
 from topology import codec
 from topology.core.devices import NodeName, PodUid
-from topology.core.mig import served_devices
+from topology.core.placement import Rejection
 from topology.core.requests import GpuRequest
 
 
@@ -280,15 +280,16 @@ def _node_brief(cluster: Cluster, facts: NodeFacts) -> dict[str, Any]:
     shared: list[dict[str, Any]] = []
     for served in topology.resources:
         try:
-            available = facts.availability(served.name)
+            offer = facts.last_offer(served.name)
         except Exception as error:  # noqa: BLE001 (a listener logs it)
             cluster.faults.note(facts.name, error)
-            available = Unusable(f"internal error: {type(error).__name__}")
-        if isinstance(available, Unusable):
-            found["problem"] = available.why
+            found["problem"] = f"internal error: {type(error).__name__}"
+            continue
+        if isinstance(offer, Rejection):
+            found["problem"] = facts.contradiction(served.name)
         else:
-            rooms.append(room(served_devices(topology, served), available))
-            sliced += [asdict(each) for each in instances(topology, served, available)]
+            rooms.append(room(offer.devices, offer.availability))
+            sliced += [asdict(each) for each in instances(topology, served, offer.availability)]
             shared += [asdict(each) for each in shared_gpus(facts, served)]
     if rooms:  # of several resources the first: whole GPUs, if there are any
         found |= asdict(rooms[0])

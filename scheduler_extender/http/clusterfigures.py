@@ -16,11 +16,12 @@ from prometheus_client.registry import Collector
 
 from scheduler_extender.state.answers.capacity import Capacities, Capacity, stranded
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.node.facts import NodeFacts, Unusable
+from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.offer import Offer
 from scheduler_extender.told.waiting import WaitingReasons
 from topology.core.admission import Kubelet
 from topology.core.availability import Availability
-from topology.core.placement import Reason, Verdict
+from topology.core.placement import UNUSABLE, Reason, Verdict
 from topology.core.pools import count
 from topology.core.remembering import remembered
 
@@ -143,11 +144,9 @@ def node_state(facts: NodeFacts) -> str:
 
 
 def _usable(facts: NodeFacts) -> bool:
-    topology = facts.topology
-    if topology is None or facts.report is None:
+    if facts.topology is None or facts.report is None:
         return True
-    served = (facts.availability(found.name) for found in topology.resources)
-    return not any(isinstance(found, Unusable) for found in served)
+    return UNUSABLE not in (facts.last_offer(served.name) for served in facts.topology.resources)
 
 
 def gpu_states(facts: NodeFacts) -> Counter[str]:
@@ -159,9 +158,9 @@ def gpu_states(facts: NodeFacts) -> Counter[str]:
     if node_state(facts) in ("unusable", "no-report", "stale"):
         return Counter(unknown=every)
     for served in topology.resources:
-        now = facts.availability(served.name)
-        if served.strategy != "mig" and not isinstance(now, Unusable):
-            found.update(dict(_states_of(facts.kubelet(served.name), now)))
+        offer = facts.last_offer(served.name)
+        if served.strategy != "mig" and isinstance(offer, Offer):
+            found.update(dict(_states_of(offer.kubelet, offer.availability)))
     found["mig"] += topology.shape.in_mig_mode.bit_count()
     found["unknown"] += max(0, every - found.total())
     return found

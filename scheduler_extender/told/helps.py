@@ -17,7 +17,7 @@ from scheduler_extender.state.asking.members import as_member
 from scheduler_extender.state.cluster.board import ClusterFacts
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import NodeFacts
-from scheduler_extender.state.node.ledger import Ledger
+from scheduler_extender.state.node.offer import Offer
 from scheduler_extender.state.pods.record import PodName, PodRecord, resource_of
 from scheduler_extender.told.answers import as_asked_by, counts_on, serves_nothing
 from scheduler_extender.told.ends import Ends
@@ -139,8 +139,8 @@ def _ends_on(ends: Ends, facts: NodeFacts, request: GpuRequest, view: View) -> I
 
 def _holders(facts: NodeFacts, request: GpuRequest) -> Mapping[PodUid, PodName]:
     """The pods that hold some of the resource here, or will."""
-    found = facts.ledger(request.resource) if facts.topology is not None else None
-    shown = set(found.shown) if isinstance(found, Ledger) else set()
+    offer = facts.last_offer(request.resource)
+    shown = set(offer.ledger.shown) if isinstance(offer, Offer) else set()
     here = {pod.uid for pod in facts.alive.values() if resource_of(pod) == request.resource}
     return {uid: pod for uid, pod in pods_on(facts).items() if uid in here | shown}
 

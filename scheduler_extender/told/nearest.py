@@ -10,16 +10,15 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from scheduler_extender.state.node.facts import NodeFacts
-from scheduler_extender.state.node.ledger import Ledger
+from scheduler_extender.state.node.offer import Offer
 from scheduler_extender.state.pods.record import PodName, PodRecord, resource_of
 from scheduler_extender.told.answers import Answer
 from scheduler_extender.told.sharing import GONE
 from scheduler_extender.told.words import duration, gpus_text, listed
-from topology.core.admission import Kubelet
 from topology.core.devices import Mask, PodUid, positions
-from topology.core.mig import ServedDevices, served_devices
+from topology.core.mig import ServedDevices
 from topology.core.patterns import Masks, subset_masks
-from topology.core.placement import Reason, device_unit
+from topology.core.placement import Reason, Rejection, device_unit
 from topology.core.placement.constraints import compiled
 from topology.core.pools import gpus, total
 from topology.core.remembering import remembered
@@ -135,14 +134,10 @@ def nearest(rows: Iterable[N]) -> list[N]:
 
 def miss_of(row: Answer, request: GpuRequest, view: View) -> Miss | None:
     """What the node lacks; None where no set of its GPUs is near, or nothing is known of it."""
-    facts = row.facts
-    if row.kind not in NEAR or facts.topology is None or facts.report is None:
+    offer = row.facts.last_offer(request.resource)
+    if row.kind not in NEAR or row.facts.report is None or isinstance(offer, Rejection):
         return None
-    served = facts.topology.resource(request.resource)
-    found = facts.ledger(request.resource) if served is not None else None
-    if served is None or not isinstance(found, Ledger):
-        return None
-    node = _Node(facts, request, found, served_devices(facts.topology, served), view)
+    node = _Node(row.facts, request, offer, view)
     if row.kind is Reason.LINKS:
         return node.largest()
     return node.nearest() or node.counted()
@@ -154,13 +149,13 @@ class _Node:
 
     facts: NodeFacts
     request: GpuRequest
-    found: Ledger
-    devices: ServedDevices
+    offer: Offer
     view: View
 
     @property
-    def _kubelet(self) -> Kubelet:
-        return self.facts.kubelet(self.request.resource)
+    def devices(self) -> ServedDevices:
+        """The devices, by position."""
+        return self.offer.devices
 
     @property
     def _linked(self) -> str:
@@ -172,14 +167,14 @@ class _Node:
 
     def _good(self, size: int) -> Masks | None:
         """The sets of so many GPUs that meet the constraints; None where they cannot be listed."""
-        kubelet = self._kubelet
+        kubelet = self.offer.kubelet
         if kubelet.width != 1:
             return None
         return _good_sets(kubelet.shape, self.request.constraints, size)
 
     def nearest(self) -> Miss | None:
         """The fitting set of which most GPUs are free; the lowest of several."""
-        now, wants = self.found.availability, self.request.count
+        now, wants = self.offer.availability, self.request.count
         good = self._good(wants)
         if good is None or not len(good):
             return None
@@ -208,7 +203,7 @@ class _Node:
         place = self.facts.kept_for if self.facts.kept is not None else None
         if place is not None and place.kept_place is not None:
             return f"but are kept for {self._told(place)} until {place.kept_place.until_text}"
-        unreported = [uid for uid, pod in self.found.unreported.items() if not pod.departed]
+        unreported = [uid for uid, pod in self.offer.ledger.unreported.items() if not pod.departed]
         if unreported:
             names = [self._name(uid) for uid in unreported]
             return f"but {listed(names)} may get them first: no report shows that pod yet"
@@ -219,7 +214,7 @@ class _Node:
 
     def _unseen(self) -> list[PodRecord]:
         """The pods that hold devices, or will, of which nobody sees which ones."""
-        resource, shown = self.request.resource, self.found.shown
+        resource, shown = self.request.resource, self.offer.ledger.shown
         pods = (*self.facts.alive.values(), *self.facts.in_flight.values())
         return [pod for pod in pods if resource_of(pod) == resource and pod.uid not in shown]
 
@@ -228,7 +223,7 @@ class _Node:
 
     def _why(self, position: int) -> str:
         """Why a GPU that no pod is seen to hold does not count as free."""
-        now = self.found.availability
+        now = self.offer.availability
         return "is sick" if now.sick >> position & 1 else "is not handed out by the kubelet"
 
     def largest(self) -> Miss | None:
@@ -246,10 +241,10 @@ class _Node:
 
     def counted(self) -> Miss:
         """How many devices are left, where sets are not listed."""
-        now, wants = self.found.availability, self.request.effective_count
+        now, wants = self.offer.availability, self.request.effective_count
         left = max(0, min(wants, now.devices_left))
-        unit = device_unit(self._kubelet)
-        holders = self._holders(self._kubelet.shape.all_gpus)
+        unit = device_unit(self.offer.kubelet)
+        holders = self._holders(self.offer.kubelet.shape.all_gpus)
         several = "" if wants == 1 else "s"
         words = f"{left} of {wants} {unit}{several} {'is' if 1 in (left, wants) else 'are'} free"
         if left < wants:
@@ -262,9 +257,9 @@ class _Node:
 
     def _holders(self, mask: Mask) -> list[Holding]:
         """The pods that a report shows on some of these GPUs; who has most of them comes first."""
-        now = self.found.availability
+        now = self.offer.availability
         rows = []
-        for uid, pool in self.found.shown.items():
+        for uid, pool in self.offer.ledger.shown.items():
             on = gpus(pool, now.width) & mask
             if on:
                 indices = sorted(set(self.devices.indices(on)))

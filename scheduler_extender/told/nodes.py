@@ -9,11 +9,11 @@ from enum import Enum
 
 from scheduler_extender.state.answers.capacity import stranded
 from scheduler_extender.state.node.facts import NodeFacts
-from scheduler_extender.state.node.ledger import Ledger
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import GpuResource, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.mig import ServedDevices, served_devices
+from topology.core.placement import Rejection
 from topology.core.placement.constraints import satisfies
 from topology.core.pools import count, gpus
 from topology.core.report import Health
@@ -155,10 +155,10 @@ def node_state(facts: NodeFacts) -> NodeState:
         trouble.append(report.not_ready)
     entries = [_Devices(facts, served, topology) for served in topology.resources]
     for each in entries:
-        if isinstance(each.ledger, Ledger):
-            continue
-        flags.add(Flag.UNUSABLE)
-        trouble.append(each.ledger.why)
+        why = facts.contradiction(each.served.name)
+        if why is not None:
+            flags.add(Flag.UNUSABLE)
+            trouble.append(why)
     if report is None:
         flags.add(Flag.UNUSABLE)
         trouble.append("its agent has written no report yet")
@@ -212,24 +212,24 @@ class _Devices:
     def __init__(self, facts: NodeFacts, served: GpuResource, topology: NodeTopology) -> None:
         self.served = served
         self.devices: ServedDevices = served_devices(topology, served)
-        self.ledger = facts.ledger(served.name)
+        self.offer = facts.last_offer(served.name)
 
     @property
     def coming(self) -> int:
         """Devices that pods have or will get, and that no report shows yet."""
-        if not isinstance(self.ledger, Ledger):
+        if isinstance(self.offer, Rejection):
             return 0
-        now = self.ledger.availability
+        now = self.offer.availability
         return now.hidden + sum(pod.held for pod in now.unreported if not pod.departed)
 
     def holders(
         self, facts: NodeFacts, pods: dict[PodUid, PodRecord]
     ) -> Iterator[tuple[int, GpuHolder]]:
         """By the position of a GPU: who holds how many of its devices."""
-        if not isinstance(self.ledger, Ledger):
+        if isinstance(self.offer, Rejection):
             return
-        width = self.ledger.availability.width
-        for uid, pool in self.ledger.shown.items():
+        width = self.offer.availability.width
+        for uid, pool in self.offer.ledger.shown.items():
             pod = pods.get(uid)
             use = Use.ENDING if pod is None or uid in facts.ending else self._use(pod, pool, width)
             if pod is None and not facts.all_pods_known:

@@ -8,13 +8,11 @@ import msgspec
 
 from scheduler_extender.annotations import PLACEMENT
 from scheduler_extender.state.node.facts import NodeFacts
-from scheduler_extender.state.node.ledger import Ledger
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.words import gpus_text, sets_text
 from scheduler_extender.wire import Pod
 from topology.core.devices import PodUid
-from topology.core.mig import served_devices
-from topology.core.placement import satisfies
+from topology.core.placement import Rejection, satisfies
 from topology.core.pools import gpus
 from topology.core.requests import GpuRequest
 
@@ -122,19 +120,13 @@ def _kept(keeps: bool | None, request: object) -> str:
 def _got(
     facts: NodeFacts, uid: PodUid, request: GpuRequest
 ) -> tuple[list[int] | None, bool | None]:
-    topology = facts.topology
-    served = topology.resource(request.resource) if topology is not None else None
-    if topology is None or served is None or facts.report is None:
+    offer = facts.last_offer(request.resource)
+    if isinstance(offer, Rejection) or uid not in offer.ledger.shown:
         return None, None
-    found = facts.ledger(request.resource)
-    if not isinstance(found, Ledger) or uid not in found.shown:
-        return None, None
-    width = found.availability.width
-    mask = gpus(found.shown[uid], width)
-    devices, kubelet = served_devices(topology, served), facts.kubelet(request.resource)
-    got = list(devices.indices(mask))
-    if uid in found.unreported:
+    if uid in offer.ledger.unreported:
         return None, None  # some of its containers wait for theirs
+    mask, kubelet = gpus(offer.ledger.shown[uid], offer.availability.width), offer.kubelet
+    got = list(offer.devices.indices(mask))
     if request.plain:
         return got, None
     kept = satisfies(

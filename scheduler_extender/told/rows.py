@@ -6,14 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from scheduler_extender.state.node.facts import Unusable
 from scheduler_extender.told.answers import Answer
 from scheduler_extender.told.nearest import Miss, View, miss_of
 from scheduler_extender.told.sharing import SharedGpu, shared_gpus
-from topology.core.admission import container_sets, kubelet_of, others_on
+from topology.core.admission import container_sets, others_on
 from topology.core.devices import Mask
 from topology.core.mig import ServedDevices, served_devices
-from topology.core.placement import Assessment
+from topology.core.placement import Assessment, Rejection
 from topology.core.pools import gpus
 from topology.core.requests import GpuRequest, Role
 
@@ -111,14 +110,10 @@ def _containers(row: Answer, request: GpuRequest) -> dict[str, list[list[int]]]:
     named: dict[str, list[list[int]]] = {
         c.name: [] for c in request.containers if c.role is not Role.INIT
     }
-    topology, devices = row.facts.topology, _devices(row, request)
-    served = topology.resource(request.resource) if topology else None
-    if topology is None or served is None or row.outcomes is None or not row.outcomes.sets:
+    offer = row.facts.last_offer(request.resource)
+    if isinstance(offer, Rejection) or row.outcomes is None or not row.outcomes.sets:
         return named
-    available = row.facts.availability(request.resource)
-    if isinstance(available, Unusable):
-        return named
-    kubelet = kubelet_of(topology, served, row.facts.missing)
+    available, kubelet = offer.availability, offer.kubelet
     found = container_sets(
         kubelet,
         available.free,
@@ -134,7 +129,7 @@ def _containers(row: Answer, request: GpuRequest) -> dict[str, list[list[int]]]:
     for container, pools in zip(request.containers, found, strict=True):
         if container.name in named:
             masks = {gpus(pool, kubelet.width) for pool in pools or ()}
-            named[container.name] = _indices(devices, masks)
+            named[container.name] = _indices(offer.devices, masks)
     return named
 
 

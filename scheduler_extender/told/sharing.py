@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.node.ledger import Ledger
 from topology.core.devices import MIB, GpuResource, PodUid
-from topology.core.mig import served_devices
-from topology.core.placement import used_memory
+from topology.core.placement import Rejection, used_memory
 from topology.core.pools import count
 
 GONE = "a pod that is gone"
@@ -47,30 +46,28 @@ def shared_gpus(
 
     ``name`` makes of a pod's namespace and name what the reader is told.
     """
-    topology = facts.topology
-    found = facts.ledger(served.name) if topology is not None and served.replicas > 1 else None
-    if topology is None or not isinstance(found, Ledger):
+    offer = facts.last_offer(served.name)
+    if served.replicas == 1 or isinstance(offer, Rejection):
         return []
-    devices, width = served_devices(topology, served), found.availability.width
-    profiles = {part.uuid: part.profile for gpu in topology.gpus for part in gpu.mig_instances}
+    devices, now, gpus = offer.devices, offer.availability, offer.topology.gpus
+    profiles = {part.uuid: part.profile for gpu in gpus for part in gpu.mig_instances}
     of = {at: profiles.get(uuid, "") for uuid, at in devices.position_of.items()}
     told = facts.report.allocations if facts.report is not None else ()
     names = {each.pod_uid: name(each.namespace, each.pod) for each in told}
     names |= {pod.uid: name(pod.namespace, pod.name) for pod in facts.all_pods}
-    kubelet = facts.kubelet(served.name)
     return [
         SharedGpu(
             devices.indices_of[p],
             served.name,
             of[p],
             there,
-            count(found.availability.free, p, width),
+            count(now.free, p, now.width),
             memory.memory,
             memory.used,
-            _on(found, p, width, names),
+            _on(offer.ledger, p, now.width, names),
         )
         for p, (there, memory) in enumerate(
-            zip(devices.counts, used_memory(kubelet, found.availability), strict=True)
+            zip(devices.counts, used_memory(offer.kubelet, now), strict=True)
         )
     ]
 

@@ -17,7 +17,8 @@ from scheduler_extender.deadline import NO_DEADLINE, Deadline, OutOfTimeError
 from scheduler_extender.state.answers.decision import Settings, decide
 from scheduler_extender.state.groups.domains import domain_of
 from scheduler_extender.state.groups.groups import KEPT
-from scheduler_extender.state.node.facts import NodeFacts, Unusable
+from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.offer import Offer
 from scheduler_extender.state.pods.budgets import Budgets, refused
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.standing import Others, nobody_knows
@@ -254,8 +255,8 @@ class _Search:
     def _kind(self, facts: NodeFacts, pods: tuple[PodRecord, ...]) -> Hashable:
         """Equal for nodes on which the same evictions cost the same."""
         resource = self._request.resource
-        found = facts.ledger(resource)
-        shown = {} if isinstance(found, Unusable) else found.shown
+        offer = facts.last_offer(resource)
+        shown = offer.ledger.shown if isinstance(offer, Offer) else {}
         each = [
             (
                 pod.request,

@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from math import inf
 
 from scheduler_extender.state.answers.decision import Decision
-from scheduler_extender.state.node.facts import NodeFacts, Unusable
+from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.offer import Offer
 from scheduler_extender.state.pods.record import PodRecord, resource_of
 from scheduler_extender.state.pods.standing import Amounts
 from topology.core.devices import PodUid
-from topology.core.placement import Verdict
+from topology.core.placement import Rejection, Verdict
 from topology.core.placement.constraints import compiled
 from topology.core.pools import gpus
 from topology.core.requests import GpuRequest, Policy
@@ -70,21 +71,20 @@ class Reckoning:
         self, facts: NodeFacts, request: GpuRequest, asking: PodUid, pods: Iterable[PodRecord]
     ) -> None:
         base = after(facts, (), asking)
-        serves = base.topology is not None and base.topology.resource(request.resource) is not None
-        found = base.ledger(request.resource) if serves else Unusable("")
-        self.usable = not isinstance(found, Unusable)
+        offer = base.last_offer(request.resource)
+        self.usable = isinstance(offer, Offer)
         self.devices_left = 0
         self._good: tuple[int, ...] | None = None
         self._free = 0
         self._masks: dict[PodUid, int] = {}
         self._count = request.effective_count
-        if isinstance(found, Unusable):
+        if isinstance(offer, Rejection):
             return
-        now, kubelet = found.availability, base.kubelet(request.resource)
+        now, kubelet, shown = offer.availability, offer.kubelet, offer.ledger.shown
         self.devices_left = now.devices_left
         for pod in pods:
-            self._masks[pod.uid] = gpus(found.shown.get(pod.uid, 0), now.width)
-        hidden = any(pod.uid not in found.shown for pod in pods) or now.hidden or now.unreported
+            self._masks[pod.uid] = gpus(shown.get(pod.uid, 0), now.width)
+        hidden = any(pod.uid not in shown for pod in pods) or now.hidden or now.unreported
         constraints = compiled(kubelet.shape, request.constraints, now.sick, kubelet.replicas)
         one_container = request.count == request.effective_count
         if request.required and constraints.known is not None and one_container and not hidden:

@@ -11,7 +11,7 @@ from scheduler_extender.annotations import Malformed
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.state.cluster.board import ClusterFacts
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.node.ledger import Ledger
+from scheduler_extender.state.node.offer import Offer
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.answers import Answer, alike, answers_to
 from scheduler_extender.told.counts import counts_of
@@ -19,7 +19,6 @@ from scheduler_extender.told.explanation import asked_text, passed_over
 from scheduler_extender.told.nearest import Miss as Told
 from scheduler_extender.told.nearest import View, miss_of, nearest
 from scheduler_extender.told.words import sets_text, verdict_text
-from topology.core.mig import served_devices
 from topology.core.requests import GpuRequest
 
 ASKED = 12
@@ -164,15 +163,10 @@ def outlook_of(told: Sequence[Answer], request: GpuRequest, view: View, asks: st
 
 def _place(row: Answer, request: GpuRequest) -> Place:
     words = verdict_text(row.decision.verdict, passes=True).plain
-    topology = row.facts.topology
-    served = topology.resource(request.resource) if topology is not None else None
-    sets = ""
-    if topology is not None and served is not None and row.outcomes is not None:
-        devices = served_devices(topology, served)
-        ledger = row.facts.ledger(served.name)
-        if isinstance(ledger, Ledger) and ledger.availability.width == 1:
-            found = sorted(devices.indices(mask) for mask in row.outcomes.sets or ())
-            sets = sets_text(found)
+    offer, sets = row.facts.last_offer(request.resource), ""
+    if isinstance(offer, Offer) and offer.availability.width == 1 and row.outcomes is not None:
+        found = sorted(offer.devices.indices(mask) for mask in row.outcomes.sets or ())
+        sets = sets_text(found)
     return Place(row.node, words, row.score, sets, row.note)
 
 

@@ -13,7 +13,7 @@ from scheduler_extender.annotations import Asks, parse
 from scheduler_extender.files.clusterfile import read_pod
 from scheduler_extender.state.answers.decision import Refusals, Settings, decide
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.node.facts import NodeFacts, Unusable
+from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
 from tests.differential.histories import History, manifest
 from tests.differential.managers import Json, Managers
@@ -24,7 +24,7 @@ from topology.core.admission import kubelet_of
 from topology.core.availability import Unreported
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
-from topology.core.placement import Verdict, predicted, satisfies
+from topology.core.placement import Rejection, Verdict, predicted, satisfies
 from topology.core.placement.outlook import Outlook, outlook
 from topology.core.pools import gpus
 from topology.core.requests import NO_CONSTRAINTS, Role, device_count
@@ -225,18 +225,14 @@ class Play:
 
     def _foreseen(self, bound: _Bound) -> _Foreseen | None:
         """What may come of the pod, for all we know now; None where no ledger can be made."""
-        facts = self._facts
-        topology = facts.topology
-        ledger = facts.ledger(RESOURCE)
-        if topology is None or isinstance(ledger, Unusable):
+        offer = self._facts.last_offer(RESOURCE)
+        if isinstance(offer, Rejection):
             return None
-        pending = ledger.unreported[bound.record.uid]
-        others = list(ledger.availability.unreported)
+        pending = offer.ledger.unreported[bound.record.uid]
+        others = list(offer.availability.unreported)
         others.remove(pending)
-        now = replace(ledger.availability, unreported=tuple(others))
-        served = topology.resource(RESOURCE)
-        assert served is not None
-        kubelet = kubelet_of(topology, served)
+        now = replace(offer.availability, unreported=tuple(others))
+        kubelet = kubelet_of(offer.topology, offer.resource)
         sets, hazards = predicted(kubelet, now, pending)
         if pending.opaque:  # there is no telling what it gets, but how it may be refused
             key = now.outcome_key(endings=True, exclusive=pending.exclusive)
@@ -251,7 +247,7 @@ class Play:
             hazards = tuple(sorted({*hazards, *one.hazards}))
         key = now.outcome_key(endings=False, exclusive=pending.exclusive)
         narrow = outlook(kubelet, key, pending.counts, pending.only_gpu_plugin, pending.exclusive)
-        return _Foreseen(sets, hazards, narrow, topology, kubelet.width, pending)
+        return _Foreseen(sets, hazards, narrow, offer.topology, kubelet.width, pending)
 
     def _compare(
         self, at: int, bound: _Bound, foreseen: _Foreseen, answer: Json, *, calm: bool

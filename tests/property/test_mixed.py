@@ -21,7 +21,6 @@ from scheduler_extender.state.answers.decision import Decision, Settings, decide
 from scheduler_extender.state.answers.remembered import PlaceCount
 from scheduler_extender.state.asking.enquiry import enquire
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.node.facts import Unusable
 from scheduler_extender.state.pods.keptplace import value_of
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.wire import Pod
@@ -29,6 +28,7 @@ from tests.nodes import pod
 from topology.core.devices import Bytes, DeviceId, GpuResource, NodeName, PodUid
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.mig import served_devices
+from topology.core.placement import UNUSABLE
 from topology.core.report import Allocation, Condition, Report
 from topology.core.requests import GpuRequest
 from topology.machines import machine
@@ -226,9 +226,7 @@ def compare(history: History) -> int:
             assert look.known[at] == places(facts, request, SETTINGS, 3), (name, request.text)
             promised += own.rejection is None
             if facts.kept_for is None:
-                assert not isinstance(facts.availability(request.resource), Unusable) or (
-                    history.nodes[name].resource(request.resource) is None
-                )
+                assert facts.last_offer(request.resource) is not UNUSABLE
     return promised
 
 

@@ -22,12 +22,11 @@ from scheduler_extender.annotations import MANAGED
 from scheduler_extender.kube.settler import Settler
 from scheduler_extender.kube.sinks import PodSink
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.node.facts import Unusable
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.verbs import BindError, Binding, BindUnknownError
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.deadlines import ending_when
-from tests.nodes import pod, switched
+from tests.nodes import offered, pod, switched
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.report import Allocation, Report
 
@@ -291,8 +290,7 @@ def test_nothing_is_given_twice_lost_or_left_over(seed: int) -> None:
             == bound
             == node.held.keys()
         )
-        available = driver.cluster.facts(NodeName(name)).availability("nvidia.com/gpu")
-        assert not isinstance(available, Unusable)
+        available = offered(driver.cluster.facts(NodeName(name))).availability
         assert (
             available.free.bit_count() == available.devices_left == GPUS - sum(node.held.values())
         )

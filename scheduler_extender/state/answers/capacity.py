@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 from scheduler_extender.state.answers.decision import Settings, decide
 from scheduler_extender.state.node.facts import NodeFacts
-from scheduler_extender.state.node.ledger import Ledger
+from scheduler_extender.state.node.offer import Offer
 from topology.core.devices import Bytes, Mask
 from topology.core.links import LinkKind
 from topology.core.mig import MIG
+from topology.core.placement import Rejection
 from topology.core.pools import only
 from topology.core.remembering import Memory
 from topology.core.requests import Constraints, gpu_request
@@ -69,27 +70,23 @@ class Capacities:
         return found
 
     def _work_out(self, facts: NodeFacts, resource: str) -> Capacity:
-        ledger = facts.ledger(resource)
-        if facts.topology is None or not isinstance(ledger, Ledger):
+        offer = facts.offer(resource)
+        if isinstance(offer, Rejection):
             return Capacity()
-        size = len(facts.topology.gpus)
-        whole = ledger.availability.width == 1 and self._takes(facts, resource, size, ANY_GPU)
-        return Capacity(
-            self._many(facts, resource, ledger, PAIR),
-            self._many(facts, resource, ledger, QUAD),
-            int(whole),
-        )
+        size = len(offer.topology.gpus)
+        whole = offer.availability.width == 1 and self._takes(facts, resource, size, ANY_GPU)
+        return Capacity(self._many(facts, offer, PAIR), self._many(facts, offer, QUAD), int(whole))
 
-    def _many(self, facts: NodeFacts, resource: str, ledger: Ledger, count: int) -> int:
+    def _many(self, facts: NodeFacts, offer: Offer, count: int) -> int:
         """How many placements of so many GPUs; 0 where the first one is not promised.
 
         The ones after it are worked out as the scores' *worth* is (:mod:`topology.core.worth`):
         what is expected over all that the node may hand out, rounded down. Pods that are on their
         way take theirs first.
         """
-        if not self._takes(facts, resource, count, NVLINKED):
+        if not self._takes(facts, offer.resource.name, count, NVLINKED):
             return 0
-        now, kubelet = ledger.availability, facts.kubelet(resource)
+        now, kubelet = offer.availability, offer.kubelet
         healthy: Mask = kubelet.shape.all_gpus & ~now.sick
         free = only(now.free, healthy, now.width)
         many = int(promises(kubelet, free, RequestClass(count, NVLINKED)))

@@ -11,11 +11,12 @@ from enum import Enum
 
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.node.arrivals import Arrivals, with_arrivals, with_siblings
-from scheduler_extender.state.node.facts import NodeFacts, Unusable
+from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.offer import Offer
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core import scoring
 from topology.core.admission import Kubelet
-from topology.core.availability import Availability, coming, unreported_order
+from topology.core.availability import coming, unreported_order
 from topology.core.devices import Mask
 from topology.core.placement import (
     IN_PROGRESS,
@@ -166,8 +167,10 @@ def _alike_after(
 
 def _most_left(facts: NodeFacts, request: GpuRequest) -> int:
     """After more pods with this request than this no device is left for another one."""
-    left, each = _available(facts, request).devices_left, request.effective_count
-    return max(0, left // each - 1) if each else 0
+    offer, each = facts.offer(request.resource), request.effective_count
+    if isinstance(offer, Rejection) or not each:
+        return 0
+    return max(0, offer.availability.devices_left // each - 1)
 
 
 def arrival(request: GpuRequest, decision: Decision) -> Arrivals:
@@ -228,21 +231,18 @@ def place_of(kept: NodeFacts, waiting: PodRecord, newcomer: GpuRequest | None = 
     out is uncertain.
     """
     request = waiting.request
-    assert isinstance(request, GpuRequest)  # noqa: S101 (callers looked)
-    topology = kept.topology
-    if topology is not None and topology.resource(request.resource) is None:
+    if not isinstance(request, GpuRequest) or kept.last_offer(request.resource) is NOT_SERVED:
         return Place.LOST
-    if kept.unknown(request.resource) is not None:
+    offer = kept.offer(request.resource)
+    entry = None if isinstance(offer, Rejection) else offer.ledger.unreported.get(waiting.uid)
+    if isinstance(offer, Rejection) or entry is None or kept.too_many_departed:
         return Place.UNCERTAIN
-    found, kubelet = kept.ledger(request.resource), kept.kubelet(request.resource)
-    entry = None if isinstance(found, Unusable) else found.unreported.get(waiting.uid)
-    if isinstance(found, Unusable) or entry is None or kept.too_many_departed:
-        return Place.UNCERTAIN
-    others = list(found.availability.unreported)
+    kubelet = offer.kubelet
+    others = list(offer.availability.unreported)
     others.remove(entry)
     if newcomer is not None:
         others.append(coming(newcomer, kubelet.replicas))
-    now = replace(found.availability, unreported=unreported_order(others))
+    now = replace(offer.availability, unreported=unreported_order(others))
     short = short_of_memory(kubelet, now, request)
     enough = request.effective_count <= now.devices_left and short is None
     if enough and keeps(kubelet, now, entry).every:
@@ -275,26 +275,26 @@ def refusing(reason: str, *, alike: bool) -> Rejection:
 
 def _by_facts(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Decision:
     """The answer of one node whose kubelet has not refused pods."""
-    unknown = facts.unknown(request.resource)
-    if unknown is not None:
-        if request.required or (unknown is NOT_SERVED and not facts.gives_out(request.resource)):
-            return Decision(unknown)
+    offer = facts.offer(request.resource)
+    if isinstance(offer, Rejection):
+        if request.required or (offer is NOT_SERVED and not facts.gives_out(request.resource)):
+            return Decision(offer)
         refused = _refused_over_missing(facts, request, settings)
         return Decision(refused or breaks_unseen(facts, request))
     if facts.too_many_departed:
         return undecided(facts, request)
-    kubelet, available = facts.kubelet(request.resource), _available(facts, request)
-    assessed = assess(kubelet, available, request)
+    available = offer.available_to(request)
+    assessed = assess(offer.kubelet, available, request)
     if not assessed.fits and not request.required:
         # The constraints do not refuse it, the count does.
-        return Decision(_short(assessed, kubelet), assessed)
+        return Decision(_short(assessed, offer.kubelet), assessed)
     if assessed.refusal is not None and settings.refusals is not Refusals.IGNORE:
         return Decision(assessed.refusal, assessed)
     if request.required and assessed.rejection is not None:
         return Decision(assessed.rejection, assessed)
     if assessed.memory is not None:
         return Decision(assessed.memory, assessed)
-    if endangers(kubelet, available, request):
+    if endangers(offer.kubelet, available, request):
         return Decision(IN_PROGRESS, assessed)
     if request.required and not _strong_enough(assessed.verdict, settings.require):
         others = " or others take the CPUs first" if request.exclusive.cpus else ""
@@ -316,10 +316,11 @@ def unconstrained(facts: NodeFacts, request: GpuRequest) -> Assessment | None:
 
     None where its record cannot be used.
     """
-    if facts.unknown(request.resource) is not None:
+    offer = facts.offer(request.resource)
+    if isinstance(offer, Rejection):
         return None
     plain = replace(request, constraints=NO_CONSTRAINTS)
-    return assess(facts.kubelet(request.resource), _available(facts, request), plain)
+    return assess(offer.kubelet, offer.available_to(plain), plain)
 
 
 def sets_of(facts: NodeFacts, request: GpuRequest, decision: Decision) -> tuple[Mask, ...] | None:
@@ -334,10 +335,10 @@ def sets_of(facts: NodeFacts, request: GpuRequest, decision: Decision) -> tuple[
     assessed = decision.assessment
     if assessed is not None and assessed.verdict is Verdict.NEVER:
         assessed = unconstrained(facts, request)
-    if assessed is None:
+    offer = facts.offer(request.resource)
+    if assessed is None or isinstance(offer, Rejection):
         return ()
-    kubelet = facts.kubelet(request.resource)
-    return sets_spoken_of(kubelet, _available(facts, request), request, assessed)
+    return sets_spoken_of(offer.kubelet, offer.available_to(request), request, assessed)
 
 
 def _sets_among(
@@ -347,9 +348,9 @@ def _sets_among(
     alone = request.alone
     found: dict[Mask, None] = {}
     for later in with_siblings(facts, request) or [facts]:
-        if later is not facts and decision.assessment is not None:
-            kubelet, available = later.kubelet(alone.resource), _available(later, alone)
-            decision = Decision(None, assess(kubelet, available, alone))
+        offer = later.offer(alone.resource)
+        if later is not facts and decision.assessment is not None and isinstance(offer, Offer):
+            decision = Decision(None, assess(offer.kubelet, offer.available_to(alone), alone))
         sets = sets_of(later, alone, decision)
         if sets is None:
             return None
@@ -382,13 +383,10 @@ def prospect(
     facts: NodeFacts, request: GpuRequest, decision: Decision, classes: RequestClasses
 ) -> Prospect:
     """What placing the request on a node that passes would cost and give, whatever the weights."""
-    if decision.assessment is None or facts.topology is None:
+    offer = facts.last_offer(request.resource)
+    if decision.assessment is None or isinstance(offer, Rejection):
         return Prospect(scoring.UNKNOWN)
-    served = facts.topology.resource(request.resource)
-    available = facts.availability(request.resource)
-    if served is None or isinstance(available, Unusable):
-        return Prospect(scoring.UNKNOWN)
-    kubelet = facts.kubelet(request.resource)
+    kubelet, available = offer.kubelet, offer.availability
     return scoring.prospect(kubelet, available, request.alone, decision.assessment, classes)
 
 
@@ -406,20 +404,14 @@ def _refused_over_missing(
     if settings.refusals is Refusals.IGNORE:
         return None
     vouched = replace(facts, report=replace(report, conditions=()))
-    if vouched.unknown(request.resource) is not None:
+    offer = vouched.offer(request.resource)
+    if isinstance(offer, Rejection):
         return None
     assessed = _by_facts(vouched, request, settings).assessment
-    plugin = vouched.kubelet(request.resource).allocator
+    plugin = offer.kubelet.allocator
     if assessed is None or not (plugin.broken and plugin.words(assessed.hazards)):
         return None
     return assessed.refusal
-
-
-def _available(facts: NodeFacts, request: GpuRequest) -> Availability:
-    """What is available to the pod, where the node's record can be used."""
-    found = facts.availability(request.resource)
-    assert not isinstance(found, Unusable)  # noqa: S101 (callers looked)
-    return found.without_needless_room(request.exclusive)
 
 
 def _strong_enough(verdict: Verdict, least: Verdict) -> bool:

@@ -54,6 +54,7 @@ from scheduler_extender.state.groups.keeping import (
 )
 from scheduler_extender.state.node.arrivals import Arrivals, with_arrivals
 from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.offer import Offer
 from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Rejection, always_met
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest
@@ -406,6 +407,6 @@ class _Gatherer:
         if any(each % max(1, arrivals.request.effective_count) for arrivals in alike):
             return True
         wanted = {arrivals.promised for arrivals in alike} - {NO_CONSTRAINTS}
-        serving = (f for f in nodes if f.topology is not None and f.topology.resource(resource))
-        kubelets = {facts.kubelet(resource) for facts in serving} if wanted else ()
+        offers = [facts.last_offer(resource) for facts in nodes] if wanted else ()
+        kubelets = {offer.kubelet for offer in offers if isinstance(offer, Offer)}
         return any(not always_met(k.shape, found, k.replicas) for k in kubelets for found in wanted)

@@ -19,6 +19,7 @@ from scheduler_extender.state.node.arrivals import with_arrivals
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.standing import pieces
 from topology.core.devices import NodeName, PodUid
+from topology.core.placement import Rejection
 from topology.core.placement.constraints import compiled
 from topology.core.placement.rejections import hardware_rejection
 from topology.core.requests import GpuRequest
@@ -149,11 +150,10 @@ def _most(facts: NodeFacts, request: GpuRequest) -> int:
     held, since then the pod can only get those that are left. So the hardware is counted, for pods
     that are handed the best of it. None on a node without a usable record.
     """
-    if facts.topology is None or facts.problem is not None:
+    offer = facts.last_offer(request.resource)
+    if isinstance(offer, Rejection):
         return 0
-    if facts.topology.resource(request.resource) is None:
-        return 0
-    kubelet = facts.kubelet(request.resource)
+    kubelet = offer.kubelet
     most = kubelet.devices_served // max(1, request.effective_count)
     if not request.required:
         return most

@@ -72,7 +72,7 @@ class Cluster(FlightBoard):
         hash(topology.shape)  # worked out once for each kind of hardware, and not under the lock
         with self._lock:
             taken = self._take_record(topology, report, uid, age)
-        self._verify(taken.before, taken.shown)
+        self._verify(taken)
         if taken.changed:
             taken.after.prepare()  # by whoever feeds the record, and not by the next pod that asks
 
@@ -83,7 +83,7 @@ class Cluster(FlightBoard):
             if facts.topology is None:
                 return False
             taken = self._take_record(facts.topology, report, facts.record_uid, 0.0)
-        self._verify(taken.before, taken.shown)
+        self._verify(taken)
         if taken.changed:
             taken.after.prepare()
         return True
@@ -113,7 +113,8 @@ class Cluster(FlightBoard):
         )
         changed = (heard and not heartbeat) or moved
         self._put(after, changed=changed)
-        return TakenRecord(before, after, changed, report if same and heard and known else None)
+        told_anew = same and heard and None not in (known, report)
+        return TakenRecord(before, after, changed, told_anew)
 
     def _with_shown(self, before: NodeFacts, after: NodeFacts) -> NodeFacts:
         """Pods that a report shows for the first time have been admitted.
@@ -350,16 +351,16 @@ class Cluster(FlightBoard):
             waiting = (p for p in self._nominated.values() if not (p.deleting or p.ended))
             return [pod for pod in waiting if pod.uid not in self._in_flight]
 
-    def _verify(self, before: NodeFacts, after: Report | None) -> None:
+    def _verify(self, taken: TakenRecord) -> None:
         """Hold a report against what was foreseen; a fault of ours here costs nobody the report."""
         try:
-            found = verify(before, after) if after is not None else Verified()
+            found = verify(taken.before, taken.after) if taken.told_anew else Verified()
             self.tallies.keep(found.kept)
             for surprise in found.surprises:
                 for listener in self._on_surprise:
                     listener(surprise)
         except Exception as error:  # noqa: BLE001 (a listener logs it)
-            self.faults.note(before.name, error)
+            self.faults.note(taken.before.name, error)
 
 
 def _gives_out_others(before: NodeFacts, after: NodeFacts) -> bool:

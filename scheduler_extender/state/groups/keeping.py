@@ -18,7 +18,7 @@ from scheduler_extender.membership import Group
 from scheduler_extender.state.answers.remembered import PlaceCount, State
 from scheduler_extender.state.groups.groups import GroupStanding
 from scheduler_extender.state.node.arrivals import Arrivals
-from scheduler_extender.state.node.facts import NodeFacts, Unusable
+from scheduler_extender.state.node.facts import NodeFacts
 from topology.core.devices import NodeName
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest
 
@@ -146,16 +146,6 @@ def without_node(look: WaitingLook, name: NodeName) -> WaitingLook:
 def most_places(room: Mapping[str, int], request: GpuRequest) -> int:
     """No node with so many devices left by resource has more places than this."""
     return max(0, room.get(request.resource, 0)) // max(1, request.count)
-
-
-def devices_left(facts: NodeFacts, resource: str) -> int:
-    """The devices that are left on a node; none where that is not known."""
-    if facts.topology is None or facts.report is None or facts.problem is not None:
-        return 0
-    if facts.topology.resource(resource) is None:
-        return 0
-    available = facts.availability(resource)
-    return 0 if isinstance(available, Unusable) else available.devices_left
 
 
 def merged(kept: Iterable[tuple[Group, Arrivals]]) -> tuple[Arrivals, ...]:
@@ -301,7 +291,7 @@ def alike_nodes(
             tuple(where for i, where in enumerate(wheres) if bits >> i & 1),
             dict(zip(states, each, strict=True)),
             nodes[names[0]],
-            {resource: devices_left(nodes[names[0]], resource) for resource in states},
+            {resource: nodes[names[0]].devices_left(resource) for resource in states},
         )
         for (bits, each), names in found.items()
     )

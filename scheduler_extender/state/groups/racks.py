@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from scheduler_extender.state.node.facts import NodeFacts, Unusable
+from scheduler_extender.state.node.facts import NodeFacts
 
 SMALLEST = 2
 """Nodes of an NVLink domain that is a rack: a single machine may report a domain of its own."""
@@ -50,11 +50,7 @@ def room_of(trays: Iterable[NodeFacts], resource: str) -> int:
 
 def _left(facts: NodeFacts, resource: str) -> int:
     """The devices that are left on a node; 0 where nobody can tell."""
-    topology = facts.topology
-    if topology is None or facts.report is None or topology.resource(resource) is None:
-        return 0
     try:
-        found = facts.availability(resource)
+        return max(0, facts.devices_left(resource))
     except Exception:  # noqa: BLE001 (a fault of ours shows when the node is asked)
         return 0
-    return 0 if isinstance(found, Unusable) else max(0, found.devices_left)

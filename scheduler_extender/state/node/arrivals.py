@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from operator import mul
 
-from scheduler_extender.state.node.facts import NodeFacts, Unusable
+from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import PodUid
+from topology.core.placement import Rejection
 from topology.core.requests import NO_CONSTRAINTS, Constraints, GpuRequest
 
 MOST_WAYS = 16
@@ -108,12 +109,8 @@ def _ways(sizes: Sequence[int], most: Sequence[int], room: int) -> Iterator[tupl
 def _room(facts: NodeFacts, request: GpuRequest) -> int:
     """The devices that the scheduler may give to siblings and still send this pod, the last one."""
     each = request.effective_count
-    if facts.topology is None or facts.report is None or facts.problem is not None or not each:
+    offer = facts.last_offer(request.resource)
+    if facts.report is None or isinstance(offer, Rejection) or not each:
         return 0
-    if facts.topology.resource(request.resource) is None:
-        return 0
-    available = facts.availability(request.resource)
-    if isinstance(available, Unusable):
-        return 0
-    left = available.devices_left + available.devices_ending
+    left = offer.availability.devices_left + offer.availability.devices_ending
     return max(0, left + facts.overcounted(request.resource) - each)

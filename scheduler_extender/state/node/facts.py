@@ -10,15 +10,17 @@ yet as far as the API server has told us, while our bind is being written.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
 from scheduler_extender.membership import Group
-from scheduler_extender.state.node.contradictions import ContradictionError
+from scheduler_extender.state.node.contradictions import contradiction
 from scheduler_extender.state.node.departures import Departed, Leaving
 from scheduler_extender.state.node.ledger import Ledger, ledger
+from scheduler_extender.state.node.offer import Offer
 from scheduler_extender.state.node.proven import NOTHING_PROVEN, Proven, one_like_the_other
 from scheduler_extender.state.node.roster import Roster
 from scheduler_extender.state.node.streak import Streak, Streaks, kind_of
@@ -26,8 +28,7 @@ from scheduler_extender.state.pods.record import PodRecord, resource_of, without
 from scheduler_extender.state.pods.selecting import Destinations
 from scheduler_extender.state.pods.standing import Amounts, pieces
 from scheduler_extender.wire import Taint
-from topology.core.admission import Kubelet, kubelet_of
-from topology.core.availability import Availability
+from topology.core.admission import kubelet_of
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.mig import shape_of
@@ -42,13 +43,6 @@ from topology.core.placement import (
 )
 from topology.core.report import MissingGpu, Report
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest
-
-
-@dataclass(frozen=True, slots=True)
-class Unusable:
-    """In place of a ledger: the record contradicts itself, and ``why``."""
-
-    why: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,9 +101,8 @@ class NodeFacts:
     cordoned: bool = False
     taints: tuple[Taint, ...] = ()
     allocatable: Amounts | None = None
-    _ledgers: dict[str, Ledger | Unusable] = field(init=False, repr=False, default_factory=dict)
+    _offers: dict[str, Offer | Rejection] = field(init=False, repr=False, default_factory=dict)
     _keys: dict[str, Hashable] = field(init=False, repr=False, default_factory=dict)
-    _kubelets: dict[str, Kubelet] = field(init=False, repr=False, default_factory=dict)
 
     def changed(self, **fields: Any) -> NodeFacts:
         """The facts with some fields changed: :func:`dataclasses.replace`, in a quarter of the
@@ -173,21 +166,53 @@ class NodeFacts:
         pods = (*self.alive.values(), *self.in_flight.values())
         return any(pod.counts_on_others(resource) for pod in pods)
 
-    def unknown(self, resource: str) -> Rejection | None:
-        """Why it is not known what the node may hand out of ``resource``; None where it is."""
-        if self.problem is not None:
-            return UNUSABLE
-        if self.topology is None or self.report is None:
-            return NO_REPORT
-        if self.dra_only or not self.topology.resources:
-            return DRA_ONLY
-        if self.stale:
-            return STALE
-        if self.report.not_ready:
-            return NOT_READY
-        if self.topology.resource(resource) is None:
+    def offer(self, resource: str) -> Offer | Rejection:
+        """What the node offers of a resource; or why nothing can be decided about it there."""
+        if self.problem is None and self.topology is not None:
+            if self.report is None:
+                return NO_REPORT
+            if self.dra_only or not self.topology.resources:
+                return DRA_ONLY
+            if self.stale:
+                return STALE
+            if self.report.not_ready:
+                return NOT_READY
+        return self.last_offer(resource)
+
+    def last_offer(self, resource: str) -> Offer | Rejection:
+        """What the node offered of a resource when its agent last reported, however long ago.
+
+        Before the first report the node counts as empty.
+        """
+        found = self._offers.get(resource)
+        if found is None:
+            found = self._offers[resource] = self._offer(resource)
+        return found
+
+    def _offer(self, resource: str) -> Offer | Rejection:
+        topology = self.topology
+        if topology is None:
+            return NO_REPORT if self.problem is None else UNUSABLE
+        served = topology.resource(resource)
+        if served is None:
             return NOT_SERVED
-        return UNUSABLE if isinstance(self.availability(resource), Unusable) else None
+        if self.contradiction(resource) is not None:
+            return UNUSABLE
+        kubelet = kubelet_of(topology, served, self.missing)
+        return Offer(topology, served, kubelet, self._ledger(topology, resource))
+
+    def devices_left(self, resource: str) -> int:
+        """The devices that are left of a resource by the last report; 0 if nobody can tell."""
+        offer = self.last_offer(resource)
+        if self.report is None or isinstance(offer, Rejection):
+            return 0
+        return offer.availability.devices_left
+
+    def contradiction(self, resource: str) -> str | None:
+        """Why the record cannot be true over a resource; None if it can."""
+        if self.topology is None:
+            return None
+        return contradiction(self.topology, self.report or Report(), resource)
 
     @property
     def too_many_departed(self) -> bool:
@@ -274,14 +299,15 @@ class NodeFacts:
         given = pieces(self.allocatable or (), resource)
         if given is None or not self.all_pods_known:
             return 0
-        available = self.availability(resource)
-        if isinstance(available, Unusable):
+        offer = self.last_offer(resource)
+        if isinstance(offer, Rejection):
             return 0
         for pod in (*self.alive.values(), *self.in_flight.values()):
             asked = pod.request
             if not isinstance(asked, GpuRequest):
                 return 0
             given -= asked.effective_count if asked.resource == resource else 0
+        available = offer.availability
         return max(0, given - available.devices_left - available.devices_ending)
 
     def gives_out(self, resource: str) -> bool:
@@ -329,18 +355,6 @@ class NodeFacts:
         requests = (pod.request for pod in self.unanswered(resource))
         return frozenset(kind_of(found) for found in requests if isinstance(found, GpuRequest))
 
-    def ledger(self, resource: str) -> Ledger | Unusable:
-        """The ledger over one resource. There has to be a topology."""
-        found = self._ledgers.get(resource)
-        if found is None:
-            found = self._ledgers[resource] = self._ledger(resource)
-        return found
-
-    def availability(self, resource: str) -> Availability | Unusable:
-        """What is available of one resource. There has to be a topology."""
-        found = self.ledger(resource)
-        return found if isinstance(found, Unusable) else found.availability
-
     def key(self, resource: str) -> Hashable:
         """All that the answers about this node over ``resource`` depend on.
 
@@ -362,15 +376,6 @@ class NodeFacts:
                 self.key(served.name)
             except Exception:  # noqa: BLE001
                 return
-
-    def kubelet(self, resource: str) -> Kubelet:
-        """How the node hands out a resource that it serves."""
-        found = self._kubelets.get(resource)
-        if found is None:
-            served = self.topology.resource(resource) if self.topology is not None else None
-            assert self.topology is not None and served is not None  # noqa: S101, PT018
-            found = self._kubelets[resource] = kubelet_of(self.topology, served, self.missing)
-        return found
 
     def _key(self, resource: str) -> Hashable:
         key: tuple[object, ...] = (
@@ -394,9 +399,10 @@ class NodeFacts:
             return (*key, bool(topology.resources), self.gives_out(resource))
         if topology is not None and served is not None:
             usable = not self.problem and self.report is not None
-            available = self.availability(resource) if usable else None
+            offer = self.last_offer(resource) if usable else None
+            available = offer.availability if isinstance(offer, Offer) else None
             shape = shape_of(topology, served)  # profiles and memory of MIG instances are in it
-            key += (shape, topology.allocator, topology.resources, available)
+            key += (shape, topology.allocator, topology.resources, available, offer is UNUSABLE)
             key += (self.missing, self.overcounted(resource) if usable else 0)
             key += (self.too_many_departed,)
         if self.kept_for is not None and self.kept is not None:
@@ -440,14 +446,14 @@ class NodeFacts:
     ) -> frozenset[PodUid]:
         """Who is unreported; ``everybody`` where that cannot be told: all that have not ended, if
         left out."""
-        found: Ledger | Unusable | None = None
-        if self.topology is not None:
-            try:
-                found = self.ledger(resource)
-            except Exception:  # noqa: BLE001 (a fault of ours shows when the node is asked)
-                found = None
-        if isinstance(found, Ledger):
-            return frozenset(found.unreported)
+        topology = self.topology
+        if topology is not None:
+            with suppress(Exception):  # a fault of ours shows when the node is asked
+                offer = self.last_offer(resource)
+                if isinstance(offer, Offer):
+                    return frozenset(offer.ledger.unreported)
+                if offer is NOT_SERVED and self.contradiction(resource) is None:
+                    return frozenset(self._ledger(topology, resource).unreported)
         return self.here if everybody is None else frozenset(everybody)
 
     def _entered(self) -> Iterable[PodRecord]:
@@ -456,21 +462,17 @@ class NodeFacts:
         leaving = [found.pod for found in self.leaving.values()]
         return (*self.alive.values(), *ended, *self.in_flight.values(), *leaving)
 
-    def _ledger(self, resource: str) -> Ledger | Unusable:
-        assert self.topology is not None  # noqa: S101 (callers looked)
-        try:
-            return ledger(
-                self.topology,
-                self.report,
-                self._entered(),
-                resource,
-                all_pods_known=self.all_pods_known,
-                reported=self.reported,
-                departed=self.departed.values(),
-                departing=self.departing,
-            )
-        except ContradictionError as error:
-            return Unusable(str(error))
+    def _ledger(self, topology: NodeTopology, resource: str) -> Ledger:
+        return ledger(
+            topology,
+            self.report,
+            self._entered(),
+            resource,
+            all_pods_known=self.all_pods_known,
+            reported=self.reported,
+            departed=self.departed.values(),
+            departing=self.departing,
+        )
 
 
 _AT = {given.name: i for i, given in enumerate(g for g in fields(NodeFacts) if g.init)}

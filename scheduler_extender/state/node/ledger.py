@@ -26,7 +26,6 @@ from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from scheduler_extender.annotations import Malformed
-from scheduler_extender.state.node.contradictions import check_devices, raise_twice_held
 from scheduler_extender.state.node.departures import Departed
 from scheduler_extender.state.node.devicepools import device_pools
 from scheduler_extender.state.node.occupancy import room
@@ -79,12 +78,10 @@ def ledger(
     that is not among them has ended, or we see it late: it may release its devices any moment.
     Otherwise (a hand-written file names few pods) it is taken to be running. ``reported`` are pods
     whose devices some earlier report of this boot has shown. ``departing`` are gone before the pod
-    comes that is asked about (:class:`~topology.core.availability.Availability`). Raises
-    :class:`.ContradictionError` where the report gives one device to two pods.
+    comes that is asked about (:class:`~topology.core.availability.Availability`).
     """
     report = report or Report()
     served = topology.resource(resource) or GpuResource(resource)
-    check_devices(topology, report, served)
     entries = _Entries(topology, report, served, resource, reported, departing)
     pods = tuple(pods)
     held = entries.by_pod(pods)
@@ -178,13 +175,9 @@ class _Entries:
             if held is None:
                 held = found[uid] = _Held([], {})
             held.take(allocation)
-        devices = 0
         for held in found.values():
             held.shown, held.returning = self.devices.shown_and_returning(held.devices)
             self._taken.update(held.devices)
-            devices += len(held.devices)
-        if len(self._taken) < devices:
-            raise_twice_held(self._report.allocations)
         self.shown = found.keys()
         return dict(found)
 

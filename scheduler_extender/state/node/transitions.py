@@ -26,14 +26,14 @@ nothing is promised until nobody is unreported beside whom they may have been.""
 class TakenRecord:
     """A record that was taken in: the facts of its node before and after.
 
-    ``changed`` says that the node's answers may be others, ``shown`` is the report if it is to be
+    ``changed`` says that the node's answers may be others, ``told_anew`` that the report is to be
     held against what was foreseen.
     """
 
     before: NodeFacts
     after: NodeFacts
     changed: bool
-    shown: Report | None
+    told_anew: bool
 
 
 def is_heartbeat(report: Report | None, known: Report | None) -> bool:

@@ -17,16 +17,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from scheduler_extender.state.node.contradictions import ContradictionError
 from scheduler_extender.state.node.facts import NodeFacts
-from scheduler_extender.state.node.ledger import Ledger, ledger
+from scheduler_extender.state.node.ledger import Ledger
+from scheduler_extender.state.node.offer import Offer
 from scheduler_extender.state.node.transitions import offers_the_same
 from scheduler_extender.state.pods.record import PodRecord, manifest_of
 from topology import codec
 from topology.core.admission import Kubelet, kubelet_of, opaque
-from topology.core.devices import GpuResource, PodUid
+from topology.core.devices import PodUid
 from topology.core.graph import NodeTopology
-from topology.core.mig import served_devices
 from topology.core.placement import predicted, satisfies
 from topology.core.pools import Pool, gpus, total
 from topology.core.report import Report
@@ -80,65 +79,52 @@ class Verified:
         return Verified(self.surprises + other.surprises, self.kept + other.kept)
 
 
-def verify(before: NodeFacts, after: Report) -> Verified:
-    """Hold a node's next report against what was foreseen; ``before`` is what was known until then.
+def verify(before: NodeFacts, after: NodeFacts) -> Verified:
+    """Hold a node's next report against what was foreseen: the facts ``before`` and ``after`` it.
 
     Pods whose devices have changed (a kubelet that lost its checkpoint admits everything anew) are
     held against their promise, and after a reboot all are.
     """
-    topology, former = before.topology, before.report
-    if topology is None or former is None:
+    former, report = before.report, after.report
+    if before.topology is None or former is None or report is None:
         return Verified()
-    if former.boot_id == after.boot_id and set(after.allocations) <= set(former.allocations):
+    if former.boot_id == report.boot_id and set(report.allocations) <= set(former.allocations):
         return Verified()  # nobody has anything that was not there before
-    found = (_verify(before, topology, served, former, after) for served in topology.resources)
-    return sum(found, Verified())
+    found = Verified()
+    for resource in before.topology.resources:
+        then, now = before.last_offer(resource.name), after.last_offer(resource.name)
+        if isinstance(then, Offer) and isinstance(now, Offer):
+            found += _verify(before, then, former, now, report)
+    return found
 
 
-def _verify(
-    facts: NodeFacts, topology: NodeTopology, served: GpuResource, before: Report, after: Report
-) -> Verified:
-    kubelet, devices = kubelet_of(topology, served), served_devices(topology, served)
+def _verify(facts: NodeFacts, then: Offer, before: Report, now: Offer, after: Report) -> Verified:
+    kubelet, resource = kubelet_of(then.topology, then.resource), then.resource.name
     if before.missing or after.missing:
         kubelet = opaque(kubelet)  # a GPU that does not answer may have, at some time in between
     same_boot, calm = before.boot_id == after.boot_id, offers_the_same(after, before)
     known = set(before.allocations) if same_boot else set()
-    new = {a.pod_uid or f"{a.namespace}/{a.pod}" for a in set(after.allocations) - known}
+    new = {a.pod_uid for a in set(after.allocations) - known}
     pods = facts.all_pods
-    changed = [pod for pod in pods if pod.uid in new]
-    try:
-        then = ledger(
-            topology,
-            before,
-            pods,
-            served.name,
-            reported=facts.reported,
-            departed=facts.departed.values(),
-        )
-        now = ledger(topology, after, changed, served.name)
-    except ContradictionError:
-        return Verified()
     found, kept = list[Surprise](), 0
-    for pod in changed:
-        got = now.shown.get(pod.uid)
+    for pod in pods:
+        got = now.ledger.shown.get(pod.uid) if pod.uid in new else None
         if got is None or not isinstance(pod.request, GpuRequest):
             continue
-        if pod.request.resource != served.name:
+        if pod.request.resource != resource:
             continue
-        if pod.uid in now.unreported or total(got, kubelet.width) < pod.request.count:
+        held = total(got, kubelet.width)
+        if pod.uid in now.ledger.unreported or held < pod.request.count:
             continue  # part of it is shown; whether it has ended meanwhile or not
-        if same_boot and then.shown.get(pod.uid) == got:
+        if same_boot and then.ledger.shown.get(pod.uid) == got:
             continue
         if same_boot and pod.ended and pod.uid in facts.reported:
             continue  # a kubelet may show once more what it has shown before, and gives it no GPUs
         kinds = []
-        pod_then = then.unreported.get(pod.uid) if same_boot else None
-        settled = calm and pod.uid not in facts.unsettled
-        if pod_then is not None and settled and not _foreseen(kubelet, then, pod.uid, got):
+        settled = same_boot and calm and pod.uid not in facts.unsettled
+        if settled and not _foreseen(kubelet, then.ledger, pod.uid, got):
             kinds.append(OUTSIDE)
-        mask = gpus(got, kubelet.width)
-        held = total(got, kubelet.width)
-        replicas = kubelet.replicas
+        mask, replicas = gpus(got, kubelet.width), kubelet.replicas
         if not satisfies(kubelet.shape, pod.promised, mask, count=held, replicas=replicas):
             kinds.append(BROKEN)
         elif pod.promised != NO_CONSTRAINTS:
@@ -147,10 +133,10 @@ def _verify(
             Surprise(
                 kind,
                 pod,
-                topology.name,
-                devices.indices(mask),
+                facts.name,
+                then.devices.indices(mask),
                 _foreign(before, after, pods),
-                replayable(topology, before, pods),
+                replayable(then.topology, before, pods),
             )
             for kind in kinds
         ]
@@ -158,8 +144,10 @@ def _verify(
 
 
 def _foreseen(kubelet: Kubelet, then: Ledger, uid: PodUid, got: Pool) -> bool:
-    """Whether a pod that was unreported then could get these devices."""
-    pod = then.unreported[uid]
+    """Whether a pod could get these devices, if it was unreported then."""
+    pod = then.unreported.get(uid)
+    if pod is None:
+        return True
     others = list(then.availability.unreported)
     others.remove(pod)
     now = replace(then.availability, unreported=tuple(others))

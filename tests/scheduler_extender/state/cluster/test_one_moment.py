@@ -31,7 +31,7 @@ from scheduler_extender.state.node.transitions import (
 )
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.answers import answers
-from tests.nodes import bridged, pcie, switched
+from tests.nodes import bridged, offered, pcie, switched
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.links import LinkKind
 from topology.core.placement import IN_PROGRESS, Verdict
@@ -160,7 +160,7 @@ def test_facts_with_one_key_have_one_answer_where_too_many_pods_have_departed() 
     promised, plain = _crowded(NVLINK), _crowded(Constraints())
     decisions = [decide(facts, gpu_request(1), Settings()) for facts in (promised, plain)]
     assert [d.rejection for d in decisions] == [IN_PROGRESS, None]
-    assert promised.availability(GPU) == plain.availability(GPU)
+    assert offered(promised).availability == offered(plain).availability
     assert promised.key(GPU) != plain.key(GPU)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scheduler_extender.state.node.departures import Departed
-from scheduler_extender.state.node.facts import NodeFacts, Unusable
+from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.node.ledger import ledger
 from scheduler_extender.state.node.roster import Roster
 from scheduler_extender.state.node.transitions import (
@@ -25,8 +25,9 @@ from scheduler_extender.state.node.transitions import (
     without_record,
 )
 from scheduler_extender.state.pods.record import PodRecord
-from tests.nodes import switched
+from tests.nodes import offered, switched
 from topology.core.devices import DeviceId, NodeName, PodUid
+from topology.core.placement import UNUSABLE
 from topology.core.report import Allocation, Condition, Report
 from topology.core.requests import Constraints, GpuRequest, gpu_request
 
@@ -189,8 +190,7 @@ def test_transitions(steps: list[Step], left: int, gone: tuple[str, ...]) -> Non
         before, known = facts, repr(facts)
         facts = step(facts)
         assert repr(before) == known, "a transition changes nothing of what was"
-    available = facts.availability(GPU)
-    assert not isinstance(available, Unusable)
+    available = offered(facts).availability
     assert available.devices_left == left
     leaving = [f"{uid} leaving" for uid in facts.leaving]
     assert (*leaving, *(f"{uid} departed" for uid in facts.departed)) == gone
@@ -220,7 +220,7 @@ def test_asking_changes_nothing() -> None:
         facts = step(facts)
     before = repr(facts)
     facts.key(GPU)
-    facts.ledger(GPU)
+    facts.last_offer(GPU)
     facts.without(frozenset({PodUid("b")})).key(GPU)
     assert repr(facts) == before
 
@@ -241,10 +241,10 @@ def test_a_record_that_contradicts_itself_is_unusable_and_forgets_nobody() -> No
     facts = with_record(with_pod(EMPTY, record("a")), NODE, report(1), "")
     departed = {PodUid("d"): Departed(record("d"), frozenset({PodUid("a")}))}
     facts = with_record(replace(facts, departed=departed), NODE, twice, "")
-    found = facts.availability(GPU)
-    assert isinstance(found, Unusable)
-    assert "is held by two pods" in found.why
-    assert "default/" not in found.why, "who reads it may not see these pods"
+    assert facts.last_offer(GPU) is UNUSABLE
+    why = facts.contradiction(GPU) or ""
+    assert "is held by two pods" in why
+    assert "default/" not in why, "who reads it may not see these pods"
     assert facts.departed == departed
 
 
@@ -309,8 +309,8 @@ def test_ended_pods_count_only_where_a_report_shows_them() -> None:
             reported=facts.reported,
         )
         assert facts.alive == {u: found for u, found in facts.pods.items() if not found.ended}
-        assert facts.availability(GPU) == anew.availability(GPU)
-        assert facts.availability(GPU) == all_in_ledger(facts)
+        assert offered(facts).availability == offered(anew).availability
+        assert offered(facts).availability == all_in_ledger(facts)
 
 
 def all_in_ledger(facts: NodeFacts) -> object:

@@ -14,7 +14,7 @@ from scheduler_extender.state.node.ledger import ledger
 from scheduler_extender.state.node.transitions import with_pod, with_record
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.wire import Pod
-from tests.nodes import container, pod, switched
+from tests.nodes import container, offered, pod, switched
 from topology.core.availability import Availability
 from topology.core.devices import DeviceId, PodUid
 from topology.core.graph import AllocatorFacts
@@ -108,7 +108,7 @@ def test_an_ended_pod_whose_cpus_alone_are_shown_may_release_them(phase: str) ->
     """The kubelet has let go of its GPUs and not of its CPUs, or was asked for these earlier."""
     one = record(guaranteed("main", 1, "2"), phase=phase)
     facts = with_record(NodeFacts(NODE.name), NODE, Report(holdings=(held(NAME, "2-3"),)), "")
-    available = with_pod(facts, one).availability(GPU)
+    available = offered(with_pod(facts, one)).availability
     assert isinstance(available, Availability)
     assert available.room is not None
     assert available.room.free == (5, 8)

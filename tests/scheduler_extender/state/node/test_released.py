@@ -14,7 +14,7 @@ from scheduler_extender.kube.sinks import PodSink
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.wire import Pod
-from tests.nodes import pod, switched, unreported
+from tests.nodes import offered, pod, switched, unreported
 from tests.scheduler_extender.conftest import raw
 from tests.scheduler_extender.serving import Clock
 from topology.core.availability import Availability, Holder
@@ -42,7 +42,7 @@ def report(sequence: int, *allocations: Allocation, **more: Any) -> Report:
 
 
 def available(cluster: Cluster) -> Availability:
-    found = cluster.facts(NAME).availability(GPU)
+    found = offered(cluster.facts(NAME)).availability
     assert isinstance(found, Availability)
     return found
 

@@ -21,7 +21,8 @@ from scheduler_extender.state.node.departures import Departed
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.node.ledger import ledger
 from scheduler_extender.state.node.roster import Roster
-from scheduler_extender.state.node.verification import BROKEN, OUTSIDE, Surprise, verify
+from scheduler_extender.state.node.transitions import with_record
+from scheduler_extender.state.node.verification import BROKEN, OUTSIDE, Surprise, Verified, verify
 from scheduler_extender.state.pods.record import PodRecord, manifest_of, pod_record
 from scheduler_extender.wire import Pod
 from tests.nodes import container, pod
@@ -67,7 +68,12 @@ def surprises(
     departed: tuple[Departed, ...] = (),
     node: NodeTopology = NODE,
 ) -> list[Surprise]:
-    return list(verify(known(*pods, before=before, departed=departed, node=node), after).surprises)
+    facts = known(*pods, before=before, departed=departed, node=node)
+    return list(verified(facts, after).surprises)
+
+
+def verified(facts: NodeFacts, after: Report) -> Verified:
+    return verify(facts, with_record(facts, facts.topology or NODE, after, ""))
 
 
 def known(
@@ -88,15 +94,15 @@ def known(
 def test_promises_kept_are_counted_once_when_all_devices_are_shown() -> None:
     plain = record("plain", 1, link=False)
     after = report(shows("pair", 0, 3), shows("plain", 1))
-    assert verify(known(PAIR, plain), after).kept == 1, "the plain pod was promised nothing"
+    assert verified(known(PAIR, plain), after).kept == 1, "the plain pod was promised nothing"
     again = report(*after.allocations, sequence=3)
-    assert verify(known(PAIR, plain, before=after), again).kept == 0
-    assert verify(known(PAIR), report(shows("pair", 0, 5))).kept == 0, "it is broken"
+    assert verified(known(PAIR, plain, before=after), again).kept == 0
+    assert verified(known(PAIR), report(shows("pair", 0, 5))).kept == 0, "it is broken"
     two = record("two", containers=[container("a", 1), container("b", 1)])
     half = report(shows("two", 0, name="a"))
-    assert verify(known(two), half).kept == 0
+    assert verified(known(two), half).kept == 0
     whole = report(shows("two", 0, name="a"), shows("two", 3, name="b"), sequence=3)
-    assert verify(known(two, before=half), whole).kept == 1
+    assert verified(known(two, before=half), whole).kept == 1
 
 
 def test_an_outcome_that_was_foreseen_is_no_surprise() -> None:
