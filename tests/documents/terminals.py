@@ -3,8 +3,8 @@ tests.documents.terminals`` makes those of docs/images, ``make screenshots`` put
 other ones.
 
 Each command runs in a terminal of its own (a pseudo-terminal), on a cluster file of the examples.
-What it prints is drawn as an SVG, light and dark, 1400 and 400 pixels wide. The pictures load
-nothing, and the same output makes the same bytes.
+What it prints is drawn as an SVG: light and 1400 pixels wide, dark and 400 pixels wide. The
+pictures load nothing, and the same output makes the same bytes.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ COMMANDS = {
 }
 COLUMNS = {1400: 110, 400: 44}
 """By how many pixels wide a picture is, the columns of its terminal."""
+SIDES = (("light", 1400), ("dark", 400))
+"""How each page is shown: both colours and both widths, once each."""
 
 
 def _theme(back: str, fore: str, colours: str) -> TerminalTheme:
@@ -148,11 +150,9 @@ def _read(terminal: int) -> Iterator[bytes]:
 
 def pictures(name: str) -> Iterator[tuple[str, str]]:
     """The pictures of one command, each with the name of its file."""
-    for pixels, columns in COLUMNS.items():
-        text = printed(name, columns)
-        for scheme in THEMES:
-            picture = Picture(name, scheme, pixels)
-            yield picture.file, picture.drawn(text)
+    for scheme, pixels in SIDES:
+        picture = Picture(name, scheme, pixels)
+        yield picture.file, picture.drawn(printed(name, COLUMNS[pixels]))
 
 
 def main(folder: Path) -> None:

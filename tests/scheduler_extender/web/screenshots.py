@@ -32,10 +32,9 @@ SWEEP = tiny(
 """What the report tells of."""
 DOCS = [
     *(
-        f"{name}-{scheme}-{width}"
+        f"{name}-{side}"
         for name in ("map", "node", "waiting", "report")
-        for scheme in SCHEMES
-        for width in WIDTHS
+        for side in ("light-1400", "dark-400")
     ),
     "what-if-taken-light-1400",
 ]
