@@ -1,12 +1,9 @@
 """``make chart``: the templates of the Helm chart, made from the kustomize base.
 
-The base says what is installed, once. :data:`PLACES` says where the chart lets its user change
+The base says what is installed. ``chartplaces.yaml`` says where the chart lets its user change
 something, and by which value; everything else is taken over as it is, and the base's namespace
-becomes the release's. Rendered with its default values into the base's namespace the chart gives
+becomes the release's. Rendered with its default values into the base's namespace, the chart gives
 the base's objects again (``tests/e2e/test_chart.py``). Why it is made so: docs/adr/0018.
-
-A place names one field of an object. Its text replaces the field's value, or with ``lines`` the
-whole line (or, behind a list, a line that is added to it).
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,173 +35,27 @@ class ChartError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the chart differs: a field of an object, by the steps of its path.
+    """A field of an object, and the template's text there: ``chartplaces.yaml`` says the rules."""
 
-    A step is a key, the number of an item, or ``+`` behind the items. ``text`` is the template's.
-    ``block`` says that it gives YAML of several lines, which are indented below the key; ``lines``
-    that the text takes the place of the whole line. In ``text`` every line break begins a new line
-    at the place's indentation, but for lines that hold nothing but template actions.
-    """
-
-    kind: str
-    name: str
     path: tuple[Step, ...]
     text: str
-    block: bool = False
-    lines: bool = False
+    how: str  # "value", "block" or "lines"
+
+    def __str__(self) -> str:
+        return ".".join(map(str, self.path))
 
 
-OURS, EXTENDER, AGENT = "gpu-topology", "gpu-topology-extender", "gpu-topology-agent"
-POD: tuple[Step, ...] = ("spec", "template", "spec")
-CONTAINER: tuple[Step, ...] = (*POD, "containers", 0)
+def places() -> dict[str, list[Place]]:
+    """What ``chartplaces.yaml`` says, by the kind and name of the object."""
+    given = yaml.safe_load((HERE / "chartplaces.yaml").read_text())
+    return {of: [_place(*field) for field in fields.items()] for of, fields in given.items()}
 
 
-def _when(condition: str, text: str) -> str:
-    """The text where a value is true, or not empty."""
-    return f"{{{{- if {condition} }}}}\n{text}\n{{{{- end }}}}"
+def _place(path: str, told: str | dict[str, str]) -> Place:
+    steps = tuple(int(step) if step.isdecimal() else step for step in path.split("."))
+    ((how, text),) = ({"value": told} if isinstance(told, str) else told).items()
+    return Place(steps, text, how)
 
-
-def _each(values: str, text: str) -> str:
-    """The text for each of several values; ``.`` in it is the one."""
-    return f"{{{{- range {values} }}}}\n{text}\n{{{{- end }}}}"
-
-
-def _shown(value: str) -> str:
-    return f"{{{{ {value} }}}}"
-
-
-def _lines(*texts: str) -> str:
-    return "\n".join(texts)
-
-
-FURTHER = _shown(". | quote")
-
-
-def _workload(kind: str, name: str, values: str, image: str) -> Iterator[Place]:
-    """What extender and agents have in common; ``image`` names the template of theirs."""
-    policy, secrets = ".Values.image.pullPolicy", ".Values.image.pullSecrets"
-    yield Place(kind, name, (*CONTAINER, "image"), _shown(f'include "{image}" .'))
-    pulling = _when(policy, f"imagePullPolicy: {_shown(policy)}")
-    yield Place(kind, name, (*CONTAINER, "imagePullPolicy"), pulling, lines=True)
-    yield Place(kind, name, (*CONTAINER, "resources"), f"toYaml {values}.resources", block=True)
-    listed = _when(secrets, _lines("imagePullSecrets:", _each(secrets, f"- name: {_shown('.')}")))
-    yield Place(kind, name, (*POD, "imagePullSecrets"), listed, lines=True)
-    yield Place(kind, name, (*POD, "priorityClassName"), _shown(f"{values}.priorityClassName"))
-    yield Place(kind, name, (*POD, "tolerations"), f"toYaml {values}.tolerations", block=True)
-
-
-def _extender() -> Iterator[Place]:
-    where, values = ("Deployment", EXTENDER), ".Values.extender"
-    yield from _workload(*where, values, "gpu-topology.image")
-    yield Place(*where, ("spec", "replicas"), _shown(f"{values}.replicas"))
-    labels = _when(
-        f"{values}.nodeSelector", f"nodeSelector: {_shown(f'toJson {values}.nodeSelector')}"
-    )
-    yield Place(*where, (*POD, "nodeSelector"), labels, lines=True)
-    require, refusals = f"{values}.require", f"{values}.refusals"
-    flags = _lines(
-        _when(f'ne {require} "expected"', f"- --require={_shown(require)}"),
-        _when(f'ne {refusals} "certain"', f"- --refusals={_shown(refusals)}"),
-        _when(f"{values}.shadow", "- --shadow"),
-        _each(f"{values}.extraArgs", f"- {FURTHER}"),
-    )
-    yield Place(*where, (*CONTAINER, "args", "+"), flags, lines=True)
-    # The second scheduler is an ordinary pod, whose packets come from its own address.
-    second, addresses = ".Values.scheduler.enabled", f"{values}.schedulerAddresses"
-    own = '    matchLabels: {{- include "gpu-topology.schedulerLabels" . | nindent 10 }}'
-    sources = _lines(
-        "from:",
-        _when(second, _lines("- podSelector:", own)),
-        _each(addresses, f"- ipBlock: {{cidr: {FURTHER}}}"),
-    )
-    policy = ("spec", "ingress", 0, "from")
-    text = _when(f"or {second} {addresses}", sources)
-    yield Place("NetworkPolicy", EXTENDER, policy, text, lines=True)
-
-
-def _agent() -> Iterator[Place]:
-    where, values = ("DaemonSet", AGENT), ".Values.agent"
-    yield from _workload(*where, values, "gpu-topology.agentImage")
-    labels = f"nodeSelector: {_shown(f'toJson {values}.nodeSelector')}"
-    text = _when(f"not {values}.everyNode", labels)
-    yield Place(*where, (*POD, "nodeSelector"), text, lines=True)
-    runtime = f"{values}.runtimeClassName"
-    text = _when(runtime, f"runtimeClassName: {_shown(runtime)}")
-    yield Place(*where, (*POD, "runtimeClassName"), text, lines=True)
-    text = _when(f"{values}.hostPID", "hostPID: true")
-    yield Place(*where, (*POD, "hostPID"), text, lines=True)
-    flags = _lines(
-        _when(f"{values}.kubeletInsecureTLS", "- --kubelet-insecure-tls"),
-        _each(f"{values}.extraArgs", f"- {FURTHER}"),
-    )
-    yield Place(*where, (*CONTAINER, "args", "+"), flags, lines=True)
-    yield from _gpus_of_the_host(where, values)
-
-
-def _gpus_of_the_host(where: tuple[str, str], values: str) -> Iterator[Place]:
-    """Where NVIDIA's runtime gives the agent nothing, or gives it by a mount only."""
-    driver, devices = f"{values}.hostDriver.enabled", f"{values}.deviceMounts"
-    folder = "/usr/local/nvidia/lib64"
-    text = _when(driver, f"- {{name: LD_LIBRARY_PATH, value: {folder}}}")
-    yield Place(*where, (*CONTAINER, "env", "+"), text, lines=True)
-    rights = _lines(
-        f"allowPrivilegeEscalation: {_shown(driver)}", _when(driver, "privileged: true")
-    )
-    escalation = (*CONTAINER, "securityContext", "allowPrivilegeEscalation")
-    yield Place(*where, escalation, rights, lines=True)
-    all_gpus = "/var/run/nvidia-container-devices/all"
-    mounts = _lines(
-        _when(driver, f"- {{name: driver, mountPath: {folder}, readOnly: true}}"),
-        _when(devices, f"- {{name: all-gpus, mountPath: {all_gpus}, readOnly: true}}"),
-    )
-    yield Place(*where, (*CONTAINER, "volumeMounts", "+"), mounts, lines=True)
-    path = _shown(f"{values}.hostDriver.path | quote")
-    host = f"  hostPath: {{path: {path}, type: Directory}}"
-    nothing = "  hostPath: {path: /dev/null, type: CharDevice}"
-    volumes = _lines(
-        _when(driver, _lines("- name: driver", host)),
-        _when(devices, _lines("- name: all-gpus", nothing)),
-    )
-    yield Place(*where, (*POD, "volumes", "+"), volumes, lines=True)
-
-
-def _crd() -> Iterator[Place]:
-    keep = _when(".Values.crd.keep", _lines("annotations:", "  helm.sh/resource-policy: keep"))
-    name = "gputopologies.gpu-topology.io"
-    yield Place("CustomResourceDefinition", name, ("metadata", "annotations"), keep, lines=True)
-
-
-def _scheduler() -> Iterator[Place]:
-    where, values = ("KubeSchedulerConfiguration", ""), ".Values.scheduler"
-    yield Place(*where, ("profiles", 0, "schedulerName"), _shown(f"{values}.name | quote"))
-    # docs/shadow.md: then nothing may hang on the extender.
-    shadow = ".Values.extender.shadow"
-    entry: tuple[Step, ...] = ("extenders", 0)
-    for verb in ("bind", "preempt"):
-        text = _when(f"not {shadow}", f"{verb}Verb: {verb}")
-        yield Place(*where, (*entry, f"{verb}Verb"), text, lines=True)
-    yield Place(*where, (*entry, "ignorable"), _shown(f"default false {shadow}"))
-    share = ("percentageOfNodesToScore",)
-    yield Place(*where, share, _shown(f"{values}.percentageOfNodesToScore"))
-
-
-def _monitoring() -> Iterator[Place]:
-    values = ".Values.monitoring"
-    account = ("ClusterRoleBinding", "gpu-topology-prometheus", ("subjects", 0))
-    for field in ("name", "namespace"):
-        text = _shown(f"{values}.prometheus.{field} | quote")
-        yield Place(*account[:2], (*account[2], field), text)
-    further = _lines(
-        f"{{{{- range $key, $value := {values}.labels }}}}",
-        "{{ $key }}: {{ $value | quote }}",
-        "{{- end }}",
-    )
-    for kind in ("ServiceMonitor", "PodMonitor", "PrometheusRule"):
-        for name in {"ServiceMonitor": (OURS,), "PodMonitor": (AGENT,)}.get(kind, (OURS, AGENT)):
-            yield Place(kind, name, ("metadata", "labels", "further"), further, lines=True)
-
-
-PLACES = (*_extender(), *_agent(), *_crd(), *_scheduler(), *_monitoring())
 
 # The templates: the kinds of objects in each, and the value without which it is empty.
 FILES = {
@@ -245,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def templates() -> dict[str, str]:
     """The generated templates: file name and text. Raises :class:`ChartError`."""
-    base, unused = kustomized(HERE / "base"), set(PLACES)
+    base, unused = kustomized(HERE / "base"), places()
     found = {}
     for name, (kinds, condition) in FILES.items():
         objects = [each for each in base if each["kind"] in kinds]
@@ -266,7 +117,9 @@ def templates() -> dict[str, str]:
     )
     found["_schedulerconfig.tpl"] = _scheduler_configuration(unused)
     if unused:
-        named = sorted(f"{p.kind} with {'.'.join(map(str, p.path))}" for p in unused)
+        named = sorted(
+            f"{of.partition('/')[0]} with {place}" for of, here in unused.items() for place in here
+        )
         raise ChartError(f"the base has no {', no '.join(named)}")
     return found
 
@@ -290,7 +143,7 @@ def _file(
     source: str,
     objects: list[Object],
     condition: str | None,
-    unused: set[Place],
+    unused: dict[str, list[Place]],
     *,
     foreign: bool = False,
 ) -> str:
@@ -302,7 +155,7 @@ def _file(
     return HEAD % source + text
 
 
-def _scheduler_configuration(unused: set[Place]) -> str:
+def _scheduler_configuration(unused: dict[str, list[Place]]) -> str:
     """The configuration of the second kube-scheduler, as a named template.
 
     Who it is, and where its files lie, is the chart's; the extender's entry is the shipped one.
@@ -328,15 +181,14 @@ def _scheduler_configuration(unused: set[Place]) -> str:
     )
 
 
-def _template(made: Object, unused: set[Place], *, foreign: bool = False) -> str:
+def _template(made: Object, unused: dict[str, list[Place]], *, foreign: bool = False) -> str:
     """An object as the text of a template."""
     name = made.get("metadata", {}).get("name", "")
     if ("{{" in (plain := _dumped(made)) and not foreign) or "@@" in plain:
         raise ChartError(f"{made['kind']} {name} has text that a template would read as its own")
-    here = [p for p in PLACES if (p.kind, p.name) == (made["kind"], name)]
+    here = unused.pop(f"{made['kind']}/{name}", [])
     for number, place in enumerate(here):
         _mark(made, place, f"@@{number}@@")
-        unused.discard(place)
     lines = []
     for line in _dumped(made).splitlines():
         mark = line.partition("@@")[2].partition("@@")[0]
@@ -360,22 +212,22 @@ def _mark(made: Object, place: Place, mark: str) -> None:
         at = at[step]
     if last == "+":
         at.append(mark)
-    elif place.lines or last in at or isinstance(at, list):
+    elif place.how == "lines" or last in at or isinstance(at, list):
         at[last] = mark
     else:
-        raise ChartError(f"{place.kind} {place.name} has no {'.'.join(map(str, place.path))}")
+        raise ChartError(f"{made['kind']} {made.get('metadata', {}).get('name')} has no {place}")
 
 
 def _filled(line: str, place: Place, mark: str) -> list[str]:
     """The template's lines for a line with a mark."""
     indent = line[: len(line) - len(line.lstrip())]
-    if place.lines:
+    if place.how == "lines":
         if line.lstrip().startswith("- ") and place.path[-1] != "+":
             raise ChartError(f"{place.path} is the first key of a list's item")
         parts = place.text.splitlines()
         return [p if p.startswith("{{-") else f"{indent}{p}" for p in parts]
     block = f"{{{{- {place.text} | nindent {len(indent) + 2} }}}}"
-    text = block if place.block else place.text
+    text = block if place.how == "block" else place.text
     quoted = f"'{mark}'" if f"'{mark}'" in line else mark
     return [line.replace(quoted, text)]
 
