@@ -35,7 +35,7 @@ from scheduler_extender.state.pods.standing import Amounts, asks_of
 from scheduler_extender.wire import pod_decoder
 from topology.core.devices import NodeName
 from topology.kubeapi.apiserver import ApiError, ApiFailure, ApiServer, NotFoundError, Query, path
-from topology.kubeapi.reflector import Reflector, Sink
+from topology.kubeapi.reflector import Reflector, Sink, Watched
 
 log = structlog.get_logger(__name__)
 
@@ -166,8 +166,7 @@ def live_look(
     if seen.installed:
         watched.append((RECORDS_PATH, RecordSink(cluster), RECORDS_PAGE))
     reflectors = [
-        Reflector(api, where, sink, name=where.rpartition("/")[2], page_limit=page)
-        for where, sink, page in watched
+        Reflector(api, Watched(where, page_limit=page), sink) for where, sink, page in watched
     ]
     for reflector in reflectors:
         reflector.start()

@@ -41,7 +41,7 @@ from scheduler_extender.state.cluster.freshness import Watch
 from scheduler_extender.state.node.verification import Surprise
 from scheduler_extender.verbs import WouldRefuse
 from topology.kubeapi.apiserver import ApiServer
-from topology.kubeapi.reflector import Reflector, Timing
+from topology.kubeapi.reflector import Reflector, Timing, Watched
 
 log = structlog.get_logger(__name__)
 
@@ -92,16 +92,16 @@ class KubeSource:
         cluster.on_surprise(self._note_surprise)
         cluster.on_refusal(self._note_refusal)
         self.reflectors = [
-            Reflector(api, path, sink, name=name, page_limit=page, timing=TIMING)
-            for path, sink, name, page in (
-                (RECORDS_PATH, RecordSink(cluster), "gputopologies", RECORDS_PAGE),
-                (PODS_PATH, PodSink(cluster, bindable=bindable), "pods", PAGE),
-                (NODES_PATH, NodeSink(cluster), "nodes", PAGE),
+            Reflector(api, Watched(path, page_limit=page), sink, TIMING)
+            for path, sink, page in (
+                (RECORDS_PATH, RecordSink(cluster), RECORDS_PAGE),
+                (PODS_PATH, PodSink(cluster, bindable=bindable), PAGE),
+                (NODES_PATH, NodeSink(cluster), PAGE),
             )
         ]
         # Not among the reflectors: what we promise does not hang on it.
         self._budgets = Reflector(
-            api, BUDGETS_PATH, BudgetSink(cluster), name="budgets", page_limit=PAGE, timing=TIMING
+            api, Watched(BUDGETS_PATH, "budgets", page_limit=PAGE), BudgetSink(cluster), TIMING
         )
         self._cluster = cluster
         self._blind = False

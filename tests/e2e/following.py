@@ -11,7 +11,7 @@ import msgspec
 from tests.e2e.controlplane import ControlPlane
 from tests.waiting import PATIENCE
 from topology.kubeapi.apiserver import ApiServer
-from topology.kubeapi.reflector import Reflector
+from topology.kubeapi.reflector import Reflector, Watched
 
 
 class Following:
@@ -19,7 +19,7 @@ class Following:
 
     def __init__(self, control_plane: ControlPlane, path: str, name: str) -> None:
         self._api = ApiServer.from_kubeconfig(control_plane.kubeconfig())
-        self._reflector = Reflector(self._api, path, self, name=name)
+        self._reflector = Reflector(self._api, Watched(path, name), self)
 
     def __enter__(self) -> Self:
         self._reflector.start()

@@ -33,7 +33,7 @@ from topology.agent.publisher import Publisher
 from topology.agent.serving import MetricsServer
 from topology.core.devices import NodeName
 from topology.kubeapi.apiserver import ApiFailure, ApiServer
-from topology.kubeapi.reflector import Reflector, Timing
+from topology.kubeapi.reflector import Reflector, Timing, Watched
 
 
 class Wakeup:
@@ -111,9 +111,7 @@ class AgentService:
         self._publisher: Publisher | None = None
         if api is not None:
             query = (("fieldSelector", f"spec.nodeName={settings.node}"),)
-            self._reflector = Reflector(
-                api, PODS_PATH, self._pods, name="pods", query=query, timing=TIMING
-            )
+            self._reflector = Reflector(api, Watched(PODS_PATH, query=query), self._pods, TIMING)
             spread = random.Random()  # noqa: S311 (spreads load, guards nothing)
             self._publisher = Publisher(
                 api, settings.node, time.monotonic, spread, settings.heartbeat

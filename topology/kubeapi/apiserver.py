@@ -250,8 +250,7 @@ class ApiServer:
             "POST",
             path,
             query,
-            body=body,
-            content_type="application/json",
+            content=(body, "application/json"),
             timeout=urllib3.Timeout(total=timeout),
         ).data
 
@@ -260,8 +259,7 @@ class ApiServer:
         return self._request(
             "PUT",
             path,
-            body=body,
-            content_type="application/json",
+            content=(body, "application/json"),
             timeout=urllib3.Timeout(total=timeout),
         ).data
 
@@ -272,8 +270,7 @@ class ApiServer:
         return self._request(
             "PATCH",
             path,
-            body=body,
-            content_type=content_type,
+            content=(body, content_type),
             timeout=urllib3.Timeout(total=timeout),
         ).data
 
@@ -317,13 +314,12 @@ class ApiServer:
         query: Query = (),
         *,
         timeout: urllib3.Timeout,
-        body: bytes | None = None,
-        content_type: str | None = None,
+        content: tuple[bytes, str] | None = None,
         preload: bool = True,
     ) -> BaseHTTPResponse:
         headers = {"Accept": "application/json", "User-Agent": "gpu-topology"}
-        if content_type is not None:
-            headers["Content-Type"] = content_type
+        if content is not None:
+            headers["Content-Type"] = content[1]
         headers |= self._authorization()
         host = self._configuration.host
         url = host + path + (f"?{urlencode(query)}" if query else "")
@@ -333,7 +329,7 @@ class ApiServer:
             response = self._pools.request(
                 method,
                 url,
-                body=body,
+                body=content[0] if content is not None else None,
                 headers=headers,
                 timeout=timeout,
                 retries=False,  # redirects are not followed either

@@ -32,10 +32,12 @@ import structlog
 
 from topology.kubeapi.apiserver import (
     ApiError,
+    ApiServer,
     ApiUnreachable,
     GoneError,
     NotFoundError,
     Query,
+    WatchStream,
     api_error,
 )
 
@@ -91,27 +93,6 @@ log = structlog.get_logger(__name__)
 
 
 LONGEST_ASKED = 30.0  # seconds that a server may make us wait with Retry-After
-
-
-class Lines(Protocol):
-    """A streamed answer, line by line; :meth:`close` may come from another thread."""
-
-    def __iter__(self) -> Iterator[bytes]: ...
-
-    def close(self) -> None:
-        """End the iteration at once."""
-
-
-class Api(Protocol):
-    """The part of :class:`~topology.kubeapi.apiserver.ApiServer` that a reflector needs."""
-
-    def get(self, path: str, query: Query = (), *, timeout: float) -> bytes:
-        """Return a list, or raise an ``ApiFailure``."""
-
-    def stream(
-        self, path: str, query: Query = (), *, connect_timeout: float, read_timeout: float
-    ) -> Lines:
-        """Return an open watch, or raise an ``ApiFailure``."""
 
 
 class Sink(Protocol):
@@ -195,41 +176,47 @@ class _BrokenOffError(Exception):
     """A list ends before its last page; the cause says why, None where we stop."""
 
 
-class Reflector:
-    """Lists and watches the collection at ``path`` into ``sink``, in a daemon thread of its own.
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The collection that a reflector lists and watches."""
 
-    ``query`` goes with every request (a field selector, say); ``clock`` gives monotonic seconds.
+    path: str
+    name: str = ""  # for logs; without one, the last part of the path
+    query: Query = ()  # goes with every request (a field selector, say)
+    page_limit: int = 500  # objects of one page of a list
+
+
+class Reflector:
+    """Lists and watches a collection into ``sink``, in a daemon thread of its own.
+
+    ``clock`` gives monotonic seconds.
     """
 
     def __init__(
         self,
-        api: Api,
-        path: str,
+        api: ApiServer,
+        watched: Watched,
         sink: Sink,
-        *,
-        name: str,
-        query: Query = (),
-        page_limit: int = 500,
         timing: Timing = Timing(),
+        *,
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
     ) -> None:
-        self.name = name
+        self.name = watched.name or watched.path.rpartition("/")[2]
         self._api = api
-        self._path = path
+        self._watched = watched
         self._sink = sink
-        self._query = tuple(query)
-        self._page_limit = page_limit
         self._timing = timing
         self._clock = clock
         self._rng = rng or random.Random()  # noqa: S311 (spreads load, guards nothing)
         self._stopping = threading.Event()
-        self._stream: Lines | None = None
+        self._stream: WatchStream | None = None
         self._resume_from: str | None = None  # None: a list is due
         self._attempt = 0  # failures since a healthy watch; contact alone does not reset it
         self._gone = False  # whether the last failure was a 410
         self._state = ReflectorState()
-        self._thread = threading.Thread(target=self._run, name=f"reflector-{name}", daemon=True)
+        name = f"reflector-{self.name}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     @property
     def state(self) -> ReflectorState:
@@ -305,7 +292,7 @@ class Reflector:
     def _list(self) -> None:
         self._note(lists=self._state.lists + 1)
         try:
-            self._take_list(self._page_limit)
+            self._take_list(self._watched.page_limit)
         except _BrokenOffError as broken:
             if isinstance(broken.__cause__, GoneError):
                 self._take_list(0)
@@ -339,10 +326,10 @@ class Reflector:
                 raise _BrokenOffError from error
 
     def _page(self, token: str, limit: int) -> Page:
-        query = [*self._query]
+        query = [*self._watched.query]
         query += [("limit", str(limit))] if limit else []
         query += [("continue", token)] if token else []
-        answer = self._api.get(self._path, query, timeout=self._timing.list_timeout_s)
+        answer = self._api.get(self._watched.path, query, timeout=self._timing.list_timeout_s)
         page = decode_list(answer)
         self._heard()
         return page
@@ -351,7 +338,7 @@ class Reflector:
         timing = self._timing
         seconds = max(1, round(timing.watch_timeout_s * self._rng.uniform(1.0, 2.0)))
         query = [
-            *self._query,
+            *self._watched.query,
             ("watch", "true"),
             ("allowWatchBookmarks", "true"),
             ("resourceVersion", version),
@@ -359,7 +346,7 @@ class Reflector:
         ]
         self._note(watches=self._state.watches + 1)
         self._stream = stream = self._api.stream(
-            self._path,
+            self._watched.path,
             query,
             connect_timeout=timing.connect_timeout_s,
             read_timeout=timing.stall_timeout_s,

@@ -32,7 +32,7 @@ from topology.core.graph import NodeTopology
 from topology.core.requests import gpu_request
 from topology.emulation import EmulatedKubelet, Refused
 from topology.kubeapi.apiserver import ApiServer
-from topology.kubeapi.reflector import Reflector
+from topology.kubeapi.reflector import Reflector, Watched
 
 RUNS = "e2e/runs-seconds"
 RESOURCE = "nvidia.com/gpu"
@@ -72,7 +72,7 @@ class Kubelets:
 
     def __enter__(self) -> Self:
         self._api = ApiServer.from_kubeconfig(self._plane.kubeconfig())
-        self._reflector = Reflector(self._api, ALL_PODS, _Inboxes(self.nodes), name="kubelets")
+        self._reflector = Reflector(self._api, Watched(ALL_PODS, "kubelets"), _Inboxes(self.nodes))
         self._reflector.start()
         for node in self.nodes.values():
             node.thread.start()

@@ -29,7 +29,7 @@ from tests.e2e.controlplane import Process
 from tests.programs import free_port
 from tests.waiting import PATIENCE
 from topology.kubeapi.apiserver import ApiServer
-from topology.kubeapi.reflector import Reflector
+from topology.kubeapi.reflector import Reflector, Watched
 
 NAMESPACE = "gpu-topology-system"
 SLICES = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"
@@ -156,7 +156,7 @@ class ReplicatedCluster(RealCluster):
         for name in ("extender-a", "extender-b"):
             self.replicas.append(self.add_replica(name))
         self._follower_api = ApiServer.from_kubeconfig(self.control_plane.kubeconfig())
-        self._reflector = Reflector(self._follower_api, SLICES, self.endpoint, name="endpoint")
+        self._reflector = Reflector(self._follower_api, Watched(SLICES, "endpoint"), self.endpoint)
         self._reflector.start()
 
     def add_replica(self, pod: str) -> Replica:

@@ -27,7 +27,6 @@ from topology.codec import encode
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.report import Allocation, Report
 from topology.kubeapi.apiserver import ApiServer
-from topology.kubeapi.reflector import Reflector
 
 PODS = "/api/v1/pods"
 COLLECTIONS = (PODS, NODES_PATH, RECORDS_PATH)
@@ -151,7 +150,8 @@ def rig(
     quick = replace(kube.TIMING, healthy_s=0.02, backoff_initial_s=0.005, backoff_cap_s=0.02)
     unhurried = replace(quick, list_timeout_s=FOREVER, connect_timeout_s=FOREVER)
     monkeypatch.setattr(kube, "TIMING", unhurried)
-    monkeypatch.setitem(Reflector.__init__.__kwdefaults__ or {}, "page_limit", 2)
+    monkeypatch.setattr(kube, "PAGE", 2)
+    monkeypatch.setattr(kube, "RECORDS_PAGE", 2)
     seed = getattr(request, "param", 0)
     with FakeApiServer(gone_as_event=bool(seed % 2)) as fake:
         api = ApiServer.from_kubeconfig(fake.write_kubeconfig(tmp_path / "kubeconfig"))

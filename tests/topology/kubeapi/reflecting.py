@@ -15,9 +15,10 @@ import msgspec
 from tests.fakes.apiserver import FakeApiServer, Request, status_object
 from tests.waiting import FOREVER, PATIENCE, eventually
 from topology.kubeapi.apiserver import ApiServer
-from topology.kubeapi.reflector import Reflector, ReflectorState, Timing
+from topology.kubeapi.reflector import Reflector, ReflectorState, Timing, Watched
 
 NODES = "/api/v1/nodes"
+ALL_NODES = Watched(NODES)
 
 PATIENT = Timing(
     list_timeout_s=FOREVER,
@@ -105,10 +106,10 @@ class Rig:
         self.api: ApiServer
         self.reflector: Reflector
 
-    def start(self, timing: Timing = QUICK, **options: Any) -> Reflector:
-        self.reflector = Reflector(
-            self.api, NODES, self.sink, name="nodes", timing=timing, **options
-        )
+    def start(
+        self, timing: Timing = QUICK, watched: Watched = ALL_NODES, **options: Any
+    ) -> Reflector:
+        self.reflector = Reflector(self.api, watched, self.sink, timing, **options)
         self.reflector.start()
         return self.reflector
 
@@ -118,9 +119,11 @@ class Rig:
         if hasattr(self, "reflector"):
             assert self.reflector.stop(PATIENCE)
 
-    def synced(self, timing: Timing = QUICK, **options: Any) -> Reflector:
+    def synced(
+        self, timing: Timing = QUICK, watched: Watched = ALL_NODES, **options: Any
+    ) -> Reflector:
         """Start, and return when the first watch is open and healthy."""
-        reflector = self.start(timing, **options)
+        reflector = self.start(timing, watched, **options)
         eventually(lambda: reflector.state.streaming and self.server.open_streams == 1)
         time.sleep(timing.healthy_s)
         return reflector
@@ -150,18 +153,6 @@ class Rig:
             item["metadata"]["name"]: item["metadata"]["resourceVersion"]
             for item in self.server.items(NODES)
         }
-
-
-class Unreachable:
-    """An API that is never there."""
-
-    def get(self, path: str, query: object = (), *, timeout: float) -> bytes:
-        raise OSError("not even an error of ours")
-
-    def stream(
-        self, path: str, query: object = (), *, connect_timeout: float, read_timeout: float
-    ) -> Any:
-        raise AssertionError
 
 
 def node(name: str, **fields: object) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from tests.topology.kubeapi.reflecting import (
     Page,
     Picture,
     Rig,
-    Unreachable,
     Waits,
     away,
     error_line,
@@ -31,7 +30,7 @@ from tests.topology.kubeapi.reflecting import (
 )
 from tests.waiting import FOREVER, PATIENCE, eventually
 from topology.kubeapi.apiserver import ApiServer, ApiUnreachable, Query
-from topology.kubeapi.reflector import Reflector
+from topology.kubeapi.reflector import Reflector, Watched
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +53,7 @@ class TestList:
     def test_pages_make_one_replace(self, rig: Rig) -> None:
         for number in range(7):
             rig.put(f"n{number}")
-        rig.synced(page_limit=3)
+        rig.synced(watched=Watched(NODES, page_limit=3))
         assert rig.sink.calls == ["replace"]
         assert rig.in_step()
         assert [request.query.get("limit") for request in rig.lists] == ["3"] * 3
@@ -69,7 +68,7 @@ class TestList:
     def test_the_query_goes_with_every_request(self, rig: Rig) -> None:
         rig.put("n")
         rig.put("m")
-        rig.synced(page_limit=1, query=[("pretty", "false")])
+        rig.synced(watched=Watched(NODES, page_limit=1, query=[("pretty", "false")]))
         assert len(rig.server.requests) == 3
         assert all(request.query["pretty"] == "false" for request in rig.server.requests)
 
@@ -77,7 +76,7 @@ class TestList:
         for number in range(4):
             rig.put(f"n{number}")
         rig.server.delay(NODES, FOREVER, after=1)
-        rig.start(page_limit=2)
+        rig.start(watched=Watched(NODES, page_limit=2))
         eventually(lambda: len(rig.lists) == 2)  # the second page is on its way
         rig.server.expire_history()
         rig.server.remove(f"{NODES}/n0")  # it was on the first page
@@ -93,7 +92,7 @@ class TestList:
         rig.put("a")
         rig.put("b")
         rig.server.delay(NODES, FOREVER, after=1)
-        rig.start(page_limit=1)
+        rig.start(watched=Watched(NODES, page_limit=1))
         eventually(lambda: len(rig.lists) == 2)
         assert not rig.reflector.synced
         assert rig.state.last_contact is not None
@@ -114,7 +113,7 @@ class TestList:
             return page  # type: ignore[return-value]
 
         rig.api.get = counted  # type: ignore[method-assign]
-        rig.synced(page_limit=1)
+        rig.synced(watched=Watched(NODES, page_limit=1))
         assert len(pages) == 7
         assert most == 1
         assert rig.in_step()
@@ -123,7 +122,7 @@ class TestList:
         """The server answers, and yet we know less and less of what it knows."""
         rig.put("a")
         rig.put("b")
-        rig.synced(page_limit=1)
+        rig.synced(watched=Watched(NODES, page_limit=1))
         whole = rig.state.whole_at
         get = rig.api.get
 
@@ -442,10 +441,9 @@ class TestBackoff:
         eventually(lambda: len(rig.watches) == 2)
         assert waits.ceilings == [0.2, 0.4, 0.8]
 
-    def test_a_very_long_outage_overflows_nothing(self) -> None:
-        reflector = Reflector(
-            Unreachable(), NODES, Picture(), name="x", rng=Waits(), clock=lambda: 0.0
-        )
+    def test_a_very_long_outage_overflows_nothing(self, rig: Rig) -> None:
+        rig.api.close()  # every request fails at once
+        reflector = Reflector(rig.api, Watched(NODES), Picture(), rng=Waits(), clock=lambda: 0.0)
         with following(reflector):
             eventually(lambda: reflector.state.failures > 1100)
 
@@ -480,7 +478,7 @@ class TestLife:
         assert rig.reflector.stop(PATIENCE)
 
     def test_stop_before_start(self, rig: Rig) -> None:
-        reflector = Reflector(rig.api, NODES, rig.sink, name="never")
+        reflector = Reflector(rig.api, Watched(NODES), rig.sink)
         assert reflector.stop()
 
     def test_nothing_reaches_the_sink_after_stop(self, rig: Rig) -> None:
@@ -508,7 +506,7 @@ class TestLife:
     def test_two_reflectors_share_a_client(self, rig: Rig) -> None:
         rig.synced()
         pods = Picture()
-        with following(Reflector(rig.api, "/api/v1/pods", pods, name="pods", timing=QUICK)):
+        with following(Reflector(rig.api, Watched("/api/v1/pods"), pods, QUICK)):
             rig.put("n")
             rig.server.put("/api/v1/namespaces/x/pods", {"metadata": {"name": "p"}})
             eventually(lambda: rig.in_step() and list(pods.objects) == ["p"])
@@ -522,7 +520,7 @@ def test_whatever_happens_the_picture_comes_right(rig: Rig, seed: int) -> None:
     server.bookmark_every_s = 0.05
     for number in range(walk.randrange(12)):
         rig.put(f"n{number}")
-    rig.start(stalling(0.2), page_limit=3, rng=random.Random(seed))
+    rig.start(stalling(0.2), watched=Watched(NODES, page_limit=3), rng=random.Random(seed))
     eventually(lambda: rig.reflector.synced)
 
     def change() -> None:
