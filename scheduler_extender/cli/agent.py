@@ -119,7 +119,7 @@ class AgentOptions:
         from topology.agent.asks.node import KubeletSources
         from topology.agent.command import Options
         from topology.agent.decides.surroundings import KubeletFacts
-        from topology.agent.service import Settings
+        from topology.agent.settings import Settings
 
         if not 0 <= self.metrics_port <= 65535:
             raise BadInputError(f"--metrics-port: allowed are 0 to 65535, not {self.metrics_port}")

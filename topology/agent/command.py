@@ -13,8 +13,9 @@ import yaml
 from topology import codec
 from topology.agent.decides.hardware import nothing_seen
 from topology.agent.decides.record import Picture
-from topology.agent.service import AgentService, BootIdError, Settings
+from topology.agent.service import AgentService, BootIdError
 from topology.agent.serving import PortError
+from topology.agent.settings import Settings
 from topology.core.devices import NodeName
 from topology.kubeapi.apiserver import ApiFailure, ApiServer
 

@@ -39,10 +39,8 @@ from topology.agent.decides.holdings import Entry, Held, awaited
 from topology.agent.decides.limits import HOLDINGS_LEFT_OUT
 from topology.agent.decides.observed import NvmlState, PciTree, Processors, Unseen, Xid
 from topology.agent.decides.polling import (
-    USUAL_INTERVALS,
     AllocatablePolling,
     KubeletPolling,
-    PollIntervals,
     Rereading,
 )
 from topology.agent.decides.record import (
@@ -55,7 +53,8 @@ from topology.agent.decides.record import (
 from topology.agent.decides.silent import FlappingBook, MissingBook
 from topology.agent.decides.surroundings import Surroundings
 from topology.agent.decides.use import IdleBook, UnaccountedUse
-from topology.core.devices import DeviceId, GpuUuid, NodeName, PodUid, base_uuid
+from topology.agent.settings import Settings
+from topology.core.devices import DeviceId, GpuUuid, PodUid, base_uuid
 from topology.core.graph import NodeTopology
 from topology.core.report import READY, MissingGpu, Report
 
@@ -133,33 +132,18 @@ class Turn:
 
 
 class NodeAgent:
-    """The agent of one node. Not safe for several threads: one calls :meth:`turn` again and again.
+    """The agent of one node. Not safe for several threads: one calls :meth:`turn` repeatedly."""
 
-    Two are an operator's word: ``policy`` is the device plugin's, ``refuses_several`` whether it
-    refuses a container several shares of GPUs. With None the agent finds out.
-    """
-
-    def __init__(
-        self,
-        node: NodeName,
-        boot_id: str,
-        asks: Asks,
-        clock: Clock,
-        *,
-        policy: str | None = None,
-        refuses_several: bool | None = None,
-        intervals: PollIntervals = USUAL_INTERVALS,
-    ) -> None:
+    def __init__(self, settings: Settings, boot_id: str, asks: Asks, clock: Clock) -> None:
+        self._settings = settings
         self._boot = boot_id
         self._asks = asks
         self._clock = clock
-        self._policy = policy
-        self._told_refuses_several = refuses_several
         self._shares = SharesBook()
-        self._polling = KubeletPolling(intervals, clock.seconds())
-        self._allocatable = AllocatablePolling(intervals)
-        self._holders = HoldersBook(intervals)
-        self._hardware = HardwareBook(node)
+        self._polling = KubeletPolling(settings.intervals, clock.seconds())
+        self._allocatable = AllocatablePolling(settings.intervals)
+        self._holders = HoldersBook(settings.intervals)
+        self._hardware = HardwareBook(settings.node)
         self._health = HealthBook()
         self._unaccounted = UnaccountedUse()
         self._idle = IdleBook()
@@ -342,7 +326,7 @@ class NodeAgent:
             topology_nodes=self._topology_nodes,
             processors=self._processors,
             exclusive=self._exclusive,
-            policy=self._policy,
+            policy=self._settings.policy,
             refuses_several=self._refuses_several(),
             several_shares=self._shares.learnt,
         )
@@ -355,7 +339,7 @@ class NodeAgent:
         )
 
     def _refuses_several(self) -> bool | None:
-        told = self._told_refuses_several
+        told = self._settings.refuses_several
         return self._shares.refuses_several if told is None else told
 
     # What is logged: once, when it begins, and not at each turn.

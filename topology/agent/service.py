@@ -13,25 +13,23 @@ import select
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import structlog
 
-from topology.agent.asks.node import KubeletSources, NodeWatch
-from topology.agent.asks.nvmlwatch import Cadence, NvmlWatch
+from topology.agent.asks.node import NodeWatch
+from topology.agent.asks.nvmlwatch import NvmlWatch
 from topology.agent.asks.podresources import PodResources
 from topology.agent.asks.pods import PODS_PATH, NodePods
 from topology.agent.asks.sysfs import pci_tree, processors
-from topology.agent.decides.polling import USUAL_INTERVALS, PollIntervals
 from topology.agent.decides.record import Picture
 from topology.agent.decides.surroundings import Surroundings
 from topology.agent.loop import Asks, Clock, NodeAgent, Turn
 from topology.agent.metrics import Metrics, ReportLatency
 from topology.agent.publisher import Publisher
 from topology.agent.serving import MetricsServer
-from topology.core.devices import NodeName
+from topology.agent.settings import Settings
 from topology.kubeapi.apiserver import ApiFailure, ApiServer
 from topology.kubeapi.reflector import Reflector, Timing, Watched
 
@@ -59,9 +57,6 @@ class Wakeup:
 
 log = structlog.get_logger(__name__)
 
-SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
-SYS = Path("/sys")
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 FIRST_LOOK = 5.0  # seconds after which a record is written even if some source has not answered
 TAKE_OVER_PAUSE = 1.0
 LONGEST_PAUSE = 30.0
@@ -76,22 +71,6 @@ TIMING = Timing(backoff_cap_s=10.0, relist_after_s=80.0)
 
 class BootIdError(Exception):
     """The node's boot id cannot be read."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What an operator chooses. Times are in seconds."""
-
-    node: NodeName
-    socket: Path = SOCKET
-    sys: Path = SYS
-    boot_id: Path = BOOT_ID
-    kubelet: KubeletSources = KubeletSources()  # noqa: RUF009 (frozen)
-    policy: str | None = None
-    refuses_several: bool | None = None
-    heartbeat: float = 60.0
-    cadence: Cadence = Cadence()  # noqa: RUF009 (frozen)
-    intervals: PollIntervals = USUAL_INTERVALS
 
 
 class AgentService:
@@ -120,7 +99,7 @@ class AgentService:
         self._nvml = NvmlWatch(self._wakeup.note, time.monotonic, settings.cadence)
         self._kubelet = PodResources(settings.socket)
         self._agent = NodeAgent(
-            settings.node,
+            settings,
             _boot_id(settings.boot_id),
             Asks(
                 self._kubelet,
@@ -130,9 +109,6 @@ class AgentService:
                 lambda: processors(settings.sys),
             ),
             Clock(time.monotonic, _now),
-            policy=settings.policy,
-            refuses_several=settings.refuses_several,
-            intervals=settings.intervals,
         )
         self._turned = time.monotonic()
         self._kubelet_restarts = 0
@@ -306,15 +282,12 @@ class AgentService:
 
     def _show(self, turn: Turn) -> None:
         """Make the metrics tell of this turn."""
-        seen = self._metrics.seen
-        seen.picture = turn.picture
-        state = self._nvml.state()
-        seen.vitals, seen.nvml_up = state.vitals, not state.problem
-        seen.looks, seen.look_seconds = state.looks, state.look_seconds
-        seen.expected_links = dict(turn.expected_links)
-        seen.kubelet_failures = turn.kubelet_failures
+        metrics = self._metrics
+        metrics.picture, metrics.nvml = turn.picture, self._nvml.state()
+        metrics.expected_links = turn.expected_links
+        metrics.kubelet_failures = turn.kubelet_failures
         if self._publisher is not None:
-            seen.writes = self._publisher.counts
+            metrics.writes = self._publisher.counts
         self._latency.waiting(turn.picture.due, time.monotonic())
 
     def _note_latency(self, picture: Picture) -> None:

@@ -22,7 +22,8 @@ from topology.agent.asks.node import KubeletSources
 from topology.agent.asks.nvmlwatch import Cadence
 from topology.agent.decides.polling import PollIntervals
 from topology.agent.decides.surroundings import KubeletFacts
-from topology.agent.service import AgentService, Settings
+from topology.agent.service import AgentService
+from topology.agent.settings import Settings
 from topology.core.devices import NodeName
 from topology.core.report import Health, Report
 from topology.kubeapi.apiserver import ApiServer

@@ -30,6 +30,7 @@ from topology.agent.decides.observed import (
 )
 from topology.agent.decides.surroundings import KubeletFacts, Plugin, Surroundings
 from topology.agent.loop import Asks, Clock, NodeAgent, Turn
+from topology.agent.settings import Settings
 from topology.core.devices import MIB, Bytes, DeviceId, GpuUuid, NodeName, PodUid
 from topology.core.links import LinkKind
 
@@ -89,7 +90,7 @@ class ScriptedNode:
     def new_agent(self) -> NodeAgent:
         """An agent that knows nothing yet."""
         return NodeAgent(
-            NodeName("n"),
+            Settings(NodeName("n")),
             self.boot,
             Asks(self, self, self.read_pci, lambda: self.around, self.read_processors),
             Clock(lambda: self.now, self.time_of_day),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import generate_latest
 
-from topology.agent.decides.observed import Vitals
+from topology.agent.decides.observed import NvmlState, Vitals
 from topology.agent.decides.record import Picture
 from topology.agent.metrics import PREFIX, Metrics, ReportLatency
 from topology.core.devices import DeviceId, PodUid
@@ -30,16 +30,16 @@ TOPOLOGY = machine("dgx1-v100").topology("n")
 def with_everything() -> Metrics:
     """The metrics of an agent that has seen all that it can tell of."""
     metrics = Metrics()
-    seen = metrics.seen
     conditions = tuple(Condition(name, True, "", "", "") for name in (READY, UNACCOUNTED_USE))
-    seen.picture = Picture(TOPOLOGY, Report(conditions=conditions))
-    seen.vitals = tuple(Vitals(gpu.uuid, active_links=frozenset({0, 1})) for gpu in TOPOLOGY.gpus)
+    metrics.picture = Picture(TOPOLOGY, Report(conditions=conditions))
+    vitals = tuple(Vitals(gpu.uuid, active_links=frozenset({0, 1})) for gpu in TOPOLOGY.gpus)
+    metrics.nvml = NvmlState(vitals=vitals)
     return metrics
 
 
 def test_unknown_ids_are_a_metric() -> None:
     metrics = Metrics()
-    metrics.seen.picture = Picture(None, Report(), unknown=8, left_out=3)
+    metrics.picture = Picture(None, Report(), unknown=8, left_out=3)
     text = generate_latest(metrics.registry).decode()
     assert "gpu_topology_agent_unknown_devices 8.0" in text
     assert "gpu_topology_agent_unpublished_devices 3.0" in text
@@ -63,7 +63,7 @@ def test_a_report_ages_until_the_next_one_is_accepted() -> None:
 
     now = 130.0
     assert age() == 30, "none has been accepted since the start"
-    metrics.seen.writes.report_at = 120.0
+    metrics.writes.report_at = 120.0
     assert age() == 10
     now = 200.0
     assert age() == 80
@@ -76,7 +76,7 @@ def test_an_allocation_that_is_not_used_is_told_with_whose_it_is() -> None:
         Allocation(PodUid(n), "ns", n, "main", gpu, (DeviceId(n),)) for n in ("busy", "rests")
     )
     idle = (IdleAllocation(PodUid("rests"), "main", gpu, "2026-01-01T00:00:00Z"),)
-    metrics.seen.picture = Picture(TOPOLOGY, Report(allocations=held, idle=idle))
+    metrics.picture = Picture(TOPOLOGY, Report(allocations=held, idle=idle))
     name = "gpu_topology_agent_idle_since_timestamp_seconds"
     (family,) = [f for f in metrics.registry.collect() if f.name == name]
     assert [(s.labels, s.value) for s in family.samples] == [
@@ -90,7 +90,7 @@ def test_an_allocation_that_is_not_used_is_told_with_whose_it_is() -> None:
 def test_an_unknown_topology_manager_is_told(policy: str, unknown: float) -> None:
     metrics = Metrics()
     allocator = replace(TOPOLOGY.allocator, topology_manager_policy=policy)
-    metrics.seen.picture = Picture(replace(TOPOLOGY, allocator=allocator), Report())
+    metrics.picture = Picture(replace(TOPOLOGY, allocator=allocator), Report())
     name = "gpu_topology_agent_topology_manager_policy_unknown"
     assert metrics.registry.get_sample_value(name) == unknown
 

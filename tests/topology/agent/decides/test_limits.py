@@ -32,6 +32,7 @@ from topology.agent.decides.observed import (
 )
 from topology.agent.decides.surroundings import KubeletFacts, Surroundings, plugin_of
 from topology.agent.loop import Asks, Clock, NodeAgent
+from topology.agent.settings import Settings
 from topology.core.devices import (
     MIB,
     Bytes,
@@ -118,7 +119,7 @@ class Machine:
             {}, plugin_of(self.image, (), {}), kubelet=self.kubelet, has_api_server=False
         )
         agent = NodeAgent(
-            NodeName("n"),
+            Settings(NodeName("n")),
             "boot",
             Asks(self, self, lambda: self.pci, lambda: around, lambda: self.processors),
             Clock(lambda: 0.0, lambda: NOON),
