@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -38,9 +38,9 @@ class AdminPort:
     ca: Path | None = None
     token: str | None = None
 
-    def get(self, path: str) -> dict[str, Any] | None:
+    def get(self, path: str, kind: type[T]) -> T | None:
         """What it answers, or None for 404. Raises :class:`BadInputError` for anything else."""
-        return self._read(path, lambda body: msgspec.json.decode(body, type=dict[str, Any]))
+        return self._read(path, lambda body: msgspec.json.decode(body, type=kind))
 
     def text(self, path: str) -> str | None:
         """The same for an answer that is text."""

@@ -7,17 +7,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
+from msgspec import structs
 from rich.text import Text
 
 from scheduler_extender.cli import checktable
 from scheduler_extender.cli.inputs import one_of, pods_file, standard_output, tell, weakest
 from scheduler_extender.cli.looking import look_once
 from scheduler_extender.cli.options import Access, ListedNamespaceOption, WeakestOption
-from scheduler_extender.told.answers import summary
-from scheduler_extender.told.nearest import View
-from scheduler_extender.told.rows import rows_of
-from scheduler_extender.told.together import Together, Wanted, judge
+from scheduler_extender.told.counts import summary
+from scheduler_extender.told.rows import NodeAnswer, rows_of
+from scheduler_extender.told.struct import Struct
+from scheduler_extender.told.together import GroupFit, Together, Wanted, judge
+from scheduler_extender.told.view import View
 
 SHOWN_NAMES = 3
 """Pods that ask the same, of which that many are named."""
@@ -56,34 +59,33 @@ def check(
     look = look_once(cluster, access, namespace, least)
     for note in look.notes:
         tell(f"note: {note}")
-    wanted = [Wanted(a.name, a.request, a.membership, a.destinations) for a in asked]
-    found = judge(look.cluster, wanted)
+    found = judge(look.cluster, asked)
     if as_json:
-        typer.echo(json.dumps(_data(found, look.view, alone=len(asked) == 1), indent=2))
+        data = msgspec.to_builtins(_data(found, look.view, alone=len(asked) == 1))
+        typer.echo(json.dumps(data, indent=2))
     else:
         _draw(found, look.view)
     raise typer.Exit(0 if found.all_may_come else 1)
 
 
-def _data(found: Together, view: View, *, alone: bool) -> dict[str, Any]:
+class Checked(Struct, frozen=True):
+    """What every node answers to one pod; ``group`` if it is the only pod, and has one."""
+
+    pod: str
+    asks: str
+    nodes: list[NodeAnswer]
+    group: GroupFit | None = None
+
+
+def _data(found: Together, view: View, *, alone: bool) -> Checked | dict[str, Any]:
     """The answer as data: that of one pod is there without a list around it."""
-    groups = [
-        {
-            "group": whole.group.name,
-            "namespace": whole.group.namespace,
-            "pods": list(whole.names),
-            "members": whole.wants,
-            "fit": whole.fits,
-        }
-        for whole in found.groups
-    ]
-    pods = []
+    pods: list[Checked] = []
     for each in found.judged:
-        nodes = [row.as_json() for row in rows_of(each.pods[0].request, each.answers, view)]
-        pods += [{"pod": pod.name, "asks": pod.text, "nodes": nodes} for pod in each.pods]
+        nodes = rows_of(each.pods[0].request, each.answers, view)
+        pods += [Checked(pod.name, pod.text, nodes) for pod in each.pods]
     if not alone:
-        return {"pods": pods, "groups": groups}
-    return {**pods[0], **({"group": groups[0]} if groups else {})}
+        return {"pods": pods, "groups": found.groups}
+    return structs.replace(pods[0], group=found.groups[0]) if found.groups else pods[0]
 
 
 def _draw(found: Together, view: View) -> None:
@@ -98,8 +100,8 @@ def _draw(found: Together, view: View) -> None:
         console.print(summary(first.request, each.answers), highlight=False)
     if found.groups:
         console.print()
-    for whole in found.groups:
-        console.print(Text(whole.text, "red" if whole.fits < whole.wants else "green"))
+    for group in found.groups:
+        console.print(Text(group.text, "red" if group.refused else "green"))
     by_themselves = [pod for each in found.judged for pod in each.pods if pod.membership is None]
     if len(by_themselves) > 1:
         console.print()

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from scheduler_extender.cli.tables import column, stacked, table
 from scheduler_extender.terminal import GAP, ROOMY, fits, show
-from scheduler_extender.told.answers import CLOSED
-from scheduler_extender.told.rows import Row
+from scheduler_extender.told.counts import CLOSED
+from scheduler_extender.told.rows import NodeAnswer
 from scheduler_extender.told.sharing import memory_in_use
 from scheduler_extender.told.words import sets_text, verdict_text
 
@@ -23,7 +23,7 @@ REMARKS = 30
 """Terminal columns that the remarks get before sets of GPUs are kept whole."""
 
 
-def draw(console: Console, rows: Sequence[Row]) -> None:
+def draw(console: Console, rows: Sequence[NodeAnswer]) -> None:
     """The answers for a terminal: passing nodes first, best score first, at most SHOWN_NODES. A
     table, or a paragraph for each node where there is no room for one."""
     shown = sorted(rows, key=_order)[:SHOWN_NODES]
@@ -37,18 +37,18 @@ def draw(console: Console, rows: Sequence[Row]) -> None:
         console.print(f"… {len(rows) - SHOWN_NODES:,} more (--output json lists them all)")
 
 
-def _order(row: Row) -> tuple[bool, int, str]:
-    return (not row.answer.may_come, -(row.answer.score or 0), row.answer.node)
+def _order(row: NodeAnswer) -> tuple[bool, int, str]:
+    return (not row.may_come, -(row.score or 0), row.node)
 
 
-def _table(rows: Sequence[Row], width: int) -> Table:
+def _table(rows: Sequence[NodeAnswer], width: int) -> Table:
     """``width`` is the terminal's: where it has room, sets of GPUs are not wrapped."""
-    keys = [(row.answer.node, _verdict(row).plain, "score") for row in rows]
+    keys = [(row.node, _verdict(row).plain, "score") for row in rows]
     sets = max((len(sets_text(row.outcomes)) for row in rows), default=0)
     taken = sum(max(map(len, column)) + GAP for column in zip(*keys, strict=True)) + sets + GAP
     return table(
         rows,
-        column("node", lambda row: row.answer.node, folds=True),
+        column("node", lambda row: row.node, folds=True),
         column("verdict", _verdict),
         column("score", _score, figure=True),
         column("may hand out", lambda row: sets_text(row.outcomes), folds=width - taken < REMARKS),
@@ -56,32 +56,31 @@ def _table(rows: Sequence[Row], width: int) -> Table:
     )
 
 
-def _stacked(console: Console, row: Row) -> None:
+def _stacked(console: Console, row: NodeAnswer) -> None:
     sets = [f"may hand out {sets_text(row.outcomes)}"] if row.outcomes else []
     remarks = [words for words in [_remarks(row)] if words]
     first = Text.assemble(_verdict(row), f", score {_score(row)}")
-    stacked(console, row.answer.node, [first, *sets, *remarks])
+    stacked(console, row.node, [first, *sets, *remarks])
 
 
-def _verdict(row: Row) -> Text:
-    return verdict_text(row.answer.verdict, passes=row.answer.passes)
+def _verdict(row: NodeAnswer) -> Text:
+    return verdict_text(row.verdict, passes=row.passes)
 
 
-def _score(row: Row) -> str:
+def _score(row: NodeAnswer) -> str:
     """A dash on a node that would not take the pod."""
-    return "–" if row.answer.score is None else str(row.answer.score)
+    return "–" if row.score is None else str(row.score)
 
 
-def _remarks(row: Row) -> str:
+def _remarks(row: NodeAnswer) -> str:
     """Why the node does not take the pod, and what to beware of where it does."""
-    answer = row.answer
-    fields = ", ".join(answer.lacks)
+    fields = ", ".join(row.lacks)
     remarks = (
-        CLOSED if answer.closed else "",
-        answer.reason,
-        answer.note,
+        CLOSED if row.closed else "",
+        row.reason,
+        row.note,
         row.miss.words if row.miss is not None and row.miss.holders else "",
-        memory_in_use(row.shared),
+        memory_in_use(row.shared_gpus),
         f"beware: {', '.join(row.hazards)}" if row.hazards else "",
         f"CPUs and memory count for nothing: the record has no {fields}" if fields else "",
     )

@@ -1,7 +1,7 @@
 """Carries a plan of ``gpu-topology unblock`` out, with the rights of whoever calls it: the extender
 itself may evict nobody.
 
-First the place is reserved, by an annotation on the waiting pod; only when the extender says that
+First the place is kept, by an annotation on the waiting pod; only when the extender says that
 it keeps that place the first pod is evicted. So nobody is evicted for a place that another pod has
 taken meanwhile.
 
@@ -19,7 +19,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -30,6 +30,7 @@ from scheduler_extender.cli.inputs import tell
 from scheduler_extender.cli.kubeconfig import api_server
 from scheduler_extender.cli.options import Access
 from scheduler_extender.state.pods.keptplace import value_of
+from scheduler_extender.told.unblocking import Eviction, EvictionPlan, KeptPlace, Unblocking
 from topology.core.devices import NodeName, PodUid
 from topology.times import instant
 
@@ -48,9 +49,6 @@ LONGEST_PAUSE = 15.0
 TOO_MANY_REQUESTS = 429
 GONE = (404, 409)
 """The pod is gone, or another one has its name."""
-
-Steps = Sequence[dict[str, Any]]
-"""Evictions as the admin port tells them, in the order in which they are made."""
 
 
 class NeedlessError(Exception):
@@ -78,7 +76,7 @@ class Waiting:
 
 
 def carry_out(
-    found: dict[str, Any],
+    found: Unblocking,
     waiting: Waiting,
     port: AdminPort,
     keep: int,
@@ -91,11 +89,10 @@ def carry_out(
     all are.
     """
     carrying = _Carrying(port, waiting, _api(access))
-    kept = found.get("reserved")
-    if kept:
-        carrying.go_on(kept)
-    else:
-        carrying.begin(found["plan"], keep)
+    if found.kept_place is not None:
+        carrying.go_on(found.kept_place)
+    elif found.plan is not None:
+        carrying.begin(found.plan, keep)
 
 
 def _api(access: Access) -> ApiServer:
@@ -111,12 +108,12 @@ class _Carrying:
     waiting: Waiting
     api: ApiServer
 
-    def begin(self, plan: dict[str, Any], keep: int) -> None:
-        """Reserve, wait until the extender keeps the place, and evict."""
+    def begin(self, plan: EvictionPlan, keep: int) -> None:
+        """Keep the place, wait until the extender keeps the place, and evict."""
         from topology.kubeapi.apiserver import ApiFailure
 
-        node, until, asked = NodeName(plan["node"]), time.time() + keep, time.monotonic()
-        victims = [PodUid(step["uid"]) for step in plan["steps"]]
+        node, until, asked = NodeName(plan.node), time.time() + keep, time.monotonic()
+        victims = [PodUid(step.uid) for step in plan.steps]
         place = (self.waiting.uid, node, until, victims)
         try:
             written = self._annotate(value_of(*place))
@@ -131,26 +128,28 @@ class _Carrying:
         except (BadInputError, KeyboardInterrupt):
             self._give_back()
             raise
-        self._evict(plan["steps"], node, until, begun=False)
+        self._evict(plan.steps, node, until, begun=False)
 
-    def go_on(self, kept: dict[str, Any]) -> None:
+    def go_on(self, kept: KeptPlace) -> None:
         """Evict those who are left of an earlier call."""
-        if kept["lost"]:
+        if kept.lost:
             self._give_back()
             raise BadInputError(
-                f"nobody was evicted: the place on {kept['node']} is not there any more, and is "
+                f"nobody was evicted: the place on {kept.node} is not there any more, and is "
                 "kept no more; run the command again for another plan"
             )
-        if not kept["holds"]:
+        if not kept.holds:
             raise BadInputError(
-                f"nobody was evicted: it is uncertain whether the place on {kept['node']} is "
+                f"nobody was evicted: it is uncertain whether the place on {kept.node} is "
                 "there; it stays kept: run the command again"
             )
-        until = instant(datetime.fromisoformat(kept["until"])).timestamp()
-        begun = len(kept["left"]) < len(kept["victims"])
-        self._evict(kept["left"], NodeName(kept["node"]), until, begun=begun)
+        until = instant(datetime.fromisoformat(kept.until)).timestamp()
+        begun = len(kept.left) < len(kept.victims)
+        self._evict(kept.left, NodeName(kept.node), until, begun=begun)
 
-    def _evict(self, steps: Steps, node: NodeName, until: float, *, begun: bool) -> None:
+    def _evict(
+        self, steps: Sequence[Eviction], node: NodeName, until: float, *, begun: bool
+    ) -> None:
         """Evict one after the other, and tell what has been done.
 
         ``begun`` says that others were evicted for the place before: then it stays kept.
@@ -163,7 +162,7 @@ class _Carrying:
                     self._still_needed(node)
                 failure = self._evict_one(step, node, until)
                 if failure is not None:
-                    tell(f"{_name(step)} was not evicted: {failure}")
+                    tell(f"{step.name} was not evicted: {failure}")
                     break
                 done += 1
         except KeyboardInterrupt:
@@ -189,7 +188,7 @@ class _Carrying:
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
-                found = self.port.get(self.waiting.place)
+                found = self.port.get(self.waiting.place, Unblocking)
             except BadInputError as error:
                 words = f"whether the place is there is not known: {error}"
                 needless: NeedlessError | None = NeedlessError(words, passing=True)
@@ -201,7 +200,7 @@ class _Carrying:
                 raise needless
             pause(AGAIN)
 
-    def _tell(self, done: int, steps: Steps, node: NodeName, until: float) -> None:
+    def _tell(self, done: int, steps: Sequence[Eviction], node: NodeName, until: float) -> None:
         who = f"{self.waiting.namespace}/{self.waiting.name}"
         when = time.strftime("%H:%M UTC", time.gmtime(until))
         what = f"{done} of {len(steps)} evicted" if steps else "nobody is left to be evicted"
@@ -209,7 +208,7 @@ class _Carrying:
         if done < len(steps):
             tell("run the command again to go on with those who are left")
 
-    def _evict_one(self, step: dict[str, Any], node: NodeName, until: float) -> ApiFailure | None:
+    def _evict_one(self, step: Eviction, node: NodeName, until: float) -> ApiFailure | None:
         """Evict a pod; why that failed for good, None where it is on its way out or gone.
 
         What a budget forbids is tried again until the place's time is up, and what the API server
@@ -224,13 +223,13 @@ class _Carrying:
                 _post_eviction(self.api, step)
             except ApiFailure as error:
                 if isinstance(error, ApiError) and error.status in GONE:
-                    tell(f"{_name(step)} is gone already")
+                    tell(f"{step.name} is gone already")
                     return None
                 seconds = pause_before_another_try(error, time.time(), since, until)
                 if seconds is None:
                     return error
                 if not told:
-                    tell(f"{_name(step)} is tried again: {error}")
+                    tell(f"{step.name} is tried again: {error}")
                     told = True
                 begun = begun or may_have_been_made(error)
                 pause(seconds)
@@ -240,7 +239,7 @@ class _Carrying:
                     needless.begun = begun
                     raise
             else:
-                tell(f"evicted {_name(step)}")
+                tell(f"evicted {step.name}")
                 return None
 
     def _give_back(self) -> None:
@@ -265,15 +264,15 @@ class _Carrying:
         """Wait until the extender keeps this very place. Raises :class:`BadInputError`."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
-            found = self.port.get(self.waiting.place) or {}
-            kept = found.get("reserved")
-            if kept and kept["node"] == node and kept["victims"] == victims:
-                if kept["lost"]:
+            found = self.port.get(self.waiting.place, Unblocking)
+            kept = None if found is None else found.kept_place
+            if kept is not None and kept.node == node and kept.victims == victims:
+                if kept.lost:
                     raise BadInputError("nobody was evicted: the place was taken meanwhile")
-                if kept["holds"] and kept["settled"]:
+                if kept.holds and kept.settled:
                     return
-            if found.get("node"):
-                raise BadInputError(f"nobody was evicted: the pod is on {found['node']} now")
+            if found is not None and found.node:
+                raise BadInputError(f"nobody was evicted: the pod is on {found.node} now")
             pause(0.2)
         raise BadInputError("nobody was evicted: the extender does not keep the place")
 
@@ -294,23 +293,19 @@ def _version_in(pod: bytes, asked: float) -> int:
         raise BadInputError(f"nobody was evicted: {why}") from error
 
 
-def _name(step: dict[str, Any]) -> str:
-    return f"{step['namespace']}/{step['pod']}"
-
-
-def why_needless(found: dict[str, Any] | None, uid: PodUid, node: NodeName) -> NeedlessError | None:
+def why_needless(found: Unblocking | None, uid: PodUid, node: NodeName) -> NeedlessError | None:
     """Why nobody else is to be evicted for a pod's place on a node, by the admin port's answer;
     None where the place is kept, and is there once the victims have let go."""
-    if found is None or found["uid"] != uid:
+    if found is None or found.uid != uid:
         return NeedlessError("the pod is gone")
-    if found["node"]:
-        return NeedlessError(f"the pod is on {found['node']} now", placed=True)
-    kept = found.get("reserved")
-    if not kept or kept["node"] != node:
+    if found.node:
+        return NeedlessError(f"the pod is on {found.node} now", placed=True)
+    kept = found.kept_place
+    if kept is None or kept.node != node:
         return NeedlessError(f"the place on {node} is kept no more, or the extender cannot tell")
-    if kept["lost"]:
+    if kept.lost:
         return NeedlessError(f"the place on {node} is not there any more")
-    if not kept["holds"]:
+    if not kept.holds:
         words = f"it is uncertain whether the place on {node} is there"
         return NeedlessError(words, passing=True)
     return None
@@ -346,15 +341,15 @@ def may_have_been_made(failure: ApiFailure | NeedlessError) -> bool:
     return isinstance(failure, ApiUnreachable) and not isinstance(failure, ApiNotSent)
 
 
-def _post_eviction(api: ApiServer, step: dict[str, Any]) -> None:
+def _post_eviction(api: ApiServer, step: Eviction) -> None:
     """Evict a pod if it is still the same. Raises ApiFailure."""
     from topology.kubeapi.apiserver import path
 
     body = {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
-        "metadata": {"name": step["pod"], "namespace": step["namespace"]},
-        "deleteOptions": {"preconditions": {"uid": step["uid"]}},
+        "metadata": {"name": step.pod, "namespace": step.namespace},
+        "deleteOptions": {"preconditions": {"uid": step.uid}},
     }
-    where = path("/api/v1/namespaces", step["namespace"], "pods", step["pod"], "eviction")
+    where = path("/api/v1/namespaces", step.namespace, "pods", step.pod, "eviction")
     api.create(where, json.dumps(body).encode(), timeout=TIMEOUT)

@@ -11,7 +11,6 @@ from scheduler_extender.cli.looking import Look
 from scheduler_extender.state.answers.capacity import Capacities, Capacity
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.told.answers import serves_nothing
-from scheduler_extender.told.nearest import HIDDEN, View
 from scheduler_extender.told.nodes import (
     NO_RECORD,
     Flag,
@@ -21,7 +20,7 @@ from scheduler_extender.told.nodes import (
     Use,
     node_state,
 )
-from scheduler_extender.told.sharing import GONE
+from scheduler_extender.told.view import GONE, HIDDEN, View
 from scheduler_extender.told.words import duration
 from topology.core.requests import GpuRequest
 from topology.times import seconds_of

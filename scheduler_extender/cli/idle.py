@@ -27,15 +27,14 @@ from scheduler_extender.cli.outputs import Told, form_of
 from scheduler_extender.cli.tables import column, table
 from scheduler_extender.deadline import within
 from scheduler_extender.terminal import show
-from scheduler_extender.told.explanation import asked_text
 from scheduler_extender.told.idle import (
     Completes,
     IdlePod,
     idle_pods,
     what_ends_would_do,
 )
-from scheduler_extender.told.nearest import HIDDEN
-from scheduler_extender.told.words import duration, listed, set_text
+from scheduler_extender.told.view import HIDDEN
+from scheduler_extender.told.words import asked_text, duration, listed, set_text
 from topology.core.devices import PodUid
 from topology.times import seconds_of
 

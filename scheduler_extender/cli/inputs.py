@@ -19,8 +19,8 @@ from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.terminal import HarmlessConsole, harmless
 
 if TYPE_CHECKING:
-    from scheduler_extender.files import podfile
     from scheduler_extender.files.clusterfile import ClusterFile
+    from scheduler_extender.told.together import Wanted
     from topology.core.placement import Verdict
 
 MAX_TEXT = 16 * 1024 * 1024  # bytes of a pod, or of what people paste of a machine
@@ -138,7 +138,7 @@ def pasted(path: Path) -> str:
     return text_of(path, 4 * MOST_PASTED, utf16=True)  # PowerShell's ">" writes UTF-16
 
 
-def pods_file(path: Path) -> list[podfile.Asked]:
+def pods_file(path: Path) -> list[Wanted]:
     """The file's pods; bad input also where an annotation cannot be read."""
     from scheduler_extender.files import podfile
 

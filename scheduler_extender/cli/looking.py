@@ -24,7 +24,7 @@ from scheduler_extender.cli.tokens import port_at
 from scheduler_extender.files.clusterfile import ClusterFile, ClusterFileError, feed, parse
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.told.nearest import View
+from scheduler_extender.told.view import View
 from topology.core.placement import Verdict
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ failed pods again.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import msgspec
@@ -84,7 +84,7 @@ def node(
         typer.echo(f"{name} takes GPU pods again")
     elif admin is not None or credentials.admin_ca is not None:
         port = port_at(admin or ADMIN, credentials, access)
-        found = port.get(f"/v1/nodes/{quote(name, safe='')}")
+        found = port.get(f"/v1/nodes/{quote(name, safe='')}", dict[str, Any])
         if found is None:
             raise BadInputError(f"the extender knows of no node {name}")
         found.pop("record", None)  # kubectl get gputopo shows it

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated
 from urllib.parse import quote
 
+import msgspec
 import typer
 
 from scheduler_extender.cli.adminport import ADMIN
@@ -20,6 +21,7 @@ from scheduler_extender.cli.options import Access, ContextOption, Credentials, T
 from scheduler_extender.cli.tokens import port_at
 from scheduler_extender.state.pods.keptplace import MAX_SECONDS
 from scheduler_extender.terminal import harmless
+from scheduler_extender.told.unblocking import Unblocking
 from topology.core.devices import PodUid
 
 
@@ -59,7 +61,7 @@ def unblock(
     POD is the name of a waiting pod, or NAMESPACE/NAME. The command asks the extender's admin port,
     which has to be forwarded (kubectl port-forward) and asks for a token, for the cheapest set of
     evictions; each of the evicted pods has a guaranteed place elsewhere, or is named as lost. With
-    --evict it reserves the place and evicts the pods through the Eviction API, which needs the
+    --evict it keeps the place and evicts the pods through the Eviction API, which needs the
     rights of the ClusterRole gpu-topology-unblocker. Exits with 1 where nobody is worth evicting.
     """
     as_json = one_of("--output", output, {"text": False, "json": True})
@@ -69,16 +71,16 @@ def unblock(
     place = f"/v1/unblock/{quote(where or namespace, safe='')}/{quote(name, safe='')}"
     access = Access(kubeconfig=kubeconfig, context=context)
     port = port_at(admin, credentials, access, needed=not evict)
-    found = port.get(place)
+    found = port.get(place, Unblocking)
     if found is None:
         raise BadInputError(f"the extender knows of no pod {where or namespace}/{name} with GPUs")
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        typer.echo(json.dumps(msgspec.to_builtins(found), indent=2))
     else:
-        typer.echo(harmless("\n".join(found["text"])))
-    plan = found.get("plan")
-    done = bool(found["node"] or found.get("takes") or found.get("reserved") or plan)
-    if evict and (found.get("reserved") or (plan and plan["steps"])):
-        waiting = Waiting(where or namespace, name, PodUid(found["uid"]), place)
+        typer.echo(harmless("\n".join(found.text)))
+    plan, kept = found.plan, found.kept_place
+    done = found.node or found.takes or kept is not None or plan is not None
+    if evict and (kept is not None or (plan is not None and plan.steps)):
+        waiting = Waiting(where or namespace, name, PodUid(found.uid), place)
         carry_out(found, waiting, port, keep, access)
     raise typer.Exit(0 if done else 1)

@@ -30,8 +30,7 @@ from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.terminal import ROOMY, fits, show
 from scheduler_extender.told.answers import alike, answers_to
 from scheduler_extender.told.counts import Counts, counts_of
-from scheduler_extender.told.explanation import asked_text
-from scheduler_extender.told.words import duration
+from scheduler_extender.told.words import asked_text, duration
 from scheduler_extender.wire import pod_decoder
 from topology.times import seconds_of
 

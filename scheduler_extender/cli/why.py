@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
+import msgspec
 import typer
+from msgspec import structs
 
 from scheduler_extender.cli import whytext
 from scheduler_extender.cli.adminport import AdminPort
@@ -36,9 +38,9 @@ from scheduler_extender.limits import EXPLAIN_SECONDS
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.told.explanation import explanation_of
-from scheduler_extender.told.nearest import View
+from scheduler_extender.told.explanation import Explanation, Unreadable, explanation_of
 from scheduler_extender.told.placed import Written
+from scheduler_extender.told.view import View
 from topology.core.placement import Verdict
 
 
@@ -78,19 +80,19 @@ def why(
         found, notes = _from_file(cluster, namespace or "default", pod, least)
     else:
         found, notes = _from_api_server(access, namespace, pod, least)
-    found["notes"] = [*found.get("notes", ()), *notes]
+    found = structs.replace(found, notes=[*found.notes, *notes])
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        typer.echo(json.dumps(msgspec.to_builtins(found), indent=2))
     else:
-        plan = "" if cluster is not None else f"kubectl gpu-topology unblock {found['pod']}"
+        plan = "" if cluster is not None else f"kubectl gpu-topology unblock {found.pod}"
         whytext.show(standard_output(), found, plan)
-    goes_nowhere = not found.get("placed") and not found.get("takes")
-    raise typer.Exit(1 if goes_nowhere else 0)
+    goes_somewhere = isinstance(found, Explanation) and (found.placed or found.takes)
+    raise typer.Exit(0 if goes_somewhere else 1)
 
 
 def _from_extender(
     port: AdminPort, access: Access, namespace: str | None, pod: str
-) -> tuple[dict[str, Any], list[str]]:
+) -> tuple[Explanation | Unreadable, list[str]]:
     """The extender's answer; the pods of a workload are found at the API server."""
     from scheduler_extender.kube.owners import kind_named
 
@@ -102,15 +104,17 @@ def _from_extender(
             about = subject(api, namespace or usual, pod)
         where, name = about.record.namespace, about.record.name
         notes = [*about.beside, *about.notes]
-    found = port.get(f"/v1/explain/{quote(where, safe='')}/{quote(name, safe='')}")
-    if found is None:
+    answer = port.get(f"/v1/explain/{quote(where, safe='')}/{quote(name, safe='')}", dict[str, Any])
+    if answer is None:
         raise BadInputError(f"the extender knows of no pod {where}/{name} with GPUs")
-    return found, notes
+    if "reason" in answer:
+        return msgspec.convert(answer, Unreadable), notes
+    return msgspec.convert(answer, Explanation), notes
 
 
 def _from_file(
     path: Path, namespace: str, pod: str, require: Verdict
-) -> tuple[dict[str, Any], list[str]]:
+) -> tuple[Explanation | Unreadable, list[str]]:
     content = cluster_file(path)
     known = described(content, require)
     where, _, name = pod.removeprefix("pod/").rpartition("/")
@@ -122,8 +126,8 @@ def _from_file(
 
 def _explained(
     cluster: Cluster, pod: PodRecord, written: Written | None, view: View
-) -> dict[str, Any]:
-    found = explanation_of(
+) -> Explanation | Unreadable:
+    return explanation_of(
         cluster,
         cluster.cluster_facts(),
         pod,
@@ -131,12 +135,11 @@ def _explained(
         written=written,
         deadline=within(cluster.clock, EXPLAIN_SECONDS),
     )
-    return found.as_json()
 
 
 def _from_api_server(
     access: Access, namespace: str | None, pod: str, require: Verdict
-) -> tuple[dict[str, Any], list[str]]:
+) -> tuple[Explanation | Unreadable, list[str]]:
     from scheduler_extender.kube.reading import one_look
 
     with asking(access) as (api, usual):

@@ -2,42 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from scheduler_extender.told.explanation import Explanation, Unreadable
+
 SHOWN_HELPS = 8
 
 
-def show(console: Console, found: Mapping[str, Any], unblock: str) -> None:
-    """Print an answer as ``/v1/explain`` has it. ``unblock`` is the command that plans evictions,
-    empty where that cannot be asked."""
-    console.print(Text(found["pod"], "bold"), soft_wrap=False)
-    if found.get("request"):
-        _line(console, f"asks for {found['request']}")
-    placed = found.get("placed")
-    style = "green" if placed or found.get("takes") else "yellow"
-    _line(console, found["headline"], "red" if found.get("reason") else style)
-    for words in (placed or {}).get("words", [])[1:]:
-        _line(console, words, "red" if "lack" in words or "not among" in words else "")
-    _section(
-        console,
-        "nearest",
-        [f"{each['node']}: {each['words']}" for each in found.get("nearest", ())],
-    )
-    _section(console, "what would help", list(_helps(found, unblock)))
-    _section(console, "good to know", list(found.get("notes", ())))
+def show(console: Console, told: Explanation | Unreadable, unblock: str) -> None:
+    """Print an answer. ``unblock`` is the command that plans evictions, empty if that cannot be
+    asked."""
+    console.print(Text(told.pod, "bold"), soft_wrap=False)
+    if isinstance(told, Unreadable):
+        _line(console, told.headline, "red")
+    else:
+        _line(console, f"asks for {told.request}")
+        _line(console, told.headline, "green" if told.placed or told.takes else "yellow")
+        for words in told.placed.words[1:] if told.placed else ():
+            _line(console, words, "red" if "lack" in words or "not among" in words else "")
+        _section(console, "nearest", [f"{near.node}: {near.words}" for near in told.nearest])
+        _section(console, "what would help", list(_helps(told, unblock)))
+    _section(console, "good to know", told.notes)
 
 
-def _helps(found: Mapping[str, Any], unblock: str) -> Iterator[str]:
-    for each in found.get("helps", ())[:SHOWN_HELPS]:
-        yield each["words"]
-    if found.get("unblocks") and unblock:
+def _helps(told: Explanation, unblock: str) -> Iterator[str]:
+    for each in told.helps[:SHOWN_HELPS]:
+        yield each.words
+    if told.unblocks and unblock:
         yield f"a plan of evictions, where there is one: {unblock}"
-    if not found.get("whole", True):
+    if not told.whole:
         yield "there was no time to try out more"
 
 

@@ -6,17 +6,18 @@ that is not ours ask for nothing, and nobody in the cluster says so. Here it is 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from difflib import SequenceMatcher
 from typing import Any
 
 from scheduler_extender.annotations import KEYS, PREFIX, Asks, Malformed, parse
 from scheduler_extender.exclusive import containers_with_roles
 from scheduler_extender.files.clusterfile import read_pod
-from scheduler_extender.membership import JOB_LABEL, Membership
+from scheduler_extender.membership import JOB_LABEL
 from scheduler_extender.quantities import cut, quantity
-from scheduler_extender.state.pods.selecting import ANYWHERE, Destinations, destinations_of
+from scheduler_extender.state.pods.selecting import destinations_of
+from scheduler_extender.told.together import Wanted
 from scheduler_extender.wire import Pod, Resources
 from topology.codec import shortened
 from topology.core.requests import GpuRequest
@@ -32,30 +33,7 @@ class PodFileError(ValueError):
     """There is no pod to be had; the message is one line."""
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A pod of a file: its name, its request, its group, what was written that does not count, and
-    the nodes that it may be sent to."""
-
-    name: str
-    request: GpuRequest
-    notes: tuple[str, ...] = ()
-    membership: Membership | None = None
-    destinations: Destinations = ANYWHERE
-
-    @property
-    def text(self) -> str:
-        """The request and the group in a few words."""
-        group = self.membership.text if self.membership is not None else ""
-        return f"{self.request.text} {group}".strip()
-
-    @property
-    def alike(self) -> Hashable:
-        """Equal for pods to which all nodes answer alike."""
-        return self.request, self.membership, self.destinations
-
-
-def read(text: str) -> Asked:
+def read(text: str) -> Wanted:
     """The one pod of a YAML text. Raises :class:`PodFileError`.
 
     A Pod, or what has a template of one: Deployment, StatefulSet, Job, CronJob and the like. Other
@@ -70,7 +48,7 @@ def read(text: str) -> Asked:
     return replace(asked, notes=(*_left_out(makers[0]), *asked.notes)[:MAX_NOTES])
 
 
-def read_all(text: str) -> list[Asked]:
+def read_all(text: str) -> list[Wanted]:
     """Every pod of a YAML text that asks for GPUs, in the order of the text; at least one. Raises
     :class:`PodFileError`.
 
@@ -79,9 +57,9 @@ def read_all(text: str) -> list[Asked]:
     makers = _makers(text)
     if len(makers) > MOST_PODS:
         raise PodFileError(f"allowed are {MOST_PODS:,} pods in a file, there are {len(makers):,}")
-    found: list[Asked] = []
+    found: list[Wanted] = []
     for item in makers:
-        of_item: dict[object, Asked] = {}
+        of_item: dict[object, Wanted] = {}
         for manifest, outside in pods_made_by(item):
             if asks_for_gpus(manifest):
                 asked = _asked(item, manifest, outside, several=len(makers) > 1)
@@ -108,7 +86,7 @@ def _makers(text: str) -> list[object]:
 
 def _asked(
     item: object, manifest: dict[str, Any], outside: list[object], *, several: bool = False
-) -> Asked:
+) -> Wanted:
     """What a pod asks, and the notes on what makes it; ``several`` says that the reader has to be
     told which pod an error is about. Raises :class:`PodFileError`."""
     whose = f"{_named(item)}: " if several else ""
@@ -126,7 +104,7 @@ def _asked(
         raise PodFileError(f"{whose}the pod asks for no GPU (nvidia.com/gpu), nothing to check")
     notes = tuple(notes_on(_kind_of(item), manifest, outside))[:MAX_NOTES]
     name, going = pod.metadata.name, destinations_of(pod.spec)
-    return Asked(name, asks.request, notes, asks.membership, going)
+    return Wanted(name, asks.request, notes, asks.membership, going)
 
 
 def _unreadable(pod: Pod) -> str:

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from scheduler_extender.http.desk import AGAIN, FullError
-from scheduler_extender.http.schemas import Error, Healthy
+from scheduler_extender.http.schemas import Error, Healthy, content
 from scheduler_extender.http.service import Service
 from scheduler_extender.ratelimit import LogLimit
 
@@ -99,14 +99,14 @@ def add_errors(app: FastAPI) -> None:
 def add_health(app: FastAPI, service: Service) -> None:
     """Add /healthz and /readyz."""
 
-    @app.get("/healthz", response_model=None, responses={200: {"model": Healthy}})
+    well, ill = {"content": content(Healthy)}, {"content": content(Error)}
+
+    @app.get("/healthz", response_model=None, responses={200: well})
     async def healthz() -> dict[str, str]:
         """The process lives."""
         return {"status": "ok"}
 
-    @app.get(
-        "/readyz", response_model=None, responses={200: {"model": Healthy}, 503: {"model": Error}}
-    )
+    @app.get("/readyz", response_model=None, responses={200: well, 503: ill})
     async def readyz() -> Response:
         """The cluster is synced, and no watch has been blind for long."""
         reason = service.not_ready()

@@ -6,7 +6,7 @@ nothing: that is what it would say to the same pod if its constraints were requi
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
@@ -22,16 +22,10 @@ from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.selecting import ANYWHERE, Destinations
-from topology.core.availability import Availability
-from topology.core.devices import GpuResource, NodeName, PodUid
-from topology.core.graph import NodeTopology, names_strange_nodes
-from topology.core.mig import MIG, ServedDevices, served_devices
+from topology.core.devices import NodeName, PodUid
+from topology.core.graph import names_strange_nodes
 from topology.core.placement import NOT_SERVED, Assessment, Reason, Rejection, Verdict
-from topology.core.pools import count, gpus
 from topology.core.requests import GpuRequest, Policy
-
-CLOSED = "closed to it by its selector, or by taints or cordon"
-"""What is said of nodes to which kube-scheduler will not send a pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,94 +344,3 @@ def _outcomes(
 def _strict(request: GpuRequest) -> GpuRequest:
     constraints = ANY_GPU if request.plain else request.constraints
     return replace(request, constraints=constraints, policy=Policy.REQUIRED)
-
-
-def summary(request: GpuRequest, rows: Sequence[Answer]) -> str:
-    """How many nodes would take the pod, and what that means."""
-    passing = sum(row.passes for row in rows)
-    promised = sum(row.promises for row in rows)
-    text = f"{passing} of {len(rows)} nodes would take it"
-    tail = closed_text(sum(row.passes and row.closed for row in rows), passing)
-    if passing == promised or not passing:
-        return f"{text}{tail}"
-    if request.plain:
-        left = passing - promised
-        return f"{text}{tail}; on {left} of them nothing is promised about the {request.unit}s"
-    return (
-        f"{text}{tail}: {promised} promise what it asks for, {passing - promised} do not "
-        "(policy preferred refuses no node for that, it scores them lower)"
-    )
-
-
-def closed_text(closed: int, passing: int) -> str:
-    """How many of the ``passing`` nodes are closed to the pod, as the end of a sentence; empty for
-    none.
-
-    >>> closed_text(1, 2)
-    ', 1 of them closed to it by its selector, or by taints or cordon'
-    """
-    if not closed:
-        return ""
-    return f", {f'{closed:,}' if closed < passing else 'all'} of them {CLOSED}"
-
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """A node's GPUs that no report shows as held, and how many of these pods will get.
-
-    ``free`` are driver indices, ``promised`` counts devices of pods that are bound and not yet
-    reported (which of the free ones they will be, the kubelet decides), ``unreported`` these pods.
-    ``left`` is what remains for others.
-    """
-
-    free: list[int]
-    promised: int
-    left: int
-    unreported: int
-
-
-def room(devices: ServedDevices, available: Availability) -> Room:
-    """What is free on a node of one resource, and what is left of it."""
-    there = [pod for pod in available.unreported if not pod.departed]
-    free = gpus(available.free, available.width)
-    return Room(
-        free=list(devices.indices(free)),
-        promised=sum(pod.held for pod in there),
-        left=max(0, available.devices_left),
-        unreported=len(available.unreported),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Instances:
-    """Equal MIG instances of one GPU, by its driver index: how many, and how many are free.
-
-    ``free`` counts those that no report shows as held.
-    """
-
-    gpu: int
-    resource: str
-    profile: str
-    instances: int
-    free: int
-
-
-def instances(
-    topology: NodeTopology, served: GpuResource, available: Availability
-) -> list[Instances]:
-    """The MIG instances that a node serves as one resource; none of any other resource."""
-    if served.strategy != MIG:
-        return []
-    devices = served_devices(topology, served)
-    profiles = {p.uuid: p.profile for gpu in topology.gpus for p in gpu.mig_instances}
-    names = {at: profiles[uuid] for uuid, at in devices.position_of.items()}
-    return [
-        Instances(
-            devices.indices_of[p],
-            served.name,
-            names[p],
-            there,
-            count(available.free, p, available.width),
-        )
-        for p, there in enumerate(devices.counts)
-    ]

@@ -6,26 +6,24 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from scheduler_extender.told.answers import Answer, closed_text
+from scheduler_extender.told.answers import Answer
 from scheduler_extender.told.words import sentence
 from topology.core.placement import Reason
+from topology.core.requests import GpuRequest
+
+CLOSED = "closed to it by its selector, or by taints or cordon"
+"""What is said of nodes to which kube-scheduler will not send a pod."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Nodes by what they answer to a pod.
-
-    ``refusals`` counts those that do not take it by their reason, ``doubts`` those that take it and
-    promise nothing, by why. ``takes`` counts those that take it, and ``closed`` those of them to
-    which kube-scheduler will not send it, by its selector or affinity, or by the node's taints or
-    cordon.
-    """
+    """Nodes by what they answer to a pod."""
 
     nodes: int
     takes: int = 0
-    closed: int = 0
+    closed: int = 0  # of those that take it: kube-scheduler will not send it there
     refusals: Mapping[Reason, int] = field(default_factory=dict)
-    doubts: Mapping[Reason, int] = field(default_factory=dict)
+    doubts: Mapping[Reason, int] = field(default_factory=dict)  # of those that take it
 
     @property
     def headline(self) -> str:
@@ -44,12 +42,41 @@ class Counts:
         return f"{taken}; {refused}" if refused else taken
 
 
-def counts_of(told: Sequence[Answer]) -> Counts:
+def counts_of(answers: Sequence[Answer]) -> Counts:
     """The nodes' answers to a pod, counted."""
     return Counts(
-        len(told),
-        sum(answer.passes for answer in told),
-        sum(answer.passes and answer.closed for answer in told),
-        dict(Counter(a.kind for a in told if not a.passes and a.kind is not None)),
-        dict(Counter(a.kind for a in told if a.passes and a.kind is not None)),
+        len(answers),
+        sum(answer.passes for answer in answers),
+        sum(answer.passes and answer.closed for answer in answers),
+        dict(Counter(a.kind for a in answers if not a.passes and a.kind is not None)),
+        dict(Counter(a.kind for a in answers if a.passes and a.kind is not None)),
     )
+
+
+def summary(request: GpuRequest, answers: Sequence[Answer]) -> str:
+    """How many nodes would take the pod, and what that means."""
+    counts = counts_of(answers)
+    promised = sum(answer.promises for answer in answers)
+    text = f"{counts.takes} of {counts.nodes} nodes would take it"
+    text += closed_text(counts.closed, counts.takes)
+    doubtful = counts.takes - promised
+    if not doubtful:
+        return text
+    if request.plain:
+        return f"{text}; on {doubtful} of them nothing is promised about the {request.unit}s"
+    return (
+        f"{text}: {promised} promise what it asks for, {doubtful} do not "
+        "(policy preferred refuses no node for that, it scores them lower)"
+    )
+
+
+def closed_text(closed: int, passing: int) -> str:
+    """How many of the ``passing`` nodes are closed to the pod, as the end of a sentence; empty for
+    none.
+
+    >>> closed_text(1, 2)
+    ', 1 of them closed to it by its selector, or by taints or cordon'
+    """
+    if not closed:
+        return ""
+    return f", {f'{closed:,}' if closed < passing else 'all'} of them {CLOSED}"

@@ -5,95 +5,86 @@ It is worked out once and read by ``/v1/explain``, ``why`` and ``check`` alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Iterator
+from typing import Annotated
+
+from msgspec import Meta
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
+from scheduler_extender.membership import Membership
 from scheduler_extender.state.cluster.board import ClusterFacts
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.groups.groups import by_domain
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.answers import answers_to
-from scheduler_extender.told.counts import Counts, counts_of
+from scheduler_extender.told.counts import counts_of
 from scheduler_extender.told.helps import Help, helps_of
-from scheduler_extender.told.nearest import View, nearest
+from scheduler_extender.told.nearest import NearMiss, nearest
 from scheduler_extender.told.placed import Placed, Written, placed_on
-from scheduler_extender.told.rows import Row, rows_of
-from scheduler_extender.told.words import request_text
-from topology.core.placement import Reason
-from topology.core.requests import GpuRequest
+from scheduler_extender.told.rows import NodeAnswer, rows_of
+from scheduler_extender.told.struct import Struct
+from scheduler_extender.told.view import View
+from scheduler_extender.told.words import asked_text, request_text
+from topology.core.devices import NodeName
 
 MOST_SETS = 16
 """Sets of one node in an answer over many."""
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """All that is told of a pod.
+class GroupInBrief(Struct, frozen=True):
+    """A pod's group, and where its members live."""
 
-    ``reason`` is why its annotations cannot be read; then there is nothing else. ``asks`` is the
-    request in a few words, ``request`` in a sentence. ``refusals`` counts the nodes by the reason
-    for which they do not take the pod, ``doubts`` by why those that take it promise nothing;
-    ``takes`` counts those that take it, and ``closed`` those of them to which kube-scheduler will
-    not send the pod, by its selector or affinity, or by the node's taints or cordon. ``nearest``
-    are the nodes that come nearest, the nearest first. ``whole`` is false where there was no time
-    to try all that may help. ``notes`` say what else the reader has to know.
-    """
+    name: str
+    gang: bool
+    size: Annotated[int | None, Meta(description="how many members it is to have, if that is said")]
+    domain: Annotated[str | None, Meta(description="the kind of domain that they share")]
+    come: Annotated[int, Meta(description="how many members have come")]
+    nodes: dict[NodeName, int]
+    domains: dict[str, int]
+
+
+class Unreadable(Struct, frozen=True):
+    """All that is told of a pod whose annotations cannot be read; ``reason`` says why."""
 
     pod: str
     node: str | None
-    asks: str = ""
-    request: str = ""
-    reason: str = ""
-    takes: int = 0
-    closed: int = 0
-    refusals: Mapping[Reason, int] = field(default_factory=dict)
-    doubts: Mapping[Reason, int] = field(default_factory=dict)
-    rows: Sequence[Row] = ()
-    nearest: Sequence[Row] = ()
-    helps: Sequence[Help] = ()
-    placed: Placed | None = None
-    whole: bool = True
-    unblocks: bool = False
-    notes: Sequence[str] = ()
+    headline: str
+    reason: str
+    notes: list[str]
 
-    @property
-    def headline(self) -> str:
-        """Where it stands, in one line."""
-        if self.reason:
-            return f"no node takes it: {self.reason}"
-        if self.placed is not None:
-            return self.placed.words[0]
-        counts = Counts(len(self.rows), self.takes, self.closed, self.refusals, self.doubts)
-        return counts.headline
 
-    def as_json(self) -> dict[str, Any]:
-        """The JSON contract of ``/v1/explain`` and of ``why --output json``."""
-        found: dict[str, Any] = {"pod": self.pod, "node": self.node}
-        if self.reason:
-            return {**found, "headline": self.headline, "reason": self.reason, "notes": []}
-        return {
-            **found,
-            "headline": self.headline,
-            "asks": self.asks,
-            "request": self.request,
-            "takes": self.takes,
-            "closed": self.closed,
-            "refusals": {kind.value: n for kind, n in self.refusals.items()},
-            "doubts": {kind.value: n for kind, n in self.doubts.items()},
-            "nearest": [
-                {"node": row.answer.node, "words": row.miss.words}
-                for row in self.nearest
-                if row.miss is not None
-            ],
-            "helps": [{**asdict(each), "pods": list(each.pods)} for each in self.helps],
-            "whole": self.whole,
-            "unblocks": self.unblocks,
-            "notes": list(self.notes),
-            "placed": asdict(self.placed) if self.placed is not None else None,
-            "nodes": [row.as_json(MOST_SETS) for row in self.rows],
-        }
+class Explanation(Struct, frozen=True):
+    """What every node answers to a pod, and what follows."""
+
+    pod: str
+    node: str | None
+    headline: Annotated[str, Meta(description="where it stands, in a line")]
+    asks: Annotated[str, Meta(description="the request and the group in a few words")]
+    request: Annotated[str, Meta(description="the request in a sentence")]
+    takes: Annotated[int, Meta(description="nodes that would take the pod")]
+    closed: Annotated[
+        int,
+        Meta(
+            description="those of them to which kube-scheduler will not send it: its selector or "
+            "affinity, or the node's taints or cordon"
+        ),
+    ]
+    refusals: Annotated[
+        dict[str, int], Meta(description="by kind of reason, the nodes that do not take it")
+    ]
+    doubts: Annotated[
+        dict[str, int],
+        Meta(description="by kind, those that take it and promise nothing"),
+    ]
+    nearest: list[NearMiss]
+    helps: list[Help]
+    whole: Annotated[bool, Meta(description="there was time to try all that may help")]
+    unblocks: Annotated[bool, Meta(description="evictions may help")]
+    notes: list[str]
+    placed: Placed | None
+    nodes: list[NodeAnswer]
+    group: GroupInBrief | None = None
 
 
 def explanation_of(
@@ -104,7 +95,7 @@ def explanation_of(
     *,
     written: Written | None = None,
     deadline: Deadline = NO_DEADLINE,
-) -> Explanation:
+) -> Explanation | Unreadable:
     """The whole answer about a pod at the moment of ``seen``.
 
     ``written`` is its placement annotation, where the caller has it. After the ``deadline`` nothing
@@ -113,33 +104,36 @@ def explanation_of(
     name = f"{pod.namespace}/{pod.name}"
     request = pod.request
     if isinstance(request, Malformed):
-        return Explanation(name, pod.node, reason=request.reason)
-    told = answers_to(cluster, seen, pod, deadline)
+        headline = f"no node takes it: {request.reason}"
+        return Unreadable(name, pod.node, headline, request.reason, [])
+    answers = answers_to(cluster, seen, pod, deadline)
     answered = not deadline.passed()
-    rows = rows_of(request, told, view)
+    rows = rows_of(request, answers, view, MOST_SETS)
+    missing = [(answer, row.miss) for answer, row in zip(answers, rows, strict=True)]
     placed = _placed(seen, pod, written)
-    counts = counts_of(told)
+    counts = counts_of(answers)
     helps: list[Help] = []
     whole = answered
     waits = placed is None and counts.takes == counts.closed
     if waits and answered:
-        helps, whole = helps_of(cluster, seen, pod, request, rows, view, deadline)
+        helps, whole = helps_of(cluster, seen, pod, request, missing, view, deadline)
     return Explanation(
         pod=name,
         node=pod.node,
+        headline=counts.headline if placed is None else placed.words[0],
         asks=asked_text(pod),
         request=request_text(request),
         takes=counts.takes,
         closed=counts.closed,
-        refusals=counts.refusals,
-        doubts=counts.doubts,
-        rows=rows,
-        nearest=nearest(rows) if placed is None else (),
+        refusals={kind.value: nodes for kind, nodes in counts.refusals.items()},
+        doubts={kind.value: nodes for kind, nodes in counts.doubts.items()},
+        nearest=nearest(missing) if placed is None else [],
         helps=helps,
-        placed=placed,
         whole=whole,
-        unblocks=waits and any(answer.resolvable for answer in told),
-        notes=tuple(_notes(seen, pod, answered=answered, open_nodes=not waits and placed is None)),
+        unblocks=waits and any(answer.resolvable for answer in answers),
+        notes=[*_notes(seen, pod, answered=answered, open_nodes=not waits and placed is None)],
+        placed=placed,
+        nodes=rows,
     )
 
 
@@ -149,12 +143,18 @@ NOT_ALL_ASKED = (
 )
 
 
-def asked_text(pod: PodRecord) -> str:
-    """The request and the group in a few words."""
-    if not isinstance(pod.request, GpuRequest):
-        return ""
-    group = pod.membership.text if pod.membership is not None else ""
-    return f"{pod.request.text} {group}".strip()
+def group_of(cluster: Cluster, membership: Membership) -> GroupInBrief:
+    """A pod's group as it is now."""
+    look = cluster.look_at_group(membership)
+    return GroupInBrief(
+        membership.group.name,
+        membership.gang,
+        membership.size,
+        membership.domain,
+        look.standing.have_come(membership.size),
+        dict(look.standing.living),
+        dict(by_domain(look.standing, look.domains)) if membership.domain else {},
+    )
 
 
 def _notes(

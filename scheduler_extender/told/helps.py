@@ -7,8 +7,11 @@ nobody: they are left out.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, islice
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from scheduler_extender.deadline import Deadline, OutOfTimeError
 from scheduler_extender.state.asking.enquiry import enquire_at
@@ -19,11 +22,12 @@ from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.node.offer import Offer
 from scheduler_extender.state.pods.record import PodName, PodRecord, resource_of
-from scheduler_extender.told.answers import as_asked_by, counts_on, serves_nothing
+from scheduler_extender.told.answers import Answer, as_asked_by, counts_on, serves_nothing
 from scheduler_extender.told.ends import Ends
-from scheduler_extender.told.nearest import View, pods_on
+from scheduler_extender.told.nearest import Miss
 from scheduler_extender.told.relaxing import Relaxed, relaxations
-from scheduler_extender.told.rows import Row
+from scheduler_extender.told.struct import Struct
+from scheduler_extender.told.view import View, pods_on
 from scheduler_extender.told.words import listed
 from topology.core.devices import PodUid
 from topology.core.placement import Reason
@@ -46,22 +50,19 @@ BY_AN_END = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Help:
-    """One thing that would help.
+class Help(Struct, frozen=True, omit_defaults=False):
+    """One thing that would help: pods end, or an annotation asks for less."""
 
-    ``kind`` is "end" (``pods`` of ``node`` end) or "relax" (the annotation ``key`` says ``value``,
-    or is left out where that is None; for the key "count" the pod asks for fewer devices).
-    ``nodes`` is how many nodes would take the pod then.
-    """
-
-    kind: str
+    kind: Literal["end", "relax"]
     words: str
-    nodes: int
+    nodes: Annotated[int, Meta(description="how many would take the pod then")]
     node: str | None = None
-    pods: tuple[str, ...] = ()
-    key: str | None = None
-    value: str | None = None
+    pods: Annotated[list[str], Meta(description="of the node: those that end")] = []
+    key: Annotated[
+        str | None,
+        Meta(description='the annotation that changes; "count": the pod asks for fewer devices'),
+    ] = None
+    value: Annotated[str | None, Meta(description="null if the annotation is left out")] = None
 
 
 def helps_of(
@@ -69,7 +70,7 @@ def helps_of(
     seen: ClusterFacts,
     pod: PodRecord,
     request: GpuRequest,
-    rows: Sequence[Row],
+    answers: Sequence[tuple[Answer, Miss | None]],
     view: View,
     deadline: Deadline,
 ) -> tuple[list[Help], bool]:
@@ -78,7 +79,7 @@ def helps_of(
     try:
         with deadline.enforced():
             tried = chain(
-                _ends(cluster, pod, request, rows, view, deadline),
+                _ends(cluster, pod, request, answers, view, deadline),
                 _relaxed(cluster, seen, pod, request, deadline),
             )
             found.extend(tried)
@@ -91,7 +92,7 @@ def _ends(
     cluster: Cluster,
     pod: PodRecord,
     request: GpuRequest,
-    rows: Sequence[Row],
+    answers: Sequence[tuple[Answer, Miss | None]],
     view: View,
     deadline: Deadline,
 ) -> Iterator[Help]:
@@ -100,21 +101,14 @@ def _ends(
     if pod.membership is not None and (pod.membership.gang or pod.membership.domain):
         return
     near = [
-        row
-        for row in rows
-        if row.miss is not None
-        and row.answer.kind in BY_AN_END
-        and row.answer.facts.is_open_to(pod)
+        (miss.distance, answer.facts)
+        for answer, miss in answers
+        if miss is not None and answer.kind in BY_AN_END and answer.facts.is_open_to(pod)
     ]
-    near.sort(key=lambda row: row.miss.distance if row.miss else (0, 0))
-    ends, found = Ends(cluster.settings, deadline), 0
-    for row in near[:MOST_NODES]:
-        helps = next(_ends_on(ends, row.answer.facts, request, view), None)
-        if helps is not None:
-            found += 1
-            yield helps
-        if found == SHOWN_ENDS:
-            return
+    near.sort(key=lambda each: each[0])
+    ends = Ends(cluster.settings, deadline)
+    helps = (next(_ends_on(ends, facts, request, view), None) for _, facts in near[:MOST_NODES])
+    yield from islice(filter(None, helps), SHOWN_ENDS)
 
 
 def _ends_on(ends: Ends, facts: NodeFacts, request: GpuRequest, view: View) -> Iterator[Help]:
@@ -127,12 +121,12 @@ def _ends_on(ends: Ends, facts: NodeFacts, request: GpuRequest, view: View) -> I
         if ends.lets_in(facts, request, frozenset({uid})):
             alone = True
             words = f"{name} on {facts.name} ends: the node takes the pod then"
-            yield Help("end", words, 1, facts.name, (name,))
+            yield Help("end", words, 1, facts.name, [name])
     if alone or len(named) < 2:
         return
     ending = ends.fewest(facts, request, list(named))
     if ending is not None:
-        names = tuple(name for uid, name in named.items() if uid in ending)
+        names = [name for uid, name in named.items() if uid in ending]
         words = f"{listed(names)} on {facts.name} end: the node takes the pod then"
         yield Help("end", words, 1, facts.name, names)
 

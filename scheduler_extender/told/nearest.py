@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from math import comb
-from typing import Protocol, TypeVar
+from typing import Annotated
 
 import numpy as np
+from msgspec import Meta
 
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.node.offer import Offer
-from scheduler_extender.state.pods.record import PodName, PodRecord, resource_of
+from scheduler_extender.state.pods.record import PodRecord, resource_of
 from scheduler_extender.told.answers import Answer
-from scheduler_extender.told.sharing import GONE
+from scheduler_extender.told.struct import Struct
+from scheduler_extender.told.view import GONE, View, pods_on
 from scheduler_extender.told.words import duration, gpus_text, listed
 from topology.core.devices import Mask, PodUid, positions
 from topology.core.mig import ServedDevices
@@ -29,7 +32,6 @@ MOST_SETS = 20_000
 """Sets of GPUs that are looked at on one node; of more only counts are told."""
 NEAREST = 3
 """Nodes that are named as the nearest ones."""
-HIDDEN = "a pod of another namespace"
 NEAR = frozenset(
     {
         Reason.BUSY,
@@ -44,51 +46,27 @@ NEAR = frozenset(
 """Reasons for which it is worth saying what is missing."""
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """Who looks, and when.
-
-    ``today`` is the time in seconds since 1970. ``namespaces`` are those whose pods the caller may
-    see; None for all.
-    """
-
-    today: float
-    namespaces: frozenset[str] | None = None
-
-    def name(self, namespace: str, name: str) -> str:
-        """A pod's name as the caller may see it."""
-        hidden = self.namespaces is not None and namespace not in self.namespaces
-        return HIDDEN if hidden else f"{namespace}/{name}"
-
-
-@dataclass(frozen=True, slots=True)
-class Holding:
-    """A pod that holds some of the GPUs of the nearest set.
-
-    ``gpus`` are driver indices, ``devices`` how many devices it has of the resource; ``seconds`` is
-    for how long the pod has been admitted, None where nobody says it.
-    """
+class Holding(Struct, frozen=True):
+    """A pod that holds some of the GPUs of the nearest set."""
 
     pod: str
-    gpus: list[int]
-    devices: int
-    seconds: float | None = None
+    gpus: Annotated[list[int], Meta(description="driver indices")]
+    devices: Annotated[int, Meta(ge=0, description="how many it has of the resource")]
+    seconds: Annotated[
+        float | None, Meta(description="since its kubelet admitted it; null if nobody knows")
+    ]
 
 
-@dataclass(frozen=True, slots=True)
-class Miss:
-    """How near a node comes to what a pod asks for.
+class Miss(Struct, frozen=True):
+    """How near a node comes that does not promise what the pod asks for."""
 
-    ``gpus`` is the set that comes nearest, by driver indices, ``free`` those of it that nobody is
-    seen to hold; both are empty where sets are only counted. ``have`` of the ``wants`` devices are
-    free. ``words`` says it in a line.
-    """
-
-    wants: int
-    have: int
+    wants: Annotated[int, Meta(ge=0, description="devices that the pod asks for")]
+    have: Annotated[int, Meta(ge=0, description="those of them that are free")]
     words: str
-    gpus: list[int]
-    free: list[int]
+    gpus: Annotated[
+        list[int], Meta(description="the nearest set, by driver index; empty if sets are counted")
+    ]
+    free: Annotated[list[int], Meta(description="GPUs of the set that nobody is seen to hold")]
     holders: list[Holding]
 
     @property
@@ -97,39 +75,28 @@ class Miss:
         return (self.wants - self.have, len(self.holders))
 
 
-class Near(Protocol):
-    """A node's answer, and how near the node comes."""
+class NearMiss(Struct, frozen=True):
+    """A node that comes near, and what it lacks."""
 
-    @property
-    def answer(self) -> Answer:
-        """What the node answers."""
-
-    @property
-    def miss(self) -> Miss | None:
-        """None where nothing can be said."""
+    node: str
+    words: str
 
 
-N = TypeVar("N", bound=Near)
-
-
-def nearest(rows: Iterable[N]) -> list[N]:
+def nearest(answers: Iterable[tuple[Answer, Miss | None]]) -> list[NearMiss]:
     """The :data:`NEAREST` of the nodes that refuse the pod, the nearest first.
 
-    A node that is closed to the pod is not near, whatever it has. Of nodes for which the same words
-    would be told the first one by name stands for all.
+    A node that is closed to the pod is not near, whatever it has. If the same words are told of
+    several nodes, the first one by name stands for all.
     """
     near = [
-        (row.miss, row)
-        for row in rows
-        if row.miss is not None and not row.answer.passes and not row.answer.closed
+        (answer.kind is Reason.LINKS, miss.distance, answer.node, miss.words)
+        for answer, miss in answers
+        if miss is not None and not answer.passes and not answer.closed
     ]
-    near.sort(key=lambda n: (n[1].answer.kind is Reason.LINKS, n[0].distance, n[1].answer.node))
-    told: dict[str, N] = {}
-    for miss, row in near:
-        told.setdefault(miss.words, row)
-        if len(told) == NEAREST:
-            break
-    return list(told.values())
+    first: dict[str, str] = {}
+    for _, _, node, words in sorted(near):
+        first.setdefault(words, node)
+    return [NearMiss(node, words) for words, node in islice(first.items(), NEAREST)]
 
 
 def miss_of(row: Answer, request: GpuRequest, view: View) -> Miss | None:
@@ -251,7 +218,7 @@ class _Node:
             names = [_holder(h) for h in holders]
             names += [self._told(pod) for pod in self._unseen()]
             words += f"; others are held by {listed(names)}" if names else ""
-        elif left >= wants:
+        else:
             words += f", {self._not_sure()}"
         return Miss(wants, left, words, [], [], holders)
 
@@ -276,19 +243,8 @@ class _Node:
         return GONE if pod is None else self.view.name(*pod)
 
     def _seconds(self, uid: PodUid) -> float | None:
-        pod = next((pod for pod in self.facts.all_pods if pod.uid == uid), None)
-        if pod is None or pod.started is None:
-            return None
-        return max(0.0, self.view.today - pod.started)
-
-
-def pods_on(facts: NodeFacts) -> Mapping[PodUid, PodName]:
-    """Every pod of the node by UID, those too that only its report names."""
-    told = {
-        (a.pod_uid or PodUid(f"{a.namespace}/{a.pod}")): (a.namespace, a.pod)
-        for a in (facts.report.allocations if facts.report is not None else ())
-    }
-    return told | {pod.uid: (pod.namespace, pod.name) for pod in facts.all_pods}
+        started = (pod.started for pod in self.facts.all_pods if pod.uid == uid)
+        return self.view.seconds_since(next(started, None))
 
 
 @remembered

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from scheduler_extender.annotations import PLACEMENT
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.told.struct import Struct
 from scheduler_extender.told.words import gpus_text, sets_text
 from scheduler_extender.wire import Pod
 from topology.core.devices import PodUid
@@ -60,21 +62,20 @@ def written_on(pod: Pod) -> Written | None:
     return found if found.uid == pod.metadata.uid else None
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """A pod on its node.
-
-    ``verdict`` is the promise that it was bound with, empty where nothing was promised; ``sets``
-    are the GPUs that it could get by that, where they are known. ``got`` are those that a report
-    shows, by driver index; None where no report shows any yet. ``keeps`` says whether they meet
-    what the pod asks for, None where that is not known or nothing is asked for.
-    """
+class Placed(Struct, frozen=True):
+    """A pod on its node."""
 
     node: str
-    verdict: str
-    sets: list[list[int]]
-    got: list[int] | None
-    keeps: bool | None
+    verdict: Annotated[str, Meta(description="the promise that it was bound with, or empty")]
+    sets: Annotated[
+        list[list[int]], Meta(description="the GPU sets that it could get by that, if known")
+    ]
+    got: Annotated[
+        list[int] | None, Meta(description="the GPUs that a report shows; null if none does yet")
+    ]
+    keeps: Annotated[
+        bool | None, Meta(description="whether they meet what it asks for; null if nothing says")
+    ]
     words: list[str]
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Annotated
+
+from msgspec import Meta
 
 from scheduler_extender.told.answers import Answer
-from scheduler_extender.told.nearest import Miss, View, miss_of
+from scheduler_extender.told.nearest import Miss, miss_of
 from scheduler_extender.told.sharing import SharedGpu, shared_gpus
+from scheduler_extender.told.struct import Struct
+from scheduler_extender.told.view import View
 from topology.core.admission import container_sets, others_on
 from topology.core.devices import Mask
 from topology.core.mig import ServedDevices, served_devices
@@ -17,69 +20,90 @@ from topology.core.pools import gpus
 from topology.core.requests import GpuRequest, Role
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One node's answer, and what it may hand out, as driver indices.
+class ContainerSets(Struct, frozen=True):
+    """The GPU sets that one container may get, as driver indices."""
 
-    ``outcomes`` lists the GPU sets that the whole pod may get, ``containers`` the sets of each app
-    and sidecar container, both ordered by their lowest GPU, then by the next one. Both are empty
-    where nothing would be handed out, and where there are too many to list (then ``hazards`` says
-    so). ``shared`` are the GPUs that the node shares among pods, with those that are on them.
-    ``miss`` is how near the node comes, where it does not promise what the pod asks for.
-    """
-
-    answer: Answer
+    name: str
     outcomes: list[list[int]]
-    containers: dict[str, list[list[int]]]
+
+
+class NodeAnswer(Struct, frozen=True):
+    """What one node answers to a pod, and what it may hand out, as driver indices."""
+
+    node: str
+    verdict: str
+    outcomes: Annotated[
+        list[list[int]], Meta(description="GPU sets that the pod may get; 16 at most in an answer")
+    ]
+    containers: list[ContainerSets]
     hazards: list[str]
-    shared: list[SharedGpu] = field(default_factory=list)
-    miss: Miss | None = None
+    score: Annotated[
+        int | None, Meta(description="null on a node that refuses the pod, or is closed to it")
+    ]
+    kind: Annotated[
+        str | None,
+        Meta(description="the reason in a word; null if the node promises what is asked for"),
+    ]
+    reason: Annotated[str, Meta(description="why the node refuses the pod; empty if it does not")]
+    note: Annotated[str, Meta(description="why a node that takes the pod promises it nothing")]
+    lacks: Annotated[
+        list[str],
+        Meta(description="fields of the record without which CPUs and memory do not count"),
+    ]
+    resolvable: Annotated[
+        bool | None, Meta(description="an eviction may help; null on a node that takes the pod")
+    ]
+    closed: Annotated[bool, Meta(description="kube-scheduler will not send the pod there")]
+    miss: Miss | None
+    sets_omitted: Annotated[int, Meta(description="sets beside those in outcomes")] = 0
+    shared_gpus: list[SharedGpu] = []
 
-    def as_json(self, most: int | None = None) -> dict[str, Any]:
-        """The row of the JSON contract, of ``check`` and of ``/v1/explain``.
+    @property
+    def passes(self) -> bool:
+        """Whether the node would take the pod."""
+        return self.resolvable is None
 
-        ``most`` is how many sets are listed at most: there are answers over thousands of nodes.
-        ``setsOmitted`` counts the others.
-        """
-        answer = self.answer
-        containers = [{"name": n, "outcomes": s[:most]} for n, s in self.containers.items()]
-        found: dict[str, Any] = {
-            "node": answer.node,
-            "verdict": answer.verdict,
-            "outcomes": self.outcomes[:most],
-            "containers": containers,
-            "hazards": self.hazards,
-            "score": answer.score,
-            "kind": answer.kind.value if answer.kind else None,
-            "reason": answer.reason,
-            "note": answer.note,
-            "lacks": list(answer.lacks),
-            "resolvable": answer.resolvable,
-            "closed": answer.closed,
-            "miss": asdict(self.miss) if self.miss else None,
-        }
-        if most is not None and len(self.outcomes) > most:
-            found["setsOmitted"] = len(self.outcomes) - most
-        if self.shared:
-            found["sharedGpus"] = [asdict(gpu) for gpu in self.shared]
-        return found
+    @property
+    def may_come(self) -> bool:
+        """Whether the pod may come here: the node takes it, and kube-scheduler may send it."""
+        return self.passes and not self.closed
 
 
-def rows_of(request: GpuRequest, answers: Sequence[Answer], view: View) -> list[Row]:
-    """What each of these answers to the request comes to, in the same order."""
-    known: dict[object, Row] = {}
-    found = []
+def rows_of(
+    request: GpuRequest, answers: Sequence[Answer], view: View, most: int | None = None
+) -> list[NodeAnswer]:
+    """What each of these answers to the request comes to, in the same order. ``most`` is how many
+    sets of a node are listed at most, since answers may be over thousands of nodes."""
+    known: dict[object, tuple[list[list[int]], list[ContainerSets]]] = {}
+    rows = []
     for answer in answers:
         topology = answer.facts.topology
         # Nodes in one state hand out alike; what their GPUs are called may differ.
         called = tuple(gpu.index for gpu in topology.gpus) if topology else ()
         key = (answer.node if answer.state is None else answer.state, called)
         if key not in known:
-            outcomes, containers = _outcomes(answer, request), _containers(answer, request)
-            known[key] = Row(answer, outcomes, containers, _hazards(answer.outcomes))
-        shared, miss = _shared(answer, request, view), miss_of(answer, request, view)
-        found.append(replace(known[key], answer=answer, shared=shared, miss=miss))
-    return found
+            known[key] = (_outcomes(answer, request), _containers(answer, request, most))
+        outcomes, containers = known[key]
+        rows.append(
+            NodeAnswer(
+                node=answer.node,
+                verdict=answer.verdict,
+                outcomes=outcomes[:most],
+                containers=containers,
+                hazards=_hazards(answer.outcomes),
+                score=answer.score,
+                kind=answer.kind.value if answer.kind else None,
+                reason=answer.reason,
+                note=answer.note,
+                lacks=list(answer.lacks),
+                resolvable=answer.resolvable,
+                closed=answer.closed,
+                miss=miss_of(answer, request, view),
+                sets_omitted=len(outcomes) - len(outcomes[:most]),
+                shared_gpus=_shared(answer, request, view),
+            )
+        )
+    return rows
 
 
 def _outcomes(row: Answer, request: GpuRequest) -> list[list[int]]:
@@ -89,7 +113,7 @@ def _outcomes(row: Answer, request: GpuRequest) -> list[list[int]]:
 
 def _shared(row: Answer, request: GpuRequest, view: View) -> list[SharedGpu]:
     served = row.facts.topology.resource(request.resource) if row.facts.topology else None
-    return shared_gpus(row.facts, served, view.name) if served and row.facts.report else []
+    return shared_gpus(row.facts, served, view) if served and row.facts.report else []
 
 
 def _devices(row: Answer, request: GpuRequest) -> ServedDevices | None:
@@ -105,8 +129,12 @@ def _indices(devices: ServedDevices | None, sets: Iterable[Mask]) -> list[list[i
     return [list(gpus) for gpus in sorted({devices.indices(mask) for mask in sets})]
 
 
-def _containers(row: Answer, request: GpuRequest) -> dict[str, list[list[int]]]:
+def _containers(row: Answer, request: GpuRequest, most: int | None) -> list[ContainerSets]:
     """Each container's sets, as if nothing else happened on the node in between."""
+    return [ContainerSets(name, sets[:most]) for name, sets in _by_container(row, request).items()]
+
+
+def _by_container(row: Answer, request: GpuRequest) -> dict[str, list[list[int]]]:
     named: dict[str, list[list[int]]] = {
         c.name: [] for c in request.containers if c.role is not Role.INIT
     }

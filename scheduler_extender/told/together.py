@@ -9,8 +9,11 @@ fits, whichever GPUs each of them gets.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+from msgspec import Meta
 
 from scheduler_extender.membership import Group, Membership
 from scheduler_extender.state.answers.decision import Decision, arrival, decide
@@ -23,6 +26,7 @@ from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.selecting import ANYWHERE, Destinations
 from scheduler_extender.state.pods.standing import Standing
 from scheduler_extender.told.answers import Answer, answers
+from scheduler_extender.told.struct import Struct
 from topology.core.devices import PodUid
 from topology.core.placement import Reason, Rejection, Verdict
 from topology.core.requests import GpuRequest, Policy
@@ -30,10 +34,11 @@ from topology.core.requests import GpuRequest, Policy
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A pod that does not exist yet: what it asks for, its group, and where it may be sent."""
+    """A pod that does not exist yet, as a file describes it."""
 
     name: str
     request: GpuRequest
+    notes: tuple[str, ...] = ()  # what was written that does not count
     membership: Membership | None = None
     destinations: Destinations = ANYWHERE
 
@@ -42,6 +47,11 @@ class Wanted:
         """The request and the group in a few words."""
         group = self.membership.text if self.membership is not None else ""
         return f"{self.request.text} {group}".strip()
+
+    @property
+    def alike(self) -> Hashable:
+        """Equal for pods to which all nodes answer alike."""
+        return self.request, self.membership, self.destinations
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,38 +62,41 @@ class Judged:
     answers: Sequence[Answer]
 
 
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """A group: of its ``wants`` members that have no place yet, how many fit at once."""
+class GroupFit(Struct, frozen=True):
+    """A group: of its members that have no place yet, how many fit at once."""
 
-    group: Group
-    names: tuple[str, ...]
-    wants: int
-    fits: int
+    group: str
+    namespace: str
+    pods: list[str]
+    members: Annotated[int, Meta(description="those that have no place yet")]
+    fit: Annotated[int, Meta(description="how many of them fit at once")]
+
+    @property
+    def refused(self) -> bool:
+        """Whether not all of them fit."""
+        return self.fit < self.members
 
     @property
     def text(self) -> str:
         """The same in words.
 
-        >>> Whole(Group("team", "podgroup/gang"), ("a", "b"), 4, 3).text
+        >>> GroupFit("podgroup/gang", "team", ["a", "b"], 4, 3).text
         'group podgroup/gang: there is room for 3 of its 4 members at once, so it is refused'
-        >>> Whole(Group("team", "train"), ("a",), 4, 4).text
+        >>> GroupFit("train", "team", ["a"], 4, 4).text
         'group train: there is room for all of its 4 members at once'
         """
-        if self.fits < self.wants:
-            some = f"{self.fits:,} of its {self.wants:,} members"
-            return f"group {self.group.name}: there is room for {some} at once, so it is refused"
-        return (
-            f"group {self.group.name}: there is room for all of its {self.wants:,} members at once"
-        )
+        room = f"group {self.group}: there is room for"
+        if self.refused:
+            return f"{room} {self.fit:,} of its {self.members:,} members at once, so it is refused"
+        return f"{room} all of its {self.members:,} members at once"
 
 
 @dataclass(frozen=True, slots=True)
 class Together:
     """The answers about several pods, and about the groups among them."""
 
-    judged: list[Judged] = field(default_factory=list)
-    groups: list[Whole] = field(default_factory=list)
+    judged: list[Judged]
+    groups: list[GroupFit]
 
     @property
     def all_may_come(self) -> bool:
@@ -114,26 +127,28 @@ def judge(cluster: Cluster, wanted: Sequence[Wanted]) -> Together:
             if lives(known):
                 come.add(id(pod))
     seen = cluster.cluster_facts()
-    alike: dict[object, list[Wanted]] = {}
+    alike: dict[Hashable, list[Wanted]] = {}
     for pod in wanted:
-        alike.setdefault((pod.request, pod.membership, pod.destinations), []).append(pod)
-    found = Together()
+        alike.setdefault(pod.alike, []).append(pod)
+    judged: list[Judged] = []
+    of_group: dict[Group, list[Judged]] = {}
     for pods in alike.values():
         first = pods[0]
-        told = answers(
-            cluster, seen, first.request, asking=uids[id(first)], membership=first.membership,
-            destinations=first.destinations,
+        each = Judged(
+            tuple(pods),
+            answers(
+                cluster, seen, first.request, asking=uids[id(first)], membership=first.membership,
+                destinations=first.destinations,
+            ),
         )  # fmt: skip
-        found.judged.append(Judged(tuple(pods), told))
-    of_group: dict[Group, list[Judged]] = {}
-    for each in found.judged:
-        if (membership := each.pods[0].membership) is not None:
-            of_group.setdefault(membership.group, []).append(each)
-    for group, pods in members.items():
-        found.groups.append(_whole(cluster, seen, group, pods, of_group[group], come))
-    refused = {whole.group: whole for whole in found.groups if whole.fits < whole.wants}
-    judged = [_refused(each, refused) for each in found.judged]
-    return Together(judged, found.groups)
+        judged.append(each)
+        if first.membership is not None:
+            of_group.setdefault(first.membership.group, []).append(each)
+    fits = {
+        group: _fit(cluster, seen, group, pods, of_group[group], come)
+        for group, pods in members.items()
+    }
+    return Together([_refused(each, fits) for each in judged], list(fits.values()))
 
 
 def _record(pod: Wanted, uid: PodUid) -> PodRecord:
@@ -149,14 +164,14 @@ def _record(pod: Wanted, uid: PodUid) -> PodRecord:
     )
 
 
-def _refused(judged: Judged, refused: Mapping[Group, Whole]) -> Judged:
-    """The same where the pods' group is refused as a whole: then no node takes them."""
+def _refused(judged: Judged, fits: Mapping[Group, GroupFit]) -> Judged:
+    """The same, but no node takes the pods if their group is refused."""
     membership = judged.pods[0].membership
-    whole = refused.get(membership.group) if membership is not None else None
-    if whole is None:
+    fit = fits[membership.group] if membership is not None else None
+    if fit is None or not fit.refused:
         return judged
     why = Rejection(
-        f"there is room for {whole.fits:,} of the group's {whole.wants:,} members at once",
+        f"there is room for {fit.fit:,} of the group's {fit.members:,} members at once",
         True,
         Reason.GROUP,
     )
@@ -172,14 +187,14 @@ def _with(answer: Answer, why: Rejection) -> Answer:
     return replace(answer, decision=Decision(why, assessed), score=None, doubt=None, outcomes=None)
 
 
-def _whole(
+def _fit(
     cluster: Cluster,
     seen: ClusterFacts,
     group: Group,
     pods: Sequence[Wanted],
     judged: Sequence[Judged],
     come: Collection[int],
-) -> Whole:
+) -> GroupFit:
     """How many members fit at once: those of the file, and those that its size says are missing,
     which count as if they asked what the first one asks. ``come`` are the ids of those that have
     their place."""
@@ -198,8 +213,9 @@ def _whole(
     for facts in nodes:
         domains.setdefault(look.domain_of(facts.name) if bound else None, []).append(facts)
     fits = max((_placed(cluster, at, wants, open_to) for at in domains.values()), default=0)
-    names = tuple(pod.name for pod in pods)
-    return Whole(group, names, wants.total(), min(fits, wants.total()))
+    names = [pod.name for pod in pods]
+    members = wants.total()
+    return GroupFit(group.name, group.namespace, names, members, min(fits, members))
 
 
 def _placed(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from functools import partial
+from typing import Annotated
+
+from msgspec import Meta
 
 from scheduler_extender.deadline import OutOfTimeError, within
 from scheduler_extender.limits import UNBLOCK_SECONDS
@@ -12,7 +16,8 @@ from scheduler_extender.state.answers.decision import Place, place_of
 from scheduler_extender.state.asking.members import Member, as_member
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.unblocking import search
+from scheduler_extender.told.struct import Struct
+from scheduler_extender.unblocking import Cost, Plan, search
 from scheduler_extender.unblocking.homes import Places
 from scheduler_extender.unblocking.victims import after, importance
 from scheduler_extender.verbs.afterwards import Afterwards
@@ -24,40 +29,96 @@ COUNTING = "the places of the pod's group are still being counted: ask again"
 BLIND = "the extender's view of the cluster is out of date"
 
 
-def unblocking_of(cluster: Cluster, namespace: str, name: str) -> dict[str, Any] | None:
-    """The answer; None where the pod is unknown."""
+class Eviction(Struct, frozen=True):
+    """A pod that is to be evicted."""
+
+    namespace: str
+    pod: str
+    uid: str
+    priority: int
+    controller: Annotated[str, Meta(description="the kind of the object that makes it anew")]
+
+    @property
+    def name(self) -> str:
+        """The pod's name and namespace."""
+        return f"{self.namespace}/{self.pod}"
+
+
+class PlanStep(Eviction, frozen=True):
+    """One eviction of a plan."""
+
+    home: Annotated[str | None, Meta(description="where the pod would go; null if it is lost")]
+    why: Annotated[str, Meta(description="why it is lost")]
+
+
+class EvictionPlan(Struct, frozen=True):
+    """The evictions after which a node has a guaranteed place."""
+
+    node: str
+    cost: Cost
+    steps: list[PlanStep]
+    waits_for: Annotated[list[str], Meta(description="pods that are ending already")]
+    room_unknown: Annotated[
+        list[str], Meta(description="nodes of which nobody knows whether CPU and memory are free")
+    ]
+
+
+class KeptPlace(Struct, frozen=True):
+    """The place that is kept for the pod."""
+
+    node: str
+    until: str
+    victims: Annotated[list[str], Meta(description="UIDs of the pods that are evicted for it")]
+    left: Annotated[list[Eviction], Meta(description="those whom nobody has evicted yet")]
+    holds: Annotated[bool, Meta(description="it is there once the victims have let go")]
+    lost: Annotated[bool, Meta(description="it is not, and news will hardly change that")]
+    settled: Annotated[
+        bool, Meta(description="false while another place may have been asked for first")
+    ]
+
+
+class Unblocking(Struct, frozen=True, omit_defaults=False):
+    """Whom to evict so that a pod gets a guaranteed place."""
+
+    pod: str
+    uid: str
+    node: Annotated[str | None, Meta(description="where the pod is")]
+    takes: Annotated[str | None, Meta(description="a node that takes it as it is")] = None
+    plan: Annotated[
+        EvictionPlan | None,
+        Meta(description="null if nobody has to be evicted, and if that would not help"),
+    ] = None
+    whole: Annotated[bool, Meta(description="false if a cheaper plan may exist")] = True
+    kept_place: KeptPlace | None = None
+    text: list[str] = []
+
+
+def unblocking_of(cluster: Cluster, namespace: str, name: str) -> Unblocking | None:
+    """The answer; None if the pod is unknown."""
     with cluster.locked():  # the pod and the nodes at one moment
         pod, seen = cluster.pod_named(namespace, name), cluster.cluster_facts()
         budgets = cluster.budgets
     if pod is None:
         return None
-    found: dict[str, Any] = {"pod": f"{namespace}/{name}", "uid": pod.uid, "node": pod.node}
-    found |= {"takes": None, "plan": None, "whole": True, "reserved": None}
+    answer = partial(Unblocking, f"{namespace}/{name}", pod.uid, pod.node)
     if pod.node is not None:
-        return {**found, "text": [f"{namespace}/{name} is on {pod.node}"]}
+        return answer(text=[f"{namespace}/{name} is on {pod.node}"])
     unscheduled = _why_not_scheduled(pod)
     if unscheduled:
-        why = f"nobody is worth evicting for {namespace}/{name}: {unscheduled}"
-        return {**found, "text": [why]}
+        return answer(text=[f"nobody is worth evicting for {namespace}/{name}: {unscheduled}"])
     if seen.blind:
-        return {**found, "text": [BLIND]}
+        return answer(text=[BLIND])
     deadline = within(cluster.clock, UNBLOCK_SECONDS)
     member = _member(cluster, pod)
     afterwards = Afterwards(cluster, member, deadline, lambda facts: facts.is_open_to(pod))
     try:
         kept = _kept(cluster, pod, member, afterwards)
     except OutOfTimeError:
-        return {**found, "text": [COUNTING]}
+        return answer(text=[COUNTING])
     if kept is not None:
-        uncertain = "uncertain now" if not kept["lost"] else "not there any more"
-        state = "there" if kept["holds"] else uncertain
-        text = [f"a place on {kept['node']} is kept until {kept['until']}; it is {state}"]
-        if kept["left"]:
-            left = ", ".join(f"{step['namespace']}/{step['pod']}" for step in kept["left"])
-            text.append(f"still to be evicted for it: {left}")
-        return {**found, "reserved": kept, "text": text}
+        return answer(kept_place=kept, text=[*_kept_text(kept)])
     if budgets is None:
-        return {**found, "text": [NO_BUDGETS]}
+        return answer(text=[NO_BUDGETS])
     advice = search(
         seen.nodes,
         pod,
@@ -69,17 +130,29 @@ def unblocking_of(cluster: Cluster, namespace: str, name: str) -> dict[str, Any]
         others=cluster.others,
     )
     if advice.plan is not None:
-        facts = next(found for found in seen.nodes if found.name == advice.plan.node)
+        facts = next(facts for facts in seen.nodes if facts.name == advice.plan.node)
         without = after(facts, (step.pod for step in advice.plan.steps), pod.uid)
         advice = replace(advice, plan=replace(advice.plan, beside=afterwards.beside(without)))
-    plan = advice.plan.as_json() if advice.plan is not None else None
-    return {
-        **found,
-        "takes": advice.takes,
-        "plan": plan,
-        "whole": advice.whole,
-        "text": advice.lines(pod),
-    }
+    plan = None if advice.plan is None else _plan(advice.plan)
+    return answer(takes=advice.takes, plan=plan, whole=advice.whole, text=advice.lines(pod))
+
+
+def _kept_text(kept: KeptPlace) -> Iterator[str]:
+    uncertain = "not there any more" if kept.lost else "uncertain now"
+    state = "there" if kept.holds else uncertain
+    yield f"a place on {kept.node} is kept until {kept.until}; it is {state}"
+    if kept.left:
+        yield f"still to be evicted for it: {', '.join(each.name for each in kept.left)}"
+
+
+def _plan(plan: Plan) -> EvictionPlan:
+    return EvictionPlan(
+        plan.node,
+        plan.cost,
+        [PlanStep(*_evicted(step.pod), step.home, step.why) for step in plan.steps],
+        [f"{pod.namespace}/{pod.name}" for pod in plan.ending],
+        list(plan.room_unknown),
+    )
 
 
 def _why_not_scheduled(pod: PodRecord) -> str:
@@ -103,7 +176,7 @@ def _member(cluster: Cluster, pod: PodRecord) -> Member | None:
 
 def _kept(
     cluster: Cluster, pod: PodRecord, member: Member | None, afterwards: Afterwards
-) -> dict[str, Any] | None:
+) -> KeptPlace | None:
     """The place that is kept for a pod, and whether it is there once its victims have let go: for
     a ``member`` one where its group lets it go. Raises :class:`.OutOfTimeError`."""
     kept = pod.kept_place
@@ -123,23 +196,18 @@ def _kept(
         lost = not holds
     victims = [facts.alive[uid] for uid in kept.victims if uid in facts.alive]
     left = sorted((each for each in victims if not each.deleting), key=importance)
-    return {
-        "node": node,
-        "until": datetime.fromtimestamp(kept.until, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "victims": sorted(kept.victims),
-        "left": [_eviction(each) for each in left],
-        "holds": holds,
-        "lost": lost,
-        "settled": cluster.places_settled(),
-    }
+    return KeptPlace(
+        node,
+        datetime.fromtimestamp(kept.until, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        sorted(kept.victims),
+        [Eviction(*_evicted(each)) for each in left],
+        holds,
+        lost,
+        cluster.places_settled(),
+    )
 
 
-def _eviction(pod: PodRecord) -> dict[str, Any]:
-    """A pod that is still to be evicted."""
-    return {
-        "namespace": pod.namespace,
-        "pod": pod.name,
-        "uid": pod.uid,
-        "priority": pod.standing.priority,
-        "controller": pod.standing.controller,
-    }
+def _evicted(pod: PodRecord) -> tuple[str, str, str, int, str]:
+    """The fields of an :class:`Eviction`."""
+    standing = pod.standing
+    return pod.namespace, pod.name, pod.uid, standing.priority, standing.controller

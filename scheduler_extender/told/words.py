@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from rich.text import Text
 
+from scheduler_extender.annotations import Malformed
+from scheduler_extender.state.pods.record import PodRecord
 from topology.core.links import LinkKind
 from topology.core.placement import Reason
 from topology.core.requests import Constraints, GpuRequest, Pattern, Policy, memory_text
@@ -121,6 +123,19 @@ def sentence(counts: Iterable[tuple[Reason, int]]) -> str:
         noun = "" if parts else " nodes" if nodes != 1 else " node"
         parts.append(f"{nodes:,}{noun} {one if nodes == 1 else several}")
     return ", ".join(parts)
+
+
+def asks_text(request: GpuRequest | Malformed) -> str:
+    """A request in a few words, or why it cannot be read."""
+    return request.reason if isinstance(request, Malformed) else request.text
+
+
+def asked_text(pod: PodRecord) -> str:
+    """A pod's request and its group in a few words; empty if the request cannot be read."""
+    if isinstance(pod.request, Malformed):
+        return ""
+    group = pod.membership.text if pod.membership is not None else ""
+    return f"{pod.request.text} {group}".strip()
 
 
 def request_text(request: GpuRequest) -> str:

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+
+import msgspec
 
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName
 from topology.core.requests import GpuRequest
 
 
-class Cost(NamedTuple):
-    """What a plan costs; the cheapest is the smallest.
+class Cost(msgspec.Struct, frozen=True, order=True):
+    """What a plan costs; the cheapest is the smallest."""
 
-    Pods that are lost, pods that move, the sum of the priorities of all of them, and the devices
-    that they hold.
-    """
-
-    lost: int = 0
-    moved: int = 0
-    priorities: int = 0
-    devices: int = 0
+    lost: int = 0  # pods
+    moved: int = 0  # pods
+    priorities: int = 0  # the sum of all of theirs
+    devices: int = 0  # that they hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,27 +55,6 @@ class Plan:
     ending: tuple[PodRecord, ...] = ()
     room_unknown: tuple[NodeName, ...] = ()
     beside: int = 0
-
-    def as_json(self) -> dict[str, Any]:
-        """The plan as the admin port and the command give it."""
-        return {
-            "node": self.node,
-            "cost": self.cost._asdict(),
-            "steps": [
-                {
-                    "namespace": step.pod.namespace,
-                    "pod": step.pod.name,
-                    "uid": step.pod.uid,
-                    "priority": step.pod.standing.priority,
-                    "controller": step.pod.standing.controller,
-                    "home": step.home,
-                    "why": step.why,
-                }
-                for step in self.steps
-            ],
-            "waitsFor": [f"{pod.namespace}/{pod.name}" for pod in self.ending],
-            "roomUnknown": list(self.room_unknown),
-        }
 
 
 @dataclass(frozen=True, slots=True)

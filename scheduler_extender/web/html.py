@@ -10,6 +10,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from scheduler_extender.told.nodes import MEANINGS, Flag, Use
+from scheduler_extender.told.words import sets_text, verdict_text
 from scheduler_extender.web.drawing import tile
 from scheduler_extender.web.glance import some
 
@@ -30,6 +31,7 @@ def _environment() -> Environment:
     )
     found.filters["moment"] = moment
     found.globals.update(Use=Use, Flag=Flag, meanings=MEANINGS, draw=tile, some=some)
+    found.globals.update(sets=sets_text, verdict=lambda word: verdict_text(word, passes=True).plain)
     return found
 
 

@@ -22,8 +22,8 @@ from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.answers import answers
-from scheduler_extender.told.nearest import View
 from scheduler_extender.told.nodes import NO_RECORD, Flag, NodeState, Use, node_state
+from scheduler_extender.told.view import View
 from scheduler_extender.web.drawing import whole
 from scheduler_extender.web.glance import Filters, glance
 from scheduler_extender.web.html import page

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.state.cluster.board import ClusterFacts
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.node.offer import Offer
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.answers import Answer, alike, answers_to
 from scheduler_extender.told.counts import counts_of
-from scheduler_extender.told.explanation import asked_text, passed_over
-from scheduler_extender.told.nearest import Miss as Told
-from scheduler_extender.told.nearest import View, miss_of, nearest
-from scheduler_extender.told.words import sets_text, verdict_text
+from scheduler_extender.told.explanation import passed_over
+from scheduler_extender.told.nearest import NearMiss, miss_of, nearest
+from scheduler_extender.told.rows import NodeAnswer, rows_of
+from scheduler_extender.told.view import View
+from scheduler_extender.told.words import asked_text
 from topology.core.requests import GpuRequest
 
 ASKED = 12
@@ -31,61 +30,27 @@ SHOWN_PLACES = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Miss:
-    """A node that nearly had a place, and in ``words`` what is missing and who holds it."""
-
-    node: str
-    words: str
-
-
-class _Near(NamedTuple):
-    answer: Answer
-    miss: Told | None
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A node that would take the pod, with its ``score`` beside the others, 0 to 10.
-
-    ``sets`` are the GPUs that it may hand out, in brief; ``note`` says why it promises nothing.
-    """
-
-    node: str
-    verdict: str
-    score: int | None
-    sets: str
-    note: str
-
-
-@dataclass(frozen=True, slots=True)
 class Outlook:
-    """What all nodes answer to one pod: how many refuse it by reason, and who would take it.
-
-    ``words`` are those of ``why``. ``taken_by`` counts the nodes that the pod may come to.
-    """
+    """What all nodes answer to one pod."""
 
     asks: str
-    words: str
-    taken_by: int
-    reasons: tuple[tuple[str, int], ...]
-    places: tuple[Place, ...] = ()
-    misses: tuple[Miss, ...] = ()
+    words: str  # those of ``why``
+    taken_by: int  # nodes that the pod may come to
+    reasons: Sequence[tuple[str, int]]  # of those that refuse it, the most frequent
+    places: Sequence[NodeAnswer]  # of those that take it, the best
+    misses: Sequence[NearMiss]
     more_reasons: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Waiting pods that ask the same, and what the nodes answer to them.
-
-    ``outlook`` is None where it was not asked, for want of time; then ``problem`` says why.
-    ``note`` says that nodes would take them, and kube-scheduler has found none all the same.
-    """
+    """Waiting pods that ask the same, and what the nodes answer to them."""
 
     pods: tuple[str, ...]
     asks: str
-    outlook: Outlook | None
-    problem: str = ""
-    note: str = ""
+    outlook: Outlook | None  # None: the nodes were not asked
+    problem: str = ""  # why they were not
+    note: str = ""  # nodes would take the pods, and kube-scheduler has found none all the same
 
 
 def queues(
@@ -144,34 +109,19 @@ def _passed_over(seen: ClusterFacts, pods: Sequence[PodRecord]) -> str:
     return passed_over("it" if left == 1 else "them")
 
 
-def outlook_of(told: Sequence[Answer], request: GpuRequest, view: View, asks: str) -> Outlook:
+def outlook_of(answers: Sequence[Answer], request: GpuRequest, view: View, asks: str) -> Outlook:
     """What every node has answered to a pod, put together for a page. ``asks`` is the request and
     the group in a few words."""
-    refused = [row for row in told if not row.passes]
-    reasons = Counter(row.reason for row in refused).most_common()
-    passing = sorted((r for r in told if r.may_come), key=lambda r: (-(r.score or 0), r.node))
+    refused = [answer for answer in answers if not answer.passes]
+    reasons = Counter(answer.reason for answer in refused).most_common()
+    passing = [answer for answer in answers if answer.may_come]
+    passing.sort(key=lambda answer: (-(answer.score or 0), answer.node))
     return Outlook(
         asks,
-        counts_of(told).headline,
+        counts_of(answers).headline,
         len(passing),
-        tuple(reasons[:SHOWN_REASONS]),
-        tuple(_place(row, request) for row in passing[:SHOWN_PLACES]),
-        tuple(_misses(refused, request, view)),
+        reasons[:SHOWN_REASONS],
+        rows_of(request, passing[:SHOWN_PLACES], view),
+        nearest((answer, miss_of(answer, request, view)) for answer in refused),
         max(0, len(reasons) - SHOWN_REASONS),
     )
-
-
-def _place(row: Answer, request: GpuRequest) -> Place:
-    words = verdict_text(row.decision.verdict, passes=True).plain
-    offer, sets = row.facts.last_offer(request.resource), ""
-    if isinstance(offer, Offer) and offer.availability.width == 1 and row.outcomes is not None:
-        found = sorted(offer.devices.indices(mask) for mask in row.outcomes.sets or ())
-        sets = sets_text(found)
-    return Place(row.node, words, row.score, sets, row.note)
-
-
-def _misses(refused: Sequence[Answer], request: GpuRequest, view: View) -> Iterator[Miss]:
-    """The nodes that come nearest, as ``why`` tells them."""
-    for near in nearest(_Near(row, miss_of(row, request, view)) for row in refused):
-        if near.miss is not None:
-            yield Miss(near.answer.node, near.miss.words)

@@ -140,15 +140,16 @@ class History:
         waits["spec"]["priority"] = 1
         self.cluster.put_pod(self.record(waits))
         found = unblocking_of(self.cluster, "default", "wants")
-        if found is None or found["plan"] is None:
+        if found is None or found.plan is None:
             return False
-        self.victims = [PodUid(step["uid"]) for step in found["plan"]["steps"]]
+        self.victims = [PodUid(step.uid) for step in found.plan.steps]
         value = value_of(PodUid("wants"), NODE, UNTIL, self.victims)
         waits["metadata"]["annotations"][KEPT_PLACE] = value
         self.wants = self.record(waits)
         self.cluster.put_pod(self.wants)
         found = unblocking_of(self.cluster, "default", "wants")
-        return found is not None and found["reserved"]["holds"]
+        kept = found.kept_place if found is not None else None
+        return kept is not None and kept.holds
 
     def run(self, devices: list[tuple[int, int]]) -> None:
         """A pod runs with these devices, scattered as they are."""

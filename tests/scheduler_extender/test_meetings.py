@@ -206,9 +206,10 @@ def test_nobody_is_evicted_outside_of_the_groups_domain() -> None:
     scheduler.cluster.put_pod(replace(wants, standing=Standing(priority=5)))
     found = unblocking_of(scheduler.cluster, "default", "m1")
     assert found is not None
-    assert found["takes"] is None, "filter refuses rack b: its group is in a"
-    assert found["plan"]["node"] == "a-01"
-    assert [step["pod"] for step in found["plan"]["steps"]] == ["other"]
+    assert found.takes is None, "filter refuses rack b: its group is in a"
+    assert found.plan is not None
+    assert found.plan.node == "a-01"
+    assert [step.pod for step in found.plan.steps] == ["other"]
 
 
 def test_a_kept_place_is_none_any_more_once_the_group_is_elsewhere() -> None:
@@ -223,8 +224,9 @@ def test_a_kept_place_is_none_any_more_once_the_group_is_elsewhere() -> None:
     def holds() -> bool:
         found = unblocking_of(cluster, "default", "m1")
         assert found is not None
-        assert found["reserved"]["node"] == "a-01"
-        return bool(found["reserved"]["holds"])
+        assert found.kept_place is not None
+        assert found.kept_place.node == "a-01"
+        return found.kept_place.holds
 
     assert holds()
     assert scheduler.bind(member("m0", size=2), "b-00") == ""
@@ -241,7 +243,7 @@ def test_nobody_is_evicted_for_a_group_that_would_wait_all_the_same() -> None:
     scheduler.cluster.put_pod(replace(wants, standing=Standing(priority=5)))
     found = unblocking_of(scheduler.cluster, "default", "m0")
     assert found is not None
-    assert (found["takes"], found["plan"]) == (None, None)
+    assert (found.takes, found.plan) == (None, None)
 
 
 def test_preemption_takes_pods_that_end_as_gone_for_the_group_too() -> None:
@@ -282,7 +284,7 @@ def plan(cluster: Cluster, manifest: Mapping[str, Any]) -> set[str]:
     cluster.put_pod(record(manifest))
     found = unblocking_of(cluster, "default", str(manifest["metadata"]["name"]))
     assert found is not None
-    return {step["pod"] for step in found["plan"]["steps"]} if found["plan"] else set()
+    return {step.pod for step in found.plan.steps} if found.plan else set()
 
 
 def test_shares_are_unblocked_for_who_wants_the_gpu_alone() -> None:

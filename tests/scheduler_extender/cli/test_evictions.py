@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.cli import evictions
@@ -27,7 +28,7 @@ from scheduler_extender.cli.kubeconfig import api_server
 from scheduler_extender.cli.options import Access
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import pod_record
-from scheduler_extender.told.unblocking import unblocking_of
+from scheduler_extender.told.unblocking import KeptPlace, Unblocking, unblocking_of
 from scheduler_extender.wire import Pod
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import pod
@@ -94,8 +95,18 @@ def test_a_place_is_given_back_only_where_surely_nobody_was_evicted(
     assert may_have_been_made(error) is maybe
 
 
-KEPT = {"node": "train-01", "holds": True, "lost": False}
-ANSWER = {"uid": "waits", "node": None, "reserved": KEPT}
+KEPT = KeptPlace("train-01", "2026-11-22T12:05:00Z", [], [], holds=True, lost=False, settled=True)
+ANSWER = Unblocking("team/waits", "waits", None, kept_place=KEPT)
+
+
+def but(**fields: Any) -> Unblocking:
+    """The answer with other fields."""
+    return structs.replace(ANSWER, **fields)
+
+
+def with_place(**fields: Any) -> Unblocking:
+    """The answer with another place."""
+    return but(kept_place=structs.replace(KEPT, **fields))
 
 
 @pytest.mark.parametrize(
@@ -103,29 +114,25 @@ ANSWER = {"uid": "waits", "node": None, "reserved": KEPT}
     [
         pytest.param(ANSWER, None, id="the place is there"),
         pytest.param(None, "the pod is gone", id="the pod is gone"),
-        pytest.param({**ANSWER, "uid": "another"}, "the pod is gone", id="another pod of its name"),
-        pytest.param({**ANSWER, "node": "n"}, "the pod is on n now", id="bound elsewhere"),
-        pytest.param({**ANSWER, "reserved": None}, "is kept no more", id="given back"),
+        pytest.param(but(uid="another"), "the pod is gone", id="another pod of its name"),
+        pytest.param(but(node="n"), "the pod is on n now", id="bound elsewhere"),
+        pytest.param(but(kept_place=None), "is kept no more", id="given back"),
+        pytest.param(with_place(node="n"), "is kept no more", id="another plan"),
         pytest.param(
-            {**ANSWER, "reserved": {**KEPT, "node": "n"}}, "is kept no more", id="another plan"
-        ),
-        pytest.param(
-            {**ANSWER, "reserved": {**KEPT, "holds": False, "lost": True}},
+            with_place(holds=False, lost=True),
             "is not there",
             id="taken meanwhile",
         ),
-        pytest.param(
-            {**ANSWER, "reserved": {**KEPT, "holds": False}}, "it is uncertain", id="no report now"
-        ),
+        pytest.param(with_place(holds=False), "it is uncertain", id="no report now"),
     ],
 )
 def test_nobody_else_is_evicted_once_the_place_is_of_no_use(
-    found: dict[str, Any] | None, words: str | None
+    found: Unblocking | None, words: str | None
 ) -> None:
     needless = why_needless(found, PodUid("waits"), NodeName("train-01"))
     assert (needless is None) is (words is None)
     assert words is None or words in str(needless)
-    assert needless is None or needless.placed is bool(found and found["node"])
+    assert needless is None or needless.placed is bool(found and found.node)
     assert needless is None or needless.passing is ("it is uncertain" in str(needless))
     assert needless is None or not may_have_been_made(needless)
 
@@ -154,7 +161,7 @@ class Extender:
         assert record is not None
         cluster.put_pod(record)
 
-    def get(self, place: str) -> dict[str, Any] | None:
+    def get(self, place: str, kind: type[Unblocking]) -> Unblocking | None:
         """What it answers about a pod."""
         for each in self.fake.items(PODS):
             self.see(self.cluster, each)
@@ -184,7 +191,11 @@ def test_of_two_who_evict_at_once_the_one_whom_the_api_server_took_first_does(
             wanted["spec"]["priority"] = 3
             fake.put(PODS, wanted)
         extender = Extender(fake)
-        plans = {name: extender.get(name)["plan"] for name in (first, second)}  # type: ignore[index]
+        plans = [
+            found.plan for name in (first, second) if (found := extender.get(name, Unblocking))
+        ]
+        assert plans[0] is not None
+        assert plans[1] is not None
         api = api_server(Access(kubeconfig=fake.write_kubeconfig(tmp_path / "kubeconfig")))[0]
         monkeypatch.setattr(evictions, "PATIENCE", 0.05)
         monkeypatch.setattr(evictions, "AGAIN", 0.01)
@@ -198,17 +209,15 @@ def test_of_two_who_evict_at_once_the_one_whom_the_api_server_took_first_does(
             return {str(found.kept_for.uid) for c in known if (found := c.facts("pairs")).kept_for}  # type: ignore[arg-type]
 
         evicted: list[str] = []
-        monkeypatch.setattr(
-            evictions, "_post_eviction", lambda _, step: evicted.append(step["pod"])
-        )
-        carrying(first).begin(plans[first], 600)
+        monkeypatch.setattr(evictions, "_post_eviction", lambda _, step: evicted.append(step.pod))
+        carrying(first).begin(plans[0], 600)
         assert kept() == {first}
         assert evicted == ["a"]
         monkeypatch.setattr(evictions, "time", Clock(wrong_by))
         seen: list[set[str]] = []
         monkeypatch.setattr(evictions, "pause", lambda _: seen.append(kept()))
         with pytest.raises(BadInputError, match="does not keep the place"):
-            carrying(second).begin(plans[second], 600)
+            carrying(second).begin(plans[1], 600)
         assert seen
         assert all(found == {first} for found in seen)
         assert kept() == {first}

@@ -14,7 +14,7 @@ import yaml
 
 from scheduler_extender.cli import main
 from scheduler_extender.kube.sinks import NODES_PATH, RECORDS_PATH
-from scheduler_extender.told.nearest import HIDDEN
+from scheduler_extender.told.view import HIDDEN
 from tests.commands import Done, asked
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import bridged, pod

@@ -55,7 +55,7 @@ def test_it_says_so_as_data(service: Running) -> None:
     assert found["plan"]["node"] == "pairs"
     assert [step["pod"] for step in found["plan"]["steps"]] == ["a"]
     assert found["whole"]
-    assert found["reserved"] is None
+    assert found["keptPlace"] is None
 
 
 def test_who_is_not_waiting_and_who_is_unknown(service: Running) -> None:
@@ -106,12 +106,12 @@ def test_a_place_that_is_kept_is_told(service: Running) -> None:
     assert pod is not None
     cluster.put_pod(replace(pod, kept_place=kept))
     found = json.loads(unblock(service, "team/wants", "--output=json").stdout)
-    assert found["reserved"]["node"] == "pairs"
-    assert found["reserved"]["victims"] == ["a"]
-    assert found["reserved"]["holds"]
+    assert found["keptPlace"]["node"] == "pairs"
+    assert found["keptPlace"]["victims"] == ["a"]
+    assert found["keptPlace"]["holds"]
     cluster.put_pod(replace(pod, kept_place=replace(kept, victims=frozenset())))
     found = json.loads(unblock(service, "team/wants", "--output=json").stdout)
-    assert not found["reserved"]["holds"]
+    assert not found["keptPlace"]["holds"]
 
 
 def test_nobody_is_evicted_where_the_place_cannot_be_kept(service: Running, tmp_path: Path) -> None:

@@ -452,7 +452,7 @@ def test_a_file_has_the_budgets_and_the_same_plan(budgets: tuple[Budget, ...]) -
     plans = [unblocking_of(each, "default", "waits") for each in (cluster, again)]
     assert plans[0] == plans[1]
     assert plans[0] is not None
-    assert bool(plans[0]["plan"]) == (BUDGETS[0] not in budgets)
+    assert bool(plans[0].plan) == (BUDGETS[0] not in budgets)
 
 
 def test_budgets_that_nobody_knows_are_left_out_and_said() -> None:

@@ -13,7 +13,8 @@ from scheduler_extender.state.answers.decision import OUT_OF_DATE
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.freshness import Watch
 from scheduler_extender.state.pods.record import pod_record
-from scheduler_extender.told.answers import Answer, answers, summary
+from scheduler_extender.told.answers import Answer, answers
+from scheduler_extender.told.counts import summary
 from scheduler_extender.wire import Pod
 from tests.nodes import bridged, pcie, pod, switched
 from tests.scheduler_extender.serving import Running, running

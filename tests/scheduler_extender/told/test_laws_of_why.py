@@ -13,7 +13,7 @@ from scheduler_extender.state.answers.decision import decide
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.explanation import Explanation, explanation_of
-from scheduler_extender.told.nearest import View
+from scheduler_extender.told.view import View
 from scheduler_extender.verbs import filter_nodes
 from scheduler_extender.wire import ObjectMeta, Pod, PodSpec
 from tests.scheduler_extender.unblocking.scenes import Held, cluster_of, waiting
@@ -71,7 +71,9 @@ def request(rng: random.Random) -> GpuRequest:
 
 
 def explained(found: Cluster, pod: PodRecord) -> Explanation:
-    return explanation_of(found, found.cluster_facts(), pod, View(0.0))
+    told = explanation_of(found, found.cluster_facts(), pod, View(0.0))
+    assert isinstance(told, Explanation)
+    return told
 
 
 def test_the_scenes_have_something_to_say() -> None:
@@ -82,7 +84,7 @@ def test_the_scenes_have_something_to_say() -> None:
     assert {each.key for each in helps} >= {"link", "min-nvlinks", "gpu-model", "count", "policy"}
     assert sum(each.kind == "end" for each in helps) >= 15
     assert any(len(each.pods) > 1 for each in helps)
-    assert sum(row.miss is not None for found in told for row in found.rows) >= 30
+    assert sum(row.miss is not None for found in told for row in found.nodes) >= 30
     assert len({kind for found in told for kind in found.refusals}) >= 5
 
 
@@ -131,8 +133,8 @@ def test_the_nearest_set_is_one_that_would_do(seed: int) -> None:
     rng = random.Random(seed)
     found, asks = cluster(rng), request(rng)
     told = explained(found, waiting("w", asks))
-    for row in told.rows:
-        miss, topology = row.miss, row.answer.facts.topology
+    for row in told.nodes:
+        miss, topology = row.miss, found.facts(NodeName(row.node)).topology
         if miss is None or topology is None or not miss.gpus:
             continue
         of = {gpu.index: p for p, gpu in enumerate(topology.gpus)}
@@ -150,8 +152,8 @@ def test_nodes_are_counted_once_and_the_answer_is_the_filters(seed: int) -> None
     rng = random.Random(seed)
     found, asks = cluster(rng), request(rng)
     told = explained(found, waiting("w", asks))
-    assert told.takes + sum(told.refusals.values()) == len(told.rows) == len(found.names())
-    refused = {row.answer.node for row in told.rows if not row.answer.passes}
+    assert told.takes + sum(told.refusals.values()) == len(told.nodes) == len(found.names())
+    refused = {row.node for row in told.nodes if not row.passes}
     assert refused == {
         name
         for name in found.names()

@@ -31,20 +31,20 @@ def test_members_that_ask_the_same_fit_as_often_as_there_are_places(
         for i, (kind, held) in enumerate(kinds)
     }
     cluster = cluster_of(nodes)
-    found = judge(cluster, [Wanted(f"w{i}", asked, GANG) for i in range(members)])
+    found = judge(cluster, [Wanted(f"w{i}", asked, membership=GANG) for i in range(members)])
     passing = {answer.node for answer in found.judged[0].answers if answer.may_come}
     (whole,) = found.groups
     room = {
         facts.name: places(facts, asked, cluster.settings, members) for facts in cluster.all_facts()
     }
-    assert whole.wants == members
-    if whole.fits == members:
+    assert whole.members == members
+    if whole.fit == members:
         assert sum(room[NodeName(name)] for name in passing) >= members
     else:
         assert not passing
         assert not found.all_may_come
-        assert whole.fits <= sum(room.values())
-        assert whole.fits < members
+        assert whole.fit <= sum(room.values())
+        assert whole.fit < members
 
 
 def test_a_member_that_has_come_needs_no_place() -> None:
@@ -58,9 +58,9 @@ def test_a_member_that_has_come_needs_no_place() -> None:
         )
     )  # fmt: skip
     request = gpu_request(2, NVLINKED)
-    found = judge(cluster, [Wanted(f"w{i}", request, GANG) for i in range(2)])
+    found = judge(cluster, [Wanted(f"w{i}", request, membership=GANG) for i in range(2)])
     (whole,) = found.groups
-    assert (whole.wants, whole.fits) == (1, 1)
+    assert (whole.members, whole.fit) == (1, 1)
 
 
 @given(
@@ -75,10 +75,12 @@ def test_templates_of_one_name_are_pods_of_their_own(
 
     def told(name: str) -> list[object]:
         cluster = cluster_of({node: dict[str, Held]() for node in nodes})
-        wanted = [Wanted(name.format(i), request, GANG) for i, request in enumerate(asked)]
+        wanted = [
+            Wanted(name.format(i), request, membership=GANG) for i, request in enumerate(asked)
+        ]
         found = judge(cluster, wanted)
         (whole,) = found.groups
         answers = [(a.node, a.passes, a.score) for each in found.judged for a in each.answers]
-        return [whole.wants, whole.fits, *answers]
+        return [whole.members, whole.fit, *answers]
 
     assert told("same") == told("w{}")

@@ -14,7 +14,7 @@ from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.state.pods.standing import Standing
 from scheduler_extender.told.answers import answers
-from scheduler_extender.told.unblocking import unblocking_of
+from scheduler_extender.told.unblocking import Unblocking, unblocking_of
 from scheduler_extender.verbs import preempt
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
 from tests.nodes import pod
@@ -62,7 +62,7 @@ class Trays(Scheduler):
             self.held[name].remove(int(p))
             self.report(name)
 
-    def unblock(self, manifest: dict[str, Any]) -> dict[str, Any]:
+    def unblock(self, manifest: dict[str, Any]) -> Unblocking:
         """What unblock says of a waiting pod of priority 0."""
         self.cluster.put_pod(record(manifest))
         found = unblocking_of(self.cluster, "default", manifest["metadata"]["name"])
@@ -85,7 +85,7 @@ def test_a_node_that_takes_the_pod_is_one_to_which_filter_sends_the_gang() -> No
     trays = Trays({"a": 3, "b": 2}, {})
     asked = gang("m0", 2)
     assert trays.passing(asked) == ["b-00", "b-01"]
-    assert trays.unblock(asked)["takes"] == "b-00"
+    assert trays.unblock(asked).takes == "b-00"
 
 
 def test_nobody_is_evicted_outside_of_the_domain_that_was_chosen() -> None:
@@ -98,8 +98,9 @@ def test_nobody_is_evicted_outside_of_the_domain_that_was_chosen() -> None:
     trays.cluster.put_pod(replace(running, admitted=True, standing=Standing(priority=-1)))
     trays.report("b-01")
     found = trays.unblock(gang("m1", 2))
-    assert found["plan"]["node"] == "b-01"
-    trays.evict(step["uid"] for step in found["plan"]["steps"])
+    assert found.plan is not None
+    assert found.plan.node == "b-01"
+    trays.evict(step.uid for step in found.plan.steps)
     assert "b-01" in trays.passing(gang("m1", 2))
 
 
@@ -137,11 +138,11 @@ def test_every_plan_makes_a_place_that_filter_takes(seed: int) -> None:
     if waiting is None:
         return
     found = trays.unblock(waiting)
-    if found["takes"] is not None:
-        assert found["takes"] in trays.passing(waiting)
-    elif found["plan"] is not None:
-        trays.evict([step["uid"] for step in found["plan"]["steps"]])
-        assert found["plan"]["node"] in trays.passing(waiting)
+    if found.takes is not None:
+        assert found.takes in trays.passing(waiting)
+    elif found.plan is not None:
+        trays.evict([step.uid for step in found.plan.steps])
+        assert found.plan.node in trays.passing(waiting)
 
 
 def test_the_plays_have_plans_and_places() -> None:
@@ -149,7 +150,7 @@ def test_the_plays_have_plans_and_places() -> None:
     outcomes = set()
     for held in ({"a-00": [0], "a-01": [1]}, {}):
         found = Trays({"a": 2}, held).unblock(gang("m0", 2, gpus=2))
-        outcomes.add((found["takes"] is not None, found["plan"] is not None))
+        outcomes.add((found.takes is not None, found.plan is not None))
     assert (True, False) in outcomes
 
 

@@ -36,9 +36,10 @@ def test_a_place_that_is_taken_by_a_nominated_pod_is_none(priority: int, *, dele
     found = unblocking_of(cluster, "team", "wants")
     assert found is not None
     if deleting or priority < 5:
-        assert found["takes"] == "linked"
+        assert found.takes == "linked"
     else:
-        assert [step["pod"] for step in found["plan"]["steps"]] == ["runs"]
+        assert found.plan is not None
+        assert [step.pod for step in found.plan.steps] == ["runs"]
 
 
 def test_a_plan_leaves_the_links_that_a_nominated_pod_requires() -> None:
@@ -49,15 +50,13 @@ def test_a_plan_leaves_the_links_that_a_nominated_pod_requires() -> None:
     cluster.put_pod(waiting("wants", gpu_request(1), Standing(5)))
     found = unblocking_of(cluster, "team", "wants")
     assert found is not None
-    assert found["takes"] == "bridged"
+    assert found.takes == "bridged"
     cluster.put_pod(waiting("coming", PAIR, Standing(7, nominated=NodeName("bridged"))))
     found = unblocking_of(cluster, "team", "wants")
     assert found is not None
-    assert found["takes"] is None
-    assert {step["pod"] for step in (found["plan"] or {"steps": ()})["steps"]} in (
-        {"h2", "h3"},
-        set(),
-    )
+    assert found.takes is None
+    steps = found.plan.steps if found.plan is not None else []
+    assert {step.pod for step in steps} in ({"h2", "h3"}, set())
 
 
 @pytest.mark.parametrize("priority", [0, 7])
@@ -74,5 +73,6 @@ def test_nobody_is_sent_to_a_node_that_is_kept_in_mind_for_another_pod(priority:
         cluster.put_pod(coming)
         found = unblocking_of(cluster, "team", "wants")
         assert found is not None
-        homes.append(sorted(step["home"] or "" for step in found["plan"]["steps"]))
+        assert found.plan is not None
+        homes.append(sorted(step.home or "" for step in found.plan.steps))
     assert homes == [["", "other"], ["", ""]]

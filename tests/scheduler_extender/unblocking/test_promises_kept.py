@@ -149,13 +149,13 @@ def played(seed: int) -> str:
     asked = world.waiting()
     found = unblocking_of(world.cluster, "default", "waits")
     assert found is not None
-    if found["takes"] is not None:
-        assert found["takes"] in world.passing(asked)
+    if found.takes is not None:
+        assert found.takes in world.passing(asked)
         return "takes"
-    if found["plan"] is None:
+    if found.plan is None:
         return "nothing"
-    world.evict(step["uid"] for step in found["plan"]["steps"])
-    assert found["plan"]["node"] in world.passing(asked), found["text"]
+    world.evict(step.uid for step in found.plan.steps)
+    assert found.plan.node in world.passing(asked), found.text
     return "plan"
 
 
@@ -196,11 +196,11 @@ def test_nobody_is_evicted_whose_group_is_owed_the_very_place() -> None:
     asked = world.waiting(member("new0", "new", 2, 2, {"group-domain": "node"}))
     found = unblocking_of(world.cluster, "default", "waits")
     assert found is not None
-    assert found["plan"] is not None, "the group has room on the other node"
+    assert found.plan is not None, "the group has room on the other node"
     world.run(pod(2, name="rest"), "a-1", priority=100)
     found = unblocking_of(world.cluster, "default", "waits")
     assert found is not None
-    assert (found["plan"], found["takes"]) == (None, None)
+    assert (found.plan, found.takes) == (None, None)
     offered: dict[str, MetaVictims | None] = {"a-0": MetaVictims([MetaPod("uid-old0")], 0)}
     args = PreemptionArgs(msgspec.convert(asked, Pod), meta_victims=offered)
     assert preempt(world.cluster, args).meta_victims == {}
@@ -215,5 +215,6 @@ def test_a_plan_for_the_first_member_tells_that_it_counts_places_of_others() -> 
             world.waiting(pod(4, name="alone"))
         found = unblocking_of(world.cluster, "default", "waits")
         assert found is not None
-        assert found["plan"]["node"] == "a-0"
-        assert any("room for 1 more of its group" in line for line in found["text"]) is said
+        assert found.plan is not None
+        assert found.plan.node == "a-0"
+        assert any("room for 1 more of its group" in line for line in found.text) is said

@@ -125,7 +125,7 @@ def test_what_is_not_known_is_told() -> None:
     found = plan(nodes, pair(), lambda name: None)
     assert homes(found) == {"pcie"}
     assert found.plan is not None
-    assert found.plan.as_json()["roomUnknown"] == ["pairs", "pcie"]
+    assert found.plan.room_unknown == ("pairs", "pcie")
     assert found.lines(pair())[-1] == (
         "whether CPU and memory are free is not known of pairs, pcie"
     )

@@ -61,7 +61,8 @@ def test_unblock_and_preempt_answer(cluster: Cluster, kind: str) -> None:
     cluster.put_pod(waiting("wants", asks, Standing(1)))
     found = unblocking_of(cluster, "team", "wants")
     assert found is not None
-    assert found["plan"]["node"] == WHOLE.name
+    assert found.plan is not None
+    assert found.plan.node == WHOLE.name
     manifest = pod(2, annotations, name="wants", uid="wants")
     manifest["spec"]["priority"] = 1
     asked = msgspec.convert(manifest, Pod)

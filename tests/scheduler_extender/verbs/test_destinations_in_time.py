@@ -15,8 +15,8 @@ from scheduler_extender.excess import MOST_LINES
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import pod_record
-from scheduler_extender.told.explanation import NOT_ALL_ASKED, explanation_of
-from scheduler_extender.told.nearest import View
+from scheduler_extender.told.explanation import NOT_ALL_ASKED, Explanation, explanation_of
+from scheduler_extender.told.view import View
 from scheduler_extender.verbs.preemption import preempt
 from scheduler_extender.web.pages import WAITING_SECONDS, Pages
 from scheduler_extender.wire import Pod, PreemptionArgs
@@ -116,8 +116,9 @@ def test_an_explanation_says_that_there_was_no_time_for_all_nodes() -> None:
         cluster, cluster.cluster_facts(), asked, View(0.0), deadline=ending_when(meter.late)
     )
     assert ENOUGH <= meter.lookups <= ENOUGH + TERMS
+    assert isinstance(found, Explanation)
     assert (found.whole, found.notes[0]) == (False, NOT_ALL_ASKED)
-    assert len(found.rows) == NODES
+    assert len(found.nodes) == NODES
 
 
 @pytest.mark.parametrize("pods", [1, 12])

@@ -154,7 +154,8 @@ def test_a_pod_with_a_kept_place_and_a_nomination_elsewhere_has_both(cluster: Cl
     assert len(cluster.pods_with_places()) == 1
     told = unblocking_of(cluster, asked.metadata.namespace, "wants")
     assert told is not None
-    assert told["reserved"]["node"] == NODE
+    assert told.kept_place is not None
+    assert told.kept_place.node == NODE
 
 
 def test_people_are_told_what_filter_says_of_a_place_that_yields(cluster: Cluster) -> None:

@@ -16,13 +16,14 @@ import pytest
 from scheduler_extender.state.answers.capacity import Capacities, Capacity
 from scheduler_extender.state.answers.decision import Decision, decide
 from scheduler_extender.state.asking import enquiry
-from scheduler_extender.told.explanation import explanation_of
-from scheduler_extender.told.nearest import View
+from scheduler_extender.told.explanation import Explanation, explanation_of
+from scheduler_extender.told.nearest import NearMiss
 from scheduler_extender.told.nodes import Flag, NodeState, Use, node_state
+from scheduler_extender.told.view import View
 from scheduler_extender.web.drawing import tile, whole
 from scheduler_extender.web.glance import ALONE, Filters, glance
 from scheduler_extender.web.pages import WHAT_IF_SECONDS, Pages
-from scheduler_extender.web.waiting import Miss, queues
+from scheduler_extender.web.waiting import queues
 from tests.scheduler_extender.web.cluster import NVLINK, STARTED, Building, large, small
 from topology.core.devices import NodeName
 from topology.core.remembering import forget
@@ -219,7 +220,7 @@ def test_the_nearest_misses_are_those_of_why_with_who_is_in_the_way() -> None:
     (queue,), _ = queues(made.cluster, NOW)
     assert queue.outlook is not None
     first, second = queue.outlook.misses
-    assert first == Miss(
+    assert first == NearMiss(
         "half", "1 of 2 linked GPUs is free (1); GPU 0 is held by team-a/b for 3 h"
     )
     assert (second.node, second.words) == (
@@ -238,9 +239,10 @@ def test_every_queue_names_the_nearest_misses_of_why(made: Building) -> None:
     for queue in found:
         assert queue.outlook is not None
         why = explanation_of(made.cluster, seen, waiting[queue.pods[0]], NOW)
+        assert isinstance(why, Explanation)
         told += len(queue.outlook.misses)
         assert [(miss.node, miss.words) for miss in queue.outlook.misses] == [
-            (row.answer.node, row.miss.words) for row in why.nearest if row.miss is not None
+            (miss.node, miss.words) for miss in why.nearest
         ]
     assert told
 
