@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from benchmarks.commands.bykind import promises_by_kind
 from benchmarks.commands.compare import compare
-from benchmarks.commands.promises import kinds, promises, singles
+from benchmarks.commands.promises import kinds, promises, promises_by_kind, singles
 from benchmarks.commands.report import report
 from benchmarks.commands.simulate import simulate
 from benchmarks.commands.speed import agent, following, latency, profile, scale, throughput, worst

@@ -27,10 +27,10 @@ from benchmarks.simulation.jobs import JobsError
 from benchmarks.simulation.plays import Shard, Sweep
 from benchmarks.simulation.policies import ALL, POLICIES, UNBLOCKING
 from benchmarks.simulation.queues import QUEUES
+from benchmarks.simulation.rows import table, tsv
 from benchmarks.simulation.simulation import Moves, Rules
 from benchmarks.simulation.sources import DEMANDS, Workload
 from benchmarks.simulation.speed import Speed
-from benchmarks.simulation.tables import table, tsv
 
 TOPOLOGICAL = ("gpu-topology", "LeastAllocated", "MostAllocated", "Preserve", "Buddy")
 TRACES = ("philly", "openb", "synthetic")

@@ -1,4 +1,4 @@
-"""What ``promises --json`` and ``singles --json`` write."""
+"""What ``promises --json``, ``singles --json`` and ``promises-by-kind --json`` write."""
 
 from __future__ import annotations
 
@@ -65,3 +65,69 @@ class Singles(Figures):
     seeds: tuple[int, ...]
     fleet: dict[str, Count]
     shares: dict[str, Shares]
+
+
+class KindRow(Figures):
+    """Sums over the plays of one kind under one policy.
+
+    ``guaranteed`` and ``expected`` count promises, ``…_broken`` those that were broken, and
+    ``unreported`` those that met a kubelet's restart or a change of a GPU's health of which no
+    report could tell. ``memory_exceeded`` counts admissions after which the pods of a shared GPU
+    use more memory than it has; those that met such an event are ``memory_unreported``.
+    ``devices_short`` are pods that a kubelet refused for want of devices. ``group_members`` were
+    bound, ``whole_groups`` lived with all their members at one time, and ``split_groups`` counts
+    members outside their group's domain. Of ``gang_binds``, some were refused for a reason that was
+    known when the gang's members passed filter, some after something had changed, and some where
+    kube-scheduler had counted more free GPUs than the extender knew of: one has fallen sick, or a
+    bind of the gang had no answer and may be written yet.
+    ``not_foreseen`` counts GPUs that verification did not see in the outcomes, ``faults`` nodes
+    about which deciding failed.
+    """
+
+    asked: Count
+    placed: Count
+    required: Count
+    required_placed: Count
+    guaranteed: Count
+    expected: Count
+    guaranteed_broken: Count
+    expected_broken: Count
+    unreported: Count
+    memory_exceeded: Count
+    memory_unreported: Count
+    devices_short: Count
+    group_members: Count
+    whole_groups: Count
+    split_groups: Count
+    gang_binds: Count
+    gang_refusals_known: Count
+    gang_refusals_changed: Count
+    gang_refusals_miscounted: Count
+    not_foreseen: Count
+    faults: Count
+
+    @property
+    def kept(self) -> bool:
+        """Whether all was kept that is promised to hold always."""
+        return not (
+            self.guaranteed_broken
+            or self.memory_exceeded
+            or self.split_groups
+            or self.gang_refusals_known
+            or self.not_foreseen
+            or self.faults
+        )
+
+
+class ByKind(Figures):
+    """The whole file: ``rows`` are the extender's, by what is placed; ``oracle`` those beside it.
+
+    ``rare_faults`` are the rates of the rows with rare faults.
+    """
+
+    placements: Count
+    seed: int
+    rounds: Count
+    rare_faults: dict[str, Number]
+    rows: dict[str, KindRow]
+    oracle: dict[str, KindRow]

@@ -2,7 +2,7 @@
 
 Rounds are played until so many pods are placed. A round has one play of each kind with the faults
 of every day, an oracle's play of the same jobs beside it, and one with the rare faults besides.
-What is counted is in :class:`~benchmarks.figures.bykind.KindRow`.
+What is counted is in :class:`~benchmarks.figures.promised.KindRow`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from itertools import count
 
 from rich.table import Table
 
-from benchmarks.figures.bykind import ByKind, KindRow
+from benchmarks.figures.promised import ByKind, KindRow
+from benchmarks.output import table_of
 from benchmarks.promises.faults import RARE_FAULTS, Faults
 from benchmarks.promises.plays import Play, play
 from benchmarks.promises.tally import Tally
@@ -47,6 +48,10 @@ KINDS = (
 SEEDS = 10
 """From a round's seed to the next."""
 PLACED_IN_A_ROUND = 10_000
+COLUMNS = (
+    *("placed", "guaranteed", "expected", "broken", "memory exceeded", "groups split"),
+    *("gang binds refused", "of the oracle's, all", "required", "whole groups"),
+)
 WITH_FAULTS = ", rare faults"
 ORACLE = "oracle"
 
@@ -147,25 +152,11 @@ def _rates(faults: Faults) -> dict[str, float]:
     return {name: rate for name, rate in given.items() if rate != getattr(Faults(), name)}
 
 
-def table_of(found: ByKind) -> Table:
+def by_kind_table(found: ByKind) -> Table:
     """The figures for a terminal, and their sum."""
-    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
     placed = sum(row.placed for row in found.rows.values())
-    table.title = f"{placed:,} placements, seed {found.seed}, rounds: {found.rounds}"
-    table.add_column("what is placed")
-    for column in (
-        "placed",
-        "guaranteed",
-        "expected",
-        "broken",
-        "memory exceeded",
-        "groups split",
-        "gang binds refused",
-        "of the oracle's, all",
-        "required",
-        "whole groups",
-    ):
-        table.add_column(column, justify="right")
+    title = f"{placed:,} placements, seed {found.seed}, rounds: {found.rounds}"
+    table = table_of(("what is placed",), COLUMNS, title)
     for name, row in found.rows.items():
         table.add_row(*_cells(name, row), *_beside(row, found.oracle.get(name)))
     table.add_section()

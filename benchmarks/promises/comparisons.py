@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.table import Table
 
 from benchmarks.figures.promised import PromiseRow, Promises, Shares, Singles
+from benchmarks.output import table_of
 from benchmarks.promises.faults import RARE_FAULTS
 from benchmarks.promises.fleets import MIXED
 from benchmarks.promises.plays import Play, play_all
@@ -106,19 +107,10 @@ def _row(tally: Tally) -> PromiseRow:
 
 def promises_table(found: Promises) -> Table:
     """The first comparison for a terminal."""
-    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    table.title = f"{found.pods} pods on {sum(found.fleet.values())} nodes"
-    table.add_column("who chooses nodes")
-    for column in (
-        "placed",
-        "with links required",
-        "promises",
-        "broken",
-        "excused",
-        "unreported",
-        "refused",
-    ):
-        table.add_column(column, justify="right")
+    title = f"{found.pods} pods on {sum(found.fleet.values())} nodes"
+    kept = ("placed", "with links required", "promises")
+    broken = ("broken", "excused", "unreported", "refused")
+    table = table_of(("who chooses nodes",), (*kept, *broken), title)
     for name, row in found.policies.items():
         table.add_row(
             name,
@@ -135,9 +127,7 @@ def promises_table(found: Promises) -> Table:
 
 def reasons_table(found: Promises) -> Table:
     """Why the extender let pods wait."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("why the extender let a pod wait")
-    table.add_column("tries", justify="right")
+    table = table_of(("why the extender let a pod wait",), ("tries",))
     for reason, count in Counter(found.policies["extender"].reasons).most_common():
         table.add_row(reason, str(count))
     return table
@@ -145,11 +135,8 @@ def reasons_table(found: Promises) -> Table:
 
 def singles_table(found: Singles) -> Table:
     """The second comparison for a terminal: mean over seeds, and the range."""
-    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    table.title = f"{found.pods} pods, {len(found.seeds)} seeds: placed at once"
-    table.add_column("who scores")
-    for column in ("single", "pair", "quad", "pair or quad"):
-        table.add_column(column, justify="right")
+    title = f"{found.pods} pods, {len(found.seeds)} seeds: placed at once"
+    table = table_of(("who scores",), ("single", "pair", "quad", "pair or quad"), title)
     for name, row in found.shares.items():
         table.add_row(name, *map(_mean, (row.single, row.pair, row.quad, row.pair_or_quad)))
     return table

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from rich.table import Table
 
+from benchmarks.output import table_of
 from topology.core.admission import Kubelet
 from topology.core.availability import Availability
 from topology.core.devices import Mask, subsets
@@ -127,12 +128,8 @@ def _numa(topology: NodeTopology) -> NumaFacts:
 
 def kinds_table(found: Iterable[Kind]) -> Table:
     """The figures for a terminal: sets of free GPUs, with and without CPUs where that differs."""
-    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    table.title = "sets of free GPUs on which a pod is promised what they hold"
-    table.add_column("machine")
-    table.add_column("pod")
-    for column in ("hold it", *POLICIES):
-        table.add_column(column, justify="right")
+    title = "sets of free GPUs on which a pod is promised what they hold"
+    table = table_of(("machine", "pod"), ("hold it", *POLICIES), title)
     for kind in found:
         cells = (
             f"{alone}" if alone == pinned else f"{alone} ({pinned})"

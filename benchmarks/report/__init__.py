@@ -2,7 +2,7 @@
 
 :mod:`reading` checks files and puts shards together. :mod:`sweep` makes a section of each sweep and
 :mod:`protocol` one of each comparison, both out of :mod:`parts` and with the words of
-:mod:`wording`, the drawings of :mod:`plots` and :mod:`maps`, and the colours of :mod:`colours`.
+:mod:`wording`, the drawings of :mod:`plots`, and the colours of :mod:`colours`.
 """
 
 from __future__ import annotations

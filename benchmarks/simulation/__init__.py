@@ -7,8 +7,8 @@ Time is virtual, and deciding takes none of it.
 
 From a trace line to a table row: :mod:`sources` makes jobs of a trace, :mod:`plays` says which
 simulations there are, :mod:`simulation` lets the jobs arrive, wait (:mod:`queues`), run and leave
-on a :mod:`fleet`, :mod:`summary` makes figures of what became of them (:mod:`attempts`,
-:mod:`observe`), :mod:`rows` puts seeds and shards together, and :mod:`tables` prints them.
+on a :mod:`fleet`, :mod:`sweep` makes figures of what became of them (:mod:`observe`), and
+:mod:`rows` puts seeds and shards together and prints them.
 
 Not to be compared with :mod:`benchmarks.papers`, in which policies pick GPUs for everybody.
 """

@@ -6,8 +6,7 @@ Scores are added up as kube-scheduler does with the configuration in ``manifests
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,14 +15,13 @@ from benchmarks.simulation.fleet import Fleet, Ints, SimPod
 from benchmarks.simulation.jobs import Job
 from benchmarks.simulation.policy import Base, Choice, Move, Wait
 from benchmarks.simulation.scheduler import DEFAULT
-from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
+from scheduler_extender.demo.kubescheduler import InProcess, pick
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.unblocking import search
-from scheduler_extender.verbs import BindError, Binding
-from scheduler_extender.wire import BindingArgs
+from scheduler_extender.verbs import Binding
 from topology.core.devices import NodeName, PodUid
 
 WEIGHT = 5
@@ -41,6 +39,7 @@ class Extender(Base):
         super().begin(fleet, jobs, rng)
         self._cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
         self._pods: dict[PodUid, PodRecord] = {}
+        self._verbs = InProcess(self._cluster, self)
         self._changed = set(fleet.names)
         self._states = {name: np.zeros(len(fleet), dtype=np.int64) for name in fleet.resources}
         self._cluster.on_change(self._changed.add)
@@ -62,32 +61,32 @@ class Extender(Base):
             self._states[pod.resource][rows], return_index=True, return_inverse=True
         )
         names = fleet.name_of[rows[first]].tolist()
-        answer = verbs.filter_nodes(self._cluster, manifest, names)
-        passing = answer.node_names or []
-        if not passing:
-            reasons = Counter([*answer.failed.values(), *answer.unresolvable.values()])
-            reason = reasons.most_common(1)[0][0]
-            return Wait(reason, for_good=not answer.failed)
-        score_of = dict.fromkeys(names, REFUSED)
-        for found in verbs.prioritize(self._cluster, manifest, passing):
-            score_of[found.host] = found.score
-        ours = np.array([score_of[name] for name in names], dtype=np.int64)[back]
-        passed = rows[ours != REFUSED]
-        row = int(passed[0])
-        if len(passed) > 1:
-            scores = ours[ours != REFUSED] * WEIGHT * 10
-            scores += self.in_tree.scores(pod, passed, DEFAULT, most=False)
-            row = self.in_tree.best(passed, scores)
+        picked = pick(
+            self._verbs, manifest, names, lambda scores: self._best(pod, rows, names, back, scores)
+        )
+        if picked.node is None:
+            return Wait(picked.reasons.most_common(1)[0][0], for_good=picked.for_good)
         record = pod_record(manifest, MANAGED)
         assert record is not None
         self._pods[pod.uid] = _made_anew(record, pod)
-        args = BindingArgs(pod.name, "default", pod.uid, fleet.names[row])
-        try:
-            verbs.bind(self._cluster, self, args, lambda: "")
-        except BindError as error:
+        refusal = self._verbs.bind(manifest.metadata, picked.node)
+        if refusal is not None:
             self._pods.pop(pod.uid, None)
-            return Wait(str(error))
-        return Choice(row)
+            return Wait(refusal)
+        return Choice(fleet.row(picked.node))
+
+    def _best(
+        self, pod: SimPod, rows: Ints, names: list[str], back: Ints, scores: Mapping[str, float]
+    ) -> str:
+        """The best node by both scores; ``back`` says for each row which name is like it."""
+        ours = np.array([scores.get(name, REFUSED) for name in names], dtype=np.int64)[back]
+        passed = rows[ours != REFUSED]
+        row = int(passed[0])
+        if len(passed) > 1:
+            both = ours[ours != REFUSED] * WEIGHT * 10
+            both += self.in_tree.scores(pod, passed, DEFAULT, most=False)
+            row = self.in_tree.best(passed, both)
+        return self.fleet.names[row]
 
     def _refresh(self) -> None:
         """Ask the cluster for the states of nodes that have changed."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 
@@ -18,18 +17,6 @@ POINTS = 120
 MOMENTS = 24
 NODES = 12
 MOST_KINDS = 8
-
-
-class Playing(Protocol):
-    """A simulation, as far as it is looked at."""
-
-    fleet: Fleet
-    now: float
-
-    @property
-    def waiting(self) -> int:
-        """How many jobs wait."""
-        ...
 
 
 class Observer:
@@ -48,22 +35,21 @@ class Observer:
         self.curve: list[CurvePoint] = []
         self.moments: list[Moment] = []
 
-    def arrived(self, simulation: Playing, number: int, job: Job) -> None:
+    def arrived(self, fleet: Fleet, now: float, waiting: int, number: int, job: Job) -> None:
         """A job has arrived, and whoever could start has."""
-        fleet = simulation.fleet
         self._arrived += job.gpus
         if number % self._every == self._every - 1:
             self.curve.append(
                 CurvePoint(
-                    time=simulation.now,
+                    time=now,
                     arrived=100 * self._arrived / fleet.gpus,
                     allocated=100 * fleet.used / fleet.gpus,
                     fragmented=100 * self.fragmentation(fleet),
-                    waiting=simulation.waiting,
+                    waiting=waiting,
                 )
             )
         if number % self._map_every == self._map_every - 1:
-            self.moments.append(Moment(time=simulation.now, free=self._free(fleet)))
+            self.moments.append(Moment(time=now, free=self._free(fleet)))
 
     def fragmentation(self, fleet: Fleet) -> float:
         """The share of free GPUs that are of no use to the usual requests; 0 where none is free."""

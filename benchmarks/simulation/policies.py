@@ -13,12 +13,12 @@ from benchmarks.ownpolicy import UnknownPolicyError, find_policy
 from benchmarks.papers import policies as published
 from benchmarks.simulation.baselines import Buddy, Preserve, Published, Stock
 from benchmarks.simulation.extender import Extender, Unblocking
-from benchmarks.simulation.policy import Base, Policy
+from benchmarks.simulation.policy import Base
 
 UNBLOCKING = "gpu-topology-unblock"
 """Moves running pods, which no other policy does: it is not among ``all``."""
 
-POLICIES: Mapping[str, Callable[[], Policy]] = {
+POLICIES: Mapping[str, Callable[[], Base]] = {
     "gpu-topology": Extender,
     UNBLOCKING: Unblocking,
     "LeastAllocated": lambda: Stock(most=False),
@@ -37,14 +37,14 @@ ALL = tuple(name for name in POLICIES if name != UNBLOCKING)
 """What ``--policy all`` means."""
 
 
-def policy(name: str) -> Policy:
+def policy(name: str) -> Base:
     """A new policy by name, or ``path/to/file.py:NAME``.
 
     Raises :class:`~benchmarks.ownpolicy.UnknownPolicyError`.
     """
     found = find_policy(name, POLICIES)
     if name in POLICIES:
-        known: Policy = found()
+        known: Base = found()
         return known
     if not isinstance(found, type):
         return Published(found)

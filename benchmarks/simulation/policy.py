@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -31,40 +31,6 @@ class Move:
     row: int
 
 
-class Policy(Protocol):
-    """Places one pod at a time. One object lives for one simulation."""
-
-    placing_may_help: bool
-    """Whether a pod that is refused may pass after another has been placed."""
-
-    def begin(self, fleet: Fleet, jobs: Sequence[Job], rng: random.Random) -> None:
-        """The simulation starts; the jobs are there for what a policy would know of the past."""
-        ...
-
-    def choose(self, pod: SimPod, only: Ints | None = None) -> Choice | Wait:
-        """Where the pod goes, or why it waits.
-
-        ``only`` are the nodes that have changed since a pod that asks the same was refused by all.
-        """
-        ...
-
-    def moves(self, pod: SimPod) -> tuple[Move, ...]:
-        """Whom to move so that a pod that waits gets a place; empty where nobody should."""
-        ...
-
-    def admitted(self, pod: SimPod, row: int) -> None:
-        """The kubelet has admitted the pod, and the agent has reported it."""
-        ...
-
-    def refused(self, pod: SimPod, row: int) -> None:
-        """The kubelet has refused the pod."""
-        ...
-
-    def left(self, pod: SimPod, row: int) -> None:
-        """The pod has ended, or was taken back with its gang."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Wait:
     """Why a pod gets no node now.
@@ -80,18 +46,22 @@ NO_ROOM = Wait("no node has room", for_good=True)
 
 
 class Base:
-    """A policy that keeps no state of its own behind kube-scheduler's filters."""
+    """Places one pod at a time, behind kube-scheduler's filters; one object for one simulation."""
 
     placing_may_help = False
+    """Whether a pod that is refused may pass after another has been placed."""
 
     def begin(self, fleet: Fleet, jobs: Sequence[Job], rng: random.Random) -> None:
-        """Look at the fleet from now on."""
+        """The simulation starts; the jobs are there for what a policy would know of the past."""
         self.fleet = fleet
         self.rng = rng
         self.in_tree = InTree(fleet, rng)
 
     def choose(self, pod: SimPod, only: Ints | None = None) -> Choice | Wait:
-        """The best of the nodes offered; pods without GPUs are kube-scheduler's."""
+        """Where the pod goes, or why it waits; pods without GPUs are kube-scheduler's.
+
+        ``only`` are the nodes that have changed since a pod that asks the same was refused by all.
+        """
         wait = NO_ROOM
         for rows in self.in_tree.samples(pod, only):
             if not pod.ask.gpus:
@@ -109,17 +79,17 @@ class Base:
         raise NotImplementedError
 
     def moves(self, pod: SimPod) -> tuple[Move, ...]:
-        """Nobody is moved."""
+        """Whom to move so that a pod that waits gets a place: nobody."""
         return ()
 
     def admitted(self, pod: SimPod, row: int) -> None:
-        """Nothing to remember."""
+        """The kubelet has admitted the pod, and the agent has reported it."""
 
     def refused(self, pod: SimPod, row: int) -> None:
-        """Nothing to remember."""
+        """The kubelet has refused the pod."""
 
     def left(self, pod: SimPod, row: int) -> None:
-        """Nothing to remember."""
+        """The pod has ended, or was taken back with its gang."""
 
 
 class ByState(Base):

@@ -1,4 +1,4 @@
-"""A row for each policy, over the seeds; and the shards of one sweep as one.
+"""A row for each policy, over the seeds; the shards of one sweep as one; and tables of them.
 
 All policies meet the same jobs under one seed, so their differences are taken seed by seed. An
 interval is Student's t over the seeds, 95 %.
@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from statistics import mean, stdev
+from typing import Any
 
+from rich.table import Table
 from scipy.stats import t as student
 
 from benchmarks.figures.schema import Interval
 from benchmarks.figures.simulated import PolicyRow, Run, Simulated
+from benchmarks.output import table_of
 from benchmarks.ownpolicy import label
 
 OURS = "gpu-topology"
@@ -100,3 +103,85 @@ def merge(shards: Sequence[Simulated]) -> Simulated:
     order = product(given.clusters, given.loads, given.seeds, map(label, given.policies))
     runs = tuple(played[key] for key in order if key in played)
     return Simulated(parameters=given, runs=runs, rows=rows(runs))
+
+
+_COLUMNS = (
+    "promises kept",
+    "weakest hop GB/s",
+    "wait h",
+    "of those asking",
+    "completion h",
+    "× ours",
+    "several GPUs",
+    "allocated %",
+    "fragmented %",
+)
+HOUR = 3600.0
+
+
+def table(found: Simulated) -> Table:
+    """The rows for a terminal."""
+    lost = any(row.placed < row.jobs for row in found.rows)
+    moved = any(row.moved for row in found.rows)
+    more = ["never ran"] * lost + ["pods moved"] * moved
+    result = table_of(("cluster", "load", "policy"), (*_COLUMNS, *more))
+    result.columns[1].justify = "right"
+    before: tuple[str, float | None] | None = None
+    for row in found.rows:
+        group = (row.cluster, row.load)
+        if before is not None and group != before:
+            result.add_section()
+        load = "–" if row.load is None else f"{row.load:g}"
+        names = (row.cluster, load) if group != before else ("", "")
+        never_ran = [f"{row.jobs - row.placed:,} of {row.jobs:,}"] if lost else []
+        moves = [f"{row.moved:,} for {row.unblocked:,} jobs" if row.moved else "–"] * moved
+        result.add_row(*names, row.policy, *_cells(row), *never_ran, *moves)
+        before = group
+    return result
+
+
+def _cells(row: PolicyRow) -> tuple[str, ...]:
+    return (
+        spread(row.kept, ".1%"),
+        spread(row.hop, ".1f"),
+        spread(row.wait, ".2f", HOUR),
+        spread(row.wait_asking, ".2f", HOUR),
+        spread(row.completion, ".2f", HOUR),
+        spread(row.completion_against_ours, ".3f"),
+        spread(row.completion_several_against_ours, ".3f"),
+        spread(row.allocated, ".1f"),
+        spread(row.fragmented, ".1f"),
+    )
+
+
+def spread(value: Interval | None, form: str, unit: float = 1.0) -> str:
+    """Mean and half-width as people write them; a dash where there is nothing."""
+    if value is None:
+        return "–"
+    middle, half = value.mean / unit, value.half / unit
+    return f"{middle:{form}} ± {half:{form}}" if half else f"{middle:{form}}"
+
+
+def tsv(found: Simulated) -> str:
+    """Every run with every parameter, tab-separated, with a line of names."""
+    given = found.parameters
+    rules = given.rules.as_json()
+    speed, moves = rules.pop("speed"), rules.pop("moves", None) or {}
+    fixed = {
+        **{f"workload_{k}": v for k, v in given.workload.as_json().items()},
+        **rules,
+        **{f"speed_{k}": v for k, v in speed.items()},
+        **{f"moves_{k}": v for k, v in moves.items()},
+        "added": ",".join(given.adds),
+    }
+    flat = [{**_plain(run.as_json()), **fixed} for run in found.runs]
+    lines = ["\t".join(flat[0])] if flat else []
+    for one in flat:
+        cells = (f"{v:.6g}" if isinstance(v, float) else str(v) for v in one.values())
+        lines.append("\t".join(cells))
+    return "\n".join(lines) + "\n"
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """What fits into a cell."""
+    return {k: v for k, v in row.items() if not isinstance(v, (dict, list, tuple))}

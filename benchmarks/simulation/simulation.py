@@ -17,13 +17,12 @@ from itertools import count
 
 import numpy as np
 
-from benchmarks.simulation.attempts import Attempt, Lack, Outcome, PlacedPod
 from benchmarks.simulation.clusters import Node
 from benchmarks.simulation.fleet import Fleet, Ints, SimPod
 from benchmarks.simulation.jobs import Job
 from benchmarks.simulation.observe import Observer
-from benchmarks.simulation.policy import Choice, Policy, Wait
-from benchmarks.simulation.queues import Queue
+from benchmarks.simulation.policy import Base, Choice, Wait
+from benchmarks.simulation.queues import Attempt, Lack, Outcome, PlacedPod, Queue
 from benchmarks.simulation.speed import Speed, weakest_hop
 from topology.core.devices import PodUid
 from topology.core.placement import satisfies
@@ -82,7 +81,7 @@ class Simulation:
         self,
         nodes: Sequence[Node],
         jobs: Sequence[Job],
-        policy: Callable[[], Policy],
+        policy: Callable[[], Base],
         seed: int,
         rules: Rules = Rules(),
         observer: Observer | None = None,
@@ -124,7 +123,7 @@ class Simulation:
                 self._try_waiting()
                 self._unblock()
             if self._observer is not None:
-                self._observer.arrived(self, number, job)
+                self._observer.arrived(self.fleet, self.now, self.waiting, number, job)
         self._end_until(float("inf"))
         stuck = self.waiting
         moves = (self._moved, self._unblocked, self._restarted)

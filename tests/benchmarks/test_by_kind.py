@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.__main__ import app
-from benchmarks.figures.bykind import ByKind
+from benchmarks.figures.promised import ByKind
 from benchmarks.promises.bykind import KINDS, WITH_FAULTS, counted, row_of
 from benchmarks.promises.plays import Play, play, play_all
 from benchmarks.promises.tally import Tally

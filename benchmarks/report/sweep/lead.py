@@ -9,7 +9,7 @@ from benchmarks.figures.schema import Interval
 from benchmarks.report import wording
 from benchmarks.report.colours import OURS
 from benchmarks.report.sweep.cases import Case, Known, known
-from benchmarks.simulation.tables import spread
+from benchmarks.simulation.rows import spread
 
 
 def lead(found: Sequence[Case]) -> Iterator[str]:

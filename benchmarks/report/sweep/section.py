@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import prod
 
-from benchmarks.figures.simulated import MODE, Parameters, Run, Simulated
+from benchmarks.figures.simulated import MODE, Demand, Parameters, Run, Simulated
 from benchmarks.report import wording
 from benchmarks.report.colours import OURS, Palette, variables
 from benchmarks.report.parts import Figure, Key, Section
 from benchmarks.report.sweep import course, means
 from benchmarks.report.sweep.cases import Case, cases
 from benchmarks.report.sweep.lead import lead
-from benchmarks.report.sweep.played import jobs_of, played
 from benchmarks.report.sweep.table import table
+
+ASKS = 6
+"""How many demands are written out."""
 
 
 def section(found: Simulated, palette: Palette) -> Section:
@@ -23,7 +25,7 @@ def section(found: Simulated, palette: Palette) -> Section:
         mode=MODE,
         title=_title(given, found.runs),
         lead=list(lead(all_cases)),
-        played=list(played(given, all_cases)),
+        played=list(_played(given, all_cases)),
         table=table(all_cases),
         keys=[_key(name, palette) for name in _policies(all_cases)],
         figures=list(_figures(all_cases, palette)),
@@ -53,7 +55,7 @@ def _title(given: Parameters, runs: Sequence[Run]) -> str:
     clusters, loads = given.clusters, given.loads
     where = clusters[0] if len(clusters) == 1 else f"{len(clusters)} clusters"
     how = f" at {len(loads)} loads" if len(loads) > 1 else ""
-    return f"{jobs_of(runs[0].jobs, given)} on {where}{how}"
+    return f"{_jobs_of(runs[0].jobs, given)} on {where}{how}"
 
 
 def _missing(given: Parameters, runs: Sequence[Run]) -> Iterator[str]:
@@ -63,3 +65,59 @@ def _missing(given: Parameters, runs: Sequence[Run]) -> Iterator[str]:
             f"Only {len(runs)} of {whole} simulations of this sweep are here: shards are missing, "
             "and rows rest on different seeds."
         )
+
+
+def _played(given: Parameters, found: Sequence[Case]) -> Iterator[tuple[str, list[str]]]:
+    """Headings and what stands under each: clusters, jobs, demands, queue and seeds."""
+    rules = given.rules
+    size = {case.cluster: case.runs[0] for case in found}
+    beside = f" and {', '.join(given.adds)} beside" if given.adds else ""
+    yield (
+        "Cluster" if len(size) == 1 else "Clusters",
+        [
+            f"{name}{beside}: {wording.several(run.nodes, 'node')}, "
+            f"{wording.several(run.gpus, 'GPU')}"
+            for name, run in size.items()
+        ],
+    )
+    jobs = found[0].runs[0].jobs
+    loads = ", ".join(wording.load(load) for load in given.loads)
+    scaled = any(load is not None for load in given.loads)
+    meant = " (GPU time asked / there until the last job has come)" if scaled else ""
+    yield "Jobs", [f"{_jobs_of(jobs, given)}; {loads}{meant}"]
+    asks = {cluster: _asked(found, cluster) for cluster in size}
+    if len(set(asks.values())) == 1:
+        yield "Asked, by GPU time", list(next(iter(asks.values())))
+    else:
+        words = [f"{cluster}: {'; '.join(asked)}" for cluster, asked in asks.items() if asked]
+        yield "Asked, by GPU time", words
+    rule = "all pods of a job start or none" if rules.gang else "pods start one by one"
+    yield "Queue", [f"{rules.queue}; {rule}"]
+    every = "all policies play the same jobs under one seed" if len(given.policies) > 1 else ""
+    yield "Seeds", ["; ".join(filter(None, [wording.seeds(given.seeds), every]))]
+
+
+def _asked(found: Sequence[Case], cluster: str) -> tuple[str, ...]:
+    """What was asked on a cluster, as the first run that was noted has it."""
+    runs = (run for case in found if case.cluster == cluster for run in case.runs)
+    asks: tuple[Demand, ...] = next((run.asks for run in runs if run.asks), ())
+    whole = sum(ask.gpu_hours for ask in asks) or 1.0
+    words = []
+    for ask in asks[:ASKS]:
+        share = wording.percent(ask.gpu_hours / whole)
+        words.append(f"{share}: {ask.ask} ({wording.several(ask.jobs, 'job')})")
+    if rest := asks[ASKS:]:
+        share = wording.percent(sum(ask.gpu_hours for ask in rest) / whole)
+        jobs = sum(ask.jobs for ask in rest)
+        words.append(
+            f"{share}: {wording.several(len(rest), 'other kind')} ({wording.several(jobs, 'job')})"
+        )
+    return tuple(words)
+
+
+def _jobs_of(count: int, given: Parameters) -> str:
+    """So many jobs of the sweep's source, in words."""
+    source = given.workload.source
+    if source == "synthetic":
+        return wording.several(count, "synthetic job")
+    return f"{wording.several(count, 'job')} of {source}"

@@ -10,7 +10,7 @@ from benchmarks.report import wording
 from benchmarks.report.colours import OURS
 from benchmarks.report.parts import Cell, Column, Group, Row, Table
 from benchmarks.report.sweep.cases import Case, known, longest
-from benchmarks.simulation.tables import spread
+from benchmarks.simulation.rows import spread
 
 
 @dataclass(frozen=True, slots=True)

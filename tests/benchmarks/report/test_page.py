@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.figures.schema import Interval
 from benchmarks.report import wording
-from benchmarks.simulation.tables import spread
+from benchmarks.simulation.rows import spread
 from tests.benchmarks.report.pages import (
     CLUSTER,
     COMPARED,

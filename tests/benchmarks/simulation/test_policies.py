@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 
 from benchmarks.__main__ import app
 from benchmarks.ownpolicy import UnknownPolicyError
-from benchmarks.simulation.baselines import Preserve
-from benchmarks.simulation.buddy import cells, free_cell
+from benchmarks.simulation.baselines import Preserve, cells, free_cell
 from benchmarks.simulation.clusters import cluster
 from benchmarks.simulation.fleet import Fleet
 from benchmarks.simulation.jobs import Ask, Job

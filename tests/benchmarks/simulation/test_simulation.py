@@ -12,12 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.simulation.attempts import Outcome
 from benchmarks.simulation.clusters import Node, cluster
 from benchmarks.simulation.jobs import Ask, Job
 from benchmarks.simulation.policies import POLICIES, UNBLOCKING, policy
 from benchmarks.simulation.policy import Choice
-from benchmarks.simulation.queues import QUEUES
+from benchmarks.simulation.queues import QUEUES, Outcome
 from benchmarks.simulation.simulation import Moves, Result, Rules, Simulation
 from benchmarks.simulation.speed import Speed
 from tests.benchmarks.simulation.samples import LINK, RING, play, some_jobs, written

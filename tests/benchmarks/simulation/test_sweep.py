@@ -14,9 +14,8 @@ from benchmarks.figures.simulated import Simulated
 from benchmarks.simulation import sources, sweep
 from benchmarks.simulation.jobs import Ask, Job
 from benchmarks.simulation.plays import Shard, Sweep
-from benchmarks.simulation.rows import interval, merge
+from benchmarks.simulation.rows import interval, merge, table, tsv
 from benchmarks.simulation.sources import Workload
-from benchmarks.simulation.tables import table, tsv
 from tests.benchmarks.simulation.samples import play
 
 
