@@ -18,7 +18,7 @@ from benchmarks.simulation.jobs import Job
 from benchmarks.simulation.policy import Base, ByState, Choice, Wait
 from benchmarks.simulation.scheduler import WITH_GPUS
 from topology.core.devices import Mask, positions, subsets
-from topology.core.rings import best_ring
+from topology.core.scoring import best_ring
 from topology.core.shape import Shape
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from topology.core.devices import Mask
-from topology.core.rings import best_ring
+from topology.core.scoring import best_ring
 from topology.core.shape import Shape
 
 

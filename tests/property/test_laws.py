@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.property.examples import examples
+from tests.wiring import isomorphic
 from topology.core.admission import Kubelet, admissions
 from topology.core.availability import Availability, Holder, Unreported
 from topology.core.belief import free_states
@@ -21,7 +22,7 @@ from topology.core.placement import Verdict, assess, satisfies
 from topology.core.pools import choices, choices_count, common, gpu_masks, pack, width_for
 from topology.core.pools import count as count_of
 from topology.core.requests import Constraints, Counts, Pattern, Role, gpu_request
-from topology.core.rings import best_ring
+from topology.core.scoring import best_ring
 
 PCIE = [LinkKind.SYS, LinkKind.NODE, LinkKind.PHB, LinkKind.PXB, LinkKind.PIX, LinkKind.UNKNOWN]
 
@@ -183,7 +184,7 @@ def test_renumbering_gpus_changes_only_names(
     gpus = tuple(Gpu(to[g.index], g.uuid, g.product, g.memory, g.numa_node) for g in node.gpus)
     nics = (Nic("mlx5_0", tuple((to[i], kind) for i, kind in node.nics[0].distances)),)
     other = NodeTopology(NodeName("other"), gpus, links, nics)
-    assert node.shape.isomorphic(other.shape)
+    assert isomorphic(node.shape, other.shape)
     free = data.draw(st.integers(0, (1 << n) - 1))
     moved = sum(1 << to[p] for p in positions(free))
     for count in range(1, n + 1):

@@ -47,14 +47,14 @@ from topology.core.belief import FreeState, free_states
 from topology.core.budget import LARGE, SCORE_STEPS
 from topology.core.devices import Mask, positions, subsets
 from topology.core.hashing import hashed_once
-from topology.core.links import LinkKind
+from topology.core.links import GBps, LinkKind
+from topology.core.patterns import has_ring
 from topology.core.placement import Assessment, Verdict
 from topology.core.placement.instances import expected_gpus
 from topology.core.pools import Pool, choices, gpus, only, total
 from topology.core.remembering import remembered
 from topology.core.requests import Constraints, Counts, GpuRequest, device_count
-from topology.core.rings import best_ring
-from topology.core.shape import Shape
+from topology.core.shape import Shape, wide_rows
 from topology.core.worth import RequestClass as RequestClass
 from topology.core.worth import mean_promises
 from topology.core.worth import promises as promises
@@ -358,6 +358,25 @@ def worth(kubelet: Kubelet, free: Pool, mix: Mix) -> float:
     (8.0, 3.6)
     """
     return sum(weight * wanted.count * promises(kubelet, free, wanted) for wanted, weight in mix)
+
+
+def best_ring(shape: Shape, mask: Mask) -> GBps:
+    """The weakest hop of the best ring through ``mask``, GB/s both ways; infinite for one GPU.
+
+    The widest threshold at which the pairs still form a ring: a binary search over the distinct
+    bandwidths, one :func:`has_ring` each. Where that gives up the answer is a lower bound.
+    """
+    if mask.bit_count() < 2:
+        return GBps(float("inf"))
+    values = sorted({link.bandwidth for link in shape.distinct_links()})
+    low, high = 0, len(values)
+    while low < high:  # values[:low] are known to do
+        middle = (low + high) // 2
+        if has_ring(wide_rows(shape, values[middle]), mask):
+            low = middle + 1
+        else:
+            high = middle
+    return values[low - 1] if low else GBps(0.0)
 
 
 def _mean_ring(shape: Shape, sets: tuple[Mask, ...] | None) -> float:

@@ -13,8 +13,6 @@ from topology.core.links import GBps, Link, LinkKind
 from topology.core.remembering import remembered
 
 if TYPE_CHECKING:
-    import networkx as nx
-
     from topology.core.patterns import Rows
 
 
@@ -103,44 +101,6 @@ class Shape:
                 if link is not None:
                     found.setdefault(link, [0] * self.size)[p] |= 1 << q
         return {link: tuple(rows) for link, rows in found.items()}
-
-    @cached_property
-    def graph(self) -> nx.Graph[int]:
-        """The shape as a networkx graph: nodes carry ``gpu``, edges ``link`` and ``bandwidth``."""
-        import networkx as nx  # a quarter of a second and 20 MiB, which the agent never needs
-
-        graph: nx.Graph[int] = nx.Graph()
-        for p in range(self.size):
-            label = f"{self.products[p]}/{self.memory[p]}/{self.nic[p].name}"
-            graph.add_node(p, gpu=label)
-        for p in range(self.size):
-            for q in range(p + 1, self.size):
-                link = self.links[p][q]
-                if link is not None:
-                    label = f"{link.pcie.name}/{link.nvlinks}/{link.via.value}"
-                    graph.add_edge(p, q, link=label, bandwidth=link.bandwidth)
-        return graph
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """A hash that renumbering the GPUs does not change (Weisfeiler and Lehman's, 16 hex)."""
-        import networkx as nx
-
-        digest: str = nx.weisfeiler_lehman_graph_hash(
-            self.graph, node_attr="gpu", edge_attr="link", iterations=4, digest_size=8
-        )
-        return digest
-
-    def isomorphic(self, other: Shape) -> bool:
-        """Whether the two shapes are one machine with its GPUs numbered differently."""
-        import networkx as nx
-
-        return self.fingerprint == other.fingerprint and nx.is_isomorphic(
-            self.graph,
-            other.graph,
-            node_match=lambda a, b: a["gpu"] == b["gpu"],
-            edge_match=lambda a, b: a["link"] == b["link"],
-        )
 
 
 _shapes: WeakKeyDictionary[Shape, ref[Shape]] = WeakKeyDictionary()

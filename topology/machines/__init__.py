@@ -1,8 +1,7 @@
 """A catalogue of real machines, from K80 VMs to GB200 trays.
 
 :mod:`~topology.machines.catalogue` is the table and reads best after the first page of
-:mod:`~topology.machines.notation`; :mod:`~topology.machines.match` finds the machine that a
-described node is wired like.
+:mod:`~topology.machines.notation`; :mod:`~topology.machines.mig` cuts GPUs into MIG instances.
 """
 
 from __future__ import annotations
@@ -10,10 +9,9 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from topology.machines.catalogue import MACHINES
-from topology.machines.match import like
 from topology.machines.notation import Machine
 
-__all__ = ["MACHINES", "Machine", "UnknownMachine", "like", "machine"]
+__all__ = ["MACHINES", "Machine", "UnknownMachine", "machine"]
 
 
 class UnknownMachine(ValueError):  # noqa: N818 - it is a bad value, and reads as one

@@ -10,7 +10,7 @@ from tests.nodes import gpus, line, pcie, switched
 from topology.core.devices import Gpu, GpuResource, GpuUuid, Nic, NodeName, subsets
 from topology.core.graph import MAX_GPUS, NodeTopology, TopologyError, plugin_version
 from topology.core.links import Link, LinkKind
-from topology.core.rings import best_ring
+from topology.core.scoring import best_ring
 from topology.core.shape import Shape
 from topology.machines import machine
 

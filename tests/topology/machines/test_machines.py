@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from tests import recorded
+from tests.wiring import like
 from topology.core.devices import MIB, Gpu, GpuUuid, Mask, NodeName, positions, subsets
 from topology.core.graph import AllocatorFacts, NodeTopology, TopologyError
 from topology.core.links import Link, LinkKind, Via, canonical_product, nvlink_port
-from topology.core.rings import best_ring
+from topology.core.scoring import best_ring
 from topology.core.shape import Shape
-from topology.machines import MACHINES, Machine, UnknownMachine, like, machine
+from topology.machines import MACHINES, Machine, UnknownMachine, machine
 from topology.machines.catalogue import _CATALOGUE
 from topology.machines.notation import Card, drawn
 
