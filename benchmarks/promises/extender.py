@@ -27,6 +27,7 @@ from scheduler_extender.wire import Pod
 from topology.core.availability import Availability
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
+from topology.core.report import Report
 
 ROUND = 1.0
 """Seconds between two rounds of the settler."""
@@ -95,7 +96,7 @@ class Extender:
         facts = self._cluster.facts(node)
         if facts.topology is None:
             return None
-        return ledger(facts.topology, facts.report, facts.all_pods, GPU).availability
+        return ledger(facts.topology, facts.report or Report(), facts.pods.every, GPU).availability
 
     def counted_free(self, node: NodeName) -> int:
         """The free devices of a node by kube-scheduler's count, as far as the extender knows."""
@@ -107,7 +108,7 @@ class Extender:
 
     def living_on(self, nodes: list[NodeName]) -> list[PodUid]:
         """The pods that the extender takes to be bound there, and not to have ended."""
-        return [uid for node in nodes for uid in self._cluster.facts(node).alive]
+        return [uid for node in nodes for uid in self._cluster.facts(node).pods.alive]
 
     def known_of(self, nodes: list[NodeName], but: frozenset[PodUid]) -> Hashable:
         """All that the extender's answers about some nodes depend on, without these pods."""

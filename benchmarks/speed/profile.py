@@ -266,7 +266,7 @@ def _preempt(states: int, seed: int) -> PreemptCost:
     victims: dict[str, MetaVictims | None] = {
         name: MetaVictims([MetaPod(pods[0].uid)])
         for name in names
-        if (pods := cluster.facts(name).all_pods)
+        if (pods := cluster.facts(name).pods.every)
     }
     args = PreemptionArgs(_pod({"link": "nvlink"}), None, victims)
     forget()

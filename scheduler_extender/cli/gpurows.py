@@ -10,6 +10,7 @@ from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.looking import Look
 from scheduler_extender.state.answers.capacity import Capacities, Capacity
 from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.transitions import without_record
 from scheduler_extender.told.answers import serves_nothing
 from scheduler_extender.told.nodes import (
     NO_RECORD,
@@ -176,7 +177,7 @@ def row_of(facts: NodeFacts, capacities: Capacities, view: View) -> GpuRow:
         capacity = Capacity() if state.topology is None else capacities.of(facts)
     except Exception as error:  # noqa: BLE001 (told where the node is)
         trouble = (f"internal error: {type(error).__name__}",)
-        bare = facts.changed(topology=None)
+        bare = without_record(facts)
         state = NodeState(bare, NO_RECORD, flags=frozenset({Flag.UNUSABLE}), trouble=trouble)
         capacity = Capacity()
     return GpuRow(state, _counts(state), capacity, view)
@@ -198,9 +199,9 @@ def node_row(look: Look, name: str) -> GpuRow:
 
 def _has_gpus(facts: NodeFacts) -> bool:
     """Whether there is anything to tell of a node."""
-    if facts.topology is not None or facts.problem is not None:
+    if facts.topology is not None or facts.record.problem is not None:
         return True
-    return facts.exists and not serves_nothing(facts)
+    return facts.node_object.exists and not serves_nothing(facts)
 
 
 def _counts(state: NodeState) -> Counts:

@@ -33,7 +33,7 @@ def cluster_file(cluster: Cluster) -> Iterator[bytes]:
     with cluster.locked():
         nodes, unbound = cluster.all_facts(), cluster.unbound_pods()
         budgets = cluster.budgets
-    pods = [*unbound, *(pod for node in nodes for pod in node.all_pods)]
+    pods = [*unbound, *(pod for node in nodes for pod in node.pods.every)]
     kinds = {pod.membership.domain for pod in pods if pod.membership is not None}
     rest = [_document(manifest_of(pod)) for pod in unbound]
     rest += [_document(budgetobjects.manifest_of(budget)) for budget in budgets or ()]
@@ -55,12 +55,13 @@ def _pieces(
             yield f"# {' '.join(f'{node.name}: {note}'.split())}\n".encode()
         if node.topology is not None and not _unusable(node):
             yield _document(codec.encode(node.topology, node.report))
+            seen = node.node_object
             told = {
-                key: node.labels[key] for key in sorted(node.labels) if node.exists or key in labels
+                key: seen.labels[key] for key in sorted(seen.labels) if seen.exists or key in labels
             }
-            if told or node.exists or node.cordoned:
+            if told or seen.exists or seen.cordoned:
                 yield _document(_node(node, told))
-        for pod in node.all_pods:
+        for pod in node.pods.every:
             yield _document(manifest_of(_as_shown(pod, node)))
     yield from rest
 
@@ -71,16 +72,16 @@ def _node(node: NodeFacts, labels: Mapping[str, str]) -> dict[str, Any]:
     Where the Node object was known it says so, so that its labels are taken for all that there are.
     """
     metadata: dict[str, Any] = {"name": node.name, "labels": labels}
-    if node.exists:
+    if node.node_object.exists:
         metadata["annotations"] = {SNAPSHOT: SNAPSHOT_VERSION}
-    spec: dict[str, Any] = {"unschedulable": True} if node.cordoned else {}
-    if node.taints:
-        spec["taints"] = [msgspec.to_builtins(taint) for taint in node.taints]
+    spec: dict[str, Any] = {"unschedulable": True} if node.node_object.cordoned else {}
+    if node.node_object.taints:
+        spec["taints"] = [msgspec.to_builtins(taint) for taint in node.node_object.taints]
     found: dict[str, Any] = {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
     if spec:
         found["spec"] = spec
-    if node.allocatable:
-        found["status"] = {"allocatable": quantities_of(node.allocatable)}
+    if node.node_object.allocatable:
+        found["status"] = {"allocatable": quantities_of(node.node_object.allocatable)}
     return found
 
 
@@ -89,7 +90,7 @@ def _as_shown(pod: PodRecord, node: NodeFacts) -> PodRecord:
 
     Refused pods stay refused where they keep the node from taking pods now.
     """
-    shown = pod.uid in node.reported and pod.phase == "Pending"
+    shown = pod.uid in node.pods.reported and pod.phase == "Pending"
     asked = pod.request
     if pod.refusal and not (isinstance(asked, GpuRequest) and node.refusing(asked)):
         pod = replace(pod, refusal=None)  # it counts no more; a file does not tell how old it is
@@ -99,21 +100,22 @@ def _as_shown(pod: PodRecord, node: NodeFacts) -> PodRecord:
 def _unusable(node: NodeFacts) -> str:
     """Why the service promises nothing on the node, where a file could not say so."""
     if node.topology is None or node.report is None:
-        return node.problem or "no topology report"
-    return "its GPUs are served by DRA only" if node.dra_only else ""
+        return node.record.problem or "no topology report"
+    return "its GPUs are served by DRA only" if node.node_object.dra_only else ""
 
 
 def _notes(node: NodeFacts) -> Iterator[str]:
     if _unusable(node):
         yield f"left out, {_unusable(node)}"
-    if node.stale:
+    if node.record.stale:
         yield "its report was stale"
-    for streaks in node.streaks.values():
+    for streaks in node.history.streaks.values():
         for kind, streak in streaks.of_kind.items():
             said = f"{len(streak.refusals)} pods in a row that ask {kind.text}: {streak.reason}"
             yield f"its kubelet refused {said}"
-    if node.departed:
-        yield f"{len(node.departed)} pods ended before any report showed them, and are left out"
+    if node.pods.departed:
+        gone = len(node.pods.departed)
+        yield f"{gone} pods ended before any report showed them, and are left out"
 
 
 def _document(manifest: object) -> bytes:

@@ -54,7 +54,7 @@ class ClusterFigures(Collector):
         nodes: Counter[str] = Counter(dict.fromkeys(NODE_STATES, 0))
         possible = Capacity()
         for facts in cluster.all_facts():
-            if facts.topology is None and facts.problem is None:
+            if facts.topology is None and facts.record.problem is None:
                 continue  # a node without an agent, perhaps without GPUs
             nodes[node_state(facts)] += 1
             gpus.update(gpu_states(facts))
@@ -132,15 +132,15 @@ def _version() -> str:
 
 def node_state(facts: NodeFacts) -> str:
     """One of :data:`NODE_STATES`."""
-    if facts.problem is not None or not _usable(facts):
+    if facts.record.problem is not None or not _usable(facts):
         return "unusable"
     if facts.report is None:
         return "no-report"
-    if facts.stale:
+    if facts.record.stale:
         return "stale"
     if facts.report.not_ready:
         return "not-ready"
-    return "refusing-pods" if facts.streaks else "ready"
+    return "refusing-pods" if facts.history.streaks else "ready"
 
 
 def _usable(facts: NodeFacts) -> bool:

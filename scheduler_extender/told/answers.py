@@ -245,7 +245,8 @@ def counts_on(asking: PodUid | None, facts: NodeFacts) -> bool:
     """Whether the pod that is asking counts on a node already."""
     if asking is None:
         return False
-    return asking in facts.pods or asking in facts.in_flight or facts.keeps_place_for(asking)
+    pods = facts.pods
+    return asking in pods.bound or asking in pods.in_flight or facts.keeps_place_for(asking)
 
 
 def as_asked_by(pod: PodRecord, facts: NodeFacts) -> NodeFacts:
@@ -282,7 +283,7 @@ def lacks(facts: NodeFacts, request: GpuRequest) -> tuple[str, ...]:
     None where the pod has no exclusive ones there.
     """
     topology, report = facts.topology, facts.report
-    if topology is None or report is None or facts.problem is not None:
+    if topology is None or report is None or facts.record.problem is not None:
         return ()
     allocator, exclusive = topology.allocator, request.exclusive
     cpus = exclusive.cpus and allocator.cpu_manager_policy != "none"
@@ -315,7 +316,8 @@ def _as_served(facts: NodeFacts, decision: Decision) -> Decision:
 def serves_nothing(facts: NodeFacts) -> bool:
     """Whether a node has no GPUs as far as anybody says: its Node object advertises none, and no
     agent has written a record of it."""
-    return facts.exists and facts.dra_only and facts.topology is None and facts.problem is None
+    node, record = facts.node_object, facts.record
+    return node.exists and node.dra_only and record.topology is None and record.problem is None
 
 
 def _outcomes(

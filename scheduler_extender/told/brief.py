@@ -89,10 +89,12 @@ class NodeWhole(NodeInBrief, frozen=True, kw_only=True):
 
 def in_brief(cluster: Cluster, facts: NodeFacts) -> NodeInBrief:
     """A node in brief. ``cluster`` counts faults."""
-    topology, report, problem = facts.topology, facts.report, facts.problem
+    topology, report, problem = facts.topology, facts.report, facts.record.problem
     refusals = [*_refusals(cluster, facts)]
     if topology is None:
-        return NodeInBrief(node=facts.name, stale=facts.stale, problem=problem, refusals=refusals)
+        return NodeInBrief(
+            node=facts.name, stale=facts.record.stale, problem=problem, refusals=refusals
+        )
     rooms: list[dict[str, Any]] = []
     instances: list[MigInstances] = []
     shared: list[SharedGpu] = []
@@ -104,18 +106,18 @@ def in_brief(cluster: Cluster, facts: NodeFacts) -> NodeInBrief:
             problem = f"internal error: {type(error).__name__}"
             continue
         if isinstance(offer, Rejection):
-            problem = facts.contradiction(served.name)
+            problem = facts.record.contradiction(served.name)
             continue
         rooms.append(_room(offer))
         instances += _instances(offer, served)
         shared += shared_gpus(facts, served, View(cluster.today()))
     return NodeInBrief(
         node=facts.name,
-        stale=facts.stale,
+        stale=facts.record.stale,
         problem=problem,
         refusals=refusals,
         not_ready=report.not_ready if report is not None else "",
-        missing=[gpu.name for gpu in facts.missing],
+        missing=[gpu.name for gpu in facts.record.missing],
         gpus=len(topology.gpus),
         summary=topology.summary(),
         sequence=report.sequence if report is not None else None,
@@ -132,7 +134,7 @@ def whole(cluster: Cluster, facts: NodeFacts) -> NodeWhole:
         **structs.asdict(in_brief(cluster, facts)),
         pods=[
             PodInBrief(pod.uid, pod.namespace, pod.name, asks_text(pod.request))
-            for pod in facts.all_pods
+            for pod in facts.pods.every
         ],
         record=codec.encode(topology, facts.report) if topology is not None else {},
     )
@@ -168,7 +170,7 @@ def _refusals(cluster: Cluster, facts: NodeFacts) -> Iterator[Refusal]:
     before, if many such were refused; then of those that ask one thing.
     """
     ignored = cluster.settings.refusals is Refusals.IGNORE
-    for resource, streaks in facts.streaks.items():
+    for resource, streaks in facts.history.streaks.items():
         rows = [
             (_kind(kind), facts.refusing(kind) is not None, streak)
             for kind, streak in streaks.of_kind.items()

@@ -168,7 +168,7 @@ def _notes(
         yield f"the pod has ended ({pod.phase})"
     if pod.refusal is not None:
         yield f"its kubelet has refused the pod ({pod.refusal.reason}): {pod.refusal.message}"
-    if any(pod.uid in facts.in_flight for facts in seen.nodes):
+    if any(pod.uid in facts.pods.in_flight for facts in seen.nodes):
         yield "the extender is binding the pod now"
     elif open_nodes and pod.unschedulable:
         yield passed_over("it")

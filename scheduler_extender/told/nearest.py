@@ -182,7 +182,7 @@ class _Node:
     def _unseen(self) -> list[PodRecord]:
         """The pods that hold devices, or will, of which nobody sees which ones."""
         resource, shown = self.request.resource, self.offer.ledger.shown
-        pods = (*self.facts.alive.values(), *self.facts.in_flight.values())
+        pods = (*self.facts.pods.alive.values(), *self.facts.pods.in_flight.values())
         return [pod for pod in pods if resource_of(pod) == resource and pod.uid not in shown]
 
     def _told(self, pod: PodRecord) -> str:
@@ -243,7 +243,7 @@ class _Node:
         return GONE if pod is None else self.view.name(*pod)
 
     def _seconds(self, uid: PodUid) -> float | None:
-        started = (pod.started for pod in self.facts.all_pods if pod.uid == uid)
+        started = (pod.started for pod in self.facts.pods.every if pod.uid == uid)
         return self.view.seconds_since(next(started, None))
 
 

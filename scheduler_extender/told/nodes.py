@@ -147,7 +147,7 @@ def node_state(facts: NodeFacts) -> NodeState:
     flags, trouble = set(_flags(facts)), []
     topology, report = facts.topology, facts.report
     if topology is None:
-        trouble.append(facts.problem or "its agent has written no record yet")
+        trouble.append(facts.record.problem or "its agent has written no record yet")
         return NodeState(
             facts, NO_RECORD, flags=frozenset({*flags, Flag.UNUSABLE}), trouble=(*trouble,)
         )
@@ -155,7 +155,7 @@ def node_state(facts: NodeFacts) -> NodeState:
         trouble.append(report.not_ready)
     entries = [_Devices(facts, served, topology) for served in topology.resources]
     for each in entries:
-        why = facts.contradiction(each.served.name)
+        why = facts.record.contradiction(each.served.name)
         if why is not None:
             flags.add(Flag.UNUSABLE)
             trouble.append(why)
@@ -165,7 +165,7 @@ def node_state(facts: NodeFacts) -> NodeState:
     states = _gpu_states(facts, topology, entries)
     if any(state.use is Use.SICK for state in states):
         flags.add(Flag.SICK)
-    for gone in facts.missing:
+    for gone in facts.record.missing:
         trouble.append(f"{gone.name} does not answer its driver")
         flags.add(Flag.SICK)
     coming = sum(each.coming for each in entries)
@@ -189,13 +189,13 @@ def node_state(facts: NodeFacts) -> NodeState:
 
 
 def _flags(facts: NodeFacts) -> Iterator[Flag]:
-    if facts.stale:
+    if facts.record.stale:
         yield Flag.STALE
     if facts.report is not None and facts.report.not_ready:
         yield Flag.NOT_READY
-    if facts.cordoned:
+    if facts.node_object.cordoned:
         yield Flag.CORDONED
-    if any(streaks.pauses for streaks in facts.streaks.values()):
+    if any(streaks.pauses for streaks in facts.history.streaks.values()):
         yield Flag.PAUSED
 
 
@@ -231,8 +231,12 @@ class _Devices:
         width = self.offer.availability.width
         for uid, pool in self.offer.ledger.shown.items():
             pod = pods.get(uid)
-            use = Use.ENDING if pod is None or uid in facts.ending else self._use(pod, pool, width)
-            if pod is None and not facts.all_pods_known:
+            use = (
+                Use.ENDING
+                if pod is None or uid in facts.pods.ending
+                else self._use(pod, pool, width)
+            )
+            if pod is None and not facts.pods.complete:
                 use = Use.PLAIN
             found: Counter[int] = Counter()
             for p, gpu in enumerate(self.devices.gpu_of):
@@ -268,7 +272,7 @@ def _gpu_states(
 ) -> tuple[GpuState, ...]:
     n = len(topology.gpus)
     totals, holders = [0] * n, [list[GpuHolder]() for _ in range(n)]
-    pods = {pod.uid: pod for pod in facts.all_pods}
+    pods = {pod.uid: pod for pod in facts.pods.every}
     for each in entries:
         for p, gpu in enumerate(each.devices.gpu_of):
             totals[gpu] += each.devices.counts[p]

@@ -186,7 +186,7 @@ def _kept(
     if node not in cluster.places_of(pod.uid):
         return None
     facts = cluster.facts(node)
-    without = facts.without(kept.victims | facts.ending | {pod.uid})
+    without = facts.without(kept.victims | facts.pods.ending | {pod.uid})
     settings = replace(cluster.settings, require=Verdict.GUARANTEED)
     request = pod.request if member is None else member.request
     holds = Places((), settings).guaranteed(without, request)
@@ -194,7 +194,7 @@ def _kept(
     if holds:
         holds = afterwards.on(without, kept.victims).rejection is None
         lost = not holds
-    victims = [facts.alive[uid] for uid in kept.victims if uid in facts.alive]
+    victims = [facts.pods.alive[uid] for uid in kept.victims if uid in facts.pods.alive]
     left = sorted((each for each in victims if not each.deleting), key=importance)
     return KeptPlace(
         node,

@@ -37,4 +37,4 @@ def pods_on(facts: NodeFacts) -> Mapping[PodUid, PodName]:
         (a.pod_uid or PodUid(f"{a.namespace}/{a.pod}")): (a.namespace, a.pod)
         for a in (facts.report.allocations if facts.report is not None else ())
     }
-    return reported | {pod.uid: (pod.namespace, pod.name) for pod in facts.all_pods}
+    return reported | {pod.uid: (pod.namespace, pod.name) for pod in facts.pods.every}

@@ -57,7 +57,7 @@ class Places:
 
     def guaranteed(self, facts: NodeFacts, request: GpuRequest) -> bool:
         """Whether a node of these facts has a guaranteed place."""
-        if facts.topology is None or facts.problem is not None:
+        if facts.topology is None or facts.record.problem is not None:
             return False
         key = (facts.key(request.resource), request)
         if key not in self._answers:
@@ -95,7 +95,7 @@ class Places:
         if resource not in self._kinds:
             kinds: dict[Hashable, list[NodeFacts]] = {}
             for facts in self._nodes:
-                if facts.topology is not None and facts.problem is None:
+                if facts.topology is not None and facts.record.problem is None:
                     kinds.setdefault(facts.key(resource), []).append(facts)
             self._kinds[resource] = kinds
         return self._kinds[resource].values()

@@ -208,7 +208,7 @@ class _Search:
         """The nodes on which a place could appear, one of each kind, with those that are alike."""
         seen: dict[Hashable, list[tuple[NodeFacts, tuple[PodRecord, ...]]]] = {}
         for facts in self._nodes:
-            if facts.topology is None or facts.problem is not None:
+            if facts.topology is None or facts.record.problem is not None:
                 continue
             self._deadline.check()
             if not facts.is_open_to(self._pod):
@@ -237,7 +237,7 @@ class _Search:
     def _without_asking(self, facts: NodeFacts) -> NodeFacts:
         """The facts without the pod, where it counts on them."""
         asking = self._pod.uid
-        counts = asking in facts.in_flight or facts.keeps_place_for(asking)
+        counts = asking in facts.pods.in_flight or facts.keeps_place_for(asking)
         return facts.without(frozenset({asking})) if counts else facts
 
     def _may(self, victim: PodRecord) -> bool:
@@ -271,7 +271,7 @@ class _Search:
             )
             for pod in pods
         ]
-        ending = sorted(shown.get(uid, 0) for uid in facts.ending)
+        ending = sorted(shown.get(uid, 0) for uid in facts.pods.ending)
         return (facts.key(resource), tuple(each), tuple(ending))
 
     def _candidates(self, sites: Sequence[_Site], size: int) -> list[_Candidate] | None:
@@ -362,7 +362,7 @@ class _Search:
             Step(pod, home, "" if home is not None else HOMELESS if recreated(pod) else BARE)
             for pod, home in zip(victims, homes, strict=True)
         )
-        ending = [p for p in facts.all_pods if p.uid in facts.ending]
+        ending = [p for p in facts.pods.every if p.uid in facts.pods.ending]
         cost = self._cost(victims, sum(home is None for home in homes))
         unknown = sorted(self._spare.unknown & {facts.name, *homes})
         return Plan(facts.name, steps, cost, tuple(ending), tuple(unknown))

@@ -34,17 +34,17 @@ class Spare:
         Raises :class:`.OutOfTimeError` for one node more than :data:`MAX_NODES`.
         """
         asks = wanted(pod)
-        if facts.allocatable is None:
+        if facts.node_object.allocatable is None:
             return True  # as in a cluster file: no limit is known
         others = self._of(facts.name)
         if others is None:
             self.unknown.add(facts.name)
-        free = dict(facts.allocatable)
+        free = dict(facts.node_object.allocatable)
         _subtract(free, others or ())
         coming = facts.kept_for
         nominated = coming is not None and coming.kept_place and coming.kept_place.by_nomination
         waiting = (coming,) if coming is not None and nominated else ()
-        for each in (*facts.alive.values(), *facts.in_flight.values(), *waiting):
+        for each in (*facts.pods.alive.values(), *facts.pods.in_flight.values(), *waiting):
             if not each.ended and each.uid != pod.uid:
                 _subtract(free, wanted(each))
         return all(free.get(name, 0) >= amount for name, amount in asks)

@@ -34,11 +34,11 @@ def candidates(facts: NodeFacts, resource: str) -> list[PodRecord]:
     """
     found = [
         pod
-        for pod in facts.alive.values()
+        for pod in facts.pods.alive.values()
         if not pod.deleting
         and resource_of(pod) == resource
         and pod.standing.controller != "Node"
-        and pod.uid not in facts.in_flight
+        and pod.uid not in facts.pods.in_flight
     ]
     return sorted(found, key=importance)
 
@@ -48,7 +48,7 @@ def after(facts: NodeFacts, victims: Iterable[PodRecord], asking: PodUid) -> Nod
 
     ``asking`` is the pod for which that is done: nothing here counts against itself.
     """
-    return facts.without(facts.ending | {pod.uid for pod in victims} | {asking})
+    return facts.without(facts.pods.ending | {pod.uid for pod in victims} | {asking})
 
 
 def guarantees(decision: Decision, request: GpuRequest) -> bool:

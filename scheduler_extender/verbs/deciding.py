@@ -153,8 +153,8 @@ def _refused_here(pod: PodRecord, facts: NodeFacts, rejection: Rejection) -> Bin
 def _report_is_to_come(facts: NodeFacts, resource: str) -> bool:
     """Whether a pod that is bound here has devices, or gets them, that no report has shown."""
     return any(
-        not (pod.ended or pod.uid in facts.reported) and resource_of(pod) == resource
-        for pod in facts.pods.values()
+        not (pod.ended or pod.uid in facts.pods.reported) and resource_of(pod) == resource
+        for pod in facts.pods.bound.values()
     )
 
 

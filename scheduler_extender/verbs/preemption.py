@@ -76,7 +76,7 @@ def preempt(
                 continue
             gone = frozenset(PodUid(pod.uid) for pod in found.pods or ())
             facts = cluster.facts(NodeName(name))
-            without = asking.yielding(facts.without(gone | facts.ending | {uid}))
+            without = asking.yielding(facts.without(gone | facts.pods.ending | {uid}))
             if afterwards.on(without, gone).rejection is None:
                 kept[name] = found
     return PreemptionResult(kept)
@@ -122,7 +122,7 @@ class _Asking:
         """
         facts = self.cluster.facts(name)
         uids = [PodUid(pod.uid) for pod in chosen.pods or ()]
-        ours = [pod for uid in uids if (pod := facts.alive.get(uid)) is not None]
+        ours = [pod for uid in uids if (pod := facts.pods.alive.get(uid)) is not None]
         try:
             # kube-scheduler knows no groups, and may choose the pod's own siblings.
             may_go = not any(map(self.pod.shares_group, ours))

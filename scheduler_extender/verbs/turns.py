@@ -162,14 +162,15 @@ class Turns:
             now = self._clock()
             self._given = [given for given in self._given if given.until > now]
             facts = self._cluster.facts(bind.node)
-            unanswered = {pod.uid for pod in facts.unanswered(bind.resource)}
+            unanswered = {pod.uid for pod in facts.pods.unanswered(bind.resource)}
             open_ = sum(given.beside(bind) and given.uid in unanswered for given in self._given)
             waiting = self._waiting[bind.node]
             ahead = sum(map(bind.beside, waiting[: waiting.index(bind)]))
             known = (
                 not hazards
                 and isinstance(pod.request, GpuRequest)
-                and facts.surely_admits(pod.request)
+                and facts.topology is not None
+                and facts.history.surely_admits(pod.request, facts.topology.allocator)
             )
             if open_ + ahead >= (KNOWN_AT_ONCE if known else AT_ONCE):
                 return False

@@ -20,6 +20,7 @@ from scheduler_extender.files import podfile
 from scheduler_extender.state.answers.capacity import Capacities, Capacity
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.transitions import without_record
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.answers import answers
 from scheduler_extender.told.nodes import NO_RECORD, Flag, NodeState, Use, node_state
@@ -150,7 +151,7 @@ class Pages:
         pods = [
             pod
             for facts in self._cluster.all_facts()
-            for pod in (*facts.alive.values(), *facts.in_flight.values())
+            for pod in (*facts.pods.alive.values(), *facts.pods.in_flight.values())
         ]
         pods.sort(key=lambda pod: (-_gpus(pod), pod.namespace, pod.name))
         return page(
@@ -167,7 +168,7 @@ class Pages:
     def _node(self, facts: NodeFacts, version: int, signed_in: bool) -> str:
         state = self._state(facts)
         topology = state.topology
-        pods = facts.all_pods
+        pods = facts.pods.every
         broken = {
             holder.name for gpu in state.gpus for holder in gpu.holders if holder.use is Use.BROKEN
         }
@@ -209,7 +210,7 @@ class Pages:
         except Exception as error:  # noqa: BLE001 (a listener logs it)
             self._cluster.faults.note(facts.name, error)
             return NodeState(
-                facts.changed(topology=None),
+                without_record(facts),
                 NO_RECORD,
                 flags=frozenset({Flag.UNUSABLE}),
                 trouble=(f"internal error: {type(error).__name__}",),
@@ -237,11 +238,11 @@ def _word(facts: NodeFacts, pod: PodRecord, broken: AbstractSet[str]) -> str:
     """What the pod does here, in a word; ``broken`` names those that require other GPUs."""
     if pod.ended:
         return "ended"
-    if pod.uid in facts.in_flight:
+    if pod.uid in facts.pods.in_flight:
         return "being bound"
-    if pod.uid in facts.ending:
+    if pod.uid in facts.pods.ending:
         return "ending"
-    if pod.uid not in facts.reported:
+    if pod.uid not in facts.pods.reported:
         return "on its way"
     if f"{pod.namespace}/{pod.name}" in broken:
         return "has other GPUs than it requires"

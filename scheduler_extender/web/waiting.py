@@ -100,7 +100,7 @@ def queues(
 
 def _passed_over(seen: ClusterFacts, pods: Sequence[PodRecord]) -> str:
     """What ``why`` notes of the pods that kube-scheduler has found no node for."""
-    binding = {uid for facts in seen.nodes for uid in facts.in_flight}
+    binding = {uid for facts in seen.nodes for uid in facts.pods.in_flight}
     left = sum(pod.unschedulable and pod.uid not in binding for pod in pods)
     if not left:
         return ""

@@ -154,8 +154,8 @@ def check_record(text: str) -> str:
     except (msgspec.DecodeError, RecursionError):  # of which not even the name can be read
         return "no object"
     for facts in cluster.all_facts():
-        if facts.problem is not None:
-            return line(facts.problem)
+        if facts.record.problem is not None:
+            return line(facts.record.problem)
     for asked in (ONE, PAIR, QUAD, WHOLE_CPUS):
         ask(cluster, asked)
     for facts in cluster.all_facts():

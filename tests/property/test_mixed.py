@@ -131,7 +131,7 @@ class History:
         """A place is kept for a pod, perhaps with victims."""
         manifest = self.manifest()
         uid, name = PodUid(manifest["metadata"]["uid"]), self.rng.choice(list(self.nodes))
-        here = sorted(self.cluster.facts(name).alive)
+        here = sorted(self.cluster.facts(name).pods.alive)
         victims = self.rng.sample(here, min(len(here), self.rng.randrange(3)))
         until = 1000.0 + self.now + self.rng.choice((5, 20))
         written = value_of(uid, name, until, victims)
@@ -142,7 +142,7 @@ class History:
         """A report shows a pod with devices that are free."""
         name = self.rng.choice(list(self.nodes))
         topology, facts = self.nodes[name], self.cluster.facts(name)
-        for uid, found in sorted(facts.alive.items()):
+        for uid, found in sorted(facts.pods.alive.items()):
             if uid in self.held[name] or not isinstance(found.request, GpuRequest):
                 continue
             served = topology.resource(found.request.resource)
@@ -170,7 +170,7 @@ class History:
 
     def gone(self) -> None:
         """A pod ends, begins to end, or is gone."""
-        known = [p for facts in self.cluster.all_facts() for p in facts.alive.values()]
+        known = [p for facts in self.cluster.all_facts() for p in facts.pods.alive.values()]
         known += self.cluster.pods_with_places()
         if not known:
             return
@@ -259,5 +259,5 @@ def test_a_snapshot_answers_alike(seed: int) -> None:
     for request in (r for _ in range(10) for r in history.requests()):
         before, after = answers(history.cluster, request), answers(again, request)
         for name in before:
-            if not history.cluster.facts(name).departed and after[name] != before[name]:
+            if not history.cluster.facts(name).pods.departed and after[name] != before[name]:
                 pytest.fail(f"{name} answers {request.text} differently", pytrace=False)

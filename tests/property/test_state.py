@@ -256,7 +256,7 @@ class Driver:
         for state, key in zip(states, keys, strict=True):
             # A node that has changed has left its state: nothing is answered out of the past.
             assert self.keys.setdefault(state, key) == key
-        flying = {uid for facts in cluster.all_facts() for uid in facts.in_flight}
+        flying = {uid for facts in cluster.all_facts() for uid in facts.pods.in_flight}
         assert flying == {pod.uid for pod in cluster.in_flight()}
 
     def settle(self) -> None:
@@ -286,7 +286,7 @@ def test_nothing_is_given_twice_lost_or_left_over(seed: int) -> None:
             p["metadata"]["uid"] for p in driver.pods.values() if p["spec"].get("nodeName") == name
         }
         assert (
-            {p.uid for p in driver.cluster.facts(NodeName(name)).all_pods}
+            {p.uid for p in driver.cluster.facts(NodeName(name)).pods.every}
             == bound
             == node.held.keys()
         )

@@ -343,7 +343,7 @@ def test_case_21_the_same_bind_again(kube: Kube, bound: Running) -> None:
     assert kube.fake.read("/api/v1/namespaces/default/pods/train") == before
     PodSink(kube.cluster).apply(_raw(before))
     assert bound.bind(train, "switched") == ""
-    assert len(kube.cluster.facts(NodeName("switched")).all_pods) == 1
+    assert len(kube.cluster.facts(NodeName("switched")).pods.every) == 1
     assert "bound to switched already" in bound.bind(train, "bridged")
 
 
@@ -379,7 +379,7 @@ def test_case_24_bind_times_out_after_commit(
     train = kube.create(pod(2, NVLINK))
     kube.fake.commit_then_hang("/binding$")
     assert bound.bind(train, "switched") == ""
-    assert [p.name for p in kube.cluster.facts(NodeName("switched")).all_pods] == ["train"]
+    assert [p.name for p in kube.cluster.facts(NodeName("switched")).pods.every] == ["train"]
 
 
 @pytest.mark.parametrize("status", [403, 409, 422, 429])

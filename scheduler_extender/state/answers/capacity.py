@@ -56,7 +56,7 @@ class Capacities:
         GPUs that are split by MIG are not counted, and a node whose GPUs pods share is never a
         whole one. Raises whatever a fault of ours raises.
         """
-        if facts.topology is None or facts.cordoned:
+        if facts.topology is None or facts.node_object.cordoned:
             return Capacity()
         names = [found.name for found in facts.topology.resources if found.strategy != MIG]
         return sum((self._of(facts, name) for name in names), Capacity())

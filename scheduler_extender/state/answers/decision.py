@@ -235,7 +235,7 @@ def place_of(kept: NodeFacts, waiting: PodRecord, newcomer: GpuRequest | None = 
         return Place.LOST
     offer = kept.offer(request.resource)
     entry = None if isinstance(offer, Rejection) else offer.ledger.unreported.get(waiting.uid)
-    if isinstance(offer, Rejection) or entry is None or kept.too_many_departed:
+    if isinstance(offer, Rejection) or entry is None or kept.pods.too_many_departed:
         return Place.UNCERTAIN
     kubelet = offer.kubelet
     others = list(offer.availability.unreported)
@@ -277,11 +277,13 @@ def _by_facts(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Deci
     """The answer of one node whose kubelet has not refused pods."""
     offer = facts.offer(request.resource)
     if isinstance(offer, Rejection):
-        if request.required or (offer is NOT_SERVED and not facts.gives_out(request.resource)):
+        if request.required or (
+            offer is NOT_SERVED and not facts.node_object.pieces(request.resource)
+        ):
             return Decision(offer)
         refused = _refused_over_missing(facts, request, settings)
         return Decision(refused or breaks_unseen(facts, request))
-    if facts.too_many_departed:
+    if facts.pods.too_many_departed:
         return undecided(facts, request)
     available = offer.available_to(request)
     assessed = assess(offer.kubelet, available, request)
@@ -399,11 +401,12 @@ def _refused_over_missing(
     about one GPU hang, and soon all calls do.
     """
     report = facts.report
-    if report is None or not report.missing or facts.stale or not report.not_ready:
+    if report is None or not report.missing or facts.record.stale or not report.not_ready:
         return None
     if settings.refusals is Refusals.IGNORE:
         return None
-    vouched = replace(facts, report=replace(report, conditions=()))
+    record = replace(facts.record, report=replace(report, conditions=()))
+    vouched = replace(facts, record=record)
     offer = vouched.offer(request.resource)
     if isinstance(offer, Rejection):
         return None

@@ -17,7 +17,6 @@ from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.node.streak import (
     Refused,
     Streak,
-    Streaks,
     kind_of,
     since,
     with_admission,
@@ -26,9 +25,6 @@ from scheduler_extender.state.node.streak import (
 from scheduler_extender.state.pods.record import PodRecord, resource_of
 from scheduler_extender.state.pods.refusal import Refusal
 from topology.core.requests import GpuRequest
-
-MOST_ADMITTED = 32
-"""Kinds of pods that are remembered as admitted, for each node and resource."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +79,7 @@ def refusal_by(
 def _counting(facts: NodeFacts, pod: PodRecord) -> tuple[Streak | None, ...]:
     """The streaks that a refusal of the pod may make longer: the node's, once that closes it to
     all, its kind's, and that of new kinds."""
-    streaks = facts.streaks.get(resource_of(pod))
+    streaks = facts.history.streaks.get(resource_of(pod))
     if streaks is None or not isinstance(pod.request, GpuRequest):
         return (None, None, None)
     return (streaks.closing, streaks.of_kind.get(kind_of(pod.request)), streaks.closing_to_new)
@@ -115,37 +111,38 @@ def with_pod_refused(
     facts: NodeFacts, pod: PodRecord, at: float, now: float, *, first_seen: bool
 ) -> NodeFacts:
     """The kubelet has refused a pod; ``at`` and ``now`` are on the cluster's clock."""
-    request = pod.request
+    request, history = pod.request, facts.history
     if pod.refusal is None or not pod.refusal.of_the_node or not isinstance(request, GpuRequest):
         return facts
     resource, kind, alone = request.resource, kind_of(request), False
-    admitted = facts.admitted.get(resource, {})
+    admitted = history.admitted_over(resource)
     if first_seen and pod.started is not None:
-        if pod.started <= max(facts.resumed, admitted.get(kind, -inf)):
+        if pod.started <= max(history.resumed, admitted.get(kind, -inf)):
             return facts
         alone = pod.started <= max(admitted.values(), default=-inf)
     refused = Refused(at, pod.started, pod.refusal.reason, kind, alone)
-    before = facts.streaks.get(resource)
-    after = with_refusal(before, refused, facts.here, now, is_new=kind not in admitted)
+    before = history.streaks.get(resource)
+    after = with_refusal(before, refused, facts.pods.here, now, is_new=kind not in admitted)
     forgotten = (before.of_kind.keys() if before is not None else set()) - after.of_kind.keys()
     if forgotten & admitted.keys():  # they are new again
         admitted = {one: at for one, at in admitted.items() if one not in forgotten}
-    return replace(
-        facts.unproven(),
-        streaks={**facts.streaks, resource: after},
-        admitted={**facts.admitted, resource: admitted},
+    history = replace(
+        history.unproven(facts.pods.here),
+        streaks={**history.streaks, resource: after},
+        admitted={**history.admitted, resource: admitted},
     )
+    return replace(facts, history=history)
 
 
 def with_pod_admitted(
     facts: NodeFacts, pod: PodRecord, now: float, *, first_seen: bool = False
 ) -> NodeFacts:
     """The kubelet has admitted a pod: that ends the streaks of refusals that came before."""
-    request = pod.request
+    request, history = pod.request, facts.history
     if not isinstance(request, GpuRequest):
         return facts
     resource, kind = request.resource, kind_of(request)
-    streaks, is_new = facts.streaks.get(resource), kind not in facts.admitted.get(resource, {})
+    streaks, is_new = history.streaks.get(resource), kind not in history.admitted_over(resource)
     left = streaks
     if streaks is not None and not first_seen:
         if pod.uid not in streaks.beside:
@@ -153,23 +150,9 @@ def with_pod_admitted(
     elif streaks is not None and pod.started is not None:
         left = with_admission(streaks, kind, now, is_new=is_new, started=pod.started)
     if not first_seen:
-        proven = facts.proven.by(pod.uid, kind)
-        facts = facts if proven is facts.proven else facts.changed(proven=proven)
-    return _with_admitted(_with_streaks(facts, resource, left), resource, kind, pod.started)
-
-
-def _with_admitted(
-    facts: NodeFacts, resource: str, kind: GpuRequest, started: float | None
-) -> NodeFacts:
-    """Remember that a kind was admitted, and of the kinds those that were admitted last."""
-    known = facts.admitted.get(resource, {})
-    at = max(known.get(kind, -inf), -inf if started is None else started)
-    if known.get(kind) == at:
-        return facts
-    kinds = {**known, kind: at}
-    if len(kinds) > MOST_ADMITTED:
-        del kinds[min(kinds, key=kinds.__getitem__)]
-    return facts.changed(admitted={**facts.admitted, resource: kinds})
+        history = history.with_proven(pod.uid, kind)
+    history = history.with_streaks(resource, left).with_admitted(resource, kind, pod.started)
+    return facts if history is facts.history else replace(facts, history=history)
 
 
 def with_resumed(facts: NodeFacts, resumed: float, now: float) -> NodeFacts:
@@ -178,25 +161,19 @@ def with_resumed(facts: NodeFacts, resumed: float, now: float) -> NodeFacts:
     If we have seen the node before, that was just now: then whatever the clocks say, all are. So
     another time counts, be it earlier: the operator's clock may have been ahead the last time.
     """
-    if not resumed or resumed == facts.resumed:
+    history = facts.history
+    if not resumed or resumed == history.resumed:
         return facts
-    for resource, streaks in facts.streaks.items():
-        left = None if facts.exists else since(streaks, resumed, now)
-        facts = _with_streaks(facts, resource, left)
-    return replace(facts, resumed=resumed)
+    for resource, streaks in history.streaks.items():
+        left = None if facts.node_object.exists else since(streaks, resumed, now)
+        history = history.with_streaks(resource, left)
+    return replace(facts, history=replace(history, resumed=resumed))
 
 
 def with_pauses_ended(facts: NodeFacts, now: float) -> NodeFacts:
     """The facts at a later time: pauses may have ended."""
-    streaks = {resource: found.ends(now) for resource, found in facts.streaks.items()}
-    same = all(streaks[resource] is facts.streaks[resource] for resource in streaks)
-    return facts if same else replace(facts, streaks=streaks)
-
-
-def _with_streaks(facts: NodeFacts, resource: str, streaks: Streaks | None) -> NodeFacts:
-    if streaks == facts.streaks.get(resource):
+    known = facts.history.streaks
+    streaks = {resource: found.ends(now) for resource, found in known.items()}
+    if all(streaks[resource] is known[resource] for resource in streaks):
         return facts
-    kept = {name: found for name, found in facts.streaks.items() if name != resource}
-    if streaks is not None:
-        kept[resource] = streaks
-    return replace(facts, streaks=kept)
+    return replace(facts, history=replace(facts.history, streaks=streaks))

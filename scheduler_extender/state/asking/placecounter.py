@@ -17,7 +17,6 @@ from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.groups.keeping import Alike, Keeping, keep, merged
 from scheduler_extender.state.node.arrivals import with_arrivals
 from scheduler_extender.state.node.facts import NodeFacts
-from scheduler_extender.state.pods.standing import pieces
 from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Rejection
 from topology.core.placement.constraints import compiled
@@ -107,7 +106,7 @@ class PlaceCounter:
                 return True
             members -= _most(facts, request)
             if members <= 0 or (
-                facts.topology is None and pieces(facts.allocatable or (), request.resource)
+                facts.topology is None and facts.node_object.pieces(request.resource)
             ):
                 return True
         return False

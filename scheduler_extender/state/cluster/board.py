@@ -34,6 +34,7 @@ from scheduler_extender.state.cluster.freshness import Staleness, Watch
 from scheduler_extender.state.cluster.keptplaces import KeptPlaces, is_not_scheduled
 from scheduler_extender.state.cluster.pauses import Pauses
 from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.occupants import Occupants
 from scheduler_extender.state.node.transitions import with_stale_report
 from scheduler_extender.state.pods.budgets import Budgets
 from scheduler_extender.state.pods.keptplace import KeptPlace
@@ -83,6 +84,7 @@ class Board:
         self.tallies = Tallies()
         self._lock = threading.RLock()
         self._nodes: dict[NodeName, NodeFacts] = {}
+        self._nobody = Occupants(complete=settings.all_pods_known)
         self._staleness = Staleness(settings.stale_after)
         self._pauses = Pauses()
         self._kept_places = KeptPlaces()
@@ -381,7 +383,7 @@ class Board:
     # Inside.
 
     def _facts(self, name: NodeName) -> NodeFacts:
-        return self._nodes.get(name) or NodeFacts(name, self.settings.all_pods_known)
+        return self._nodes.get(name) or NodeFacts(name, pods=self._nobody)
 
     def _put(self, facts: NodeFacts, *, changed: bool = True) -> None:
         """A node's facts are these now; ``changed`` says that its answers may be others."""

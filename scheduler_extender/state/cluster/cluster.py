@@ -17,6 +17,7 @@ from scheduler_extender.state.cluster.freshness import Watch
 from scheduler_extender.state.cluster.groupboard import NO_LABELS
 from scheduler_extender.state.node import transitions
 from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.nodeobject import NodeObject
 from scheduler_extender.state.node.transitions import TakenRecord
 from scheduler_extender.state.node.verification import Surprise, Verified, verify
 from scheduler_extender.state.pods.record import PodRecord, with_promise_of
@@ -82,7 +83,7 @@ class Cluster(FlightBoard):
             facts = self._facts(name)
             if facts.topology is None:
                 return False
-            taken = self._take_record(facts.topology, report, facts.record_uid, 0.0)
+            taken = self._take_record(facts.topology, report, facts.record.uid, 0.0)
         self._verify(taken)
         if taken.changed:
             taken.after.prepare()
@@ -93,23 +94,24 @@ class Cluster(FlightBoard):
     ) -> TakenRecord:
         """Take a record in."""
         before, report = transitions.without_released(self._facts(topology.name), report)
-        known, anew = before.report, uid != before.record_uid
+        known, anew = before.report, uid != before.record.uid
         if report is not None and known is not None and not anew and not report.follows(known):
             self.reports_out_of_order += 1
             report = known
         same = before.topology == topology
-        heard = report != known or not same or before.problem is not None or anew
-        heartbeat = same and not before.stale and transitions.is_heartbeat(report, known)
+        heard = report != known or not same or before.record.problem is not None or anew
+        heartbeat = same and not before.record.stale and transitions.is_heartbeat(report, known)
         after = self._with_shown(before, transitions.with_record(before, topology, report, uid))
         if heard:
-            after = replace(after, stale=False) if after.stale else after
+            if after.record.stale:
+                after = replace(after, record=replace(after.record, stale=False))
             since = max(0.0, age) if known is None else 0.0
             self._staleness.heard(topology.name, self.clock() - since)
         moved = (
-            after.streaks is not before.streaks
-            or after.admitted is not before.admitted
-            or after.leaving.keys() != before.leaving.keys()
-            or after.departed.keys() != before.departed.keys()
+            after.history.streaks is not before.history.streaks
+            or after.history.admitted is not before.history.admitted
+            or after.pods.leaving.keys() != before.pods.leaving.keys()
+            or after.pods.departed.keys() != before.pods.departed.keys()
         )
         changed = (heard and not heartbeat) or moved
         self._put(after, changed=changed)
@@ -122,9 +124,9 @@ class Cluster(FlightBoard):
         The first report that we see of a node tells nothing of when, nor does one of a pod that has
         ended meanwhile.
         """
-        if after.streaks and before.report is not None:
-            for uid in after.reported - before.reported:
-                pod = after.pods.get(uid)
+        if after.history.streaks and before.report is not None:
+            for uid in after.pods.reported - before.pods.reported:
+                pod = after.pods.bound.get(uid)
                 if pod is not None and not pod.ended:
                     after = refusing.with_pod_admitted(after, pod, self.clock())
         return after
@@ -133,7 +135,7 @@ class Cluster(FlightBoard):
         """Note that a node's record cannot be used, and why."""
         with self._lock:
             facts = self._facts(name)
-            if facts.problem != problem:
+            if facts.record.problem != problem:
                 self._staleness.forget(name)
                 self._put(transitions.without_record(facts, problem))
 
@@ -148,7 +150,7 @@ class Cluster(FlightBoard):
         """Forget the record of every node that a complete list did not name."""
         with self._lock:
             for name, facts in list(self._nodes.items()):
-                if name not in names and (facts.topology or facts.problem):
+                if name not in names and (facts.topology or facts.record.problem):
                     self.drop_record(name)
 
     def put_node(
@@ -173,16 +175,18 @@ class Cluster(FlightBoard):
             self._node_objects = True
             before = self._facts(name)
             facts = refusing.with_resumed(before, resumed, self.clock())
-            changed = facts.dra_only == advertises or facts.streaks is not before.streaks
-            facts = facts.changed(
+            known = before.node_object
+            changed = known.dra_only == advertises or facts.history is not before.history
+            seen = NodeObject(
                 exists=True,
                 dra_only=not advertises,
-                labels=facts.labels if facts.labels == labels else labels,
+                labels=known.labels if known.labels == labels else labels,
                 cordoned=cordoned,
                 taints=taints,
                 allocatable=allocatable,
             )
-            if allocatable != before.allocatable and _gives_out_others(before, facts):
+            facts = replace(facts, node_object=seen)
+            if allocatable != known.allocatable and _gives_out_others(before, facts):
                 facts, changed = facts.unproven(), True
             self._put(facts, changed=changed)
             self._queue_pauses(before, facts)
@@ -191,20 +195,21 @@ class Cluster(FlightBoard):
         """Note that a Node object is gone; its record and pods go by themselves."""
         with self._lock:
             if name in self._nodes:
-                self._put(replace(self._nodes[name].unproven(), exists=False, dra_only=False))
+                self._put(transitions.without_node_object(self._nodes[name]))
 
     def keep_nodes(self, names: set[NodeName]) -> None:
         """Note as gone every Node object that a complete list did not name."""
         with self._lock:
             self._node_objects = True
-            for name in [n for n, facts in self._nodes.items() if facts.exists and n not in names]:
-                self.drop_node(name)
+            for name, facts in list(self._nodes.items()):
+                if facts.node_object.exists and name not in names:
+                    self.drop_node(name)
 
     def has_node(self, name: NodeName) -> bool:
         """Whether the node exists, as far as we know: where Node objects are watched, one does."""
         with self._lock:
             facts = self._nodes.get(name)
-            return facts is not None and (facts.exists or not self._node_objects)
+            return facts is not None and (facts.node_object.exists or not self._node_objects)
 
     # Pods.
 
@@ -247,8 +252,8 @@ class Cluster(FlightBoard):
 
     def _queue_pauses(self, before: NodeFacts, after: NodeFacts) -> None:
         """Note when the pauses of a node end that are new."""
-        known = {until for streaks in before.streaks.values() for until in streaks.pauses}
-        now = {until for streaks in after.streaks.values() for until in streaks.pauses}
+        known = {until for streaks in before.history.streaks.values() for until in streaks.pauses}
+        now = {until for streaks in after.history.streaks.values() for until in streaks.pauses}
         for until in now - known:
             self._pauses.put(after.name, until)
 
@@ -331,7 +336,7 @@ class Cluster(FlightBoard):
         shown = report is not None and any(a.pod_uid == uid for a in report.allocations)
         if pod.ended and not shown:
             facts = transitions.without_pod(facts, uid)
-        elif version is None or not facts.boot_id:
+        elif version is None or not facts.record.boot_id:
             # Nothing to wait for: the kubelet has let go, or no agent has ever reported here.
             facts = transitions.note_departure(transitions.without_pod(facts, uid), pod)
         else:
@@ -369,6 +374,9 @@ def _gives_out_others(before: NodeFacts, after: NodeFacts) -> bool:
     if after.topology is None:
         return False
     served = {each.name for each in after.topology.resources}
-    given, now = dict(before.allocatable or ()), dict(after.allocatable or ())
+    given, now = (
+        dict(before.node_object.allocatable or ()),
+        dict(after.node_object.allocatable or ()),
+    )
     changed = {name for name in given.keys() | now.keys() if given.get(name) != now.get(name)}
     return any(name in served or bool(given.get(name)) != bool(now.get(name)) for name in changed)

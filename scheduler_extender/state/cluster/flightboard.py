@@ -44,7 +44,7 @@ class FlightBoard(GroupBoard):
                 resource = resource_of(pod)
                 if facts.key(resource) != seen.key(resource):
                     return None
-                gone = frozenset({pod.uid} & facts.in_flight.keys())
+                gone = frozenset({pod.uid} & facts.pods.in_flight.keys())
                 if gone and facts.without(gone).key(resource) != seen.without(gone).key(resource):
                     return None
             ours = replace(pod, node=name)
@@ -81,12 +81,12 @@ class FlightBoard(GroupBoard):
         """A pod's bind in flight, if there is one."""
         with self._lock:
             name = self._in_flight.get(uid)
-            return None if name is None else self._nodes[name].in_flight[uid]
+            return None if name is None else self._nodes[name].pods.in_flight[uid]
 
     def in_flight(self) -> list[PodRecord]:
         """Every bind in flight."""
         with self._lock:
-            return [self._nodes[name].in_flight[uid] for uid, name in self._in_flight.items()]
+            return [self._nodes[name].pods.in_flight[uid] for uid, name in self._in_flight.items()]
 
     def _fly(self, name: NodeName, pod: PodRecord) -> None:
         self._put(transitions.with_bind_in_flight(self._facts(name), pod))

@@ -7,6 +7,7 @@ domains until one of their nodes changes.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.limits import AT_ONCE_KEPT
@@ -77,14 +78,17 @@ class GroupBoard(Board):
         with self._lock:
             before = self._nodes.get(name)
             if before is not None:
-                facts = before.changed(
+                known = before.node_object
+                seen = replace(
+                    known,
                     labels=labels,
                     cordoned=cordoned,
                     taints=taints,
-                    exists=whole or before.exists,
+                    exists=whole or known.exists,
                     allocatable=allocatable,
                 )
-                self._put(facts, changed=allocatable != before.allocatable)
+                facts = replace(before, node_object=seen)
+                self._put(facts, changed=allocatable != known.allocatable)
 
     def look_at_group(
         self, membership: Membership, but: PodUid | None = None, deadline: Deadline = NO_DEADLINE
@@ -282,7 +286,7 @@ class GroupBoard(Board):
             left = [domain for domain in domains if domain not in totals]
             nodes = self._domains.within(kind, left, self._nodes) if left else {}
             open_ = {
-                domain: [name for name in names if not self._nodes[name].cordoned]
+                domain: [name for name in names if not self._nodes[name].node_object.cordoned]
                 for domain, names in nodes.items()
             }
         if not left:
@@ -334,7 +338,7 @@ class GroupBoard(Board):
     def not_cordoned(self, names: Iterable[NodeName]) -> list[NodeName]:
         """The nodes to which the scheduler may send pods."""
         with self._lock:
-            return [name for name in names if not self._facts(name).cordoned]
+            return [name for name in names if not self._facts(name).node_object.cordoned]
 
     def look_at_places(
         self,
@@ -379,4 +383,4 @@ class GroupBoard(Board):
 
 
 def _counts_the_same(before: NodeFacts, after: NodeFacts) -> bool:
-    return before.cordoned == after.cordoned and same_domains(before, after)
+    return before.node_object.cordoned == after.node_object.cordoned and same_domains(before, after)

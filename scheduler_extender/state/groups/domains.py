@@ -27,14 +27,15 @@ def domain_of(facts: NodeFacts, kind: str) -> str | None:
         fabric = facts.topology.fabric if facts.topology is not None else None
         if fabric is not None:
             return f"{fabric.cluster_uuid}.{fabric.clique_id}"
-        return facts.labels.get(CLIQUE_LABEL) or None
-    return facts.labels.get(kind) or None
+        return facts.node_object.labels.get(CLIQUE_LABEL) or None
+    return facts.node_object.labels.get(kind) or None
 
 
 def same_domains(before: NodeFacts, after: NodeFacts) -> bool:
     """Whether a node is in the same domains of every kind."""
     fabrics = [found.topology.fabric if found.topology else None for found in (before, after)]
-    same_labels = before.labels is after.labels or before.labels == after.labels
+    labels, others = before.node_object.labels, after.node_object.labels
+    same_labels = labels is others or labels == others
     return fabrics[0] == fabrics[1] and same_labels
 
 
@@ -57,10 +58,10 @@ class Domains:
         if before is not None and after is not None and same_domains(before, after):
             return
         if after is not None:
-            self._keys.update(after.labels.keys())
+            self._keys.update(after.node_object.labels.keys())
         if before is not None:
-            self._keys.subtract(before.labels.keys())
-            for key in before.labels:
+            self._keys.subtract(before.node_object.labels.keys())
+            for key in before.node_object.labels:
                 if not self._keys[key]:
                     del self._keys[key]
                     self._nodes.pop(key, None)

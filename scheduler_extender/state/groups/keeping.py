@@ -282,7 +282,7 @@ def alike_nodes(
     found: dict[tuple[int, tuple[State | None, ...]], list[NodeName]] = {}
     tables = tuple(states.values())
     for name, bits in inside.items():
-        if name in nodes and not nodes[name].cordoned:
+        if name in nodes and not nodes[name].node_object.cordoned:
             key = (bits, tuple(table.get(name) for table in tables))
             found.setdefault(key, []).append(name)
     return tuple(

@@ -45,7 +45,7 @@ class Racks:
 
 def room_of(trays: Iterable[NodeFacts], resource: str) -> int:
     """One more than the devices that are left on all of a rack's nodes: so it is never 0."""
-    return 1 + sum(_left(facts, resource) for facts in trays if not facts.cordoned)
+    return 1 + sum(_left(facts, resource) for facts in trays if not facts.node_object.cordoned)
 
 
 def _left(facts: NodeFacts, resource: str) -> int:

@@ -39,7 +39,7 @@ class Arrivals:
 
 def with_arrivals(facts: NodeFacts, arrivals: Iterable[Arrivals]) -> NodeFacts:
     """The facts as if these pods were bound here, and not reported yet."""
-    in_flight = dict(facts.in_flight)
+    in_flight = dict(facts.pods.in_flight)
     for found in arrivals:
         for _ in range(found.count):
             uid = PodUid(f"arrival {len(in_flight)}")
@@ -52,7 +52,7 @@ def with_arrivals(facts: NodeFacts, arrivals: Iterable[Arrivals]) -> NodeFacts:
                 promised=found.promised,
                 survives_endings=found.survives_endings,
             )
-    return replace(facts, in_flight=in_flight)
+    return replace(facts, pods=replace(facts.pods, in_flight=in_flight))
 
 
 def with_siblings(facts: NodeFacts, request: GpuRequest) -> list[NodeFacts]:

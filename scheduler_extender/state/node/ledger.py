@@ -26,9 +26,9 @@ from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from scheduler_extender.annotations import Malformed
-from scheduler_extender.state.node.departures import Departed
 from scheduler_extender.state.node.devicepools import device_pools
 from scheduler_extender.state.node.occupancy import room
+from scheduler_extender.state.node.occupants import Departed
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.availability import (
     ALL_MEMORY,
@@ -63,7 +63,7 @@ class Ledger:
 
 def ledger(
     topology: NodeTopology,
-    report: Report | None,
+    report: Report,
     pods: Iterable[PodRecord],
     resource: str,
     *,
@@ -80,7 +80,6 @@ def ledger(
     whose devices some earlier report of this boot has shown. ``departing`` are gone before the pod
     comes that is asked about (:class:`~topology.core.availability.Availability`).
     """
-    report = report or Report()
     served = topology.resource(resource) or GpuResource(resource)
     entries = _Entries(topology, report, served, resource, reported, departing)
     pods = tuple(pods)

@@ -2,21 +2,38 @@
 
 A transition takes the facts as they were and gives the facts as they are now; it asks nobody and
 changes nothing. What follows from a kubelet's answers is in :mod:`.refusing`.
+
+**Success.** A kubelet writes the phase Succeeded once a pod holds nothing any more, and nobody else
+writes it. It drops the pod's devices before it hands out the next ones, and until then it may show
+them. So they are free to whoever is admitted from now on, and are taken out of the report. Two
+cases are left to :mod:`.ledger`, for which the devices may be released at any moment:
+
+* Somebody is unreported, who may have been admitted while the pod held its devices.
+* We did not see the pod succeed, but find it so in a list: others may have come before that, of
+  which we hear only later.
+
+A failed pod is none of these: others than its kubelet write that phase, too.
+
+Sources: Kubernetes 1.36 ``kubelet/status/status_manager.go`` (``mergePodStatus``),
+``kubelet/kubelet_pods.go`` (``isPodInactive``), ``kubelet/cm/devicemanager/manager.go``
+(``UpdateAllocatedDevices``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from scheduler_extender.state.node.departures import Departed, Leaving
+from scheduler_extender.state.node.agentrecord import AgentRecord
 from scheduler_extender.state.node.facts import NodeFacts
-from scheduler_extender.state.node.released import still_released, with_success, without_devices_of
+from scheduler_extender.state.node.occupants import Departed, Leaving
 from scheduler_extender.state.pods.record import PodRecord, resource_of, without
 from topology.core.devices import PodUid
 from topology.core.graph import NodeTopology
 from topology.core.report import Report
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest
 
+SUCCEEDED = "Succeeded"
 MOST_DEPARTED = 32
 """Departed pods of one resource on one node that are remembered one by one; where there are more,
 nothing is promised until nobody is unreported beside whom they may have been."""
@@ -24,16 +41,15 @@ nothing is promised until nobody is unreported beside whom they may have been.""
 
 @dataclass(frozen=True, slots=True)
 class TakenRecord:
-    """A record that was taken in: the facts of its node before and after.
-
-    ``changed`` says that the node's answers may be others, ``told_anew`` that the report is to be
-    held against what was foreseen.
-    """
+    """A record that was taken in: the facts of its node before and after."""
 
     before: NodeFacts
     after: NodeFacts
-    changed: bool
-    told_anew: bool
+    changed: bool  # the node's answers may be others
+    told_anew: bool  # the report is to be held against what was foreseen
+
+
+# Records.
 
 
 def is_heartbeat(report: Report | None, known: Report | None) -> bool:
@@ -66,7 +82,7 @@ def _is_as_before(facts: NodeFacts, topology: NodeTopology, report: Report | Non
         report is not None
         and known is not None
         and not report.not_ready
-        and report.boot_id == facts.boot_id
+        and report.boot_id == facts.record.boot_id
         and offers_the_same(report, known)
         and facts.topology == topology
     )
@@ -74,65 +90,113 @@ def _is_as_before(facts: NodeFacts, topology: NodeTopology, report: Report | Non
 
 def without_released(facts: NodeFacts, report: Report | None) -> tuple[NodeFacts, Report | None]:
     """A report that has come without the devices of released pods, and the facts with those of
-    these pods that may be shown again."""
-    if report is None or not facts.released:
+    these pods that may be shown again: reports show them, or they are still known."""
+    pods, known = facts.pods, facts.report
+    if report is None or not pods.released:
         return facts, report
-    known = facts.report
-    older = known is not None and not report.follows(known)
-    released = facts.released if older else still_released(facts.released, report, facts.pods)
-    return facts.changed(released=released), without_devices_of(report, facts.released)
+    left = without_devices_of(report, pods.released)
+    if known is not None and not report.follows(known):
+        return facts, left
+    shown = {a.pod_uid for a in report.allocations}
+    released = frozenset(uid for uid in pods.released if uid in shown or uid in pods.bound)
+    return replace(facts, pods=replace(pods, released=released)), left
+
+
+def without_devices_of(report: Report, released: Collection[PodUid]) -> Report:
+    """A report without the devices of pods that have released theirs."""
+    left = tuple(a for a in report.allocations if a.pod_uid not in released)
+    return report if len(left) == len(report.allocations) else replace(report, allocations=left)
 
 
 def with_record(
     facts: NodeFacts, topology: NodeTopology, report: Report | None, uid: str
 ) -> NodeFacts:
     """A record has come. ``uid`` is its own: one that was made anew starts its numbers again."""
-    leaving = facts.leaving
-    if uid != facts.record_uid and report is not None:
-        # Their sequences were the former record's.
-        leaving = {
-            pod: replace(found, sequence=min(found.sequence, report.sequence))
-            for pod, found in leaving.items()
-        }
-    known = facts.report
     if not _is_as_before(facts, topology, report):
         facts = facts.unproven()
-    if report is not None and known is not None:
-        waiting = facts.unsettled if offers_the_same(report, known) else facts.here
-        # One report more than the first that shows it: that may show some of its containers only.
-        unsettled = (waiting & facts.here) - facts.reported
-        facts = facts.changed(unsettled=unsettled)
-    facts = facts.changed(
-        topology=topology,
-        report=report,
-        problem=None,
-        record_uid=uid,
-        leaving=leaving,
-    )
-    return _let_go(_with_reported(facts))
+    pods, known, boot_id = facts.pods, facts.report, facts.record.boot_id
+    if report is not None:
+        leaving, unsettled, reported = pods.leaving, pods.unsettled, pods.reported
+        departed, released = pods.departed, pods.released
+        if uid != facts.record.uid:  # their sequences were the former record's
+            leaving = {
+                each: replace(found, sequence=min(found.sequence, report.sequence))
+                for each, found in leaving.items()
+            }
+        if known is not None:
+            waiting = unsettled if offers_the_same(report, known) else pods.here
+            # One report more than the first that shows it: that may show some of its containers.
+            unsettled = (waiting & pods.here) - reported
+        if report.boot_id != boot_id:
+            boot_id, departed, leaving = report.boot_id, {}, {}
+            released = reported = frozenset()
+        reported &= {*pods.bound, *pods.in_flight, *leaving}
+        reported |= {a.pod_uid for a in report.allocations}
+        pods = replace(
+            pods,
+            leaving=leaving,
+            departed=departed,
+            reported=reported,
+            unsettled=unsettled,
+            released=released,
+        )
+    record = AgentRecord(topology, report, None, uid, boot_id, facts.record.stale)
+    return _let_go(replace(facts, record=record, pods=pods))
 
 
 def without_record(facts: NodeFacts, problem: str | None = None) -> NodeFacts:
     """The record is gone, or cannot be used; the pods stay."""
-    return replace(facts.unproven(), topology=None, report=None, problem=problem, record_uid="")
+    facts = facts.unproven()
+    record = replace(facts.record, topology=None, report=None, problem=problem, uid="")
+    return replace(facts, record=record)
 
 
 def with_stale_report(facts: NodeFacts) -> NodeFacts:
     """Its agent has not reported for too long."""
-    return replace(facts.unproven(), stale=True)
+    return replace(facts.unproven(), record=replace(facts.record, stale=True))
+
+
+def without_node_object(facts: NodeFacts) -> NodeFacts:
+    """The Node object is gone; what it said of the node is kept."""
+    gone = replace(facts.node_object, exists=False, dra_only=False)
+    return replace(facts.unproven(), node_object=gone)
+
+
+# Pods.
 
 
 def with_pod(facts: NodeFacts, pod: PodRecord, *, listed: bool = False) -> NodeFacts:
     """A pod is bound here, or has changed. With ``listed`` others may have come before that, of
     which we hear only later."""
-    before = facts.pods.get(pod.uid)
-    facts = facts.changed(pods=facts.pods.with_pod(pod)).without_old_departed()
-    return facts if listed else with_success(facts, before, pod)
+    after = replace(facts, pods=facts.pods.with_bound(pod)).without_old_departed()
+    return after if listed else _with_success(facts, after, pod)
+
+
+def _with_success(before: NodeFacts, after: NodeFacts, pod: PodRecord) -> NodeFacts:
+    """The facts after a pod has changed: if it succeeds now, its devices are free."""
+    known = before.pods.bound.get(pod.uid)
+    if pod.phase != SUCCEEDED or known is None or known.ended:
+        return after
+    report, topology = after.report, after.topology
+    if report is None or topology is None or report.not_ready:
+        return after
+    if not any(a.pod_uid == pod.uid for a in report.allocations):
+        return after
+    for served in topology.resources:
+        unreported = before.unreported(served.name)  # worked out already, as a rule
+        if pod.uid in unreported:
+            unreported = after.unreported(served.name)
+        if unreported:
+            return after
+    released = after.pods.released | {pod.uid}
+    record = replace(after.record, report=without_devices_of(report, released))
+    return replace(after, record=record, pods=replace(after.pods, released=released))
 
 
 def without_pod(facts: NodeFacts, uid: PodUid) -> NodeFacts:
     """A pod is bound here no more, and holds nothing here."""
-    return replace(facts, pods=facts.pods.without((uid,))).without_old_departed()
+    pods = replace(facts.pods, bound=facts.pods.bound.without((uid,)))
+    return replace(facts, pods=pods).without_old_departed()
 
 
 def with_leaving(facts: NodeFacts, pod: PodRecord, version: int) -> NodeFacts:
@@ -144,70 +208,50 @@ def with_leaving(facts: NodeFacts, pod: PodRecord, version: int) -> NodeFacts:
     # keep its promise to.
     gone = replace(pod, deleting=True, promised=NO_CONSTRAINTS, survives_endings=False)
     sequence = facts.report.sequence if facts.report else 0
-    leaving = {**facts.leaving, pod.uid: Leaving(gone, version, sequence)}
-    return _let_go(replace(facts, pods=facts.pods.without((pod.uid,)), leaving=leaving))
+    leaving = {**facts.pods.leaving, pod.uid: Leaving(gone, version, sequence)}
+    bound = facts.pods.bound.without((pod.uid,))
+    return _let_go(replace(facts, pods=replace(facts.pods, bound=bound, leaving=leaving)))
 
 
 def with_bind_in_flight(facts: NodeFacts, pod: PodRecord) -> NodeFacts:
     """Our bind of the pod to this node is in flight."""
-    in_flight = {**facts.in_flight, pod.uid: pod}
-    return replace(facts, in_flight=in_flight).without_old_departed()
+    return replace(facts, pods=facts.pods.with_in_flight(pod)).without_old_departed()
 
 
 def without_bind_in_flight(facts: NodeFacts, uid: PodUid) -> NodeFacts:
     """A bind in flight has ended, one way or the other."""
-    return replace(
-        facts, in_flight=without(facts.in_flight, frozenset({uid}))
-    ).without_old_departed()
+    in_flight = without(facts.pods.in_flight, (uid,))
+    return replace(facts, pods=replace(facts.pods, in_flight=in_flight)).without_old_departed()
 
 
 def note_departure(facts: NodeFacts, pod: PodRecord) -> NodeFacts:
     """Remember a pod that ends before any report showed it, if others are unreported too."""
     request = pod.request
-    if pod.uid in facts.reported or not isinstance(request, GpuRequest):
+    if pod.uid in facts.pods.reported or not isinstance(request, GpuRequest):
         return facts
     beside = facts.unreported(request.resource) - {pod.uid}
     if not beside:
         return facts
-    alike = [
-        uid for uid, gone in facts.departed.items() if resource_of(gone.pod) == request.resource
-    ]
-    departed = dict(facts.departed)
+    departed = dict(facts.pods.departed)
+    alike = [uid for uid, gone in departed.items() if resource_of(gone.pod) == request.resource]
     if len(alike) < MOST_DEPARTED:
         departed[pod.uid] = Departed(pod, beside)
     else:
         former = departed.pop(alike[-1])
-        departed[pod.uid] = Departed(pod, (beside | former.beside) & facts.here, many=True)
-    return replace(facts, departed=departed).without_old_departed()
-
-
-def _with_reported(facts: NodeFacts) -> NodeFacts:
-    """Keep in mind whose devices have been shown since the node booted."""
-    report = facts.report
-    if report is None:
-        return facts
-    reported = facts.reported
-    if report.boot_id != facts.boot_id:
-        facts = replace(
-            facts, boot_id=report.boot_id, departed={}, leaving={}, released=frozenset()
-        )
-        reported = frozenset()
-    reported &= {pod.uid for pod in facts.all_pods}
-    return facts.changed(reported=reported | {a.pod_uid for a in report.allocations})
+        beside = (beside | former.beside) & facts.pods.here
+        departed[pod.uid] = Departed(pod, beside, many=True)
+    return facts.with_departed(departed).without_old_departed()
 
 
 def _let_go(facts: NodeFacts) -> NodeFacts:
     """Let go of leaving pods of which the kubelet, asked since, shows nothing any more."""
-    report = facts.report
-    if report is None or report.not_ready or not facts.leaving:
+    report, leaving = facts.report, facts.pods.leaving
+    if report is None or report.not_ready or not leaving:
         return facts.without_old_departed()
     shown = {a.pod_uid for a in report.allocations}
-    gone = [
-        found
-        for uid, found in facts.leaving.items()
-        if uid not in shown and found.confirmed_by(report)
-    ]
-    for found in gone:
-        facts = replace(facts, leaving=without(facts.leaving, frozenset({found.pod.uid})))
-        facts = note_departure(facts, found.pod)
+    for uid, found in leaving.items():
+        if uid not in shown and found.confirmed_by(report):
+            left = without(facts.pods.leaving, (uid,))
+            facts = replace(facts, pods=replace(facts.pods, leaving=left))
+            facts = note_departure(facts, found.pod)
     return facts.without_old_departed()

@@ -105,7 +105,7 @@ def _verify(facts: NodeFacts, then: Offer, before: Report, now: Offer, after: Re
     same_boot, calm = before.boot_id == after.boot_id, offers_the_same(after, before)
     known = set(before.allocations) if same_boot else set()
     new = {a.pod_uid for a in set(after.allocations) - known}
-    pods = facts.all_pods
+    pods = facts.pods.every
     found, kept = list[Surprise](), 0
     for pod in pods:
         got = now.ledger.shown.get(pod.uid) if pod.uid in new else None
@@ -118,10 +118,10 @@ def _verify(facts: NodeFacts, then: Offer, before: Report, now: Offer, after: Re
             continue  # part of it is shown; whether it has ended meanwhile or not
         if same_boot and then.ledger.shown.get(pod.uid) == got:
             continue
-        if same_boot and pod.ended and pod.uid in facts.reported:
+        if same_boot and pod.ended and pod.uid in facts.pods.reported:
             continue  # a kubelet may show once more what it has shown before, and gives it no GPUs
         kinds = []
-        settled = same_boot and calm and pod.uid not in facts.unsettled
+        settled = same_boot and calm and pod.uid not in facts.pods.unsettled
         if settled and not _foreseen(kubelet, then.ledger, pod.uid, got):
             kinds.append(OUTSIDE)
         mask, replicas = gpus(got, kubelet.width), kubelet.replicas

@@ -171,7 +171,7 @@ def test_a_cordon_is_replayed() -> None:
         cluster.put_node(NodeName(name), advertises=True, cordoned=name == "cordoned")
     again = Cluster(lambda: 0.0, Settings(stale_after=None))
     feed(again, parse(b"".join(cluster_file(cluster)).decode()))
-    assert {facts.name: facts.cordoned for facts in again.all_facts()} == {
+    assert {facts.name: facts.node_object.cordoned for facts in again.all_facts()} == {
         "cordoned": True,
         "open": False,
     }
@@ -495,7 +495,7 @@ def test_what_kube_scheduler_gives_out_is_replayed() -> None:
     content = parse(b"".join(cluster_file(cluster)).decode())
     feed(again, content)
     for each in cluster.all_facts():
-        assert again.facts(each.name).allocatable == each.allocatable
+        assert again.facts(each.name).node_object.allocatable == each.node_object.allocatable
         assert again.facts(each.name).key("nvidia.com/gpu") == each.key("nvidia.com/gpu")
     assert content.allocatable == {
         NodeName(name): Allocatable(1500, 10**18, 10**6) for name in ("most", "all")

@@ -226,11 +226,11 @@ def test_who_was_fresh_long_ago_is_stale_at_once() -> None:
     clock.now = 150.0
     cluster.put_problem(node.name, "spec: bad")
     clock.now = 185.0
-    assert not cluster.facts(node.name).stale
+    assert not cluster.facts(node.name).record.stale
     clock.now = 190.0
     cluster.put_record(node, Report("boot", 500), age=3600.0)
-    assert cluster.facts(node.name).stale
+    assert cluster.facts(node.name).record.stale
     cluster.put_record(node, Report("boot", 501))
-    assert not cluster.facts(node.name).stale
+    assert not cluster.facts(node.name).record.stale
     clock.now = 371.0
-    assert cluster.facts(node.name).stale
+    assert cluster.facts(node.name).record.stale

@@ -110,7 +110,7 @@ def test_the_settler_does_not_revive_a_deleted_pod(cluster: Cluster) -> None:
     settler = Settler(cluster, Deleted(), patience=1)  # type: ignore[arg-type]
     settler.round(0)
     settler.round(2)
-    assert cluster.facts(NAME).all_pods == ()
+    assert cluster.facts(NAME).pods.every == ()
 
 
 def test_the_watch_may_overtake_a_bind(cluster: Cluster) -> None:
@@ -188,7 +188,7 @@ def test_one_unreadable_pod_costs_only_itself(cluster: Cluster) -> None:
     empty = b'{"metadata":{"name":"a","uid":"u"},"spec":{"containers":null},"status":{}}'
     broken = b'{"metadata":{"name":"b","uid":"v"},"spec":{"containers":3}}'
     PodSink(cluster).replace([msgspec.Raw(x) for x in (broken, empty, good)], "1")
-    assert [p.uid for p in cluster.facts(NAME).all_pods] == ["uid-1"]
+    assert [p.uid for p in cluster.facts(NAME).pods.every] == ["uid-1"]
 
 
 class Patches:

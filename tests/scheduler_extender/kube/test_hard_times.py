@@ -176,8 +176,8 @@ def picture(cluster: Cluster) -> dict[str, object]:
         name: (
             cluster.facts(NodeName(name)).key(RESOURCE),
             cluster.has_node(NodeName(name)),
-            cluster.facts(NodeName(name)).problem,
-            sorted(cluster.facts(NodeName(name)).pods.values(), key=lambda p: p.uid),
+            cluster.facts(NodeName(name)).record.problem,
+            sorted(cluster.facts(NodeName(name)).pods.bound.values(), key=lambda p: p.uid),
         )
         for name in NAMES
     }
@@ -236,4 +236,4 @@ def test_a_time_of_day_that_jumps_makes_no_node_stale(rig: Rig, hours: int) -> N
         return [report.sequence for report in reports if report is not None]
 
     eventually(lambda: max(sequences()) == shown, "the reports have come")
-    assert not any(rig.cluster.facts(NodeName(name)).stale for name in NAMES)
+    assert not any(rig.cluster.facts(NodeName(name)).record.stale for name in NAMES)

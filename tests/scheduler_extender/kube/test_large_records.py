@@ -52,7 +52,7 @@ def cluster() -> Cluster:
 def problem(cluster: Cluster, record: Object) -> str | None:
     """What is wrong with the node once its record has come."""
     RecordSink(cluster, lambda: 0.0).apply(raw(record))
-    return cluster.facts(NodeName("node")).problem
+    return cluster.facts(NodeName("node")).record.problem
 
 
 def test_a_record_up_to_the_limit_is_read_and_a_larger_one_is_a_problem(cluster: Cluster) -> None:
@@ -81,7 +81,7 @@ def test_what_the_api_server_notes_beside_a_record_does_not_count(cluster: Clust
 def test_one_large_record_costs_no_other_node(cluster: Cluster) -> None:
     sink = RecordSink(cluster, lambda: 0.0)
     sink.replace([raw(sized(MAX_RECORD)), raw(small("other"))], "1")
-    assert cluster.facts(NodeName("node")).problem
+    assert cluster.facts(NodeName("node")).record.problem
     assert cluster.facts(NodeName("other")).topology is not None
 
 
@@ -100,7 +100,7 @@ def test_a_record_that_cannot_be_read_is_a_problem_and_no_fault_of_ours(
     cluster: Cluster, written: bytes
 ) -> None:
     RecordSink(cluster, lambda: 0.0).apply(msgspec.Raw(written))
-    found = cluster.facts(NodeName("node")).problem
+    found = cluster.facts(NodeName("node")).record.problem
     assert found is not None
     assert "internal error" not in found
     assert len(found) < 300
@@ -125,7 +125,7 @@ def test_every_record_that_an_agent_writes_is_read(cluster: Cluster, name: str) 
     record = EXCEEDING[name][1].record()
     fill(schema(), record)
     RecordSink(cluster, lambda: 0.0).apply(raw(record))
-    found = cluster.facts(NodeName("n")).problem
+    found = cluster.facts(NodeName("n")).record.problem
     assert found is None or "are read" not in found
 
 

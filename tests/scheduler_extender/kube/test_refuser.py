@@ -215,4 +215,4 @@ def test_an_operator_lets_pods_in_again(world: World, tmp_path: Path) -> None:
     folder = tmp_path / "next"
     folder.mkdir()
     with world.extender(folder):
-        assert not world.kube.cluster.facts(world.kube.cluster.names()[0]).streaks
+        assert not world.kube.cluster.facts(world.kube.cluster.names()[0]).history.streaks

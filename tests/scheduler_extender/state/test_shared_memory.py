@@ -309,7 +309,7 @@ def test_all_is_known_again_after_a_restart() -> None:
     shared.holds("first", ["0::0"], uses(30))
     shared.bound("second", 1, uses(6))
     fresh = Cluster(Clock())
-    for known in shared.cluster.facts(NAME).all_pods:
+    for known in shared.cluster.facts(NAME).pods.every:
         fresh.put_pod(known)
     fresh.put_record(shared.topology, shared.cluster.facts(NAME).report or Report())
     for gib, refused in ((4, False), (5, True)):
@@ -470,7 +470,7 @@ def test_nothing_is_promised_beside_a_pod_with_a_device_of_before(device: str, k
     for count, asked in ((1, uses(31)), (1, uses(5)), (4, {"sharing": "exclusive"})):
         assert here.reason(count, asked) == "topology record unusable"
     assert f"GPU-{device} is none of the 4 shares" in (
-        here.cluster.facts(NAME).contradiction(GPU) or ""
+        here.cluster.facts(NAME).record.contradiction(GPU) or ""
     )
     assert here.reason(1) == "", "a plain pod is not held up"
     here.held.clear()

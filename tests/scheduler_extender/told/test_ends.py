@@ -80,7 +80,7 @@ def test_a_remembered_answer_is_the_one_that_is_worked_out(
     settings = Settings(weakest, None)
     ends = Ends(settings, NO_DEADLINE)
     for facts in cluster.all_facts():
-        there = sorted(pod.uid for pod in facts.all_pods)
+        there = sorted(pod.uid for pod in facts.pods.every)
         sets = [frozenset[PodUid](), *(frozenset({uid}) for uid in there), frozenset(there)]
         if there:
             sets.append(data.draw(st.frozensets(st.sampled_from(there))))
@@ -100,7 +100,7 @@ def test_of_the_fewest_none_can_stay_and_without_all_nothing_helps(
         return decide(facts.without(gone), request, cluster.settings).rejection is None
 
     for facts in cluster.all_facts():
-        uids = sorted(pod.uid for pod in facts.all_pods)
+        uids = sorted(pod.uid for pod in facts.pods.every)
         found = ends.fewest(facts, request, uids)
         assert (found is not None) is takes(facts, frozenset(uids))
         if found is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.nodeobject import NodeObject
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.standing import Amounts, Others, Standing, amounts_of
 from scheduler_extender.unblocking import Advice, search
@@ -97,7 +98,8 @@ def test_of_nodes_that_are_alike_the_one_with_room_is_cleared() -> None:
     again = machine("a100-pcie-4-bridged").topology("pairs-2")
     nodes = cluster((PCIE, "64"))
     twin = cluster_of({again: {f"g{i}": Held((i,), asks=EIGHT) for i in range(4)}})
-    facts = [replace(f, exists=True, allocatable=EIGHT_TIMES_FOUR) for f in twin.all_facts()]
+    node = NodeObject(exists=True, allocatable=EIGHT_TIMES_FOUR)
+    facts = [replace(each, node_object=node) for each in twin.all_facts()]
     for full, cleared in (("pairs", "pairs-2"), ("pairs-2", "pairs")):
         others = busy(**{full: 16_000})
         found = search([*nodes.all_facts(), *facts], pair(), (), nodes.settings, others=others)

@@ -117,4 +117,4 @@ class Crowd:
 
     def flying(self, node: NodeName = NODE) -> int:
         """Binds that are in flight and not written."""
-        return len(self.cluster.facts(node).in_flight)
+        return len(self.cluster.facts(node).pods.in_flight)

@@ -66,7 +66,7 @@ def test_a_late_commit_finds_its_gpus_still_held(kube: Kube, bound: Running) -> 
     assert bound.filter(rival, "switched")["NodeNames"] == []
     settler.round(11)
     assert kube.cluster.in_flight() == []
-    (found,) = kube.cluster.facts(NodeName("switched")).all_pods
+    (found,) = kube.cluster.facts(NodeName("switched")).pods.every
     assert found.name == "train"
     assert found.promised == Constraints(link=LinkKind.NVLINK), "the promise is kept in mind"
     assert bound.filter(rival, "switched")["NodeNames"] == []

@@ -71,7 +71,7 @@ class Plane:
 
         def bound() -> bool:
             shown = {each.pod for each in self._got}
-            found[:] = [p.name for p in self.cluster.facts(NODE).pods.values()]
+            found[:] = [p.name for p in self.cluster.facts(NODE).pods.bound.values()]
             found[:] = [name for name in found if name not in shown]
             return bool(found)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.node.proven import MOST_PROVEN
+from scheduler_extender.state.node.history import MOST_PROVEN
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs.binding import NO_ANSWER
 from scheduler_extender.verbs.turns import AT_ONCE
@@ -106,7 +106,7 @@ def test_kinds_without_end_are_not_all_remembered() -> None:
         crowd.cluster.put_pod(pod)
         crowd.cluster.put_pod(replace(pod, admitted=True))
         crowd.cluster.drop_pod(pod.uid)
-        assert len(crowd.cluster.facts(NODE).proven.kinds) <= MOST_PROVEN
+        assert len(crowd.cluster.facts(NODE).history.proven.kinds) <= MOST_PROVEN
     assert needs_turn(crowd, gpu_request(1))
 
 

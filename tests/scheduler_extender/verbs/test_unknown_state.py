@@ -77,7 +77,7 @@ class World:
 
     def ends(self) -> None:
         """The pod that was promised something has ended, as its status says."""
-        (pod_here,) = self.cluster.facts(NODE).all_pods
+        (pod_here,) = self.cluster.facts(NODE).pods.every
         self.cluster.put_pod(replace(pod_here, phase="Succeeded"))
 
     def is_deleted(self) -> None:

@@ -15,7 +15,13 @@ from scheduler_extender.state.answers.decision import (
     undecided,
 )
 from scheduler_extender.state.node.facts import NodeFacts
-from scheduler_extender.state.node.transitions import with_pod, with_record, without_record
+from scheduler_extender.state.node.nodeobject import NodeObject
+from scheduler_extender.state.node.transitions import (
+    with_pod,
+    with_record,
+    with_stale_report,
+    without_record,
+)
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.standing import amounts_of
 from tests.nodes import bridged, pcie, switched
@@ -102,8 +108,8 @@ ROWS = {
     "never": (node(pcie()), "", "", NO_LINKS),
     "nothing known": (NodeFacts(NodeName("n")), "", "", NO_REPORT.reason),
     "no report": (without_record(GOOD), "", "", NO_REPORT.reason),
-    "stale": (replace(GOOD, stale=True), "", "", STALE.reason),
-    "DRA only": (replace(GOOD, dra_only=True), "", "", DRA_ONLY.reason),
+    "stale": (with_stale_report(GOOD), "", "", STALE.reason),
+    "DRA only": (replace(GOOD, node_object=NodeObject(dra_only=True)), "", "", DRA_ONLY.reason),
     "no resources": (
         node(replace(switched(), resources=())),
         "",
@@ -132,7 +138,7 @@ ROWS = {
     "another resource by its record, and this one by its Node object": (
         replace(
             node(replace(switched(), resources=(GpuResource("nvidia.com/gpu.shared"),))),
-            allocatable=amounts_of({"nvidia.com/gpu": 4}),
+            node_object=NodeObject(allocatable=amounts_of({"nvidia.com/gpu": 4})),
         ),
         "",
         "",
@@ -146,7 +152,7 @@ ROWS = {
         NOT_READY.reason,
     ),
     "it was so when the record was written long ago": (
-        replace(not_ready(losing()), stale=True),
+        with_stale_report(not_ready(losing())),
         "",
         "",
         STALE.reason,

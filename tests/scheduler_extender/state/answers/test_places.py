@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 
 from scheduler_extender.state.answers.decision import Settings, decide, places
+from scheduler_extender.state.node.agentrecord import AgentRecord
 from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.transitions import without_record
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.links import LinkKind
 from topology.core.report import Allocation, Report
@@ -23,9 +24,8 @@ KINDS = ("dgx1-v100", "dgx1-p100", "a100-pcie-4-bridged", "hgx-h100-8", "l40s-4"
 
 def facts_of(kubelet: EmulatedKubelet, kind: str) -> NodeFacts:
     """What a report of this moment tells of the node."""
-    return NodeFacts(
-        NodeName("n"), topology=machine(kind).topology("n"), report=kubelet.report(), boot_id="b"
-    )
+    record = AgentRecord(machine(kind).topology("n"), kubelet.report(), boot_id="b")
+    return NodeFacts(NodeName("n"), record=record)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -71,12 +71,9 @@ def test_the_places_of_a_cube_mesh(free: range | tuple[int, ...], gpus: int, exp
     node = machine("dgx1-v100").topology("n")
     ids = tuple(DeviceId(g.uuid) for p, g in enumerate(node.gpus) if p not in free)
     held = Allocation(PodUid("x"), "default", "x", "main", "nvidia.com/gpu", ids)
-    facts = NodeFacts(
-        NodeName("n"),
-        topology=node,
-        report=Report("b", 1, allocations=(held,) if ids else ()),
-    )
+    report = Report("b", 1, allocations=(held,) if ids else ())
+    facts = NodeFacts(NodeName("n"), record=AgentRecord(node, report))
     request = gpu_request(gpus, NVLINK)
     assert places(facts, request, SETTINGS, 8) == expected
     assert places(facts, request, SETTINGS, 1) == min(1, expected)
-    assert places(replace(facts, topology=None, report=None), request, SETTINGS, 8) == 0
+    assert places(without_record(facts), request, SETTINGS, 8) == 0

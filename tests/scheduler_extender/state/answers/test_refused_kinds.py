@@ -195,9 +195,9 @@ def test_a_kind_that_is_forgotten_is_new_again() -> None:
         world.clock.now += 1
         world.answer(world.bind(f"good-{i}"))
         world.refuse(f"bad-{i}", asking=gpu_request(i + 9))
-    streaks = world.cluster.facts(NODE).streaks[GPU]
+    streaks = world.cluster.facts(NODE).history.streaks[GPU]
     assert forgotten not in streaks.of_kind
-    assert forgotten not in world.cluster.facts(NODE).admitted[GPU]
+    assert forgotten not in world.cluster.facts(NODE).history.admitted[GPU]
 
 
 def test_nodes_that_differ_in_who_tries_share_no_answers() -> None:
@@ -249,7 +249,7 @@ def test_a_restart_that_lists_the_pods_in_any_order_takes_what_the_former_extend
             pod = world.cluster.pod(PodUid(f"p{i}"))
             if pod is not None and pod.admitted:
                 world.cluster.put_pod(replace(pod, phase="Succeeded"))
-    listed = [raw(manifest_of(pod)) for pod in world.cluster.facts(NODE).pods.values()]
+    listed = [raw(manifest_of(pod)) for pod in world.cluster.facts(NODE).pods.bound.values()]
     rng.shuffle(listed)
     again = World()
     again.clock.now = world.clock.now
@@ -264,4 +264,4 @@ def test_kinds_without_end_are_not_all_remembered() -> None:
     for i in range(3 * MOST_KINDS):
         world.answer(world.bind(f"good-{i}"))
         world.refuse(f"bad-{i}", asking=gpu_request(i + 2))
-    assert len(world.cluster.facts(NODE).streaks[GPU].of_kind) == MOST_KINDS
+    assert len(world.cluster.facts(NODE).history.streaks[GPU].of_kind) == MOST_KINDS

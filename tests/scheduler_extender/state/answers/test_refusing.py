@@ -113,7 +113,7 @@ def test_pauses_double_up_to_half_an_hour() -> None:
         pauses.append(world.pause())
     assert pauses[:8] == [30, 60, 120, 240, 480, 960, 1800, 1800]
     assert set(pauses[8:]) == {LONGEST_PAUSE}
-    assert len(world.cluster.facts(NODE).streaks[GPU].refusals) == MOST_REFUSALS
+    assert len(world.cluster.facts(NODE).history.streaks[GPU].refusals) == MOST_REFUSALS
 
 
 def test_a_crowd_that_was_bound_before_makes_one_pause() -> None:
@@ -137,7 +137,7 @@ def test_after_a_pause_one_pod_may_try() -> None:
     assert not facts.without(frozenset({trial.uid})).refusing(ASKING)  # it is not in its own way
     world.answer(trial)
     assert not world.shut()
-    assert not world.cluster.facts(NODE).streaks
+    assert not world.cluster.facts(NODE).history.streaks
 
 
 def test_after_one_refusal_pods_are_let_in_one_at_a_time() -> None:
@@ -170,10 +170,10 @@ def test_refused_pods_are_not_gone_through_again_for_each_that_comes() -> None:
     waits = world.bind("waits")
     world.refuse(*(f"p{i}" for i in range(50)))
     facts = world.cluster.facts(NODE)
-    assert facts.streaks[GPU].beside == {waits.uid}
+    assert facts.history.streaks[GPU].beside == {waits.uid}
     world.refuse("another")
     after = world.cluster.facts(NODE)
-    shared = [a is b for a, b in zip(facts.pods.ended, after.pods.ended, strict=True)]
+    shared = [a is b for a, b in zip(facts.pods.bound.ended, after.pods.bound.ended, strict=True)]
     assert shared.count(False) == 1
 
 
@@ -193,7 +193,7 @@ def test_a_report_that_shows_the_trial_lifts_the_pause() -> None:
     world.pause()
     world.bind("c")
     world.report("c")
-    assert not world.cluster.facts(NODE).streaks
+    assert not world.cluster.facts(NODE).history.streaks
 
 
 @pytest.mark.parametrize("by", ["status", "report"])
@@ -260,7 +260,7 @@ def test_after_a_restart_the_pods_tell_how_long_the_pause_is(step: int) -> None:
         for uid, age in [*ages.items()][::step]:
             world.answer(PodRecord(PodUid(uid), "default", uid, NODE, ASKING), ERROR, age)
         assert world.pause() == left
-        assert len(world.cluster.facts(NODE).streaks[GPU].refusals) == 3
+        assert len(world.cluster.facts(NODE).history.streaks[GPU].refusals) == 3
         assert not world.told
 
 
@@ -270,7 +270,7 @@ def test_after_a_restart_a_success_in_between_counts(step: int) -> None:
     answers = [("a", ERROR, 40.0), ("b", ERROR, 30.0), ("good", "", 20.0), ("c", ERROR, 10.0)]
     for uid, reason, age in answers[::step]:
         world.answer(PodRecord(PodUid(uid), "default", uid, NODE, ASKING), reason, age)
-    assert [r.at for r in world.cluster.facts(NODE).streaks[GPU].refusals] == [-10.0]
+    assert [r.at for r in world.cluster.facts(NODE).history.streaks[GPU].refusals] == [-10.0]
     assert not world.shut()
 
 
@@ -305,7 +305,7 @@ def test_after_a_restart_what_was_forgiven_stays_so(pods_first: bool) -> None:
         world.answer(PodRecord(PodUid(uid), "default", uid, NODE, ASKING), ERROR, age)
     if pods_first:
         world.cluster.put_node(NODE, advertises=True, resumed=975.0)
-    assert len(world.cluster.facts(NODE).streaks[GPU].refusals) == 1
+    assert len(world.cluster.facts(NODE).history.streaks[GPU].refusals) == 1
     assert not world.shut()
 
 
@@ -315,7 +315,7 @@ def test_a_pause_that_is_left_after_a_restart_ends() -> None:
     for uid, age in (("a", 25.0), ("b", 24.0), ("c", 5.0), ("d", 4.0)):
         world.answer(PodRecord(PodUid(uid), "default", uid, NODE, ASKING), ERROR, age)
     world.cluster.put_node(NODE, advertises=True, resumed=1000.0 + world.clock.now - 24.5)
-    assert len(world.cluster.facts(NODE).streaks[GPU].refusals) == 3
+    assert len(world.cluster.facts(NODE).history.streaks[GPU].refusals) == 3
     assert world.shut()
     world.clock.now += 200
     assert not world.shut()

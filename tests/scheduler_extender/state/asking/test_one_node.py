@@ -193,7 +193,7 @@ def test_what_fails_for_one_object_of_a_list_costs_only_that_one(
     kube.RecordSink(cluster).replace([raw(record) for record in records], "9")
     assert cluster.names() == NAMES
     found = {name: cluster.facts(NodeName(name)) for name in NAMES}
-    assert found["b"].problem == "internal error: OverflowError"
+    assert found["b"].record.problem == "internal error: OverflowError"
     assert found["c"].topology is not None
     assert len(found["c"].topology.gpus) == 6
 
@@ -208,7 +208,7 @@ def test_a_pod_that_cannot_be_taken_in_stays_as_it_was(
         kube, "pod_record", lambda p, _: 1 // 0 if p.metadata.uid == "uid-1" else record(other)
     )
     sink.replace([raw(held), raw(other)], "2")
-    assert {p.uid for p in cluster.facts(NodeName("a")).all_pods} == {"uid-1", "uid-2"}
+    assert {p.uid for p in cluster.facts(NodeName("a")).pods.every} == {"uid-1", "uid-2"}
 
 
 def test_verification_holds_no_lock(cluster: Cluster) -> None:

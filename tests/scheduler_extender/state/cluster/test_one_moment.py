@@ -151,7 +151,7 @@ def _crowded(promise: Constraints) -> NodeFacts:
         pod = record(f"u{number}", 1)
         facts = note_departure(with_pod(facts, pod), replace(pod, phase="Succeeded"))
         facts = without_pod(facts, pod.uid)
-    assert facts.too_many_departed
+    assert facts.pods.too_many_departed
     return facts
 
 

@@ -19,7 +19,9 @@ from scheduler_extender.state.groups.keeping import (
     alike_nodes,
     keep,
 )
+from scheduler_extender.state.node.agentrecord import AgentRecord
 from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.nodeobject import NodeObject
 from topology.core.devices import NodeName
 from topology.core.report import Report
 from topology.core.requests import GpuRequest, gpu_request
@@ -35,16 +37,16 @@ def standing(name: str, gpus: int, to_come: int) -> GroupStanding:
     return GroupStanding(Group("d", name), {NodeName("x"): 1}, 0, says, False, gpu_request(gpus))
 
 
+def _empty(name: str) -> NodeFacts:
+    record = AgentRecord(machine("hgx-h100-8").topology(name), Report())
+    return NodeFacts(NodeName(name), record=record)
+
+
 def look(
     nodes: Mapping[str, tuple[str, int]], waiting: list[tuple[GroupStanding, str]]
 ) -> WaitingLook:
     """Empty HGX machines by name, each with its zone and a number for its state."""
-    facts = {
-        NodeName(name): NodeFacts(
-            NodeName(name), topology=machine("hgx-h100-8").topology(name), report=Report()
-        )
-        for name in nodes
-    }
+    facts = {NodeName(name): _empty(name) for name in nodes}
     domains: dict[Where, list[NodeName]] = {}
     for name, (zone, _) in nodes.items():
         domains.setdefault((KIND, zone), []).append(NodeName(name))
@@ -156,7 +158,8 @@ def keep_counting(
 
 
 def test_cordoned_nodes_have_no_place_for_members_to_come() -> None:
-    nodes = {NodeName(n): NodeFacts(NodeName(n), cordoned=n == "n0") for n in ("n0", "n1")}
+    names = NodeName("n0"), NodeName("n1")
+    nodes = {name: NodeFacts(name, NodeObject(cordoned=name == "n0")) for name in names}
     alike = alike_nodes({(KIND, "a"): list(nodes)}, nodes, {GPU: {"n0": 1, "n1": 1}})
     assert [each.nodes for each in alike] == [["n1"]]
     assert replace(alike[0], nodes=[]).room == {GPU: 0}

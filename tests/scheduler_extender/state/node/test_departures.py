@@ -83,7 +83,7 @@ def test_a_pod_deleted_by_force_holds_until_its_agent_knew_of_it(cluster: Cluste
     assert not fits(cluster, 4), "the kubelet shows it still"
     cluster.put_record(NODE, report(4, 20))
     assert fits(cluster, 4)
-    assert cluster.facts(NAME).all_pods == ()
+    assert cluster.facts(NAME).pods.every == ()
 
 
 def test_a_report_that_its_agent_cannot_vouch_for_proves_nothing(cluster: Cluster) -> None:
@@ -91,7 +91,7 @@ def test_a_report_that_its_agent_cannot_vouch_for_proves_nothing(cluster: Cluste
     delete(cluster, bound(), 20)
     blind = (Condition("Ready", False, "KubeletUnavailable", "silent"),)
     cluster.put_record(NODE, report(2, 30, conditions=blind))
-    assert [p.uid for p in cluster.facts(NAME).all_pods] == ["uid-1"]
+    assert [p.uid for p in cluster.facts(NAME).pods.every] == ["uid-1"]
     cluster.put_record(NODE, report(3, 30))
     assert fits(cluster, 4)
 
@@ -175,9 +175,9 @@ def test_the_promise_to_a_pod_that_is_gone_holds_up_nobody() -> None:
     placement = json.dumps({"verdict": "guaranteed", "node": "node", "uid": "uid-1"})
     manifest = bound("uid-1", 2, annotations={**NVLINK, "placement": placement})
     PodSink(cluster).apply(raw(manifest))
-    assert cluster.facts(NAME).all_pods[0].promised == Constraints(link=LinkKind.NVLINK)
+    assert cluster.facts(NAME).pods.every[0].promised == Constraints(link=LinkKind.NVLINK)
     delete(cluster, manifest, 20)
-    assert cluster.facts(NAME).all_pods[0].promised == NO_CONSTRAINTS
+    assert cluster.facts(NAME).pods.every[0].promised == NO_CONSTRAINTS
 
 
 def test_one_record_that_cannot_be_taken_in_costs_that_node(
@@ -194,7 +194,7 @@ def test_one_record_that_cannot_be_taken_in_costs_that_node(
     bad = codec.encode(switched(4, "bad"), Report("boot", 1))
     RecordSink(cluster).replace([raw(bad), record(7, "a")], "9")
     assert sequence_of(cluster) == 7
-    assert cluster.facts(NodeName("bad")).problem == "internal error: AssertionError"
+    assert cluster.facts(NodeName("bad")).record.problem == "internal error: AssertionError"
 
 
 def test_who_waits_is_told_when_a_deleted_pod_is_let_go_beside_unreported_ones(
@@ -230,7 +230,7 @@ def test_those_who_departed_are_not_forgotten_while_the_pod_beside_them_changes_
     for single in ("a", "b"):
         PodSink(cluster).apply(raw(bound(single, 1)))
         PodSink(cluster).apply(raw(bound(single, 1, phase="Succeeded")))
-    assert set(cluster.facts(NAME).departed) == {"a", "b"}
+    assert set(cluster.facts(NAME).pods.departed) == {"a", "b"}
     assert not fits(cluster)
     if confirmed == "deleted":
         delete(cluster, pair, 50)
@@ -238,7 +238,7 @@ def test_those_who_departed_are_not_forgotten_while_the_pod_beside_them_changes_
         cluster.keep_pods({PodUid("a"), PodUid("b")}, 50)
     elif confirmed == "bound":
         PodSink(cluster).apply(raw(pair))
-    assert set(cluster.facts(NAME).departed) == {"a", "b"}
+    assert set(cluster.facts(NAME).pods.departed) == {"a", "b"}
     assert not fits(cluster)
 
 
@@ -256,7 +256,7 @@ def test_pods_that_depart_beside_one_that_stays_unreported(agent: str) -> None:
         PodSink(cluster).apply(raw(bound(f"u{i}", 1)))
         PodSink(cluster).apply(raw(bound(f"u{i}", 1, phase="Succeeded")))
         delete(cluster, bound(f"u{i}", 1), 20 + i)
-    assert 0 < len(cluster.facts(NAME).departed) <= MOST_DEPARTED
+    assert 0 < len(cluster.facts(NAME).pods.departed) <= MOST_DEPARTED
     cluster.put_record(NODE, report(2, 900))
     assert fits(cluster) is (agent == "never"), "its first report tells of everybody"
     assert verbs.filter_nodes(
@@ -264,7 +264,7 @@ def test_pods_that_depart_beside_one_that_stays_unreported(agent: str) -> None:
     ).node_names == ["node"]
     cluster.put_record(NODE, report(3, 900, ("stays", 0)))
     assert fits(cluster)
-    assert not cluster.facts(NAME).departed
+    assert not cluster.facts(NAME).pods.departed
 
 
 def test_file_mode_is_told_when_the_kubelet_has_let_go(cluster: Cluster) -> None:
@@ -303,7 +303,7 @@ def test_a_record_made_anew_starts_its_numbers_again(clock: Clock) -> None:
     sink.apply(record(3, "second"))
     assert sequence_of(cluster) == 3
     clock.now = 270.0
-    assert not cluster.facts(NAME).stale, "and it is fresh"
+    assert not cluster.facts(NAME).record.stale, "and it is fresh"
 
 
 NOON = 1_795_262_400.0
@@ -327,10 +327,10 @@ def test_a_dead_agents_record_is_stale_from_the_start(observed: str, stale: bool
     cluster = Cluster(clock)
     sink = RecordSink(cluster, lambda: NOON)
     sink.apply(record(7, "a", observed=observed))
-    assert cluster.facts(NAME).stale is stale
+    assert cluster.facts(NAME).record.stale is stale
     assert fits(cluster) is not stale
     sink.apply(record(8, "a", observed=observed))
-    assert not cluster.facts(NAME).stale, "who writes is alive, whatever its clock says"
+    assert not cluster.facts(NAME).record.stale, "who writes is alive, whatever its clock says"
 
 
 def test_what_is_old_when_first_seen_has_less_time_left() -> None:
@@ -338,9 +338,9 @@ def test_what_is_old_when_first_seen_has_less_time_left() -> None:
     cluster = Cluster(clock)
     RecordSink(cluster, lambda: NOON).apply(record(7, "a", observed="2026-11-21T11:58:00Z"))
     clock.now = 59.0
-    assert not cluster.facts(NAME).stale
+    assert not cluster.facts(NAME).record.stale
     clock.now = 61.0
-    assert cluster.facts(NAME).stale
+    assert cluster.facts(NAME).record.stale
 
 
 def test_a_bind_in_flight_whose_pod_is_gone_counts_until_its_agent_knew_of_it(kube: Kube) -> None:

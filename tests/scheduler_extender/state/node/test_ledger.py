@@ -46,7 +46,7 @@ def shown(uid: str, *gpus: int, name: str = "main") -> Allocation:
     return Allocation(PodUid(uid), "default", uid, name, GPU, ids)
 
 
-def free(report: Report | None, *pods: PodRecord, **more: Any) -> Availability:
+def free(report: Report, *pods: PodRecord, **more: Any) -> Availability:
     return ledger(NODE, report, pods, GPU, **more).availability
 
 
@@ -230,12 +230,12 @@ def test_a_promise_is_what_the_bind_gave_whatever_is_written_later() -> None:
     cluster = Cluster(Clock())
     cluster.put_pod(bare)
     cluster.put_pod(placed(forged))
-    (known,) = cluster.facts(NODE.name).all_pods
+    (known,) = cluster.facts(NODE.name).pods.every
     assert known.promised == Constraints()
     cluster = Cluster(Clock())
     cluster.put_pod(placed(forged))
     cluster.put_pod(bare)
-    (known,) = cluster.facts(NODE.name).all_pods
+    (known,) = cluster.facts(NODE.name).pods.every
     assert known.promised == Constraints(link=LinkKind.NVLINK)
 
 
@@ -398,7 +398,7 @@ def test_a_relist_forgets_what_it_does_not_name(cluster: Cluster) -> None:
     cluster.put_pod(bound(3))
     cluster.begin_bind(NodeName("node"), record(pod(1, uid="flying")))
     cluster.keep_pods({PodUid("another")})
-    assert [p.uid for p in cluster.facts(NodeName("node")).all_pods] == ["flying"]
+    assert [p.uid for p in cluster.facts(NodeName("node")).pods.every] == ["flying"]
     cluster.keep_records(set())
     assert not passes(cluster)
 

@@ -77,7 +77,7 @@ def test_a_report_may_show_them_for_a_while_yet(cluster: Cluster) -> None:
     cluster.put_record(NODE, report(3, shown("first", 1, 2)))
     assert available(cluster) == Availability(0b1111)
     cluster.put_record(NODE, report(4))
-    assert not cluster.facts(NAME).released, "nobody shows it any more"
+    assert not cluster.facts(NAME).pods.released, "nobody shows it any more"
 
 
 def test_they_stay_free_while_the_next_pod_waits_for_its_report(cluster: Cluster) -> None:
@@ -151,4 +151,4 @@ def test_an_older_report_does_not_bring_it_back(cluster: Cluster) -> None:
 def test_after_a_reboot_nothing_is_left_of_it(cluster: Cluster) -> None:
     succeed(cluster)
     cluster.put_record(NODE, Report("another boot", 1))
-    assert not cluster.facts(NAME).released
+    assert not cluster.facts(NAME).pods.released

@@ -17,9 +17,10 @@ from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.kube.events import EventWriter
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.node.departures import Departed
+from scheduler_extender.state.node.agentrecord import AgentRecord
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.node.ledger import ledger
+from scheduler_extender.state.node.occupants import Departed, Occupants
 from scheduler_extender.state.node.roster import Roster
 from scheduler_extender.state.node.transitions import with_record
 from scheduler_extender.state.node.verification import BROKEN, OUTSIDE, Surprise, Verified, verify
@@ -82,13 +83,9 @@ def known(
     departed: tuple[Departed, ...] = (),
     node: NodeTopology = NODE,
 ) -> NodeFacts:
-    return NodeFacts(
-        NODE.name,
-        topology=node,
-        report=before,
-        pods=Roster.of(pods),
-        departed={gone.pod.uid: gone for gone in departed},
-    )
+    held = {gone.pod.uid: gone for gone in departed}
+    there = Occupants(bound=Roster.of(pods), departed=held)
+    return NodeFacts(NODE.name, record=AgentRecord(node, before), pods=there)
 
 
 def test_promises_kept_are_counted_once_when_all_devices_are_shown() -> None:
@@ -210,9 +207,9 @@ def test_gpus_that_changed_while_the_pod_was_unreported_count_up_to_its_report(
         told(4, ALL_8, first)
     told(5, ALL_8, *parts)
     assert [s.kind for s in seen] == ([OUTSIDE] if when == "before the bind" else [])
-    assert cluster.facts(NODE.name).unsettled <= {pod.uid}
+    assert cluster.facts(NODE.name).pods.unsettled <= {pod.uid}
     told(6, ALL_8, *parts)
-    assert not cluster.facts(NODE.name).unsettled
+    assert not cluster.facts(NODE.name).pods.unsettled
 
 
 def test_a_half_shown_pod_that_has_ended_is_judged_when_it_is_whole() -> None:

@@ -131,7 +131,7 @@ def test_labels_change_no_answer() -> None:
     cluster.on_change(changed.append)
     cluster.put_node(NODE, advertises=True, labels={"a": "b"}, cordoned=True)
     assert changed == []
-    assert cluster.facts(NODE).labels == {"a": "b"}
+    assert cluster.facts(NODE).node_object.labels == {"a": "b"}
 
 
 def asks(cpu: str) -> dict[str, Any]:

@@ -1,0 +1,126 @@
+"""How a node's kubelet has answered pods: its refusals that count, and what it has admitted.
+
+*Proven* are kinds of pods that it has admitted since the node last changed. Where no policy of the
+Topology Manager and no static manager treats the next pod differently, it answers that like the one
+before. Then nobody has to wait for its answer before more of them are bound
+(:mod:`scheduler_extender.verbs.turns`). Any change of the node ends the proof: of its hardware or
+policies, of the GPUs that it calls allocatable, sick or missing, of what kube-scheduler gives out
+there; a boot, a time in which its agent could not vouch for it or said nothing, and a refusal,
+whatever its kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from scheduler_extender.state.node.streak import Streak, Streaks, kind_of
+from topology.core.devices import PodUid
+from topology.core.graph import AllocatorFacts
+from topology.core.requests import GpuRequest
+
+MOST_PROVEN = 32
+"""Proven kinds that are remembered, for each node; with one more it begins anew."""
+MOST_ADMITTED = 32
+"""Kinds of pods that are remembered as admitted, for each node and resource."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """The kinds that were admitted since the last change."""
+
+    kinds: frozenset[GpuRequest] = frozenset()
+    beside: frozenset[PodUid] = frozenset()
+    """Pods that were on the node at that moment: they may have been admitted before it, whenever we
+    hear of it, and prove nothing."""
+
+    def by(self, uid: PodUid, kind: GpuRequest) -> Proven:
+        """The same after a pod of a kind has been admitted."""
+        if uid in self.beside or kind in self.kinds:
+            return self
+        others = self.kinds if len(self.kinds) < MOST_PROVEN else frozenset[GpuRequest]()
+        return Proven(others | {kind}, self.beside)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KubeletHistory:
+    """The answers of one node's kubelet."""
+
+    streaks: Mapping[str, Streaks] = field(default_factory=dict)  # refusals that count, by resource
+    admitted: Mapping[str, Mapping[GpuRequest, float]] = field(default_factory=dict)
+    """By resource the kinds of pods of which one was admitted, with the latest start time by the
+    kubelet's clock; minus infinity if no status had one."""
+    proven: Proven = Proven()
+    resumed: float = 0.0  # when an operator has forgiven all refusals, in seconds since 1970
+
+    def refusing(self, request: GpuRequest, trying: Collection[GpuRequest]) -> Streak | None:
+        """The refusals for which the node takes no pod with this request now; None if it takes one.
+
+        While a pause lasts it takes none, and afterwards one at a time, until one is admitted.
+        ``trying`` are the kinds of the pods that the kubelet has not answered.
+        """
+        streaks = self.streaks.get(request.resource)
+        if streaks is None:
+            return None
+        return streaks.keeps_away(kind_of(request), trying, self.admitted_over(request.resource))
+
+    def key(self, resource: str, trying: Collection[GpuRequest]) -> tuple[Hashable, ...]:
+        """All that :meth:`refusing` depends on."""
+        streaks = self.streaks.get(resource)
+        if streaks is None:
+            return ()
+        new = streaks.closing_to_new is not None
+        admitted = frozenset(self.admitted_over(resource)) if new else None
+        return (streaks.key, frozenset(trying), admitted)
+
+    def admitted_over(self, resource: str) -> Mapping[GpuRequest, float]:
+        """The kinds over a resource of which one was admitted."""
+        return self.admitted.get(resource, {})
+
+    def surely_admits(self, request: GpuRequest, allocator: AllocatorFacts) -> bool:
+        """Whether the kubelet admits a pod with this request like the last one of its kind, if it
+        has devices enough and the model knows of no hazard."""
+        kind = kind_of(request)
+        return kind in self.proven.kinds and _one_like_the_other(kind, allocator)
+
+    def unproven(self, here: frozenset[PodUid]) -> KubeletHistory:
+        """The same after a change of the node, with these pods on it."""
+        return replace(self, proven=Proven(beside=here))
+
+    def with_proven(self, uid: PodUid, kind: GpuRequest) -> KubeletHistory:
+        """The same after a pod of a kind has been admitted."""
+        proven = self.proven.by(uid, kind)
+        return self if proven is self.proven else replace(self, proven=proven)
+
+    def with_streaks(self, resource: str, streaks: Streaks | None) -> KubeletHistory:
+        """The same with other refusals over a resource; None for none."""
+        if streaks == self.streaks.get(resource):
+            return self
+        others = {name: found for name, found in self.streaks.items() if name != resource}
+        return replace(self, streaks=others if streaks is None else {**others, resource: streaks})
+
+    def with_admitted(
+        self, resource: str, kind: GpuRequest, started: float | None
+    ) -> KubeletHistory:
+        """The same with an admitted kind; of too many the ones admitted last stay."""
+        known = self.admitted_over(resource)
+        at = max(known.get(kind, -inf), -inf if started is None else started)
+        if known.get(kind) == at:
+            return self
+        kinds = {**known, kind: at}
+        if len(kinds) > MOST_ADMITTED:
+            del kinds[min(kinds, key=kinds.__getitem__)]
+        return replace(self, admitted={**self.admitted, resource: kinds})
+
+
+def _one_like_the_other(kind: GpuRequest, facts: AllocatorFacts) -> bool:
+    """Whether nothing but the number of free devices tells two pods of a kind apart.
+
+    A policy of the Topology Manager and a static manager look at which devices, CPUs and memory are
+    left, and other device plugins at what they have.
+    """
+    cpus = kind.exclusive.cpus and facts.cpu_manager_policy != "none"
+    memory = kind.exclusive.memory and facts.memory_manager_policy != "None"
+    policy = facts.topology_manager_policy != "none"
+    return kind.only_gpu_plugin and not (policy or cpus or memory)

@@ -1,0 +1,141 @@
+"""The pods that hold devices on a node, or will, or may have."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from scheduler_extender.state.node.roster import Roster
+from scheduler_extender.state.pods.record import PodRecord, resource_of, without
+from topology.core.devices import PodUid
+from topology.core.report import Report
+from topology.core.requests import NO_CONSTRAINTS
+
+UNKNOWN_VERSION = -1
+"""In place of a resourceVersion that cannot be compared with others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """A pod that is gone from the API server before its kubelet was seen to let go of it."""
+
+    pod: PodRecord
+    version: int  # a resourceVersion at which the pod was gone
+    sequence: int  # that of the last report then
+
+    def confirmed_by(self, report: Report) -> bool:
+        """Whether the report's agent surely knew of the deletion when it asked the kubelet.
+
+        A pod that had ended is gone as soon as a report shows it no more: its kubelet had it.
+        If the agent does not say what it knew, or nothing that can be compared, the second later
+        report will do: the first may have been on its way already, and an agent looks again only
+        once it has written what it saw.
+        """
+        if self.pod.ended:
+            return True
+        knew = None if self.version < 0 else report.knew_pods_at(self.version)
+        return report.sequence >= self.sequence + 2 if knew is None else knew
+
+
+@dataclass(frozen=True, slots=True)
+class Departed:
+    """A pod that ended, or is gone, before any report showed it."""
+
+    pod: PodRecord
+    beside: frozenset[PodUid]  # unreported then: it may have been there when they were admitted
+    many: bool = False  # it stands for more like it than anybody can follow
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Occupants:
+    """The pods of one node that count there."""
+
+    complete: bool = True  # the source names every pod
+    bound: Roster = field(default_factory=Roster)
+    in_flight: Mapping[PodUid, PodRecord] = field(default_factory=dict)  # we are writing their bind
+    leaving: Mapping[PodUid, Leaving] = field(default_factory=dict)
+    departed: Mapping[PodUid, Departed] = field(default_factory=dict)
+    reported: frozenset[PodUid] = frozenset()  # a report of this boot has shown their devices
+    unsettled: frozenset[PodUid] = frozenset()  # waited for it while the node's GPUs changed
+    released: frozenset[PodUid] = frozenset()
+    """Succeeded, and the next reports may still show their devices; the one we keep is without."""
+
+    @property
+    def alive(self) -> Mapping[PodUid, PodRecord]:
+        """The pods that are bound here and have not ended."""
+        return self.bound.alive
+
+    @property
+    def living(self) -> tuple[PodRecord, ...]:
+        """The pods that are bound here, or about to be, and have not ended."""
+        return (*self.bound.alive.values(), *self.in_flight.values())
+
+    @property
+    def every(self) -> tuple[PodRecord, ...]:
+        """The pods that hold devices here or will: bound, with a bind in flight, or leaving."""
+        return (*self.bound.values(), *self.in_flight.values(), *self._leaving)
+
+    @property
+    def here(self) -> frozenset[PodUid]:
+        """The pods of :attr:`every` that are not known to have ended."""
+        return frozenset((*self.bound.alive, *self.in_flight, *self.leaving))
+
+    @property
+    def ending(self) -> frozenset[PodUid]:
+        """The pods that are on their way out: they let go of their devices by themselves."""
+        deleting = (pod.uid for pod in self.bound.alive.values() if pod.deleting)
+        return frozenset((*deleting, *self.leaving))
+
+    @property
+    def too_many_departed(self) -> bool:
+        """Whether more pods departed than anybody can follow."""
+        return any(gone.many for gone in self.departed.values())
+
+    @property
+    def promised(self) -> bool:
+        """Whether somebody here was promised something, and may not have its devices yet: no report
+        has shown them, and its kubelet has not said that it took the pod."""
+        return any(pod.promised != NO_CONSTRAINTS and self._awaits(pod) for pod in self.every)
+
+    def unanswered(self, resource: str) -> list[PodRecord]:
+        """Pods over a resource of which nobody has seen yet whether the kubelet takes them."""
+        return [pod for pod in self.living if self._awaits(pod) and resource_of(pod) == resource]
+
+    def _awaits(self, pod: PodRecord) -> bool:
+        return not (pod.ended or pod.admitted or pod.uid in self.reported)
+
+    def in_ledger(self, report: Report) -> Iterable[PodRecord]:
+        """The pods that a ledger is made of: without ended ones that its report does not show."""
+        ended = self.bound.ended_shown_by(report) if self.bound.any_ended else ()
+        return (*self.bound.alive.values(), *ended, *self.in_flight.values(), *self._leaving)
+
+    @property
+    def _leaving(self) -> list[PodRecord]:
+        return [found.pod for found in self.leaving.values()]
+
+    def with_bound(self, pod: PodRecord) -> Occupants:
+        """The same with a pod that is bound here, or has changed."""
+        return replace(self, bound=self.bound.with_pod(pod))
+
+    def with_in_flight(self, pod: PodRecord) -> Occupants:
+        """The same with a pod whose bind is being written."""
+        return replace(self, in_flight={**self.in_flight, pod.uid: pod})
+
+    def without(self, gone: Collection[PodUid]) -> Occupants:
+        """The same without some pods."""
+        return replace(
+            self,
+            bound=self.bound.without(gone),
+            in_flight=without(self.in_flight, gone),
+            leaving=without(self.leaving, gone),
+        )
+
+    def with_deleting(self, uids: Collection[PodUid]) -> Occupants:
+        """The same with some pods on their way out: so their CPUs count as coming free."""
+        bound, in_flight = self.bound, dict(self.in_flight)
+        for uid in uids:
+            if uid in bound.alive:
+                bound = bound.with_pod(replace(bound.alive[uid], deleting=True))
+            if uid in in_flight:
+                in_flight[uid] = replace(in_flight[uid], deleting=True)
+        return replace(self, bound=bound, in_flight=in_flight)
