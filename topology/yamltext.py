@@ -29,8 +29,12 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
 
 def _number(loader: _Loader, node: yaml.ScalarNode) -> Any:
     if len(node.value) > MAX_NUMBER:
-        problem = f"a number of {len(node.value)} characters; at most {MAX_NUMBER} are allowed"
-        raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        raise yaml.constructor.ConstructorError(
+            None,
+            None,
+            f"a number of {len(node.value)} characters; at most {MAX_NUMBER} are allowed",
+            node.start_mark,
+        )
     whole = node.tag == "tag:yaml.org,2002:int"
     return loader.construct_yaml_int(node) if whole else loader.construct_yaml_float(node)
 

@@ -18,7 +18,14 @@ from __future__ import annotations
 import re
 
 from topology.core.devices import Bytes, NodeName
-from topology.sources.imported import MAX_TEXT, Finding, Imported, SourceError, checked_size
+from topology.sources.imported import (
+    MAX_TEXT,
+    Finding,
+    Findings,
+    Imported,
+    SourceError,
+    checked_size,
+)
 from topology.sources.lines import clean
 from topology.sources.nccl import ROOTS, parse_nccl
 from topology.sources.smi import parse_topo
@@ -62,14 +69,21 @@ def read(
     if begin == end and (not start.startswith("<") or _PAGE.match(start)):
         return parse_topo(text, node, product=product, memory=memory)
     before, within = text.count("\n", 0, begin), text.count("\n", begin, end)
-    matrix = first_row(clean(text[:begin] + "\n" * within + text[end:], []))
+    matrix = first_row(clean(text[:begin] + "\n" * within + text[end:], Findings()))
     if matrix and begin == end:
         return parse_topo(text, node, product=product, memory=memory)
     if matrix:
-        message = f"XML begins here, and there is a matrix on line {matrix}: give one of them"
-        raise SourceError(before + 1, None, message)
-    text = "\n" * before + text[begin:end] if begin < end else text
-    return parse_nccl(text, node, product=product, memory=memory)
+        raise SourceError(
+            before + 1,
+            None,
+            f"XML begins here, and there is a matrix on line {matrix}: give one of them",
+        )
+    return parse_nccl(
+        "\n" * before + text[begin:end] if begin < end else text,
+        node,
+        product=product,
+        memory=memory,
+    )
 
 
 def _xml(text: str) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from topology.core.graph import MAX_GPUS
-from topology.sources.imported import MAX_INDEX, Finding, SourceError
+from topology.sources.imported import MAX_INDEX, Findings, SourceError
 from topology.sources.inventory import MOST_NVLINKS
 from topology.sources.lines import Line
 from topology.sources.rows import CELL, DOTS, GPU, LABELS, NUMA, SELF, split_row
@@ -74,7 +74,7 @@ def only_labels(text: str) -> bool:
 
 
 def without_gaps(
-    names: tuple[str, ...], line: int, gaps: dict[int, int], findings: list[Finding]
+    names: tuple[str, ...], line: int, gaps: dict[int, int], findings: Findings
 ) -> tuple[str, ...]:
     """The columns of a header, those that ``NIC0 ... NIC5`` leaves out named too.
 
@@ -89,12 +89,13 @@ def without_gaps(
         first, last = ends if len(ends) == 2 else (None, None)
         hidden = int(last[2]) - int(first[2]) - 1 if first and last else 0
         if not first or not last or first[1] != last[1] or not 0 < hidden <= MAX_NICS:
-            message = "columns are left out here and cannot be named: paste the whole table"
-            raise SourceError(line, name, message)
+            raise SourceError(
+                line, name, "columns are left out here and cannot be named: paste the whole table"
+            )
         gaps[len(columns)] = hidden
         columns += [f"{first[1]}{int(first[2]) + 1 + k}" for k in range(hidden)]
         text = f"columns between {names[at - 1]} and {names[at + 1]} are left out: {hidden} are "
-        findings.append(Finding(line, text + "taken to be there, at unknown distances"))
+        findings.note(line, text + "taken to be there, at unknown distances")
     return tuple(columns)
 
 
@@ -112,7 +113,7 @@ def check_columns(line: int, columns: tuple[str, ...]) -> None:
 
 
 def columns_by_diagonal(
-    found: Sequence[Line], last_line: int, findings: list[Finding]
+    found: Sequence[Line], last_line: int, findings: Findings
 ) -> tuple[str, ...]:
     """The columns of a matrix whose header is lost: each row's ``X`` stands under its own name.
 
@@ -131,8 +132,11 @@ def columns_by_diagonal(
     for at, ((number, _, _), name, row) in enumerate(zip(found, names, words, strict=True)):
         in_order = name == f"GPU{at}" if at < gpus else not GPU.fullmatch(name)
         if not in_order or (len(row) > at and row[at] != SELF):
-            message = "the header row is missing and rows and X do not run from GPU0 on: paste it"
-            raise SourceError(number, name, message)
+            raise SourceError(
+                number,
+                name,
+                "the header row is missing and rows and X do not run from GPU0 on: paste it",
+            )
     if len(names) == gpus:
         nvlinks = [[int(w[2:]) if w.startswith("NV") else 0 for w in row] for row in words]
         linked = max(at for row in nvlinks for at, n in enumerate([0, *row]) if n or not at)
@@ -146,5 +150,5 @@ def columns_by_diagonal(
     names += [f"NIC{at - gpus}" for at in range(len(names), width)]
     text = f"the header row is missing: by X and NVLinks the columns are GPU0 to GPU{gpus - 1}"
     nics = f" and {len(names) - gpus} NICs" if len(names) > gpus else ""
-    findings.append(Finding(line, text + nics))
+    findings.note(line, text + nics)
     return tuple(names)

@@ -30,6 +30,14 @@ class Finding:
         return f"line {self.line}: {self.text}"
 
 
+class Findings(list[Finding]):
+    """The findings so far."""
+
+    def note(self, line: int, text: str) -> None:
+        """Add one."""
+        self.append(Finding(line, text))
+
+
 @dataclass(frozen=True, slots=True)
 class Imported:
     """A node's topology as a text tells it, and what a person should know about it, by line."""
@@ -114,13 +122,20 @@ def _refuse_what_no_record_takes(
             ("bus id", gpu.pci_bus_id or ""),
         ):
             if not _plain(told, MAX_NAME):
-                message = f"{what} {quoted(told)}: allowed are {MAX_NAME} printable characters"
-                raise SourceError(line, f"GPU{gpu.index}", message)
+                raise SourceError(
+                    line,
+                    f"GPU{gpu.index}",
+                    f"{what} {quoted(told)}: allowed are {MAX_NAME} printable characters",
+                )
     for link in links:
         if link.nvlinks > MAX_NVLINKS:
-            message = f"{link.nvlinks} NVLinks, at most {MAX_NVLINKS} are allowed"
-            raise SourceError(line, f"GPU{link.a}/GPU{link.b}", message)
+            raise SourceError(
+                line,
+                f"GPU{link.a}/GPU{link.b}",
+                f"{link.nvlinks} NVLinks, at most {MAX_NVLINKS} are allowed",
+            )
     for nic in nics:
         if not _plain(nic.name, MAX_NAME):
-            message = f"NIC {quoted(nic.name)}: allowed are {MAX_NAME} printable characters"
-            raise SourceError(line, None, message)
+            raise SourceError(
+                line, None, f"NIC {quoted(nic.name)}: allowed are {MAX_NAME} printable characters"
+            )

@@ -20,7 +20,7 @@ from topology.core.devices import MIB, Bytes, Gpu, GpuUuid, MigInstance, NodeNam
 from topology.core.links import NVLINK_PORTS, NvlinkPort, canonical_product, nvlink_port
 from topology.machines import MACHINES
 from topology.machines.mig import nominal_memory
-from topology.sources.imported import Finding, SourceError, quoted
+from topology.sources.imported import Finding, Findings, SourceError, quoted
 from topology.sources.lines import Line
 
 UNKNOWN_PRODUCT = "unknown"
@@ -47,7 +47,7 @@ def identify(
     product: str | None,
     memory: Bytes | None,
     line: int,
-    findings: list[Finding],
+    findings: Findings,
 ) -> list[Gpu]:
     """The GPUs by index, completed by the caller's ``product`` and ``memory`` and the catalogue.
 
@@ -90,7 +90,7 @@ def _note_unsaid(
     made_up: list[int],
     from_catalogue: set[str],
     line: int,
-    findings: list[Finding],
+    findings: Findings,
 ) -> None:
     """Say in ``findings`` what the text does not, and what was taken instead."""
     notes = [
@@ -120,7 +120,7 @@ def _note_unsaid(
     ]
 
 
-def known_port(gpu: Gpu, count: int, line: int, findings: list[Finding]) -> NvlinkPort | None:
+def known_port(gpu: Gpu, count: int, line: int, findings: Findings) -> NvlinkPort | None:
     """The NVLink attachment of a GPU seen with ``count`` links, None where unknown.
 
     A count that the product cannot have says that the product or our table is wrong: then
@@ -129,13 +129,13 @@ def known_port(gpu: Gpu, count: int, line: int, findings: list[Finding]) -> Nvli
     port = nvlink_port(gpu.product)
     if port is not None and count > port.links:
         text = f"GPU{gpu.index}: {count} NVLinks, but {quoted(gpu.product)} has {port.links}: "
-        findings.append(Finding(line, text + "is the product right? Speed left unknown"))
+        findings.note(line, text + "is the product right? Speed left unknown")
         return None
     return port
 
 
 def note_lost_links(
-    gpus: Iterable[Gpu], attached: Mapping[int, int], line: int, findings: list[Finding]
+    gpus: Iterable[Gpu], attached: Mapping[int, int], line: int, findings: Findings
 ) -> None:
     """Say where GPUs of one product have fewer NVLinks to the switch than others."""
     most: dict[str, int] = {}
@@ -148,7 +148,7 @@ def note_lost_links(
             fewer.setdefault(both, []).append(gpu.index)
     for (here, there), which in fewer.items():
         text = f"{gpu_names(which)}: {here} NVLinks to the switch where others have {there}"
-        findings.append(Finding(line, f"{text}: are links down?"))
+        findings.note(line, f"{text}: are links down?")
 
 
 def gpu_names(indices: Iterable[int]) -> str:
@@ -174,8 +174,11 @@ def gpu_names(indices: Iterable[int]) -> str:
 
 def _refuse_unless_same(index: int, gpu: Listed, what: str, told: object, given: object) -> None:
     if told is not None and given is not None and told != given:
-        message = f"{what} {quoted(str(told))}, but --{what} says {quoted(str(given))}"
-        raise SourceError(gpu.line, f"GPU {index}", message)
+        raise SourceError(
+            gpu.line,
+            f"GPU {index}",
+            f"{what} {quoted(str(told))}, but --{what} says {quoted(str(given))}",
+        )
 
 
 def _catalogue_memory(product: str) -> Bytes | None:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from topology.sources.imported import Finding, SourceError
+from topology.sources.imported import Findings, SourceError
 
 MAX_LINE = 16 * 1024  # characters of a line; 64 GPUs with 128 NICs print some 2,000
 MAX_LINES = 50_000  # lines of a text that are not blank; a log of 1 MiB has some 10,000
@@ -72,7 +72,7 @@ class Line(NamedTuple):
     host: str = ""
 
 
-def clean(text: str, findings: list[Finding]) -> list[Line]:
+def clean(text: str, findings: Findings) -> list[Line]:
     """The lines without what was put around them.
 
     An endless one is left out, and said; one that begins a table is refused, and so is a text of
@@ -89,7 +89,7 @@ def clean(text: str, findings: list[Finding]) -> list[Line]:
                 what = f"{len(piece)} characters, at most {MAX_LINE} of a line are read"
                 if _BEGINS.match(piece.lstrip()):
                     raise SourceError(number, None, what)
-                findings.append(Finding(number, f"passed over: {what}"))
+                findings.note(number, f"passed over: {what}")
             else:
                 bare = _bare(piece)
                 if bare or (found and found[-1].text):  # several blank lines are as good as one

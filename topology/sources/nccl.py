@@ -21,7 +21,7 @@ from xml.parsers import expat
 from topology.core.devices import Bytes, Gpu, Nic, NodeName, bus_id
 from topology.core.links import GBps, Link, LinkKind, Via
 from topology.sources.imported import (
-    Finding,
+    Findings,
     Imported,
     SourceError,
     checked_size,
@@ -105,8 +105,9 @@ def tree(text: str) -> Element:
     try:
         parser.Parse(start.encode(errors="replace"), True)
     except expat.ExpatError as error:
-        message = f"broken XML: {expat.ErrorString(error.code)}"
-        raise SourceError(skipped + error.lineno, None, message) from error
+        raise SourceError(
+            skipped + error.lineno, None, f"broken XML: {expat.ErrorString(error.code)}"
+        ) from error
     return top[0]
 
 
@@ -147,11 +148,12 @@ def parse_nccl(
         known = f": {ROOTS[root.tag]}; {ELSE}" if root.tag in ROOTS else ""
         raise SourceError(root.line, None, message + known)
     _refuse_several_machines(root)
-    findings: list[Finding] = []
+    findings = Findings()
     devices = _numbered(_gpus(root, findings), root.line, findings)
     if not devices:
-        message = "no GPU of NVIDIA: neither a <gpu> nor a <pci> of class 0x03…"
-        raise SourceError(root.line, None, message)
+        raise SourceError(
+            root.line, None, "no GPU of NVIDIA: neither a <gpu> nor a <pci> of class 0x03…"
+        )
     seen = {
         index: Listed(gpu.element.line, pci_bus_id=gpu.bus, numa_node=_numa(gpu.cpu))
         for index, gpu in devices.items()
@@ -176,14 +178,14 @@ def _refuse_several_machines(root: Element) -> None:
         cpus[number] = cpu
 
 
-def _gpus(root: Element, findings: list[Finding]) -> list[Device]:
+def _gpus(root: Element, findings: Findings) -> list[Device]:
     found: dict[str, Device] = {}
     for pci in root.walk():
         if pci.tag != "pci" or not (pci.all("gpu") or _class(pci).startswith(GPU_CLASS)):
             continue
         vendor = pci.attributes.get("vendor", "").lower() or NVIDIA
         if vendor != NVIDIA and not pci.all("gpu"):
-            findings.append(Finding(pci.line, f"a display of vendor {quoted(vendor)}: left out"))
+            findings.note(pci.line, f"a display of vendor {quoted(vendor)}: left out")
             continue
         device = _device(pci)
         if not device.bus:
@@ -191,8 +193,11 @@ def _gpus(root: Element, findings: list[Finding]) -> list[Device]:
         _refuse_other_vendors(device, vendor)
         _note_parts(device, findings)
         if device.bus in found:
-            message = f"this GPU stands already on line {found[device.bus].element.line}"
-            raise SourceError(pci.line, device.bus, message)
+            raise SourceError(
+                pci.line,
+                device.bus,
+                f"this GPU stands already on line {found[device.bus].element.line}",
+            )
         found[device.bus] = device
     _bound(len(found), "GPUs", root.line)
     return list(found.values())
@@ -205,24 +210,35 @@ def _refuse_other_vendors(device: Device, vendor: str) -> None:
         vendor = "0x1002"
     if vendor != NVIDIA:
         whose = f"{VENDORS[vendor]} ({vendor})" if vendor in VENDORS else quoted(vendor)
-        message = f"a GPU of vendor {whose}: only NVIDIA's GPUs and NVLinks are read"
-        raise SourceError(device.element.line, device.bus, message)
+        raise SourceError(
+            device.element.line,
+            device.bus,
+            f"a GPU of vendor {whose}: only NVIDIA's GPUs and NVLinks are read",
+        )
 
 
-def _note_parts(device: Device, findings: list[Finding]) -> None:
+def _note_parts(device: Device, findings: Findings) -> None:
     """Several ``<gpu>`` in one ``<pci>`` are parts of one GPU, and each tells all its NVLinks."""
     gpus = device.element.all("gpu")
     if len(gpus) < 2:
         return
     for gpu in gpus[1:]:
         if gpu.attributes.get("dev") != gpus[0].attributes.get("dev"):
-            message = f"another dev than the <gpu> on line {gpus[0].line} of the same <pci>"
-            raise SourceError(gpu.line, device.bus, message)
+            raise SourceError(
+                gpu.line,
+                device.bus,
+                f"another dev than the <gpu> on line {gpus[0].line} of the same <pci>",
+            )
         if _told_links(gpu) != _told_links(gpus[0]):
-            message = f"other NVLinks than the <gpu> on line {gpus[0].line} of the same <pci>"
-            raise SourceError(gpu.line, device.bus, message)
-    text = f"{len(gpus)} <gpu> in one <pci>: parts of one GPU, read as one, its NVLinks once"
-    findings.append(Finding(device.element.line, text))
+            raise SourceError(
+                gpu.line,
+                device.bus,
+                f"other NVLinks than the <gpu> on line {gpus[0].line} of the same <pci>",
+            )
+    findings.note(
+        device.element.line,
+        f"{len(gpus)} <gpu> in one <pci>: parts of one GPU, read as one, its NVLinks once",
+    )
 
 
 def _told_links(gpu: Element) -> list[tuple[str, ...]]:
@@ -230,26 +246,30 @@ def _told_links(gpu: Element) -> list[tuple[str, ...]]:
     return sorted(tuple(e.attributes.get(n, "") for n in names) for e in gpu.all("nvlink"))
 
 
-def _numbered(gpus: Sequence[Device], line: int, findings: list[Finding]) -> dict[int, Device]:
+def _numbered(gpus: Sequence[Device], line: int, findings: Findings) -> dict[int, Device]:
     """GPUs by index: ``dev`` where all have one, else in the order of their bus ids."""
     numbers = [number for gpu in gpus if (number := _dev(gpu)) is not None]
     if len(numbers) < len(gpus):
         ordered = sorted(gpus, key=lambda gpu: (len(gpu.bus), gpu.bus))
         numbered = dict(enumerate(ordered))
-        text = "not every GPU has a dev number: numbered by bus id, as the driver does"
-        findings.append(Finding(line, text))
+        findings.note(
+            line, "not every GPU has a dev number: numbered by bus id, as the driver does"
+        )
         return numbered
     found: dict[int, Device] = {}
     for number, gpu in zip(numbers, gpus, strict=True):
         if number in found:
-            message = f"dev {number} stands already on line {found[number].element.line}"
-            raise SourceError(gpu.element.line, gpu.bus, message)
+            raise SourceError(
+                gpu.element.line,
+                gpu.bus,
+                f"dev {number} stands already on line {found[number].element.line}",
+            )
         found[number] = gpu
     return found
 
 
 def _links(
-    gpus: Sequence[Gpu], devices: dict[int, Device], line: int, findings: list[Finding]
+    gpus: Sequence[Gpu], devices: dict[int, Device], line: int, findings: Findings
 ) -> list[Link]:
     index_of = {device.bus: index for index, device in devices.items()}
     direct: dict[tuple[int, int], int] = defaultdict(int)
@@ -268,8 +288,9 @@ def _links(
                 first_line.setdefault((index, peer), nvlink.line)
             else:
                 where = "itself" if peer == index else f"{quoted(target)}, which is no GPU here"
-                text = f"{count} NVLinks of GPU{index} lead to {where}: not counted"
-                findings.append(Finding(nvlink.line, text))
+                findings.note(
+                    nvlink.line, f"{count} NVLinks of GPU{index} lead to {where}: not counted"
+                )
     ports = {}
     for gpu in gpus:
         widest = [count for (a, _), count in direct.items() if a == gpu.index]
@@ -288,7 +309,7 @@ def _links(
         speed = min(port.one_way if port else GBps(0.0) for port in ends)
         links.append(Link(a, b, kind_of_way, count, via, speed if count else GBps(0.0)))
     if len(gpus) > 1 and not any(link.nvlinks for link in links):
-        findings.append(Finding(line, "no NVLink between these GPUs is in the file: none recorded"))
+        findings.note(line, "no NVLink between these GPUs is in the file: none recorded")
     return links
 
 
@@ -310,7 +331,7 @@ def _both_ways(
     return max(there, back)
 
 
-def _nics(root: Element, gpus: dict[int, Device], findings: list[Finding]) -> list[Nic]:
+def _nics(root: Element, gpus: dict[int, Device], findings: Findings) -> list[Nic]:
     """RDMA NICs: what NCCL names by ``<net>``, and network cards of static files by bus id."""
     named: dict[str, Device] = {}
     for element in root.walk():
@@ -319,20 +340,24 @@ def _nics(root: Element, gpus: dict[int, Device], findings: list[Finding]) -> li
             for net in nets:
                 name = net.attributes.get("name", "")
                 if why := _no_rdma(net):
-                    text = f"{quoted(name)} {why}, so it is no RDMA NIC: left out"
-                    findings.append(Finding(net.line, text))
+                    findings.note(net.line, f"{quoted(name)} {why}, so it is no RDMA NIC: left out")
                 elif not name:
                     raise SourceError(net.line, "net", "a NIC without name")
                 elif name not in named:  # a second port of the same card
                     named[name] = _device(element)
                 elif named[name].element is not element:
-                    message = f"this NIC stands already on line {named[name].element.line}"
-                    raise SourceError(net.line, name, message)
+                    raise SourceError(
+                        net.line,
+                        name,
+                        f"this NIC stands already on line {named[name].element.line}",
+                    )
         elif element.tag == "pci" and _class(element).startswith(NIC_CLASS):
             device = _device(element)
             if not any(child.tag == "net" for child in element.walk()) and device.bus:
-                text = f"the NIC has no name: called by its bus id {quoted(device.bus)}"
-                findings.append(Finding(element.line, text))
+                findings.note(
+                    element.line,
+                    f"the NIC has no name: called by its bus id {quoted(device.bus)}",
+                )
                 named.setdefault(device.bus, device)
     _bound(len(named), "NICs", root.line)
     return [

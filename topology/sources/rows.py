@@ -130,8 +130,9 @@ def read_row(
     _check_cells(name, columns, words, number)
     behind = next((word for word in rest.split() if not DOTS.fullmatch(word)), "")
     if CELL.fullmatch(behind):
-        message = f"{behind} stands behind the last column: the row has a cell too many"
-        raise SourceError(number, name, message)
+        raise SourceError(
+            number, name, f"{behind} stands behind the last column: the row has a cell too many"
+        )
     cells = tuple(
         None if word is None else Cell("SYS" if word == "SOC" else word, number) for word in words
     )
@@ -149,8 +150,7 @@ def _check_cells(
             continue
         cell = f"{name}/{column}"
         if not CELL.fullmatch(cell_word):
-            message = f"{quoted(cell_word)} is no link; allowed are {ALLOWED}"
-            raise SourceError(line, cell, message)
+            raise SourceError(line, cell, f"{quoted(cell_word)} is no link; allowed are {ALLOWED}")
         if (cell_word == SELF) != (column == name):
             message = (
                 f"{cell_word} stands here, but the row's X belongs under {name} and nowhere else"
@@ -194,7 +194,7 @@ def is_affinity(text: str) -> bool:
 
 def _affinity(values: Sequence[str]) -> bool:
     """Whether words without a header are CPUs, NUMA node and the GPU's own node, as printed."""
-    known = (_CPUS, _NODES, _NODES)
     return len(values) <= 3 and all(
-        pattern.fullmatch(value) for pattern, value in zip(known, values, strict=False)
+        pattern.fullmatch(value)
+        for pattern, value in zip((_CPUS, _NODES, _NODES), values, strict=False)
     )

@@ -17,7 +17,7 @@ from itertools import combinations
 from topology.core.devices import Bytes, Gpu, Nic, NodeName
 from topology.core.links import GBps, Link, LinkKind, Via, nvlink_port
 from topology.sources.imported import (
-    Finding,
+    Findings,
     Imported,
     SourceError,
     checked_size,
@@ -77,8 +77,11 @@ def refuse_foreign(lines: Iterable[Line], cause: SourceError | None = None) -> N
             shown = shown or (number, whose)
     if shown is not None:
         number, whose = shown
-        message = f"this is {whose}: only NVIDIA's GPUs are read, paste `nvidia-smi topo -m`"
-        raise SourceError(number, None, message) from cause
+        raise SourceError(
+            number,
+            None,
+            f"this is {whose}: only NVIDIA's GPUs are read, paste `nvidia-smi topo -m`",
+        ) from cause
 
 
 PCIE = {
@@ -115,7 +118,7 @@ def parse_topo(
     the same text say it too. :class:`SourceError` where a pair is told by neither of its rows, or
     differently by both, or in words that no driver prints.
     """
-    findings: list[Finding] = []
+    findings = Findings()
     lines = clean(checked_size(text), findings)
     try:
         table = read_table(lines, findings)
@@ -133,25 +136,29 @@ def parse_topo(
 
 
 def _who(
-    table: Table, listed: dict[int, Listed], named: Sequence[str], findings: list[Finding]
+    table: Table, listed: dict[int, Listed], named: Sequence[str], findings: Findings
 ) -> dict[int, Listed]:
     """What the text says of each GPU of the matrix, NUMA node included."""
     indices = [_index(name) for name in table.gpus]
     for index, gpu in listed.items():
         if index not in indices:
-            message = f"listed here, but the matrix has {gpu_names(indices)}: one machine only"
-            raise SourceError(gpu.line, f"GPU {index}", message)
+            raise SourceError(
+                gpu.line,
+                f"GPU {index}",
+                f"listed here, but the matrix has {gpu_names(indices)}: one machine only",
+            )
     if listed and (rest := set(indices) - set(listed)):
-        text = f"{gpu_names(rest)}: in the matrix, but not in the list of GPUs"
-        findings.append(Finding(table.line, text))
+        findings.note(table.line, f"{gpu_names(rest)}: in the matrix, but not in the list of GPUs")
     product = None
     if named and not any(gpu.product for gpu in listed.values()):
         if len(set(named)) == 1 and len(named) >= len(indices):
             product = named[0]
         else:
             told = ", ".join(quoted(name) for name in sorted(set(named))[:3])
-            text = f"the text names {told}, but not which GPU is which (--product says)"
-            findings.append(Finding(table.line, text))
+            findings.note(
+                table.line,
+                f"the text names {told}, but not which GPU is which (--product says)",
+            )
     seen = {}
     unclear: dict[str, list[int]] = defaultdict(list)
     for index, name in zip(indices, table.gpus, strict=True):
@@ -162,12 +169,14 @@ def _who(
         gpu = listed.get(index, Listed(table.line))
         seen[index] = replace(gpu, numa_node=node, product=gpu.product or product)
     for told, which in unclear.items():
-        text = f"{gpu_names(which)}: NUMA affinity {told or '(empty)'} names no one node: unknown"
-        findings.append(Finding(table.line, text))
+        findings.note(
+            table.line,
+            f"{gpu_names(which)}: NUMA affinity {told or '(empty)'} names no one node: unknown",
+        )
     return seen
 
 
-def _pairs(table: Table, findings: list[Finding]) -> Pairs:
+def _pairs(table: Table, findings: Findings) -> Pairs:
     """The cell of every pair of GPUs; one that no row tells is refused."""
     pairs: Pairs = {}
     for a, b in combinations(table.gpus, 2):
@@ -175,22 +184,29 @@ def _pairs(table: Table, findings: list[Finding]) -> Pairs:
         if cell is None:
             lost = [_index(name) for name in table.gpus if name not in table.rows]
             rows = f" (no row of {gpu_names(lost)})" if lost else ""
-            message = f"no row tells this pair{rows}: the table is cut, paste the whole of it"
-            raise SourceError(table.last_line, f"{a}/{b}", message)
+            raise SourceError(
+                table.last_line,
+                f"{a}/{b}",
+                f"no row tells this pair{rows}: the table is cut, paste the whole of it",
+            )
         i, j = _index(a), _index(b)
         pairs[min(i, j), max(i, j)] = cell
     for name in table.gpus:
         lacking = [f"{name}/{other}" for other in table.gpus if not table.cell(name, other)]
         if name not in table.rows:
-            text = f"the row of {name} is missing: its pairs are taken from the other rows"
-            findings.append(Finding(table.line, text))
+            findings.note(
+                table.line,
+                f"the row of {name} is missing: its pairs are taken from the other rows",
+            )
         elif others := [pair for pair in lacking if pair != f"{name}/{name}"]:
-            text = f"the row is cut: {', '.join(others)} taken from the other rows"
-            findings.append(Finding(table.rows[name].line, text))
+            findings.note(
+                table.rows[name].line,
+                f"the row is cut: {', '.join(others)} taken from the other rows",
+            )
     return pairs
 
 
-def _links(gpus: Sequence[Gpu], pairs: Pairs, line: int, findings: list[Finding]) -> list[Link]:
+def _links(gpus: Sequence[Gpu], pairs: Pairs, line: int, findings: Findings) -> list[Link]:
     counts = {pair: _nvlinks(cell) for pair, cell in pairs.items()}
     ports = {}
     switched = set()
@@ -222,16 +238,18 @@ def _links(gpus: Sequence[Gpu], pairs: Pairs, line: int, findings: list[Finding]
         via = Via.SWITCH if a in switched or b in switched else Via.DIRECT
         links.append(Link(a, b, LinkKind.UNKNOWN, count, via, speed))
         if via is Via.DIRECT and any(port and count == port.links for port in ends):
-            text = f"NV{count} is all that a GPU has: a bridge or a switch, taken as a bridge"
-            findings.append(Finding(line, text))
-        elif via is Via.DIRECT and all(i in unknown and uniform(i) for i in (a, b)):
-            text = (
-                f"NV{count} may lead to the other GPU or to a switch, taken as direct: "
-                "the product is unknown (--product says)"
+            findings.note(
+                line,
+                f"NV{count} is all that a GPU has: a bridge or a switch, taken as a bridge",
             )
-            findings.append(Finding(line, text))
+        elif via is Via.DIRECT and all(i in unknown and uniform(i) for i in (a, b)):
+            findings.note(
+                line,
+                f"NV{count} may lead to the other GPU or to a switch, taken as direct: "
+                "the product is unknown (--product says)",
+            )
     if any(counts.values()):
-        findings.append(Finding(line, "NV# hides the PCIe class of those pairs: unknown"))
+        findings.note(line, "NV# hides the PCIe class of those pairs: unknown")
     return links
 
 
@@ -240,7 +258,7 @@ def _note_hidden_nvlinks(
     table: Table,
     pairs: Pairs,
     gpus: Sequence[Gpu],
-    findings: list[Finding],
+    findings: Findings,
 ) -> None:
     if any(_nvlinks(cell) for cell in pairs.values()) or not pairs:
         return
@@ -251,23 +269,30 @@ def _note_hidden_nvlinks(
         for _, text, _ in lines
     )
     if without or any(_PCIE_VIEW.search(text) for _, text, _ in lines):
-        text = "a PCIe view (topo -mp): NVLinks, if there are any, are hidden; use topo -m"
-        findings.append(Finding(table.line, text))
+        findings.note(
+            table.line,
+            "a PCIe view (topo -mp): NVLinks, if there are any, are hidden; use topo -m",
+        )
         return
     for product in sorted({gpu.product for gpu in gpus}):
         port = known_port(next(g for g in gpus if g.product == product), 0, table.line, findings)
         if port and port.links:
-            text = f"{product} can have {port.links} NVLinks, and the matrix shows none"
-            findings.append(Finding(table.line, text))
+            findings.note(
+                table.line,
+                f"{product} can have {port.links} NVLinks, and the matrix shows none",
+            )
 
 
-def _nics(table: Table, lines: Sequence[Line], findings: list[Finding]) -> list[Nic]:
+def _nics(table: Table, lines: Sequence[Line], findings: Findings) -> list[Nic]:
     """The NICs by the names of the legend, with every distance that a row tells."""
     legend: dict[str, str] = {}
     for number, text, _ in lines:
         if (m := _NIC_NAME.fullmatch(text)) and legend.setdefault(m[1], m[2]) != m[2]:
-            message = f"{quoted(m[2])} here, but {quoted(legend[m[1]])} before: one machine only"
-            raise SourceError(number, m[1], message)
+            raise SourceError(
+                number,
+                m[1],
+                f"{quoted(m[2])} here, but {quoted(legend[m[1]])} before: one machine only",
+            )
     nics = []
     unknown: dict[str, list[str]] = defaultdict(list)
     for name in table.nics:
@@ -277,14 +302,19 @@ def _nics(table: Table, lines: Sequence[Line], findings: list[Finding]) -> list[
             if cell is None:
                 unknown[gpu].append(name)
             elif cell.word not in PCIE:
-                message = f"{cell.word} between a GPU and a NIC; allowed are {', '.join(PCIE)}"
-                raise SourceError(cell.line, f"{gpu}/{name}", message)
+                raise SourceError(
+                    cell.line,
+                    f"{gpu}/{name}",
+                    f"{cell.word} between a GPU and a NIC; allowed are {', '.join(PCIE)}",
+                )
             else:
                 distances.append((_index(gpu), PCIE[cell.word]))
         nics.append(Nic(legend.get(name, name), tuple(sorted(distances))))
     for gpu, names in unknown.items():
-        text = f"{gpu}: no row tells the distance to {', '.join(names)}: unknown"
-        findings.append(Finding(table.rows[gpu].line if gpu in table.rows else table.line, text))
+        findings.note(
+            table.rows[gpu].line if gpu in table.rows else table.line,
+            f"{gpu}: no row tells the distance to {', '.join(names)}: unknown",
+        )
     return nics
 
 

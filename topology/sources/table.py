@@ -23,7 +23,7 @@ from topology.sources.columns import (
     read_header,
     without_gaps,
 )
-from topology.sources.imported import Finding, SourceError, quoted
+from topology.sources.imported import Findings, SourceError, quoted
 from topology.sources.lines import Line
 from topology.sources.rows import (
     CELL,
@@ -124,19 +124,25 @@ class _Block:
         return words <= P2P | {SELF} and (not words.isdisjoint(P2P) or self.p2p_legend)
 
 
-def read_table(lines: Sequence[Line], findings: list[Finding]) -> Table:
+def read_table(lines: Sequence[Line], findings: Findings) -> Table:
     """The one matrix among cleaned lines; what was odd about it goes to ``findings``."""
     last_line = max((line.number for line in lines if line.text.strip()), default=1)
     block = _the_one(_blocks(_joined(lines, findings), findings), lines, findings)
     found = block.rows
     if block.wrapped is not None:
-        message = "a line of the table is broken in two here: paste it with its lines unbroken"
-        raise SourceError(block.wrapped, None, message)
+        raise SourceError(
+            block.wrapped,
+            None,
+            "a line of the table is broken in two here: paste it with its lines unbroken",
+        )
     hosts = sorted({line.host for line in found})
     if len(hosts) > 1:
         told = ", ".join(quoted(host) for host in hosts[:3])
-        message = f"rows of several machines, by what stands before them: {told}; give one"
-        raise SourceError(found[0].number, None, message)
+        raise SourceError(
+            found[0].number,
+            None,
+            f"rows of several machines, by what stands before them: {told}; give one",
+        )
     gaps: dict[int, int] = {}
     if block.columns is not None:
         columns = without_gaps(block.columns, block.line, gaps, findings)
@@ -151,33 +157,40 @@ def read_table(lines: Sequence[Line], findings: list[Finding]) -> Table:
     for line in found:
         row = read_row(line, columns, block.labels, gaps, merged, last=line is found[-1])
         if row.name in rows:
-            message = f"this row stands already on line {rows[row.name].line}"
-            raise SourceError(line.number, row.name, message)
+            raise SourceError(
+                line.number, row.name, f"this row stands already on line {rows[row.name].line}"
+            )
         rows[row.name] = row
     if merged:
-        text = f"cells that run together are read apart: {', '.join(list(merged)[:8])}"
-        findings.append(Finding(min(merged.values()), text))
+        findings.note(
+            min(merged.values()),
+            f"cells that run together are read apart: {', '.join(list(merged)[:8])}",
+        )
     if block.unknown:
-        text = f"the header's {quoted(block.unknown)} is no known column: NUMA nodes unknown"
-        findings.append(Finding(block.line, text))
+        findings.note(
+            block.line,
+            f"the header's {quoted(block.unknown)} is no known column: NUMA nodes unknown",
+        )
     has_numa = NUMA in block.labels or any(row.numa for row in rows.values())
     if has_numa and not block.labels and block.columns is not None:
-        text = "the header names no NUMA column: taken from what stands behind the rows"
-        findings.append(Finding(block.line, text))
+        findings.note(
+            block.line,
+            "the header names no NUMA column: taken from what stands behind the rows",
+        )
     if unread := [row for row in rows.values() if row.rest]:
         text = f"{', '.join(row.name for row in unread[:8])}: not read, since no column is named "
         text += f"for it: {quoted(unread[0].rest)}"
-        findings.append(Finding(unread[0].line, text))
+        findings.note(unread[0].line, text)
     return Table(block.line, last_line, columns, rows, has_numa)
 
 
 def first_row(lines: Sequence[Line]) -> int | None:
     """The line on which a matrix of links has its first row; None where there is no matrix."""
-    found = (block for block in _blocks(lines, []) if block.rows and not block.is_p2p())
+    found = (block for block in _blocks(lines, Findings()) if block.rows and not block.is_p2p())
     return next((block.rows[0].number for block in found), None)
 
 
-def _joined(lines: Sequence[Line], findings: list[Finding]) -> list[Line]:
+def _joined(lines: Sequence[Line], findings: Findings) -> list[Line]:
     """The lines, put together where a terminal broke each before its affinity columns."""
     found: list[Line] = []
     broken = False
@@ -189,8 +202,10 @@ def _joined(lines: Sequence[Line], findings: list[Finding]) -> list[Line]:
         if header and not header.labels and not header.unknown:
             goes_on = broken = only_labels(line.text)
             if broken:
-                text = "the lines are broken before the affinity columns: put together again"
-                findings.append(Finding(above.number, text))
+                findings.note(
+                    above.number,
+                    "the lines are broken before the affinity columns: put together again",
+                )
         if goes_on:
             found[-1] = above._replace(text=f"{above.text}\t{line.text}")
         else:
@@ -198,7 +213,7 @@ def _joined(lines: Sequence[Line], findings: list[Finding]) -> list[Line]:
     return found
 
 
-def _blocks(lines: Sequence[Line], findings: list[Finding]) -> list[_Block]:
+def _blocks(lines: Sequence[Line], findings: Findings) -> list[_Block]:
     """Every header with the rows below it, and rows that have none above them."""
     blocks: list[_Block] = []
     above, unread = "", None
@@ -219,7 +234,7 @@ def _blocks(lines: Sequence[Line], findings: list[Finding]) -> list[_Block]:
         elif block is None and unread is None and _LIKE_A_HEADER.match(text):
             unread = number
         elif GPU.match(text):
-            findings.append(Finding(number, f"passed over, it holds no link: {quoted(text)}"))
+            findings.note(number, f"passed over, it holds no link: {quoted(text)}")
         elif block is not None and _P2P_LEGEND.match(text):
             block.p2p_legend = True
         elif block is not None and _goes_on(text, before, block):
@@ -240,27 +255,30 @@ def _goes_on(text: str, before: str, block: _Block) -> bool:
     return not block.rows and any(map(NIC.fullmatch, first))
 
 
-def _the_one(blocks: list[_Block], lines: Sequence[Line], findings: list[Finding]) -> _Block:
+def _the_one(blocks: list[_Block], lines: Sequence[Line], findings: Findings) -> _Block:
     """The block that is the matrix. Several are several machines, and refused."""
     told = [block for block in blocks if block.rows and not block.is_p2p()]
     p2p = [block for block in blocks if block.rows and block.is_p2p()]
     for block in [block for block in told[1:] if block.same(told[0])]:
         told.remove(block)
-        text = f"the table of line {told[0].line} once more: passed over"
-        findings.append(Finding(block.line, text))
+        findings.note(block.line, f"the table of line {told[0].line} once more: passed over")
     if len(told) > 1:
-        message = f"a second table begins, the first is on line {told[0].line}: give one table"
-        raise SourceError(told[1].line, None, message)
+        raise SourceError(
+            told[1].line,
+            None,
+            f"a second table begins, the first is on line {told[0].line}: give one table",
+        )
     if told:
         for block in p2p:
-            text = "a matrix of `nvidia-smi topo -p2p`: passed over, it does not say the links"
-            findings.append(Finding(block.line, text))
+            findings.note(
+                block.line,
+                "a matrix of `nvidia-smi topo -p2p`: passed over, it does not say the links",
+            )
         return told[0]
     if p2p:
         raise SourceError(p2p[0].line, None, NOT_P2P)
     if blocks:
-        text = "a header, but no row of a GPU below it"
-        raise SourceError(blocks[0].line, None, text)
+        raise SourceError(blocks[0].line, None, "a header, but no row of a GPU below it")
     said = next((line for line in lines if line.text.startswith("ERROR:")), None)
     message = "no matrix of `nvidia-smi topo -m` in this text"
     if said is not None:

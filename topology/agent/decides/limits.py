@@ -185,20 +185,21 @@ def exclusive(holdings: tuple[Holding, ...] | None) -> PublishedExclusive:
         return PublishedExclusive(None)
     for block in (block for holding in holdings for block in holding.memory):
         if not (memory_fits(block.type, block.amount) and all(map(_can_be_hinted, block.nodes))):
-            nodes = ", ".join(map(str, block.nodes))
-            cause = (
+            return _hidden(
                 f"the kubelet tells of {block.amount} bytes of {block.type[:64]!r} on the NUMA "
-                f"nodes {nodes[:64]}, which no record can hold"
+                f"nodes {', '.join(map(str, block.nodes))[:64]}, which no record can hold"
             )
-            return PublishedExclusive(None, 0, (Unseen("exclusive CPUs and memory", cause),))
     size = sum(map(_size_of_holding, holdings))
     blocks = max((len(holding.memory) for holding in holdings), default=0)
-    if len(holdings) <= MOST_EXCLUSIVE and blocks <= MOST_BLOCKS and size <= LARGEST_EXCLUSIVE:
-        return PublishedExclusive(holdings, size)
-    cause = (
-        f"{len(holdings)} pods have some, a record holds {LARGEST_EXCLUSIVE // 1000} kB of it and "
-        f"{MOST_BLOCKS} blocks of memory of a pod"
-    )
+    if len(holdings) > MOST_EXCLUSIVE or blocks > MOST_BLOCKS or size > LARGEST_EXCLUSIVE:
+        return _hidden(
+            f"{len(holdings)} pods have some, a record holds {LARGEST_EXCLUSIVE // 1000} kB of it "
+            f"and {MOST_BLOCKS} blocks of memory of a pod"
+        )
+    return PublishedExclusive(holdings, size)
+
+
+def _hidden(cause: str) -> PublishedExclusive:
     return PublishedExclusive(None, 0, (Unseen("exclusive CPUs and memory", cause),))
 
 
@@ -259,8 +260,9 @@ def resources(
     kept = sorted(first[:MOST_RESOURCES], key=lambda r: r.name)
     unseen = []
     if len(served) > MOST_RESOURCES:
-        cause = f"{len(served)} are served, a record holds {MOST_RESOURCES}"
-        unseen.append(Unseen("resources", cause))
+        unseen.append(
+            Unseen("resources", f"{len(served)} are served, a record holds {MOST_RESOURCES}")
+        )
     problem = None
     most = max(kept, key=lambda r: r.replicas, default=None)
     if most is not None and most.replicas > MOST_REPLICAS:
@@ -282,8 +284,12 @@ def hardware(topology: NodeTopology) -> tuple[NodeTopology, tuple[Unseen, ...]]:
     nics = topology.nics
     if len(nics) > MOST_NICS:
         nics = _nearest(topology)
-        cause = f"{len(topology.nics)} are there, a record holds {MOST_NICS}: the nearest ones"
-        unseen.append(Unseen("RDMA NICs", cause))
+        unseen.append(
+            Unseen(
+                "RDMA NICs",
+                f"{len(topology.nics)} are there, a record holds {MOST_NICS}: the nearest ones",
+            )
+        )
     gpus = tuple(_gpu(gpu, unseen) for gpu in topology.gpus)
     nics = tuple(replace(nic, numa_node=_numa(nic.numa_node, nic.name, unseen)) for nic in nics)
     return replace(topology, gpus=gpus, nics=nics), tuple(unseen)
@@ -291,8 +297,13 @@ def hardware(topology: NodeTopology) -> tuple[NodeTopology, tuple[Unseen, ...]]:
 
 def _gpu(gpu: Gpu, unseen: list[Unseen]) -> Gpu:
     if len(gpu.mig_instances) > MOST_MIG_INSTANCES:
-        cause = f"{len(gpu.mig_instances)} are there, a record holds {MOST_MIG_INSTANCES}"
-        unseen.append(Unseen("MIG instances", cause, f"GPU {gpu.index}"))
+        unseen.append(
+            Unseen(
+                "MIG instances",
+                f"{len(gpu.mig_instances)} are there, a record holds {MOST_MIG_INSTANCES}",
+                f"GPU {gpu.index}",
+            )
+        )
     bus = gpu.pci_bus_id
     return replace(
         gpu,
@@ -315,8 +326,13 @@ def hinted(
     for gpu, nodes in named.items():
         strange = [node for node in nodes if not _can_be_hinted(node)]
         if strange:
-            cause = f"the plugin names {strange[0]}, allowed is 0 to {HIGHEST_HINTED_NODE}"
-            unseen.append(Unseen("NUMA node that the kubelet is told", cause, gpu[:64]))
+            unseen.append(
+                Unseen(
+                    "NUMA node that the kubelet is told",
+                    f"the plugin names {strange[0]}, allowed is 0 to {HIGHEST_HINTED_NODE}",
+                    gpu[:64],
+                )
+            )
         else:
             kept[gpu] = nodes
     return kept, tuple(unseen)
@@ -329,8 +345,9 @@ def _can_be_hinted(node: int) -> bool:
 def _numa(node: int | None, of: str, unseen: list[Unseen]) -> int | None:
     if node is None or node <= HIGHEST_NUMA_NODE:
         return node
-    cause = f"its number is {node}, a record holds {HIGHEST_NUMA_NODE} at most"
-    unseen.append(Unseen("NUMA node", cause, of))
+    unseen.append(
+        Unseen("NUMA node", f"its number is {node}, a record holds {HIGHEST_NUMA_NODE} at most", of)
+    )
     return None
 
 
