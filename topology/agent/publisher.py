@@ -22,6 +22,7 @@ deletion mended with the next heartbeat at the latest.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -75,8 +76,8 @@ class Counts:
     does not count.
     """
 
-    written: dict[str, int] = field(default_factory=lambda: {"spec": 0, "status": 0})
-    failed: dict[str, int] = field(default_factory=dict)
+    written: Counter[str] = field(default_factory=lambda: Counter(spec=0, status=0))
+    failed: Counter[str] = field(default_factory=Counter)
     report_at: float | None = None
 
 
@@ -100,7 +101,7 @@ class Publisher:
         self._clock = clock
         self._rng = rng
         self._heartbeat = heartbeat
-        self._stored: dict[str, Any] | None = None
+        self._stored: dict[str, Any] = {}  # empty if there is none, or it has to be read
         self._spec: dict[str, object] | None = None
         self._report: Report | None = None
         self._topology: NodeTopology | None = None
@@ -122,14 +123,14 @@ class Publisher:
         The sequence of the agent before us goes on. Raises :class:`ApiFailure`.
         """
         self._read()
-        if self._stored is None:
+        if not self._stored:
             return None
         try:
             record = codec.decode(self._stored)
         except RecordError as error:
             log.warning("the record that stands there cannot be read", problem=str(error))
             return None
-        self._topology, self._encoded = record.topology, _spec(record.topology)
+        self._topology, self._encoded = record.topology, codec.encode_spec(record.topology)
         if record.report is not None:
             self._boot, self._sequence = record.report.boot_id, record.report.sequence
         return record
@@ -152,14 +153,13 @@ class Publisher:
             topology = nothing_seen(self._node)
         try:
             if topology is not None and topology != self._topology:
-                self._encoded = _spec(topology)
-                self._topology = topology
+                self._encoded, self._topology = codec.encode_spec(topology), topology
             for attempt in (1, 2):
                 try:
                     self._write(None if topology is None else self._encoded, report, deletions)
                     break
                 except (ConflictError, NotFoundError):
-                    self._stored = None
+                    self._stored = {}
                     if attempt == 2:
                         raise
         except (ApiFailure, ValueError) as error:
@@ -179,10 +179,10 @@ class Publisher:
         )
         bare = Report(report.boot_id, 0, None, conditions=(refused,))
         try:
-            if self._stored is None:
+            if not self._stored:
                 self._read()
-            if self._stored is None:
-                self._create(_spec(NodeTopology(self._node, ())))
+            if not self._stored:
+                self._create(codec.encode_spec(NodeTopology(self._node, ())))
             if bare != self._report or self._clock() >= self._due:
                 self._put_status(bare, None)
         except ApiFailure as error:
@@ -190,17 +190,17 @@ class Publisher:
 
     def _write(self, spec: dict[str, object] | None, report: Report, deletions: int) -> None:
         beat = self._clock() >= self._due or deletions != self._deletions
-        if self._stored is None:
+        if not self._stored:
             self._read()
-        if self._stored is None:
-            self._create(spec or _spec(NodeTopology(self._node, ())))
+        if not self._stored:
+            self._create(spec or codec.encode_spec(NodeTopology(self._node, ())))
             self._spec_due = self._spread(AGAIN)
         elif self._spec_is_due(spec, self._stored.get("spec", {})) or not self._owned():
             self._put("spec", self._path, {"spec": spec or self._stored.get("spec", {})})
             self._spec_due = self._spread(AGAIN)
         if spec is not None:
             self._spec = spec
-        if report != self._report or beat or "status" not in (self._stored or {}):
+        if report != self._report or beat or "status" not in self._stored:
             self._put_status(report, self._topology)
             self.counts.report_at = self._clock()
             self._deletions = deletions
@@ -218,59 +218,53 @@ class Publisher:
         return self._clock() + seconds * self._rng.uniform(1 - JITTER, 1 + JITTER)
 
     def _spec_is_due(self, spec: dict[str, object] | None, stored: object) -> bool:
-        if spec is None:
-            return False
         again = self._clock() >= self._spec_due and not _within(spec, stored)
-        return spec != self._spec or again
+        return spec is not None and (spec != self._spec or again)
 
     def _read(self) -> None:
         try:
             self._stored = msgspec.json.decode(self._api.get(self._path, timeout=TIMEOUT))
         except NotFoundError:
-            self._stored = None
+            self._stored = {}
         self._spec = self._report = None
-        status = (self._stored or {}).get("status") or {}
+        status = self._stored.get("status") or {}
         if status.get("bootID") == self._boot and isinstance(status.get("sequence"), int):
             self._sequence = max(self._sequence, status["sequence"])  # whoever wrote it
 
     def _create(self, spec: dict[str, object]) -> None:
-        body = {
-            "apiVersion": codec.API_VERSION,
-            "kind": codec.KIND,
-            "metadata": {"name": self._node, **self._owners()},
-            "spec": spec,
-        }
-        answer = self._api.create(RECORDS_PATH, msgspec.json.encode(body), timeout=TIMEOUT)
-        self._stored = msgspec.json.decode(answer)
-        self.counts.written["spec"] += 1
+        self._send(self._api.create, "spec", RECORDS_PATH, {"spec": spec}, {"name": self._node})
 
     def _put(self, what: str, path: str, part: dict[str, object]) -> None:
-        stored = self._stored or {}
-        metadata = {**stored.get("metadata", {}), **self._owners()}
-        metadata.pop("managedFields", None)
-        body = {
-            "apiVersion": codec.API_VERSION,
-            "kind": codec.KIND,
-            "spec": stored.get("spec", {}),
-            **part,
-            "metadata": metadata,
-        }
-        answer = self._api.update(path, msgspec.json.encode(body), timeout=TIMEOUT)
-        self._stored = msgspec.json.decode(answer)
+        metadata = {k: v for k, v in self._metadata.items() if k != "managedFields"}
+        parts = {"spec": self._stored.get("spec", {}), **part}
+        self._send(self._api.update, what, path, parts, metadata)
+
+    def _send(
+        self,
+        call: Callable[..., bytes],
+        what: str,
+        path: str,
+        parts: dict[str, object],
+        metadata: dict[str, object],
+    ) -> None:
+        owners = {} if self.owner is None else {"ownerReferences": [self.owner]}
+        body = {"apiVersion": codec.API_VERSION, "kind": codec.KIND, **parts}
+        body["metadata"] = {**metadata, **owners}
+        self._stored = msgspec.json.decode(call(path, msgspec.json.encode(body), timeout=TIMEOUT))
         self.counts.written[what] += 1
 
-    def _owners(self) -> dict[str, object]:
-        return {} if self.owner is None else {"ownerReferences": [self.owner]}
+    @property
+    def _metadata(self) -> dict[str, object]:
+        return self._stored.get("metadata", {})  # type: ignore[no-any-return]
 
     def _owned(self) -> bool:
-        stored = (self._stored or {}).get("metadata", {})
-        return self.owner is None or stored.get("ownerReferences") == [self.owner]
+        return self.owner is None or self._metadata.get("ownerReferences") == [self.owner]
 
     def _failed(self, error: Exception, words: str) -> None:
         kind = "unreachable" if isinstance(error, ApiFailure) else "unreadable"
         if isinstance(error, ApiError):
             kind = str(error.status)
-        self.counts.failed[kind] = self.counts.failed.get(kind, 0) + 1
+        self.counts.failed[kind] += 1
         self.problem = words
         self._failures += 1
         longest = min(LONGEST_BACKOFF, FIRST_BACKOFF * 2 ** min(self._failures - 1, 16))
@@ -290,9 +284,3 @@ def _within(wanted: object, stored: object) -> bool:
 
 def _refused(error: ApiFailure) -> bool:
     return isinstance(error, ApiError) and error.status in REFUSED
-
-
-def _spec(topology: NodeTopology) -> dict[str, object]:
-    found = codec.encode(topology)["spec"]
-    assert isinstance(found, dict)  # noqa: S101 (encode makes it so)
-    return found

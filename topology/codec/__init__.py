@@ -12,7 +12,7 @@ from topology.codec.decoding import (
     first_error,
     shortened,
 )
-from topology.codec.encoding import encode, encode_report
+from topology.codec.encoding import encode, encode_report, encode_spec
 from topology.codec.hardware import KnownHardware
 from topology.codec.wire import API_VERSION, KIND
 
@@ -26,6 +26,7 @@ __all__ = [
     "decode_report",
     "encode",
     "encode_report",
+    "encode_spec",
     "first_error",
     "shortened",
 ]

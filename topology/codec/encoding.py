@@ -16,6 +16,19 @@ from topology.core.report import Allocation, Condition, Health, Report, SharesAn
 
 def encode(topology: NodeTopology, report: Report | None = None) -> dict[str, object]:
     """The GPUTopology object of a node; :func:`~topology.codec.decode` gives the node back."""
+    found: dict[str, object] = {
+        "apiVersion": wire.API_VERSION,
+        "kind": wire.KIND,
+        "metadata": {"name": topology.name},
+        "spec": encode_spec(topology),
+    }
+    if report is not None:
+        found["status"] = encode_report(report, topology)
+    return found
+
+
+def encode_spec(topology: NodeTopology) -> dict[str, object]:
+    """The ``spec`` object of a node's hardware."""
     spec = wire.Spec(
         resources=[_resource(r) for r in topology.resources],
         allocator=_allocator(topology.allocator),
@@ -26,15 +39,7 @@ def encode(topology: NodeTopology, report: Report | None = None) -> dict[str, ob
         numa_nodes=numa_nodes(topology.allocator),
         cpus=cpus(topology.allocator),
     )
-    found: dict[str, object] = {
-        "apiVersion": wire.API_VERSION,
-        "kind": wire.KIND,
-        "metadata": {"name": topology.name},
-        "spec": _dump(spec),
-    }
-    if report is not None:
-        found["status"] = encode_report(report, topology)
-    return found
+    return _dump(spec)
 
 
 def encode_report(report: Report, topology: NodeTopology | None = None) -> dict[str, object]:
