@@ -120,7 +120,7 @@ class KubeSource:
 
     def unready(self) -> str | None:
         """Why we cannot answer yet, or None once every list has been taken in whole."""
-        missing = [r.name for r in self.reflectors if not r.synced]
+        missing = [r.name for r in self.reflectors if not r.state.synced]
         return f"not synced: {', '.join(missing)}" if missing else None
 
     def tell(self, follow: Callable[[str, str, Callable[[], int]], None]) -> None:

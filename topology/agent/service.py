@@ -261,17 +261,16 @@ class AgentService:
         return None
 
     def _surroundings(self) -> Surroundings:
-        # Version and count before the pods: what is known may be newer than what they say.
+        # The version before the pods: what is known may be newer than what it says.
         version = self._reflector.state.resource_version if self._reflector else ""
-        deletions, gone_at = self._pods.deletions()
-        pods, plugin = self._pods.snapshot()
+        pods, plugin, deletions, gone_at = self._pods.snapshot()
         node = self._node.state
         return Surroundings(
             pods,
             plugin,
             dict(node.labels),
             node.kubelet,
-            synced=self._reflector is None or self._reflector.synced,
+            synced=self._reflector is None or self._reflector.state.synced,
             has_api_server=self._reflector is not None,
             unseen=node.unseen,
             # The reflector notes an event's version only once its sink has told us of the event.

@@ -295,10 +295,6 @@ class ApiServer:
         """The certificates that the API server's is checked with; None for the machine's own."""
         return self._configuration.ssl_ca_cert  # type: ignore[no-any-return]
 
-    def authorization(self) -> dict[str, str]:
-        """The headers that say who we are, for others that trust this API server's word."""
-        return self._authorization()
-
     def close(self) -> None:
         """Close every connection, in use or not; requests under way and later ones fail at once.
 
@@ -320,7 +316,7 @@ class ApiServer:
         headers = {"Accept": "application/json", "User-Agent": "gpu-topology"}
         if content is not None:
             headers["Content-Type"] = content[1]
-        headers |= self._authorization()
+        headers |= self.authorization()
         host = self._configuration.host
         url = host + path + (f"?{urlencode(query)}" if query else "")
         if self._open.closed:
@@ -352,7 +348,8 @@ class ApiServer:
             failure.retry_after = float(asked[:6])
         raise failure
 
-    def _authorization(self) -> dict[str, str]:
+    def authorization(self) -> dict[str, str]:
+        """The headers that say who we are, also for others that trust this API server's word."""
         # Asked at each request, which is what makes the package renew what has expired; one thread
         # at a time, so that an exec plugin is not run once per thread.
         with self._credentials:

@@ -214,19 +214,9 @@ class Reflector:
         self._resume_from: str | None = None  # None: a list is due
         self._attempt = 0  # failures since a healthy watch; contact alone does not reset it
         self._gone = False  # whether the last failure was a 410
-        self._state = ReflectorState()
+        self.state = ReflectorState()  # as it is now; each state is a snapshot that never changes
         name = f"reflector-{self.name}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-
-    @property
-    def state(self) -> ReflectorState:
-        """The state now: a snapshot that never changes."""
-        return self._state
-
-    @property
-    def synced(self) -> bool:
-        """Whether the sink has had one whole list."""
-        return self._state.synced
 
     def start(self) -> None:
         """Start the thread; once."""
@@ -258,7 +248,7 @@ class Reflector:
                     self._stopping.wait(self._failed(error))
 
     def _long_unheard(self) -> bool:
-        longest, heard = self._timing.relist_after_s, self._state.whole_at
+        longest, heard = self._timing.relist_after_s, self.state.whole_at
         return longest is not None and heard is not None and self._clock() - heard >= longest
 
     def _failed(self, error: Exception) -> float:
@@ -276,8 +266,8 @@ class Reflector:
             wait = max(wait, min(error.retry_after, LONGEST_ASKED))
         self._gone = gone
         text = str(error) or type(error).__name__
-        failures = self._state.failures + 1
-        since = self._state.failing_since
+        failures = self.state.failures + 1
+        since = self.state.failing_since
         self._note(
             failures=failures,
             last_failure=text,
@@ -290,7 +280,7 @@ class Reflector:
         return wait
 
     def _list(self) -> None:
-        self._note(lists=self._state.lists + 1)
+        self._note(lists=self.state.lists + 1)
         try:
             self._take_list(self._watched.page_limit)
         except _BrokenOffError as broken:
@@ -344,7 +334,7 @@ class Reflector:
             ("resourceVersion", version),
             ("timeoutSeconds", str(seconds)),
         ]
-        self._note(watches=self._state.watches + 1)
+        self._note(watches=self.state.watches + 1)
         self._stream = stream = self._api.stream(
             self._watched.path,
             query,
@@ -377,7 +367,7 @@ class Reflector:
             status = decode_status(event.object)
             raise api_error(status.code, status.reason, status.message)
         version = decode_object(event.object).metadata.resource_version
-        events = self._state.events + 1
+        events = self.state.events + 1
         if event.type in ("ADDED", "MODIFIED"):
             self._deliver(event.type, version, self._sink.apply, event.object)
         elif event.type == "DELETED":
@@ -398,7 +388,7 @@ class Reflector:
         except _BrokenOffError:
             raise
         except Exception:
-            self._note(sink_failures=self._state.sink_failures + 1)
+            self._note(sink_failures=self.state.sink_failures + 1)
             log.exception(
                 "sink failed", reflector=self.name, change=change, resource_version=version
             )
@@ -413,4 +403,4 @@ class Reflector:
 
     def _note(self, **changes: object) -> None:
         # Only the reflector's thread writes; readers get one whole snapshot or the next.
-        self._state = dataclasses.replace(self._state, **changes)  # type: ignore[arg-type]
+        self.state = dataclasses.replace(self.state, **changes)  # type: ignore[arg-type]

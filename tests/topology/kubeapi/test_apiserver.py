@@ -391,11 +391,11 @@ class TestConfiguration:
         client = ApiServer.in_cluster()
         with pytest.raises(ApiUnreachable):  # everything but the server is there
             client.get("/x", timeout=PATIENCE)
-        assert client._authorization() == {"authorization": "bearer one"}
+        assert client.authorization() == {"authorization": "bearer one"}
         token.write_text("two")
-        assert client._authorization() == {"authorization": "bearer one"}, "read once a minute"
+        assert client.authorization() == {"authorization": "bearer one"}, "read once a minute"
         expire_service_account(client)
-        assert client._authorization() == {"authorization": "bearer two"}
+        assert client.authorization() == {"authorization": "bearer two"}
         token.unlink()
         expire_service_account(client)
         with pytest.raises(ApiMisconfigured):

@@ -81,7 +81,7 @@ class TestList:
         rig.server.expire_history()
         rig.server.remove(f"{NODES}/n0")  # it was on the first page
         rig.server.allow()
-        eventually(lambda: rig.reflector.synced)
+        eventually(lambda: rig.reflector.state.synced)
         assert rig.sink.calls == ["replace"]
         assert rig.in_step()
         assert "continue" in rig.lists[1].query
@@ -94,11 +94,11 @@ class TestList:
         rig.server.delay(NODES, FOREVER, after=1)
         rig.start(watched=Watched(NODES, page_limit=1))
         eventually(lambda: len(rig.lists) == 2)
-        assert not rig.reflector.synced
+        assert not rig.reflector.state.synced
         assert rig.state.last_contact is not None
         assert rig.sink.calls == []
         rig.server.allow()
-        eventually(lambda: rig.reflector.synced)
+        eventually(lambda: rig.reflector.state.synced)
 
     def test_a_page_is_let_go_before_the_next_comes(self, rig: Rig) -> None:
         for name in "abcdefg":
@@ -159,13 +159,13 @@ class TestList:
         rig.server.refuse(status, times=None)
         rig.start()
         eventually(lambda: rig.state.failures >= 3)
-        assert not rig.reflector.synced
+        assert not rig.reflector.state.synced
         assert rig.state.failure_status == status
         assert rig.state.last_failure.startswith(f"{status} ")
         assert rig.state.last_contact is None
         rig.put("n")
         rig.server.allow()
-        eventually(lambda: rig.reflector.synced)
+        eventually(lambda: rig.reflector.state.synced)
         assert rig.in_step()
         assert rig.state.failures == 0
 
@@ -175,9 +175,9 @@ class TestList:
         with structlog.testing.capture_logs() as logs:
             rig.start()
             eventually(lambda: rig.state.sink_failures >= 2)
-            assert not rig.reflector.synced
+            assert not rig.reflector.state.synced
             rig.sink.fail_on = set()
-            eventually(lambda: rig.reflector.synced)
+            eventually(lambda: rig.reflector.state.synced)
         assert rig.in_step()
         assert [entry["change"] for entry in logs if entry["event"] == "sink failed"] == [
             "LIST"
@@ -311,7 +311,7 @@ class TestWatch:
         rig.server.allow()
         eventually(rig.in_step)
         assert rig.sink.calls == ["replace", "replace"]
-        assert rig.reflector.synced
+        assert rig.reflector.state.synced
 
     def test_the_first_410_does_not_wait(self, rig: Rig) -> None:
         rig.synced(waiting_long(healthy_s=0.0), rng=Halving())
@@ -402,7 +402,7 @@ class TestBackoff:
         waits = Waits()
         rig.server.refuse(503, times=10)
         rig.start(PATIENT, rng=waits)
-        eventually(lambda: rig.reflector.synced)
+        eventually(lambda: rig.reflector.state.synced)
         assert waits.ceilings == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30])
 
     def test_waits_as_long_as_the_server_asks(self, rig: Rig) -> None:
@@ -454,7 +454,7 @@ class TestBackoff:
         assert rig.state.failure_status is None
         assert "timed out" in rig.state.last_failure
         rig.server.allow()
-        eventually(lambda: rig.reflector.synced)
+        eventually(lambda: rig.reflector.state.synced)
 
 
 class TestLife:
@@ -490,7 +490,7 @@ class TestLife:
         rig.server.allow()
         assert rig.reflector.stop(PATIENCE)
         assert rig.sink.calls == []
-        assert not rig.reflector.synced
+        assert not rig.reflector.state.synced
 
     def test_the_state_is_a_snapshot(self, rig: Rig) -> None:
         clock = iter(range(10_000))
@@ -521,7 +521,7 @@ def test_whatever_happens_the_picture_comes_right(rig: Rig, seed: int) -> None:
     for number in range(walk.randrange(12)):
         rig.put(f"n{number}")
     rig.start(stalling(0.2), watched=Watched(NODES, page_limit=3), rng=random.Random(seed))
-    eventually(lambda: rig.reflector.synced)
+    eventually(lambda: rig.reflector.state.synced)
 
     def change() -> None:
         name = f"n{walk.randrange(12)}"
@@ -559,5 +559,5 @@ def test_whatever_happens_the_picture_comes_right(rig: Rig, seed: int) -> None:
     eventually(listed_anew)
     change()
     eventually(rig.in_step)
-    assert rig.reflector.synced
+    assert rig.reflector.state.synced
     assert rig.state.sink_failures == 0

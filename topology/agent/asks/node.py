@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 import structlog
@@ -24,7 +23,7 @@ from topology import regularfile
 from topology.agent.decides.observed import CountedDevices, Unseen
 from topology.agent.decides.surroundings import NODE, NOTHING_KNOWN, KubeletFacts, kubelet_facts
 from topology.core.devices import NodeName
-from topology.kubeapi.apiserver import ApiError, ApiFailure
+from topology.kubeapi.apiserver import ApiError, ApiFailure, ApiServer
 from topology.yamltext import documents
 
 TIMEOUT = 5.0
@@ -90,20 +89,6 @@ PERIOD, SHORT_PERIOD = 300.0, 30.0
 RETRY = 15.0  # the longest pause after a look that failed, in seconds; the first pauses are shorter
 TIMEOUT = 5.0
 NODES_PATH = "/api/v1/nodes"
-
-
-class NodeApi(Protocol):
-    """The part of :class:`~topology.kubeapi.apiserver.ApiServer` that is needed here."""
-
-    @property
-    def ca_file(self) -> str | None:
-        """The certificates to check others' with."""
-
-    def authorization(self) -> dict[str, str]:
-        """The headers that say who we are."""
-
-    def get(self, path: str, *, timeout: float) -> bytes:
-        """Return an object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +159,7 @@ class NodeWatch:
 
     def __init__(
         self,
-        api: NodeApi | None,
+        api: ApiServer | None,
         node: NodeName,
         sources: KubeletSources,
         on_news: Callable[[], None],
@@ -183,7 +168,7 @@ class NodeWatch:
         self._node = node
         self._sources = sources
         self._on_news = on_news
-        self._state = NodeState()
+        self.state = NodeState()  # what is known now
         self._wake = threading.Event()
         self._forget = False
         self._address: str | None = None
@@ -211,11 +196,6 @@ class NodeWatch:
         if self._period < before:
             self._wake.set()
 
-    @property
-    def state(self) -> NodeState:
-        """What is known now."""
-        return self._state
-
     def look(self) -> bool:
         """Ask once; whether everything could be had."""
         unseen: list[Unseen] = []
@@ -230,7 +210,7 @@ class NodeWatch:
                 unseen.append(Unseen(NODE, "the API server does not answer"))
         facts, why = self._kubelet_facts(node)
         unseen += why
-        known = self._state
+        known = self.state
         found = NodeState(
             node.metadata.uid if node else known.uid,
             (node.metadata.labels or {}) if node else known.labels,
@@ -240,7 +220,7 @@ class NodeWatch:
         )
         self._forget = self._forget and bool(why)
         if found != known:
-            self._state = found
+            self.state = found
             self._on_news()
         return not unseen
 

@@ -110,25 +110,19 @@ class NodePods:
         self._pods: dict[PodUid, NodePod] = {}
         self._plugins: dict[PodUid, list[Plugin]] = {}
 
-    def snapshot(self) -> tuple[dict[PodUid, NodePod], Plugin | None]:
-        """The pods now, and the device plugin among them; None also where several disagree.
+    def snapshot(self) -> tuple[dict[PodUid, NodePod], Plugin | None, int, str]:
+        """The pods now, the device plugin among them, and how many pods with GPUs have left so far.
 
-        Of several that agree it is the one that started last.
+        There is no plugin if several disagree; of several that agree it is the one that started
+        last. The last part is a resourceVersion up to which the pods are known, as of the last list
+        or deletion.
         """
         with self._lock:
             plugins = [p for found in self._plugins.values() for p in found]
             kinds = [(p.version, p.options) for p in plugins]
             agreed = bool(kinds) and all(kind == kinds[0] for kind in kinds)
             last = max(plugins, key=lambda p: p.started, default=None)
-            return dict(self._pods), last if agreed else None
-
-    def deletions(self) -> tuple[int, str]:
-        """How many pods that asked for GPUs have left the API server so far.
-
-        With it comes a resourceVersion up to which they are known, as of the last list or deletion.
-        """
-        with self._lock:
-            return self._deletions, self._version
+            return dict(self._pods), last if agreed else None, self._deletions, self._version
 
     def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
         """Take a complete list."""

@@ -192,19 +192,14 @@ class SharesBook:
     """
 
     def __init__(self, former: SharesAnswer | None = None) -> None:
-        self._learnt = former
+        self.learnt = former  # what was learnt last, also of another configuration
         self._plugin: _Plugin | None = None
         self._since = ""
 
     @property
-    def learnt(self) -> SharesAnswer | None:
-        """What was learnt last, also of another configuration."""
-        return self._learnt
-
-    @property
     def answer(self) -> SharesAnswer | None:
         """What the plugin did last, None where that is not known of the plugin as it runs."""
-        learnt = self._learnt
+        learnt = self.learnt
         holds_for = None if learnt is None else _Plugin(learnt.plugin_started, learnt.configuration)
         return learnt if holds_for == self._plugin else None
 
@@ -226,14 +221,14 @@ class SharesBook:
             reconfigured = self._reconfigured(before, plugin)
             self._plugin, self._since = plugin, now if reconfigured else plugin.started
             if reconfigured and self.answer is not None:
-                self._learnt = None  # it is of an earlier time with this configuration
+                self.learnt = None  # it is of an earlier time with this configuration
         for deed in _deeds(around, holders):
             known = self.answer
             if deed.started > self._since and (
                 known is None
                 or (deed.started >= known.pod_started and deed.refused != known.refused)
             ):
-                self._learnt = SharesAnswer(
+                self.learnt = SharesAnswer(
                     deed.refused, deed.started, plugin.started, plugin.configuration
                 )
 
@@ -245,7 +240,7 @@ class SharesBook:
         """
         if before is not None:
             return before.started == plugin.started
-        learnt = self._learnt
+        learnt = self.learnt
         if learnt is None or learnt.plugin_started != plugin.started:
             return bool(plugin.configuration)
         return learnt.configuration != plugin.configuration

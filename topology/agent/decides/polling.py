@@ -58,7 +58,8 @@ class KubeletPolling:
         self._watchful_until = now + intervals.restart
         self._due_since = now
         self._silent_since: float | None = None
-        self._was_down = False
+        # Whether it does not answer at all; one that asks for patience is silent and not gone.
+        self.gone = False
         self._sockets = 0
         self.due: frozenset[PodUid] = frozenset()  # the pods of which news is due
         # Why the kubelet is silent; empty where it answers.
@@ -71,11 +72,6 @@ class KubeletPolling:
     def silent(self) -> bool:
         """Whether the last question was not answered. False before the first one."""
         return self._silent_since is not None
-
-    @property
-    def gone(self) -> bool:
-        """Whether it does not answer at all; one that asks for patience is silent and not gone."""
-        return self._was_down
 
     def silent_too_long(self, now: float) -> bool:
         """Whether the record has to say that the kubelet does not answer."""
@@ -121,7 +117,7 @@ class KubeletPolling:
 
     def restarted(self, sockets: int) -> bool:
         """Whether an answer that comes now is the first of another kubelet."""
-        return self._was_down or sockets != self._sockets
+        return self.gone or sockets != self._sockets
 
     def wait_for(self, due: frozenset[PodUid], now: float) -> None:
         """News of these pods is due from now on; one that is new among them starts the haste."""
@@ -137,7 +133,7 @@ class KubeletPolling:
         """The kubelet has answered. ``sockets`` counts how often its socket became another one."""
         self._at_once = False
         if self.restarted(sockets):
-            self._was_down, self._sockets = False, sockets
+            self.gone, self._sockets = False, sockets
             self._watchful_until = self._asked + self._intervals.restart
             self.restarts += 1
         self._silent_since, self.cause = None, ""
@@ -151,7 +147,7 @@ class KubeletPolling:
         """The kubelet did not answer; whether its silence begins here."""
         self._at_once = False
         self.failures += 1
-        self._was_down = True
+        self.gone = True
         return self._fall_silent(cause)
 
     def _fall_silent(self, cause: str) -> bool:
