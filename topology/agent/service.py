@@ -213,7 +213,7 @@ class AgentService:
     def _carry_out(self, turn: Turn) -> None:
         """Tell the watchers what a turn has found out."""
         if turn.expected_gpus is not None:
-            self._nvml.expect(turn.expected_gpus)
+            self._nvml.expected = turn.expected_gpus
         self._node.look_often(turn.picture.rests_on_count)
         if turn.kubelet_restarts != self._kubelet_restarts:
             self._kubelet_restarts = turn.kubelet_restarts

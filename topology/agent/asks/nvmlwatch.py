@@ -52,26 +52,65 @@ class _LeftError(Exception):
     """The watch has left this session, so it asks about no further GPU."""
 
 
-class _Notes:
-    """What the sessions have told; safe to use from any thread."""
+class NvmlWatch:
+    """Runs in daemon threads from :meth:`start` on; ``on_news`` may only take a note.
 
-    def __init__(self, on_news: Callable[[], None]) -> None:
+    The sessions tell it what they see; any thread may ask it.
+    """
+
+    def __init__(
+        self,
+        on_news: Callable[[], None],
+        clock: Callable[[], float],
+        cadence: Cadence = Cadence(),
+        open_nvml: Opener = Nvml,
+    ) -> None:
         self._on_news = on_news
+        self.clock = clock
+        self.cadence = cadence
+        self.open = open_nvml
+        self.stopping = threading.Event()
+        self.expected = 0  # how many GPUs the driver should show
         self._lock = threading.Lock()
         self._state = NvmlState()
         self._xids: list[Xid] = []
-        self.stopping = threading.Event()
-        self.expected = 0  # how many GPUs the driver should show
+        self._left: dict[int, tuple[str, _Session]] = {}
+        self._session = _Session(self, {})
+        self._thread = threading.Thread(target=self._guard, name="nvml-guard", daemon=True)
+
+    def start(self) -> None:
+        """Start the threads; once."""
+        self._session.thread.start()
+        self._thread.start()
+
+    def stop(self, patience: float = 3.0) -> None:
+        """Stop the threads; those that hang in a call are left behind."""
+        self.stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join(patience)
+            self._session.thread.join(patience)
 
     def state(self) -> NvmlState:
-        """What was told last."""
+        """What was seen last, with a call that hangs over no certain GPU as the problem."""
+        session = self._session
         with self._lock:
-            return self._state
+            state = self._state
+        if session.hangs() and session.asking is None:
+            return replace(state, problem="a call hangs", asked=True)
+        return state
+
+    def xids(self) -> list[Xid]:
+        """The errors that came since this was last asked."""
+        with self._lock:
+            found, self._xids = self._xids, []
+        return found
+
+    # What the sessions tell.
 
     def tell(
         self, found: Callable[[NvmlState], NvmlState], unless: threading.Event | None = None
     ) -> None:
-        """Change what is told, unless that event has happened."""
+        """Change what is known, unless that event has happened."""
         with self._lock:
             if unless is not None and unless.is_set():
                 return
@@ -83,60 +122,8 @@ class _Notes:
         with self._lock:
             self._xids.append(xid)
 
-    def take_xids(self) -> list[Xid]:
-        """The errors that came since this was last asked."""
-        with self._lock:
-            found, self._xids = self._xids, []
-        return found
-
-
-class NvmlWatch:
-    """Runs in daemon threads from :meth:`start` on; ``on_news`` may only take a note."""
-
-    def __init__(
-        self,
-        on_news: Callable[[], None],
-        clock: Callable[[], float],
-        cadence: Cadence = Cadence(),
-        open_nvml: Opener = Nvml,
-    ) -> None:
-        self._clock = clock
-        self._cadence = cadence
-        self._open = open_nvml
-        self._notes = _Notes(on_news)
-        self._left: dict[int, tuple[str, _Session]] = {}
-        self._session = self._new_session()
-        self._thread = threading.Thread(target=self._guard, name="nvml-guard", daemon=True)
-
-    def start(self) -> None:
-        """Start the threads; once."""
-        self._session.thread.start()
-        self._thread.start()
-
-    def stop(self, patience: float = 3.0) -> None:
-        """Stop the threads; those that hang in a call are left behind."""
-        self._notes.stopping.set()
-        if self._thread.ident is not None:
-            self._thread.join(patience)
-            self._session.thread.join(patience)
-
-    def state(self) -> NvmlState:
-        """What was seen last, with a call that hangs over no certain GPU as the problem."""
-        session, state = self._session, self._notes.state()
-        if session.hangs() and session.asking is None:
-            return replace(state, problem="a call hangs", asked=True)
-        return state
-
-    def expect(self, gpus: int) -> None:
-        """How many GPUs there ought to be: with fewer, NVML is opened again from time to time."""
-        self._notes.expected = gpus
-
-    def xids(self) -> list[Xid]:
-        """The errors that came since this was last asked."""
-        return self._notes.take_xids()
-
     def _guard(self) -> None:
-        while not self._notes.stopping.wait(self._cadence.slice):
+        while not self.stopping.wait(self.cadence.slice):
             returned = [n for n, (_, left) in self._left.items() if not left.thread.is_alive()]
             for index in returned:
                 log.warning("a call that hung has returned", gpu=index)
@@ -167,29 +154,18 @@ class NvmlWatch:
                 seen, vitals=vitals, nameless=nameless, hung=hung, rounds=seen.rounds + 1
             )
 
-        self._notes.tell(without)
-        self._session = self._new_session()
+        self.tell(without)
+        self._session = _Session(self, self._hung())
         self._session.thread.start()
-
-    def _new_session(self) -> _Session:
-        return _Session(self._notes, self._clock, self._cadence, self._open, self._hung())
 
 
 class _Session:
     """A thread that opens NVML and asks, again and again, until the watch stops or leaves it."""
 
-    def __init__(
-        self,
-        notes: _Notes,
-        clock: Callable[[], float],
-        cadence: Cadence,
-        open_nvml: Opener,
-        hung: Mapping[int, str],
-    ) -> None:
-        self._notes = notes
-        self._clock = clock
-        self._cadence = cadence
-        self._open = open_nvml
+    def __init__(self, watch: NvmlWatch, hung: Mapping[int, str]) -> None:
+        self._watch = watch
+        self._clock = watch.clock
+        self._cadence = watch.cadence
         self._hung = hung
         self._nvml: Nvml | None = None
         self._asked_since: float | None = None
@@ -227,13 +203,13 @@ class _Session:
     # The thread.
 
     def _ended(self) -> bool:
-        return self._over.is_set() or self._notes.stopping.is_set()
+        return self._over.is_set() or self._watch.stopping.is_set()
 
     def _run(self) -> None:
         while not self._ended():
             try:
                 self._busy()
-                with self._open(self._hung) as nvml:
+                with self._watch.open(self._hung) as nvml:
                     nvml.hung, nvml.on_progress = self._hung, self._goes_on
                     self._nvml = nvml
                     self._look_and_listen(nvml)
@@ -249,7 +225,7 @@ class _Session:
             finally:
                 self._nvml = self._asked_since = None
             if not self._ended():
-                self._notes.stopping.wait(self._cadence.vitals)
+                self._watch.stopping.wait(self._cadence.vitals)
 
     def _look_and_listen(self, nvml: Nvml) -> None:
         """Look and listen until NVML fails or has to be opened anew."""
@@ -280,7 +256,7 @@ class _Session:
 
     def _to_reopen(self, vitals: tuple[Vitals, ...]) -> bool:
         """Whether a GPU is missing that NVML, opened anew, might see."""
-        expected = max(1, self._notes.expected)
+        expected = max(1, self._watch.expected)
         return any(vital.lost for vital in vitals) or len(vitals) < expected
 
     def _hear(self, nvml: Nvml, *, listening: bool) -> bool:
@@ -296,7 +272,7 @@ class _Session:
             pause = min(left, self._cadence.slice)
             if not listening:
                 self._asked_since = None
-                self._notes.stopping.wait(pause)
+                self._watch.stopping.wait(pause)
                 continue
             self._busy()
             try:
@@ -309,7 +285,7 @@ class _Session:
             self._hears = True
             if xid is not None:
                 log.warning("Xid", number=xid.number, gpu=xid.uuid)
-                self._notes.heard(xid)
+                self._watch.heard(xid)
                 break
         return listening
 
@@ -344,10 +320,10 @@ class _Session:
                 look_seconds=before.look_seconds + seconds,
             )
 
-        self._notes.tell(looked, unless=self._over)
+        self._watch.tell(looked, unless=self._over)
 
     def _fail(self, cause: str) -> None:
-        self._notes.tell(lambda s: replace(s, problem=cause, asked=True), unless=self._over)
+        self._watch.tell(lambda s: replace(s, problem=cause, asked=True), unless=self._over)
 
 
 def _hardware_of(vitals: tuple[Vitals, ...]) -> list[tuple[object, ...]]:
