@@ -6,6 +6,7 @@ A record comes from outside, so it is checked here, once. What is wrong with it 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from reprlib import Repr
@@ -13,7 +14,6 @@ from reprlib import Repr
 from pydantic import ValidationError
 
 from topology.codec import wire
-from topology.codec.numa import distances_of, holdings, numa_facts, numa_lacks
 from topology.core.devices import (
     Bytes,
     DeviceId,
@@ -24,6 +24,7 @@ from topology.core.devices import (
     MigInstance,
     Nic,
     NodeName,
+    positions,
 )
 from topology.core.devices import PodUid as Uid
 from topology.core.graph import (
@@ -32,6 +33,7 @@ from topology.core.graph import (
     TopologyError,
 )
 from topology.core.links import GBps, Link, LinkKind, Via
+from topology.core.numa import Holding, MemoryBlock, NumaFacts, NumaNode
 from topology.core.report import (
     Allocation,
     Condition,
@@ -149,11 +151,11 @@ def _allocator(spec: wire.Spec) -> AllocatorFacts:
         a.cpu_manager_policy,
         a.memory_manager_policy,
         a.prefer_closest_numa_nodes,
-        distances_of(spec.numa_nodes or ()),
+        _distances(spec.numa_nodes or ()),
         sees_topology=_sees_topology(spec),
         full_cores_only=a.full_pcpus_only,
-        numa=numa_facts(spec),
-        numa_lacks=numa_lacks(spec),
+        numa=_numa_facts(spec),
+        numa_lacks=_numa_lacks(spec),
     )
 
 
@@ -233,7 +235,7 @@ def _report(status: wire.Status) -> Report:
             Condition(c.type, c.status == "True", c.reason, c.message, c.last_transition_time or "")
             for c in status.conditions
         ),
-        holdings=holdings(status.exclusive),
+        holdings=_holdings(status.exclusive),
         missing=tuple(MissingGpu(m.name, m.counted, m.since or "") for m in status.missing or ()),
         several_shares=None if status.several_shares is None else _shares(status.several_shares),
         idle=tuple(
@@ -249,4 +251,102 @@ def _report(status: wire.Status) -> Report:
 def _shares(answer: wire.SeveralShares) -> SharesAnswer:
     return SharesAnswer(
         answer.refused, answer.pod_started, answer.plugin_started, answer.configuration or ""
+    )
+
+
+# CPUs and memory by NUMA node.
+
+
+def _distances(nodes: Sequence[wire.NumaNode]) -> tuple[tuple[int, ...], ...] | None:
+    """The distances by number; None where they are not known of every NUMA node from 0 on."""
+    rows = {node.id: tuple(map(int, (node.distances or "").split())) for node in nodes}
+    n = len(rows)
+    if not rows or set(rows) != set(range(n)) or any(len(row) != n for row in rows.values()):
+        return None
+    return tuple(rows[i] for i in range(n))
+
+
+def _numa_facts(spec: wire.Spec) -> NumaFacts | None:
+    """What the record says of CPUs and memory; None where part of it is missing.
+
+    That is: a NUMA node from 0 on, the CPUs of one, the CPUs that pods may have, or the CPU
+    Manager's option. A contradiction raises :class:`TopologyError`.
+    """
+    given = sorted(spec.numa_nodes or (), key=lambda node: node.id)
+    nodes = [_numa_node(node) for node in given]
+    _check_nodes(given, nodes)
+    cpus = spec.cpus
+    if cpus is None:
+        return None
+    allocatable, whole_cores = wire.cpus_of(cpus.allocatable), wire.cpus_of(cpus.whole_cores)
+    if other := whole_cores & ~allocatable:
+        raise TopologyError(f"cpus.wholeCores: {_first(other)} is not among the allocatable ones")
+    aligned = spec.allocator.align_by_socket
+    if aligned is None or not _names_cpus(given):
+        return None
+    elsewhere: int = allocatable
+    for node in nodes:
+        elsewhere &= ~node.cpus
+    if elsewhere:
+        raise TopologyError(f"cpus.allocatable: {_first(elsewhere)} is on no NUMA node")
+    return NumaFacts(tuple(nodes), allocatable, whole_cores, cpus.threads_per_core, aligned)
+
+
+def _numa_lacks(spec: wire.Spec) -> tuple[str, ...]:
+    """The fields that the record lacks for :func:`_numa_facts`; none where it has them all."""
+    has = {
+        "spec.allocator.alignBySocket": spec.allocator.align_by_socket is not None,
+        "spec.numaNodes[].cpus": _names_cpus(spec.numa_nodes or ()),
+        "spec.cpus": spec.cpus is not None,
+    }
+    return tuple(field for field, there in has.items() if not there)
+
+
+def _names_cpus(nodes: Sequence[wire.NumaNode]) -> bool:
+    """Whether the CPUs of each NUMA node from 0 on are there."""
+    numbers = sorted(node.id for node in nodes if node.cpus is not None)
+    return bool(nodes) and numbers == list(range(len(nodes)))
+
+
+def _numa_node(node: wire.NumaNode) -> NumaNode:
+    memory = sorted((m.type, m.bytes) for m in node.memory or ())
+    return NumaNode(wire.cpus_of(node.cpus or ""), node.socket, tuple(memory))
+
+
+def _check_nodes(given: Sequence[wire.NumaNode], nodes: Sequence[NumaNode]) -> None:
+    seen = 0
+    for number, times in Counter(node.id for node in given).items():
+        if times > 1:
+            raise TopologyError(f"numaNodes: {number} stands {times} times, once is allowed")
+    for node, found in zip(given, nodes, strict=True):
+        if both := found.cpus & seen:
+            raise TopologyError(f"numaNodes: {_first(both)} is on two NUMA nodes, allowed is one")
+        for kind, times in Counter(kind for kind, _ in found.memory).items():
+            if times > 1:
+                raise TopologyError(
+                    f"numaNodes: {kind} stands {times} times in the memory of NUMA node "
+                    f"{node.id}, once is allowed"
+                )
+        seen |= found.cpus
+
+
+def _first(cpus: int) -> str:
+    return f"CPU {positions(cpus)[0]}"
+
+
+def _holdings(given: Sequence[wire.Exclusive] | None) -> tuple[Holding, ...] | None:
+    """Which exclusive CPUs and memory pods have; None where nobody has looked."""
+    if given is None:
+        return None
+    return tuple(
+        Holding(
+            pod.namespace,
+            pod.pod,
+            wire.cpus_of(pod.cpus or ""),
+            tuple(
+                MemoryBlock(block.type, block.bytes, tuple(sorted(set(block.numa_nodes))))
+                for block in pod.memory or ()
+            ),
+        )
+        for pod in given
     )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import BaseModel
 
 from topology.codec import wire
-from topology.codec.numa import cpus, exclusive, numa_nodes
 from topology.core.devices import Fabric, Gpu, GpuResource, Nic, base_uuid
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.links import Link
+from topology.core.numa import Holding, cpu_list
 from topology.core.report import Allocation, Condition, Health, Report, SharesAnswer
 
 
@@ -36,8 +37,8 @@ def encode_spec(topology: NodeTopology) -> dict[str, object]:
         links=[_link(link) for link in topology.links],
         nics=[_nic(nic) for nic in topology.nics],
         fabric=None if topology.fabric is None else _fabric(topology.fabric),
-        numa_nodes=numa_nodes(topology.allocator),
-        cpus=cpus(topology.allocator),
+        numa_nodes=_numa_nodes(topology.allocator),
+        cpus=_cpus(topology.allocator),
     )
     return _dump(spec)
 
@@ -58,7 +59,7 @@ def encode_report(report: Report, topology: NodeTopology | None = None) -> dict[
             _allocation(a, idle.get((a.pod_uid, a.container, a.resource)))
             for a in report.allocations
         ],
-        exclusive=exclusive(report.holdings),
+        exclusive=_exclusive(report.holdings),
         health=[_health(h) for h in report.health],
         missing=[
             wire.MissingGpu(name=m.name, counted=m.counted, since=m.since or None)
@@ -191,6 +192,58 @@ def _condition(condition: Condition) -> wire.Condition:
         message=condition.message,
         last_transition_time=condition.since or None,
     )
+
+
+def _numa_nodes(facts: AllocatorFacts) -> list[wire.NumaNode] | None:
+    """``spec.numaNodes``: distances, and CPUs and memory, as far as they are known."""
+    rows = facts.numa_distances or ()
+    nodes = facts.numa.nodes if facts.numa else ()
+    found = []
+    for number in range(max(len(rows), len(nodes))):
+        row = rows[number] if number < len(rows) else None
+        node = nodes[number] if number < len(nodes) else None
+        found.append(
+            wire.NumaNode(
+                id=number,
+                distances=None if row is None else " ".join(map(str, row)),
+                cpus=None if node is None else cpu_list(node.cpus),
+                socket=None if node is None else node.socket,
+                memory=None
+                if node is None
+                else [wire.Memory(type=kind, bytes=amount) for kind, amount in node.memory] or None,
+            )
+        )
+    return found or None
+
+
+def _cpus(facts: AllocatorFacts) -> wire.Cpus | None:
+    """``spec.cpus``."""
+    if facts.numa is None:
+        return None
+    return wire.Cpus(
+        allocatable=cpu_list(facts.numa.allocatable),
+        whole_cores=cpu_list(facts.numa.whole_cores),
+        threads_per_core=facts.numa.threads,
+    )
+
+
+def _exclusive(given: Sequence[Holding] | None) -> list[wire.Exclusive] | None:
+    """``status.exclusive``."""
+    if given is None:
+        return None
+    return [
+        wire.Exclusive(
+            namespace=holding.namespace,
+            pod=holding.pod,
+            cpus=cpu_list(holding.cpus) or None,
+            memory=[
+                wire.MemoryBlock(type=block.type, bytes=block.amount, numa_nodes=list(block.nodes))
+                for block in holding.memory
+            ]
+            or None,
+        )
+        for holding in given
+    ]
 
 
 def _summary(topology: NodeTopology, report: Report) -> wire.Summary:
