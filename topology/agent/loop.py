@@ -295,8 +295,7 @@ class NodeAgent:
         if first or self._processors_again.is_due(now):
             self._kubelets = restarts
             self._processors = self._asks.processors()
-            whole = isinstance(self._processors, Processors)
-            self._processors_again.was_read(now, complete=whole)
+            self._processors_again.was_read(now, complete=isinstance(self._processors, Processors))
 
     # The record.
 

@@ -199,8 +199,7 @@ def _link(k: wire.Link) -> Link:
 
 
 def _nic(n: wire.Nic) -> Nic:
-    distances = tuple((d.index, LinkKind[d.pcie]) for d in n.distances)
-    return Nic(n.name, distances, n.numa_node)
+    return Nic(n.name, tuple((d.index, LinkKind[d.pcie]) for d in n.distances), n.numa_node)
 
 
 def _report(status: wire.Status) -> Report:

@@ -211,8 +211,7 @@ class EmulatedKubelet:
         for uid, pod in self._pods.items():
             if not pod.ended:
                 for unit, devices in Counter(unit for unit, _ in _devices_of(pod)).items():
-                    there = found.setdefault(self._units[unit].uuid, [])
-                    there.append((uid, pod.request, devices))
+                    found.setdefault(self._units[unit].uuid, []).append((uid, pod.request, devices))
         return found
 
     def free_ids(self) -> tuple[DeviceId, ...]:

@@ -147,6 +147,5 @@ def _split(places: tuple[int, ...], size: int, free: int, blanks: int) -> Iterat
     for others in combinations(rest, size - 1):
         chosen = (first, *others)
         if sum(i >= free for i in chosen) in (0, blanks):
-            left = tuple(i for i in rest if i not in others)
-            for more in _split(left, size, free, blanks):
+            for more in _split(tuple(i for i in rest if i not in others), size, free, blanks):
                 yield (chosen, *more)

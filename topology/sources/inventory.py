@@ -189,8 +189,7 @@ def _catalogue_memory(product: str) -> Bytes | None:
 
 
 def _made_up_uuid(node: NodeName, index: int) -> str:
-    name = f"{node}/{index}".encode(errors="backslashreplace")
-    digits = sha256(name).hexdigest()
+    digits = sha256(f"{node}/{index}".encode(errors="backslashreplace")).hexdigest()
     return f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:32]}"
 
 

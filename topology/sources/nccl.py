@@ -160,8 +160,7 @@ def parse_nccl(
     }
     gpus = identify(node, seen, product, memory, root.line, findings)
     links = _links(gpus, devices, root.line, findings)
-    nics = _nics(root, devices, findings)
-    return imported(node, gpus, links, nics, findings, root.line)
+    return imported(node, gpus, links, _nics(root, devices, findings), findings, root.line)
 
 
 def _refuse_several_machines(root: Element) -> None:
@@ -336,8 +335,7 @@ def _nics(root: Element, gpus: dict[int, Device], findings: Findings) -> list[Ni
     named: dict[str, Device] = {}
     for element in root.walk():
         if element.tag == "nic":
-            nets = element.all("net")
-            for net in nets:
+            for net in element.all("net"):
                 name = net.attributes.get("name", "")
                 if why := _no_rdma(net):
                     findings.note(net.line, f"{quoted(name)} {why}, so it is no RDMA NIC: left out")

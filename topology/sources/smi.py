@@ -131,8 +131,7 @@ def parse_topo(
     pairs = _pairs(table, findings)
     links = _links(gpus, pairs, table.line, findings)
     _note_hidden_nvlinks(lines, table, pairs, gpus, findings)
-    nics = _nics(table, lines, findings)
-    return imported(node, gpus, links, nics, findings, table.line)
+    return imported(node, gpus, links, _nics(table, lines, findings), findings, table.line)
 
 
 def _who(
