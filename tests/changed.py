@@ -37,20 +37,24 @@ def guards_of(path: Path) -> list[Path]:
     if path.parts[0] == "tests":
         own = path.name.startswith("test_") and "e2e" not in path.parts
         return [path] if own else []
-    mirror = Path("tests", *path.with_suffix("").parts)
-    for one in (mirror.with_name(f"test_{mirror.name}.py"), _of_package(mirror)):
-        if (ROOT / one).is_file():
-            return [one]
-    beside = sorted((ROOT / mirror.parent).glob("test_*.py"))
+    own_tests = mirrors(path)
+    if own_tests:
+        return own_tests[:1]
+    beside = sorted((ROOT / "tests" / path.parent).glob("test_*.py"))
     if len(beside) > MOST_OF_A_FOLDER:
         print(f"{path}: no test file of its own; make test runs the {len(beside)} of its folder")
         return []
     return [found.relative_to(ROOT) for found in beside]
 
 
-def _of_package(mirror: Path) -> Path:
-    """``tests/…/test_admission.py`` is for all files of ``…/admission/``, too."""
-    return mirror.parent.with_name(f"test_{mirror.parent.name}.py")
+def mirrors(module: Path) -> list[Path]:
+    """The test file of a module's name, and that of its package's, as far as they are there.
+
+    ``tests/…/test_admission.py`` is for all files of ``…/admission/``.
+    """
+    beside = Path("tests", module.parent)
+    own = (beside / f"test_{module.name}", beside.with_name(f"test_{beside.name}.py"))
+    return [path for path in own if (ROOT / path).is_file()]
 
 
 def check(files: Iterable[Path]) -> int:

@@ -14,7 +14,7 @@ from benchmarks.papers.bound import easier, open_until, upper_bound
 from benchmarks.papers.model import WHOLE, NodeKind, Nodes, PodKind, feasible
 from benchmarks.papers.policies import POLICIES
 from benchmarks.papers.simulation import simulate
-from tests.benchmarks.test_papers import needs_trace
+from tests.benchmarks.papers.test_comparison import needs_trace
 
 MODELS = ["A10", "T4"]
 ONE_GPU = NodeKind(64, 64, 1, "T4")
