@@ -109,7 +109,7 @@ ENTRIES: Mapping[str, Entry] = {
         count=4,
     ),
     "min-gpu-memory": Entry(
-        "The total memory of each GPU, as NVML shows it. It reserves nothing: use `gpu-memory`. "
+        "The total memory of each GPU, as NVML shows it; what the pod uses is `gpu-memory`. "
         'An "80 GB" H100 shows 81,559 MiB, under 80Gi: write 79Gi. Of [a shared GPU](sharing.md) '
         "a share's part counts; beside `gpu-memory` or `sharing: exclusive`, the whole GPU.",
         "79Gi",

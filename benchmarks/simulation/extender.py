@@ -49,7 +49,7 @@ class Extender(Base):
             self._cluster.put_record(node.topology, fleet.report(row))
 
     def among(self, pod: SimPod, rows: Ints) -> Choice | Wait:
-        """A node that keeps the pod's promise, by the scores of both; bound, and reserved.
+        """A node that keeps the pod's promise, by the scores of both; the pod is bound there.
 
         Of the nodes that the cluster calls one state only one is named to the verbs, which answer
         alike for all of them; neither answer depends on how many nodes are named.

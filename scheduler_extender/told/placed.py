@@ -68,7 +68,7 @@ class Placed(Struct, frozen=True):
     node: str
     verdict: Annotated[str, Meta(description="the promise that it was bound with, or empty")]
     sets: Annotated[
-        list[list[int]], Meta(description="the GPU sets that it could get by that, if known")
+        list[list[int]], Meta(description="the sets of GPUs that it could get by that, if known")
     ]
     got: Annotated[
         list[int] | None, Meta(description="the GPUs that a report shows; null if none does yet")

@@ -21,7 +21,7 @@ from topology.core.requests import GpuRequest, Role
 
 
 class ContainerSets(Struct, frozen=True):
-    """The GPU sets that one container may get, as driver indices."""
+    """The sets of GPUs that one container may get, as driver indices."""
 
     name: str
     outcomes: list[list[int]]
@@ -33,7 +33,7 @@ class NodeAnswer(Struct, frozen=True):
     node: str
     verdict: str
     outcomes: Annotated[
-        list[list[int]], Meta(description="GPU sets that the pod may get; 16 at most in an answer")
+        list[list[int]], Meta(description="sets of GPUs that the pod may get; at most 16")
     ]
     containers: list[ContainerSets]
     hazards: list[str]

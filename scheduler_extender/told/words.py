@@ -46,7 +46,7 @@ def verdict_text(verdict: str, *, passes: bool = False) -> Text:
 
 
 def sets_text(outcomes: Sequence[Sequence[int]], shown: int = SHOWN_SETS) -> str:
-    """Some GPU sets in brief.
+    """Some sets of GPUs in brief.
 
     >>> sets_text([[0, 1], [2, 3]]), sets_text([[0, 1, 2, 3], [0, 1, 2, 7]])
     ('0,1 | 2,3', '0-3 | 0-2,7')
@@ -57,7 +57,7 @@ def sets_text(outcomes: Sequence[Sequence[int]], shown: int = SHOWN_SETS) -> str
 
 
 def set_text(gpus: Sequence[int]) -> str:
-    """One GPU set in brief; three and more in a row are a range.
+    """One set of GPUs in brief; three and more in a row are a range.
 
     >>> set_text((0, 1)), set_text((0, 1, 2, 5, 6, 7)), set_text(())
     ('0,1', '0-2,5-7', '')

@@ -40,7 +40,7 @@ class DecidedBind:
     facts: NodeFacts  # without the pod: what was decided on
     ours: PodRecord  # the pod, as it is in flight
     before: PodRecord | None  # the pod's bind that was in flight before
-    sets: tuple[Mask, ...] | None  # the GPU sets to write
+    sets: tuple[Mask, ...] | None  # the sets of GPUs to write
     after: NodeFacts  # with the pod
 
 

@@ -15,7 +15,7 @@ MAX_SETS_WRITTEN = 16
 
 
 class Placement(TypedDict, total=False):
-    """The placement annotation's JSON. ``sets`` are GPU sets as driver indices."""
+    """The placement annotation's JSON. ``sets`` are sets of GPUs as driver indices."""
 
     verdict: str
     node: str
@@ -26,7 +26,7 @@ class Placement(TypedDict, total=False):
 
 
 def placement(decided: DecidedBind, pod: PodRecord, time: str) -> Placement:
-    """The placement annotation: verdict, node, pod UID, possible GPU sets as indices, time.
+    """The placement annotation: verdict, node, pod UID, possible sets of GPUs as indices, time.
 
     The UID tells it from one that somebody wrote into a template.
     """

@@ -1,0 +1,114 @@
+"""One word for one thing: the words that pages and code do not use, and what they say instead.
+
+The words that they do use are explained in README. A word of the table may stand only within one of
+the texts that ``except_in`` names.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+SOURCE = sorted(
+    path
+    for package in ("topology", "scheduler_extender", "benchmarks", "manifests")
+    for kind in ("*.py", "*.html", "*.yaml")
+    for path in (ROOT / package).rglob(kind)
+)
+EVERYWHERE = [*PAGES, *SOURCE]
+TABLES = [ROOT / "docs" / "cli.md", *(ROOT / "scheduler_extender" / "cli").glob("*.py")]
+"""Where ``nodes`` and ``map`` call a GPU reserved for whom a pod is on its way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unused:
+    """A word that is not used."""
+
+    word: str
+    """A regular expression; case does not count."""
+    instead: str
+    files: tuple[Path, ...]
+    except_in: tuple[str, ...] = ()
+    """Regular expressions of texts in which the word may stand."""
+
+    def places(self, text: str) -> list[str]:
+        """The lines in which the word stands all the same."""
+        allowed = re.compile("|".join(self.except_in) or r"(?!)", re.IGNORECASE)
+        word = re.compile(self.word, re.IGNORECASE)
+        return [line.strip() for line in text.splitlines() if word.search(allowed.sub("", line))]
+
+
+UNUSED = (
+    Unused(
+        r"\breserv(e|es|ed|ing|ations?)\b",
+        "bind in flight (a pod is on its way), or kept place (other pods may not take it)",
+        tuple(path for path in EVERYWHERE if path not in TABLES),
+        (
+            r"gpu-topology\.io/reserved-?",
+            r'PREFIX \+ "reserved"',
+            r"`reserved`",
+            r"`reserve` gputopologies|\('reserve'\)|right to reserve\b",
+            r"verbs: \[reserve\]|^ *- reserve$",
+            r"reserved CPU|all but the reserved ones|reserved = there|core & reserved",
+            r"the reserved part",
+            r"gangs, reservations",
+        ),
+    ),
+    Unused(r"\bGPU sets?\b", "set of GPUs", tuple(EVERYWHERE)),
+    Unused(
+        r"\bpod groups?\b",
+        "group",
+        tuple(EVERYWHERE),
+        (r"Kueue pod group", r"pod groups? of Kueue"),
+    ),
+    Unused(
+        r"\bslices?\b",
+        "MIG instance",
+        tuple(PAGES),
+        (r"mig-slices", r"one of three slices|by slices", r"resource slices?"),
+    ),
+    Unused(
+        r"\b(an?|the|one|two|three|each|last|second|first|next|no) looks?\b(?!-)",
+        "say who asks whom: a question, an answer, a snapshot",
+        tuple(PAGES),
+    ),
+    Unused(r"\bcustom resources?\b", "the resource GPUTopology, or a record of it", tuple(PAGES)),
+    Unused(r"\bplug-ins?\b", "plugin", tuple(EVERYWHERE)),
+    Unused(r"\bpre-empt\w*", "preempt", tuple(EVERYWHERE)),
+)
+
+
+@pytest.mark.parametrize("unused", UNUSED, ids=lambda unused: unused.instead)
+def test_a_word_that_is_not_used_stands_nowhere(unused: Unused) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {line[:120]}"
+        for path in unused.files
+        for line in unused.places(path.read_text())
+    ]
+    assert not found, f"write {unused.instead}:\n" + "\n".join(found)
+
+
+def test_a_word_is_found_and_its_exceptions_are_not() -> None:
+    unused = UNUSED[0]
+    kept = "It writes `gpu-topology.io/reserved` on the pod."
+    assert unused.places(kept) == []
+    assert unused.places(f"{kept}\nIt reserves two GPUs.") == ["It reserves two GPUs."]
+
+
+def test_readme_explains_words_that_are_used() -> None:
+    """Each word of README's table stands on another page, or in the code."""
+    table = (ROOT / "README.md").read_text().partition("\n## Words\n")[2].partition("\n## ")[0]
+    words = [
+        word
+        for row in re.findall(r"^\| ([^|]+) \|", table, re.MULTILINE)
+        for word in row.split(", ")
+        if word not in ("word", "---")
+    ]
+    assert len(words) > 20
+    texts = [path.read_text().lower() for path in EVERYWHERE if path.name != "README.md"]
+    assert [word for word in words if not any(word.lower() in text for text in texts)] == []
