@@ -5,25 +5,34 @@
 
 from __future__ import annotations
 
+import sys
 from typing import NoReturn
 
 
 def main() -> NoReturn:
     """The console script ``gpu-topology``."""
-    from scheduler_extender.cli.commands import main as commands
+    from scheduler_extender.cli.commandline import run
+    from scheduler_extender.cli.commands import app
 
-    commands()
+    run(app, "gpu-topology")
 
 
 def kubectl_plugin() -> NoReturn:
-    """The console script ``kubectl-gpu_topology``."""
-    from scheduler_extender.cli.commands import kubectl_plugin as commands
+    """The console script that kubectl runs as ``kubectl gpu-topology``."""
+    from scheduler_extender.cli.commandline import run
+    from scheduler_extender.cli.commands import plugin
+    from scheduler_extender.cli.completion import COMPLETE
 
-    commands()
+    if sys.argv[1:2] == [COMPLETE]:
+        del sys.argv[1]
+        kubectl_completion()
+        sys.exit(0)
+    run(plugin, "kubectl gpu-topology")
 
 
 def kubectl_completion() -> None:
-    """The console script ``kubectl_complete-gpu_topology``."""
-    from scheduler_extender.cli.commands import kubectl_completion as commands
+    """The console script that kubectl runs to complete the words of ``kubectl gpu-topology``."""
+    from scheduler_extender.cli.commands import plugin
+    from scheduler_extender.cli.completion import complete_for_kubectl
 
-    commands()
+    sys.stdout.write(complete_for_kubectl(plugin, sys.argv[1:]))

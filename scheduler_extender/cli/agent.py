@@ -11,7 +11,7 @@ import typer
 
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import check_node_name, log_json, one_of, same
-from scheduler_extender.cli.options import ContextOption
+from scheduler_extender.cli.kubeconfig import ContextOption
 from topology.core.devices import NodeName
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from scheduler_extender.cli.adminport import open_map
 from scheduler_extender.cli.cells import folded, legend, node_cells
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.forwarding import open_map
 from scheduler_extender.cli.gpurows import GpuRow, total_of, total_text
 from scheduler_extender.cli.looking import answer_from
 from scheduler_extender.cli.nodes import told

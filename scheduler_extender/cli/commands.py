@@ -8,15 +8,14 @@ the Python type of an argument, and cannot be told not to.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import version
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
-from scheduler_extender.cli.commandline import OURS, BadInputError, lacks, run
+from scheduler_extender.cli.commandline import OURS, BadInputError, lacks
 from scheduler_extender.cli.options import spread
 
 app = typer.Typer(
@@ -86,16 +85,12 @@ def _load(command: str) -> Callable[..., None]:
     """What does a command; where its packages are not installed, what says so."""
     module, function = _ELSEWHERE.get(command, (command, command))
     try:
-        found = import_module(f"scheduler_extender.cli.{module}")
+        return getattr(import_module(f"scheduler_extender.cli.{module}"), function)  # type: ignore[no-any-return]
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package in OURS:
             raise
-        return _refusing(package)
-    return getattr(found, function)  # type: ignore[no-any-return]
 
-
-def _refusing(package: str) -> Callable[..., None]:
     def refuse() -> None:
         raise BadInputError(lacks(package))
 
@@ -112,25 +107,3 @@ for command, programs in COMMANDS.items():
 for each in (app, plugin):
     # Without a help text of its own the callback would take the place of the app's.
     each.callback(help=each.info.help)(_options)
-
-
-def main() -> NoReturn:
-    """The console script."""
-    run(app, "gpu-topology")
-
-
-def kubectl_plugin() -> NoReturn:
-    """The console script that kubectl runs as ``kubectl gpu-topology``."""
-    from scheduler_extender.cli.completion import COMPLETE, complete_for_kubectl
-
-    if sys.argv[1:2] == [COMPLETE]:
-        sys.stdout.write(complete_for_kubectl(plugin, sys.argv[2:]))
-        sys.exit(0)
-    run(plugin, "kubectl gpu-topology")
-
-
-def kubectl_completion() -> None:
-    """The console script that kubectl runs to complete the words of ``kubectl gpu-topology``."""
-    from scheduler_extender.cli.completion import complete_for_kubectl
-
-    sys.stdout.write(complete_for_kubectl(plugin, sys.argv[1:]))

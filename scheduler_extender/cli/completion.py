@@ -7,21 +7,16 @@ shell offer files, 4 forbids it (cobra's ``ShellCompDirective``).
 
 from __future__ import annotations
 
-import contextlib
-import io
-import os
-import shlex
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
+import msgspec
 import typer
 
 from scheduler_extender.cli.commandline import BadInputError
-
-if TYPE_CHECKING:
-    from topology.kubeapi.apiserver import ApiServer
+from scheduler_extender.cli.kubeconfig import Access, asking
 
 TIMEOUT = 2.0  # seconds: somebody has pressed a key and waits
 MOST = 500  # names that are asked for
@@ -81,67 +76,30 @@ def pod_completions(context: typer.Context, incomplete: str) -> list[str]:
     return _names(context, incomplete, where)
 
 
-def context_completions(context: typer.Context, incomplete: str) -> list[str]:
-    """Contexts of the kubeconfig whose names begin so."""
-    try:
-        from scheduler_extender.cli.kubeconfig import contexts_of
-
-        found = contexts_of(context.params.get("kubeconfig"))
-    except Exception:  # noqa: BLE001 (nothing to offer; the command itself will say what is wrong)
-        return []
-    return [name for name in found if name.startswith(incomplete)]
-
-
-class _Typed(NamedTuple):
-    """The options so far that say which cluster is asked."""
-
-    kubeconfig: Path | None
-    context: str | None
-
-
 def _names(context: typer.Context, incomplete: str, where: Callable[[str], str]) -> list[str]:
     """Names of objects that begin so; none where the cluster cannot be asked at once.
 
     Whatever is wrong is told by the command itself, once it runs.
     """
     try:
-        from scheduler_extender.cli.kubeconfig import asking
-
         said = context.params.get
-        with asking(_Typed(said("kubeconfig"), said("context"))) as (api, usual):
-            return [name for name in _listed(api, where(usual)) if name.startswith(incomplete)]
+        with asking(Access(kubeconfig=said("kubeconfig"), context=said("context"))) as (api, usual):
+            body = api.get(where(usual), (("limit", str(MOST)),), timeout=TIMEOUT)
+        items = msgspec.json.decode(body, type=dict[str, Any]).get("items") or ()
+        names = sorted(str(item["metadata"]["name"]) for item in items)
     except Exception:  # noqa: BLE001
         return []
-
-
-def _listed(api: ApiServer, collection: str) -> list[str]:
-    import msgspec
-
-    query = (("limit", str(MOST)),)
-    found: dict[str, Any] = msgspec.json.decode(
-        api.get(collection, query, timeout=TIMEOUT), type=dict[str, Any]
-    )
-    return sorted(str(item["metadata"]["name"]) for item in found.get("items") or ())
+    return [name for name in names if name.startswith(incomplete)]
 
 
 def complete_for_kubectl(plugin: typer.Typer, words: list[str]) -> str:
     """What ``kubectl_complete-gpu_topology`` prints for these words, the last one unfinished."""
-    from typer._completion_classes import completion_init  # what an app with add_completion calls
+    from typer._completion_classes import BashComplete
 
-    completion_init()
     command = typer.main.get_command(plugin)
-    variable = "_KUBECTL_GPU_TOPOLOGY_COMPLETE"
-    line = [PROGRAM, *(words or [""])]
-    # As bash asks typer: it answers with a choice on each line, which is what kubectl wants.
-    given = {
-        variable: "complete_bash",
-        "COMP_WORDS": shlex.join(line),
-        "COMP_CWORD": str(len(line) - 1),
-    }
-    said = io.StringIO()
-    with _environment(given), contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
-        command.main(args=[], prog_name=PROGRAM, complete_var=variable, standalone_mode=False)
-    choices = [choice for choice in said.getvalue().splitlines() if choice.strip()]
+    *before, unfinished = words or [""]
+    items = BashComplete(command, {}, PROGRAM, "").get_completions(before, unfinished)
+    choices = [item.value for item in items if item.value.strip()]
     files = not choices and _wants_file(command, words)
     return "\n".join([*choices, f":{FILES if files else NO_FILES}", ""])
 
@@ -154,17 +112,3 @@ def _wants_file(group: Any, words: list[str]) -> bool:
     if words[-2].startswith("-"):
         return any(words[-2] in each.opts and each.metavar == "FILE" for each in command.params)
     return words[0] in OF_FILES
-
-
-@contextlib.contextmanager
-def _environment(given: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in given}
-    os.environ.update(given)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

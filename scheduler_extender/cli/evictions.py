@@ -27,8 +27,7 @@ from scheduler_extender.annotations import KEPT_PLACE
 from scheduler_extender.cli.adminport import AdminPort
 from scheduler_extender.cli.commandline import BadInputError, pause
 from scheduler_extender.cli.inputs import tell
-from scheduler_extender.cli.kubeconfig import api_server
-from scheduler_extender.cli.options import Access
+from scheduler_extender.cli.kubeconfig import Access, api_server
 from scheduler_extender.state.pods.keptplace import value_of
 from scheduler_extender.told.unblocking import Eviction, EvictionPlan, KeptPlace, Unblocking
 from topology.core.devices import NodeName, PodUid

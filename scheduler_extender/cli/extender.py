@@ -12,7 +12,8 @@ import typer
 
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import cluster_file, is_ip, log_json, one_of, two_ports, weakest
-from scheduler_extender.cli.options import ContextOption, WeakestOption
+from scheduler_extender.cli.kubeconfig import ContextOption
+from scheduler_extender.cli.options import WeakestOption
 from scheduler_extender.http.addresses import Addresses, Tls
 from scheduler_extender.state.answers.decision import Refusals, Settings
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
+import typer
 
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import log_json
@@ -17,21 +19,42 @@ if TYPE_CHECKING:
     from topology.kubeapi.apiserver import ApiServer
 
 
-class Chosen(Protocol):
-    """Which cluster somebody has chosen; None where kubectl's own choice is meant."""
-
-    @property
-    def kubeconfig(self) -> Path | None:
-        """The kubeconfig's path."""
-        ...
-
-    @property
-    def context(self) -> str | None:
-        """The context's name."""
-        ...
+def context_completions(context: typer.Context, incomplete: str) -> list[str]:
+    """Contexts of the kubeconfig whose names begin so."""
+    try:
+        path = path_of(context.params.get("kubeconfig"))
+        names = [] if path is None else [str(each["name"]) for each in _contexts(path)[0]]
+    except Exception:  # noqa: BLE001 (nothing to offer; the command itself will say what is wrong)
+        return []
+    return [name for name in names if name.startswith(incomplete)]
 
 
-def api_server(access: Chosen) -> tuple[ApiServer, str]:
+ContextOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Context of the kubeconfig. Without it: the current one.",
+        autocompletion=context_completions,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Which API server is asked, and as whom."""
+
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Without it: $KUBECONFIG, then ~/.kube/config, then the cluster in which the "
+            "command runs.",
+        ),
+    ] = None
+    context: ContextOption = None
+
+
+def api_server(access: Access) -> tuple[ApiServer, str]:
     """The API server, which the caller closes, and the namespace that the context names. Raises
     :class:`BadInputError`."""
     from topology.kubeapi.apiserver import ApiFailure, ApiServer
@@ -49,7 +72,7 @@ def api_server(access: Chosen) -> tuple[ApiServer, str]:
 
 
 @contextmanager
-def asking(access: Chosen) -> Iterator[tuple[ApiServer, str]]:
+def asking(access: Access) -> Iterator[tuple[ApiServer, str]]:
     """The API server, and the namespace that the context names; closed in the end.
 
     What it refuses is bad input, too. Raises :class:`BadInputError`.
@@ -89,13 +112,6 @@ def _namespace(path: str, context: str | None) -> str:
     contexts, current = _contexts(path)
     chosen = next((c for c in contexts if c["name"] == context), current)
     return str((chosen or {}).get("context", {}).get("namespace") or "default")
-
-
-def contexts_of(kubeconfig: Path | None) -> list[str]:
-    """The names of a kubeconfig's contexts; none where there is no kubeconfig. Raises whatever a
-    bad file raises."""
-    found = path_of(kubeconfig)
-    return [] if found is None else [str(each["name"]) for each in _contexts(found)[0]]
 
 
 def _contexts(path: str) -> Any:

@@ -13,14 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scheduler_extender.cli.adminport import AdminPort
+from scheduler_extender.cli.adminport import AdminPort, asked_over, port_at
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.forwarding import asked_over
 from scheduler_extender.cli.inputs import cluster_file
-from scheduler_extender.cli.kubeconfig import asking
-from scheduler_extender.cli.options import Access, Where
+from scheduler_extender.cli.kubeconfig import Access, asking
+from scheduler_extender.cli.options import Where
 from scheduler_extender.cli.outputs import Form, Told, answer
-from scheduler_extender.cli.tokens import port_at
 from scheduler_extender.files.clusterfile import ClusterFile, ClusterFileError, feed, parse
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -98,7 +96,7 @@ def looking(
         port = port_at(where.admin, where.credentials, where.access)
         yield lambda: _described(_snapshot(port), require, namespace)
     elif where.forward:
-        with asked_over(where) as port:
+        with asked_over(where.access, where.system, where.credentials) as port:
             yield lambda: _described(_snapshot(port), require, namespace)
     else:
         yield from _at_api_server(where.access, namespace, Settings(require), live=live)

@@ -20,24 +20,21 @@ import typer
 
 from scheduler_extender.annotations import RESUME
 from scheduler_extender.cli import nodetext
-from scheduler_extender.cli.adminport import ADMIN
+from scheduler_extender.cli.adminport import ADMIN, Credentials, port_at
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.completion import node_completions
 from scheduler_extender.cli.gpurows import node_row
 from scheduler_extender.cli.inputs import check_node_name
-from scheduler_extender.cli.kubeconfig import asking
+from scheduler_extender.cli.kubeconfig import Access, asking
 from scheduler_extender.cli.looking import Look, answer_from
 from scheduler_extender.cli.options import (
-    Access,
     ClusterOption,
-    Credentials,
     ListedNamespaceOption,
     OutputOption,
     WatchOption,
     Where,
 )
 from scheduler_extender.cli.outputs import Told, as_yaml, form_of
-from scheduler_extender.cli.tokens import port_at
 
 TIMEOUT = 10.0
 """Seconds."""

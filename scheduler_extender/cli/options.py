@@ -7,7 +7,7 @@ A command's function may take a frozen dataclass: each of its fields is an optio
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -15,19 +15,12 @@ from typing import Annotated, Any
 
 import typer
 
-from scheduler_extender.cli.adminport import ADMIN, SYSTEM, TOKEN_VARIABLE
+from scheduler_extender.cli.adminport import ADMIN, SYSTEM, Credentials
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.completion import context_completions, namespace_completions
+from scheduler_extender.cli.completion import namespace_completions
+from scheduler_extender.cli.kubeconfig import Access
 from scheduler_extender.cli.outputs import Form
 
-ContextOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Context of the kubeconfig. Without it: the current one.",
-        autocompletion=context_completions,
-    ),
-]
 ClusterOption = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Cluster file in place of a cluster, to try things out."),
@@ -90,47 +83,11 @@ WatchOption = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
-    """Which API server is asked, and as whom."""
-
-    kubeconfig: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Without it: $KUBECONFIG, then ~/.kube/config, then the cluster in which the "
-            "command runs.",
-        ),
-    ] = None
-    context: ContextOption = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Credentials:
-    """What the command shows to the extender's admin port, and by which CA it trusts the port."""
-
-    admin_ca: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="The CA of the admin port's certificate, where it is our own."
-        ),
-    ] = None
-    token: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TOKEN",
-            envvar=TOKEN_VARIABLE,
-            help="Token to show to the admin port. Others on this machine can read what stands on "
-            "a command line, but not the variable.",
-        ),
-    ] = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
     """Where a command looks: into a file, at the extender's admin port, or at the API server."""
 
     cluster: ClusterOption = None
-    access: Access = Access()
+    access: Access = field(default_factory=Access)
     admin: AdminOption = None
     forward: Annotated[
         bool,
@@ -147,7 +104,7 @@ class Where:
             help="With a port that is forwarded: the extender's namespace.",
         ),
     ] = SYSTEM
-    credentials: Credentials = Credentials()
+    credentials: Credentials = field(default_factory=Credentials)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

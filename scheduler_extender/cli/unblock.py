@@ -13,12 +13,12 @@ from urllib.parse import quote
 import msgspec
 import typer
 
-from scheduler_extender.cli.adminport import ADMIN
+from scheduler_extender.cli.adminport import ADMIN, Credentials, port_at
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.evictions import Waiting, carry_out
 from scheduler_extender.cli.inputs import one_of
-from scheduler_extender.cli.options import Access, ContextOption, Credentials, TextOption
-from scheduler_extender.cli.tokens import port_at
+from scheduler_extender.cli.kubeconfig import Access, ContextOption
+from scheduler_extender.cli.options import TextOption
 from scheduler_extender.state.pods.keptplace import MAX_SECONDS
 from scheduler_extender.terminal import harmless
 from scheduler_extender.told.unblocking import Unblocking

@@ -17,22 +17,14 @@ import typer
 from msgspec import structs
 
 from scheduler_extender.cli import whytext
-from scheduler_extender.cli.adminport import AdminPort
+from scheduler_extender.cli.adminport import AdminPort, Credentials, port_at
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.completion import namespace_completions, pod_completions
 from scheduler_extender.cli.inputs import cluster_file, one_of, standard_output, weakest
-from scheduler_extender.cli.kubeconfig import asking
+from scheduler_extender.cli.kubeconfig import Access, asking
 from scheduler_extender.cli.looking import described
-from scheduler_extender.cli.options import (
-    Access,
-    AdminOption,
-    ClusterOption,
-    Credentials,
-    RequireOption,
-    TextOption,
-)
+from scheduler_extender.cli.options import AdminOption, ClusterOption, RequireOption, TextOption
 from scheduler_extender.cli.subject import subject
-from scheduler_extender.cli.tokens import port_at
 from scheduler_extender.deadline import within
 from scheduler_extender.limits import EXPLAIN_SECONDS
 from scheduler_extender.state.answers.decision import Settings

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from scheduler_extender.annotations import KEYS, PREFIX
-from scheduler_extender.cli.commands import main
+from scheduler_extender.cli import main
 from scheduler_extender.membership import GROUP_KEYS
 from scheduler_extender.state.groups.groups import NEVER, NO_DOMAIN
 from tests.commands import asked

@@ -9,7 +9,7 @@ import kubernetes_validate
 import yaml
 
 from scheduler_extender.annotations import KEYS, PREFIX, Malformed, parse
-from scheduler_extender.cli.commands import main
+from scheduler_extender.cli import main
 from scheduler_extender.files.clusterfile import read_pod
 from tests.commands import asked
 from tests.manifests.building import (

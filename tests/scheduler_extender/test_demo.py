@@ -15,7 +15,7 @@ import httpx
 import pytest
 from rich.console import Console
 
-from scheduler_extender.cli.commands import main
+from scheduler_extender.cli import main
 from scheduler_extender.demo import CLUSTER_FILE, PICTURE, STOCK_PICTURE, run_demo, workload
 from scheduler_extender.demo.kubelet import Kubelets
 from scheduler_extender.demo.picture import Standing, standing

@@ -30,6 +30,6 @@ def run_at(rate: float) -> None:
 
 if __name__ == "__main__":
     run_at(float(os.environ[VARIABLE]))
-    from scheduler_extender.cli.commands import main
+    from scheduler_extender.cli import main
 
     main()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from scheduler_extender.cli.commands import main
+from scheduler_extender.cli import main
 from scheduler_extender.kube.binder import KubeBinder
 from scheduler_extender.leader.fence import Fence
 from scheduler_extender.state.node.ledger import _Entries, _Held

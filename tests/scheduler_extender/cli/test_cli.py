@@ -14,7 +14,8 @@ import httpx
 import pytest
 import yaml
 
-from scheduler_extender.cli.commands import COMMANDS, app, kubectl_plugin, main
+from scheduler_extender.cli import kubectl_plugin, main
+from scheduler_extender.cli.commands import COMMANDS, app
 from tests.commands import Done, asked
 from tests.programs import started
 from tests.waiting import PATIENCE

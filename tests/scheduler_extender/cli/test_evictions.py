@@ -24,8 +24,7 @@ from scheduler_extender.cli.evictions import (
     pause_before_another_try,
     why_needless,
 )
-from scheduler_extender.cli.kubeconfig import api_server
-from scheduler_extender.cli.options import Access
+from scheduler_extender.cli.kubeconfig import Access, api_server
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import pod_record
 from scheduler_extender.told.unblocking import KeptPlace, Unblocking, unblocking_of

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scheduler_extender.cli import main
-from scheduler_extender.cli.forwarding import scheme_of
+from scheduler_extender.cli.adminport import scheme_of
 from scheduler_extender.http import strangers
 from tests.commands import Done, asked
 from tests.nodes import pcie, switched

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from scheduler_extender.cli import main
-from scheduler_extender.cli.commands import kubectl_plugin
+from scheduler_extender.cli import kubectl_plugin, main
 from scheduler_extender.files.clusterfile import feed, load
 from scheduler_extender.kube.sinks import NODES_PATH, RECORDS_PATH
 from scheduler_extender.state.answers.decision import Settings

@@ -13,7 +13,7 @@ from unittest.mock import patch
 import pytest
 import yaml
 
-from scheduler_extender.cli.commands import main
+from scheduler_extender.cli import main
 
 ROOT = Path(__file__).parents[3]
 PAIR = ROOT / "manifests" / "samples" / "pair-nvlink.yaml"
