@@ -55,14 +55,10 @@ OURS_TO_WRITE = frozenset({PLACEMENT, WAKE, KEPT_PLACE})
 MANAGED = ("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-*")
 """The resources that we place; a star stands for the rest of a name."""
 MAX_COUNT = 1024
-MAX_CONTAINERS = 4096
-"""Containers of one pod that ask for GPUs; an API server takes hundreds."""
-MAX_TEMPLATE = 16_384
-"""Bytes of a pod that is remembered with what it asks."""
-MAX_VALUE = 1024
-"""Characters of an annotation of ours."""
-MAX_MODELS = 32
-"""Different models of gpu-model."""
+MAX_CONTAINERS = 4096  # containers of one pod that ask for GPUs; an API server takes hundreds
+MAX_TEMPLATE = 16_384  # bytes of a pod that is remembered with what it asks
+MAX_VALUE = 1024  # characters of an annotation of ours
+MAX_MODELS = 32  # different models of gpu-model
 MODELS = "allowed are product names or globs, comma-separated, such as H100 or A100*"
 
 

@@ -30,8 +30,7 @@ NVLINK_DOMAIN = "nvlink-domain"
 CLIQUE_LABEL = "nvidia.com/gpu.clique"
 """NVIDIA's GPU feature discovery writes ``clusterUUID.cliqueId`` there."""
 
-MAX_SIZE = 4096
-"""Members of a group."""
+MAX_SIZE = 4096  # members of a group
 
 _name = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,251}[A-Za-z0-9])?", re.ASCII).fullmatch
 _label_key = re.compile(

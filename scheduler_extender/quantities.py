@@ -30,11 +30,9 @@ _SUFFIXES: dict[str, int | Decimal] = {
     "Pi": 2**50,
     "Ei": 2**60,
 }
-LEAST_MEMORY = 64 << 20
-"""Bytes of a GPU's memory: less is a number whose unit was forgotten."""
+LEAST_MEMORY = 64 << 20  # bytes of a GPU's memory: less is a number whose unit was forgotten
 MEMORY = "allowed are quantities of bytes from 64Mi, such as 40Gi"
-SHORT = 16
-"""Characters of a quantity that is remembered: the same few stand in thousands of pods."""
+SHORT = 16  # characters of a quantity that is remembered: the same few stand in thousands of pods
 _QUANTITY = re.compile(
     r"([+-]?\d{1,18}(?:\.\d{0,9})?)(?:([eE][+-]?\d{1,2})|([A-Za-z]{0,2}))", re.ASCII
 )

@@ -1,7 +1,29 @@
-"""What a node answers to a request: the filter table of the design, row by row.
+"""What a node answers to a request: the filter table.
 
 A pure function of the node's facts, the request and what the operator chose. To ask "what if these
-pods were gone", decide about ``facts.without(pods)``.
+pods were gone", decide about ``facts.without(pods)``. The first row that applies answers:
+
+=== =========================================== ============= ============= ===============
+    what is known of the node                    plain         preferred     required
+=== =========================================== ============= ============= ===============
+ 1  no offer: no report, stale, not served, …    passes [1]_   passes [1]_   refused
+ 2  more pods have departed than can be followed passes [1]_   passes [1]_   refused
+ 3  too few devices are left                     refused       refused       row 5 refuses
+ 4  its kubelet surely refuses the pod           refused [2]_  refused [2]_  refused [2]_
+ 5  the constraints may not hold                 –             passes        refused
+ 6  the memory of a shared GPU may not do        refused       refused       refused
+ 7  a promise that stands there could break      refused       refused       refused
+ 8  expected, and the operator asks for more     passes        passes        refused
+ 9  guaranteed, or expected                      passes        passes        passes
+=== =========================================== ============= ============= ===============
+
+Whoever passes by these rows, or is refused so that evictions could help, is still refused where the
+node's kubelet has refused such pods before [2]_, where a place is kept for another pod, and, in a
+gang, where siblings that come first could spoil it.
+
+.. [1] unless the pod could break a promise that stands there, the node's plugin is known to refuse
+   everything, or the Node object gives out none of the resource.
+.. [2] as the operator chose (:class:`Refusals`).
 """
 
 from __future__ import annotations
@@ -10,13 +32,12 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from scheduler_extender.annotations import MANAGED
+from scheduler_extender.state.answers.keptplace import kept_for_another
 from scheduler_extender.state.node.arrivals import Arrivals, with_arrivals, with_siblings
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.node.offer import Offer
-from scheduler_extender.state.pods.record import PodRecord
 from topology.core import scoring
 from topology.core.admission import Kubelet
-from topology.core.availability import coming, unreported_order
 from topology.core.devices import Mask
 from topology.core.placement import (
     IN_PROGRESS,
@@ -29,10 +50,7 @@ from topology.core.placement import (
     busy,
     device_unit,
     endangers,
-    has_room,
-    keeps,
     sets_spoken_of,
-    short_of_memory,
 )
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest
 from topology.core.scoring import Prospect, RequestClasses
@@ -57,44 +75,31 @@ _BEST_FIRST = list(Verdict)
 
 
 class Refusals(Enum):
-    """From which nodes a pod is kept away whose kubelet it would meet for nothing."""
+    """Which nodes are closed to a pod because their kubelets would refuse it."""
 
-    CERTAIN = "certain"
-    """From those whose kubelet surely refuses it."""
-    POSSIBLE = "possible"
-    """From those whose kubelet may refuse it, too, while others are left."""
-    IGNORE = "ignore"
-    """From none; constraints count all the same."""
+    CERTAIN = "certain"  # those whose kubelet surely refuses it
+    POSSIBLE = "possible"  # also those whose kubelet may refuse it, while others are left
+    IGNORE = "ignore"  # none; constraints count all the same
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What an operator chooses.
+    """What an operator chooses."""
 
-    ``require`` is the weakest verdict on which a required pod passes, ``refusals`` says which
-    kubelets a pod without required constraints is not sent to; ``stale_after`` is in
-    seconds of the local clock since the last changed report, None for never. ``all_pods_known``
-    is false where the source names only some pods (see :func:`.ledger.ledger`). ``shadow`` changes
-    no answer about a node: the verbs refuse nothing then (:mod:`.verbs.shadowing`).
-    """
-
-    require: Verdict = Verdict.EXPECTED
-    stale_after: float | None = 180.0
+    require: Verdict = Verdict.EXPECTED  # the weakest verdict on which a required pod passes
+    stale_after: float | None = 180.0  # seconds since the last changed report; None for never
     managed: tuple[str, ...] = MANAGED
-    all_pods_known: bool = True
+    all_pods_known: bool = True  # the source names every pod (see :func:`.ledger.ledger`)
     refusals: Refusals = Refusals.CERTAIN
-    shadow: bool = False
+    shadow: bool = False  # the verbs refuse nothing (:mod:`.verbs.shadowing`)
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a node answers to a request: it passes, or a rejection. Nodes in one state share one.
+    """What a node answers to a request. Nodes in one state share one."""
 
-    ``assessment`` is None where there is no usable record.
-    """
-
-    rejection: Rejection | None = None
-    assessment: Assessment | None = None
+    rejection: Rejection | None = None  # None if the pod passes
+    assessment: Assessment | None = None  # None if nothing can be decided about the node
 
     @property
     def verdict(self) -> str:
@@ -109,148 +114,113 @@ def decide(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Decisio
     promised no more than holds then.
     """
     alone = request.alone
-    found = _decide(facts, alone, settings)
-    if not request.in_company or found.rejection is not None:
-        return found
+    decided = _decide_alone(facts, alone, settings)
+    if not request.in_company or decided.rejection is not None:
+        return decided
     for later in with_siblings(facts, request):
-        among = _decide(later, alone, settings)
+        among = _decide_alone(later, alone, settings)
         if among.rejection is not None:
-            return Decision(SIBLINGS, found.assessment)
-        if found.assessment is not None and among.assessment is not None:
-            weaker = max(found.assessment.verdict, among.assessment.verdict, key=_BEST_FIRST.index)
-            found = Decision(None, replace(found.assessment, verdict=weaker))
-    return found
+            return Decision(SIBLINGS, decided.assessment)
+        if decided.assessment is not None and among.assessment is not None:
+            verdicts = decided.assessment.verdict, among.assessment.verdict
+            weaker = max(verdicts, key=_BEST_FIRST.index)
+            decided = Decision(None, replace(decided.assessment, verdict=weaker))
+    return decided
 
 
-def places(facts: NodeFacts, request: GpuRequest, settings: Settings, most: int) -> int:
-    """How many pods of this request the node surely takes, one after the other; at most ``most``.
-
-    Each is decided about with those before it bound and not reported: what a report shows of them
-    then is among what was counted with. So what holds after many of them holds after fewer, and not
-    each has to be decided about: O(log of the places) decisions for each verdict that is met.
-    Nothing is counted on a node without a usable record.
-    """
-    decision, found = decide(facts, request, settings), 0
-    alone = request.alone
-    while found < most and decision.rejection is None and decision.assessment is not None:
-        next_one = arrival(alone, decision)
-        alike = _alike_after(facts, alone, settings, next_one, most - found - 1)
-        found += 1 + alike
-        if found < most:
-            facts = with_arrivals(facts, (replace(next_one, count=1 + alike),))
-            decision = _decide(facts, alone, settings)
-    return found
-
-
-def _alike_after(
-    facts: NodeFacts, request: GpuRequest, settings: Settings, next_one: Arrivals, most: int
-) -> int:
-    """After how many arrivals of this kind a node still answers a pod the same, at most ``most``;
-    without any it does."""
-
-    def the_same(count: int) -> bool:
-        later = with_arrivals(facts, (replace(next_one, count=count),))
-        decision = _decide(later, request, settings)
-        passes = decision.rejection is None and decision.assessment is not None
-        return passes and arrival(request, decision) == next_one
-
-    at_least, too_many = 0, min(most, _most_left(facts, request)) + 1
-    step = 1
-    while too_many - at_least > 1:
-        middle = min(at_least + step, too_many - 1)
-        if the_same(middle):
-            at_least, step = middle, 2 * step
-        else:
-            too_many, step = middle, max(1, (middle - at_least) // 2)
-    return at_least
-
-
-def _most_left(facts: NodeFacts, request: GpuRequest) -> int:
-    """After more pods with this request than this no device is left for another one."""
-    offer, each = facts.offer(request.resource), request.effective_count
-    if isinstance(offer, Rejection) or not each:
-        return 0
-    return max(0, offer.availability.devices_left // each - 1)
-
-
-def arrival(request: GpuRequest, decision: Decision) -> Arrivals:
-    """A pod that comes with what this decision promises it."""
-    assessed = decision.assessment
-    if not request.required or assessed is None:
-        return Arrivals(request, 1)
-    guaranteed = assessed.verdict is Verdict.GUARANTEED
-    return Arrivals(request, 1, request.constraints, guaranteed)
-
-
-def _decide(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Decision:
-    found = _by_facts(facts, request, settings)
+def _decide_alone(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Decision:
+    """The answer to a pod that nobody may come before."""
+    by_rows = _by_rows(facts, request, settings)
     refused = kept_away(facts, request, settings) or kept_for_another(facts, request)
-    if refused is None or (found.rejection is not None and not found.rejection.resolvable):
-        return found
-    return Decision(refused, found.assessment)
+    why = by_rows.rejection
+    if refused is None or (why is not None and not why.resolvable):
+        return by_rows
+    return Decision(refused, by_rows.assessment)
 
 
-class Place(Enum):
-    """Whether a place that is kept for a pod is there."""
+def _by_rows(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Decision:
+    """The answer by the rows of the table."""
+    offer = facts.offer(request.resource)
+    if isinstance(offer, Rejection):
+        given = facts.node_object.pieces(request.resource)
+        if request.required or (offer is NOT_SERVED and not given):
+            return Decision(offer)
+        refused = _refused_over_missing(facts, request, settings)
+        return Decision(refused or breaks_unseen(facts, request))
+    if facts.pods.too_many_departed:
+        return undecided(facts, request)
+    available = offer.available_to(request)
+    assessed = assess(offer.kubelet, available, request)
+    if not assessed.fits and not request.required:
+        return Decision(_short(assessed, offer.kubelet), assessed)
+    if assessed.refusal is not None and settings.refusals is not Refusals.IGNORE:
+        return Decision(assessed.refusal, assessed)
+    if request.required and assessed.rejection is not None:
+        return Decision(assessed.rejection, assessed)
+    if assessed.memory is not None:
+        return Decision(assessed.memory, assessed)
+    if endangers(offer.kubelet, available, request):
+        return Decision(IN_PROGRESS, assessed)
+    guaranteed = assessed.verdict is Verdict.GUARANTEED
+    if request.required and settings.require is Verdict.GUARANTEED and not guaranteed:
+        others = " or others take the CPUs first" if request.exclusive.cpus else ""
+        words = f"not guaranteed if a running GPU pod ends{others}: {request.constraints.text}"
+        return Decision(Rejection(words, True, Reason.NOT_GUARANTEED), assessed)
+    return Decision(None, assessed)
 
-    THERE = "there"
-    """It is once its victims are gone, whatever they and all others do until then."""
-    UNCERTAIN = "uncertain"
-    """It may be: news of the node will tell."""
-    LOST = "lost"
-    """It cannot be unless others end: a GPU has fallen sick, or somebody bound a pod by hand."""
+
+def _short(assessed: Assessment, kubelet: Kubelet) -> Rejection:
+    """Why a pod without required constraints is refused if too few devices are left."""
+    why = assessed.rejection
+    if why is not None and why.kind in (Reason.TOO_FEW, Reason.SPLIT):
+        return why
+    return busy(device_unit(kubelet))
 
 
-def kept_for_another(facts: NodeFacts, request: GpuRequest) -> Rejection | None:
-    """Why the node takes no pod with this request where a place is kept for another one.
+def _refused_over_missing(
+    facts: NodeFacts, request: GpuRequest, settings: Settings
+) -> Rejection | None:
+    """Why the plugin of a node refuses the pod while somebody has to mend the node.
 
-    Who surely leaves that place whole passes, whether or not the place's victims are still here
-    when it comes. While it is not certain that the place is there, nobody else does, if the place
-    has a time at which it ends. A place that is lost holds up nobody. The facts of the pod itself
-    are asked without it (:meth:`.NodeFacts.without`).
+    The agent names such a GPU, too, while it cannot vouch for the rest of its report: the calls
+    about one GPU hang, and soon all calls do.
     """
-    waiting = facts.kept_for
-    if facts.kept is None or waiting is None or waiting.kept_place is None:
+    report = facts.report
+    if report is None or not report.missing or facts.record.stale or not report.not_ready:
         return None
-    if not isinstance(waiting.request, GpuRequest) or waiting.request.resource != request.resource:
+    if settings.refusals is Refusals.IGNORE:
         return None
-    if place_of(facts.kept, waiting, request) is Place.THERE:
+    record = replace(facts.record, report=replace(report, conditions=()))
+    vouched = replace(facts, record=record)
+    offer = vouched.offer(request.resource)
+    if isinstance(offer, Rejection):
         return None
-    place = place_of(facts.kept, waiting)
-    if place is Place.LOST or (place is Place.UNCERTAIN and waiting.kept_place.by_nomination):
+    assessed = _by_rows(vouched, request, settings).assessment
+    plugin = offer.kubelet.allocator
+    if assessed is None or not (plugin.broken and plugin.words(assessed.hazards)):
         return None
-    # Not for whom: the answer becomes an Event of a pod that may be another team's.
-    words = f"a place is kept for another pod until {waiting.kept_place.until_text}"
-    return Rejection(words, False, Reason.KEPT_PLACE)
+    return assessed.refusal
 
 
-def place_of(kept: NodeFacts, waiting: PodRecord, newcomer: GpuRequest | None = None) -> Place:
-    """Whether the place of a waiting pod is there, with a ``newcomer`` that may come before it.
+def undecided(facts: NodeFacts, request: GpuRequest) -> Decision:
+    """The answer of a node about which deciding failed, or for which there was no time.
 
-    ``kept`` are the facts for the waiting pod (:attr:`.NodeFacts.kept`). What is too much to work
-    out is uncertain.
+    Only what cannot break a promise passes.
     """
-    request = waiting.request
-    if not isinstance(request, GpuRequest) or kept.last_offer(request.resource) is NOT_SERVED:
-        return Place.LOST
-    offer = kept.offer(request.resource)
-    entry = None if isinstance(offer, Rejection) else offer.ledger.unreported.get(waiting.uid)
-    if isinstance(offer, Rejection) or entry is None or kept.pods.too_many_departed:
-        return Place.UNCERTAIN
-    kubelet = offer.kubelet
-    others = list(offer.availability.unreported)
-    others.remove(entry)
-    if newcomer is not None:
-        others.append(coming(newcomer, kubelet.replicas))
-    now = replace(offer.availability, unreported=unreported_order(others))
-    short = short_of_memory(kubelet, now, request)
-    enough = request.effective_count <= now.devices_left and short is None
-    if enough and keeps(kubelet, now, entry).every:
-        return Place.THERE
-    if short is not None and not has_room(kubelet, now, request):
-        return Place.LOST
-    found_some = keeps(kubelet, now, replace(entry, survives_endings=False)).some
-    return Place.UNCERTAIN if found_some else Place.LOST
+    return Decision(UNDECIDED if request.required else breaks_unseen(facts, request))
+
+
+def breaks_unseen(facts: NodeFacts, request: GpuRequest) -> Rejection | None:
+    """Why a pod that requires nothing may not come to a node of which something is not known: it
+    could break a promise that stands there. None where none does."""
+    if facts.promises:
+        return IN_PROGRESS
+    return PROMISED if facts.shares_promised(request.resource) else None
+
+
+def out_of_date(facts: NodeFacts, request: GpuRequest) -> Rejection | None:
+    """Why a node does not pass while a watch is blind; None where it may."""
+    return OUT_OF_DATE if request.required else breaks_unseen(facts, request)
 
 
 def kept_away(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Rejection | None:
@@ -271,46 +241,6 @@ def refusing(reason: str, *, alike: bool) -> Rejection:
     which = "pods that ask the same" if alike else "pods"
     words = f"the node's kubelet has refused {which} ({reason}): one is tried now and then"
     return Rejection(words, False, Reason.REFUSING)
-
-
-def _by_facts(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Decision:
-    """The answer of one node whose kubelet has not refused pods."""
-    offer = facts.offer(request.resource)
-    if isinstance(offer, Rejection):
-        if request.required or (
-            offer is NOT_SERVED and not facts.node_object.pieces(request.resource)
-        ):
-            return Decision(offer)
-        refused = _refused_over_missing(facts, request, settings)
-        return Decision(refused or breaks_unseen(facts, request))
-    if facts.pods.too_many_departed:
-        return undecided(facts, request)
-    available = offer.available_to(request)
-    assessed = assess(offer.kubelet, available, request)
-    if not assessed.fits and not request.required:
-        # The constraints do not refuse it, the count does.
-        return Decision(_short(assessed, offer.kubelet), assessed)
-    if assessed.refusal is not None and settings.refusals is not Refusals.IGNORE:
-        return Decision(assessed.refusal, assessed)
-    if request.required and assessed.rejection is not None:
-        return Decision(assessed.rejection, assessed)
-    if assessed.memory is not None:
-        return Decision(assessed.memory, assessed)
-    if endangers(offer.kubelet, available, request):
-        return Decision(IN_PROGRESS, assessed)
-    if request.required and not _strong_enough(assessed.verdict, settings.require):
-        others = " or others take the CPUs first" if request.exclusive.cpus else ""
-        words = f"not guaranteed if a running GPU pod ends{others}: {request.constraints.text}"
-        return Decision(Rejection(words, True, Reason.NOT_GUARANTEED), assessed)
-    return Decision(None, assessed)
-
-
-def _short(assessed: Assessment, kubelet: Kubelet) -> Rejection:
-    """Why a pod without required constraints is refused where devices are too few for it."""
-    found = assessed.rejection
-    if found is not None and found.kind in (Reason.TOO_FEW, Reason.SPLIT):
-        return found
-    return busy(device_unit(kubelet))
 
 
 def unconstrained(facts: NodeFacts, request: GpuRequest) -> Assessment | None:
@@ -360,27 +290,6 @@ def _sets_among(
     return tuple(found)
 
 
-def undecided(facts: NodeFacts, request: GpuRequest) -> Decision:
-    """The answer of a node about which deciding failed, or for which there was no time.
-
-    Only what cannot break a promise passes.
-    """
-    return Decision(UNDECIDED if request.required else breaks_unseen(facts, request))
-
-
-def breaks_unseen(facts: NodeFacts, request: GpuRequest) -> Rejection | None:
-    """Why a pod that requires nothing may not come to a node of which something is not known: it
-    could break a promise that stands there. None where none does."""
-    if facts.promises:
-        return IN_PROGRESS
-    return PROMISED if facts.shares_promised(request.resource) else None
-
-
-def out_of_date(facts: NodeFacts, request: GpuRequest) -> Rejection | None:
-    """Why a node does not pass while a watch is blind; None where it may."""
-    return OUT_OF_DATE if request.required else breaks_unseen(facts, request)
-
-
 def prospect(
     facts: NodeFacts, request: GpuRequest, decision: Decision, classes: RequestClasses
 ) -> Prospect:
@@ -392,30 +301,60 @@ def prospect(
     return scoring.prospect(kubelet, available, request.alone, decision.assessment, classes)
 
 
-def _refused_over_missing(
-    facts: NodeFacts, request: GpuRequest, settings: Settings
-) -> Rejection | None:
-    """Why the plugin of a node refuses the pod while somebody has to mend the node.
+def places(facts: NodeFacts, request: GpuRequest, settings: Settings, most: int) -> int:
+    """How many pods of this request the node surely takes, one after the other; at most ``most``.
 
-    The agent names such a GPU, too, while it cannot vouch for the rest of its report: the calls
-    about one GPU hang, and soon all calls do.
+    Each is decided about with those before it bound and not reported: what a report shows of them
+    then is among what was counted with. So what holds after many of them holds after fewer, and not
+    each has to be decided about: O(log of the places) decisions for each verdict that is met.
+    Nothing is counted on a node without a usable record.
     """
-    report = facts.report
-    if report is None or not report.missing or facts.record.stale or not report.not_ready:
-        return None
-    if settings.refusals is Refusals.IGNORE:
-        return None
-    record = replace(facts.record, report=replace(report, conditions=()))
-    vouched = replace(facts, record=record)
-    offer = vouched.offer(request.resource)
-    if isinstance(offer, Rejection):
-        return None
-    assessed = _by_facts(vouched, request, settings).assessment
-    plugin = offer.kubelet.allocator
-    if assessed is None or not (plugin.broken and plugin.words(assessed.hazards)):
-        return None
-    return assessed.refusal
+    decision, found = decide(facts, request, settings), 0
+    alone = request.alone
+    while found < most and decision.rejection is None and decision.assessment is not None:
+        next_one = arrival(alone, decision)
+        alike = _alike_after(facts, alone, settings, next_one, most - found - 1)
+        found += 1 + alike
+        if found < most:
+            facts = with_arrivals(facts, (replace(next_one, count=1 + alike),))
+            decision = _decide_alone(facts, alone, settings)
+    return found
 
 
-def _strong_enough(verdict: Verdict, least: Verdict) -> bool:
-    return verdict is Verdict.GUARANTEED or least is Verdict.EXPECTED
+def _alike_after(
+    facts: NodeFacts, request: GpuRequest, settings: Settings, next_one: Arrivals, most: int
+) -> int:
+    """The largest number of arrivals, at most ``most``, that leaves the answer unchanged."""
+
+    def the_same(count: int) -> bool:
+        later = with_arrivals(facts, (replace(next_one, count=count),))
+        decision = _decide_alone(later, request, settings)
+        passes = decision.rejection is None and decision.assessment is not None
+        return passes and arrival(request, decision) == next_one
+
+    at_least, too_many = 0, min(most, _most_left(facts, request)) + 1
+    step = 1
+    while too_many - at_least > 1:
+        middle = min(at_least + step, too_many - 1)
+        if the_same(middle):
+            at_least, step = middle, 2 * step
+        else:
+            too_many, step = middle, max(1, (middle - at_least) // 2)
+    return at_least
+
+
+def _most_left(facts: NodeFacts, request: GpuRequest) -> int:
+    """Upper bound on arrivals that still leave devices for one more."""
+    offer, each = facts.offer(request.resource), request.effective_count
+    if isinstance(offer, Rejection) or not each:
+        return 0
+    return max(0, offer.availability.devices_left // each - 1)
+
+
+def arrival(request: GpuRequest, decision: Decision) -> Arrivals:
+    """A pod that comes with what this decision promises it."""
+    assessed = decision.assessment
+    if not request.required or assessed is None:
+        return Arrivals(request, 1)
+    guaranteed = assessed.verdict is Verdict.GUARANTEED
+    return Arrivals(request, 1, request.constraints, guaranteed)

@@ -6,8 +6,7 @@ from topology.core.mig import MIG_RESOURCE
 from topology.core.requests import GpuRequest
 from topology.core.scoring import PRIOR, Mix, RequestClass
 
-MEMORY = 200.0
-"""Pods; the weight of a pod fades to 1/e over so many later ones."""
+MEMORY = 200.0  # pods; the weight of a pod fades to 1/e over so many later ones
 PRIOR_PODS = 20.0
 """How many pods the prior is worth at the start; it fades like everything else, down to a tenth."""
 REFRESH = 32

@@ -7,7 +7,6 @@ of their own: a device id is then a GPU's UUID, and a set of them is a mask.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Protocol
 
 from topology.core.devices import GpuResource, Mask, base_uuid
 from topology.core.graph import NodeTopology
@@ -16,44 +15,10 @@ from topology.core.pools import Pool, count, pack, total, width_for
 from topology.core.report import Report
 
 
-class DevicePools(Protocol):
-    """The devices of one resource on a node, by its report."""
-
-    width: int
-    """Bits per GPU in the pools."""
-
-    def shown_and_returning(self, devices: Collection[str]) -> tuple[Pool, Pool]:
-        """Device ids as a pool, and what comes free of them when a pod lets go.
-
-        A device that the node does not have (any more) counts nothing. Those come free that the
-        kubelet would hand out again.
-        """
-        ...
-
-    def free(self, taken: Collection[str]) -> Pool:
-        """What the kubelet may hand out while these devices are taken."""
-        ...
-
-    def gone(self, taken: Collection[str]) -> int:
-        """How many devices are neither taken nor handed out any more."""
-        ...
-
-    def withheld(self, taken: Collection[str]) -> Pool:
-        """What the kubelet does not hand out now, whoever holds it."""
-        ...
-
-
-def device_pools(topology: NodeTopology, report: Report, served: GpuResource) -> DevicePools:
-    """The devices of a resource; for whole GPUs the report has to name no shares of any."""
-    if served.strategy == "none" and served.replicas == 1:
-        return WholeGpus(topology, report)
-    return SeveralDevices(served_devices(topology, served), report)
-
-
 class WholeGpus:
     """Devices that are whole GPUs."""
 
-    width = 1
+    width = 1  # bits per GPU in the pools
 
     def __init__(self, topology: NodeTopology, report: Report) -> None:
         self._bits = topology.bit_of_uuid
@@ -70,7 +35,10 @@ class WholeGpus:
         return found
 
     def shown_and_returning(self, devices: Collection[str]) -> tuple[Pool, Pool]:
-        """Device ids as a mask, and those of them that are allocatable."""
+        """Device ids as a mask, and those of them that the kubelet would hand out again.
+
+        A device that the node does not have (any more) counts nothing.
+        """
         found = self._mask(devices)
         return found, found & self._allocatable
 
@@ -142,3 +110,13 @@ class SeveralDevices:
 
     def _is_allocatable(self, device: str) -> bool:
         return self._allocatable is None or device in self._allocatable
+
+
+DevicePools = WholeGpus | SeveralDevices
+
+
+def device_pools(topology: NodeTopology, report: Report, served: GpuResource) -> DevicePools:
+    """The devices of a resource; for whole GPUs the report has to name no shares of any."""
+    if served.strategy == "none" and served.replicas == 1:
+        return WholeGpus(topology, report)
+    return SeveralDevices(served_devices(topology, served), report)

@@ -20,27 +20,8 @@ from topology.core.devices import PodUid
 from topology.core.graph import AllocatorFacts
 from topology.core.requests import GpuRequest
 
-MOST_PROVEN = 32
-"""Proven kinds that are remembered, for each node; with one more it begins anew."""
-MOST_ADMITTED = 32
-"""Kinds of pods that are remembered as admitted, for each node and resource."""
-
-
-@dataclass(frozen=True, slots=True)
-class Proven:
-    """The kinds that were admitted since the last change."""
-
-    kinds: frozenset[GpuRequest] = frozenset()
-    beside: frozenset[PodUid] = frozenset()
-    """Pods that were on the node at that moment: they may have been admitted before it, whenever we
-    hear of it, and prove nothing."""
-
-    def by(self, uid: PodUid, kind: GpuRequest) -> Proven:
-        """The same after a pod of a kind has been admitted."""
-        if uid in self.beside or kind in self.kinds:
-            return self
-        others = self.kinds if len(self.kinds) < MOST_PROVEN else frozenset[GpuRequest]()
-        return Proven(others | {kind}, self.beside)
+MOST_PROVEN = 32  # proven kinds that are remembered, for each node; with one more it begins anew
+MOST_ADMITTED = 32  # kinds of pods that are remembered as admitted, for each node and resource
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,7 +32,10 @@ class KubeletHistory:
     admitted: Mapping[str, Mapping[GpuRequest, float]] = field(default_factory=dict)
     """By resource the kinds of pods of which one was admitted, with the latest start time by the
     kubelet's clock; minus infinity if no status had one."""
-    proven: Proven = Proven()
+    proven: frozenset[GpuRequest] = frozenset()
+    beside: frozenset[PodUid] = frozenset()
+    """Pods that were on the node when it last changed: they may have been admitted before that,
+    whenever we hear of it, and prove nothing."""
     resumed: float = 0.0  # when an operator has forgiven all refusals, in seconds since 1970
 
     def refusing(self, request: GpuRequest, trying: Collection[GpuRequest]) -> Streak | None:
@@ -82,16 +66,18 @@ class KubeletHistory:
         """Whether the kubelet admits a pod with this request like the last one of its kind, if it
         has devices enough and the model knows of no hazard."""
         kind = kind_of(request)
-        return kind in self.proven.kinds and _one_like_the_other(kind, allocator)
+        return kind in self.proven and _one_like_the_other(kind, allocator)
 
     def unproven(self, here: frozenset[PodUid]) -> KubeletHistory:
         """The same after a change of the node, with these pods on it."""
-        return replace(self, proven=Proven(beside=here))
+        return replace(self, proven=frozenset(), beside=here)
 
     def with_proven(self, uid: PodUid, kind: GpuRequest) -> KubeletHistory:
         """The same after a pod of a kind has been admitted."""
-        proven = self.proven.by(uid, kind)
-        return self if proven is self.proven else replace(self, proven=proven)
+        if uid in self.beside or kind in self.proven:
+            return self
+        others = self.proven if len(self.proven) < MOST_PROVEN else frozenset()
+        return replace(self, proven=others | {kind})
 
     def with_streaks(self, resource: str, streaks: Streaks | None) -> KubeletHistory:
         """The same with other refusals over a resource; None for none."""

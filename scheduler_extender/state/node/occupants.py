@@ -11,8 +11,7 @@ from topology.core.devices import PodUid
 from topology.core.report import Report
 from topology.core.requests import NO_CONSTRAINTS
 
-UNKNOWN_VERSION = -1
-"""In place of a resourceVersion that cannot be compared with others."""
+UNKNOWN_VERSION = -1  # in place of a resourceVersion that cannot be compared with others
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +105,7 @@ class Occupants:
 
     def in_ledger(self, report: Report) -> Iterable[PodRecord]:
         """The pods that a ledger is made of: without ended ones that its report does not show."""
-        ended = self.bound.ended_shown_by(report) if self.bound.any_ended else ()
+        ended = self.bound.ended_shown_by(report)
         return (*self.bound.alive.values(), *ended, *self.in_flight.values(), *self._leaving)
 
     @property

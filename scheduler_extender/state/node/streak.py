@@ -37,16 +37,12 @@ from math import inf
 from topology.core.devices import PodUid
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest, Policy
 
-PAUSES_AFTER = 2
-"""Refusals of a kind in a row, or kinds of which none was admitted since."""
+PAUSES_AFTER = 2  # refusals of a kind in a row, or kinds of which none was admitted since
 NEW_PAUSE_AFTER = 4
 """New kinds in a row: few nodes meet so many that never fit, and those that fit wait, too."""
-FIRST_PAUSE = 30.0
-"""Seconds; each pause is twice as long as the one before."""
-LONGEST_PAUSE = 1800.0
-"""Seconds, for a kind."""
-LONGEST_FOR_ALL = 120.0
-"""Seconds, for the node: it keeps away pods that were never refused here."""
+FIRST_PAUSE = 30.0  # seconds; each pause is twice as long as the one before
+LONGEST_PAUSE = 1800.0  # seconds, for a kind
+LONGEST_FOR_ALL = 120.0  # seconds, for the node: it keeps away pods that were never refused here
 NEW_PAUSE = 240.0
 """Seconds of every pause of new kinds: longer than the node's, so that when the node opens, kinds
 that have run here come before those that nobody has tried."""

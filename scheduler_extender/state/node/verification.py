@@ -31,10 +31,8 @@ from topology.core.pools import Pool, gpus, total
 from topology.core.report import Report
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest
 
-OUTSIDE = "outside-outcomes"
-"""The pod has GPUs that it could not have been given."""
-BROKEN = "promise-broken"
-"""The pod has GPUs that do not meet what it was promised."""
+OUTSIDE = "outside-outcomes"  # the pod has GPUs that it could not have been given
+BROKEN = "promise-broken"  # the pod has GPUs that do not meet what it was promised
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,7 @@ ENDED = ("Succeeded", "Failed")
 
 T = TypeVar("T")
 
-PodName = tuple[str, str]
-"""Namespace and name."""
+PodName = tuple[str, str]  # namespace and name
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,7 @@ OUT_OF = "OutOf"
 """How the reason begins where the kubelet counts less of a resource than the pod asks for; the
 resource's name follows, as in ``OutOfnvidia.com/gpu``."""
 OUT_OF_NAMED = ("OutOfcpu", "OutOfmemory", "OutOfpods", "OutOfephemeral-storage")
-OUT_OF_DEVICES = "OutOfDevices"
-"""The label of every other reason that begins with :data:`OUT_OF`."""
+OUT_OF_DEVICES = "OutOfDevices"  # the label of every other reason that begins with :data:`OUT_OF`
 OTHER = "other"
 LABELS = (*OF_THE_NODE, *OUT_OF_NAMED, OUT_OF_DEVICES, *OF_THE_POD, OTHER)
 """Everything that :attr:`Refusal.label` can be."""
@@ -39,8 +38,7 @@ REJECTED = "Pod was rejected"
 """How a kubelet's message begins, whatever the reason (Kubernetes 1.26 and later)."""
 _WORD = re.compile(r"[\w./-]{1,330}", re.ASCII)
 """A reason that may be told to everybody: one word, with room for a resource's name."""
-MOST_TEXT = 200
-"""Characters of a kubelet's message that are kept."""
+MOST_TEXT = 200  # characters of a kubelet's message that are kept
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,8 +59,7 @@ def _compares(value: str, operator: str, bound: str) -> bool:
     return numbers[0] > numbers[1] if operator == "Gt" else numbers[0] < numbers[1]
 
 
-Selector = tuple[Requirement, ...]
-"""Requirements that hold together."""
+Selector = tuple[Requirement, ...]  # requirements that hold together
 
 
 @dataclass(frozen=True, slots=True)

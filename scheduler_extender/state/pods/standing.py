@@ -13,8 +13,7 @@ from scheduler_extender.wire import Container, OwnerReference, Pod, PodSpec, Res
 from topology.core.devices import NodeName
 from topology.core.remembering import remembered
 
-Labels = tuple[tuple[str, str], ...]
-"""A pod's labels, ascending."""
+Labels = tuple[tuple[str, str], ...]  # a pod's labels, ascending
 Amounts = tuple[tuple[str, int], ...]
 """Resources and how much of each, in thousandths, ascending by name."""
 

@@ -106,7 +106,7 @@ def test_kinds_without_end_are_not_all_remembered() -> None:
         crowd.cluster.put_pod(pod)
         crowd.cluster.put_pod(replace(pod, admitted=True))
         crowd.cluster.drop_pod(pod.uid)
-        assert len(crowd.cluster.facts(NODE).history.proven.kinds) <= MOST_PROVEN
+        assert len(crowd.cluster.facts(NODE).history.proven) <= MOST_PROVEN
     assert needs_turn(crowd, gpu_request(1))
 
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from scheduler_extender.annotations import KEPT_PLACE, MANAGED
-from scheduler_extender.state.answers.decision import Place, place_of
+from scheduler_extender.state.answers.keptplace import Place, place_of
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.keptplaces import ASKING_SECONDS, MOST
 from scheduler_extender.state.pods.keptplace import MAX_SECONDS, KeptPlace, kept_place_of, value_of

@@ -38,8 +38,8 @@ def test_a_roster_is_a_mapping_of_what_was_put_in_and_not_taken_out() -> None:
         assert len(earlier) == len(then) == len(list(earlier))
         for name in {pod.name for pod in then.values()}:
             named = {p.uid for p in then.values() if p.ended and p.name == name}
-            assert {pod.uid for pod in earlier.ended_named(("default", name))} == named
-    assert not roster.ended_named(("other", "1-of-its-name"))
+            assert set(earlier.named.get(("default", name), ())) == named
+    assert ("other", "1-of-its-name") not in roster.named
 
 
 def test_who_is_not_there_is_taken_out_by_doing_nothing() -> None:
