@@ -104,7 +104,7 @@ def _asked(
         raise PodFileError(f"{whose}the pod asks for no GPU (nvidia.com/gpu), nothing to check")
     notes = tuple(notes_on(_kind_of(item), manifest, outside))[:MAX_NOTES]
     name, going = pod.metadata.name, destinations_of(pod.spec)
-    return Wanted(name, asks.request, notes, asks.membership, going)
+    return Wanted(name, asks.request, notes, asks.membership, going, pod.spec.priority or 0)
 
 
 def _unreadable(pod: Pod) -> str:

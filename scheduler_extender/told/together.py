@@ -41,6 +41,7 @@ class Wanted:
     notes: tuple[str, ...] = ()  # what was written that does not count
     membership: Membership | None = None
     destinations: Destinations = ANYWHERE
+    priority: int = 0
 
     @property
     def text(self) -> str:
@@ -51,7 +52,7 @@ class Wanted:
     @property
     def alike(self) -> Hashable:
         """Equal for pods to which all nodes answer alike."""
-        return self.request, self.membership, self.destinations
+        return self.request, self.membership, self.destinations, self.priority
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ def judge(cluster: Cluster, wanted: Sequence[Wanted]) -> Together:
             tuple(pods),
             answers(
                 cluster, seen, first.request, asking=uids[id(first)], membership=first.membership,
-                destinations=first.destinations,
+                destinations=first.destinations, priority=first.priority,
             ),
         )  # fmt: skip
         judged.append(each)
@@ -160,7 +161,7 @@ def _record(pod: Wanted, uid: PodUid) -> PodRecord:
         node=None,
         request=pod.request,
         membership=pod.membership,
-        standing=Standing(destinations=pod.destinations),
+        standing=Standing(destinations=pod.destinations, priority=pod.priority),
     )
 
 

@@ -114,6 +114,7 @@ class Pages:
                     asked.request,
                     membership=asked.membership,
                     destinations=asked.destinations,
+                    priority=asked.priority,
                     deadline=deadline,
                 )
                 interruptible()  # some nodes may be left over

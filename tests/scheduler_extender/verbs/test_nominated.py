@@ -12,15 +12,19 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+import yaml
 
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.files.binder import FileBinder
+from scheduler_extender.files.podfile import read_all
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.keptplace import KeptPlace
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.told.answers import answers_to
+from scheduler_extender.told.together import judge
 from scheduler_extender.told.unblocking import unblocking_of
+from scheduler_extender.web.pages import Pages
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import pod
 from tests.scheduler_extender.unblocking.scenes import Held, cluster_of
@@ -165,3 +169,17 @@ def test_people_are_told_what_filter_says_of_a_place_that_yields(cluster: Cluste
         single = see(cluster, manifest("single", 1, priority))
         (told,) = answers_to(cluster, cluster.cluster_facts(), single)
         assert told.passes is takes
+
+
+@pytest.mark.parametrize("higher", [False, True], ids=["equal", "higher"])
+def test_the_place_yields_to_a_pod_of_a_file_by_its_priority(
+    cluster: Cluster, higher: bool
+) -> None:
+    """As to one that kube-scheduler asks about: check, and the what-if box of the map."""
+    nominate(cluster)
+    gone(cluster, "victim")
+    given = {"kind": "Pod", **pod(1, name="mine")}
+    given["spec"]["priority"] = PRIORITY + higher
+    text = yaml.safe_dump(given)
+    assert (REASON in Pages(cluster).what_if(text)) is not higher
+    assert judge(cluster, read_all(text)).all_may_come is higher
