@@ -265,8 +265,8 @@ def answer(key: str, on: On) -> str:
     asks = parse(pod)
     if not isinstance(asks, Asks):
         raise ValueError(f"the example of {key} is no request: {asks}")  # noqa: TRY004
-    seen = cluster.cluster_facts()
-    (first, *others) = answers(cluster, seen, asks.request, membership=asks.membership)
+    seen = cluster.snapshot()
+    (first, *others) = answers(seen, asks.request, membership=asks.membership)
     if any(_said(first) != _said(other) for other in others):
         raise ValueError(f"the example of {key}: equal nodes answer differently")
     return _said(first)

@@ -127,7 +127,7 @@ class Extender:
         if settler is not self._settler:
             return  # the extender of this settler was killed
         settler.round(self._scene.timeline.now)
-        self._in_rounds = bool(self._cluster.in_flight())
+        self._in_rounds = bool(self._cluster.snapshot().in_flight)
         if self._in_rounds:
             self._scene.timeline.after(ROUND, lambda: self._round(settler))
 

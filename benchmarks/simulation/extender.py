@@ -18,11 +18,12 @@ from benchmarks.simulation.scheduler import DEFAULT
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.demo.kubescheduler import InProcess, pick
 from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.asking.enquiry import states_of
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.unblocking import search
 from scheduler_extender.verbs import Binding
-from topology.core.devices import NodeName, PodUid
+from topology.core.devices import PodUid
 
 WEIGHT = 5
 """``extenders[0].weight`` of the shipped scheduler configuration."""
@@ -90,10 +91,12 @@ class Extender(Base):
 
     def _refresh(self) -> None:
         """Ask the cluster for the states of nodes that have changed."""
-        for name in self._changed:
-            row = self.fleet.row(name)
-            for resource, states in self._states.items():
-                states[row] = self._cluster.state(NodeName(name), resource)
+        seen, names = self._cluster.snapshot(), list(self._changed)
+        for resource, states in self._states.items():
+            found, _ = states_of(seen, resource, names)
+            for name, state in zip(names, found, strict=True):
+                assert state is not None
+                states[self.fleet.row(name)] = state
         self._changed.clear()
 
     def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
@@ -137,7 +140,7 @@ class Unblocking(Extender):
         """The cheapest plan's."""
         record = pod_record(pod.ask.pod(pod.name, pod.uid, pod.resource), MANAGED)
         assert record is not None
-        plan = search(self._cluster.all_facts(), record, (), self._cluster.settings).plan
+        plan = search(self._cluster.snapshot().nodes, record, (), self._cluster.settings).plan
         if plan is None or plan.cost.lost:
             return ()
         homes = [(step.pod.uid, step.home) for step in plan.steps]

@@ -23,6 +23,7 @@ from scheduler_extender.told.nodes import (
 )
 from scheduler_extender.told.view import GONE, HIDDEN, View
 from scheduler_extender.told.words import duration
+from topology.core.devices import NodeName
 from topology.core.requests import GpuRequest
 from topology.times import seconds_of
 
@@ -165,7 +166,7 @@ def gpu_rows(look: Look, names: set[str] | None = None) -> list[GpuRow]:
     capacities = Capacities(look.cluster.settings)
     return [
         row_of(facts, capacities, look.view)
-        for facts in look.cluster.all_facts()
+        for facts in look.cluster.snapshot().nodes
         if (names is None or facts.name in names) and _has_gpus(facts)
     ]
 
@@ -185,7 +186,7 @@ def row_of(facts: NodeFacts, capacities: Capacities, view: View) -> GpuRow:
 
 def node_row(look: Look, name: str) -> GpuRow:
     """A node by its name. Raises :class:`BadInputError` where there is none, or it has no GPUs."""
-    found = next((facts for facts in look.cluster.all_facts() if facts.name == name), None)
+    found = look.cluster.snapshot().by_name.get(NodeName(name))
     if found is None:
         seen = ", as far as you may see" if look.api is not None else ""
         raise BadInputError(f"there is no node {name}{seen}")

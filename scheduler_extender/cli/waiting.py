@@ -141,7 +141,7 @@ def _waiting(look: Look, whose: Whose) -> list[Waits]:
             look.reachable("--selector")
         return [
             Waits(pod)
-            for pod in look.cluster.unbound_pods()
+            for pod in look.cluster.snapshot().unbound
             if (whose.everybody or pod.namespace == look.namespace)
             and not pod.deleting
             and not pod.ended
@@ -195,7 +195,7 @@ def _since(raw: msgspec.Raw) -> float | None:
 
 def _rows(look: Look, waiting: Sequence[Waits]) -> Iterator[Row]:
     """Why each waits. Pods that ask the same, and may go to the same nodes, share an answer."""
-    seen = look.cluster.cluster_facts()
+    seen = look.cluster.snapshot()
     until = time.monotonic() + SECONDS
     known: dict[object, Counts] = {}
     for waits in waiting:
@@ -207,7 +207,7 @@ def _rows(look: Look, waiting: Sequence[Waits]) -> Iterator[Row]:
         key = alike(pod)
         counts = known.get(key)
         if counts is None and time.monotonic() < until:
-            counts = known[key] = counts_of(answers_to(look.cluster, seen, pod))
+            counts = known[key] = counts_of(answers_to(seen, pod))
         yield Row(waits, _reason(waits, counts), counts, seconds)
 
 

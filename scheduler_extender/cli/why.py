@@ -110,7 +110,7 @@ def _from_file(
     content = cluster_file(path)
     known = described(content, require)
     where, _, name = pod.removeprefix("pod/").rpartition("/")
-    record = known.pod_named(where or namespace, name)
+    record = known.snapshot().pod_named(where or namespace, name)
     if record is None:
         raise BadInputError(f"{path}: no pod {where or namespace}/{name} with GPUs in it")
     return _explained(known, record, content.written.get(record.uid), View(time.time())), []
@@ -120,8 +120,7 @@ def _explained(
     cluster: Cluster, pod: PodRecord, written: Written | None, view: View
 ) -> Explanation | Unreadable:
     return explanation_of(
-        cluster,
-        cluster.cluster_facts(),
+        cluster.snapshot(),
         pod,
         view,
         written=written,

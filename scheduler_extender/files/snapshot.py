@@ -8,7 +8,7 @@ showed them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,9 +30,8 @@ NO_BUDGETS = " PodDisruptionBudgets are left out: they are not known."
 
 def cluster_file(cluster: Cluster) -> Iterator[bytes]:
     """The file, piece by piece. The state is that of the call, whenever the pieces are taken."""
-    with cluster.locked():
-        nodes, unbound = cluster.all_facts(), cluster.unbound_pods()
-        budgets = cluster.budgets
+    seen = cluster.snapshot()
+    nodes, unbound, budgets = seen.nodes, seen.unbound, seen.budgets
     pods = [*unbound, *(pod for node in nodes for pod in node.pods.every)]
     kinds = {pod.membership.domain for pod in pods if pod.membership is not None}
     rest = [_document(manifest_of(pod)) for pod in unbound]
@@ -47,7 +46,7 @@ def _labels(kinds: set[str | None]) -> set[str]:
 
 
 def _pieces(
-    head: str, nodes: list[NodeFacts], rest: list[bytes], labels: set[str]
+    head: str, nodes: Sequence[NodeFacts], rest: list[bytes], labels: set[str]
 ) -> Iterator[bytes]:
     yield f"{head}\n".encode()
     for node in nodes:

@@ -69,7 +69,7 @@ def _add_nodes(app: FastAPI, cluster: Cluster, desk: Desk) -> None:
     @desk.encoded
     def nodes() -> list[NodeInBrief]:
         """Every node in brief."""
-        return [in_brief(cluster, facts) for facts in cluster.all_facts()]
+        return [in_brief(cluster, facts) for facts in cluster.snapshot().nodes]
 
     @app.get("/v1/nodes/{name}", response_model=None, responses=answers(NodeWhole))
     @desk.encoded
@@ -121,15 +121,15 @@ def _add_explain(app: FastAPI, cluster: Cluster, desk: Desk) -> None:
     @desk.encoded
     def explain(namespace: str, pod: str) -> Explanation | Unreadable:
         """What every node would answer to a pod now, and what would help where none takes it."""
-        with cluster.locked():  # the pod and the nodes at one moment
-            record, seen = cluster.pod_named(namespace, pod), cluster.cluster_facts()
+        seen = cluster.snapshot()
+        record = seen.pod_named(namespace, pod)
         if record is None:
             raise HTTPException(404, UNKNOWN.format(namespace, pod))
-        view, deadline = View(cluster.today()), within(cluster.clock, EXPLAIN_SECONDS)
-        told = explanation_of(cluster, seen, record, view, deadline=deadline)
+        deadline = within(cluster.clock, EXPLAIN_SECONDS)
+        told = explanation_of(seen, record, View(seen.today), deadline=deadline)
         if record.membership is None or isinstance(told, Unreadable):
             return told
-        return structs.replace(told, group=group_of(cluster, record.membership))
+        return structs.replace(told, group=group_of(seen, record.membership))
 
 
 def _add_unblock(app: FastAPI, cluster: Cluster, desk: Desk) -> None:

@@ -53,7 +53,7 @@ class ClusterFigures(Collector):
         gpus: Counter[str] = Counter(dict.fromkeys(GPU_STATES, 0))
         nodes: Counter[str] = Counter(dict.fromkeys(NODE_STATES, 0))
         possible = Capacity()
-        for facts in cluster.all_facts():
+        for facts in cluster.snapshot().nodes:
             if facts.topology is None and facts.record.problem is None:
                 continue  # a node without an agent, perhaps without GPUs
             nodes[node_state(facts)] += 1

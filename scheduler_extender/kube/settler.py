@@ -60,7 +60,7 @@ class Settler:
         ``clock`` tells how much. By default no time passes.
         """
         began = self._clock()
-        flying = self._cluster.in_flight()
+        flying = self._cluster.snapshot().in_flight.values()
         self._flights = {pod.uid: self._flight(pod, now) for pod in flying}
         for flight in self._flights.values():
             last = flight.since if flight.unbound_at is None else flight.unbound_at

@@ -51,7 +51,7 @@ class WaitingPods:
         if now < self._next:
             return
         self._next = now + EVERY
-        waiting = {pod.uid: pod for pod in self._cluster.unschedulable_pods()}
+        waiting = {pod.uid: pod for pod in self._cluster.snapshot().unschedulable}
         self._told = {uid: told for uid, told in self._told.items() if uid in waiting}
         due = [uid for uid in waiting if self._looked(uid) <= now - AGAIN]
         for uid in sorted(due, key=self._looked)[:AT_ONCE]:
@@ -63,7 +63,7 @@ class WaitingPods:
 
     def _look(self, pod: PodRecord, now: float) -> None:
         before = self._told.get(pod.uid, _Told(now))
-        counts = refusals_of(self._cluster, pod, within(self._cluster.clock, SECONDS))
+        counts = refusals_of(self._cluster.snapshot(), pod, within(self._cluster.clock, SECONDS))
         reasons = frozenset(TOLD[kind] for kind in counts)
         text = f"no node takes it: {sentence(counts.items())} ({MORE})" if counts else ""
         news = reasons != before.reasons or (text != before.text and now - before.at >= RARELY)

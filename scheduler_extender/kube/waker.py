@@ -24,9 +24,9 @@ import msgspec
 import structlog
 
 from scheduler_extender.annotations import WAKE, Malformed
-from scheduler_extender.state.answers.decision import decide
-from scheduler_extender.state.asking.enquiry import answer_of
+from scheduler_extender.state.asking.enquiry import answer, decided, states_of
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import GpuRequest
@@ -109,16 +109,16 @@ class Waker:
     def round(self, now: float) -> None:
         """Wake whoever a recently changed node would take. ``now`` in seconds."""
         self._cluster.expire()  # a pause that ends is a change, and nobody else may be asking
-        self._take_changes(now)
-        unschedulable = {pod.uid: pod for pod in self._cluster.unschedulable_pods()}
+        seen = self._take_changes(now)
+        unschedulable = {pod.uid: pod for pod in seen.unschedulable}
         self._woken = {uid: last for uid, last in self._woken.items() if uid in unschedulable}
         self._tried = {uid: at for uid, at in self._tried.items() if uid in unschedulable}
         places = self._tried_place.items()
         self._tried_place = {uid: at for uid, at in places if uid in unschedulable}
         if not self._changed:
             return
-        self._wake_for_their_places(unschedulable, now)
-        groups = self._groups(unschedulable.values(), now)
+        self._wake_for_their_places(seen, unschedulable, now)
+        groups = self._groups(seen, unschedulable.values(), now)
         requests = {request for request, _ in groups}
         self._served = {r: at for r, at in self._served.items() if r in requests}
         budget = _Budget(self.LOOKS, self.EVALUATIONS, self.SECONDS, self._clock)
@@ -129,7 +129,7 @@ class Waker:
                 return
             pods = groups[request, tried]
             self._served[request] = self._rounds
-            fits, tried = self._look(request, tried, budget)
+            fits, tried = self._look(seen, request, tried, budget)
             self._tried |= dict.fromkeys((pod.uid for pod in pods), tried)
             if not fits:
                 continue
@@ -169,54 +169,53 @@ class Waker:
     def _rest(self, uid: PodUid, now: float, pause: float) -> None:
         self._woken[uid] = (now, min(pause, self.LONGEST))
 
-    def _wake_for_their_places(self, unschedulable: dict[PodUid, PodRecord], now: float) -> None:
+    def _wake_for_their_places(
+        self, seen: Snapshot, unschedulable: dict[PodUid, PodRecord], now: float
+    ) -> None:
         """Wake pods whose own place has come free: to all others that node answers no."""
-        for uid in [pod.uid for pod in self._cluster.pods_with_places()]:
-            names, pod = self._cluster.places_of(uid), unschedulable.get(uid)
+        for uid in dict.fromkeys(pod.uid for pod in seen.places.values()):
+            names, pod = seen.places_of(uid), unschedulable.get(uid)
             if pod is None or isinstance(pod.request, Malformed) or now < self._due(uid):
                 continue
             numbers = {name: self._changed.get(name, (-1, 0.0))[0] for name in names}
             newest = max(numbers.values(), default=-1)
             tried = self._tried_place.get(uid, -1)
             fits = any(
-                number > tried and self._fits(name, pod, pod.request)
+                number > tried and _fits(seen, name, pod, pod.request)
                 for name, number in numbers.items()
             )
             self._tried_place[uid] = max(tried, newest)
             if fits and not self._wake_in_turn([pod], now):
                 return
 
-    def _fits(self, name: NodeName, pod: PodRecord, request: GpuRequest) -> bool:
-        """Whether a node on which the pod has a place would take it by itself."""
-        without = self._cluster.facts(name).without(frozenset({pod.uid}))
-        return answer_of(self._cluster, without, request).rejection is None
-
-    def _take_changes(self, now: float) -> None:
+    def _take_changes(self, now: float) -> Snapshot:
+        """Take note of the nodes that have changed; the cluster after these changes."""
         self._rounds += 1
         with self._lock:
             new, self._new = self._new, set()
+        seen = self._cluster.snapshot()
         if new:
             for name in sorted(new):
                 self._last += 1
                 self._changed.pop(name, None)
                 self._changed[name] = (self._last, now)
-            known = set(self._cluster.names())
-            for name in [name for name in self._changed if name not in known]:
+            for name in [name for name in self._changed if name not in seen.by_name]:
                 del self._changed[name]
         old = takewhile(lambda item: now - item[1][1] >= self.MEMORY, self._changed.items())
         for name in [name for name, _ in old]:
             del self._changed[name]
         self._names = list(self._changed)
         self._numbers = [number for number, _ in self._changed.values()]
+        return seen
 
     def _groups(
-        self, pods: Iterable[PodRecord], now: float
+        self, seen: Snapshot, pods: Iterable[PodRecord], now: float
     ) -> dict[tuple[GpuRequest, int], list[PodRecord]]:
         """The pods that may be woken now and have not seen all changes, by what they ask."""
-        newest, blind = self._numbers[-1], self._cluster.blind()
+        newest = self._numbers[-1]
         groups: dict[tuple[GpuRequest, int], list[PodRecord]] = {}
         for pod in pods:
-            if isinstance(pod.request, Malformed) or (blind and pod.request.required):
+            if isinstance(pod.request, Malformed) or (seen.blind and pod.request.required):
                 continue  # blind, filter would refuse it anyway; afterwards every node is news
             tried = self._tried.get(pod.uid, -1)
             if tried < newest and now >= self._due(pod.uid):
@@ -231,7 +230,9 @@ class Waker:
         fair = len(self._woken) / self.CROWD_RATE
         return at + min(pause, max(fair, self.LONGEST_ALONE))
 
-    def _look(self, request: GpuRequest, tried: int, budget: _Budget) -> tuple[bool, int]:
+    def _look(
+        self, seen: Snapshot, request: GpuRequest, tried: int, budget: _Budget
+    ) -> tuple[bool, int]:
         """Whether a node that changed after change ``tried`` would take the request.
 
         With it comes the last change that has been looked at in vain: where the budget ends, the
@@ -241,10 +242,10 @@ class Waker:
         try:
             while at < len(self._names) and not budget.spent:
                 names = self._names[at : at + self.SLICE]
-                passes, seen = self._ask(request, names, budget)
+                passes, asked = self._ask(seen, request, names, budget)
                 if passes:
                     return True, tried
-                at += seen
+                at += asked
                 tried = self._numbers[at - 1] if at else tried
         except Exception:
             # A request that cannot be worked out must not cost the others their wake.
@@ -257,7 +258,9 @@ class Waker:
             return False, self._last
         return False, tried
 
-    def _ask(self, request: GpuRequest, names: list[NodeName], budget: _Budget) -> tuple[bool, int]:
+    def _ask(
+        self, seen: Snapshot, request: GpuRequest, names: list[NodeName], budget: _Budget
+    ) -> tuple[bool, int]:
         """Whether one of these nodes takes the request, and how many of them have been asked.
 
         That is all of them if nothing has to be worked out, and else the first that has to be,
@@ -265,16 +268,18 @@ class Waker:
         """
         budget.looks -= 1
         self.looks += 1
-        look = self._cluster.look(request, names)
-        for at, state in enumerate(look.states):
-            if state in look.missing:
+        found, _ = states_of(seen, request.resource, names)
+        states = {name: state for name, state in zip(names, found, strict=True) if state}
+        decisions, _ = seen.remembered.answers(request, set(states.values()), None, counts=True)
+        for at, name in enumerate(names, 1):
+            state = states.get(name)
+            if state is not None and state not in decisions:
                 budget.evaluations -= 1
                 self._breathe()
-                decision = decide(look.missing[state], request, self._cluster.settings)
-                self._cluster.remember(request, state, decision)
-                return decision.rejection is None, at + 1
-            if state is not None and look.decisions[state].rejection is None:
-                return True, at + 1
+                decision = decided(seen, request, state, seen.facts(name))
+                return decision.rejection is None, at
+            if state is not None and decisions[state].rejection is None:
+                return True, at
         return False, len(names)
 
     def _wake(self, pod: PodRecord) -> None:
@@ -284,6 +289,12 @@ class Waker:
         body = {"metadata": {"uid": pod.uid, "annotations": {WAKE: value}}}
         where = path("/api/v1/namespaces", pod.namespace, "pods", pod.name)
         self._api.patch(where, msgspec.json.encode(body), timeout=WRITE_TIMEOUT)
+
+
+def _fits(seen: Snapshot, name: NodeName, pod: PodRecord, request: GpuRequest) -> bool:
+    """Whether a node on which the pod has a place would take it by itself."""
+    without = seen.facts(name).without(frozenset({pod.uid}))
+    return answer(seen, without, request).rejection is None
 
 
 def _name(pod: PodRecord) -> str:

@@ -14,11 +14,10 @@ from scheduler_extender.membership import Membership
 from scheduler_extender.state.answers.capacity import ANY_GPU
 from scheduler_extender.state.answers.decision import UNDECIDED, Decision, unconstrained
 from scheduler_extender.state.answers.remembered import State
-from scheduler_extender.state.asking.enquiry import enquire_at, scores
+from scheduler_extender.state.asking.enquiry import answer, ask, scores
 from scheduler_extender.state.asking.groupenquiry import gather
 from scheduler_extender.state.asking.members import as_member, rack_rooms
-from scheduler_extender.state.cluster.board import ClusterFacts
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.selecting import ANYWHERE, Destinations
@@ -100,8 +99,7 @@ class Answer:
 
 
 def answers(
-    cluster: Cluster,
-    seen: ClusterFacts,
+    seen: Snapshot,
     request: GpuRequest,
     *,
     asking: PodUid | None = None,
@@ -110,7 +108,7 @@ def answers(
     destinations: Destinations = ANYWHERE,
     deadline: Deadline = NO_DEADLINE,
 ) -> list[Answer]:
-    """Every node's answer at the moment of ``seen``, by name. ``cluster`` only counts faults.
+    """Every node's answer at the moment of ``seen``, by name.
 
     The pod that is ``asking`` may be on a node already, bound or in flight, and is not counted
     against itself: this node answers as it did before the pod came, and has no score, since scores
@@ -120,10 +118,7 @@ def answers(
     it, and have no score. After the ``deadline`` nodes are not asked any more: those that are left
     over are undecided, and none of them is called closed.
     """
-    gang = None if membership is None else membership.as_gang
-    nodes = tuple(facts.yielding_to(priority, gang) for facts in seen.nodes)
-    seen = replace(seen, nodes=nodes)
-    rows = _answers(cluster, seen, request, asking, membership, deadline)
+    rows = _answers(seen, priority, request, asking, membership, deadline)
     return [
         replace(row, closed=True, score=None)
         if not deadline.passed() and not row.facts.is_one_of(destinations)
@@ -132,13 +127,10 @@ def answers(
     ]
 
 
-def answers_to(
-    cluster: Cluster, seen: ClusterFacts, pod: PodRecord, deadline: Deadline = NO_DEADLINE
-) -> list[Answer]:
+def answers_to(seen: Snapshot, pod: PodRecord, deadline: Deadline = NO_DEADLINE) -> list[Answer]:
     """Every node's :func:`answers` to a pod of the cluster that asks for what can be read."""
     assert isinstance(pod.request, GpuRequest)  # noqa: S101 (the caller looked)
     return answers(
-        cluster,
         seen,
         pod.request,
         asking=pod.uid,
@@ -158,27 +150,27 @@ def alike(pod: PodRecord) -> Hashable:
 
 
 def _answers(
-    cluster: Cluster,
-    seen: ClusterFacts,
+    seen: Snapshot,
+    priority: int,
     request: GpuRequest,
     asking: PodUid | None,
     membership: Membership | None,
     deadline: Deadline,
 ) -> list[Answer]:
-    rooms = rack_rooms(cluster, request, membership, [facts.name for facts in seen.nodes])
+    gang = None if membership is None else membership.as_gang
+    yielding = seen.with_facts(facts.yielding_to(priority, gang) for facts in seen.nodes)
+    rooms = rack_rooms(seen, request, [facts.name for facts in seen.nodes], membership)
     if membership is None:
-        return _each_for_itself(cluster, seen, request, asking, rooms, deadline)
-    member = as_member(cluster, asking or PodUid(""), membership, request)
-    rows = _each_for_itself(cluster, seen, member.request, asking, rooms, deadline)
+        return _each_for_itself(yielding, request, asking, rooms, deadline)
+    member = as_member(seen, asking or PodUid(""), membership, request)
+    rows = _each_for_itself(yielding, member.request, asking, rooms, deadline)
     if not member.minds_groups:
         return rows
     on = {facts.name for facts in seen.nodes if counts_on(asking, facts)}
-    without = {row.node: row.facts for row in rows if row.node in on}
+    without = seen.with_facts(row.facts for row in rows if row.node in on)
     passing = [row.node for row in rows if row.passes]
-    direction = cluster.direction_of(membership)
-    found = gather(
-        cluster, member, passing, deadline=deadline, instead=without, direction=direction
-    )
+    direction = seen.direction_of(membership)
+    found = gather(without, member, passing, deadline, direction=direction)
     refused = dict.fromkeys(passing, UNDECIDED) if found.late else found.rejections
     return [
         replace(
@@ -194,8 +186,7 @@ def _answers(
 
 
 def _each_for_itself(
-    cluster: Cluster,
-    seen: ClusterFacts,
+    seen: Snapshot,
     request: GpuRequest,
     asking: PodUid | None,
     rooms: list[int] | None,
@@ -203,8 +194,8 @@ def _each_for_itself(
 ) -> list[Answer]:
     """Every node's own answer."""
     strict = _strict(request)
-    asked = enquire_at(cluster, seen, request, scores=True, deadline=deadline)
-    stern = enquire_at(cluster, seen, strict, deadline=deadline)
+    asked = ask(seen, request, None, deadline, scores=True, counts=False)
+    stern = ask(seen, strict, None, deadline, counts=False)
     handed_out: dict[State, Assessment | None] = {}
     rows = []
     for facts, state, scored, (_, decision), (_, told) in zip(
@@ -216,7 +207,7 @@ def _each_for_itself(
         strict=True,
     ):
         if asking is not None and counts_on(asking, facts):
-            rows.append(_without(cluster, seen, facts, asking, request, strict, deadline))
+            rows.append(_without(seen, facts, asking, request, strict, deadline))
             continue
         assert decision is not None and told is not None  # noqa: S101, PT018 (all have been asked)
         if state is None:
@@ -224,7 +215,7 @@ def _each_for_itself(
         elif state in handed_out:
             outcomes = handed_out[state]
         else:
-            outcomes = handed_out[state] = _outcomes(cluster, facts, request, decision, deadline)
+            outcomes = handed_out[state] = _outcomes(seen, facts, request, decision, deadline)
         decision = _as_served(facts, decision)
         score = None if decision.rejection else scored
         rows.append(
@@ -256,8 +247,7 @@ def as_asked_by(pod: PodRecord, facts: NodeFacts) -> NodeFacts:
 
 
 def _without(
-    cluster: Cluster,
-    seen: ClusterFacts,
+    seen: Snapshot,
     facts: NodeFacts,
     asking: PodUid,
     request: GpuRequest,
@@ -266,12 +256,9 @@ def _without(
 ) -> Answer:
     """The answer that a node would give if the pod that is asking were not there."""
     before = facts.without(frozenset({asking}))
-    alone = replace(seen, nodes=(before,))
-    (_, decision), *_ = enquire_at(cluster, alone, request, deadline=deadline).each()
-    (_, told), *_ = enquire_at(cluster, alone, strict, deadline=deadline).each()
-    assert decision is not None and told is not None  # noqa: S101, PT018 (both have been asked)
-    decision = _as_served(before, decision)
-    outcomes = _outcomes(cluster, before, request, decision, deadline)
+    told = answer(seen, before, strict, deadline)
+    decision = _as_served(before, answer(seen, before, request, deadline))
+    outcomes = _outcomes(seen, before, request, decision, deadline)
     return Answer(
         before, None, decision, None, _doubt(decision, told), outcomes, lacks(before, request)
     )
@@ -321,7 +308,7 @@ def serves_nothing(facts: NodeFacts) -> bool:
 
 
 def _outcomes(
-    cluster: Cluster,
+    seen: Snapshot,
     facts: NodeFacts,
     request: GpuRequest,
     decision: Decision,
@@ -339,7 +326,7 @@ def _outcomes(
         with deadline.ends(), deadline.enforced():
             return unconstrained(facts, request)
     except Exception as error:  # noqa: BLE001 (a listener logs it)
-        cluster.faults.note(facts.name, error)
+        seen.parts.faults.note(facts.name, error)
     return None
 
 

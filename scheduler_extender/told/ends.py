@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from scheduler_extender.deadline import Deadline
-from scheduler_extender.state.answers.decision import Settings, decide
+from scheduler_extender.state.asking.enquiry import answer
+from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
 from topology.core.devices import PodUid
 from topology.core.requests import GpuRequest
@@ -21,8 +22,8 @@ from topology.core.requests import GpuRequest
 class Ends:
     """Tries the ends of pods, on facts of one moment, until the deadline."""
 
-    def __init__(self, settings: Settings, deadline: Deadline) -> None:
-        self._settings = settings
+    def __init__(self, seen: Snapshot, deadline: Deadline) -> None:
+        self._seen = seen
         self._deadline = deadline
         self._numbers: dict[Hashable, int] = {}
         self._answers: dict[tuple[GpuRequest, int], bool] = {}
@@ -37,7 +38,7 @@ class Ends:
         about = (request, self._state_of(facts, gone, request.resource))
         found = self._answers.get(about)
         if found is None:
-            decision = decide(facts.without(gone), request, self._settings)
+            decision = answer(self._seen, facts.without(gone), request)
             found = self._answers[about] = decision.rejection is None
         return found
 

@@ -13,8 +13,7 @@ from msgspec import Meta
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.membership import Membership
-from scheduler_extender.state.cluster.board import ClusterFacts
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.groups import by_domain
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.answers import answers_to
@@ -88,8 +87,7 @@ class Explanation(Struct, frozen=True):
 
 
 def explanation_of(
-    cluster: Cluster,
-    seen: ClusterFacts,
+    seen: Snapshot,
     pod: PodRecord,
     view: View,
     *,
@@ -106,7 +104,7 @@ def explanation_of(
     if isinstance(request, Malformed):
         headline = f"no node takes it: {request.reason}"
         return Unreadable(name, pod.node, headline, request.reason, [])
-    answers = answers_to(cluster, seen, pod, deadline)
+    answers = answers_to(seen, pod, deadline)
     answered = not deadline.passed()
     rows = rows_of(request, answers, view, MOST_SETS)
     missing = [(answer, row.miss) for answer, row in zip(answers, rows, strict=True)]
@@ -116,7 +114,7 @@ def explanation_of(
     whole = answered
     waits = placed is None and counts.takes == counts.closed
     if waits and answered:
-        helps, whole = helps_of(cluster, seen, pod, request, missing, view, deadline)
+        helps, whole = helps_of(seen, pod, request, missing, view, deadline)
     return Explanation(
         pod=name,
         node=pod.node,
@@ -143,23 +141,21 @@ NOT_ALL_ASKED = (
 )
 
 
-def group_of(cluster: Cluster, membership: Membership) -> GroupInBrief:
-    """A pod's group as it is now."""
-    look = cluster.look_at_group(membership)
+def group_of(seen: Snapshot, membership: Membership) -> GroupInBrief:
+    """A pod's group."""
+    standing, kind = seen.standing(membership), membership.domain
     return GroupInBrief(
         membership.group.name,
         membership.gang,
         membership.size,
         membership.domain,
-        look.standing.have_come(membership.size),
-        dict(look.standing.living),
-        dict(by_domain(look.standing, look.domains)) if membership.domain else {},
+        standing.have_come(membership.size),
+        dict(standing.living),
+        dict(by_domain(standing, seen.domains(kind).of)) if kind else {},
     )
 
 
-def _notes(
-    seen: ClusterFacts, pod: PodRecord, *, answered: bool, open_nodes: bool
-) -> Iterator[str]:
+def _notes(seen: Snapshot, pod: PodRecord, *, answered: bool, open_nodes: bool) -> Iterator[str]:
     if not answered:
         yield NOT_ALL_ASKED
     if pod.deleting:
@@ -168,7 +164,7 @@ def _notes(
         yield f"the pod has ended ({pod.phase})"
     if pod.refusal is not None:
         yield f"its kubelet has refused the pod ({pod.refusal.reason}): {pod.refusal.message}"
-    if any(pod.uid in facts.pods.in_flight for facts in seen.nodes):
+    if pod.uid in seen.in_flight:
         yield "the extender is binding the pod now"
     elif open_nodes and pod.unschedulable:
         yield passed_over("it")
@@ -182,8 +178,8 @@ def passed_over(whom: str) -> str:
     )
 
 
-def _placed(seen: ClusterFacts, pod: PodRecord, written: Written | None) -> Placed | None:
+def _placed(seen: Snapshot, pod: PodRecord, written: Written | None) -> Placed | None:
     if pod.node is None:
         return None
-    facts = next((facts for facts in seen.nodes if facts.name == pod.node), None)
+    facts = seen.by_name.get(pod.node)
     return placed_on(facts, pod, written) if facts is not None else None

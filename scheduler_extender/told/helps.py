@@ -7,18 +7,16 @@ nobody: they are left out.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain, islice
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from scheduler_extender.deadline import Deadline, OutOfTimeError
-from scheduler_extender.state.asking.enquiry import enquire_at
+from scheduler_extender.state.asking.enquiry import ask
 from scheduler_extender.state.asking.groupenquiry import gather
 from scheduler_extender.state.asking.members import as_member
-from scheduler_extender.state.cluster.board import ClusterFacts
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.node.offer import Offer
 from scheduler_extender.state.pods.record import PodName, PodRecord, resource_of
@@ -66,8 +64,7 @@ class Help(Struct, frozen=True, omit_defaults=False):
 
 
 def helps_of(
-    cluster: Cluster,
-    seen: ClusterFacts,
+    seen: Snapshot,
     pod: PodRecord,
     request: GpuRequest,
     answers: Sequence[tuple[Answer, Miss | None]],
@@ -79,8 +76,8 @@ def helps_of(
     try:
         with deadline.enforced():
             tried = chain(
-                _ends(cluster, pod, request, answers, view, deadline),
-                _relaxed(cluster, seen, pod, request, deadline),
+                _ends(seen, pod, request, answers, view, deadline),
+                _relaxed(seen, pod, request, deadline),
             )
             found.extend(tried)
     except OutOfTimeError:
@@ -89,7 +86,7 @@ def helps_of(
 
 
 def _ends(
-    cluster: Cluster,
+    seen: Snapshot,
     pod: PodRecord,
     request: GpuRequest,
     answers: Sequence[tuple[Answer, Miss | None]],
@@ -106,7 +103,7 @@ def _ends(
         if miss is not None and answer.kind in BY_AN_END and answer.facts.is_open_to(pod)
     ]
     near.sort(key=lambda each: each[0])
-    ends = Ends(cluster.settings, deadline)
+    ends = Ends(seen, deadline)
     helps = (next(_ends_on(ends, facts, request, view), None) for _, facts in near[:MOST_NODES])
     yield from islice(filter(None, helps), SHOWN_ENDS)
 
@@ -140,8 +137,7 @@ def _holders(facts: NodeFacts, request: GpuRequest) -> Mapping[PodUid, PodName]:
 
 
 def _relaxed(
-    cluster: Cluster,
-    seen: ClusterFacts,
+    seen: Snapshot,
     pod: PodRecord,
     request: GpuRequest,
     deadline: Deadline,
@@ -151,7 +147,7 @@ def _relaxed(
     for _, values in relaxations(request, nodes):
         for relaxed in values:
             deadline.check()
-            passing = _passing(cluster, seen, pod, relaxed, deadline)
+            passing = _passing(seen, pod, relaxed, deadline)
             if passing:
                 nodes_text = f"{passing:,} node{'s' if passing != 1 else ''}"
                 words = f"{relaxed.words}: {nodes_text} would take it now"
@@ -160,31 +156,30 @@ def _relaxed(
 
 
 def _passing(
-    cluster: Cluster,
-    seen: ClusterFacts,
+    seen: Snapshot,
     pod: PodRecord,
     relaxed: Relaxed,
     deadline: Deadline,
 ) -> int:
     """How many nodes that are open to the pod would take it if it asked for this."""
-    nodes = tuple(as_asked_by(pod, facts) for facts in seen.nodes)
+    asked = seen.with_facts(as_asked_by(pod, facts) for facts in seen.nodes)
     member = None
     request = relaxed.request
     if pod.membership is not None:
-        member = as_member(cluster, pod.uid, pod.membership, request)
+        member = as_member(seen, pod.uid, pod.membership, request)
         request = member.request
-    answered = enquire_at(cluster, replace(seen, nodes=nodes), request)
+    answers = ask(asked, request, counts=False)
     passing = [
         facts
-        for facts, (_, decision) in zip(nodes, answered.each(), strict=True)
+        for facts, (_, decision) in zip(asked.nodes, answers.each(), strict=True)
         if decision is not None and decision.rejection is None and not serves_nothing(facts)
     ]
     if member is None or not member.minds_groups:
         return sum(facts.is_open_to(pod) for facts in passing)
-    own = {facts.name: facts for facts in passing if counts_on(pod.uid, cluster.facts(facts.name))}
+    own = (facts for facts in passing if counts_on(pod.uid, seen.facts(facts.name)))
     names = [facts.name for facts in passing]
-    direction = cluster.direction_of(member.membership)
-    gathered = gather(cluster, member, names, deadline=deadline, instead=own, direction=direction)
+    direction = seen.direction_of(member.membership)
+    gathered = gather(seen.with_facts(own), member, names, deadline, direction=direction)
     if gathered.late:
         return 0
     together = set(gathered.alike.get(None, ()))

@@ -10,9 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from scheduler_extender.deadline import Deadline, OutOfTimeError
-from scheduler_extender.state.asking.enquiry import enquire_at
-from scheduler_extender.state.cluster.board import ClusterFacts
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.asking.enquiry import ask
+from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.answers import alike, as_asked_by
@@ -75,7 +74,7 @@ class Tried:
     whole: bool = True
 
 
-def idle_pods(seen: ClusterFacts, today: float) -> list[IdlePod]:
+def idle_pods(seen: Snapshot, today: float) -> list[IdlePod]:
     """The pods that do not use what they hold, the longest idle first.
 
     ``today`` is the time in seconds since 1970, for agents that do not say when they looked.
@@ -85,26 +84,24 @@ def idle_pods(seen: ClusterFacts, today: float) -> list[IdlePod]:
 
 
 def what_ends_would_do(
-    cluster: Cluster,
-    seen: ClusterFacts,
+    seen: Snapshot,
     idle: Sequence[IdlePod],
     deadline: Deadline,
 ) -> Tried:
     """Whom the end of each idle pod would help, of the waiting pods that no node takes now."""
     found = Tried()
     ending = [pod for pod in idle if not pod.partly]
-    nodes = {facts.name: facts for facts in seen.nodes}
     by_node: dict[NodeName, list[PodUid]] = {}
     for pod in ending:
         uids = by_node.setdefault(pod.node, [])
         if pod.uid not in uids:
             uids.append(pod.uid)
-    ends = Ends(cluster.settings, deadline)
+    ends = Ends(seen, deadline)
     try:
         with deadline.enforced():
-            for pods in _waiting(cluster, seen, deadline) if by_node else ():
+            for pods in _waiting(seen, deadline) if by_node else ():
                 for name, uids in by_node.items():
-                    _try(ends, as_asked_by(pods[0], nodes[name]), uids, pods, found)
+                    _try(ends, as_asked_by(pods[0], seen.facts(name)), uids, pods, found)
     except OutOfTimeError:
         found.whole = False
     return found
@@ -134,34 +131,32 @@ def _try(
         found.completes.setdefault(uid, []).append(Completes(tuple(pods), request, others))
 
 
-def _waiting(
-    cluster: Cluster, seen: ClusterFacts, deadline: Deadline
-) -> Iterator[Sequence[PodRecord]]:
+def _waiting(seen: Snapshot, deadline: Deadline) -> Iterator[Sequence[PodRecord]]:
     """The waiting pods that no node takes now, those that ask the same together.
 
     A member of a group waits for its group, too: nothing is said of it.
     """
     together: dict[object, list[PodRecord]] = {}
-    for pod in sorted(cluster.unbound_pods(), key=lambda pod: (pod.namespace, pod.name)):
+    for pod in sorted(seen.unbound, key=lambda pod: (pod.namespace, pod.name)):
         grouped = pod.membership is not None and (pod.membership.gang or pod.membership.domain)
         if isinstance(pod.request, GpuRequest) and not (pod.deleting or pod.ended or grouped):
             together.setdefault(alike(replace(pod, membership=None)), []).append(pod)
     for pods in sorted(together.values(), key=lambda pods: -len(pods))[:MOST_REQUESTS]:
         deadline.check()
-        if not _goes(cluster, seen, pods[0]):
+        if not _goes(seen, pods[0]):
             yield pods
 
 
-def _goes(cluster: Cluster, seen: ClusterFacts, pod: PodRecord) -> bool:
+def _goes(seen: Snapshot, pod: PodRecord) -> bool:
     """Whether some node takes the pod now."""
     request = pod.request
     if not isinstance(request, GpuRequest):
         return False
-    nodes = tuple(as_asked_by(pod, facts) for facts in seen.nodes)
-    answered = enquire_at(cluster, replace(seen, nodes=nodes), request)
+    asked = seen.with_facts(as_asked_by(pod, facts) for facts in seen.nodes)
+    answers = ask(asked, request, counts=False)
     return any(
         decision is not None and decision.rejection is None and facts.is_open_to(pod)
-        for facts, (_, decision) in zip(seen.nodes, answered.each(), strict=True)
+        for facts, (_, decision) in zip(seen.nodes, answers.each(), strict=True)
     )
 
 

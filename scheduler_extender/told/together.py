@@ -15,10 +15,11 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from scheduler_extender.membership import Group, Membership
-from scheduler_extender.state.answers.decision import Decision, arrival, decide
-from scheduler_extender.state.cluster.board import ClusterFacts
+from scheduler_extender.membership import NODE, Group, Membership
+from scheduler_extender.state.answers.decision import Decision, Settings, arrival, decide
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.snapshot import Snapshot
+from scheduler_extender.state.groups.domains import domain_of
 from scheduler_extender.state.groups.groups import lives
 from scheduler_extender.state.node.arrivals import with_arrivals
 from scheduler_extender.state.node.facts import NodeFacts
@@ -113,7 +114,7 @@ def judge(cluster: Cluster, wanted: Sequence[Wanted]) -> Together:
     """
     uids: dict[int, PodUid] = {}
     members: dict[Group, list[Wanted]] = {}
-    there, come = cluster.pods_by_name(), set[int]()
+    there, come = {(pod.namespace, pod.name): pod for pod in cluster.snapshot().pods}, set[int]()
     for number, pod in enumerate(wanted):
         uids[id(pod)] = PodUid(f"wanted {number}")
         if pod.membership is None:
@@ -127,7 +128,7 @@ def judge(cluster: Cluster, wanted: Sequence[Wanted]) -> Together:
             uids[id(pod)] = known.uid
             if lives(known):
                 come.add(id(pod))
-    seen = cluster.cluster_facts()
+    seen = cluster.snapshot()
     alike: dict[Hashable, list[Wanted]] = {}
     for pod in wanted:
         alike.setdefault(pod.alike, []).append(pod)
@@ -138,7 +139,7 @@ def judge(cluster: Cluster, wanted: Sequence[Wanted]) -> Together:
         each = Judged(
             tuple(pods),
             answers(
-                cluster, seen, first.request, asking=uids[id(first)], membership=first.membership,
+                seen, first.request, asking=uids[id(first)], membership=first.membership,
                 destinations=first.destinations, priority=first.priority,
             ),
         )  # fmt: skip
@@ -146,8 +147,7 @@ def judge(cluster: Cluster, wanted: Sequence[Wanted]) -> Together:
         if first.membership is not None:
             of_group.setdefault(first.membership.group, []).append(each)
     fits = {
-        group: _fit(cluster, seen, group, pods, of_group[group], come)
-        for group, pods in members.items()
+        group: _fit(seen, group, pods, of_group[group], come) for group, pods in members.items()
     }
     return Together([_refused(each, fits) for each in judged], list(fits.values()))
 
@@ -189,8 +189,7 @@ def _with(answer: Answer, why: Rejection) -> Answer:
 
 
 def _fit(
-    cluster: Cluster,
-    seen: ClusterFacts,
+    seen: Snapshot,
     group: Group,
     pods: Sequence[Wanted],
     judged: Sequence[Judged],
@@ -201,10 +200,10 @@ def _fit(
     their place."""
     first = pods[0]
     assert first.membership is not None  # noqa: S101 (the caller looked)
-    look = cluster.look_at_group(first.membership)
+    standing = seen.standing(first.membership)
     wants = Counter(each.pods[0] for each in judged for pod in each.pods if id(pod) not in come)
     size = first.membership.size
-    missing = (size or 0) - look.standing.have_come(size) - wants.total()
+    missing = (size or 0) - standing.have_come(size) - wants.total()
     wants[first] += max(0, missing)
     open_to = {each.pods[0]: {a.node for a in each.answers if a.may_come} for each in judged}
     somewhere = set().union(*open_to.values())
@@ -212,15 +211,16 @@ def _fit(
     bound = first.membership.domain is not None and first.request.policy is Policy.REQUIRED
     domains: dict[str | None, list[NodeFacts]] = {}
     for facts in nodes:
-        domains.setdefault(look.domain_of(facts.name) if bound else None, []).append(facts)
-    fits = max((_placed(cluster, at, wants, open_to) for at in domains.values()), default=0)
+        domain = domain_of(facts, first.membership.domain or NODE) if bound else None
+        domains.setdefault(domain, []).append(facts)
+    fits = max((_placed(seen.settings, at, wants, open_to) for at in domains.values()), default=0)
     names = [pod.name for pod in pods]
     members = wants.total()
     return GroupFit(group.name, group.namespace, names, members, min(fits, members))
 
 
 def _placed(
-    cluster: Cluster,
+    settings: Settings,
     nodes: Iterable[NodeFacts],
     wants: Mapping[Wanted, int],
     open_to: Mapping[Wanted, Collection[str]],
@@ -238,11 +238,11 @@ def _placed(
             if facts.name not in open_to.get(pod, ()) or key in full:
                 continue
             taken = 0
-            decision = decide(facts, alone, cluster.settings)
+            decision = decide(facts, alone, settings)
             while decision.rejection is None and left:
                 taken, left = taken + 1, left - 1
                 facts = with_arrivals(facts, (arrival(alone, decision),))
-                decision = decide(facts, alone, cluster.settings) if left else decision
+                decision = decide(facts, alone, settings) if left else decision
             if not taken:
                 full.add(key)
             now[place] = facts

@@ -15,6 +15,7 @@ from scheduler_extender.limits import UNBLOCK_SECONDS
 from scheduler_extender.state.answers.keptplace import Place, place_of
 from scheduler_extender.state.asking.members import Member, as_member
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.struct import Struct
 from scheduler_extender.unblocking import Cost, Plan, search
@@ -95,9 +96,8 @@ class Unblocking(Struct, frozen=True, omit_defaults=False):
 
 def unblocking_of(cluster: Cluster, namespace: str, name: str) -> Unblocking | None:
     """The answer; None if the pod is unknown."""
-    with cluster.locked():  # the pod and the nodes at one moment
-        pod, seen = cluster.pod_named(namespace, name), cluster.cluster_facts()
-        budgets = cluster.budgets
+    seen = cluster.snapshot()
+    pod = seen.pod_named(namespace, name)
     if pod is None:
         return None
     answer = partial(Unblocking, f"{namespace}/{name}", pod.uid, pod.node)
@@ -109,25 +109,25 @@ def unblocking_of(cluster: Cluster, namespace: str, name: str) -> Unblocking | N
     if seen.blind:
         return answer(text=[BLIND])
     deadline = within(cluster.clock, UNBLOCK_SECONDS)
-    member = _member(cluster, pod)
-    afterwards = Afterwards(cluster, member, deadline, lambda facts: facts.is_open_to(pod))
+    member = _member(seen, pod)
+    afterwards = Afterwards(seen, member, deadline, lambda facts: facts.is_open_to(pod))
     try:
-        kept = _kept(cluster, pod, member, afterwards)
+        kept = _kept(seen, pod, member, afterwards)
     except OutOfTimeError:
         return answer(text=[COUNTING])
     if kept is not None:
         return answer(kept_place=kept, text=[*_kept_text(kept)])
-    if budgets is None:
+    if seen.budgets is None:
         return answer(text=[NO_BUDGETS])
     advice = search(
         seen.nodes,
         pod,
-        budgets,
-        cluster.settings,
+        seen.budgets,
+        seen.settings,
         deadline,
         request=None if member is None else member.request,
         group=afterwards.on,
-        others=cluster.others,
+        others=seen.others,
     )
     if advice.plan is not None:
         facts = next(facts for facts in seen.nodes if facts.name == advice.plan.node)
@@ -167,15 +167,15 @@ def _why_not_scheduled(pod: PodRecord) -> str:
     return ""
 
 
-def _member(cluster: Cluster, pod: PodRecord) -> Member | None:
+def _member(seen: Snapshot, pod: PodRecord) -> Member | None:
     """The pod as a member of its group; None where it is in none."""
     if pod.membership is None or not isinstance(pod.request, GpuRequest):
         return None
-    return as_member(cluster, pod.uid, pod.membership, pod.request)
+    return as_member(seen, pod.uid, pod.membership, pod.request)
 
 
 def _kept(
-    cluster: Cluster, pod: PodRecord, member: Member | None, afterwards: Afterwards
+    seen: Snapshot, pod: PodRecord, member: Member | None, afterwards: Afterwards
 ) -> KeptPlace | None:
     """The place that is kept for a pod, and whether it is there once its victims have let go: for
     a ``member`` one where its group lets it go. Raises :class:`.OutOfTimeError`."""
@@ -183,11 +183,11 @@ def _kept(
     if kept is None or not isinstance(pod.request, GpuRequest):
         return None
     node = kept.node
-    if node not in cluster.places_of(pod.uid):
+    if node not in seen.places_of(pod.uid):
         return None
-    facts = cluster.facts(node)
+    facts = seen.facts(node)
     without = facts.without(kept.victims | facts.pods.ending | {pod.uid})
-    settings = replace(cluster.settings, require=Verdict.GUARANTEED)
+    settings = replace(seen.settings, require=Verdict.GUARANTEED)
     request = pod.request if member is None else member.request
     holds = Places((), settings).guaranteed(without, request)
     lost = not holds and (facts.kept is None or place_of(facts.kept, pod) is Place.LOST)
@@ -203,7 +203,7 @@ def _kept(
         [Eviction(*_evicted(each)) for each in left],
         holds,
         lost,
-        cluster.places_settled(),
+        seen.places_settled,
     )
 
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.deadline import Deadline, within
-from scheduler_extender.state.asking.enquiry import enquire
+from scheduler_extender.state.asking.enquiry import ask
 from scheduler_extender.state.asking.members import as_member
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.answers import serves_nothing
 from topology.core.placement import NO_REPORT, Reason
@@ -49,7 +50,7 @@ LASTING = frozenset(
 """Reasons that stay whichever pods end: the node's hardware, or how its GPUs are served."""
 
 
-def refusals_of(cluster: Cluster, pod: PodRecord, deadline: Deadline) -> dict[Reason, int]:
+def refusals_of(seen: Snapshot, pod: PodRecord, deadline: Deadline) -> dict[Reason, int]:
     """The nodes by the reason for which they refuse the pod, as far as there is time.
 
     Nodes for which there was no time count as undecided. Empty where some node would take the pod,
@@ -59,10 +60,10 @@ def refusals_of(cluster: Cluster, pod: PodRecord, deadline: Deadline) -> dict[Re
         return {}
     request = pod.request
     if pod.membership is not None:
-        request = as_member(cluster, pod.uid, pod.membership, request).request
-    names = [facts.name for facts in cluster.all_facts() if not serves_nothing(facts)]
+        request = as_member(seen, pod.uid, pod.membership, request).request
+    names = [facts.name for facts in seen.nodes if not serves_nothing(facts)]
     found: Counter[Reason] = Counter()
-    for _, decision in enquire(cluster, request, names, deadline).each():
+    for _, decision in ask(seen, request, names, deadline).each():
         rejection = NO_REPORT if decision is None else decision.rejection
         if rejection is not None:
             found[rejection.kind] += 1
@@ -112,31 +113,33 @@ class WaitingReasons:
         are there."""
         with self._lock:
             alike: dict[Hashable, list[PodRecord]] = {}
-            for pod in self._cluster.unschedulable_pods():
+            seen = self._cluster.snapshot()
+            for pod in seen.unschedulable:
                 alike.setdefault((pod.request, pod.membership), []).append(pod)
             self._known = {key: found for key, found in self._known.items() if key in alike}
-            self._look(alike)
+            self._look(seen, alike)
             counted = dict.fromkeys(LABELS, 0)
             for key, pods in alike.items():
                 found = self._known.get(key)
                 counted[found.label if found is not None else UNKNOWN] += len(pods)
             return counted
 
-    def _look(self, alike: Mapping[Hashable, list[PodRecord]]) -> None:
+    def _look(self, seen: Snapshot, alike: Mapping[Hashable, list[PodRecord]]) -> None:
         """Look at the requests whose turn it is, those first that were looked at longest ago."""
         now = self._cluster.clock()
         deadline = within(self._cluster.clock, SECONDS)
         for key in sorted(alike, key=self._looked):
             if deadline.passed() or self._looked(key) > now - LATER:
                 break
-            self._known[key] = _Found(self._label(alike[key][0], deadline), now)
+            self._known[key] = _Found(_label(seen, alike[key][0], deadline), now)
 
     def _looked(self, key: Hashable) -> float:
         found = self._known.get(key)
         return float("-inf") if found is None else found.at
 
-    def _label(self, pod: PodRecord, deadline: Deadline) -> str:
-        if isinstance(pod.request, Malformed):
-            return Reason.MALFORMED.value
-        counts = refusals_of(self._cluster, pod, deadline)
-        return main_reason(counts).value if counts else NONE
+
+def _label(seen: Snapshot, pod: PodRecord, deadline: Deadline) -> str:
+    if isinstance(pod.request, Malformed):
+        return Reason.MALFORMED.value
+    counts = refusals_of(seen, pod, deadline)
+    return main_reason(counts).value if counts else NONE

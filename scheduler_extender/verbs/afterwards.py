@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterable, Mapping
 
 from scheduler_extender.deadline import Deadline, OutOfTimeError, within
 from scheduler_extender.limits import VERB_SECONDS
+from scheduler_extender.membership import NODE
 from scheduler_extender.state.answers.decision import places
-from scheduler_extender.state.asking.enquiry import enquire
+from scheduler_extender.state.asking.enquiry import ask
 from scheduler_extender.state.asking.groupenquiry import Gathering, gather
 from scheduler_extender.state.asking.members import Member
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.unblocking import Joining
-from topology.core.devices import NodeName, PodUid
+from topology.core.devices import PodUid
 
 
 class Afterwards:
@@ -28,12 +29,12 @@ class Afterwards:
 
     def __init__(
         self,
-        cluster: Cluster,
+        seen: Snapshot,
         member: Member | None,
         deadline: Deadline,
         is_open: Callable[[NodeFacts], bool] = lambda facts: True,
     ) -> None:
-        self._cluster = cluster
+        self._seen = seen
         self._member = member
         self._deadline = deadline
         self._is_open = is_open
@@ -48,12 +49,12 @@ class Afterwards:
         member = self._member
         if member is None or not member.minds_groups:
             return Joining()
-        instead = {facts.name: facts}
-        here = self._gathered(member, [facts.name], instead, gone)
+        then = self._seen.with_facts([facts])
+        here = self._gathered(then, member, [facts.name], gone)
         if facts.name not in here.rejections:
             rivals = self._rivals_of(member, here.domains[0], here.keeps and bool(gone))
             if rivals:
-                here = self._gathered(member, [facts.name, *rivals], instead, gone)
+                here = self._gathered(then, member, [facts.name, *rivals], gone)
         return Joining(here.domains[0], here.rejections.get(facts.name))
 
     def beside(self, facts: NodeFacts) -> int:
@@ -63,30 +64,23 @@ class Afterwards:
         if member is None or member.membership.domain is None or not member.minds_groups:
             return 0
         size = member.membership.size or 1
-        come = self._cluster.standing(member.membership, member.uid).have_come(size)
+        come = self._seen.standing(member.membership, member.uid).have_come(size)
         try:
             with self._deadline.enforced():
-                found = places(facts, member.request, self._cluster.settings, size - come)
+                found = places(facts, member.request, self._seen.settings, size - come)
         except OutOfTimeError:
             return 0
         return max(0, found - 1)
 
     def _gathered(
         self,
+        seen: Snapshot,
         member: Member,
         names: list[str],
-        instead: Mapping[NodeName, NodeFacts] | None = None,
         gone: frozenset[PodUid] = frozenset(),
     ) -> Gathering:
-        found = gather(
-            self._cluster,
-            member,
-            names,
-            deadline=self._deadline,
-            instead=instead,
-            direction=self._cluster.direction_of(member.membership),
-            gone=gone,
-        )
+        direction = seen.direction_of(member.membership)
+        found = gather(seen, member, names, self._deadline, direction=direction, gone=gone)
         if found.late:
             raise OutOfTimeError
         return found
@@ -94,14 +88,14 @@ class Afterwards:
     def _rivals_of(self, member: Member, domain: str | None, all_of_them: bool) -> list[str]:
         """A node of the best other domain to which the gang may go as things are; or of all, where
         another one may be the best then."""
-        started = self._cluster.standing(member.membership, member.uid).living
+        started = self._seen.standing(member.membership, member.uid).living
         if not member.membership.gang or member.membership.domain is None or started:
             return []
         others = {d: name for d, name in self._passing(member).items() if d != domain}
         if all_of_them:
             return list(others.values())
         if domain not in self._rivals:
-            found = self._gathered(member, list(others.values())) if others else None
+            found = self._gathered(self._seen, member, list(others.values())) if others else None
             best = found.best if found is not None else None
             self._rivals[domain] = [others[best]] if best is not None else []
         return self._rivals[domain]
@@ -110,13 +104,12 @@ class Afterwards:
         """A node of each domain that takes the member by itself as it is."""
         if self._one_of_each is None:
             names = []
-            for facts in self._cluster.all_facts():
+            for facts in self._seen.nodes:
                 self._deadline.check()
                 if self._is_open(facts):
                     names.append(facts.name)
-            answered = enquire(
-                self._cluster, member.request, names, within(self._cluster.clock, VERB_SECONDS)
-            )
+            deadline = within(self._seen.parts.clock, VERB_SECONDS)
+            answered = ask(self._seen, member.request, names, deadline)
             if answered.late:
                 raise OutOfTimeError
             takes = [n for n, found in answered.each() if found and found.rejection is None]
@@ -124,10 +117,10 @@ class Afterwards:
         return self._one_of_each
 
     def _by_domain(self, member: Member, names: Iterable[str]) -> dict[str, str]:
-        look = self._cluster.look_at_group(member.membership, member.uid)
+        domains = self._seen.domains(member.membership.domain or NODE)
         found: dict[str, str] = {}
         for name in names:
-            domain = look.domain_of(name)
+            domain = domains.of.get(name)
             if domain is not None:
                 found.setdefault(domain, name)
         return found

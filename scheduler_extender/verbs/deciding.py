@@ -14,17 +14,20 @@ from scheduler_extender.annotations import Malformed
 from scheduler_extender.deadline import within
 from scheduler_extender.limits import VERB_SECONDS
 from scheduler_extender.state.answers.decision import SIBLINGS, Decision, sets_of
-from scheduler_extender.state.asking.enquiry import answer_of
-from scheduler_extender.state.asking.groupenquiry import gather, kept_elsewhere
+from scheduler_extender.state.asking.enquiry import answer
+from scheduler_extender.state.asking.groupenquiry import gather
 from scheduler_extender.state.asking.members import Member, as_member
+from scheduler_extender.state.asking.placecounter import PlaceCounter
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.groups.groups import KEPT
+from scheduler_extender.state.cluster.snapshot import Snapshot
+from scheduler_extender.state.groups.groups import KEPT, GroupsSeen
 from scheduler_extender.state.node.facts import NodeFacts
-from scheduler_extender.state.pods.record import PodRecord, resource_of
+from scheduler_extender.state.pods.record import PodRecord, resource_of, time_text
 from scheduler_extender.verbs.binder import BindError, InProgressError
 from topology.core.devices import Mask, NodeName, PodUid
 from topology.core.placement import IN_PROGRESS, Reason, Rejection, Verdict
 from topology.core.requests import GpuRequest
+from topology.times import seconds_of
 
 STILL_COUNTING = "the places of other groups are still being counted: kube-scheduler tries again"
 TRIES = 3
@@ -60,29 +63,31 @@ def decide(
         last = attempt == TRIES
         deciding: AbstractContextManager[None] = cluster.locked() if last else nullcontext()
         with deciding:
-            facts, before = cluster.facts(node), cluster.bind_in_flight(pod.uid)
+            seen = cluster.snapshot()
+            facts, before = seen.facts(node), seen.in_flight.get(pod.uid)
             if before is not None and before.node != node:
                 raise BindError(f"a bind of the pod to {before.node} is still in flight")
             asking = before is not None or facts.keeps_place_for(pod.uid)
             without = facts.without(frozenset({pod.uid})) if asking else facts
             without = without.yielding_to(pod.standing.priority, pod.gang)
-            member = _member(cluster, pod, request)
+            member = _member(seen, pod, request)
             request = request if member is None else member.request
-            request, decision = _answer(cluster, member, without, request)
+            request, decision = _answer(seen, member, without, request)
             if _is_bound(cluster, pod.uid, node):
                 return None
             if decision.rejection is not None:
                 raise _refused_before_flight(pod, decision.rejection, decision, without)
-            starts = _asked_of_group(cluster, member, without, again=before is not None)
-            sets = _sets_of(cluster, without, request, decision)
+            asked = _ask_group(seen, member, without, again=before is not None)
+            sets = _sets_of(seen, without, request, decision)
             with cluster.locked():
                 now_in_flight = cluster.bind_in_flight(pod.uid)
                 if now_in_flight is not before or _is_bound(cluster, pod.uid, node):
                     continue
-                if starts is not None and starts != cluster.group_starts:
+                groups = cluster.snapshot().groups
+                if asked and groups.starts != seen.groups.starts:
                     continue
                 promised = _promised(pod, request.alone, decision)
-                promised = replace(promised, placed=_when(cluster, pod, before, now))
+                promised = replace(promised, placed=_when(groups, pod, before, now))
                 ours = cluster.begin_bind(node, promised, seen=facts)
                 after = cluster.facts(node)
             if ours is not None:
@@ -91,16 +96,18 @@ def decide(
 
 
 def _when(
-    cluster: Cluster, pod: PodRecord, before: PodRecord | None, now: Callable[[], str]
+    groups: GroupsSeen, pod: PodRecord, before: PodRecord | None, now: Callable[[], str]
 ) -> float | None:
     """When a member of a group is placed, and was the first time where it is bound again.
 
-    With the bind in flight it is settled who has started first; the bind writes it for the replicas
-    that come later.
+    That is after the starts of all groups that we know, by what a clock says; None where that is no
+    time. With the bind in flight it is settled who has started first; the bind writes it for the
+    replicas that come later.
     """
     if before is not None and before.placed is not None:
         return before.placed
-    return cluster.time_of_start(now()) if pod.membership is not None else None
+    said = None if pod.membership is None else seconds_of(now())
+    return None if said is None else seconds_of(time_text(groups.after_all_starts(said)))
 
 
 def decide_again(cluster: Cluster, decided: DecidedBind) -> DecidedBind:
@@ -113,23 +120,24 @@ def decide_again(cluster: Cluster, decided: DecidedBind) -> DecidedBind:
     request, node = decided.request, decided.ours.node
     if node is None:
         return decided
-    member = _member(cluster, decided.ours, request.alone)
-    facts = cluster.facts(node)
-    if member is None and facts is decided.after and not cluster.blind():
+    seen = cluster.snapshot()
+    member = _member(seen, decided.ours, request.alone)
+    facts = seen.facts(node)
+    if member is None and facts is decided.after and not seen.blind:
         return decided
     if member is not None and member.request.company <= request.company:
         request = member.request
     without = facts.without(frozenset({decided.ours.uid}))
     without = without.yielding_to(decided.ours.standing.priority, decided.ours.gang)
     same = without.key(request.resource) == decided.facts.key(request.resource)
-    if same and not cluster.blind():
+    if same and not seen.blind:
         return decided
-    request, decision = _answer(cluster, member, without, request)
+    request, decision = _answer(seen, member, without, request)
     if decision.rejection is not None:
         raise _refused_here(decided.ours, without, decision.rejection)
     if _is_guaranteed(decision) and not _is_guaranteed(decided.decision):
         return decided
-    sets = _sets_of(cluster, without, request, decision)
+    sets = _sets_of(seen, without, request, decision)
     return replace(decided, request=request, decision=decision, facts=without, sets=sets)
 
 
@@ -169,15 +177,15 @@ def _refused_before_flight(
     return _refused_here(pod, facts, rejection)
 
 
-def _member(cluster: Cluster, pod: PodRecord, request: GpuRequest) -> Member | None:
+def _member(seen: Snapshot, pod: PodRecord, request: GpuRequest) -> Member | None:
     """The pod as a member of its group; None where it is in none."""
     if pod.membership is None:
         return None
-    return as_member(cluster, pod.uid, pod.membership, request)
+    return as_member(seen, pod.uid, pod.membership, request)
 
 
 def _answer(
-    cluster: Cluster, member: Member | None, facts: NodeFacts, request: GpuRequest
+    seen: Snapshot, member: Member | None, facts: NodeFacts, request: GpuRequest
 ) -> tuple[GpuRequest, Decision]:
     """The node's answer to a bind, and the request that it answers.
 
@@ -186,42 +194,46 @@ def _answer(
     about beside our bind. So where something has changed since filter, such as a sibling's
     end, the member takes what it is promised by itself.
     """
-    decision = answer_of(cluster, facts, request)
-    if decision.rejection == SIBLINGS and member is not None and _is_begun(cluster, member):
-        return request.alone, answer_of(cluster, facts, request.alone)
+    decision = answer(seen, facts, request)
+    if decision.rejection == SIBLINGS and member is not None and _is_begun(seen, member):
+        return request.alone, answer(seen, facts, request.alone)
     return request, decision
 
 
-def _is_begun(cluster: Cluster, member: Member) -> bool:
+def _is_begun(seen: Snapshot, member: Member) -> bool:
     """Whether another member of the group is bound and lives, or its bind is in flight."""
-    return bool(cluster.standing(member.membership, member.uid).living)
+    return bool(seen.standing(member.membership, member.uid).living)
 
 
-def _asked_of_group(
-    cluster: Cluster, member: Member | None, facts: NodeFacts, *, again: bool
-) -> int | None:
-    """How often a group had started when the pod's group agreed to the node; None where nobody had
-    to be asked. ``again`` says that the facts are without a bind of the pod that is in flight.
+def _ask_group(seen: Snapshot, member: Member | None, facts: NodeFacts, *, again: bool) -> bool:
+    """Whether the pod's group had to be asked. ``again`` says that the facts are without a bind of
+    the pod that is in flight.
+
     Raises :class:`BindError` where the group's domain is another, or cannot hold it: of a gang that
     is bound in part, not even this member.
     """
     if member is None or not member.minds_groups:
-        return None
+        return False
     if member.membership.domain is None:
-        return None  # filter has kept the gang off: to refuse one now may leave it bound in part
-    deadline = within(cluster.clock, VERB_SECONDS)
-    instead = {facts.name: facts} if again else None
-    alone = member.membership.gang and _is_begun(cluster, member)
-    found = gather(cluster, member, [facts.name], deadline=deadline, instead=instead, alone=alone)
+        return False  # filter has kept the gang off: to refuse one now may leave it bound in part
+    deadline = within(seen.parts.clock, VERB_SECONDS)
+    gang = member.membership.gang
+    alone = gang and _is_begun(seen, member)
+    then = seen.with_facts([facts]) if again else seen
+    found = gather(then, member, [facts.name], deadline, alone=alone)
     if found.late:
         raise BindError(STILL_COUNTING)
     why = found.rejections.get(facts.name)
-    gang = member.membership.gang
-    if why is not None and not (
-        why is KEPT and gang and kept_elsewhere(cluster, member, facts.name, deadline)
-    ):
+    if why is KEPT and gang:
+        # Places are kept where most are free, so what a gang's first members take may move those of
+        # another group to a node that its scheduler has chosen for a later member. The gang is to
+        # be bound whole, so they move on, if they can.
+        counter = PlaceCounter(seen, deadline)
+        if counter.kept_elsewhere(facts.name, member.membership.group):
+            why = None
+    if why is not None:
         raise _refused(why)
-    return found.starts
+    return True
 
 
 def _is_guaranteed(decision: Decision) -> bool:
@@ -230,13 +242,13 @@ def _is_guaranteed(decision: Decision) -> bool:
 
 
 def _sets_of(
-    cluster: Cluster, facts: NodeFacts, request: GpuRequest, decision: Decision
+    seen: Snapshot, facts: NodeFacts, request: GpuRequest, decision: Decision
 ) -> tuple[Mask, ...] | None:
     """The sets to write; a fault of ours here costs nobody the bind."""
     try:
         return sets_of(facts, request, decision)
     except Exception as error:  # noqa: BLE001 (a listener logs it)
-        cluster.faults.note(facts.name, error)
+        seen.parts.faults.note(facts.name, error)
         return ()
 
 

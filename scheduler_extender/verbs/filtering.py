@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 
 from scheduler_extender.annotations import Malformed, parse
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
-from scheduler_extender.state.answers.decision import OUT_OF_DATE, out_of_date
 from scheduler_extender.state.answers.remembered import State
-from scheduler_extender.state.asking.enquiry import Answered, answer_of, enquire
+from scheduler_extender.state.asking.enquiry import Answers, answer, ask
 from scheduler_extender.state.asking.groupenquiry import gather
 from scheduler_extender.state.asking.members import Member, member_of
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.wire import FilterResult, Pod
@@ -55,13 +55,13 @@ def filter_nodes(
     deadline: Deadline = NO_DEADLINE,
 ) -> FilterResult:
     """Which of the offered nodes can keep the pod's request: :func:`filtered` on the wire."""
-    found = filtered(cluster, pod, names, deadline)
+    found = filtered(cluster.snapshot(deadline), pod, names, deadline)
     cluster.tallies.reject(found.refused)
     return found.result()
 
 
 def filtered(
-    cluster: Cluster,
+    seen: Snapshot,
     pod: Pod,
     names: Sequence[str],
     deadline: Deadline = NO_DEADLINE,
@@ -76,58 +76,52 @@ def filtered(
     holds the cluster's lock, and is told with :class:`.NotAtOnceError` where the answer would take
     too long for it.
     """
-    asks = parse(pod, cluster.settings.managed)
+    asks = parse(pod, seen.settings.managed)
     if asks is None:
         return Filtered(list(names))
     if isinstance(asks, Malformed):
         why = Rejection(asks.reason, False, Reason.MALFORMED)
         return Filtered([], {why: list(names)})
     uid, priority = PodUid(pod.metadata.uid), pod.spec.priority or 0
-    member = member_of(cluster, uid, asks)
+    member = member_of(seen, uid, asks)
     request = asks.request if member is None else member.request
-    flying = cluster.bind_in_flight(uid)
+    flying = seen.in_flight.get(uid)
     if flying is not None:
-        deadline.need_quick(False)
-        return _only_where_in_flight(cluster, flying, request, names)
-    blind = cluster.blind()
-    if request.required and blind:
-        return Filtered([], {OUT_OF_DATE: list(names)})
-    deadline.need_quick(not blind)
+        deadline.need_quick(quick=False)
+        return _only_where_in_flight(seen, flying, request, names)
     gang = member.gang if member is not None else None
-    apart = cluster.asked_apart(uid, priority, gang)
-    deadline.need_quick(apart.isdisjoint(names))
+    apart = seen.asked_apart(uid, priority, gang)
+    deadline.need_quick(quick=apart.isdisjoint(names))
     others = [name for name in names if name not in apart] if apart else names
-    found = _result(request, enquire(cluster, request, others, deadline))
+    found = _result(request, ask(seen, request, others, deadline))
     for name in sorted(apart.intersection(names)):
-        facts = cluster.facts(name).without(frozenset({uid})).yielding_to(priority, gang)
-        found = _with_answer(cluster, facts, request, found)
-    if blind:
-        found = _without_promised(cluster, request, found)
+        facts = seen.facts(name).without(frozenset({uid})).yielding_to(priority, gang)
+        found = _with_answer(seen, facts, request, found)
     if member is None or not member.minds_groups or not found.passed:
         return found
-    return _with_group(cluster, member, found, deadline)
+    return _with_group(seen, member, found, deadline)
 
 
-def _with_group(cluster: Cluster, member: Member, result: Filtered, deadline: Deadline) -> Filtered:
+def _with_group(seen: Snapshot, member: Member, result: Filtered, deadline: Deadline) -> Filtered:
     """The result without the nodes to which the pod's group does not let it go."""
     found = gather(
-        cluster,
+        seen,
         member,
         result.passed,
         deadline,
-        direction=cluster.direction_of(member.membership),
+        direction=seen.direction_of(member.membership),
     )
     passed = found.alike.pop(None, [])
     if found.late and not passed:
         return Filtered([], error=STILL_WORKING)
-    cluster.note_direction(member.membership, found.best if passed else None)
+    seen.note_direction(member.membership, found.best if passed else None)
     for why, refused in found.alike.items():
         if why is not None:
             result.refused.setdefault(why, []).extend(refused)
     return Filtered(passed, result.refused)
 
 
-def _result(request: GpuRequest, answered: Answered) -> Filtered:
+def _result(request: GpuRequest, answered: Answers) -> Filtered:
     """The answer; what has to be done for each of thousands of nodes is a look-up by its state."""
     if not answered.decisions.keys() >= answered.distinct:
         return _result_one_by_one(request, answered)
@@ -142,7 +136,7 @@ def _result(request: GpuRequest, answered: Answered) -> Filtered:
     return Filtered(passed, {why: names for why, names in alike.items() if why is not None})
 
 
-def _result_one_by_one(request: GpuRequest, answered: Answered) -> Filtered:
+def _result_one_by_one(request: GpuRequest, answered: Answers) -> Filtered:
     """The answer where some nodes are unknown or undecided."""
     found = Filtered([])
     resolvable: set[str] = set()
@@ -163,20 +157,11 @@ def _put(found: Filtered, name: str, why: Rejection | None) -> None:
     (found.passed if why is None else found.refused.setdefault(why, [])).append(name)
 
 
-def _without_promised(cluster: Cluster, request: GpuRequest, seen: Filtered) -> Filtered:
-    """The answer without nodes on which promises stand: a watch is blind, and what was seen last
-    may be so no more."""
-    found = replace(seen, passed=[])
-    for name in seen.passed:
-        _put(found, name, out_of_date(cluster.facts(NodeName(name)), request))
-    return found
-
-
 def _with_answer(
-    cluster: Cluster, facts: NodeFacts, request: GpuRequest, others: Filtered
+    seen: Snapshot, facts: NodeFacts, request: GpuRequest, others: Filtered
 ) -> Filtered:
     """The answer with that of one more node, which has other facts for this very pod."""
-    why = answer_of(cluster, facts, request).rejection
+    why = answer(seen, facts, request).rejection
     if why is not None and others.error:
         return others
     found = replace(others, error="")
@@ -185,7 +170,7 @@ def _with_answer(
 
 
 def _only_where_in_flight(
-    cluster: Cluster, flying: PodRecord, request: GpuRequest, names: Sequence[str]
+    seen: Snapshot, flying: PodRecord, request: GpuRequest, names: Sequence[str]
 ) -> Filtered:
     """The answer for a pod whose bind nobody can tell the end of: no other node may take it.
 
@@ -196,7 +181,7 @@ def _only_where_in_flight(
     for name in names:
         why: Rejection | None = IN_FLIGHT
         if name == here:
-            without = cluster.facts(here).without(frozenset({flying.uid}))
-            why = answer_of(cluster, without, request).rejection
+            without = seen.facts(here).without(frozenset({flying.uid}))
+            why = answer(seen, without, request).rejection
         _put(found, name, why)
     return found

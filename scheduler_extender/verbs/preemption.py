@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from scheduler_extender.annotations import Malformed, parse
 from scheduler_extender.deadline import NO_DEADLINE, Deadline, OutOfTimeError
 from scheduler_extender.state.answers.decision import undecided
-from scheduler_extender.state.asking.enquiry import answer_of
+from scheduler_extender.state.asking.enquiry import answer
 from scheduler_extender.state.asking.members import Member, member_of
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.budgets import violations
 from scheduler_extender.state.pods.record import PodRecord
@@ -45,26 +46,25 @@ def preempt(
         for node, victims in args.by_node().items()
         if victims.pods
     }
-    asks = parse(args.pod, cluster.settings.managed)
+    seen = cluster.snapshot()
+    asks = parse(args.pod, seen.settings.managed)
     if asks is None:
         return PreemptionResult(offered)
     if isinstance(asks, Malformed):
         return PreemptionResult()
     uid = PodUid(args.pod.metadata.uid)
-    member = member_of(cluster, uid, asks)
+    member = member_of(seen, uid, asks)
     request = asks.request if member is None else member.request
-    flying = cluster.bind_in_flight(uid)
+    flying = seen.in_flight.get(uid)
     if flying is not None:
         # It may be bound there yet, and is bound nowhere else: no other eviction would help.
         offered = {node: found for node, found in offered.items() if node == flying.node}
-    if request.required and cluster.blind():
+    if request.required and seen.blind:
         return PreemptionResult()
-    asking = _Asking(
-        cluster, preemptor(args.pod, request, cluster.settings.managed, member), deadline
-    )
-    pod = cluster.pod(uid)
+    asking = _Asking(seen, preemptor(args.pod, request, seen.settings.managed, member), deadline)
+    pod = seen.waiting.get(uid)
     afterwards = Afterwards(
-        cluster, member, deadline, lambda facts: pod is None or facts.is_open_to(pod)
+        seen, member, deadline, lambda facts: pod is None or facts.is_open_to(pod)
     )
     kept = {}
     with suppress(OutOfTimeError), deadline.enforced():
@@ -75,7 +75,7 @@ def preempt(
             if found is None:
                 continue
             gone = frozenset(PodUid(pod.uid) for pod in found.pods or ())
-            facts = cluster.facts(NodeName(name))
+            facts = seen.facts(NodeName(name))
             without = asking.yielding(facts.without(gone | facts.pods.ending | {uid}))
             if afterwards.on(without, gone).rejection is None:
                 kept[name] = found
@@ -109,7 +109,7 @@ class _Asking:
     still to come; looked up once.
     """
 
-    cluster: Cluster
+    seen: Snapshot
     pod: Preemptor
     deadline: Deadline
     known: dict[Hashable, bool] = field(default_factory=dict)
@@ -120,7 +120,7 @@ class _Asking:
 
         Whom we know nothing of (a pod without GPUs, evicted for its CPUs) stays a victim.
         """
-        facts = self.cluster.facts(name)
+        facts = self.seen.facts(name)
         uids = [PodUid(pod.uid) for pod in chosen.pods or ()]
         ours = [pod for uid in uids if (pod := facts.pods.alive.get(uid)) is not None]
         try:
@@ -130,13 +130,13 @@ class _Asking:
                 return chosen
             found = self._others(facts, ours)
         except Exception as error:  # noqa: BLE001 (a listener logs it)
-            self.cluster.faults.note(name, error)
+            self.seen.parts.faults.note(name, error)
             return chosen if undecided(facts, self.pod.request).rejection is None else None
         if found is None:
             return None
         known = {each.uid for each in ours}
         rest = [uid for uid in uids if uid not in known]
-        budgets = self.cluster.budgets or ()
+        budgets = self.seen.budgets or ()
         by_others = max(0, chosen.violations - violations(sorted(ours, key=importance), budgets))
         pods = [*(victim.uid for victim in found), *rest]
         violated = violations(found, budgets) + (by_others if rest else 0)
@@ -149,7 +149,7 @@ class _Asking:
     def _others(self, facts: NodeFacts, chosen: list[PodRecord]) -> tuple[PodRecord, ...] | None:
         """Other victims that will do. None are looked for where budgets are not known, nor where
         kube-scheduler has promised the node to a pod that comes first."""
-        budgets = self.cluster.budgets
+        budgets = self.seen.budgets
         if budgets is None or self._is_promised(facts.name):
             return None
         return replaced(
@@ -166,8 +166,10 @@ class _Asking:
         if self.promised is None:
             self.promised = frozenset(
                 pod.standing.nominated
-                for pod in self.cluster.nominated_pods()
-                if pod.standing.priority >= self.pod.priority and pod.uid != self.pod.uid
+                for pod in self.seen.nominated.values()
+                if not (pod.deleting or pod.ended or pod.uid in self.seen.in_flight)
+                and pod.standing.priority >= self.pod.priority
+                and pod.uid != self.pod.uid
             )
         return name in self.promised
 
@@ -176,6 +178,6 @@ class _Asking:
         without = self.yielding(after(facts, victims, self.pod.uid))
         key = without.key(self.pod.request.resource)
         if key not in self.known:
-            rejection = answer_of(self.cluster, without, self.pod.request).rejection
+            rejection = answer(self.seen, without, self.pod.request).rejection
             self.known[key] = rejection is None
         return self.known[key]

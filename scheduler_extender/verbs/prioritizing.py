@@ -7,7 +7,7 @@ from itertools import repeat
 
 from scheduler_extender.annotations import Asks, parse
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
-from scheduler_extender.state.asking.enquiry import enquire, scores
+from scheduler_extender.state.asking.enquiry import ask, scores
 from scheduler_extender.state.asking.groupenquiry import Gathering, gather
 from scheduler_extender.state.asking.members import member_of, rack_rooms
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -27,17 +27,18 @@ def prioritize(
     by the ``deadline`` are scored as if we knew nothing of them. The event loop holds the cluster's
     lock, and is told with :class:`.NotAtOnceError` where the answer would take too long for it.
     """
-    asks = parse(pod, cluster.settings.managed)
-    if not isinstance(asks, Asks) or (not asks.request.plain and cluster.blind()):
+    seen = cluster.snapshot(deadline)
+    asks = parse(pod, seen.settings.managed)
+    if not isinstance(asks, Asks) or (not asks.request.plain and seen.blind):
         return list(map(HostPriority, names, repeat(0)))
     uid = PodUid(pod.metadata.uid)
-    member = member_of(cluster, uid, asks)
+    member = member_of(seen, uid, asks)
     request = asks.request if member is None else member.request
-    answered = enquire(cluster, request, names, deadline, scores=True)
-    found = scores(request, answered, rack_rooms(cluster, request, asks.membership, names))
+    answered = ask(seen, request, names, deadline, scores=True)
+    found = scores(request, answered, rack_rooms(seen, request, names, asks.membership))
     if member is not None and member.membership.domain is not None:
-        found = _by_domain(found, gather(cluster, member, names, deadline))
-    places = cluster.places_of(uid)
+        found = _by_domain(found, gather(seen, member, names, deadline))
+    places = seen.places_of(uid)
     if places:
         pairs = zip(names, found, strict=True)
         found = [10 if name in places else min(9, score) for name, score in pairs]

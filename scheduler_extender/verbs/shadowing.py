@@ -81,7 +81,7 @@ def filter_in_shadow(
     None where it would have refused nothing, or had no answer in time. The limits, and
     :class:`.NotAtOnceError`, are those of :func:`.filtering.filtered`.
     """
-    found = filtered(cluster, pod, names, deadline)
+    found = filtered(cluster.snapshot(deadline), pod, names, deadline)
     everything = FilterResult(node_names=list(names))
     by_words: Counter[str] = Counter()
     for why, refused in found.refused.items():

@@ -109,8 +109,7 @@ class Pages:
         try:
             with deadline.enforced():
                 told = answers(
-                    self._cluster,
-                    self._cluster.cluster_facts(),
+                    self._cluster.snapshot(),
                     asked.request,
                     membership=asked.membership,
                     destinations=asked.destinations,
@@ -147,11 +146,12 @@ class Pages:
         return page("map.html", "/map", signed_in=signed_in, glance=found, version=version)
 
     def _waiting(self, version: int, signed_in: bool) -> str:
+        seen = self._cluster.snapshot()
         deadline = within(self._clock, WAITING_SECONDS)
-        found, left_out = queues(self._cluster, self._view(), deadline)
+        found, left_out = queues(seen, self._view(), deadline)
         pods = [
             pod
-            for facts in self._cluster.all_facts()
+            for facts in seen.nodes
             for pod in (*facts.pods.alive.values(), *facts.pods.in_flight.values())
         ]
         pods.sort(key=lambda pod: (-_gpus(pod), pod.namespace, pod.name))
@@ -198,7 +198,7 @@ class Pages:
 
     def _all_states(self) -> list[NodeState]:
         """Every node's state; those that have not changed are taken from the last time."""
-        found = [self._state(facts) for facts in self._cluster.all_facts()]
+        found = [self._state(facts) for facts in self._cluster.snapshot().nodes]
         self._states = {state.facts.name: (state.facts, state) for state in found}
         return found
 

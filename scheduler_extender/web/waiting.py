@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
-from scheduler_extender.state.cluster.board import ClusterFacts
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.answers import Answer, alike, answers_to
 from scheduler_extender.told.counts import counts_of
@@ -53,9 +52,7 @@ class Queue:
     note: str = ""  # nodes would take the pods, and kube-scheduler has found none all the same
 
 
-def queues(
-    cluster: Cluster, view: View, deadline: Deadline = NO_DEADLINE
-) -> tuple[list[Queue], int]:
+def queues(seen: Snapshot, view: View, deadline: Deadline = NO_DEADLINE) -> tuple[list[Queue], int]:
     """The waiting pods, those that ask the same together, the most numerous first; and how many
     pods are left out.
 
@@ -63,10 +60,8 @@ def queues(
     so do pods that may be sent to other nodes. After the ``deadline`` nobody is
     asked about any more.
     """
-    with cluster.locked():  # the pods and the nodes at one moment
-        seen, waiting = cluster.cluster_facts(), cluster.unbound_pods()
     together: dict[object, list[PodRecord]] = {}
-    for pod in sorted(waiting, key=lambda pod: (pod.namespace, pod.name)):
+    for pod in sorted(seen.unbound, key=lambda pod: (pod.namespace, pod.name)):
         if not pod.deleting and not pod.ended:
             together.setdefault(alike(pod), []).append(pod)
     ordered = sorted(
@@ -88,7 +83,7 @@ def queues(
             )
         else:
             asked += 1
-            told = answers_to(cluster, seen, first, deadline)
+            told = answers_to(seen, first, deadline)
             if deadline.passed():
                 found.append(Queue(names, asked_text(first), None, NOT_ASKED))
                 continue
@@ -98,7 +93,7 @@ def queues(
     return found, sum(map(len, ordered)) - shown
 
 
-def _passed_over(seen: ClusterFacts, pods: Sequence[PodRecord]) -> str:
+def _passed_over(seen: Snapshot, pods: Sequence[PodRecord]) -> str:
     """What ``why`` notes of the pods that kube-scheduler has found no node for."""
     binding = {uid for facts in seen.nodes for uid in facts.pods.in_flight}
     left = sum(pod.unschedulable and pod.uid not in binding for pod in pods)

@@ -220,7 +220,7 @@ class Play:
 
     @property
     def _facts(self) -> NodeFacts:
-        (facts,) = self._cluster.all_facts()
+        (facts,) = self._cluster.snapshot().nodes
         return facts
 
     def _foreseen(self, bound: _Bound) -> _Foreseen | None:

@@ -20,7 +20,7 @@ from random import Random
 from scheduler_extender.annotations import Asks, parse
 from scheduler_extender.files.clusterfile import read_pod
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.asking.enquiry import enquire
+from scheduler_extender.state.asking.enquiry import ask
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord
 from tests.differential.arguments import parser
@@ -238,7 +238,7 @@ class Extender:
     def choose(self, request: GpuRequest, rooms: Sequence[bool]) -> tuple[int | None, str]:
         """The node with the highest score of those that pass, or a reason of one that does not."""
         names = [f"node-{at}" for at, room in enumerate(rooms) if room]
-        answered = enquire(self._cluster, request, names, scores=True)
+        answered = ask(self._cluster.snapshot(), request, names, scores=True)
         ranked = scores(request, answered.merits.values())
         best, reason = None, "CPUs, memory or GPUs are too few"
         for _, decision in answered.each():

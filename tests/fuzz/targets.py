@@ -121,7 +121,7 @@ def blank() -> Cluster:
 
 def ask(cluster: Cluster, manifest: wire.Pod) -> None:
     """Ask filter and prioritize, and hold the answers against what kube-scheduler needs of them."""
-    names = [str(facts.name) for facts in cluster.all_facts()]
+    names = [str(facts.name) for facts in cluster.snapshot().nodes]
     found = verbs.filter_nodes(cluster, manifest, names)
     told = [*(found.node_names or ()), *found.failed, *found.unresolvable]
     assert found.error or sorted(told) == sorted(names)
@@ -153,12 +153,12 @@ def check_record(text: str) -> str:
         RecordSink(cluster, lambda: 0.0).apply(msgspec.Raw(text.encode()))
     except (msgspec.DecodeError, RecursionError):  # of which not even the name can be read
         return "no object"
-    for facts in cluster.all_facts():
+    for facts in cluster.snapshot().nodes:
         if facts.record.problem is not None:
             return line(facts.record.problem)
     for asked in (ONE, PAIR, QUAD, WHOLE_CPUS):
         ask(cluster, asked)
-    for facts in cluster.all_facts():
+    for facts in cluster.snapshot().nodes:
         if facts.topology is not None:
             again = codec.decode(codec.encode(facts.topology, facts.report))
             assert again.topology == facts.topology

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.state.groups.keeping import Keeping
+from scheduler_extender.deadline import NO_DEADLINE
+from scheduler_extender.state.asking.placecounter import PlaceCounter
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.verbs import filter_nodes, prioritize
 from scheduler_extender.wire import Pod
@@ -125,6 +126,5 @@ def test_what_is_remembered_of_groups_is_what_is_found_anew(seed: int) -> None:
         assert world.answers(asked) == remembered
         world.cluster.forget_answers()
         assert world.answers(asked) == remembered
-        looked = world.cluster.look_at_waiting()
-        kept += isinstance(looked, Keeping) and bool(looked.kept)
+        kept += bool(PlaceCounter(world.cluster.snapshot(), NO_DEADLINE).kept().kept)
     assert kept > STEPS / 4

@@ -15,11 +15,13 @@ import msgspec
 import pytest
 
 from scheduler_extender.annotations import KEPT_PLACE, MANAGED
+from scheduler_extender.deadline import NO_DEADLINE
 from scheduler_extender.files import clusterfile
 from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.state.answers.decision import Decision, Settings, decide, places
 from scheduler_extender.state.answers.remembered import PlaceCount
-from scheduler_extender.state.asking.enquiry import enquire
+from scheduler_extender.state.asking.enquiry import ask
+from scheduler_extender.state.asking.placecounter import PlaceCounter
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.keptplace import value_of
 from scheduler_extender.state.pods.record import PodRecord, pod_record
@@ -170,8 +172,8 @@ class History:
 
     def gone(self) -> None:
         """A pod ends, begins to end, or is gone."""
-        known = [p for facts in self.cluster.all_facts() for p in facts.pods.alive.values()]
-        known += self.cluster.pods_with_places()
+        known = [p for facts in self.cluster.snapshot().nodes for p in facts.pods.alive.values()]
+        known += self.cluster.snapshot().places.values()
         if not known:
             return
         found = self.rng.choice(known)
@@ -210,20 +212,17 @@ def compare(history: History) -> int:
     cluster, names = history.cluster, list(history.nodes)
     promised = 0
     for request in history.requests():
-        answered = dict(enquire(cluster, request, [str(name) for name in names]).each())
+        answered = dict(ask(cluster.snapshot(), request, [str(name) for name in names]).each())
         question = PlaceCount(request, 3)
-        look = cluster.look_at_places(question, names)
-        for state, facts in look.missing.items():
-            cluster.remember_places(question, state, places(facts, request, SETTINGS, 3))
-        look = cluster.look_at_places(question, names)
+        seen = cluster.snapshot()
+        counted = PlaceCounter(seen, NO_DEADLINE).on(question, names)
+        assert PlaceCounter(seen, NO_DEADLINE).on(question, names) == counted
         for name in names:
             facts = replace(cluster.facts(name))  # without what the facts remember
             own = decide(facts, request, SETTINGS)
             if answered[name] != own:  # both are very long to print
                 pytest.fail(f"{name} remembers another answer to {request.text}", pytrace=False)
-            at = look.states[name]
-            assert at is not None
-            assert look.known[at] == places(facts, request, SETTINGS, 3), (name, request.text)
+            assert counted[name] == places(facts, request, SETTINGS, 3), (name, request.text)
             promised += own.rejection is None
             if facts.kept_for is None:
                 assert facts.last_offer(request.resource) is not UNUSABLE
@@ -242,7 +241,7 @@ def test_what_is_remembered_is_what_is_found_anew(seed: int) -> None:
 
 def answers(cluster: Cluster, request: GpuRequest) -> dict[NodeName, Decision]:
     """Each node's answer."""
-    found = cluster.all_facts()
+    found = cluster.snapshot().nodes
     return {facts.name: decide(facts, request, SETTINGS) for facts in found}
 
 

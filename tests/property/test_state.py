@@ -21,6 +21,7 @@ from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.kube.settler import Settler
 from scheduler_extender.kube.sinks import PodSink
+from scheduler_extender.state.asking.enquiry import states_of
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.verbs import BindError, Binding, BindUnknownError
@@ -250,14 +251,16 @@ class Driver:
     def counted(self) -> None:
         """The states that nodes are in are counted rightly."""
         cluster = self.cluster
-        states = [cluster.state(name, "nvidia.com/gpu") for name in cluster.names()]
-        keys = [cluster.facts(name).key("nvidia.com/gpu") for name in cluster.names()]
+        seen = cluster.snapshot()
+        states, _ = states_of(seen, "nvidia.com/gpu", sorted(seen.by_name))
+        keys = [facts.key("nvidia.com/gpu") for facts in seen.nodes]
         assert len(set(states)) == len(set(keys)) == cluster.remembered().states
         for state, key in zip(states, keys, strict=True):
+            assert state is not None
             # A node that has changed has left its state: nothing is answered out of the past.
             assert self.keys.setdefault(state, key) == key
-        flying = {uid for facts in cluster.all_facts() for uid in facts.pods.in_flight}
-        assert flying == {pod.uid for pod in cluster.in_flight()}
+        flying = {uid for facts in cluster.snapshot().nodes for uid in facts.pods.in_flight}
+        assert flying == {pod.uid for pod in list(cluster.snapshot().in_flight.values())}
 
     def settle(self) -> None:
         """Nothing more begins, and everything under way ends."""
@@ -280,7 +283,7 @@ def test_nothing_is_given_twice_lost_or_left_over(seed: int) -> None:
         driver.step()
     assert driver.seen["bound"] + driver.seen["not bound"] > 0
     driver.settle()
-    assert driver.cluster.in_flight() == []
+    assert list(driver.cluster.snapshot().in_flight.values()) == []
     for name, node in driver.nodes.items():
         bound = {
             p["metadata"]["uid"] for p in driver.pods.values() if p["spec"].get("nodeName") == name

@@ -353,7 +353,7 @@ def test_case_22_gpus_gone_since_filter(kube: Kube, bound: Running) -> None:
     hold(bound, "switched", 0, 1, 2)
     assert bound.bind(train, "switched") == "not enough free GPUs"
     assert kube.bindings() == 0
-    assert kube.cluster.in_flight() == []
+    assert list(kube.cluster.snapshot().in_flight.values()) == []
 
 
 def test_case_23_a_hundred_binds_at_once(kube: Kube, bound: Running) -> None:
@@ -387,7 +387,7 @@ def test_case_24_refused_is_released(kube: Kube, bound: Running, status: int) ->
     train = kube.create(pod(2, NVLINK))
     kube.fake.refuse(status, path="/binding$")
     assert bound.bind(train, "switched") != ""
-    assert kube.cluster.in_flight() == []
+    assert list(kube.cluster.snapshot().in_flight.values()) == []
 
 
 @pytest.mark.parametrize("there", ["gone", "another"])
@@ -397,7 +397,7 @@ def test_case_24_pod_gone_or_another(kube: Kube, bound: Running, there: str) -> 
         kube.create(pod(2, NVLINK, uid="uid-2"))
     PodSink(kube.cluster).apply(_raw(train))  # our cache still shows the old one
     assert bound.bind(train, "switched") != ""
-    assert kube.cluster.in_flight() == []
+    assert list(kube.cluster.snapshot().in_flight.values()) == []
 
 
 def _raw(manifest: dict[str, Any]) -> Any:

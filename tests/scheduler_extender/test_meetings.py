@@ -52,7 +52,7 @@ def keep_place(
     written = value_of(uid, NodeName(node), UNTIL, map(PodUid, victims))
     manifest["metadata"].setdefault("annotations", {})[KEPT_PLACE] = written
     cluster.put_pod(record(manifest))
-    assert cluster.places_of(uid) == {node}
+    assert cluster.snapshot().places_of(uid) == {node}
     return manifest
 
 
@@ -122,12 +122,11 @@ def test_a_place_that_is_kept_for_another_group_is_none() -> None:
 
 def told(cluster: Cluster, name: str) -> dict[str, str]:
     """What each node says to a pod that is known."""
-    found = cluster.pod_named("default", name)
+    found = cluster.snapshot().pod_named("default", name)
     assert found is not None
     assert isinstance(found.request, GpuRequest)
     rows = answers(
-        cluster,
-        cluster.cluster_facts(),
+        cluster.snapshot(),
         found.request,
         asking=found.uid,
         membership=found.membership,
@@ -319,7 +318,7 @@ def test_a_time_beyond_the_years_keeps_no_place() -> None:
     written = '{"uid": "wants", "node": "node", "until": "9999-12-31T23:59:59-14:00"}'
     manifest["metadata"]["annotations"][KEPT_PLACE] = written
     there.cluster.put_pod(record(manifest))
-    assert not there.cluster.places_of(PodUid("wants"))
+    assert not there.cluster.snapshot().places_of(PodUid("wants"))
     assert b"wants" in b"".join(cluster_file(there.cluster))
     assert unblocking_of(there.cluster, "default", "wants") is not None
 

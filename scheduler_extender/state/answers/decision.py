@@ -19,7 +19,9 @@ pods were gone", decide about ``facts.without(pods)``. The first row that applie
 
 Whoever passes by these rows, or is refused so that evictions could help, is still refused where the
 node's kubelet has refused such pods before [2]_, where a place is kept for another pod, and, in a
-gang, where siblings that come first could spoil it.
+gang, where siblings that come first could spoil it. While a watch is blind, what is known may be so
+no more: a required pod passes nowhere, another one nowhere where a promise stands
+(:func:`unless_blind`).
 
 .. [1] unless the pod could break a promise that stands there, the node's plugin is known to refuse
    everything, or the Node object gives out none of the resource.
@@ -218,11 +220,6 @@ def breaks_unseen(facts: NodeFacts, request: GpuRequest) -> Rejection | None:
     return PROMISED if facts.shares_promised(request.resource) else None
 
 
-def out_of_date(facts: NodeFacts, request: GpuRequest) -> Rejection | None:
-    """Why a node does not pass while a watch is blind; None where it may."""
-    return OUT_OF_DATE if request.required else breaks_unseen(facts, request)
-
-
 def kept_away(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Rejection | None:
     """Why the node takes no pod with this request, where its kubelet has refused others."""
     streak = facts.refusing(request)
@@ -288,6 +285,14 @@ def _sets_among(
             return None
         found |= dict.fromkeys(sets)
     return tuple(found)
+
+
+def unless_blind(decision: Decision, facts: NodeFacts, request: GpuRequest) -> Decision:
+    """What a node that answers so by the table answers while a watch is blind."""
+    if request.required:
+        return Decision(OUT_OF_DATE)
+    unseen = breaks_unseen(facts, request) if decision.rejection is None else None
+    return decision if unseen is None else Decision(unseen, decision.assessment)
 
 
 def prospect(

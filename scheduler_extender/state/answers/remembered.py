@@ -5,18 +5,23 @@ A *state* is a number for all that a node's answers over one resource depend on
 thousands of nodes costs one evaluation for each distinct state and a look-up for each node. A state
 is forgotten, with its answers, when no node is in it any more.
 
-Nothing here is safe for several threads: the cluster's lock guards it.
+Who asks does so on the facts of one *moment*, a number that grows with every change of a node. What
+is worked out on a former moment is remembered as long as it is still true.
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
-from collections.abc import Hashable
+import threading
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from scheduler_extender.state.answers.decision import Decision
+from scheduler_extender.state.answers.mix import RequestMix
 from scheduler_extender.state.node.arrivals import Arrivals
-from topology.core.devices import MIB
+from scheduler_extender.state.node.facts import NodeFacts
+from topology.core.devices import MIB, NodeName
 from topology.core.remembering import Memory
 from topology.core.requests import GpuRequest
 from topology.core.scoring import Merit, Mix, Prospect, RequestClasses, classes_of
@@ -24,28 +29,31 @@ from topology.core.scoring import Merit, Mix, Prospect, RequestClasses, classes_
 State = int
 
 REMEMBERED_REQUESTS = 128
-REQUESTS_BYTES = 8 * MIB
-"""The bytes of the requests themselves that are remembered."""
+REQUESTS_BYTES = 8 * MIB  # of the requests themselves that are remembered
 REMEMBERED_ANSWERS = 400_000
 """Answers of one state to one request, over all requests: about 100 bytes each, 40 MB in all. The
 requests that were asked longest ago are forgotten first."""
+MOST_RESOURCES = 48
+"""Resources over which states are known: NVIDIA's names of MIG instances in one cluster."""
+CHANGES_KEPT = 10_000
+"""Changes of nodes that are followed back. Who asks on an older moment finds every state anew."""
 
 
 @dataclass(slots=True)
 class Table:
-    """The remembered answers to one request, by state.
-
-    ``prospects`` have what placing the request there would cost each of the ``classes`` of
-    requests, and ``merits`` the same under the current weights of the classes.
-    """
+    """The remembered answers to one request, by state."""
 
     decisions: dict[State, Decision] = field(default_factory=dict)
-    prospects: dict[State, Prospect] = field(default_factory=dict)
-    merits: dict[State, Merit] = field(default_factory=dict)
-    classes: RequestClasses = ()
+    prospects: dict[State, Prospect] = field(default_factory=dict)  # what a placement would cost
+    classes: RequestClasses = ()  # the requests to which the prospects say what it would cost
+    merits: dict[State, Merit] = field(default_factory=dict)  # the same, weighed by the mix
+    mix: Mix = ()
 
     def weigh(self, state: State, mix: Mix) -> Merit | None:
         """The merit of a state under ``mix``; None where it has not been worked out."""
+        if self.mix is not mix:
+            self.mix = mix
+            self.merits.clear()
         merit = self.merits.get(state)
         if merit is None and self.classes == classes_of(mix) and state in self.prospects:
             merit = self.merits[state] = self.prospects[state].weighed(mix)
@@ -75,118 +83,19 @@ class PlaceCount:
     most: int
     kept: tuple[Arrivals, ...] = ()
 
-
-class Places:
-    """The places that are remembered, by state and question.
-
-    Numbers of states are given once, so what is no longer asked does no harm.
-    """
-
-    def __init__(self) -> None:
-        self._known = Memory[tuple[State, GpuRequest, int, frozenset[Arrivals]], int]()
-
-    def get(self, state: State, question: PlaceCount) -> int | None:
-        """The places in a state, None where they are not remembered."""
-        return self._known.get((state, question.request, question.most, frozenset(question.kept)))
-
-    def put(self, state: State, question: PlaceCount, places: int) -> None:
-        """Remember the places in a state."""
-        key = (state, question.request, question.most, frozenset(question.kept))
-        self._known.put(key, places)
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self._known.clear()
+    @property
+    def shared_bytes(self) -> int:
+        """About how many bytes it takes."""
+        return self.request.shared_bytes + sum(each.request.shared_bytes for each in self.kept)
 
 
-class Totals:
-    """The places in whole domains that are remembered, by question and kind of domain."""
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is remembered."""
 
-    def __init__(self) -> None:
-        self._tables: OrderedDict[tuple[PlaceCount, str], dict[str, int]] = OrderedDict()
-        self._bytes = 0
-        self.kinds: frozenset[str] = frozenset()
-
-    def to(self, question: PlaceCount, kind: str) -> dict[str, int]:
-        """The table of a question and a kind, which counts as asked now."""
-        if (question, kind) not in self._tables:
-            self._tables[question, kind] = {}
-            self._bytes += _bytes_of_question(question)
-            while len(self._tables) > 1 and (
-                len(self._tables) > REMEMBERED_REQUESTS or self._bytes > REQUESTS_BYTES
-            ):
-                (oldest, _), _ = self._tables.popitem(last=False)
-                self._bytes -= _bytes_of_question(oldest)
-            self.kinds = frozenset(kind for _, kind in self._tables)
-        self._tables.move_to_end((question, kind))
-        return self._tables[question, kind]
-
-    def forget(self, kind: str, domain: str) -> None:
-        """A domain has changed."""
-        for (_, other), table in self._tables.items():
-            if other == kind:
-                table.pop(domain, None)
-
-
-def _bytes_of_question(question: PlaceCount) -> int:
-    kept = sum(each.request.shared_bytes for each in question.kept)
-    return question.request.shared_bytes + kept
-
-
-class Answers:
-    """The tables of the requests that were asked lately, within three bounds."""
-
-    def __init__(self) -> None:
-        self._tables: OrderedDict[GpuRequest, Table] = OrderedDict()
-        self._count = self._bytes = 0
-
-    def to(self, request: GpuRequest) -> Table:
-        """The table of a request, which counts as asked now."""
-        table = self._tables.get(request)
-        if table is None:
-            table = self._tables[request] = Table()
-            self._bytes += request.shared_bytes
-            self._forget_oldest()
-        else:
-            self._tables.move_to_end(request)
-        return table
-
-    def put(self, request: GpuRequest, state: State, decision: Decision) -> None:
-        """Remember an answer."""
-        table = self.to(request)
-        self._count += state not in table.decisions
-        table.decisions[state] = decision
-        self._forget_oldest()
-
-    def forget_state(self, state: State) -> None:
-        """Forget a state that no node is in any more."""
-        for table in self._tables.values():
-            self._count -= table.forget(state)
-
-    def weights_changed(self) -> None:
-        """Forget what was weighed; what it was weighed from stays."""
-        for table in self._tables.values():
-            table.merits.clear()
-
-    def clear(self) -> None:
-        """Forget every answer."""
-        self._tables.clear()
-        self._count = self._bytes = 0
-
-    def size(self) -> tuple[int, int]:
-        """How many requests are remembered, and how many answers to them."""
-        return len(self._tables), self._count
-
-    def _forget_oldest(self) -> None:
-        """Forget the requests asked longest ago where there is too much; one stays."""
-        while len(self._tables) > 1 and (
-            len(self._tables) > REMEMBERED_REQUESTS
-            or self._count > REMEMBERED_ANSWERS
-            or self._bytes > REQUESTS_BYTES
-        ):
-            request, oldest = self._tables.popitem(last=False)
-            self._count -= len(oldest.decisions)
-            self._bytes -= request.shared_bytes
+    states: int  # that nodes are in
+    requests: int
+    answers: int  # to them
 
 
 class States:
@@ -219,6 +128,255 @@ class States:
     def __len__(self) -> int:
         return len(self._keys)
 
-    def lives(self, state: State) -> bool:
+    def __contains__(self, state: State) -> bool:
         """Whether some node is in this state."""
         return state in self._keys
+
+    def get(self, key: Hashable) -> State | None:
+        """The number of a state; None where no node is in it."""
+        return self._numbers.get(key)
+
+
+Sums = dict[str, int]
+"""What the nodes of whole domains have together, by domain."""
+
+
+class Remembered:
+    """All that is remembered of answers. Safe for many threads: ``lock`` is held for moments."""
+
+    def __init__(self, lock: threading.RLock) -> None:
+        self._lock = lock
+        self._states: dict[str, dict[str, State]] = {}  # by resource and node
+        self._numbers = States()
+        self._tables = OrderedDict[GpuRequest, Table]()
+        self._answers = self._bytes = 0  # in the tables, and of their requests
+        self._places = Memory[tuple[State, GpuRequest, int, frozenset[Arrivals]], int]()
+        self._sums = OrderedDict[tuple[PlaceCount | str, str], Sums]()
+        self._sums_bytes = 0
+        self._mix = RequestMix()
+        self._changes: deque[str] = deque(maxlen=CHANGES_KEPT)
+        self.moment = 0
+
+    # What has changed.
+
+    def changed(
+        self, name: NodeName, domains: Callable[[str], Iterable[str | None]], *, answers: bool
+    ) -> None:
+        """A node has changed, or is gone. ``domains`` gives those of a kind that it is in, or was.
+
+        Without ``answers`` only its domains have changed, or whether it is cordoned. A state that
+        no node is in any more is forgotten.
+        """
+        self.moment += 1
+        self._changes.append(name)
+        for (_, kind), sums in self._sums.items():
+            for domain in domains(kind):
+                sums.pop(domain or "", None)
+        for states in self._states.values() if answers else ():
+            state = states.pop(name, None)
+            if state is not None:
+                self._leave(state)
+
+    def unchanged(self, names: Collection[str], moment: int) -> bool:
+        """Whether none of these nodes has changed since that moment."""
+        with self._lock:
+            since = self._changed_since(moment)
+            return since is not None and since.isdisjoint(names)
+
+    def _changed_since(self, moment: int) -> set[str] | None:
+        """The nodes that have changed since; None where that is too long ago to be told."""
+        count = self.moment - moment
+        if count > len(self._changes):
+            return None
+        return set(islice(reversed(self._changes), count)) if count else set()
+
+    # The states of nodes.
+
+    def states(
+        self, resource: str, names: Sequence[str], moment: int, others: Collection[str]
+    ) -> list[State | None]:
+        """The states in which nodes were at a moment; None where that has to be found, as for the
+        ``others``."""
+        with self._lock:
+            # What is done for each of thousands of nodes is done inside of map and its like.
+            found: list[State | None] = list(map(self._states_over(resource).get, names))
+            since = self._changed_since(moment)
+        if since is None:
+            return [None] * len(names)
+        if since or others:
+            since.update(others)
+            found = [None if name in since else s for name, s in zip(names, found, strict=True)]
+        return found
+
+    def enter(self, facts: NodeFacts, resource: str, moment: int | None) -> State | None:
+        """The state of a node with these facts, which were its own at a moment.
+
+        None where no node is in it: the facts are former ones, or, without a moment, made up.
+        Raises whatever a fault of ours about the node raises.
+        """
+        key = facts.key(resource)  # worked out with no lock held
+        with self._lock:
+            if moment is None or not self.unchanged((facts.name,), moment):
+                return self._numbers.get(key)
+            states = self._states_over(resource)
+            if facts.name not in states:
+                states[facts.name] = self._numbers.enter(key)
+            return states[facts.name]
+
+    def _states_over(self, resource: str) -> dict[str, State]:
+        """The states of nodes over one resource; of too many the one asked about longest ago goes.
+
+        Names of MIG instances are anybody's to choose.
+        """
+        known = self._states.pop(resource, None)
+        if known is None:
+            known = {}
+            while len(self._states) >= MOST_RESOURCES:
+                for state in self._states.pop(next(iter(self._states))).values():
+                    self._leave(state)
+        self._states[resource] = known
+        return known
+
+    def _leave(self, state: State) -> None:
+        if self._numbers.leave(state):
+            for table in self._tables.values():
+                self._answers -= table.forget(state)
+
+    # The answers by state.
+
+    def asked(self, request: GpuRequest) -> bool:
+        """Whether an answer to this request is remembered."""
+        with self._lock:
+            return bool(self._table(request).decisions)
+
+    def answers(
+        self, request: GpuRequest, states: Iterable[State], mix: Mix | None, *, counts: bool
+    ) -> tuple[dict[State, Decision], dict[State, Merit]]:
+        """The remembered decisions of some states, and the merits of those that pass, under a mix
+        of requests; None leaves the merits out. The request ``counts`` as asked now."""
+        with self._lock:
+            table = self._table(request) if counts else self._tables.get(request, Table())
+            known = table.decisions
+            decisions = {state: known[state] for state in states if state in known}
+            merits = {}
+            for state, decision in decisions.items() if mix is not None else ():
+                if decision.rejection is None and (merit := table.weigh(state, mix or ())):
+                    merits[state] = merit
+        return decisions, merits
+
+    def remember(self, request: GpuRequest, state: State, decision: Decision) -> None:
+        """Remember an answer, as long as some node is in that state."""
+        with self._lock:
+            if state in self._numbers:
+                table = self._table(request)
+                self._answers += state not in table.decisions
+                table.decisions[state] = decision
+                self._forget_oldest()
+
+    def remember_prospect(
+        self, request: GpuRequest, state: State, prospect: Prospect, classes: RequestClasses
+    ) -> None:
+        """Remember it while some node is in that state and the classes are those asked now."""
+        with self._lock:
+            if state in self._numbers and classes == classes_of(self._mix.current):
+                self._table(request).put_prospect(state, prospect, classes)
+
+    def _table(self, request: GpuRequest) -> Table:
+        """The table of a request, which counts as asked now."""
+        table = self._tables.get(request)
+        if table is None:
+            table = self._tables[request] = Table()
+            self._bytes += request.shared_bytes
+            self._forget_oldest()
+        else:
+            self._tables.move_to_end(request)
+        return table
+
+    def _forget_oldest(self) -> None:
+        """Forget the requests asked longest ago where there is too much; one stays."""
+        while len(self._tables) > 1 and (
+            len(self._tables) > REMEMBERED_REQUESTS
+            or self._answers > REMEMBERED_ANSWERS
+            or self._bytes > REQUESTS_BYTES
+        ):
+            request, oldest = self._tables.popitem(last=False)
+            self._answers -= len(oldest.decisions)
+            self._bytes -= request.shared_bytes
+
+    # Places, by state and in whole domains.
+
+    def places(self, question: PlaceCount, state: State) -> int | None:
+        """The places in a state, None where they are not remembered.
+
+        Numbers of states are given once, so what is no longer asked does no harm.
+        """
+        return self._places.get((state, question.request, question.most, frozenset(question.kept)))
+
+    def remember_places(self, question: PlaceCount, state: State, places: int) -> None:
+        """Remember it while some node is in that state."""
+        with self._lock:
+            if state in self._numbers:
+                key = (state, question.request, question.most, frozenset(question.kept))
+                self._places.put(key, places)
+
+    def sums(self, question: PlaceCount | str, kind: str, domains: Iterable[str]) -> Sums:
+        """What is remembered of the nodes of these domains together."""
+        with self._lock:
+            known = self._sums_of(question, kind)
+            return {domain: known[domain] for domain in domains if domain in known}
+
+    def remember_sums(
+        self,
+        question: PlaceCount | str,
+        kind: str,
+        sums: Sums,
+        nodes: Mapping[str, Collection[str]],
+        moment: int,
+    ) -> None:
+        """Remember what was summed up at a moment, until a node of the domain changes."""
+        with self._lock:
+            known = self._sums_of(question, kind)
+            since = self._changed_since(moment)
+            for domain, total in sums.items() if since is not None else ():
+                if not since or since.isdisjoint(nodes[domain]):
+                    known[domain] = total
+
+    def _sums_of(self, question: PlaceCount | str, kind: str) -> Sums:
+        """The sums for a question and a kind of domain, which count as asked now."""
+        known = self._sums.get((question, kind))
+        if known is None:
+            known = self._sums[question, kind] = {}
+            self._sums_bytes += _bytes_of(question)
+            while len(self._sums) > 1 and (
+                len(self._sums) > REMEMBERED_REQUESTS or self._sums_bytes > REQUESTS_BYTES
+            ):
+                (oldest, _), _ = self._sums.popitem(last=False)
+                self._sums_bytes -= _bytes_of(oldest)
+        self._sums.move_to_end((question, kind))
+        return known
+
+    @property
+    def mix(self) -> Mix:
+        """The mix of requests that scores weigh the future by now."""
+        return self._mix.current
+
+    def observe(self, request: GpuRequest) -> None:
+        """Count a request that is seen for the first time into the mix."""
+        self._mix.observe(request)
+
+    def size(self) -> Size:
+        """How much is remembered."""
+        with self._lock:
+            return Size(len(self._numbers), len(self._tables), self._answers)
+
+    def clear(self) -> None:
+        """Forget every answer; the next ones are worked out anew."""
+        with self._lock:
+            self._tables.clear()
+            self._sums.clear()
+            self._places.clear()
+            self._answers = self._bytes = self._sums_bytes = 0
+
+
+def _bytes_of(question: PlaceCount | str) -> int:
+    return question.shared_bytes if isinstance(question, PlaceCount) else len(question)

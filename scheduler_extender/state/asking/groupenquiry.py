@@ -18,17 +18,16 @@ whose rack is in use come before those whose rack is whole (:mod:`.racks`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
-from scheduler_extender.deadline import NO_DEADLINE, Deadline, OutOfTimeError, within
-from scheduler_extender.limits import AT_ONCE_KEPT, AT_ONCE_SECONDS
+from scheduler_extender.deadline import NO_DEADLINE, Deadline
+from scheduler_extender.limits import AT_ONCE_KEPT
 from scheduler_extender.membership import MAX_SIZE, NODE
 from scheduler_extender.state.answers.remembered import PlaceCount
-from scheduler_extender.state.asking.members import Member
+from scheduler_extender.state.asking.members import Member, rack_rooms
 from scheduler_extender.state.asking.placecounter import PlaceCounter
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.gangdomains import ANYWHERE, Direction
 from scheduler_extender.state.groups.groups import (
     ANOTHER_CHOSEN,
@@ -39,7 +38,6 @@ from scheduler_extender.state.groups.groups import (
     NO_LONGER,
     SPLIT,
     TOO_SMALL,
-    GroupLook,
     by_domain,
     in_no_domain,
     members_domain,
@@ -48,44 +46,25 @@ from scheduler_extender.state.groups.keeping import (
     Keeping,
     Share,
     Where,
-    keep,
-    kept_for,
-    without_node,
 )
-from scheduler_extender.state.node.arrivals import Arrivals, with_arrivals
+from scheduler_extender.state.node.arrivals import Arrivals
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.node.offer import Offer
 from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Rejection, always_met
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest
 
-TRIES = 3
-"""How often a group is asked while members come and go; then it is asked with the lock held."""
-
 
 @dataclass(slots=True)
 class Gathering:
-    """What a member's group says about nodes that would take it by themselves.
-
-    ``alike`` has the nodes by what is said of them; None of those to which it may go. ``domains``
-    has the domain of each node in the order asked, and ``best`` is the best one that can hold the
-    group. ``late`` says that something was not worked out, and ``starts`` is the look's (see
-    :class:`.groups.Groups`). ``keeps`` says that places are kept for groups. ``settled`` says that
-    no member came or went meanwhile, or that it does not matter.
-    """
+    """What a member's group says about nodes that would take it by themselves."""
 
     alike: dict[Rejection | None, list[str]] = field(default_factory=dict)
-    domains: list[str | None] = field(default_factory=list)
-    best: str | None = None
-    late: bool = False
-    starts: int = 0
-    keeps: bool = False
-    settled: bool = False
-
-    @property
-    def refuses(self) -> bool:
-        """Whether there are nodes that it must not go to."""
-        return any(why is not None and names for why, names in self.alike.items())
+    """The nodes by what is said of them; None of those to which it may go."""
+    domains: list[str | None] = field(default_factory=list)  # of each node, in the order asked
+    best: str | None = None  # the best domain that can hold the group
+    late: bool = False  # something was not worked out
+    keeps: bool = False  # places are kept for groups
 
     @property
     def rejections(self) -> dict[str, Rejection]:
@@ -95,81 +74,35 @@ class Gathering:
 
 
 def gather(
-    cluster: Cluster,
+    seen: Snapshot,
     member: Member,
     passing: Sequence[str],
     deadline: Deadline = NO_DEADLINE,
     *,
-    instead: Mapping[NodeName, NodeFacts] | None = None,
     alone: bool = False,
     direction: Direction = ANYWHERE,
     gone: frozenset[PodUid] = frozenset(),
 ) -> Gathering:
     """What the group says about the nodes that are ``passing`` by themselves.
 
-    ``instead`` has facts that some nodes are to be counted with, in place of their own. With
-    ``alone`` only the member itself needs a place, and none of those that come after it.
-    ``direction`` is where a gang that has not started is sent. ``gone`` are pods that are not in
-    the facts ``instead``: the groups are asked as they will be without them, when they are owed a
-    place for each. A place that is kept for a member of the group is a place of the group. Members
-    of a gang are bound at the same time, and each takes a place that another has counted. So a
-    refusal counts only if no member has come or gone meanwhile. After some tries the lock of the
-    cluster is held, for :data:`.AT_ONCE_SECONDS` at a time; what is left over then is worked out
-    without it, and the answer is late where that never ends.
+    Places and members are counted at one moment: a place that a member has taken meanwhile is
+    never counted without it. With ``alone`` only the member itself needs a place, and none of those
+    that come after it. ``direction`` is where a gang that has not started is sent. ``gone`` are
+    pods of nodes that were given other facts (:meth:`.Snapshot.with_facts`), and are not in these:
+    the groups are asked as they will be without them, when they are owed a place for each. A place
+    that is kept for a member of the group is a place of the group.
     """
-
-    def ask(deadline: Deadline) -> Gathering:
-        look = cluster.look_at_group(member.membership, member.uid, deadline)
-        counted = {**_with_own_places(cluster, member), **(instead or {})}
-        deadline.need_quick(not counted)
-        counter = PlaceCounter(cluster, deadline)
-        asking = _Gatherer(cluster, member, look, counter, deadline, counted, alone, direction)
-        if gone:
-            asking.suppose(gone, instead or {})
-        found = asking.through(passing)
-        found.late = counter.late
-        found.settled = not found.refuses or look.changes == cluster.group_changes
-        return found
-
-    for attempt in range(TRIES * 2):
-        found = ask(deadline)
-        if found.late or found.settled:
-            return found
-        if attempt >= TRIES - 2:
-            with cluster.locked():
-                found = ask(within(cluster.clock, AT_ONCE_SECONDS))
-            if not found.late:
-                return found
-    found.late = True
-    return found
+    counted = seen.with_facts(_with_own_places(seen, member))
+    deadline.need_quick(quick=not counted.own)
+    return _Gatherer(counted, member, deadline, alone, direction, gone).through(passing)
 
 
-def kept_elsewhere(cluster: Cluster, member: Member, name: NodeName, deadline: Deadline) -> bool:
-    """Whether all places that are kept for other groups can be kept on other nodes than this one.
-
-    Places are kept where most are free, so what a gang's first members take may move those of
-    another group to a node that its scheduler has chosen for a later member. The gang is to be
-    bound whole, so they move on, if they can. What there is no time for counts as no.
-    """
-    counter = PlaceCounter(cluster, deadline)
-    waiting = cluster.waiting_look(deadline=deadline)
-    group = member.membership.group
-    try:
-        now = kept_for(keep(without_node(waiting, NodeName("")), counter.count))
-        then = kept_for(keep(without_node(waiting, name), counter.count))
-    except OutOfTimeError:
-        return False
-    return all(then[other] >= places for other, places in now.items() if other != group)
-
-
-def _with_own_places(cluster: Cluster, member: Member) -> dict[NodeName, NodeFacts]:
+def _with_own_places(seen: Snapshot, member: Member) -> Iterator[NodeFacts]:
     """The nodes on which places are kept for members of the group, as they are without them."""
-    found = {}
-    for pod in cluster.pods_with_places():
+    for name, pod in seen.places.items():
         ours = pod.membership is not None and pod.membership.group == member.membership.group
-        for node in cluster.places_of(pod.uid) if ours else ():
-            found[node] = cluster.facts(node).without(frozenset({pod.uid}))
-    return found
+        if ours and name not in seen.own:
+            yield seen.facts(name).without(frozenset({pod.uid}))
 
 
 class _Gatherer:
@@ -177,52 +110,55 @@ class _Gatherer:
 
     def __init__(
         self,
-        cluster: Cluster,
+        seen: Snapshot,
         member: Member,
-        look: GroupLook,
-        counter: PlaceCounter,
         deadline: Deadline,
-        instead: Mapping[NodeName, NodeFacts],
         alone: bool,
         direction: Direction,
+        gone: frozenset[PodUid],
     ) -> None:
-        self._cluster = cluster
+        self._seen = seen
         self._member = member
-        self._look = look
-        self._counter = counter
         self._deadline = deadline
-        self._instead = instead
         self._alone = alone
         self._direction = direction
-        self._found = Gathering(starts=look.starts)
+        self._gone = gone
+        self._standing = seen.standing(member.membership, member.uid)
+        self._domains = seen.domains(member.membership.domain or NODE, deadline)
+        self._counter = PlaceCounter(seen, deadline)
+        self._found = Gathering()
         self._nothing_left: set[NodeName] = set()
-        self._kept = counter.kept
 
-    def suppose(self, gone: frozenset[PodUid], instead: Mapping[NodeName, NodeFacts]) -> None:
-        """Keep places for other groups as if these pods were gone."""
-        self._kept = partial(self._counter.kept_if, gone, instead)
+    def _kept(self) -> Keeping:
+        """The places that are kept for groups."""
+        if not self._gone:
+            return self._counter.kept()
+        before = self._seen.base or self._seen
+        there = (before.facts(name).pods for name in self._seen.own)
+        pods = (pod for each in there for pod in (*each.bound.values(), *each.in_flight.values()))
+        return self._counter.kept_if([pod for pod in pods if pod.uid in self._gone])
 
     def through(self, passing: Sequence[str]) -> Gathering:
         """What is done for each of thousands of nodes is a look-up by its domain."""
         membership, found = self._member.membership, self._found
-        standing = self._look.standing
+        standing = self._standing
         if membership.domain is None:
             return self._anywhere(passing)
         if not standing.agrees_with(membership):
             found.alike, found.domains = {DISAGREE: list(passing)}, [None] * len(passing)
             return found
-        domains = list(map(self._look.domain_of, passing))
-        at = members_domain(standing, self._look.domains)
-        several = len(by_domain(standing, self._look.domains)) > 1
+        domains = list(map(self._domains.of.get, passing))
+        at = members_domain(standing, self._domains.of)
+        several = len(by_domain(standing, self._domains.of)) > 1
         offered = {domain for domain in domains if domain is not None}
         said: dict[str | None, Rejection | None] = {
             **dict.fromkeys(offered, SPLIT if several else ELSEWHERE),
-            None: in_no_domain(membership.domain or NODE, self._look.domains),
+            None: in_no_domain(membership.domain or NODE, self._domains.of),
         }
         candidates = offered if at is None else offered & {at}
-        keeping = self._kept() if candidates else Keeping(None)
+        keeping = self._kept() if candidates else Keeping()
         if self._counter.late:
-            found.domains = domains  # nothing is known of any node
+            found.late, found.domains = True, domains  # nothing is known of any node
             return found
         found.keeps = bool(keeping.kept)
         ranked = self._ranked(candidates, keeping, said, at)
@@ -234,6 +170,7 @@ class _Gatherer:
             found.alike[None] = [name for name in found.alike[None] if name not in full]
             found.alike[KEPT] = [name for name in passing if name in full]
         found.domains, found.best = domains, ranked[0] if ranked else None
+        found.late = self._counter.late
         return found
 
     def _anywhere(self, passing: Sequence[str]) -> Gathering:
@@ -242,11 +179,9 @@ class _Gatherer:
         found, keeping = self._found, self._kept()
         found.domains = [None] * len(passing)
         if keeping.kept:
-            question = self._question()
-            self._taken(question, keeping, ("", ""), list(keeping.kept))
-            for facts in self._instead.values():
-                self._left_on(question, keeping, facts)
+            self._taken(self._question(), keeping, ("", ""), list(keeping.kept))
         if self._counter.late:
+            found.late = True
             return found
         full = self._nothing_left
         found.alike = {
@@ -280,15 +215,15 @@ class _Gatherer:
         return able
 
     def _hopeless(self, domains: Sequence[str]) -> list[str]:
-        """Of domains that cannot hold the members to come those that could not if they were empty:
-        there is nobody whose eviction would help."""
-        if not domains:
-            return []
+        """The domains that could not hold the members to come even if they were empty: there is
+        nobody whose eviction would help."""
         question, needed = self._question(), self._needed()
-        inside = self._cluster.facts_within(self._member.membership.domain or "", domains)
-        self._deadline.need_quick(sum(map(len, inside.values())) <= AT_ONCE_KEPT)
+        inside = {domain: self._domains.nodes[domain] for domain in domains}
+        self._deadline.need_quick(quick=sum(map(len, inside.values())) <= AT_ONCE_KEPT)
         return [
-            d for d, each in inside.items() if not self._counter.could_hold(question, each, needed)
+            domain
+            for domain, names in inside.items()
+            if not self._counter.could_hold(question, map(self._seen.facts, names), needed)
         ]
 
     def _rack_rooms(self, domains: Sequence[str]) -> dict[str, int]:
@@ -300,12 +235,12 @@ class _Gatherer:
         membership = self._member.membership
         if membership.gang or membership.domain != NODE:
             return {}
-        rooms = self._cluster.rack_rooms(self._member.request.resource, domains)
+        rooms = rack_rooms(self._seen, self._member.request, domains)
         return dict(zip(domains, rooms, strict=True)) if rooms is not None else {}
 
     def _needed(self) -> int:
         """How many members need a place, this one among them."""
-        to_come = self._size - self._look.standing.have_come(self._member.membership.size)
+        to_come = self._size - self._standing.have_come(self._member.membership.size)
         return 1 if self._alone else max(1, to_come)
 
     @property
@@ -330,40 +265,22 @@ class _Gatherer:
         kind, question = self._member.membership.domain or "", self._question()
         totals = self._counter.totals(question, kind, candidates)
         if keeping.kept:
-            inside = keeping.by_domain(kind, self._look.domains)
+            inside = keeping.by_domain(kind, self._domains.of)
             for domain in totals.keys() & inside.keys():
                 totals[domain] -= self._taken(question, keeping, (kind, domain), inside[domain])
-        for name, facts in self._instead.items():
-            at = self._look.domains.get(name)
-            if at is not None and at in totals:
-                if self._cluster.not_cordoned([name]):
-                    totals[at] -= self._counter.remembered(question, [name])[name]
-                totals[at] += self._left_on(question, keeping, facts)
         return totals
-
-    def _left_on(self, question: PlaceCount, keeping: Keeping, facts: NodeFacts) -> int:
-        """The places on a node of these facts, beside those that are kept for others."""
-        beside = keeping.beside(facts.name, self._member.membership.group)
-        places = self._counter.places(with_arrivals(facts, beside), question)
-        if beside and self._may_spoil(question.request, beside, [facts]):
-            before = self._counter.places(facts, question)
-            places = 0 if places < min(before, self._scattered()) else places
-        if beside and not places:
-            self._nothing_left.add(facts.name)
-        return places
 
     def _taken(
         self, question: PlaceCount, keeping: Keeping, where: Where, names: Sequence[NodeName]
     ) -> int:
-        """How many places kept ones take from the nodes of a domain that have any. Those that are
-        counted with other facts are left out."""
+        """How many places kept ones take from the nodes of a domain that have any."""
         (kind, domain), group = where, self._member.membership.group
         known = keeping.shares_of(question, kind, group, self._scattered())
-        if not self._instead.keys().isdisjoint(names):
-            known, names = {}, [name for name in names if name not in self._instead]
+        if not self._seen.own.isdisjoint(names):
+            known = {}
         share = known.get(domain)
         if share is None:
-            self._deadline.need_quick(len(names) <= AT_ONCE_KEPT)
+            self._deadline.need_quick(quick=len(names) <= AT_ONCE_KEPT)
             share = self._share(question, keeping.by_beside(names, group))
             if not self._counter.late:
                 known[domain] = share
@@ -376,12 +293,12 @@ class _Gatherer:
         """What kept places take from nodes, which are by what is kept on them."""
         fewer, full = 0, set[NodeName]()
         for beside, names in kept.items():
-            before = self._counter.remembered(question, names)
+            before = self._counter.on(question, names)
             if not any(before.values()):
                 full.update(names)
                 continue
-            after = self._counter.remembered(replace(question, kept=beside), names)
-            if self._may_spoil(question.request, beside, map(self._cluster.facts, names)):
+            after = self._counter.on(replace(question, kept=beside), names)
+            if self._may_spoil(question.request, beside, map(self._seen.facts, names)):
                 most = self._scattered()
                 after = {n: 0 if k < min(before[n], most) else k for n, k in after.items()}
             fewer += sum(before.values()) - sum(after.values())

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 from scheduler_extender.annotations import Asks
 from scheduler_extender.membership import NVLINK_DOMAIN, Group, Membership
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.snapshot import Snapshot
+from scheduler_extender.state.groups.racks import room_of
 from topology.core.devices import PodUid
 from topology.core.requests import GpuRequest, Policy
 
@@ -44,41 +45,56 @@ class Member:
         return shares and self.request.policy is Policy.REQUIRED
 
 
-def member_of(cluster: Cluster, uid: PodUid, asks: Asks) -> Member | None:
+def member_of(seen: Snapshot, uid: PodUid, asks: Asks) -> Member | None:
     """The pod as a member of its group; None if it is in none. O(1) for a pod without one."""
     if asks.membership is None:
         return None
-    return as_member(cluster, uid, asks.membership, asks.request)
+    return as_member(seen, uid, asks.membership, asks.request)
 
 
 def rack_rooms(
-    cluster: Cluster, request: GpuRequest, membership: Membership | None, names: Sequence[str]
+    seen: Snapshot, request: GpuRequest, names: Sequence[str], membership: Membership | None = None
 ) -> list[int] | None:
-    """What is left of each node's rack, for a pod that needs none (:mod:`.racks`); None where that
-    makes no difference."""
-    if membership is not None and membership.domain == NVLINK_DOMAIN:
+    """How much is left of the rack of each node, 0 for a node in none (:mod:`.racks`).
+
+    None where that makes no difference: the pod's own group asks for a rack, nobody has asked for
+    one, or there is none.
+    """
+    for_a_rack = membership is not None and membership.domain == NVLINK_DOMAIN
+    domains = None if for_a_rack or not seen.racks_wanted else seen.domains(NVLINK_DOMAIN)
+    if domains is None or not domains.of:
         return None
-    return cluster.rack_rooms(request.resource, names)
+    racks = list(map(domains.of.get, names))
+    wanted = {rack for rack in racks if rack is not None}
+    rooms = seen.remembered.sums(request.resource, NVLINK_DOMAIN, wanted)
+    trays = {rack: domains.nodes[rack] for rack in wanted - rooms.keys()}
+    new = {
+        rack: room_of([seen.facts(name) for name in names], request.resource)
+        for rack, names in trays.items()
+    }
+    seen.remembered.remember_sums(request.resource, NVLINK_DOMAIN, new, trays, seen.moment)
+    rooms |= new
+    return [rooms.get(rack or "", 0) for rack in racks] if any(rooms.values()) else None
 
 
-def as_member(cluster: Cluster, uid: PodUid, membership: Membership, request: GpuRequest) -> Member:
+def as_member(seen: Snapshot, uid: PodUid, membership: Membership, request: GpuRequest) -> Member:
     """A pod of a group with the siblings that may come before it now."""
     if membership.gang:
-        others = _other_siblings(cluster, uid, membership, request)
+        others = _other_siblings(seen, uid, membership, request)
         known = sum(count for _, count in others)
         request = replace(
             request,
-            siblings=_siblings(cluster, uid, membership, known),
+            siblings=_siblings(seen, uid, membership, known),
             others=tuple((each, _counted(count)) for each, count in others),
         )
     return Member(uid, membership, request)
 
 
-def _siblings(cluster: Cluster, uid: PodUid, membership: Membership, others: int) -> int:
+def _siblings(seen: Snapshot, uid: PodUid, membership: Membership, others: int) -> int:
     """The siblings that ask the same, as far as nobody knows better."""
     if membership.size is None or not membership.siblings_counted:
         return ALL_SIBLINGS
-    come = cluster.standing(membership, uid).have_come(membership.size)
+    come = seen.standing(membership, uid).have_come(membership.size)
     left = membership.size - come - 1 - others
     return _counted(max(0, left))
 
@@ -88,8 +104,15 @@ def _counted(siblings: int) -> int:
 
 
 def _other_siblings(
-    cluster: Cluster, uid: PodUid, membership: Membership, request: GpuRequest
+    seen: Snapshot, uid: PodUid, membership: Membership, request: GpuRequest
 ) -> list[tuple[GpuRequest, int]]:
     """The siblings that we know to wait and to ask for something else, by what they ask: those that
     ask for most, where that is too many kinds."""
-    return cluster.expected(membership, uid, request.alone, OTHER_KINDS)
+    members = seen.groups.members.get(membership.group)
+    if members is None:
+        return []
+    pod = seen.waiting.get(uid)
+    own = pod is not None and pod.gang == membership.group and uid not in seen.in_flight
+    counted = pod.request if own and pod is not None and not (pod.ended or pod.deleting) else None
+    but = counted if isinstance(counted, GpuRequest) else None
+    return members.expected(but, request.alone, OTHER_KINDS)

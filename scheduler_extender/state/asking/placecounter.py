@@ -1,23 +1,36 @@
 """Counts places in domains and on nodes: how many members of a group surely fit there.
 
-What has been counted is remembered by the cluster, by state and by domain; here is worked out what
-is missing.
+What has been counted is remembered, by state and by domain; here is worked out what is missing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from scheduler_extender.deadline import Deadline, OutOfTimeError
-from scheduler_extender.membership import MAX_SIZE
+from scheduler_extender.limits import AT_ONCE_KEPT
+from scheduler_extender.membership import MAX_SIZE, Group
 from scheduler_extender.state.answers.decision import places as surely_taken
-from scheduler_extender.state.answers.remembered import PlaceCount
-from scheduler_extender.state.asking.enquiry import ROUNDS
-from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.groups.keeping import Alike, Keeping, keep, merged
+from scheduler_extender.state.answers.remembered import PlaceCount, State
+from scheduler_extender.state.asking.enquiry import states_of
+from scheduler_extender.state.cluster.snapshot import Snapshot
+from scheduler_extender.state.groups.groups import GroupStanding, resource_asked
+from scheduler_extender.state.groups.keeping import (
+    Alike,
+    Keeping,
+    Placed,
+    Where,
+    alike_nodes,
+    keep,
+    kept_for,
+    merged,
+    placed_groups,
+)
 from scheduler_extender.state.node.arrivals import with_arrivals
 from scheduler_extender.state.node.facts import NodeFacts
-from topology.core.devices import NodeName, PodUid
+from scheduler_extender.state.pods.record import PodRecord
+from topology.core.devices import NodeName
 from topology.core.placement import Rejection
 from topology.core.placement.constraints import compiled
 from topology.core.placement.rejections import hardware_rejection
@@ -29,26 +42,73 @@ class PlaceCounter:
     counted. For the event loop :class:`.NotAtOnceError` is raised where anything has to be worked
     out."""
 
-    def __init__(self, cluster: Cluster, deadline: Deadline) -> None:
-        self._cluster = cluster
+    def __init__(self, seen: Snapshot, deadline: Deadline) -> None:
+        self._seen = seen
         self._deadline = deadline
         self.late = False
+        self.unknown = False  # whether the state of a node could not be found
 
     def totals(
         self, question: PlaceCount, kind: str, candidates: Collection[str]
     ) -> dict[str, int]:
-        """The places in each domain by itself, worked out where they are not remembered."""
-        cluster = self._cluster
-        for attempt in range(ROUNDS):
-            totals, missing = cluster.total_places(question, kind, candidates, self._deadline)
-            if not missing or self.late or attempt == ROUNDS - 1:
-                break
-            self._deadline.need_quick(False)
-            for state, facts in missing.items():
-                count = self.places(facts, question)
-                if not self.late:
-                    cluster.remember_places(question, state, count)
+        """The places in each domain by itself. Cordoned nodes have none, unless they were given
+        facts of their own."""
+        seen, base = self._seen, self._seen.base or self._seen
+        domains = base.domains(kind)
+        totals = seen.remembered.sums(question, kind, candidates)
+        nodes = {d: _open(base, domains.nodes[d]) for d in candidates if d not in totals}
+        former = PlaceCounter(base, self._deadline)
+        if nodes:
+            each = former.on(question, [name for names in nodes.values() for name in names])
+            sums = {domain: sum(map(each.__getitem__, names)) for domain, names in nodes.items()}
+            totals |= sums
+            if not former.late and not former.unknown:
+                seen.remembered.remember_sums(question, kind, sums, nodes, base.moment)
+        for name in seen.own:
+            domain = domains.of.get(name)
+            if domain is not None and domain in totals:
+                without = sum(former.on(question, _open(base, [name])).values())
+                totals[domain] += self.on(question, [name])[name] - without
+        self.late |= former.late
         return totals
+
+    def on(self, question: PlaceCount, names: Sequence[NodeName]) -> dict[NodeName, int]:
+        """The places on each of some nodes, worked out where they are not remembered."""
+        states, _ = states_of(self._seen, question.request.resource, names, self._deadline)
+        if None in states:
+            self.unknown = True
+            self.late |= self._deadline.passed()
+        known: dict[State | None, int] = {None: 0}
+        for name, state in zip(names, states, strict=True):
+            if state is not None and state not in known:
+                known[state] = self._in_state(state, self._seen.facts(name), question)
+        return dict(zip(names, map(known.__getitem__, states), strict=True))
+
+    def _in_state(self, state: State, facts: NodeFacts, question: PlaceCount) -> int:
+        remembered = self._seen.remembered
+        places = remembered.places(question, state)
+        if places is None:
+            self._deadline.need_quick(quick=False)
+            places = self.places(with_arrivals(facts, question.kept), question)
+            if not self.late:
+                remembered.remember_places(question, state, places)
+        return places
+
+    def places(self, facts: NodeFacts, question: PlaceCount) -> int:
+        """The places on one node; none once the time is up, and where counting fails."""
+        if self.late or self._deadline.passed():
+            self.late = True
+            return 0
+        try:
+            with self._deadline.enforced():
+                return surely_taken(facts, question.request, self._seen.settings, question.most)
+        except OutOfTimeError:
+            self.late = True
+        except Exception as error:  # noqa: BLE001 (a listener logs it)
+            self._seen.parts.faults.note(facts.name, error)
+        return 0
+
+    # Places that are kept for groups.
 
     def kept(self) -> Keeping:
         """The places that are kept for groups, worked out where they are not remembered.
@@ -56,42 +116,74 @@ class PlaceCounter:
         Anybody may start groups that never end, over all nodes: where each asks for something else
         that takes time.
         """
-        look = self._cluster.look_at_waiting(self._deadline)
-        if isinstance(look, Keeping):
-            return look
-        try:
-            found = keep(look, self.count)
-        except OutOfTimeError:
-            self.late = True
-            return Keeping(None)
-        self._cluster.remember_keeping(found)
+        seen = self._seen.base or self._seen
+        if not seen.groups.waiting:
+            return Keeping()
+        key = (seen.groups.waits, seen.moves)
+        found = seen.parts.keeping.get(key)
+        if found is None:
+            inside = self._inside(seen, seen.groups.waiting)
+            found = self._keep(seen, inside)
+            if not self.late:
+                seen.parts.keeping.put(key, found, inside.names, seen.moment)
         return found
 
-    def kept_if(self, gone: frozenset[PodUid], instead: Mapping[NodeName, NodeFacts]) -> Keeping:
-        """The places that would be kept if these pods were gone, and these nodes as they are
-        ``instead``: their groups wait for others in their place then."""
-        look = self._cluster.look_at_waiting_if(gone, instead, deadline=self._deadline)
-        if look is None:
+    def kept_if(self, gone: Collection[PodRecord]) -> Keeping:
+        """The places that would be kept if these pods were gone, and nodes as they would be then:
+        their groups wait for others in their place."""
+        seen, base = self._seen, self._seen.base or self._seen
+        waiting = base.groups.waiting_without(gone)
+        inside = self._inside(base, waiting)
+        if waiting is base.groups.waiting and seen.own.isdisjoint(inside.names):
             return self.kept()
+        return self._keep(seen, inside)
+
+    def kept_elsewhere(self, name: NodeName, group: Group) -> bool:
+        """Whether all places that are kept for other groups can be kept on other nodes than this
+        one. What there is no time for counts as no."""
+        inside = self._inside(self._seen, self._seen.groups.waiting)
+        now = kept_for(self._keep(self._seen, inside))
+        then = kept_for(self._keep(self._seen, inside, but=name))
+        return not self.late and all(
+            then[other] >= places for other, places in now.items() if other != group
+        )
+
+    def _inside(self, seen: Snapshot, waiting: Sequence[GroupStanding]) -> _Inside:
+        """The groups that wait, and the nodes of their domains."""
+        self._deadline.need_quick(quick=sum(len(w.living) for w in waiting) <= AT_ONCE_KEPT)
+        placed = placed_groups(waiting, seen.by_name)
+        domains = {
+            (kind, domain): seen.domains(kind, self._deadline).nodes.get(domain, ())
+            for _, (kind, domain) in placed
+        }
+        size = len(placed) + sum(map(len, domains.values()))
+        self._deadline.need_quick(quick=size <= AT_ONCE_KEPT)
+        return _Inside(placed, domains, frozenset().union(*domains.values()))
+
+    def _keep(self, seen: Snapshot, inside: _Inside, but: NodeName | None = None) -> Keeping:
+        """The places that are kept; none on one node."""
+        names = sorted(inside.names - {but})
+        states: dict[str, dict[NodeName, State | None]] = {}
+        for resource in dict.fromkeys(resource_asked(standing) for standing, _ in inside.placed):
+            found, _ = states_of(seen, resource, names, self._deadline)
+            states[resource] = dict(zip(names, found, strict=True))
+        nodes = {name: facts for name in names if (facts := seen.by_name.get(name)) is not None}
         try:
-            return keep(look, self.count)
+            return keep(inside.placed, alike_nodes(inside.domains, nodes, states), self._count)
         except OutOfTimeError:
             self.late = True
-            return Keeping(None)
+            return Keeping()
 
-    def count(self, alike: Alike, request: GpuRequest) -> int:
+    def _count(self, alike: Alike, request: GpuRequest) -> int:
         """The places on each of some nodes that are alike. Raises :class:`OutOfTimeError`."""
         state = alike.states[request.resource]
-        question = PlaceCount(request, MAX_SIZE, merged(alike.kept))
         if state is None:
             return 0
-        places = self._cluster.remembered_places(question, state)
-        if places is None:
-            self._deadline.need_quick(False)
-            places = self.places(with_arrivals(alike.facts, question.kept), question)
-            if self.late:
-                raise OutOfTimeError
-            self._cluster.remember_places(question, state, places)
+        places = self._in_state(
+            state, alike.facts, PlaceCount(request, MAX_SIZE, merged(alike.kept))
+        )
+        if self.late:
+            raise OutOfTimeError
         return places
 
     def could_hold(self, question: PlaceCount, nodes: Iterable[NodeFacts], members: int) -> bool:
@@ -111,35 +203,19 @@ class PlaceCounter:
                 return True
         return False
 
-    def remembered(self, question: PlaceCount, names: Sequence[NodeName]) -> dict[NodeName, int]:
-        """The places on each of some nodes, worked out where they are not remembered."""
-        cluster = self._cluster
-        look = cluster.look_at_places(question, names, self._deadline)
-        self._deadline.need_quick(not look.missing)
-        for state, facts in look.missing.items():
-            count = self.places(with_arrivals(facts, question.kept), question)
-            if not self.late:
-                cluster.remember_places(question, state, count)
-                look.known[state] = count
-        known = look.known
-        return {
-            name: known.get(state, 0) if state is not None else 0
-            for name, state in look.states.items()
-        }
 
-    def places(self, facts: NodeFacts, question: PlaceCount) -> int:
-        """The places on one node; none once the time is up, and where counting fails."""
-        if self.late or self._deadline.passed():
-            self.late = True
-            return 0
-        try:
-            with self._deadline.enforced():
-                return surely_taken(facts, question.request, self._cluster.settings, question.most)
-        except OutOfTimeError:
-            self.late = True
-        except Exception as error:  # noqa: BLE001 (a listener logs it)
-            self._cluster.faults.note(facts.name, error)
-        return 0
+@dataclass(frozen=True, slots=True)
+class _Inside:
+    """The groups that wait, and the nodes of their domains: by domain, and all together."""
+
+    placed: Placed
+    domains: Mapping[Where, Sequence[NodeName]]
+    names: frozenset[NodeName]
+
+
+def _open(seen: Snapshot, names: Iterable[NodeName]) -> list[NodeName]:
+    """The nodes that are not cordoned."""
+    return [name for name in names if not seen.facts(name).node_object.cordoned]
 
 
 def _most(facts: NodeFacts, request: GpuRequest) -> int:

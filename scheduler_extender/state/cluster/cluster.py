@@ -1,48 +1,147 @@
-"""The cluster as we know it now: what sources feed, from their own threads.
+"""The cluster as we know it now: what sources feed, from their own threads, and snapshots of it.
 
-Nodes and their records, pods, and binds in flight become facts of nodes (:mod:`.node`), which the
-:mod:`.board` keeps.
+One lock guards a few plain parts: nodes, pods, groups, binds in flight, kept places, and what is
+remembered of answers. Nothing under it does I/O, and no answer is worked out under it: who asks
+takes a :class:`.Snapshot`. The exceptions are the few answers that the event loop works out itself,
+and the last try of a bind on a node that changes all the time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from math import inf
 
+from scheduler_extender.deadline import NO_DEADLINE, Deadline, NotAtOnceError
+from scheduler_extender.limits import AT_ONCE_STATES
+from scheduler_extender.membership import NVLINK_DOMAIN
 from scheduler_extender.state.answers import refusing
 from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.answers.faults import Faults
 from scheduler_extender.state.answers.refusing import NodeRefusal
-from scheduler_extender.state.cluster.flightboard import FlightBoard
+from scheduler_extender.state.answers.remembered import Remembered, Size
+from scheduler_extender.state.answers.tallies import Tallies
+from scheduler_extender.state.cluster import freshness
 from scheduler_extender.state.cluster.freshness import Watch
-from scheduler_extender.state.cluster.groupboard import NO_LABELS
+from scheduler_extender.state.cluster.keptplaces import KeptPlaces, is_not_scheduled
+from scheduler_extender.state.cluster.nodes import Nodes
+from scheduler_extender.state.cluster.pods import Pods
+from scheduler_extender.state.cluster.snapshot import LastKeeping, Parts, Snapshot
+from scheduler_extender.state.groups.domains import domain_of
+from scheduler_extender.state.groups.gangdomains import GangDomains
+from scheduler_extender.state.groups.groups import Groups
+from scheduler_extender.state.groups.shared import Shared
 from scheduler_extender.state.node import transitions
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.node.nodeobject import NodeObject
 from scheduler_extender.state.node.transitions import TakenRecord
 from scheduler_extender.state.node.verification import Surprise, Verified, verify
-from scheduler_extender.state.pods.record import PodRecord, with_promise_of
-from scheduler_extender.state.pods.standing import Amounts
+from scheduler_extender.state.pods.budgets import Budgets
+from scheduler_extender.state.pods.keptplace import KeptPlace
+from scheduler_extender.state.pods.record import PodRecord, resource_of, with_promise_of
+from scheduler_extender.state.pods.standing import Amounts, Others, nobody_knows
 from scheduler_extender.wire import Taint
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.report import Report
 from topology.core.requests import GpuRequest
 
+NO_LABELS: Mapping[str, str] = {}
 
-class Cluster(FlightBoard):
-    """What is known of all nodes and pods; see :class:`.Board` for what is passed in."""
+
+class Cluster:
+    """What is known of all nodes and pods. Methods may be called from any thread."""
 
     def __init__(
         self,
-        clock: Callable[[], float],
+        clock: Callable[[], float],  # seconds; only has to run forward
         settings: Settings = Settings(),
-        watches: Callable[[], Iterable[Watch]] = tuple,
+        watches: Callable[[], Iterable[Watch]] = tuple,  # that feed it, as they are now
     ) -> None:
-        super().__init__(clock, settings, watches)
+        self.clock = clock
+        self.settings = settings
+        self.watches = watches
+        self.today: Callable[[], float] = time.time  # people say so until when a place is kept
+        self.budgets: Budgets | None = None
+        self.others: Others = nobody_knows  # asked about pods without devices; with no lock held
+        self.faults = Faults()
+        self.tallies = Tallies()
         self.reports_out_of_order = 0
-        self._node_objects = False
+        self.version = 0
+        """Grows whenever what people are shown may have changed: a node, or a pod. To be read
+        without the lock; heartbeats that say nothing new do not count."""
+        self._lock = threading.RLock()
+        self._nodes = Nodes(settings)
+        self._pods = Pods()
+        self._groups = Groups()
+        self._in_flight = Shared[PodUid, PodRecord]()
+        self._kept_places = KeptPlaces()
+        self._remembered = Remembered(self._lock)
+        self._keeping = LastKeeping(self._lock, self._remembered)
+        self._gangs = GangDomains()
+        self._node_objects = self._racks_wanted = False
+        self._on_change: list[Callable[[NodeName], None]] = []
         self._on_surprise: list[Callable[[Surprise], None]] = []
         self._on_refusal: list[Callable[[NodeRefusal], None]] = []
+
+    def snapshot(self, deadline: Deadline = NO_DEADLINE) -> Snapshot:
+        """All that is known now."""
+        with self._lock:
+            self._expire(deadline)
+            nodes, pods = self._nodes, self._pods
+            return Snapshot(
+                Parts(
+                    self.settings,
+                    self.clock,
+                    self.faults,
+                    self._remembered,
+                    self._keeping,
+                    self._gangs,
+                ),
+                nodes.facts.shared(),
+                pods.waiting.shared(),
+                self._in_flight.shared(),
+                pods.nominated.shared(),
+                nodes.places.shared(),
+                self._kept_places.settled(self.clock()),
+                self._groups.seen(),
+                nodes.kinds,
+                nodes.label_keys,
+                self._remembered.moment,
+                nodes.moves,
+                self._remembered.mix,
+                self.blind(),
+                self._racks_wanted,
+                self.today(),
+                self.budgets,
+                self.others,
+            )
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Several steps as one. Nothing inside may wait for anything."""
+        with self._lock:
+            yield
+
+    @contextmanager
+    def locked_if_free(self) -> Iterator[None]:
+        """Like :meth:`locked`. Raises :class:`NotAtOnceError` where it would have to wait."""
+        if not self._lock.acquire(blocking=False):
+            raise NotAtOnceError
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def on_change(self, listener: Callable[[NodeName], None]) -> None:
+        """Call ``listener`` with a node's name whenever what it can offer may have changed.
+
+        Called under the lock, so it must only take a note.
+        """
+        self._on_change.append(listener)
 
     def on_surprise(self, listener: Callable[[Surprise], None]) -> None:
         """Call ``listener`` when a report shows what was not foreseen.
@@ -57,6 +156,64 @@ class Cluster(FlightBoard):
         Called by whoever feeds the pod, who should not be kept waiting.
         """
         self._on_refusal.append(listener)
+
+    # What is known now, piece by piece.
+
+    def facts(self, name: NodeName) -> NodeFacts:
+        """What is known of a node now; empty where nobody told us of it."""
+        with self._lock:
+            self._expire()
+            return self._nodes.get(name)
+
+    def pod(self, uid: PodUid) -> PodRecord | None:
+        """The pod with this UID, as last seen."""
+        with self._lock:
+            return self._pods.get(uid)
+
+    def has_node(self, name: NodeName) -> bool:
+        """Whether the node exists, as far as we know: where Node objects are watched, one does."""
+        with self._lock:
+            facts = self._nodes.facts.get(name)
+            return facts is not None and (facts.node_object.exists or not self._node_objects)
+
+    def blind(self) -> bool:
+        """Whether a watch has told us nothing for so long that our picture may be wrong."""
+        return bool(freshness.blind(self.watches(), self.clock()))
+
+    def unready(self) -> tuple[str, ...]:
+        """The watches that have been blind for too long to go on answering."""
+        return freshness.unready(self.watches(), self.clock())
+
+    def remembered(self) -> Size:
+        """How much is remembered."""
+        return self._remembered.size()
+
+    def forget_answers(self) -> None:
+        """Forget every remembered answer; the next ones are worked out anew."""
+        with self._lock:
+            self._remembered.clear()
+            self._keeping.clear()
+
+    def tell_of_all_nodes(self) -> None:
+        """Tell the listeners of every node: any of them may be news, as after a time in which a
+        watch was blind."""
+        with self._lock:
+            for name in self._nodes.facts.now:
+                self._tell(name)
+
+    def expire(self) -> None:
+        """Take note of what time alone has changed: nodes that are stale, pauses and kept places
+        that are over."""
+        with self._lock:
+            self._expire()
+
+    def _expire(self, deadline: Deadline = NO_DEADLINE) -> None:
+        now = self.clock()
+        deadline.need_quick(quick=self._nodes.staleness.overdue(now) <= AT_ONCE_STATES)
+        for facts in self._nodes.expired(now):
+            self._put(facts)
+        for name in self._kept_places.ended(now):
+            self._keep_place(name)
 
     # Nodes and their records.
 
@@ -79,21 +236,17 @@ class Cluster(FlightBoard):
 
     def put_report(self, name: NodeName, report: Report) -> bool:
         """Take in a report on its own; False where the node has no record to belong to."""
-        with self._lock:
-            facts = self._facts(name)
-            if facts.topology is None:
-                return False
-            taken = self._take_record(facts.topology, report, facts.record.uid, 0.0)
-        self._verify(taken)
-        if taken.changed:
-            taken.after.prepare()
+        facts = self.facts(name)
+        if facts.topology is None:
+            return False
+        self.put_record(facts.topology, report, uid=facts.record.uid)
         return True
 
     def _take_record(
         self, topology: NodeTopology, report: Report | None, uid: str, age: float
     ) -> TakenRecord:
         """Take a record in."""
-        before, report = transitions.without_released(self._facts(topology.name), report)
+        before, report = transitions.without_released(self._nodes.get(topology.name), report)
         known, anew = before.report, uid != before.record.uid
         if report is not None and known is not None and not anew and not report.follows(known):
             self.reports_out_of_order += 1
@@ -106,7 +259,7 @@ class Cluster(FlightBoard):
             if after.record.stale:
                 after = replace(after, record=replace(after.record, stale=False))
             since = max(0.0, age) if known is None else 0.0
-            self._staleness.heard(topology.name, self.clock() - since)
+            self._nodes.staleness.heard(topology.name, self.clock() - since)
         moved = (
             after.history.streaks is not before.history.streaks
             or after.history.admitted is not before.history.admitted
@@ -134,22 +287,23 @@ class Cluster(FlightBoard):
     def put_problem(self, name: NodeName, problem: str) -> None:
         """Note that a node's record cannot be used, and why."""
         with self._lock:
-            facts = self._facts(name)
+            facts = self._nodes.get(name)
             if facts.record.problem != problem:
-                self._staleness.forget(name)
+                self._nodes.staleness.forget(name)
                 self._put(transitions.without_record(facts, problem))
 
     def drop_record(self, name: NodeName) -> None:
         """Forget a node's record; its pods stay."""
         with self._lock:
-            if name in self._nodes:
-                self._staleness.forget(name)
-                self._put(transitions.without_record(self._nodes[name]))
+            facts = self._nodes.facts.get(name)
+            if facts is not None:
+                self._nodes.staleness.forget(name)
+                self._put(transitions.without_record(facts))
 
     def keep_records(self, names: set[NodeName]) -> None:
         """Forget the record of every node that a complete list did not name."""
         with self._lock:
-            for name, facts in list(self._nodes.items()):
+            for name, facts in list(self._nodes.facts.now.items()):
                 if name not in names and (facts.topology or facts.record.problem):
                     self.drop_record(name)
 
@@ -173,7 +327,7 @@ class Cluster(FlightBoard):
         """
         with self._lock:
             self._node_objects = True
-            before = self._facts(name)
+            before = self._nodes.get(name)
             facts = refusing.with_resumed(before, resumed, self.clock())
             known = before.node_object
             changed = known.dra_only == advertises or facts.history is not before.history
@@ -189,27 +343,53 @@ class Cluster(FlightBoard):
             if allocatable != known.allocatable and _gives_out_others(before, facts):
                 facts, changed = facts.unproven(), True
             self._put(facts, changed=changed)
-            self._queue_pauses(before, facts)
+            self._nodes.queue_pauses(before, facts)
+
+    def put_labels(
+        self,
+        name: NodeName,
+        labels: Mapping[str, str],
+        *,
+        cordoned: bool = False,
+        taints: tuple[Taint, ...] = (),
+        whole: bool = False,
+        allocatable: Amounts | None = None,
+    ) -> None:
+        """Take a known node's labels and taints, and whether it is cordoned, where Node objects are
+        not watched.
+
+        ``whole`` says that there are no others: then they say who may be sent there.
+        ``allocatable`` is what kube-scheduler gives out there.
+        """
+        with self._lock:
+            before = self._nodes.facts.get(name)
+            if before is not None:
+                known = before.node_object
+                seen = replace(
+                    known,
+                    labels=labels,
+                    cordoned=cordoned,
+                    taints=taints,
+                    exists=whole or known.exists,
+                    allocatable=allocatable,
+                )
+                facts = replace(before, node_object=seen)
+                self._put(facts, changed=allocatable != known.allocatable)
 
     def drop_node(self, name: NodeName) -> None:
         """Note that a Node object is gone; its record and pods go by themselves."""
         with self._lock:
-            if name in self._nodes:
-                self._put(transitions.without_node_object(self._nodes[name]))
+            facts = self._nodes.facts.get(name)
+            if facts is not None:
+                self._put(transitions.without_node_object(facts))
 
     def keep_nodes(self, names: set[NodeName]) -> None:
         """Note as gone every Node object that a complete list did not name."""
         with self._lock:
             self._node_objects = True
-            for name, facts in list(self._nodes.items()):
+            for name, facts in list(self._nodes.facts.now.items()):
                 if facts.node_object.exists and name not in names:
                     self.drop_node(name)
-
-    def has_node(self, name: NodeName) -> bool:
-        """Whether the node exists, as far as we know: where Node objects are watched, one does."""
-        with self._lock:
-            facts = self._nodes.get(name)
-            return facts is not None and (facts.node_object.exists or not self._node_objects)
 
     # Pods.
 
@@ -227,9 +407,9 @@ class Cluster(FlightBoard):
                 pod = with_promise_of(pod, earlier, self.bind_in_flight(pod.uid))
             self._take_pod(pod, earlier, listed=listed)
             if pod.node is not None:
-                before = self._facts(pod.node)
+                before = self._nodes.get(pod.node)
                 if self._take_answer(pod, earlier, age) and earlier is not None:
-                    told = (before, self._facts(pod.node))
+                    told = (before, self._nodes.get(pod.node))
                 self.release(pod.uid)  # last: else the pod would be on no node in between
         if told is not None:
             self._tell_refusal(*told, pod)
@@ -237,7 +417,7 @@ class Cluster(FlightBoard):
     def _take_answer(self, pod: PodRecord, earlier: PodRecord | None, age: float) -> bool:
         """Take in what the kubelet has answered to a bound pod; whether it has refused it now."""
         assert pod.node is not None  # noqa: S101 (the caller looked)
-        now, before = self.clock(), self._facts(pod.node)
+        now, before = self.clock(), self._nodes.get(pod.node)
         after, first_seen = before, earlier is None
         refused = pod.refusal is not None and (earlier is None or earlier.refusal is None)
         if refused:
@@ -247,15 +427,8 @@ class Cluster(FlightBoard):
             after = refusing.with_pod_admitted(before, pod, now, first_seen=first_seen)
         if after is not before:
             self._put(after)
-            self._queue_pauses(before, after)
+            self._nodes.queue_pauses(before, after)
         return refused
-
-    def _queue_pauses(self, before: NodeFacts, after: NodeFacts) -> None:
-        """Note when the pauses of a node end that are new."""
-        known = {until for streaks in before.history.streaks.values() for until in streaks.pauses}
-        now = {until for streaks in after.history.streaks.values() for until in streaks.pauses}
-        for until in now - known:
-            self._pauses.put(after.name, until)
 
     def _tell_refusal(self, before: NodeFacts, after: NodeFacts, pod: PodRecord) -> None:
         """Tell of a refusal; a fault of ours here costs nobody the pod."""
@@ -272,23 +445,25 @@ class Cluster(FlightBoard):
             return
         if earlier is not None and earlier.node is not None and pod.node is None:
             return  # a nodeName is never taken back: this is older news than ours
-        self._pods[pod.uid] = pod
-        self._take_nomination(pod.uid, pod)
         self.version += 1
+        for name in self._pods.put(pod):
+            self._keep_place(name)
         if pod.node is not None:
             self._groups.put(pod)
-        elif pod.uid not in self._in_flight:
+        elif pod.uid not in self._in_flight.now:
             self._groups.expect(pod)
-        self._take_kept_place(pod)
-        self._note_wish(pod)
+        for name in self._kept_places.take(pod, self.clock(), self.today()):
+            self._keep_place(name)
+        if pod.membership is not None:
+            self._racks_wanted |= pod.membership.domain == NVLINK_DOMAIN
         if earlier is None and isinstance(pod.request, GpuRequest):
-            self._lookup.observe(pod.request)
+            self._remembered.observe(pod.request)
         if pod.ended and not (earlier is not None and earlier.ended) and pod.node is not None:
-            self._put(transitions.note_departure(self._facts(pod.node), pod), changed=False)
-        if earlier is not None and earlier.node not in (None, pod.node):
-            self._put(transitions.without_pod(self._facts(earlier.node), pod.uid))
+            self._put(transitions.note_departure(self._nodes.get(pod.node), pod), changed=False)
+        if earlier is not None and earlier.node is not None and earlier.node != pod.node:
+            self._put(transitions.without_pod(self._nodes.get(earlier.node), pod.uid))
         if pod.node is not None:
-            self._put(transitions.with_pod(self._facts(pod.node), pod, listed=listed))
+            self._put(transitions.with_pod(self._nodes.get(pod.node), pod, listed=listed))
 
     def drop_pod(self, uid: PodUid, version: int | None = None) -> None:
         """Forget a pod that is gone, and a bind of it in flight.
@@ -298,7 +473,7 @@ class Cluster(FlightBoard):
         report shows that it does not. None says that the kubelet has let go.
         """
         with self._lock:
-            self._drop_known_pod(uid, version)
+            self._drop_known_pod(uid, self._pods.get(uid), version)
             self.release(uid)
 
     def drop_in_flight(self, uid: PodUid, version: int) -> None:
@@ -308,10 +483,9 @@ class Cluster(FlightBoard):
         :meth:`drop_pod`.
         """
         with self._lock:
-            found = self.bind_in_flight(uid)
-            if found is not None:
-                self._pods[uid] = found
-                self._drop_known_pod(uid, version)
+            flying = self.bind_in_flight(uid)
+            if flying is not None:
+                self._drop_known_pod(uid, flying, version)
                 self.release(uid)
 
     def keep_pods(self, uids: set[PodUid], version: int | None = None) -> None:
@@ -320,18 +494,18 @@ class Cluster(FlightBoard):
         ``version`` is the list's, and means what it means for :meth:`drop_pod`.
         """
         with self._lock:
-            for uid in self._pods.keys() - uids:
-                self._drop_known_pod(uid, version)
+            for uid in self._pods.known.keys() - uids:
+                self._drop_known_pod(uid, self._pods.get(uid), version)
 
-    def _drop_known_pod(self, uid: PodUid, version: int | None) -> None:
-        pod = self._pods.pop(uid, None)
-        self._take_nomination(uid, None)
+    def _drop_known_pod(self, uid: PodUid, pod: PodRecord | None, version: int | None) -> None:
+        """Forget a pod, which was as ``pod`` says."""
         self.version += 1
         self._groups.drop(uid)
-        self._drop_kept_place(uid)
+        for name in (*self._pods.drop(uid), *self._kept_places.drop(uid)):
+            self._keep_place(name)
         if pod is None or pod.node is None:
             return
-        facts = self._facts(pod.node)
+        facts = self._nodes.get(pod.node)
         report = facts.report
         shown = report is not None and any(a.pod_uid == uid for a in report.allocations)
         if pod.ended and not shown:
@@ -343,18 +517,109 @@ class Cluster(FlightBoard):
             facts = transitions.with_leaving(facts, pod, version)
         self._put(facts)
 
-    def unbound_pods(self) -> list[PodRecord]:
-        """Pods that are on no node, and of which no bind is in flight."""
-        with self._lock:
-            return [
-                p for p in self._pods.values() if p.node is None and p.uid not in self._in_flight
-            ]
+    # Binds in flight: pods that count on a node before the API server has told us of it.
 
-    def nominated_pods(self) -> list[PodRecord]:
-        """Unbound pods for which kube-scheduler has evicted others, and keeps a node in mind."""
+    def begin_bind(
+        self, name: NodeName, pod: PodRecord, *, seen: NodeFacts | None = None
+    ) -> PodRecord | None:
+        """Count a pod as bound to a node before the API server knows: its bind is in flight.
+
+        With ``seen`` only while the answer that was worked out on these facts holds; else None.
+        That is while the node is still in the same state, and in the same state without this pod
+        if a bind of it is in flight here already: it is decided about as if it were not there.
+        """
         with self._lock:
-            waiting = (p for p in self._nominated.values() if not (p.deleting or p.ended))
-            return [pod for pod in waiting if pod.uid not in self._in_flight]
+            self._expire()
+            facts = self._nodes.get(name)
+            if seen is not None and facts is not seen:
+                resource = resource_of(pod)
+                if facts.key(resource) != seen.key(resource):
+                    return None
+                gone = frozenset({pod.uid} & facts.pods.in_flight.keys())
+                if gone and facts.without(gone).key(resource) != seen.without(gone).key(resource):
+                    return None
+            ours = replace(pod, node=name)
+            self._fly(name, ours)
+            return ours
+
+    def take_back(self, ours: PodRecord, before: PodRecord | None) -> None:
+        """Undo :meth:`begin_bind`: the bind was surely not written. ``before`` stands again.
+
+        Nothing happens where it is not ours any more: another bind of the pod has begun, or its
+        end is known.
+        """
+        with self._lock:
+            if self.bind_in_flight(ours.uid) is not ours:
+                return
+            if before is None:
+                self.release(ours.uid)
+            else:
+                self._fly(before.node or NodeName(""), before)
+
+    def release(self, uid: PodUid) -> None:
+        """End a bind in flight: it failed for sure, or the pod's own record has taken over."""
+        with self._lock:
+            flying = self._in_flight.pop(uid)
+            if flying is None or flying.node is None:
+                return
+            known = self._pods.get(uid)
+            if known is None or known.node is None:
+                self._groups.drop(uid)
+                if known is not None:
+                    self._groups.expect(known)
+            facts = self._nodes.get(flying.node)
+            self._put(transitions.without_bind_in_flight(facts, uid))
+
+    def bind_in_flight(self, uid: PodUid) -> PodRecord | None:
+        """A pod's bind in flight, if there is one."""
+        with self._lock:
+            return self._in_flight.get(uid)
+
+    def _fly(self, name: NodeName, pod: PodRecord) -> None:
+        self._put(transitions.with_bind_in_flight(self._nodes.get(name), pod))
+        self._in_flight.put(pod.uid, pod)
+        self._groups.put(pod)
+
+    # Inside.
+
+    def _keep_place(self, name: NodeName) -> None:
+        """Keep the place on a node that is to be kept there now, or none."""
+        facts = self._nodes.get(name)
+        pod = self._kept_places.on(name) or self._nominee(facts)
+        if _place_of(pod) != _place_of(facts.kept_for):
+            self._put(replace(facts, kept_for=pod))
+
+    def _nominee(self, facts: NodeFacts) -> PodRecord | None:
+        """The nominated pod for which the node's place is kept: the one of highest priority, with
+        its nomination as the place. kube-scheduler keeps a number of GPUs, and not which ones."""
+        here = [
+            pod
+            for pod in self._pods.nominated.now.values()
+            if pod.standing.nominated == facts.name
+            and not is_not_scheduled(pod)
+            and facts.is_open_to(pod)
+        ]
+        first = min(here, key=lambda pod: (-pod.standing.priority, pod.uid), default=None)
+        return first and replace(first, kept_place=KeptPlace(facts.name, inf))
+
+    def _put(self, facts: NodeFacts, *, changed: bool = True) -> None:
+        """A node's facts are these now; ``changed`` says that its answers may be others."""
+        name = facts.name
+        before, counts_otherwise = self._nodes.put(facts)
+        if changed or counts_otherwise:
+
+            def domains(kind: str) -> Iterable[str | None]:
+                return (domain_of(each, kind) for each in (before, facts) if each is not None)
+
+            self._remembered.changed(name, domains, answers=changed)
+            self._keeping.changed(name)
+        if changed:
+            self.version += 1
+            self._tell(name)
+
+    def _tell(self, name: NodeName) -> None:
+        for listener in self._on_change:
+            listener(name)
 
     def _verify(self, taken: TakenRecord) -> None:
         """Hold a report against what was foreseen; a fault of ours here costs nobody the report."""
@@ -366,6 +631,11 @@ class Cluster(FlightBoard):
                     listener(surprise)
         except Exception as error:  # noqa: BLE001 (a listener logs it)
             self.faults.note(taken.before.name, error)
+
+
+def _place_of(pod: PodRecord | None) -> object:
+    """All that a node's answers depend on of the pod for which a place is kept there."""
+    return pod and (pod.uid, pod.request, pod.kept_place)
 
 
 def _gives_out_others(before: NodeFacts, after: NodeFacts) -> bool:

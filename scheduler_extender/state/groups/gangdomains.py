@@ -18,6 +18,7 @@ that is asked about chooses.
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 
@@ -67,10 +68,11 @@ class _Sent:
 
 
 class GangDomains:
-    """The gangs that were asked about lately, by what their members say of them. Times are in
-    seconds of the cluster's clock."""
+    """The gangs that were asked about lately, by what their members say of them. Safe for many
+    threads. Times are in seconds of the cluster's clock."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._sent: OrderedDict[Membership, _Sent] = OrderedDict()
 
     def __len__(self) -> int:
@@ -89,15 +91,16 @@ class GangDomains:
 
     def answered(self, gang: Membership, domain: str | None, now: float) -> None:
         """A member was sent to a domain, or nowhere. O(1)."""
-        direction, known = self.of(gang, now), self._sent.get(gang)
-        if domain is None:
-            if known is not None and direction.domain is not None:
-                known.failed = True
-        elif known is not None and direction.domain == domain:
-            known.at = now
-            self._sent.move_to_end(gang)
-        elif direction.domain is None:
-            self._sent[gang] = _Sent(domain, now, direction.in_vain)
-            self._sent.move_to_end(gang)
-            if len(self._sent) > MOST_GANGS:
-                self._sent.popitem(last=False)
+        with self._lock:
+            direction, known = self.of(gang, now), self._sent.get(gang)
+            if domain is None:
+                if known is not None and direction.domain is not None:
+                    known.failed = True
+            elif known is not None and direction.domain == domain:
+                known.at = now
+                self._sent.move_to_end(gang)
+            elif direction.domain is None:
+                self._sent[gang] = _Sent(domain, now, direction.in_vain)
+                self._sent.move_to_end(gang)
+                if len(self._sent) > MOST_GANGS:
+                    self._sent.popitem(last=False)

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from itertools import islice
 from math import inf
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from scheduler_extender.membership import NODE, NVLINK_DOMAIN, Group, Membership
 from scheduler_extender.quantities import cut
+from scheduler_extender.state.groups.shared import Shared
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Reason, Rejection
@@ -51,7 +53,7 @@ MICROSECOND = 1e-6
 _OTHERS = f"{NODE} and {NVLINK_DOMAIN}"
 
 
-def in_no_domain(kind: str, domains: Mapping[NodeName, str]) -> Rejection:
+def in_no_domain(kind: str, domains: Mapping[str, str]) -> Rejection:
     """Why a node is refused that is in no domain of a kind, while ``domains`` has those of others.
 
     >>> in_no_domain("nodes", {}).reason
@@ -113,7 +115,7 @@ def resource_asked(standing: GroupStanding) -> str:
     return standing.request.resource if standing.request is not None else ""
 
 
-def by_domain(standing: GroupStanding, domains: Mapping[NodeName, str]) -> Mapping[str, int]:
+def by_domain(standing: GroupStanding, domains: Mapping[str, str]) -> Mapping[str, int]:
     """How many members of a group live in each domain."""
     found: Counter[str] = Counter()
     for name, count in standing.living.items():
@@ -122,7 +124,7 @@ def by_domain(standing: GroupStanding, domains: Mapping[NodeName, str]) -> Mappi
     return found
 
 
-def members_domain(standing: GroupStanding, domains: Mapping[NodeName, str]) -> str | None:
+def members_domain(standing: GroupStanding, domains: Mapping[str, str]) -> str | None:
     """The domain of a group that has started, the one where most of its members live.
 
     Others may have bound them in several; then the largest part decides, and among equals the
@@ -132,100 +134,118 @@ def members_domain(standing: GroupStanding, domains: Mapping[NodeName, str]) -> 
     return min(found, key=lambda domain: (-found[domain], domain), default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class GroupLook:
-    """A group at one moment: how it stands, the domain of each node, how often a group had started,
-    and how often members had changed (see :class:`Groups`)."""
-
-    standing: GroupStanding
-    domains: Mapping[NodeName, str]
-    starts: int
-    changes: int
-
-    @property
-    def domain_of(self) -> Callable[[str], str | None]:
-        """Gives the domain of a node, None where it is in none."""
-        return cast("Mapping[str, str]", self.domains).get
-
-
 def _asks_for_most(request: GpuRequest) -> tuple[int, str]:
     """Sorts the request for most devices first; the others by their text."""
     return (-request.effective_count, request.text)
 
 
-@dataclass(slots=True)
-class _Kinds:
-    """What the waiting members of one gang ask: how many of each kind, and the kinds in order."""
-
-    counts: Counter[GpuRequest] = field(default_factory=Counter)
-    in_order: list[GpuRequest] = field(default_factory=list)
-
-    def add(self, request: GpuRequest) -> None:
-        if request not in self.counts:
-            insort(self.in_order, request, key=_asks_for_most)
-        self.counts[request] += 1
-
-    def remove(self, request: GpuRequest) -> None:
-        self.counts[request] -= 1
-        if not self.counts[request]:
-            del self.counts[request]
-            first = bisect_left(self.in_order, _asks_for_most(request), key=_asks_for_most)
-            del self.in_order[self.in_order.index(request, first)]
+_Start = tuple[float, int, Group]
+"""When a group has started, in seconds since 1970 and then in the order seen; sorts groups."""
 
 
-@dataclass(slots=True)
-class _Members:
-    """The members of one group that have or had a place, counted as they come and go: however many
-    there are, a change costs the same."""
+class Members:
+    """The members of one group, counted as they come and go: a change costs the same however many
+    there are. Once it is in a :class:`GroupsSeen`, the next change is made on a copy."""
 
-    group: Group
-    pods: dict[PodUid, PodRecord] = field(default_factory=dict)
-    living: dict[PodUid, PodRecord] = field(default_factory=dict)
-    by_node: Counter[NodeName] = field(default_factory=Counter)
-    said: Counter[tuple[int | None, str | None]] = field(default_factory=Counter)
-    succeeded: int = 0
+    def __init__(self, group: Group, of: Members | None = None) -> None:
+        self.group = group
+        self.pods: dict[PodUid, PodRecord] = {}  # those that have or had a place
+        self.start: _Start | None = None  # None while nobody lives
+        self._living: dict[PodUid, PodRecord] = {}
+        self._by_node = Counter[NodeName]()
+        self._said = Counter[tuple[int | None, str | None]]()  # of size and domain
+        self._succeeded = 0
+        self._asked = Counter[GpuRequest]()  # what those ask that wait to be bound
+        self._in_order: list[GpuRequest] = []  # the same, sorted
+        self._standing: GroupStanding | None = None
+        if of is not None:
+            self.pods, self.start, self._living = dict(of.pods), of.start, dict(of._living)
+            self._by_node, self._said = of._by_node.copy(), of._said.copy()
+            self._succeeded, self._standing = of._succeeded, of._standing
+            self._asked, self._in_order = of._asked.copy(), list(of._in_order)
+
+    @property
+    def lives(self) -> bool:
+        """Whether somebody has a place."""
+        return bool(self._living)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nobody is in the group any more."""
+        return not self.pods and not self._asked
 
     def put(self, pod: PodRecord) -> None:
         """A member has come, or has changed."""
+        self._standing = None
         before = self.pods.get(pod.uid)
         if before is not None:
             self._count(before, -1)
         self.pods[pod.uid] = pod
         self._count(pod, 1)
         if lives(pod):
-            self.living[pod.uid] = pod
+            self._living[pod.uid] = pod
         else:
-            self.living.pop(pod.uid, None)
+            self._living.pop(pod.uid, None)
 
     def drop(self, uid: PodUid) -> None:
         """A member is gone."""
-        self._count(self.pods.pop(uid), -1)
-        self.living.pop(uid, None)
+        self._standing = None
+        pod = self.pods.pop(uid, None)
+        if pod is not None:
+            self._count(pod, -1)
+            self._living.pop(uid, None)
 
     def _count(self, pod: PodRecord, by: int) -> None:
         if not lives(pod):
-            self.succeeded += by * (pod.phase == "Succeeded")
+            self._succeeded += by * (pod.phase == "Succeeded")
             return
         assert pod.node is not None and pod.membership is not None  # noqa: S101, PT018
-        _add(self.by_node, pod.node, by)
-        _add(self.said, (pod.membership.size, pod.membership.domain), by)
+        _add(self._by_node, pod.node, by)
+        _add(self._said, (pod.membership.size, pod.membership.domain), by)
+
+    def expect(self, request: GpuRequest) -> None:
+        """One more pod with this request waits to be bound."""
+        if request not in self._asked:
+            insort(self._in_order, request, key=_asks_for_most)
+        self._asked[request] += 1
+
+    def expect_no_more(self, request: GpuRequest) -> None:
+        """One less does."""
+        _add(self._asked, request, -1)
+        if request not in self._asked:
+            first = bisect_left(self._in_order, _asks_for_most(request), key=_asks_for_most)
+            del self._in_order[self._in_order.index(request, first)]
+
+    def expected(
+        self, but: GpuRequest | None, besides: GpuRequest, most: int
+    ) -> list[tuple[GpuRequest, int]]:
+        """What the members ask that wait to be bound, and how many each: at most so many kinds
+        ``besides`` one, those that ask for most. One that asks ``but`` is not counted. O(``most``),
+        however many there are."""
+        counts = ((each, self._asked[each] - (each == but)) for each in self._in_order)
+        return list(islice((e for e in counts if e[1] and e[0] != besides), most))
 
     def standing(self, but: Collection[PodUid] = ()) -> GroupStanding:
-        """The group as it is now, without some of its pods. O(nodes with members)."""
-        without = [self.pods[uid] for uid in but if uid in self.pods]
-        for pod in without:
-            self._count(pod, -1)
-        others = (pod.request for uid, pod in self.living.items() if uid not in but)
+        """The group without some of its pods. O(nodes with members), O(1) without ``but`` where
+        nothing has changed."""
+        if not but and self._standing is not None:
+            return self._standing
+        counted = self
+        if not self.pods.keys().isdisjoint(but):
+            counted = Members(self.group, self)
+            for uid in but:
+                counted.drop(uid)
+        requests = (pod.request for pod in counted._living.values())
         found = GroupStanding(
             self.group,
-            dict(self.by_node),
-            self.succeeded,
-            next(iter(self.said)) if len(self.said) == 1 else None,
-            len(self.said) > 1,
-            next((asked for asked in others if isinstance(asked, GpuRequest)), None),
+            dict(counted._by_node),
+            counted._succeeded,
+            next(iter(counted._said)) if len(counted._said) == 1 else None,
+            len(counted._said) > 1,
+            next((asked for asked in requests if isinstance(asked, GpuRequest)), None),
         )
-        for pod in without:
-            self._count(pod, 1)
+        if counted is self:
+            self._standing = found
         return found
 
 
@@ -235,149 +255,37 @@ def _add(counts: Counter[T], key: T, by: int) -> None:
         del counts[key]
 
 
-_Start = tuple[float, int, Group]
-"""When a group has started, in seconds since 1970 and then in the order seen; sorts groups."""
+@dataclass(frozen=True, slots=True)
+class GroupsSeen:
+    """All groups at one moment."""
 
-
-class Groups:
-    """The members of groups that have or had a place. The cluster's lock guards it.
-
-    ``starts`` counts the times that a group has begun to live somewhere: a decision about a first
-    member holds while nobody else has begun. ``changes`` counts the times that a member has come,
-    has gone or has changed: what was counted of places fits to what was counted of members only
-    while it stays. ``waits`` counts the same of groups that wait, or waited before it.
-
-    Who has started first is told by what the binds have written, to the microsecond: so another
-    replica finds the same order, whichever pod it sees first. Of two that have written the same
-    time the first by name has started first. What starts under our eyes and writes no time comes
-    after all of these.
-    """
-
-    def __init__(self) -> None:
-        self._members: dict[Group, _Members] = {}
-        self._of: dict[PodUid, Group] = {}
-        self._expected: dict[PodUid, tuple[Group, GpuRequest]] = {}
-        self._requests: dict[Group, _Kinds] = {}
-        self._started: dict[Group, _Start] = {}
-        self._latest = -inf
-        self._standings: dict[Group, GroupStanding] = {}
-        self._changed: set[Group] = set()
-        self._waiting: set[Group] = set()
-        self._in_order: tuple[GroupStanding, ...] = ()
-        self.starts = 0
-        self.changes = 0
-        self.waits = 0
-
-    def put(self, pod: PodRecord) -> None:
-        """A pod is bound, or its bind is in flight, or it has changed."""
-        self._expect_no_more(pod.uid)
-        membership, former = pod.membership, self._of.get(pod.uid)
-        if membership is None or pod.node is None or former not in (None, membership.group):
-            self.drop(pod.uid)
-        if membership is None or pod.node is None:
-            return
-        self._of[pod.uid] = membership.group
-        group = membership.group
-        members = self._members.get(group)
-        if members is None:
-            members = self._members[group] = _Members(group)
-        members.put(pod)
-        self._settle(members, pod)
-
-    def expect(self, pod: PodRecord) -> None:
-        """A pod waits to be bound; of gangs it counts what such pods ask."""
-        self._expect_no_more(pod.uid)
-        gang = pod.membership is not None and pod.membership.gang
-        if gang and isinstance(pod.request, GpuRequest) and not (pod.ended or pod.deleting):
-            assert pod.membership is not None  # noqa: S101 (for the type checker)
-            group = pod.membership.group
-            self._expected[pod.uid] = (group, pod.request)
-            self._requests.setdefault(group, _Kinds()).add(pod.request)
-
-    def expected(
-        self, group: Group, but: PodUid, besides: GpuRequest, most: int
-    ) -> list[tuple[GpuRequest, int]]:
-        """What the other members of a gang ask that wait to be bound, and how many each: at most so
-        many kinds ``besides`` one, those that ask for most. O(``most``), however many there are."""
-        kinds, ours = self._requests.get(group), self._expected.get(but)
-        found: list[tuple[GpuRequest, int]] = []
-        if kinds is None:
-            return found
-        for each in kinds.in_order:
-            count = kinds.counts[each] - (ours == (group, each))
-            if count and each != besides:
-                found.append((each, count))
-                if len(found) == most:
-                    break
-        return found
-
-    def _expect_no_more(self, uid: PodUid) -> None:
-        found = self._expected.pop(uid, None)
-        if found is None:
-            return
-        group, request = found
-        kinds = self._requests[group]
-        kinds.remove(request)
-        if not kinds.counts:
-            del self._requests[group]
-
-    def drop(self, uid: PodUid) -> None:
-        """A pod is gone, or is on no node."""
-        self._expect_no_more(uid)
-        group = self._of.pop(uid, None)
-        if group is not None:
-            members = self._members[group]
-            members.drop(uid)
-            if not members.pods:
-                del self._members[group]
-            self._settle(members)
+    members: Mapping[Group, Members] = field(default_factory=dict)
+    waiting: tuple[GroupStanding, ...] = ()  # started and not complete, the first to start first
+    starts: int = 0  # how often a group had begun to live somewhere
+    waits: int = 0  # how often those that wait had changed
 
     def standing(self, group: Group, but: PodUid | None = None) -> GroupStanding:
-        """The group as it is now, without one of its pods. O(1) where it has not changed since."""
-        members = self._members.get(group)
+        """A group without one of its pods."""
+        members = self.members.get(group)
         if members is None:
             return GroupStanding(group)
-        if but is not None and but in members.pods:
-            return members.standing((but,))
-        found = self._standings.get(group)
-        if found is None:
-            found = self._standings[group] = members.standing()
-        return found
+        return members.standing((but,) if but in members.pods else ())
 
-    def waiting(self) -> tuple[GroupStanding, ...]:
-        """The groups that have started and still wait for members, the first to start first.
-
-        The very same as before while :attr:`waits` stays.
-        """
-        if not self._changed:
-            return self._in_order
-        before = self.waits
-        for group in self._changed:
-            waits = group in self._started and self.standing(group).waits
-            self.waits += waits or group in self._waiting
-            (self._waiting.add if waits else self._waiting.discard)(group)
-        self._changed.clear()
-        if self.waits != before:
-            found = sorted(self._waiting, key=self._started.__getitem__)
-            self._in_order = tuple(map(self.standing, found))
-        return self._in_order
-
-    def waiting_without(self, gone: Collection[PodUid]) -> tuple[GroupStanding, ...]:
+    def waiting_without(self, gone: Collection[PodRecord]) -> tuple[GroupStanding, ...]:
         """The groups that would wait if some pods were gone, in the same order.
 
         The very same as those that wait now where nobody of them is in a group.
         """
-        waiting = self.waiting()
-        touched = {self._of[uid] for uid in gone if uid in self._of}
+        touched = {pod.membership.group for pod in gone if pod.membership is not None}
+        touched &= self.members.keys()
         if not touched:
-            return waiting
-        found = {standing.group: standing for standing in waiting}
-        for group in touched:
-            found[group] = self._members[group].standing(gone)
+            return self.waiting
+        uids = frozenset(pod.uid for pod in gone)
+        found = {standing.group: standing for standing in self.waiting}
+        found |= {group: self.members[group].standing(uids) for group in touched}
+        starts = {g: start for g in found if (start := self.members[g].start) is not None}
         return tuple(
-            found[group]
-            for group in sorted(found.keys() & self._started.keys(), key=self._started.__getitem__)
-            if found[group].waits
+            found[group] for group in sorted(starts, key=starts.__getitem__) if found[group].waits
         )
 
     def after_all_starts(self, today: float) -> float:
@@ -387,28 +295,114 @@ class Groups:
         Starts that are more than :data:`MOST_SKEW` ahead do not count: someone made them up.
         O(groups).
         """
-        known = (start for start, _, _ in self._started.values() if start <= today + MOST_SKEW)
+        starts = (each.start[0] for each in self.members.values() if each.start is not None)
+        known = (start for start in starts if start <= today + MOST_SKEW)
         return max(today, max(known, default=-inf) + MICROSECOND)
 
-    def _settle(self, members: _Members, pod: PodRecord | None = None) -> None:
-        """A group has changed, by this pod where it is a member: whether it lives, since when, and
-        what is remembered of it."""
-        group = members.group
-        self.changes += 1
-        self._standings.pop(group, None)
-        self._changed.add(group)
-        if not members.living:
-            self._started.pop(group, None)
+
+class Groups:
+    """The members of all groups. The cluster's lock guards it.
+
+    Who has started first is told by what the binds have written, to the microsecond: so another
+    replica finds the same order, whichever pod it sees first. Of two that have written the same
+    time the first by name has started first. What starts under our eyes and writes no time comes
+    after all of these.
+    """
+
+    def __init__(self) -> None:
+        self._members = Shared[Group, Members]()
+        self._private: set[Group] = set()  # those whose members nobody else has seen yet
+        self._of: dict[PodUid, Group] = {}
+        self._expected: dict[PodUid, tuple[Group, GpuRequest]] = {}
+        self._latest = -inf
+        self._changed: set[Group] = set()
+        self._waiting: set[Group] = set()
+        self._in_order: tuple[GroupStanding, ...] = ()
+        self._starts = self._waits = 0
+
+    def put(self, pod: PodRecord) -> None:
+        """A pod is bound, or its bind is in flight, or it has changed."""
+        membership, former = pod.membership, self._of.get(pod.uid)
+        if membership is None or pod.node is None or former not in (None, membership.group):
+            self.drop(pod.uid)
+        self._expect_no_more(pod.uid)
+        if membership is not None and pod.node is not None:
+            self._of[pod.uid] = membership.group
+            members = self._own(membership.group)
+            members.put(pod)
+            self._settle(members, pod)
+
+    def expect(self, pod: PodRecord) -> None:
+        """A pod waits to be bound; of gangs it counts what such pods ask."""
+        self._expect_no_more(pod.uid)
+        gang = pod.gang
+        if pod.ended or pod.deleting or gang is None or not isinstance(pod.request, GpuRequest):
+            return
+        self._expected[pod.uid] = (gang, pod.request)
+        self._own(gang).expect(pod.request)
+
+    def _expect_no_more(self, uid: PodUid) -> None:
+        group, request = self._expected.pop(uid, (None, None))
+        if group is not None and request is not None:
+            members = self._own(group)
+            members.expect_no_more(request)
+            if members.empty:
+                self._members.pop(group)
+
+    def drop(self, uid: PodUid) -> None:
+        """A pod is gone, or is on no node."""
+        self._expect_no_more(uid)
+        group = self._of.pop(uid, None)
+        if group is not None:
+            members = self._own(group)
+            members.drop(uid)
+            if members.empty:
+                self._members.pop(group)
+            self._settle(members)
+
+    def seen(self) -> GroupsSeen:
+        """All groups as they are now."""
+        before = self._waits
+        for group in self._changed:
+            members = self._members.get(group)
+            waits = members is not None and members.start is not None and members.standing().waits
+            self._waits += waits or group in self._waiting
+            (self._waiting.add if waits else self._waiting.discard)(group)
+        self._changed.clear()
+        if self._waits != before:
+            waiting = [members for g in self._waiting if (members := self._members.get(g))]
+            waiting.sort(key=lambda members: members.start or (inf, 0, members.group))
+            self._in_order = tuple(members.standing() for members in waiting)
+        self._private.clear()
+        return GroupsSeen(self._members.shared(), self._in_order, self._starts, self._waits)
+
+    def _own(self, group: Group) -> Members:
+        """The members of a group, to be changed."""
+        known = self._members.get(group)
+        if known is None or group not in self._private:
+            known = Members(group, known)
+            self._private.add(group)
+        self._members.put(group, known)
+        return known
+
+    def _settle(self, members: Members, pod: PodRecord | None = None) -> None:
+        """A group has changed, by this pod where it is a member: whether it lives, and since
+        when."""
+        self._changed.add(members.group)
+        if not members.lives:
+            members.start = None
             return
         placed = pod.placed if pod is not None and lives(pod) else None
-        known = self._started.get(group)
-        if known is None:
-            self.starts += 1
-            known = (self._latest, self.starts, group) if placed is None else (placed, 0, group)
+        if members.start is None:
+            self._starts += 1
+            members.start = (
+                (self._latest, self._starts, members.group)
+                if placed is None
+                else (placed, 0, members.group)
+            )
         if placed is not None:
-            known = min(known, (placed, 0, group))
-        self._started[group] = known
-        self._latest = max(self._latest, known[0])
+            members.start = min(members.start, (placed, 0, members.group))
+        self._latest = max(self._latest, members.start[0])
 
 
 def lives(pod: PodRecord) -> bool:

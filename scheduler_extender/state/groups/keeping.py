@@ -10,13 +10,14 @@ few milliseconds.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
 from scheduler_extender.membership import Group
 from scheduler_extender.state.answers.remembered import PlaceCount, State
-from scheduler_extender.state.groups.groups import GroupStanding
+from scheduler_extender.state.groups.domains import domain_of
+from scheduler_extender.state.groups.groups import GroupStanding, members_domain
 from scheduler_extender.state.node.arrivals import Arrivals
 from scheduler_extender.state.node.facts import NodeFacts
 from topology.core.devices import NodeName
@@ -50,14 +51,23 @@ Count = Callable[[Alike, GpuRequest], int]
 """How many pods of a request each of some nodes takes, beside those that are kept there."""
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingLook:
-    """The groups that wait, the first to start first, each with its domain, and the nodes of these
-    domains that take pods: all of one moment, which ``version`` names."""
+Placed = tuple[tuple[GroupStanding, Where], ...]
+"""The groups that wait, the first to start first, each with its domain."""
 
-    version: Hashable
-    waiting: tuple[tuple[GroupStanding, Where], ...] = ()
-    alike: tuple[Alike, ...] = ()
+
+def placed_groups(waiting: Iterable[GroupStanding], nodes: Mapping[NodeName, NodeFacts]) -> Placed:
+    """The groups that wait, each with the domain of its members; without those that are in none."""
+    found: list[tuple[GroupStanding, Where]] = []
+    for standing in waiting:
+        kind = standing.says[1] if standing.says is not None else None
+        if kind is not None:
+            there = (nodes[name] for name in standing.living if name in nodes)
+            pairs = ((facts.name, domain_of(facts, kind)) for facts in there)
+            domains: dict[str, str] = {name: domain for name, domain in pairs if domain is not None}
+            at = members_domain(standing, domains)
+            if at is not None:
+                found.append((standing, (kind, at)))
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +88,6 @@ class Keeping:
     the nodes with kept places by domain.
     """
 
-    version: Hashable
     kept: Mapping[NodeName, tuple[tuple[Group, Arrivals], ...]] = field(default_factory=dict)
     groups: frozenset[Group] = frozenset()
     shares: OrderedDict[tuple[PlaceCount, str, Group | None, int], dict[str, Share]] = field(
@@ -104,7 +113,7 @@ class Keeping:
         found.pop((), None)
         return found
 
-    def by_domain(self, kind: str, domains: Mapping[NodeName, str]) -> dict[str, list[NodeName]]:
+    def by_domain(self, kind: str, domains: Mapping[str, str]) -> dict[str, list[NodeName]]:
         """The nodes on which places are kept, by domain of a kind, as ``domains`` has them."""
         found = self.inside.get(kind)
         if found is None:
@@ -135,14 +144,6 @@ def kept_for(keeping: Keeping) -> Counter[Group]:
     return found
 
 
-def without_node(look: WaitingLook, name: NodeName) -> WaitingLook:
-    """The same look where nothing can be kept on a node."""
-    alike = tuple(
-        replace(each, nodes=[node for node in each.nodes if node != name]) for each in look.alike
-    )
-    return replace(look, alike=tuple(each for each in alike if each.nodes))
-
-
 def most_places(room: Mapping[str, int], request: GpuRequest) -> int:
     """No node with so many devices left by resource has more places than this."""
     return max(0, room.get(request.resource, 0)) // max(1, request.count)
@@ -161,18 +162,19 @@ def _arrivals(request: GpuRequest, count: int) -> Arrivals:
     return Arrivals(request, count, promised)
 
 
-def keep(look: WaitingLook, count: Count) -> Keeping:
-    """The places kept for all groups of a look. Whatever ``count`` raises is passed on.
+def keep(waiting: Placed, alike: Iterable[Alike], count: Count) -> Keeping:
+    """The places kept for all groups that wait, on the nodes of their domains, which are given away
+    in part. Whatever ``count`` raises is passed on.
 
     O(groups + nodes + kept places), and one ``count`` for each request and kind of node that is
     given away or could have been.
     """
-    shelves = _Shelves(look.alike, count)
-    for standing, where in look.waiting:
+    shelves = _Shelves(alike, count)
+    for standing, where in waiting:
         shelves.keep(standing, where)
     kept = {name: alike.kept for alike in shelves.given for name in alike.nodes}
-    groups = frozenset(standing.group for standing, _ in look.waiting)
-    return Keeping(look.version, kept, groups)
+    groups = frozenset(standing.group for standing, _ in waiting)
+    return Keeping(kept, groups)
 
 
 @dataclass(slots=True, eq=False)
@@ -271,7 +273,7 @@ class _Shelves:
 def alike_nodes(
     domains: Mapping[Where, Iterable[NodeName]],
     nodes: Mapping[NodeName, NodeFacts],
-    states: Mapping[str, Mapping[str, State]],
+    states: Mapping[str, Mapping[NodeName, State | None]],
 ) -> tuple[Alike, ...]:
     """The nodes of some domains that are not cordoned, those together that are alike."""
     wheres = tuple(domains)

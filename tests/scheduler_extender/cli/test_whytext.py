@@ -23,7 +23,7 @@ def printed(width: int, *, terminal: bool = True, no_color: bool = False) -> str
     dgx = machine("dgx1-v100").topology("a-node-with-a-long-name.example.internal")
     cluster = cluster_of({dgx: {"one": Held((0,)), "two": Held((5, 6))}})
     pod = waiting("train", gpu_request(4, NVLINKED))
-    found = explanation_of(cluster, cluster.cluster_facts(), pod, View(0.0))
+    found = explanation_of(cluster.snapshot(), pod, View(0.0))
     out = io.StringIO()
     console = Console(file=out, width=width, force_terminal=terminal, no_color=no_color)
     whytext.show(console, found, UNBLOCK)

@@ -16,7 +16,7 @@ from scheduler_extender.files.allocatable import Allocatable
 from scheduler_extender.files.clusterfile import ClusterFileError, feed, load, parse
 from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.asking.enquiry import answer_of
+from scheduler_extender.state.asking.enquiry import answer
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.budgets import Budget
 from scheduler_extender.state.pods.record import PodRecord, pod_record
@@ -87,9 +87,11 @@ def answers(cluster: Cluster) -> dict[str, list[object]]:
     return {
         name: [
             (d.verdict, d.rejection, d.assessment.sets if d.assessment else None)
-            for d in (answer_of(cluster, cluster.facts(name), request) for request in REQUESTS)
+            for d in (
+                answer(cluster.snapshot(), cluster.facts(name), request) for request in REQUESTS
+            )
         ]
-        for name in cluster.names()
+        for name in sorted(cluster.snapshot().by_name)
     }
 
 
@@ -171,7 +173,7 @@ def test_a_cordon_is_replayed() -> None:
         cluster.put_node(NodeName(name), advertises=True, cordoned=name == "cordoned")
     again = Cluster(lambda: 0.0, Settings(stale_after=None))
     feed(again, parse(b"".join(cluster_file(cluster)).decode()))
-    assert {facts.name: facts.node_object.cordoned for facts in again.all_facts()} == {
+    assert {facts.name: facts.node_object.cordoned for facts in again.snapshot().nodes} == {
         "cordoned": True,
         "open": False,
     }
@@ -253,7 +255,7 @@ def test_pods_come_back_as_they_were() -> None:
     again = Cluster(lambda: 0.0, Settings(stale_after=None))
     feed(again, parse(b"".join(cluster_file(cluster)).decode()))
     assert answers(again) == answers(cluster)
-    assert [p.name for p in again.unschedulable_pods()] == ["waits"]
+    assert [p.name for p in again.snapshot().unschedulable] == ["waits"]
     for known in pods[:4]:
         back = again.pod(known.uid)
         assert back is not None
@@ -324,7 +326,7 @@ def test_a_file_closes_nodes_to_the_same_pods(
     text = b"".join(cluster_file(cluster)).decode()
     feed(again, parse(text))
     for each in (cluster, again):
-        assert {f.name for f in each.all_facts() if f.is_open_to(asked)} == open_to_it
+        assert {f.name for f in each.snapshot().nodes if f.is_open_to(asked)} == open_to_it
         each.put_pod(replace(asked, called_unschedulable=True))
     told = [unblocking_of(each, "default", "wants") for each in (cluster, again)]
     assert told[0] == told[1]
@@ -340,7 +342,7 @@ def test_a_node_that_says_nothing_of_a_snapshot_may_have_more_labels() -> None:
     again = Cluster(lambda: 0.0, Settings(stale_after=None))
     feed(again, replace(content, taints={}, whole=content.whole - {NodeName("tainted")}))
     asked = selecting(nodeSelector={"example.com/another": "z"})
-    assert all(facts.is_open_to(asked) for facts in again.all_facts())
+    assert all(facts.is_open_to(asked) for facts in again.snapshot().nodes)
 
 
 def test_a_snapshot_of_a_later_version_is_read() -> None:
@@ -368,7 +370,7 @@ metadata: {name: n01, labels: {block: b}}
     again = Cluster(lambda: 0.0, Settings(stale_after=None))
     feed(again, content)
     asked = selecting(nodeSelector={"pool": "b"})
-    assert {facts.name for facts in again.all_facts() if facts.is_open_to(asked)} == {"n01"}
+    assert {facts.name for facts in again.snapshot().nodes if facts.is_open_to(asked)} == {"n01"}
 
 
 UNREADABLE = {
@@ -494,7 +496,7 @@ def test_what_kube_scheduler_gives_out_is_replayed() -> None:
     again = Cluster(lambda: 0.0, Settings(stale_after=None))
     content = parse(b"".join(cluster_file(cluster)).decode())
     feed(again, content)
-    for each in cluster.all_facts():
+    for each in cluster.snapshot().nodes:
         assert again.facts(each.name).node_object.allocatable == each.node_object.allocatable
         assert again.facts(each.name).key("nvidia.com/gpu") == each.key("nvidia.com/gpu")
     assert content.allocatable == {

@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,12 +15,12 @@ import fastapi.routing
 import httpx
 import pytest
 
-from scheduler_extender.deadline import NotAtOnceError, immediate, within
+from scheduler_extender.deadline import NotAtOnceError, within
 from scheduler_extender.limits import AT_ONCE_BODY, AT_ONCE_CONTAINERS, AT_ONCE_STATES
 from scheduler_extender.state.answers.decision import Decision, Settings, decide
-from scheduler_extender.state.answers.lookup import Look, Size
+from scheduler_extender.state.answers.remembered import Remembered, Size
 from scheduler_extender.state.asking import enquiry
-from scheduler_extender.state.asking.enquiry import enquire
+from scheduler_extender.state.asking.enquiry import ask, states_of
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import pod_record
 from scheduler_extender.wire import pod_decoder
@@ -45,14 +44,21 @@ class Watched(Cluster):
         super().__init__(Clock(), Settings(stale_after=None))
         self.worked_out: list[str] = []
         self.given: list[str] = []
+        self._remembered = _Noted(self, self._lock)
 
-    def look(self, request: GpuRequest, names: Sequence[str], **how: Any) -> Look:
-        found = super().look(request, names, **how)
-        self.given.append(threading.current_thread().name)
+
+class _Noted(Remembered):
+    def __init__(self, cluster: Watched, lock: threading.RLock) -> None:
+        super().__init__(lock)
+        self._cluster = cluster
+
+    def answers(self, *args: Any, **how: Any) -> Any:
+        found = super().answers(*args, **how)
+        self._cluster.given.append(threading.current_thread().name)
         return found
 
     def remember(self, request: GpuRequest, state: int, decision: Decision) -> None:
-        self.worked_out.append(threading.current_thread().name)
+        self._cluster.worked_out.append(threading.current_thread().name)
         super().remember(request, state, decision)
 
 
@@ -170,6 +176,14 @@ def test_the_loop_waits_for_no_lock() -> None:
         assert [one.result().status_code for one in waiting] == [200, 200, 204]
 
 
+def known(cluster: Cluster, request: GpuRequest) -> int:
+    """How many of the nodes' answers are remembered."""
+    seen = cluster.snapshot()
+    states, _ = states_of(seen, request.resource, NAMES)
+    there = [state for state in states if state is not None]
+    return len(seen.remembered.answers(request, there, None, counts=False)[0])
+
+
 def test_what_was_worked_out_in_time_stays() -> None:
     clock = Clock()
     cluster = Cluster(clock, Settings(stale_after=None))
@@ -178,12 +192,12 @@ def test_what_was_worked_out_in_time_stays() -> None:
         cluster.put_record(node, Report("boot", 1, health=health))
     request = gpu_request(2)
     for already in range(3):
-        assert cluster.look(request, NAMES, deadline=immediate(cluster.clock)).left == 3 - already
-        none = enquire(cluster, request, NAMES, within(cluster.clock, 0.0))
+        assert known(cluster, request) == already
+        none = ask(cluster.snapshot(), request, NAMES, within(cluster.clock, 0.0))
         assert len(none.late) == 3 - already
         assert cluster.remembered() == Size(states=3, requests=1, answers=already)
-        enquire(cluster, request, [NAMES[already]])
-    assert cluster.look(request, NAMES, deadline=immediate(cluster.clock)).left == 0
+        ask(cluster.snapshot(), request, [NAMES[already]])
+    assert known(cluster, request) == len(NAMES)
 
 
 def test_a_held_lock_is_not_waited_for() -> None:

@@ -204,7 +204,7 @@ def test_a_settler_that_is_held_up_does_not_hold_up_the_lookout(
         done.wait(FOREVER)
         return []
 
-    cluster.in_flight = held_up  # type: ignore[method-assign]
+    cluster.snapshot = held_up  # type: ignore[method-assign, assignment]
     try:
         eventually(busy.is_set)
         skew[0] = SILENT_AFTER + 1

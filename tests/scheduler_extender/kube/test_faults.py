@@ -79,7 +79,7 @@ def test_a_repeated_bind_does_not_write_what_no_longer_holds(cluster: Cluster) -
     with pytest.raises(BindError, match="no set of 2 free GPUs"):
         bind(cluster, binder)
     assert binder.writes == 1
-    (kept,) = cluster.in_flight()
+    (kept,) = list(cluster.snapshot().in_flight.values())
     assert kept.promised == Constraints(link=LinkKind.NVLINK)
 
 
@@ -96,7 +96,7 @@ def test_the_settler_leaves_a_newer_bind_alone(cluster: Cluster) -> None:
     settler = Settler(cluster, Overtaken(), patience=1)  # type: ignore[arg-type]
     settler.round(0)
     settler.round(2)
-    assert len(cluster.in_flight()) == 1
+    assert len(list(cluster.snapshot().in_flight.values())) == 1
 
 
 def test_the_settler_does_not_revive_a_deleted_pod(cluster: Cluster) -> None:
@@ -117,7 +117,7 @@ def test_the_watch_may_overtake_a_bind(cluster: Cluster) -> None:
     cluster.put_pod(record(pod(2, node="node")))
     cluster.begin_bind(NAME, record(pod(2)))
     cluster.put_pod(record(pod(2, node="node")))
-    assert cluster.in_flight() == []
+    assert list(cluster.snapshot().in_flight.values()) == []
 
 
 def test_shares_of_one_gpu_are_no_pair_even_when_sets_are_too_many() -> None:

@@ -181,7 +181,7 @@ def picture(cluster: Cluster) -> dict[str, object]:
         )
         for name in NAMES
     }
-    return nodes | {"waiting": sorted(cluster.unbound_pods(), key=lambda p: p.uid)}
+    return nodes | {"waiting": sorted(cluster.snapshot().unbound, key=lambda p: p.uid)}
 
 
 @pytest.mark.parametrize("rig", range(12), indirect=True, ids=str)

@@ -113,10 +113,10 @@ def test_an_object_of_which_not_even_the_name_can_be_read_costs_no_other(cluster
     RecordSink(cluster, lambda: 0.0).replace([NESTED, raw(small())], "1")
     assert cluster.facts(NodeName("node")).topology is not None
     PodSink(cluster, lambda: 0.0).replace([NESTED, raw(pod(1, name="a"))], "1")
-    assert cluster.pod_named("default", "a") is not None
+    assert cluster.snapshot().pod_named("default", "a") is not None
     node = {"metadata": {"name": "bare"}, "status": {"allocatable": {"nvidia.com/gpu": "4"}}}
     NodeSink(cluster).replace([NESTED, raw(node)], "1")
-    assert "bare" in {facts.name for facts in cluster.all_facts()}
+    assert "bare" in {facts.name for facts in cluster.snapshot().nodes}
 
 
 @pytest.mark.parametrize("name", EXCEEDING)

@@ -215,4 +215,6 @@ def test_an_operator_lets_pods_in_again(world: World, tmp_path: Path) -> None:
     folder = tmp_path / "next"
     folder.mkdir()
     with world.extender(folder):
-        assert not world.kube.cluster.facts(world.kube.cluster.names()[0]).history.streaks
+        assert not world.kube.cluster.facts(
+            sorted(world.kube.cluster.snapshot().by_name)[0]
+        ).history.streaks

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from scheduler_extender.annotations import WAKE
 from scheduler_extender.kube.waker import Waker
 from scheduler_extender.state.answers.decision import Decision, Settings
-from scheduler_extender.state.answers.lookup import Look
+from scheduler_extender.state.answers.remembered import Remembered
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.freshness import Watch
 from scheduler_extender.state.pods.keptplace import KeptPlace
@@ -40,15 +40,22 @@ class Counting(Cluster):
         super().__init__(lambda: 0.0, Settings(stale_after=None))
         self.asked: Counter[GpuRequest] = Counter()
         self.broken: set[GpuRequest] = set()
+        self._remembered = _Counted(self)
+
+
+class _Counted(Remembered):
+    def __init__(self, cluster: Counting) -> None:
+        super().__init__(threading.RLock())
+        self._cluster = cluster
 
     def remember(self, request: GpuRequest, state: int, decision: Decision) -> None:
-        self.asked[request] += 1
+        self._cluster.asked[request] += 1
         super().remember(request, state, decision)
 
-    def look(self, request: GpuRequest, names: Sequence[str], **how: Any) -> Look:
-        if request in self.broken:
+    def answers(self, request: GpuRequest, *args: Any, **how: Any) -> Any:
+        if request in self._cluster.broken:
             raise AssertionError("cannot be worked out")
-        return super().look(request, names, **how)
+        return super().answers(request, *args, **how)
 
 
 class Api:

@@ -136,7 +136,7 @@ def test_a_pod_that_asks_for_something_else_by_now_is_not_bound_as_it_was_decide
         "link=nvlink; kube-scheduler tries again"
     ]
     assert found.node_of(train) is None
-    assert first.cluster.in_flight() == []
+    assert list(first.cluster.snapshot().in_flight.values()) == []
     assert first.bind(train) == "", "it is decided about anew"
 
 
@@ -209,7 +209,7 @@ def test_a_bind_that_was_settled_as_unbound_cannot_be_written_later(
     settler = Settler(first.cluster, binder, patience=0.0)
     for now in range(2):
         settler.round(now)
-    assert not first.cluster.in_flight()
+    assert not list(first.cluster.snapshot().in_flight.values())
     assert first.bind(rival) == ""
     with pytest.raises(ConflictError):
         first.api.create(*sent[-1], timeout=PATIENCE)

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.state.answers.lookup import MOST_RESOURCES
-from scheduler_extender.state.asking.enquiry import answer_of
+from scheduler_extender.state.answers.remembered import MOST_RESOURCES
+from scheduler_extender.state.asking.enquiry import answer
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.contradictions import contradiction
 from scheduler_extender.state.node.ledger import Ledger, ledger
@@ -175,7 +175,7 @@ def test_a_bind_in_flight_of_instances_is_taken_off_what_is_left() -> None:
     request = record(asks(SMALL, 6)).request
     assert isinstance(request, GpuRequest)
     for i, passes in enumerate((True, True, True, False)):
-        decision = answer_of(cluster, cluster.facts(NodeName("node")), request)
+        decision = answer(cluster.snapshot(), cluster.facts(NodeName("node")), request)
         assert (decision.rejection is None) is passes
         cluster.put_pod(record(asks(SMALL, 1, name=f"p{i}", uid=f"u{i}", node="node")))
 

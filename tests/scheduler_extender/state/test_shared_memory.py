@@ -11,7 +11,7 @@ import pytest
 
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.answers.decision import Decision
-from scheduler_extender.state.asking.enquiry import answer_of
+from scheduler_extender.state.asking.enquiry import answer
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.contradictions import contradiction
 from scheduler_extender.state.node.verification import BROKEN, Surprise
@@ -98,7 +98,7 @@ class Node:
         found = pod_record(msgspec.convert(manifest("asks", *args, **more), Pod), MANAGED)
         assert found is not None
         assert isinstance(found.request, GpuRequest)
-        return answer_of(self.cluster, self.cluster.facts(NAME), found.request)
+        return answer(self.cluster.snapshot(), self.cluster.facts(NAME), found.request)
 
     def reason(self, *args: Any, **more: Any) -> str:
         found = self.answer(*args, **more).rejection
@@ -316,7 +316,9 @@ def test_all_is_known_again_after_a_restart() -> None:
         found = pod_record(msgspec.convert(manifest("asks", 1, uses(gib)), Pod), MANAGED)
         assert found is not None
         assert isinstance(found.request, GpuRequest)
-        assert (answer_of(fresh, fresh.facts(NAME), found.request).rejection is not None) is refused
+        assert (
+            answer(fresh.snapshot(), fresh.facts(NAME), found.request).rejection is not None
+        ) is refused
 
 
 def test_evictions_help() -> None:
@@ -326,7 +328,7 @@ def test_evictions_help() -> None:
     found = pod_record(msgspec.convert(manifest("asks", 1, uses(40)), Pod), MANAGED)
     assert found is not None
     assert isinstance(found.request, GpuRequest)
-    assert answer_of(shared.cluster, without, found.request).rejection is None
+    assert answer(shared.cluster.snapshot(), without, found.request).rejection is None
 
 
 # --- Alone on a GPU -------------------------------------------------------------------------------

@@ -82,11 +82,11 @@ def test_every_row_that_is_no_promise_says_why() -> None:
     cluster.put_record(bridged(), None)
     asked = gpu_request(2, Constraints(link=LinkKind.NVLINK), Policy.PREFERRED)
     for request in (asked, gpu_request(1)):
-        for row in answers(cluster, cluster.cluster_facts(), request):
+        for row in answers(cluster.snapshot(), request):
             assert row.passes
             assert not row.promises
             assert (row.note, row.reason) == ("no topology report", "")
-    told = answers(cluster, cluster.cluster_facts(), gpu_request(1))
+    told = answers(cluster.snapshot(), gpu_request(1))
     assert summary(gpu_request(1), told) == (
         "3 of 3 nodes would take it; on 3 of them nothing is promised about the GPUs"
     )
@@ -136,7 +136,7 @@ def test_what_a_blind_extender_answers_is_told() -> None:
     cluster.put_record(switched(), Report("boot", 1))
 
     def told(request: GpuRequest) -> Answer:
-        (row,) = answers(cluster, cluster.cluster_facts(), request)
+        (row,) = answers(cluster.snapshot(), request)
         return row
 
     pair = gpu_request(2, Constraints(link=LinkKind.NVLINK))

@@ -77,9 +77,9 @@ def clusters(draw: st.DrawFn) -> Cluster:
 def test_a_remembered_answer_is_the_one_that_is_worked_out(
     cluster: Cluster, requests: list[GpuRequest], weakest: Verdict, data: st.DataObject
 ) -> None:
-    settings = Settings(weakest, None)
-    ends = Ends(settings, NO_DEADLINE)
-    for facts in cluster.all_facts():
+    settings = cluster.settings = Settings(weakest, None)
+    ends = Ends(cluster.snapshot(), NO_DEADLINE)
+    for facts in cluster.snapshot().nodes:
         there = sorted(pod.uid for pod in facts.pods.every)
         sets = [frozenset[PodUid](), *(frozenset({uid}) for uid in there), frozenset(there)]
         if there:
@@ -94,12 +94,12 @@ def test_a_remembered_answer_is_the_one_that_is_worked_out(
 def test_of_the_fewest_none_can_stay_and_without_all_nothing_helps(
     cluster: Cluster, request: GpuRequest
 ) -> None:
-    ends = Ends(cluster.settings, NO_DEADLINE)
+    ends = Ends(cluster.snapshot(), NO_DEADLINE)
 
     def takes(facts: NodeFacts, gone: frozenset[PodUid]) -> bool:
         return decide(facts.without(gone), request, cluster.settings).rejection is None
 
-    for facts in cluster.all_facts():
+    for facts in cluster.snapshot().nodes:
         uids = sorted(pod.uid for pod in facts.pods.every)
         found = ends.fewest(facts, request, uids)
         assert (found is not None) is takes(facts, frozenset(uids))
@@ -108,9 +108,10 @@ def test_of_the_fewest_none_can_stay_and_without_all_nothing_helps(
 
 
 def test_time_is_looked_at_before_each_try() -> None:
-    (facts,) = cluster_of({node(KINDS[0], 0): {"a": Held((0,))}}).all_facts()
+    seen = cluster_of({node(KINDS[0], 0): {"a": Held((0,))}}).snapshot()
+    (facts,) = seen.nodes
     with pytest.raises(OutOfTimeError):
-        Ends(Settings(), ending_when(lambda: True)).lets_in(facts, REQUESTS[0], frozenset())
+        Ends(seen, ending_when(lambda: True)).lets_in(facts, REQUESTS[0], frozenset())
 
 
 def test_a_node_without_certain_pods_is_counted_once_for_all_requests(
@@ -122,7 +123,7 @@ def test_a_node_without_certain_pods_is_counted_once_for_all_requests(
     cluster = cluster_of(
         {each: {f"p{i}-{each.name}": Held((i,)) for i in range(4)} for each in nodes}
     )
-    for facts in cluster.all_facts():
+    for facts in cluster.snapshot().nodes:
         report = facts.report
         assert report is not None
         since = "2026-01-01T10:00:00Z"
@@ -138,8 +139,8 @@ def test_a_node_without_certain_pods_is_counted_once_for_all_requests(
         return without(facts, gone)
 
     monkeypatch.setattr(NodeFacts, "without", counting)
-    seen = cluster.cluster_facts()
-    found = what_ends_would_do(cluster, seen, idle_pods(seen, 0.0), NO_DEADLINE)
+    seen = cluster.snapshot()
+    found = what_ends_would_do(seen, idle_pods(seen, 0.0), NO_DEADLINE)
     assert found.whole
     assert len(found.completes) == 80
     possible = 2**4  # sets of pods of a node that may end

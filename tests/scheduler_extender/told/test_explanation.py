@@ -40,7 +40,7 @@ QUAD = waiting("train", gpu_request(4, NVLINKED))
 
 def explained(cluster: Cluster, pod: PodRecord, view: View = TODAY) -> Explanation:
     cluster.put_pod(pod)
-    found = explanation_of(cluster, cluster.cluster_facts(), pod, view)
+    found = explanation_of(cluster.snapshot(), pod, view)
     assert isinstance(found, Explanation)
     return found
 
@@ -193,12 +193,10 @@ def test_what_would_help_is_only_tried_for_who_waits() -> None:
 def test_trying_ends_when_its_time_is_up() -> None:
     cluster = cluster_of({DGX: {"one": Held((0,)), "two": Held((5, 6))}})
     cluster.put_pod(QUAD)
-    seen = cluster.cluster_facts()
+    seen = cluster.snapshot()
     for looks in count():
         times = iter([False] * looks)
-        found = explanation_of(
-            cluster, seen, QUAD, TODAY, deadline=ending_when(partial(next, times, True))
-        )
+        found = explanation_of(seen, QUAD, TODAY, deadline=ending_when(partial(next, times, True)))
         assert isinstance(found, Explanation)
         if NOT_ALL_ASKED not in found.notes:
             break
@@ -224,13 +222,11 @@ def test_no_node_is_asked_about_a_relaxed_request_once_it_is_late(
         return decide(facts, request, settings)
 
     monkeypatch.setattr(enquiry, "decide", slow)
-    seen = cluster.cluster_facts()
-    explanation_of(cluster, seen, pod, TODAY)
+    seen = cluster.snapshot()
+    explanation_of(seen, pod, TODAY)
     whole = len(asked)
     asked.clear()
-    found = explanation_of(
-        cluster, seen, pod, TODAY, deadline=ending_when(lambda: len(asked) > whole // 2)
-    )
+    found = explanation_of(seen, pod, TODAY, deadline=ending_when(lambda: len(asked) > whole // 2))
     assert isinstance(found, Explanation)
     assert not found.whole
     assert len(asked) == whole // 2 + 1

@@ -32,7 +32,7 @@ def scene(
 ) -> tuple[Cluster, list[IdlePod]]:
     """A cluster in which some pods have been idle since a time of that day."""
     cluster = cluster_of(nodes)
-    for facts in cluster.all_facts():
+    for facts in cluster.snapshot().nodes:
         report = facts.report
         assert report is not None
         idle = tuple(
@@ -42,11 +42,11 @@ def scene(
         )
         report = replace(report, sequence=2, idle=idle, observed_at=LOOKED)
         assert cluster.put_report(facts.name, report)
-    return cluster, idle_pods(cluster.cluster_facts(), TODAY)
+    return cluster, idle_pods(cluster.snapshot(), TODAY)
 
 
 def tried(cluster: Cluster, idle: list[IdlePod]) -> Tried:
-    return what_ends_would_do(cluster, cluster.cluster_facts(), idle, NO_DEADLINE)
+    return what_ends_would_do(cluster.snapshot(), idle, NO_DEADLINE)
 
 
 def helped(found: Tried) -> dict[str, list[tuple[list[str], set[str]]]]:
@@ -86,7 +86,7 @@ def test_a_container_that_works_makes_its_pod_partly_idle() -> None:
     cluster.put_record(PAIRS, Report("boot", 2, allocations=held, idle=idle))
     cluster.put_pod(waiting("wants", gpu_request(2, NVLINKED)))
     cluster.put_pod(waiting("most", gpu_request(4)))
-    (pod,) = found = idle_pods(cluster.cluster_facts(), TODAY)
+    (pod,) = found = idle_pods(cluster.snapshot(), TODAY)
     assert (pod.containers, pod.gpus, pod.partly) == (("x", "z"), (0, 2), True)
     assert (pod.since[11:16], pod.seconds) == ("11:00", TODAY - 1767265200)
     assert tried(cluster, found) == Tried(), "its end would end work, too"
@@ -100,18 +100,18 @@ def test_a_mig_instance_is_told_by_its_gpu() -> None:
     held = (Allocation(PodUid("a"), "team", "a", "m", GPU, (DeviceId("MIG-1::0"),)),)
     idle = (IdleAllocation(PodUid("a"), "m", GPU, "2026-01-01T10:00:00Z"),)
     cluster.put_record(node, Report("boot", 1, allocations=held, idle=idle))
-    (pod,) = idle_pods(cluster.cluster_facts(), TODAY)
+    (pod,) = idle_pods(cluster.snapshot(), TODAY)
     assert (pod.gpus, pod.devices) == ((3,), ("MIG-1::0",))
 
 
 @pytest.mark.parametrize("since", ["soon", ""])
 def test_a_time_that_is_none_is_passed_over(since: str) -> None:
     cluster = cluster_of({PAIRS: {"a": Held((0,))}})
-    (facts,) = cluster.all_facts()
+    (facts,) = cluster.snapshot().nodes
     assert facts.report is not None
     idle = (IdleAllocation(PodUid("a"), "main", GPU, since),)
     cluster.put_report(facts.name, replace(facts.report, sequence=2, idle=idle))
-    assert idle_pods(cluster.cluster_facts(), TODAY) == []
+    assert idle_pods(cluster.snapshot(), TODAY) == []
 
 
 def test_who_stands_in_the_way_of_a_pair_is_named_and_who_does_not_is_not() -> None:
@@ -161,18 +161,18 @@ def test_a_node_to_which_the_pod_may_not_go_helps_nobody() -> None:
 def test_where_there_is_no_time_it_is_said() -> None:
     cluster, idle = scene({PAIRS: {"a": Held((0,)), "c": Held((2,))}}, a="10:00")
     cluster.put_pod(waiting("w", gpu_request(2, NVLINKED)))
-    found = what_ends_would_do(cluster, cluster.cluster_facts(), idle, ending_when(lambda: True))
+    found = what_ends_would_do(cluster.snapshot(), idle, ending_when(lambda: True))
     assert (found.completes, found.whole) == ({}, False)
 
 
 def test_that_a_pod_is_idle_changes_no_answer_and_wakes_nobody() -> None:
     """An extender from before reads a record without the field, and this one decides alike."""
     cluster = cluster_of({PAIRS: {"a": Held((0,)), "b": Held((2,))}})
-    (before,) = cluster.all_facts()
+    (before,) = cluster.snapshot().nodes
     assert before.report is not None
     idle = (IdleAllocation(PodUid("a"), "main", GPU, "2026-01-01T10:00:00Z"),)
     cluster.put_report(before.name, replace(before.report, sequence=2, idle=idle))
-    (after,) = cluster.all_facts()
+    (after,) = cluster.snapshot().nodes
     assert after.report is not None
     assert after.report.idle == idle
     assert after.key(GPU) == before.key(GPU)

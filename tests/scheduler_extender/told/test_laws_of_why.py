@@ -71,7 +71,7 @@ def request(rng: random.Random) -> GpuRequest:
 
 
 def explained(found: Cluster, pod: PodRecord) -> Explanation:
-    told = explanation_of(found, found.cluster_facts(), pod, View(0.0))
+    told = explanation_of(found.snapshot(), pod, View(0.0))
     assert isinstance(told, Explanation)
     return told
 
@@ -110,7 +110,7 @@ def test_the_looser_request_that_would_help_helps(seed: int) -> None:
     """By filter's own word, for a pod with these annotations."""
     rng = random.Random(seed)
     found, asks = cluster(rng), request(rng)
-    names = found.names()
+    names = sorted(found.snapshot().by_name)
     for each in explained(found, waiting("w", asks)).helps:
         if each.kind != "relax":
             continue
@@ -152,10 +152,14 @@ def test_nodes_are_counted_once_and_the_answer_is_the_filters(seed: int) -> None
     rng = random.Random(seed)
     found, asks = cluster(rng), request(rng)
     told = explained(found, waiting("w", asks))
-    assert told.takes + sum(told.refusals.values()) == len(told.nodes) == len(found.names())
+    assert (
+        told.takes + sum(told.refusals.values())
+        == len(told.nodes)
+        == len(sorted(found.snapshot().by_name))
+    )
     refused = {row.node for row in told.nodes if not row.passes}
     assert refused == {
         name
-        for name in found.names()
+        for name in sorted(found.snapshot().by_name)
         if decide(found.facts(name), asks, found.settings).rejection is not None
     }

@@ -35,7 +35,8 @@ def test_members_that_ask_the_same_fit_as_often_as_there_are_places(
     passing = {answer.node for answer in found.judged[0].answers if answer.may_come}
     (whole,) = found.groups
     room = {
-        facts.name: places(facts, asked, cluster.settings, members) for facts in cluster.all_facts()
+        facts.name: places(facts, asked, cluster.settings, members)
+        for facts in cluster.snapshot().nodes
     }
     assert whole.members == members
     if whole.fit == members:

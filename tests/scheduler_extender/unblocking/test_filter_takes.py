@@ -161,8 +161,7 @@ def test_explain_names_the_domain_to_which_filter_sends_the_gang() -> None:
     asked = record(gang("m1", 2))
     assert isinstance(asked.request, GpuRequest)
     rows = answers(
-        trays.cluster,
-        trays.cluster.cluster_facts(),
+        trays.cluster.snapshot(),
         asked.request,
         asking=asked.uid,
         membership=asked.membership,

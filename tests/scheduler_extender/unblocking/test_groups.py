@@ -34,7 +34,7 @@ def cluster(domain: str | None, policy: Policy = Policy.REQUIRED) -> Cluster:
     for name, block in (("pairs", "a"), ("near", "a"), ("far", "b"), ("unlabelled", None)):
         labels = {} if block is None else {BLOCK: block}
         found.put_node(node_name(name), advertises=True, labels=labels)
-    for facts in found.all_facts():
+    for facts in found.snapshot().nodes:
         for pod in facts.pods.alive.values():
             membership = Membership(Group("team", "train"), 4, domain)
             request = replace(gpu_request(1), policy=policy)
@@ -45,7 +45,7 @@ def cluster(domain: str | None, policy: Policy = Policy.REQUIRED) -> Cluster:
 def plan(of: Cluster) -> Advice:
     """For a pod that waits for a linked pair."""
     wants = waiting("wants", gpu_request(2, NVLINKED), Standing(0))
-    return search(of.all_facts(), wants, (), of.settings)
+    return search(of.snapshot().nodes, wants, (), of.settings)
 
 
 def homes(found: Advice) -> set[str | None]:
@@ -77,7 +77,7 @@ def test_of_two_nodes_that_are_alike_the_one_is_taken_whose_members_have_a_home(
     other = machine("a100-pcie-4-bridged").topology("a-pairs")  # comes first
     nodes = cluster(BLOCK)
     twin = cluster_of({other: {f"g{i}": Held((i,)) for i in range(4)}})
-    (facts,) = twin.all_facts()
+    (facts,) = twin.snapshot().nodes
     members = [
         replace(pod, membership=Membership(Group("team", "serve"), 4, BLOCK))
         for pod in facts.pods.alive.values()
@@ -86,7 +86,7 @@ def test_of_two_nodes_that_are_alike_the_one_is_taken_whose_members_have_a_home(
         twin.put_pod(pod)
     twin.put_node(facts.name, advertises=True, labels={BLOCK: "c"})
     wants = waiting("wants", gpu_request(2, NVLINKED), Standing(0))
-    found = search([*nodes.all_facts(), *twin.all_facts()], wants, (), nodes.settings)
+    found = search([*nodes.snapshot().nodes, *twin.snapshot().nodes], wants, (), nodes.settings)
     assert found.plan is not None
     assert found.plan.node == "pairs"
     assert homes(found) == {"near"}

@@ -44,7 +44,7 @@ def pair(priority: int = 0) -> PodRecord:
 def plan_for(cluster: Cluster, pod: PodRecord) -> Advice:
     """What the search finds."""
     assert cluster.budgets is not None
-    return search(cluster.all_facts(), pod, cluster.budgets, cluster.settings)
+    return search(cluster.snapshot().nodes, pod, cluster.budgets, cluster.settings)
 
 
 def steps(found: Advice) -> dict[str, str | None]:
@@ -148,7 +148,7 @@ def test_hardware_that_never_can_is_said() -> None:
 def test_a_search_that_is_out_of_time_says_so() -> None:
     cluster = cluster_of({PAIRS: {"a": Held((0,)), "b": Held((2,))}})
     found = search(
-        cluster.all_facts(), pair(), (), cluster.settings, deadline=ending_when(lambda: True)
+        cluster.snapshot().nodes, pair(), (), cluster.settings, deadline=ending_when(lambda: True)
     )
     assert not found.whole
 
@@ -192,7 +192,7 @@ def test_the_cheapest_equals_brute_force() -> None:
     for seed, cluster, pod in scenes():
         found = plan_for(cluster, pod)
         assert cluster.budgets is not None
-        least = cheapest(cluster.all_facts(), pod, cluster.budgets, cluster.settings)
+        least = cheapest(cluster.snapshot().nodes, pod, cluster.budgets, cluster.settings)
         ours = Cost() if found.takes is not None else found.plan and found.plan.cost
         assert ours == least, seed
         planned += bool(found.plan and found.plan.steps)
@@ -204,7 +204,7 @@ def test_the_cheapest_equals_brute_force_where_cpus_are_short() -> None:
     for seed, cluster, pod in scenes():
         roomy = plan_for(cluster, pod)
         rng = random.Random(seed)
-        for facts in cluster.all_facts():
+        for facts in cluster.snapshot().nodes:
             cpus = {"cpu": str(rng.choice((8, 16, 24))), "pods": "110"}
             cluster.put_node(facts.name, advertises=True, allocatable=amounts_of(cpus))
             for each in facts.pods.alive.values():
@@ -212,9 +212,13 @@ def test_the_cheapest_equals_brute_force_where_cpus_are_short() -> None:
                 cluster.put_pod(replace(each, standing=replace(each.standing, asks=asks)))
         pod = replace(pod, standing=replace(pod.standing, asks=(("cpu", 8000),)))
         found = search(
-            cluster.all_facts(), pod, cluster.budgets or (), cluster.settings, others=nobody_else
+            cluster.snapshot().nodes,
+            pod,
+            cluster.budgets or (),
+            cluster.settings,
+            others=nobody_else,
         )
-        least = cheapest(cluster.all_facts(), pod, cluster.budgets or (), cluster.settings)
+        least = cheapest(cluster.snapshot().nodes, pod, cluster.budgets or (), cluster.settings)
         ours = Cost() if found.takes is not None else found.plan and found.plan.cost
         assert ours == least, seed
         planned += bool(found.plan and found.plan.steps)
@@ -254,7 +258,7 @@ def test_the_search_ends_in_time_among_thousands_of_budgets() -> None:
     cluster.budgets = tuple(Budget("team", f"b{i}", selector, 1) for i in range(50))
     CountedRequirement.looks = 0
     found = search(
-        cluster.all_facts(),
+        cluster.snapshot().nodes,
         pair(1000),
         cluster.budgets,
         cluster.settings,

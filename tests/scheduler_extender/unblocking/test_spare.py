@@ -41,7 +41,7 @@ def pair(asks: Amounts = EIGHT) -> PodRecord:
 
 
 def plan(of: Cluster, pod: PodRecord, others: Others) -> Advice:
-    return search(of.all_facts(), pod, (), of.settings, others=others)
+    return search(of.snapshot().nodes, pod, (), of.settings, others=others)
 
 
 def homes(found: Advice) -> set[str | None]:
@@ -99,10 +99,10 @@ def test_of_nodes_that_are_alike_the_one_with_room_is_cleared() -> None:
     nodes = cluster((PCIE, "64"))
     twin = cluster_of({again: {f"g{i}": Held((i,), asks=EIGHT) for i in range(4)}})
     node = NodeObject(exists=True, allocatable=EIGHT_TIMES_FOUR)
-    facts = [replace(each, node_object=node) for each in twin.all_facts()]
+    facts = [replace(each, node_object=node) for each in twin.snapshot().nodes]
     for full, cleared in (("pairs", "pairs-2"), ("pairs-2", "pairs")):
         others = busy(**{full: 16_000})
-        found = search([*nodes.all_facts(), *facts], pair(), (), nodes.settings, others=others)
+        found = search([*nodes.snapshot().nodes, *facts], pair(), (), nodes.settings, others=others)
         assert found.plan is not None
         assert found.plan.node == cleared
         assert {step.pod.name[0] for step in found.plan.steps} == {

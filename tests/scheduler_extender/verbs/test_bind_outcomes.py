@@ -60,12 +60,12 @@ def test_a_late_commit_finds_its_gpus_still_held(kube: Kube, bound: Running) -> 
     settler = Settler(kube.cluster, kube.binder, patience=10)
     settler.round(0)
     settler.round(9)
-    assert len(kube.cluster.in_flight()) == 1
+    assert len(list(kube.cluster.snapshot().in_flight.values())) == 1
     kube.fake.allow()
     eventually(lambda: kube.fake.read(PATH)["spec"].get("nodeName") == "switched")
     assert bound.filter(rival, "switched")["NodeNames"] == []
     settler.round(11)
-    assert kube.cluster.in_flight() == []
+    assert list(kube.cluster.snapshot().in_flight.values()) == []
     (found,) = kube.cluster.facts(NodeName("switched")).pods.every
     assert found.name == "train"
     assert found.promised == Constraints(link=LinkKind.NVLINK), "the promise is kept in mind"
@@ -102,7 +102,7 @@ def test_a_pod_that_is_edited_between_decision_and_write_is_not_bound(
         verbs.bind(kube.cluster, kube.binder, args, lambda: "now", ending_when(late))
     assert asked == 2
     assert kube.bindings() == 0
-    assert kube.cluster.in_flight() == []
+    assert list(kube.cluster.snapshot().in_flight.values()) == []
 
 
 def test_a_pod_whose_bind_may_be_written_yet_is_bound_nowhere_else(
@@ -131,7 +131,7 @@ def test_unbound_has_to_be_read_twice(kube: Kube, bound: Running, status: int) -
     settler = Settler(kube.cluster, kube.binder, patience=10)
     for now, flying in ((0, 1), (9, 1), (10, 1), (19, 1), (20, 0)):
         settler.round(now)
-        assert len(kube.cluster.in_flight()) == flying, now
+        assert len(list(kube.cluster.snapshot().in_flight.values())) == flying, now
     assert bound.filter(pod(1, uid="next"), "switched")["NodeNames"] == ["switched"]
 
 
@@ -143,7 +143,7 @@ def test_a_read_that_fails_settles_nothing(kube: Kube, bound: Running) -> None:
     settler = Settler(kube.cluster, kube.binder, patience=10)
     for now in (0, 10, 20, 30):
         settler.round(now)
-    assert len(kube.cluster.in_flight()) == 1
+    assert len(list(kube.cluster.snapshot().in_flight.values())) == 1
 
 
 def test_the_second_reading_is_late_also_where_the_first_was(kube: Kube) -> None:
@@ -168,10 +168,12 @@ def test_the_second_reading_is_late_also_where_the_first_was(kube: Kube) -> None
     assert now[0] == 70
     slow = False
     settler.round(now[0])
-    assert [p.uid for p in kube.cluster.in_flight()] == ["u1"], "u1 was read just now"
+    assert [p.uid for p in list(kube.cluster.snapshot().in_flight.values())] == ["u1"], (
+        "u1 was read just now"
+    )
     now[0] += 10
     settler.round(now[0])
-    assert kube.cluster.in_flight() == []
+    assert list(kube.cluster.snapshot().in_flight.values()) == []
 
 
 def test_a_bind_that_is_refused_again_and_again_ends(kube: Kube, bound: Running) -> None:
@@ -193,9 +195,9 @@ def test_a_bind_that_is_refused_again_and_again_ends(kube: Kube, bound: Running)
         kube.fake.refuse(403, path="/binding$")
         assert "refused the bind" in bound.bind(train, "switched")
         settler.round(now)
-        assert len(kube.cluster.in_flight()) == 1, now
+        assert len(list(kube.cluster.snapshot().in_flight.values())) == 1, now
     settler.round(22)
-    assert kube.cluster.in_flight() == []
+    assert list(kube.cluster.snapshot().in_flight.values()) == []
 
 
 def test_a_failed_bind_does_not_undo_the_one_after_it(kube: Kube) -> None:
@@ -216,7 +218,7 @@ def test_a_failed_bind_does_not_undo_the_one_after_it(kube: Kube) -> None:
     with pytest.raises(BindError, match="refused"):
         verbs.bind(kube.cluster, binder, ARGS, lambda: "now")
     assert len(binder.written) == 2
-    assert [p.uid for p in kube.cluster.in_flight()] == ["uid-1"]
+    assert [p.uid for p in list(kube.cluster.snapshot().in_flight.values())] == ["uid-1"]
 
 
 def test_once_a_bind_is_settled_every_node_is_news_to_its_pod(kube: Kube, bound: Running) -> None:
@@ -251,7 +253,7 @@ def test_what_was_never_sent_is_released(kube: Kube, bound: Running) -> None:
 
     kube.binder._api.create = down  # type: ignore[method-assign]
     assert "could not be sent" in bound.bind(train, "switched")
-    assert kube.cluster.in_flight() == []
+    assert list(kube.cluster.snapshot().in_flight.values()) == []
 
 
 def test_a_refused_connection_is_told_apart(kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,7 +288,7 @@ def test_a_bind_that_the_scheduler_has_given_up_is_not_written(
     with pytest.raises(BindError, match=TOO_LATE):
         verbs.bind(kube.cluster, binder, ARGS, lambda: "now", ending_when(lambda: left.pop(0)))
     assert binder.written == []
-    assert kube.cluster.in_flight() == []
+    assert list(kube.cluster.snapshot().in_flight.values()) == []
     assert left == []
 
 
@@ -315,7 +317,7 @@ def test_binds_that_waited_behind_slow_writes_are_refused(
             kube.fake.allow()
         assert [one.result() for one in binds] == ["", TOO_LATE, TOO_LATE, TOO_LATE]
     assert kube.bindings() == 1
-    assert len(kube.cluster.in_flight()) == 1
+    assert len(list(kube.cluster.snapshot().in_flight.values())) == 1
 
 
 def test_a_pod_without_gpus_is_not_ours_to_bind(kube: Kube, bound: Running) -> None:
@@ -370,15 +372,15 @@ class Meanwhile:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
         self.decided = 0
-        real = enquiry.answer_of
+        real = enquiry.answer
 
-        def answer_of(*args: Any) -> Any:
+        def answer(*args: Any) -> Any:
             found = real(*args)
             self.decided += 1
             happens()
             return found
 
-        monkeypatch.setattr(deciding, "answer_of", answer_of)
+        monkeypatch.setattr(deciding, "answer", answer)
 
 
 def test_a_node_that_changes_while_a_bind_is_decided_is_decided_about_again(
@@ -395,7 +397,7 @@ def test_a_node_that_changes_while_a_bind_is_decided_is_decided_about_again(
     meanwhile = Meanwhile(monkeypatch, happens)
     assert _bind(bound) == "not enough free GPUs"
     assert meanwhile.decided == 2
-    assert kube.cluster.in_flight() == []
+    assert list(kube.cluster.snapshot().in_flight.values()) == []
     assert kube.bindings() == 0
 
 
@@ -449,7 +451,7 @@ def test_a_pod_in_flight_elsewhere_meanwhile_is_not_in_flight_twice(
     assert known is not None
     Meanwhile(monkeypatch, lambda: void(kube.cluster.begin_bind(NodeName("switched"), known)))
     assert "still in flight" in _bind(bound)
-    assert [p.node for p in kube.cluster.in_flight()] == ["switched"]
+    assert [p.node for p in list(kube.cluster.snapshot().in_flight.values())] == ["switched"]
 
 
 def void(_: object) -> None:

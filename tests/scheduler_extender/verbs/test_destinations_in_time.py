@@ -112,9 +112,7 @@ def test_an_explanation_says_that_there_was_no_time_for_all_nodes() -> None:
     see(cluster, choosy("waits"))
     asked = cluster.pod(PodUid("waits"))
     assert asked is not None
-    found = explanation_of(
-        cluster, cluster.cluster_facts(), asked, View(0.0), deadline=ending_when(meter.late)
-    )
+    found = explanation_of(cluster.snapshot(), asked, View(0.0), deadline=ending_when(meter.late))
     assert ENOUGH <= meter.lookups <= ENOUGH + TERMS
     assert isinstance(found, Explanation)
     assert (found.whole, found.notes[0]) == (False, NOT_ALL_ASKED)

@@ -15,7 +15,6 @@ from scheduler_extender.annotations import MANAGED, PLACEMENT
 from scheduler_extender.deadline import NO_DEADLINE
 from scheduler_extender.files.binder import FileBinder
 from scheduler_extender.state.asking.placecounter import PlaceCounter
-from scheduler_extender.state.groups.keeping import Keeping, keep
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.verbs import BindError, Binding, bind
 from scheduler_extender.wire import BindingArgs, Pod
@@ -57,9 +56,7 @@ class Leader(Scheduler):
 
     def kept(self) -> dict[str, list[str]]:
         """The groups for which places are kept on each node."""
-        look = self.cluster.waiting_look()
-        found = keep(look, PlaceCounter(self.cluster, NO_DEADLINE).count)
-        assert isinstance(found, Keeping)
+        found = PlaceCounter(self.cluster.snapshot(), NO_DEADLINE).kept()
         return {
             str(name): [f"{group.name} {arrivals.count}" for group, arrivals in places]
             for name, places in sorted(found.kept.items())

@@ -178,7 +178,7 @@ def test_a_cordoned_tray_may_take_pods_again() -> None:
     for i in range(2):
         scheduler.bind(member(f"m{i}", "g", 2), f"a-0{i}")
     scheduler.cluster.put_node(NodeName("a-01"), advertises=True, cordoned=True)
-    gone = scheduler.cluster.pod_named("default", "m1")
+    gone = scheduler.cluster.snapshot().pod_named("default", "m1")
     assert gone is not None
     scheduler.cluster.drop_pod(gone.uid)
     again = member("again", "g", 2)

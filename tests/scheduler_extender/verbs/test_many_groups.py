@@ -5,7 +5,6 @@ The clock is this thread's own processor time, so that a busy machine makes no d
 
 from __future__ import annotations
 
-import itertools
 import time
 from dataclasses import replace
 
@@ -92,35 +91,21 @@ def test_a_change_costs_no_more_than_one_question(crowded: Scheduler, seconds: f
         assert found.error == ""
 
 
-class NeverStill(Cluster):
-    """A cluster in which members come and go whenever one looks, and places maybe as well."""
-
-    looks = 1000
-    forgetful = False
-
-    @property
-    def group_changes(self) -> int:
-        self.looks += 1
-        if self.forgetful:
-            self.forget_answers()
-        return self.looks
-
-
-@pytest.mark.parametrize("forgetful", [False, True])
-def test_a_group_that_never_stands_still_is_answered_or_late(*, forgetful: bool) -> None:
-    """While the lock is held only what is remembered is answered: time is up at once there. Where
-    nothing stays remembered that ends some day, and the answer is late and no refusal."""
-    cluster = NeverStill(itertools.count(0.0).__next__, Settings(stale_after=None))
+def test_members_and_places_are_counted_at_one_moment() -> None:
+    """A member that comes while places are counted takes one. Beside the members of before, the
+    places of afterwards would be too few: a refusal that is never true."""
+    cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
     for name in ("a-0", "b-0"):
         cluster.put_record(machine("gb200-tray").topology(name, group=name[0]), Report())
-    first = record(member("m0", size=3, gpus=1))
+    first = record(member("m0", size=4, gpus=1))
     cluster.put_pod(replace(first, node=NodeName("a-0")))
-    second = record(member("m1", size=3, gpus=1))
-    asked = member_of(cluster, second.uid, Asks(gpu_request(1), second.membership))
+    others = [record(member(f"m{i}", size=4, gpus=1)) for i in (1, 2, 3)]
+    seen = cluster.snapshot()
+    asked = member_of(seen, others[0].uid, Asks(gpu_request(1), others[0].membership))
     assert asked is not None
-    cluster.forgetful = forgetful
-    found = gather(cluster, asked, ["a-0", "b-0"])
-    assert found.late is forgetful
-    assert 1000 < cluster.looks < 1020
-    if not found.late:
+    for other in others[1:]:
+        cluster.put_pod(replace(other, node=NodeName("a-0")))
+    for moment in (seen, cluster.snapshot()):
+        found = gather(moment, asked, ["a-0", "b-0"])
+        assert not found.late
         assert found.rejections == {"b-0": ELSEWHERE}

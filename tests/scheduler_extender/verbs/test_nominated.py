@@ -118,7 +118,7 @@ def test_the_pod_itself_gets_its_place(cluster: Cluster) -> None:
     assert {row.host: row.score for row in rows}[NODE] == 10
     assert refused_bind(cluster, wants) == ""
     # Now it is a promise like any other, and the third GPU is nobody's.
-    assert not cluster.places_of(PodUid("wants"))
+    assert not cluster.snapshot().places_of(PodUid("wants"))
 
 
 @pytest.mark.parametrize("change", ["nominated elsewhere", "given up", "deleted"])
@@ -151,11 +151,11 @@ def test_a_pod_with_a_kept_place_and_a_nomination_elsewhere_has_both(cluster: Cl
     asked = manifest("wants", 2, PRIORITY, link=True, nominated="other")
     cluster.put_pod(replace(see(cluster, asked), kept_place=kept))
     both = [NODE, "other"]
-    assert cluster.places_of(PodUid("wants")) == set(both)
+    assert cluster.snapshot().places_of(PodUid("wants")) == set(both)
     assert set(verbs.filter_nodes(cluster, asked, both).node_names or ()) == set(both)
     assert {row.score for row in verbs.prioritize(cluster, asked, both)} == {10}
     assert "is kept for another pod" in refusal(cluster, manifest("single", 1, 0))
-    assert len(cluster.pods_with_places()) == 1
+    assert {pod.uid for pod in cluster.snapshot().places.values()} == {"wants"}
     told = unblocking_of(cluster, asked.metadata.namespace, "wants")
     assert told is not None
     assert told.kept_place is not None
@@ -167,7 +167,7 @@ def test_people_are_told_what_filter_says_of_a_place_that_yields(cluster: Cluste
     gone(cluster, "victim")
     for priority, takes in ((PRIORITY, False), (PRIORITY + 1, True)):
         single = see(cluster, manifest("single", 1, priority))
-        (told,) = answers_to(cluster, cluster.cluster_facts(), single)
+        (told,) = answers_to(cluster.snapshot(), single)
         assert told.passes is takes
 
 

@@ -14,7 +14,7 @@ from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.answers import decision
 from scheduler_extender.state.answers.decision import Decision, Settings
 from scheduler_extender.state.asking import enquiry
-from scheduler_extender.state.asking.enquiry import answer_of
+from scheduler_extender.state.asking.enquiry import answer
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.verbs.preemption import preempt
@@ -157,7 +157,7 @@ def test_what_is_supposed_changes_nothing_that_is_known() -> None:
         if asked:
             ask(cluster, pod(2, NVLINK), {name: bound.uid})
         cluster.put_pod(replace(bound, called_unschedulable=True))  # anything that touches the node
-        found.append(answer_of(cluster, cluster.facts(name), wanted).verdict)
+        found.append(answer(cluster.snapshot(), cluster.facts(name), wanted).verdict)
     assert found == ["possible", "possible"]
 
 
@@ -185,7 +185,7 @@ def test_nodes_that_would_be_in_one_state_are_worked_out_once(
     assert len(worked_out) == 1
     request = gpu_request(2, Constraints(link=LinkKind.NVLINK))
     assert (
-        answer_of(cluster, cluster.facts(names[0]), request).rejection is not None
+        answer(cluster.snapshot(), cluster.facts(names[0]), request).rejection is not None
     )  # as it is, it is full
 
 

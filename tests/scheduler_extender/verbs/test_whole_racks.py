@@ -142,7 +142,7 @@ def test_explain_tells_the_scores_of_prioritize(scheduler: Scheduler) -> None:
     found = pod_record(msgspec.convert(request, Pod), MANAGED)
     assert found is not None
     assert isinstance(found.request, GpuRequest)
-    seen = scheduler.cluster.cluster_facts()
-    rows = answers(scheduler.cluster, seen, found.request)
+    seen = scheduler.cluster.snapshot()
+    rows = answers(seen, found.request)
     told = {row.node: row.score for row in rows if row.passes}
     assert told == scheduler.scores(request, scheduler.passing(request))

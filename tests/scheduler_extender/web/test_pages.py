@@ -148,7 +148,7 @@ def test_a_cordoned_node_promises_nothing() -> None:
 )
 def test_filters_let_through_what_they_name(filters: Filters, names: set[str]) -> None:
     made = small()
-    nodes = [node_state(facts) for facts in made.cluster.all_facts()]
+    nodes = [node_state(facts) for facts in made.cluster.snapshot().nodes]
     found = glance(nodes, lambda node: Capacity(), filters)
     assert {n for s in found.sections for tile in s.tiles for n in tile.nodes} == names
     assert (found.seen, found.total) == (len(names), 9)
@@ -156,7 +156,7 @@ def test_filters_let_through_what_they_name(filters: Filters, names: set[str]) -
 
 def test_every_node_is_in_a_drawing_or_counted_as_left_out() -> None:
     made = large(600)
-    nodes = [node_state(facts) for facts in made.cluster.all_facts()]
+    nodes = [node_state(facts) for facts in made.cluster.snapshot().nodes]
     found = glance(nodes, lambda node: Capacity(), Filters())
     for section in found.sections:
         assert sum(tile.many for tile in section.tiles) + section.unseen == section.nodes
@@ -170,13 +170,13 @@ def test_alike_nodes_share_a_drawing() -> None:
     made = Building()
     for number in range(ALONE + 1):
         made.node("dgx-a100", f"n-{number:03d}")
-    nodes = [node_state(facts) for facts in made.cluster.all_facts()]
+    nodes = [node_state(facts) for facts in made.cluster.snapshot().nodes]
     (section,) = glance(nodes, lambda node: Capacity(), Filters()).sections
     assert [(tile.many, tile.exact) for tile in section.tiles] == [(ALONE + 1, True)]
 
 
 def test_waiting_pods_that_ask_the_same_stand_together_with_their_reasons() -> None:
-    found, left_out = queues(small().cluster, NOW)
+    found, left_out = queues(small().cluster.snapshot(), NOW)
     assert left_out == 0
     assert [(queue.asks, len(queue.pods)) for queue in found] == [
         ("8 GPUs link=nvlink", 3),
@@ -217,7 +217,7 @@ def test_the_nearest_misses_are_those_of_why_with_who_is_in_the_way() -> None:
     made.report(full, [(made.pod("a", 4, full), (0, 1, 2, 3))])
     made.report(half, [(made.pod(n, 1, half), (p,)) for n, p in (("b", 0), ("c", 2), ("d", 3))])
     made.pod("pair", 2, None, NVLINK)
-    (queue,), _ = queues(made.cluster, NOW)
+    (queue,), _ = queues(made.cluster.snapshot(), NOW)
     assert queue.outlook is not None
     first, second = queue.outlook.misses
     assert first == NearMiss(
@@ -232,13 +232,13 @@ def test_the_nearest_misses_are_those_of_why_with_who_is_in_the_way() -> None:
 
 @pytest.mark.parametrize("made", [small(), large(9)], ids=["small", "large"])
 def test_every_queue_names_the_nearest_misses_of_why(made: Building) -> None:
-    found, _ = queues(made.cluster, NOW)
-    waiting = {f"{pod.namespace}/{pod.name}": pod for pod in made.cluster.unbound_pods()}
-    seen = made.cluster.cluster_facts()
+    found, _ = queues(made.cluster.snapshot(), NOW)
+    waiting = {f"{pod.namespace}/{pod.name}": pod for pod in made.cluster.snapshot().unbound}
+    seen = made.cluster.snapshot()
     told = 0
     for queue in found:
         assert queue.outlook is not None
-        why = explanation_of(made.cluster, seen, waiting[queue.pods[0]], NOW)
+        why = explanation_of(seen, waiting[queue.pods[0]], NOW)
         assert isinstance(why, Explanation)
         told += len(queue.outlook.misses)
         assert [(miss.node, miss.words) for miss in queue.outlook.misses] == [

@@ -68,7 +68,7 @@ def test_a_promise_over_any_devices_holds_in_each_state(
 
 def test_a_gang_of_eight_pairs_fills_a_machine_of_sixteen_linked_gpus() -> None:
     scheduler = on("dgx2")
-    (facts,) = scheduler.cluster.all_facts()
+    (facts,) = scheduler.cluster.snapshot().nodes
     assert places(facts, gpu_request(2, NVLINKED), scheduler.cluster.settings, 64) == 8
     required = {"policy": "required", "group-domain": "node"}
     pods = [gang(f"m{i}", 8, 2, **required) for i in range(8)]
@@ -103,7 +103,7 @@ def test_linked_pods_of_several_sizes_fill_a_machine(
 
 def test_a_gang_of_five_triples_fits_a_machine_of_sixteen_linked_gpus() -> None:
     scheduler = on("dgx2")
-    (facts,) = scheduler.cluster.all_facts()
+    (facts,) = scheduler.cluster.snapshot().nodes
     assert places(facts, gpu_request(3, NVLINKED), scheduler.cluster.settings, 64) == 5
     required = {"policy": "required", "group-domain": "node"}
     pods = [gang(f"m{i}", 5, 3, **required) for i in range(5)]
@@ -125,7 +125,7 @@ def test_triples_beside_pairs_are_followed_for_the_plugin_may_fail() -> None:
 def test_pairs_that_must_be_linked_are_still_told_apart_on_a_cube_mesh() -> None:
     """Any pair may come there, so what comes first matters, and is followed."""
     scheduler = on("dgx1-v100")
-    (facts,) = scheduler.cluster.all_facts()
+    (facts,) = scheduler.cluster.snapshot().nodes
     assert places(facts, gpu_request(4, NVLINKED), scheduler.cluster.settings, 64) == 2
     scattered = on("dgx1-v100", free=[1, 2, 3, 4])
     assert not any(scattered.passing(gang(f"m{i}", 2, policy="required")) for i in range(2))

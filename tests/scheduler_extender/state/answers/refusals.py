@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from scheduler_extender.state.answers.decision import Settings, kept_away, refusing
 from scheduler_extender.state.answers.refusing import NodeRefusal
-from scheduler_extender.state.asking.enquiry import answer_of
+from scheduler_extender.state.asking.enquiry import answer
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.refusal import Refusal
@@ -65,7 +65,7 @@ class World:
     def shut(self, asking: GpuRequest = ASKING) -> bool:
         """Whether the node takes no pod that asks this."""
         self.cluster.expire()
-        rejection = answer_of(self.cluster, self.cluster.facts(NODE), asking).rejection
+        rejection = answer(self.cluster.snapshot(), self.cluster.facts(NODE), asking).rejection
         assert rejection in (None, SHUT, SHUT_TO_ALIKE)
         return rejection is not None
 

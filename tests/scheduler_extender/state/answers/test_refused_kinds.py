@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from scheduler_extender.kube.sinks import PodSink
-from scheduler_extender.state.asking.enquiry import enquire
+from scheduler_extender.state.asking.enquiry import ask
 from scheduler_extender.state.node.streak import (
     LONGEST_PAUSE,
     MOST_KINDS,
@@ -213,7 +213,7 @@ def test_nodes_that_differ_in_who_tries_share_no_answers() -> None:
         world.answer(found, ERROR)
     world.answer(early[NODE])
     for _ in range(2):
-        told = dict(enquire(world.cluster, ASKING, [NODE, second]).each())
+        told = dict(ask(world.cluster.snapshot(), ASKING, [NODE, second]).each())
         assert {name: answer and answer.rejection for name, answer in told.items()} == {
             NODE: None,
             second: SHUT_TO_ALIKE,

@@ -12,7 +12,7 @@ from scheduler_extender.annotations import MANAGED
 from scheduler_extender.files.clusterfile import feed, parse
 from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.state.answers.decision import Refusals, Settings
-from scheduler_extender.state.asking.enquiry import answer_of
+from scheduler_extender.state.asking.enquiry import answer
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.streak import LONGEST_PAUSE, MOST_REFUSALS
 from scheduler_extender.state.pods.record import PodRecord, manifest_of, pod_record
@@ -332,7 +332,7 @@ def test_a_snapshot_replays_whether_the_node_takes_pods() -> None:
         text = b"".join(cluster_file(world.cluster)).decode()
         replayed = Cluster(world.clock, world.cluster.settings)
         feed(replayed, parse(text))
-        shut = answer_of(replayed, replayed.facts(NODE), ASKING).rejection is not None
+        shut = answer(replayed.snapshot(), replayed.facts(NODE), ASKING).rejection is not None
         assert shut == world.shut() == (step == 0)
 
 

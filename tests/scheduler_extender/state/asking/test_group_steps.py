@@ -13,7 +13,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from scheduler_extender.deadline import NO_DEADLINE
 from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.asking.placecounter import PlaceCounter
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.verbs import filter_nodes
 from scheduler_extender.wire import Pod
@@ -65,7 +67,7 @@ def test_a_change_of_a_group_costs_the_same_however_many_members_it_has(phase: s
         manifest = member("next", "crowd", 4096, 1, GROUP)
         manifest["spec"]["nodeName"] = "n0"
         cluster.put_pod(record(manifest))
-        cluster.waiting_look()
+        PlaceCounter(cluster.snapshot(), NO_DEADLINE).kept()
 
     few, many = Cluster(lambda: 0.0), Cluster(lambda: 0.0)
     come(few, 20, phase)

@@ -18,7 +18,7 @@ from scheduler_extender.kube import sinks as kube
 from scheduler_extender.state.answers import decision as decisions
 from scheduler_extender.state.answers import remembered
 from scheduler_extender.state.answers.decision import UNDECIDED
-from scheduler_extender.state.answers.lookup import Size
+from scheduler_extender.state.answers.remembered import Size
 from scheduler_extender.state.cluster import cluster as clusters
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import NodeFacts
@@ -145,7 +145,7 @@ def test_a_bind_to_such_a_node_is_refused_and_loses_no_bind_in_flight(
     args = BindingArgs("train", "default", "uid-1", "b")
     with pytest.raises(verbs.BindError, match="could not be evaluated"):
         verbs.bind(cluster, None, args, lambda: "now")  # type: ignore[arg-type]
-    assert [p.uid for p in cluster.in_flight()] == ["uid-1"]
+    assert [p.uid for p in list(cluster.snapshot().in_flight.values())] == ["uid-1"]
 
 
 def test_a_score_that_cannot_be_worked_out_is_neutral(
@@ -191,7 +191,7 @@ def test_what_fails_for_one_object_of_a_list_costs_only_that_one(
     monkeypatch.setattr(kube, "decode", decode)
     records = [codec.encode(switched(6, name), Report("boot", 2)) for name in NAMES]
     kube.RecordSink(cluster).replace([raw(record) for record in records], "9")
-    assert cluster.names() == NAMES
+    assert sorted(cluster.snapshot().by_name) == NAMES
     found = {name: cluster.facts(NodeName(name)) for name in NAMES}
     assert found["b"].record.problem == "internal error: OverflowError"
     assert found["c"].topology is not None

@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler_extender.deadline import immediate
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.answers.mix import REFRESH
-from scheduler_extender.state.asking.enquiry import enquire, scores
+from scheduler_extender.state.asking.enquiry import ask, scores, states_of
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName, PodUid
@@ -31,7 +30,7 @@ REQUESTS = [
 
 
 def scored(cluster: Cluster, request: GpuRequest, names: list[str]) -> dict[str, int]:
-    found = scores(request, enquire(cluster, request, names, scores=True))
+    found = scores(request, ask(cluster.snapshot(), request, names, scores=True))
     return dict(zip(names, found, strict=True))
 
 
@@ -67,7 +66,9 @@ def test_what_was_worked_out_for_an_old_mix_takes_nothing_away() -> None:
     request = gpu_request(2, NVLINK)
     before = scored(cluster, request, ["node"])
     late = Prospect(UNKNOWN, (0.0,))
-    state = cluster.state(NodeName("node"), request.resource)
-    cluster.remember_prospect(request, state, late, (RequestClass(7),))
-    assert cluster.look(request, ["node"], scores=True, deadline=immediate(cluster.clock)).left == 0
+    seen = cluster.snapshot()
+    ([state], _) = states_of(seen, request.resource, ["node"])
+    assert state is not None
+    seen.remembered.remember_prospect(request, state, late, (RequestClass(7),))
+    assert seen.remembered.answers(request, [state], seen.mix, counts=True)[1], "it is weighed"
     assert scored(cluster, request, ["node"]) == before

@@ -14,7 +14,6 @@ from scheduler_extender.annotations import MANAGED
 from scheduler_extender.deadline import within
 from scheduler_extender.state.answers import decision as decisions
 from scheduler_extender.state.answers.decision import UNDECIDED
-from scheduler_extender.state.answers.lookup import SLICE
 from scheduler_extender.state.asking import enquiry
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import pod_record
@@ -25,7 +24,7 @@ from tests.nodes import pcie, pod, switched
 from tests.scheduler_extender.serving import Clock
 from tests.waiting import PATIENCE
 from topology.core import placement, scoring
-from topology.core.devices import DeviceId, PodUid
+from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.links import LinkKind
 from topology.core.placement import IN_PROGRESS
 from topology.core.report import Allocation, Health, Report
@@ -152,7 +151,9 @@ def test_nothing_is_worked_out_under_the_lock(
         real = getattr(enquiry, what)
 
         def asked(*args: Any) -> Any:
-            report = threading.Thread(target=lambda: free.append(cluster.names() != []))
+            report = threading.Thread(
+                target=lambda: free.append(cluster.facts(NodeName("n0")).known)
+            )
             report.start()
             report.join(PATIENCE)
             assert not report.is_alive(), "it waits for the lock that we hold"
@@ -163,7 +164,7 @@ def test_nothing_is_worked_out_under_the_lock(
     watched("decide")
     watched("prospect")
     request = gpu_request(2, Constraints(link=LinkKind.NVLINK))
-    enquiry.enquire(cluster, request, NAMES, scores=scores)
+    enquiry.ask(cluster.snapshot(), request, NAMES, scores=scores)
     assert len(free) >= len(NAMES)
 
 
@@ -195,9 +196,9 @@ def test_nodes_that_fail_are_tried_once_in_each_call(
 
 
 def test_nodes_that_change_all_the_time_hold_no_call_for_long(clock: Clock) -> None:
-    """Each node's state is looked for once in a look; who has changed again since is unfound."""
+    """Each node is answered as it was when the call began, however much has changed since."""
     cluster = Cluster(clock)
-    nodes = [switched(4, f"c{i:03}") for i in range(5 * SLICE)]
+    nodes = [switched(4, f"c{i:03}") for i in range(20)]
     names = [str(node.name) for node in nodes]
     gpus = tuple(enumerate(nodes[0].gpus))
     times = 0
@@ -211,25 +212,27 @@ def test_nodes_that_change_all_the_time_hold_no_call_for_long(clock: Clock) -> N
         return False
 
     everything_changes()
-    look = cluster.look(gpu_request(1), names, deadline=ending_when(everything_changes))
-    assert times == 1 + 4, "once for each part but the first, however much has changed"
-    assert len(look.unfound) == len(names) - 2 * SLICE, "but for the last part, and a few more"
-    found = {name for name, state in zip(names, look.states, strict=True) if state is not None}
-    assert found | set(look.unfound) == set(names)
+    seen, request = cluster.snapshot(), gpu_request(1)
+    answers = enquiry.ask(seen, request, names, ending_when(everything_changes))
+    assert times <= 1 + 3 * len(names), "each is found and decided about once"
+    told = dict(answers.each())
+    for facts in seen.nodes:
+        assert told[facts.name] == decisions.decide(facts, request, cluster.settings)
+        assert cluster.facts(facts.name) is not facts
 
 
 def test_states_that_there_was_no_time_to_find_are_late(clock: Clock) -> None:
     cluster = Cluster(clock)
-    names = [f"c{i:03}" for i in range(SLICE + 5)]
+    names = [f"c{i:03}" for i in range(25)]
     for name in names:
         cluster.put_record(switched(4, name), Report("boot", 1))
-    answered = enquiry.enquire(cluster, gpu_request(1), names, within(cluster.clock, 0.0))
+    answered = enquiry.ask(cluster.snapshot(), gpu_request(1), names, within(cluster.clock, 0.0))
     assert answered.late == set(names)
     assert len(answered.undecided) == len(names)
-    assert not enquiry.enquire(cluster, gpu_request(1), names).late
+    assert not enquiry.ask(cluster.snapshot(), gpu_request(1), names).late
 
 
-def test_who_changes_while_answers_are_worked_out_is_asked_again(
+def test_what_is_worked_out_of_a_former_moment_is_not_taken_for_the_next(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster, node = Cluster(clock), switched(4, "c")
@@ -244,6 +247,9 @@ def test_who_changes_while_answers_are_worked_out_is_asked_again(
         return answer
 
     monkeypatch.setattr(decisions, "assess", assess_while_it_changes)
-    ((_, decision),) = enquiry.enquire(cluster, gpu_request(1), [node.name]).each()
+    ((_, decision),) = enquiry.ask(cluster.snapshot(), gpu_request(1), [node.name]).each()
+    assert decision is not None
+    assert decision.rejection is None, "so it was when it was asked"
+    ((_, decision),) = enquiry.ask(cluster.snapshot(), gpu_request(1), [node.name]).each()
     assert decision is not None
     assert decision.rejection is placement.BUSY, "it holds no free GPU any more"

@@ -152,7 +152,7 @@ def test_bind_keeps_the_place_and_gives_it_to_its_pod(cluster: Cluster) -> None:
     bind(cluster, written, BindingArgs("wants", "team", "wants", NODE), lambda: "")
     assert [found.name for found in written.binds] == ["wants"]
     cluster.put_pod(replace(wants, node=NODE, kept_place=None))
-    assert not cluster.places_of(wants.uid)
+    assert not cluster.snapshot().places_of(wants.uid)
     assert "is kept" not in asked(cluster)
 
 
@@ -175,7 +175,7 @@ def test_it_ends(cluster: Cluster, end: Any) -> None:
     cluster.on_change(changed.append)
     end(cluster, wants)
     assert asked(cluster) == ""
-    assert not cluster.places_of(wants.uid)
+    assert not cluster.snapshot().places_of(wants.uid)
     assert NODE in changed, "whoever waits may be woken"
 
 
@@ -201,7 +201,7 @@ def test_what_else_happens_to_the_pod_does_not_keep_its_place_longer(
     assert asked(cluster) == ""
     cluster.put_pod(replace(wants, called_unschedulable=False))
     assert asked(cluster) == ""
-    assert not cluster.places_of(wants.uid)
+    assert not cluster.snapshot().places_of(wants.uid)
     cluster.put_pod(replace(wants, kept_place=None))
     keep_place(cluster, until=TODAY + 100 * MAX_SECONDS)
     assert asked(cluster), "taken away and written again it is another place"
@@ -371,10 +371,10 @@ def test_of_two_on_one_node_the_one_that_the_api_server_took_first_is_kept(
         for replica in replicas:
             found = replica.facts(NODE).kept_for
             assert found is not None
-            if replica.places_settled():
+            if replica.snapshot().places_settled:
                 told.add(next(name for name, pod in objects.items() if pod.uid == found.uid))
     assert told == {first}
-    assert all(replica.places_settled() for replica in replicas)
+    assert all(replica.snapshot().places_settled for replica in replicas)
 
 
 def test_who_asks_and_tells_no_version_holds_up_evictions_for_a_moment_only(
@@ -383,14 +383,14 @@ def test_who_asks_and_tells_no_version_holds_up_evictions_for_a_moment_only(
     """As where the command was killed between its writes."""
     kept = KeptPlace(NODE, NOON, frozenset({PodUid("a")}), 7)
     cluster.put_pod(replace(waiting("wants", gpu_request(2, NVLINKED)), kept_place=kept))
-    assert cluster.places_settled()
+    assert cluster.snapshot().places_settled
     cluster.put_pod(
         replace(waiting("killed", gpu_request(1)), kept_place=KeptPlace(NodeName("else"), NOON))
     )
-    assert not cluster.places_settled()
-    assert cluster.places_of(PodUid("wants")) == {NODE}
+    assert not cluster.snapshot().places_settled
+    assert cluster.snapshot().places_of(PodUid("wants")) == {NODE}
     clock.now += ASKING_SECONDS
-    assert cluster.places_settled()
+    assert cluster.snapshot().places_settled
 
 
 def with_many(order: list[int]) -> Cluster:
@@ -405,7 +405,7 @@ def with_many(order: list[int]) -> Cluster:
 
 def kept_in(cluster: Cluster) -> list[int]:
     """The places that are kept."""
-    return [i for i in range(MOST + 1) if cluster.places_of(PodUid(f"w{i}"))]
+    return [i for i in range(MOST + 1) if cluster.snapshot().places_of(PodUid(f"w{i}"))]
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -14,10 +14,10 @@ from types import FrameType
 from typing import Any
 
 from scheduler_extender.deadline import NotAtOnceError, immediate
-from scheduler_extender.state.answers import lookup
+from scheduler_extender.state.answers import remembered
 from scheduler_extender.state.answers.decision import Settings, decide
-from scheduler_extender.state.asking.enquiry import enquire
-from scheduler_extender.state.cluster import board, cluster
+from scheduler_extender.state.asking.enquiry import ask
+from scheduler_extender.state.cluster import cluster, nodes
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node import facts as node
 from scheduler_extender.state.node import transitions
@@ -79,14 +79,16 @@ def test_between_a_report_and_the_answers_after_it_nobody_can_read() -> None:
     found = Cluster(lambda: 0.0)
     found.put_record(switched(), Report("boot", 1))
     request = gpu_request(4, NVLINK)
-    enquire(found, request, [NAME])
+    ask(found.snapshot(), request, [NAME])
     read: list[tuple[NodeFacts, Verdict | None]] = []
 
     def look() -> None:
         try:
             with found.locked_if_free():
                 facts = found.facts(NAME)
-                ((_, decision),) = enquire(found, request, [NAME], immediate(found.clock)).each()
+                ((_, decision),) = ask(
+                    found.snapshot(), request, [NAME], immediate(found.clock)
+                ).each()
         except NotAtOnceError:
             return  # the writer has the lock, or the answer is forgotten: both are right
         assert decision is not None
@@ -98,10 +100,10 @@ def test_between_a_report_and_the_answers_after_it_nobody_can_read() -> None:
         def look_beside() -> None:
             reader.submit(look).result(timeout=600)
 
-        files = {str(module.__file__) for module in (board, cluster, lookup, node, transitions)}
+        files = {str(module.__file__) for module in (cluster, nodes, remembered, node, transitions)}
         with between_lines(files, look_beside):
             found.put_report(NAME, Report("boot", 2, allocations=(shows("a", 0),)))
-        enquire(found, request, [NAME])
+        ask(found.snapshot(), request, [NAME])
         look_beside()
     assert [verdict for _, verdict in read[:1]] == [Verdict.GUARANTEED], "it has read before"
     assert read[-1][1] is Verdict.IMPOSSIBLE, "and after"
@@ -113,11 +115,11 @@ def test_what_is_explained_is_of_the_moment_that_was_looked_at() -> None:
     for topology in (switched(), bridged(), pcie()):
         known.put_record(topology, Report("boot", 1))
     for request in (gpu_request(2, NVLINK), gpu_request(4, NVLINK, Policy.PREFERRED)):
-        seen = known.cluster_facts()
-        then = answers(known, seen, request)
+        seen = known.snapshot()
+        then = answers(seen, request)
         known.put_pod(record("other", 3))
-        assert answers(known, seen, request) == then
-        now = answers(known, known.cluster_facts(), request)
+        assert answers(seen, request) == then
+        now = answers(known.snapshot(), request)
         assert [row.node for row in now] == [row.node for row in then]
         assert now != then
         known.drop_pod(PodUid("other"))
@@ -131,10 +133,10 @@ def test_a_pod_is_explained_beside_the_nodes_of_the_same_moment() -> None:
     known.put_pod(pod)
     known.begin_bind(NAME, pod)
     for _ in range(2):  # in flight, then bound
-        seen = known.cluster_facts()
-        (row,) = answers(known, seen, pod.request, asking=pod.uid)  # type: ignore[arg-type]
+        seen = known.snapshot()
+        (row,) = answers(seen, pod.request, asking=pod.uid)  # type: ignore[arg-type]
         assert (row.decision.verdict, row.reason, row.score) == ("guaranteed", "", None)
-        (row,) = answers(known, seen, pod.request)  # type: ignore[arg-type]
+        (row,) = answers(seen, pod.request)  # type: ignore[arg-type]
         assert row.reason == "not enough free GPUs"
         known.put_pod(replace(pod, node=NAME))
 

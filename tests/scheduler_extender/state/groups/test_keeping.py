@@ -14,7 +14,7 @@ from scheduler_extender.state.groups.keeping import (
     MOST_IN_VAIN,
     Alike,
     Keeping,
-    WaitingLook,
+    Placed,
     Where,
     alike_nodes,
     keep,
@@ -44,15 +44,15 @@ def _empty(name: str) -> NodeFacts:
 
 def look(
     nodes: Mapping[str, tuple[str, int]], waiting: list[tuple[GroupStanding, str]]
-) -> WaitingLook:
+) -> tuple[Placed, tuple[Alike, ...]]:
     """Empty HGX machines by name, each with its zone and a number for its state."""
     facts = {NodeName(name): _empty(name) for name in nodes}
     domains: dict[Where, list[NodeName]] = {}
     for name, (zone, _) in nodes.items():
         domains.setdefault((KIND, zone), []).append(NodeName(name))
-    states = {GPU: {name: state for name, (_, state) in nodes.items()}}
+    states = {GPU: {NodeName(name): state for name, (_, state) in nodes.items()}}
     placed = tuple((found, (KIND, zone)) for found, zone in waiting)
-    return WaitingLook(1, placed, alike_nodes(domains, facts, states))
+    return placed, alike_nodes(domains, facts, states)
 
 
 def counted(alike: Alike, request: GpuRequest) -> int:
@@ -113,14 +113,14 @@ def test_places_are_kept_as_if_each_node_were_looked_at(seed: int) -> None:
         (standing(f"g{i}", rng.choice((1, 2, 3, 8)), rng.randint(1, 20)), rng.choice("ab"))
         for i in range(rng.randint(1, 8))
     ]
-    found = by_node(keep(look(nodes, waiting), counted))
+    found = by_node(keep(*look(nodes, waiting), counted))
     assert found == one_by_one(nodes, waiting)
 
 
 def test_the_first_to_start_gets_its_places_and_others_what_is_left() -> None:
     nodes = {"n0": ("a", 0), "n1": ("a", 4)}
     waiting = [(standing("first", 4, 2), "a"), (standing("second", 4, 2), "a")]
-    kept = keep(look(nodes, waiting), counted)
+    kept = keep(*look(nodes, waiting), counted)
     assert by_node(kept) == {"n0": [("first", 2)], "n1": [("second", 1)]}
     assert kept.beside(NodeName("n0"), Group("d", "first")) == ()
     assert [each.count for each in kept.beside(NodeName("n0"), Group("d", "second"))] == [2]
@@ -144,7 +144,7 @@ def test_it_is_given_up_where_kind_after_kind_has_no_place() -> None:
 
 
 def keep_counting(
-    found: WaitingLook, count: Callable[[Alike, GpuRequest], int] = counted
+    found: tuple[Placed, tuple[Alike, ...]], count: Callable[[Alike, GpuRequest], int] = counted
 ) -> tuple[Keeping, int]:
     """The kept places, and how often nodes were counted for them."""
     counts = 0
@@ -154,12 +154,12 @@ def keep_counting(
         counts += 1
         return count(alike, request)
 
-    return keep(found, counting), counts
+    return keep(*found, counting), counts
 
 
 def test_cordoned_nodes_have_no_place_for_members_to_come() -> None:
     names = NodeName("n0"), NodeName("n1")
     nodes = {name: NodeFacts(name, NodeObject(cordoned=name == "n0")) for name in names}
-    alike = alike_nodes({(KIND, "a"): list(nodes)}, nodes, {GPU: {"n0": 1, "n1": 1}})
+    alike = alike_nodes({(KIND, "a"): list(nodes)}, nodes, {GPU: dict.fromkeys(nodes, 1)})
     assert [each.nodes for each in alike] == [["n1"]]
     assert replace(alike[0], nodes=[]).room == {GPU: 0}

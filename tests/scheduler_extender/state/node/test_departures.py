@@ -143,7 +143,7 @@ def test_a_node_without_an_agent_remembers_nobody() -> None:
     for i in range(100):
         PodSink(cluster).apply(raw(bound(f"u{i}")))
         delete(cluster, bound(f"u{i}"), 20 + i)
-    assert cluster.names() == []
+    assert sorted(cluster.snapshot().by_name) == []
 
 
 def test_a_version_that_is_no_number_blocks_nobody_for_ever(cluster: Cluster) -> None:
@@ -353,7 +353,7 @@ def test_a_bind_in_flight_whose_pod_is_gone_counts_until_its_agent_knew_of_it(ku
     settler = Settler(kube.cluster, kube.binder, patience=10)
     settler.round(0)
     settler.round(10)
-    assert kube.cluster.in_flight() == []
+    assert list(kube.cluster.snapshot().in_flight.values()) == []
     assert not fits(kube.cluster), "its kubelet may hold its GPUs"
     kube.cluster.put_record(NODE, report(2, kube.binder.version() - 1))
     assert not fits(kube.cluster)

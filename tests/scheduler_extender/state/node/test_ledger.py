@@ -11,8 +11,8 @@ import pytest
 
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.answers.lookup import Size
-from scheduler_extender.state.asking.enquiry import answer_of, enquire
+from scheduler_extender.state.answers.remembered import Size
+from scheduler_extender.state.asking.enquiry import answer, ask
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.contradictions import contradiction
 from scheduler_extender.state.node.ledger import ledger
@@ -327,8 +327,8 @@ def cluster() -> Cluster:
 
 def passes(cluster: Cluster, count: int = 2) -> bool:
     request = gpu_request(count, Constraints(link=LinkKind.NVLINK))
-    ((_, remembered),) = enquire(cluster, request, ["node"]).each()
-    decision = answer_of(cluster, cluster.facts(NodeName("node")), request)
+    ((_, remembered),) = ask(cluster.snapshot(), request, ["node"]).each()
+    decision = answer(cluster.snapshot(), cluster.facts(NodeName("node")), request)
     assert remembered in (None, decision)
     return decision.rejection is None
 
@@ -406,5 +406,5 @@ def test_a_relist_forgets_what_it_does_not_name(cluster: Cluster) -> None:
 def test_remembered_requests_are_bounded(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scheduler_extender.state.answers.remembered.REMEMBERED_REQUESTS", 3)
     for links in range(1, 9):
-        enquire(cluster, gpu_request(2, Constraints(min_nvlinks=links)), ["node", "unknown"])
+        ask(cluster.snapshot(), gpu_request(2, Constraints(min_nvlinks=links)), ["node", "unknown"])
     assert cluster.remembered() == Size(states=1, requests=3, answers=3)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.state.asking.enquiry import answer_of
+from scheduler_extender.state.asking.enquiry import answer
 from scheduler_extender.state.cluster.cluster import Cluster
 from tests.crd import faults, nodes_of, schema
 from tests.fakes.kubelet import GPU
@@ -649,6 +649,6 @@ def test_a_node_with_numbered_devices_takes_plain_pods() -> None:
     decoded = codec.decode(record)
     cluster.put_record(decoded.topology, decoded.report)
     name = NodeName("n")
-    assert answer_of(cluster, cluster.facts(name), gpu_request(1)).rejection is None
+    assert answer(cluster.snapshot(), cluster.facts(name), gpu_request(1)).rejection is None
     pair = gpu_request(2, Constraints(link=LinkKind.NVLINK))
-    assert answer_of(cluster, cluster.facts(name), pair).rejection is NOT_READY
+    assert answer(cluster.snapshot(), cluster.facts(name), pair).rejection is NOT_READY

@@ -1,0 +1,96 @@
+"""The facts of every node, and what goes with them: domains, kept places, what time changes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from heapq import heappop, heappush
+
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.answers.refusing import with_pauses_ended
+from scheduler_extender.state.cluster.freshness import Staleness
+from scheduler_extender.state.groups.domains import Domains, domain_of, same_domains
+from scheduler_extender.state.groups.shared import Shared
+from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.occupants import Occupants
+from scheduler_extender.state.node.transitions import with_stale_report
+from scheduler_extender.state.pods.record import PodRecord
+from topology.core.devices import NodeName
+
+
+class Nodes:
+    """All nodes that are known. The cluster's lock guards it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._nobody = Occupants(complete=settings.all_pods_known)
+        self.facts = Shared[NodeName, NodeFacts]()
+        self.places = Shared[NodeName, PodRecord]()  # for whom a place is kept on a node
+        self.kinds: dict[str, Domains] = {}
+        """The kinds of domains that a pod has named, replaced by each move. A kind of which no node
+        has a domain is none: pods can name any label, and only those that nodes have are listed."""
+        self.label_keys: frozenset[str] = frozenset()  # of the labels that nodes have
+        self._labels = Counter[str]()
+        self.moves = 0  # how often a node has come to another domain
+        self.staleness = Staleness(settings.stale_after)
+        self._pauses: list[tuple[float, NodeName]] = []  # a queue by the end of the pause
+
+    def get(self, name: NodeName) -> NodeFacts:
+        """What is known of a node; empty where nobody told us of it."""
+        return self.facts.get(name) or NodeFacts(name, pods=self._nobody)
+
+    def put(self, facts: NodeFacts) -> tuple[NodeFacts | None, bool]:
+        """A node's facts are these now. What they were, and whether the node counts otherwise in
+        its domains: it is in others, or cordoned or not."""
+        name = facts.name
+        before = self.facts.get(name)
+        if facts.known:
+            self.facts.put(name, facts)
+        elif self.facts.pop(name) is not None:
+            self.staleness.forget(name)
+        if facts.kept_for is not None:
+            self.places.put(name, facts.kept_for)
+        else:
+            self.places.pop(name)
+        if before is not None and facts.known and same_domains(before, facts):
+            return before, before.node_object.cordoned != facts.node_object.cordoned
+        if before is not None or facts.known:
+            self._moved(before, facts)
+        return before, True
+
+    def _moved(self, before: NodeFacts | None, facts: NodeFacts) -> None:
+        """A node is in other domains, or has come, or is gone."""
+        self.moves += 1
+        after = facts if facts.known else None
+        if after is not None:
+            self._labels.update(after.node_object.labels.keys())
+        if before is not None:
+            self._labels.subtract(before.node_object.labels.keys())
+        self.label_keys = frozenset(key for key, nodes in self._labels.items() if nodes)
+        kinds = {}
+        for kind, domains in dict(self.kinds).items():
+            former = None if before is None else domain_of(before, kind)
+            now = None if after is None else domain_of(after, kind)
+            if former != now:
+                domains = domains.with_move(facts.name, former, now)
+            if domains.nodes:
+                kinds[kind] = domains
+        self.kinds = kinds
+
+    def queue_pauses(self, before: NodeFacts, after: NodeFacts) -> None:
+        """Note when the pauses of a node end that are new (see :mod:`.streak`)."""
+        known = {until for streaks in before.history.streaks.values() for until in streaks.pauses}
+        now = {until for streaks in after.history.streaks.values() for until in streaks.pauses}
+        for until in now - known:
+            heappush(self._pauses, (until, after.name))
+
+    def expired(self, now: float) -> Iterator[NodeFacts]:
+        """The facts of nodes that time alone has changed: those that have not reported for too
+        long, and those of which a pause is over."""
+        for name in self.staleness.take(now):
+            facts = self.facts.get(name)
+            if facts is not None and facts.report is not None:
+                yield with_stale_report(facts)
+        while self._pauses and self._pauses[0][0] <= now:
+            facts = self.facts.get(heappop(self._pauses)[1])
+            if facts is not None and (ended := with_pauses_ended(facts, now)) is not facts:
+                yield ended

@@ -1,0 +1,201 @@
+"""All that is known at one moment, for whoever asks: no lock, and nothing in it changes.
+
+Taking one costs next to nothing where nothing has changed, and else a copy of the parts that have
+(:mod:`.shared`): the nodes, the pods that wait, the groups. The facts in it are shared.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from scheduler_extender.deadline import NO_DEADLINE, Deadline
+from scheduler_extender.membership import NODE, NVLINK_DOMAIN, Group, Membership
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.answers.faults import Faults
+from scheduler_extender.state.answers.remembered import Remembered, State
+from scheduler_extender.state.groups.domains import NO_DOMAINS, Domains, domains_of
+from scheduler_extender.state.groups.gangdomains import ANYWHERE, Direction, GangDomains
+from scheduler_extender.state.groups.groups import GroupsSeen, GroupStanding
+from scheduler_extender.state.groups.keeping import Keeping
+from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.occupants import Occupants
+from scheduler_extender.state.pods.budgets import Budgets
+from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.state.pods.standing import Others
+from topology.core.devices import NodeName, PodUid
+from topology.core.scoring import Mix
+
+KINDS_KEPT = 16
+"""Kinds of domains for which the domain of each node is kept; worked out anew in O(nodes)."""
+
+
+class LastKeeping:
+    """The places that are kept for groups, as they were worked out last."""
+
+    def __init__(self, lock: threading.RLock, remembered: Remembered) -> None:
+        self._lock = lock
+        self._remembered = remembered
+        self._last: tuple[Hashable, Keeping, Collection[str]] | None = None
+
+    def get(self, key: Hashable) -> Keeping | None:
+        """The places, if they were worked out from what ``key`` names."""
+        last = self._last
+        return last[1] if last is not None and last[0] == key else None
+
+    def put(self, key: Hashable, keeping: Keeping, nodes: Collection[str], moment: int) -> None:
+        """Remember what was worked out at a moment, until one of these nodes changes."""
+        with self._lock:
+            if self._remembered.unchanged(nodes, moment):
+                self._last = (key, keeping, nodes)
+
+    def changed(self, name: NodeName) -> None:
+        """A node has changed. The cluster's lock is held."""
+        if self._last is not None and name in self._last[2]:
+            self._last = None
+
+    def clear(self) -> None:
+        """Forget the places."""
+        self._last = None
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a snapshot shares with the cluster: safe for many threads, or never changed."""
+
+    settings: Settings
+    clock: Callable[[], float]
+    faults: Faults
+    remembered: Remembered
+    keeping: LastKeeping
+    gangs: GangDomains
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """All that is known at one moment."""
+
+    parts: Parts
+    by_name: Mapping[NodeName, NodeFacts]
+    waiting: Mapping[PodUid, PodRecord]  # the pods that are on no node, as last seen
+    in_flight: Mapping[PodUid, PodRecord]  # the binds in flight
+    nominated: Mapping[PodUid, PodRecord]  # those of the waiting that kube-scheduler has nominated
+    places: Mapping[NodeName, PodRecord]  # the waiting pod for which a place is kept on a node
+    places_settled: bool  # whether the order of the kept places is (:mod:`.keptplaces`)
+    groups: GroupsSeen
+    kinds: dict[str, Domains]  # the domains that were asked for, by kind
+    label_keys: frozenset[str]  # of the labels that nodes have
+    moment: int  # see :mod:`.remembered`
+    moves: int  # how often a node had come to another domain
+    mix: Mix  # what scores weigh the future by
+    blind: bool  # a watch had told us nothing for so long that all of this may be wrong
+    racks_wanted: bool  # whether a pod has asked for its group to share an NVLink domain
+    today: float  # seconds since 1970
+    budgets: Budgets | None  # PodDisruptionBudgets; None as long as they are not known
+    others: Others  # whom to ask about the pods without devices
+    base: Snapshot | None = None  # as it was before some nodes were given other facts
+    own: frozenset[NodeName] = frozenset()  # these nodes
+    numbers: dict[Hashable, State] = field(default_factory=dict)  # of states that were found in it
+
+    @property
+    def settings(self) -> Settings:
+        """What the operator has chosen."""
+        return self.parts.settings
+
+    @property
+    def remembered(self) -> Remembered:
+        """The answers that are remembered."""
+        return self.parts.remembered
+
+    @cached_property
+    def nodes(self) -> tuple[NodeFacts, ...]:
+        """The facts of every node, by name."""
+        return tuple(facts for _, facts in sorted(self.by_name.items()))
+
+    @cached_property
+    def unbound(self) -> list[PodRecord]:
+        """Pods that are on no node, and of which no bind is in flight."""
+        return [pod for uid, pod in self.waiting.items() if uid not in self.in_flight]
+
+    @property
+    def unschedulable(self) -> Iterator[PodRecord]:
+        """Pods that kube-scheduler has called unschedulable."""
+        return (pod for pod in self.waiting.values() if pod.unschedulable)
+
+    def facts(self, name: NodeName) -> NodeFacts:
+        """What is known of a node; empty where nobody told us of it."""
+        return self.by_name.get(name) or NodeFacts(
+            name, pods=Occupants(complete=self.settings.all_pods_known)
+        )
+
+    def with_facts(self, nodes: Iterable[NodeFacts]) -> Snapshot:
+        """The same if these nodes had other facts."""
+        instead = {f.name: f for f in nodes if f is not self.by_name.get(f.name)}
+        if not instead:
+            return self
+        by_name, own = {**self.by_name, **instead}, self.own | instead.keys()
+        return replace(self, base=self.base or self, by_name=by_name, own=own, numbers={})
+
+    def pod_named(self, namespace: str, name: str) -> PodRecord | None:
+        """The pod of this name, as last seen. O(pods)."""
+        return next(
+            (pod for pod in self.pods if (pod.namespace, pod.name) == (namespace, name)), None
+        )
+
+    @property
+    def pods(self) -> Iterable[PodRecord]:
+        """Every pod, as last seen."""
+        yield from self.waiting.values()
+        for facts in self.by_name.values():
+            yield from facts.pods.bound.values()
+
+    # Places that are kept for waiting pods.
+
+    def places_of(self, uid: PodUid) -> frozenset[NodeName]:
+        """The nodes on which a place is kept for this pod: one by its annotation, one where
+        kube-scheduler has nominated it."""
+        return frozenset(name for name, pod in self.places.items() if pod.uid == uid)
+
+    def asked_apart(
+        self, uid: PodUid, priority: int, gang: Group | None = None
+    ) -> frozenset[NodeName]:
+        """The nodes that answer this pod otherwise than others that ask the same: a place is kept
+        there for the pod itself, or one that yields to it (:meth:`.NodeFacts.yields_to`)."""
+        return frozenset(
+            name
+            for name, pod in self.places.items()
+            if pod.uid == uid or self.by_name[name].yields_to(priority, gang)
+        )
+
+    # Groups.
+
+    def standing(self, membership: Membership, but: PodUid | None = None) -> GroupStanding:
+        """A group without one of its pods."""
+        return self.groups.standing(membership.group, but)
+
+    def domains(self, kind: str, deadline: Deadline = NO_DEADLINE) -> Domains:
+        """The domains of a kind, which the event loop does not work out."""
+        if kind not in self.label_keys and kind not in (NODE, NVLINK_DOMAIN):
+            return NO_DOMAINS
+        found = self.kinds.pop(kind, None)
+        if found is None:
+            deadline.need_quick(quick=False)
+            found = domains_of(kind, self.by_name)
+        self.kinds[kind] = found
+        for former in list(self.kinds.values())[:-KINDS_KEPT]:
+            former.forget()
+        return found
+
+    def direction_of(self, membership: Membership) -> Direction:
+        """Where a member of a gang has to go since its siblings were sent there just now."""
+        if not membership.gang:
+            return ANYWHERE
+        return self.parts.gangs.of(membership, self.parts.clock())
+
+    def note_direction(self, membership: Membership, domain: str | None) -> None:
+        """Filter has sent a member of a gang to a domain, or nowhere (None). Of a gang that has
+        started nothing is noted: its domain is where its members are."""
+        if membership.gang and not self.standing(membership).living:
+            self.parts.gangs.answered(membership, domain, self.parts.clock())
