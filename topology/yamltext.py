@@ -8,7 +8,6 @@ A key that a mapping has twice is refused, too, as kubectl does: one of its valu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,7 +49,7 @@ def documents(text: str) -> list[Any]:
     [{'a': [1, 2]}, {'b': 3}]
     """
     try:
-        _bounded(text)
+        _check(text)
         return list(yaml.load_all(text, Loader=_Loader))
     except yaml.MarkedYAMLError as error:
         raise YamlTextError(f"{_line(error)}not YAML: {error.problem or error}") from error
@@ -67,84 +66,69 @@ def _line(found: yaml.Event | yaml.MarkedYAMLError) -> str:
     return f"line {mark.line + 1}: " if mark else ""
 
 
-def _bounded(text: str) -> None:
-    """Raise where the text nests too deep, its aliases stand for too much, or a key is twice in a
-    mapping."""
-    aliased = 0
-    for size in _alias_sizes(text):
-        aliased += size
-        if aliased > MAX_ALIASED:
-            raise YamlTextError(
-                f"its aliases (*name) stand for more than {MAX_ALIASED:,} values, "
-                "which is the most that is allowed"
-            )
-
-
-def _alias_sizes(text: str) -> Iterator[int]:
-    """How many nodes each alias of the text stands for, in order."""
-    sizes: dict[str, int] = {}
-    opened: list[tuple[str | None, int]] = []
-    nodes = 0
-    keys = _Keys()
-    for event in yaml.parse(text, Loader=_Loader):
-        keys.take(event)
-        if isinstance(event, yaml.DocumentStartEvent):
-            sizes = {}
-        elif isinstance(event, yaml.ScalarEvent):
-            nodes += 1
-            if event.anchor:
-                sizes[event.anchor] = 1
-        elif isinstance(event, yaml.CollectionStartEvent):
-            nodes += 1
-            opened.append((event.anchor, nodes))
-            if len(opened) > MAX_DEPTH:
-                raise YamlTextError(
-                    f"{_line(event)}lists and mappings nest deeper than {MAX_DEPTH} levels, "
-                    "which is the most that is allowed"
-                )
-        elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, before = opened.pop()
-            if anchor:
-                sizes[anchor] = nodes - before + 1
-        elif isinstance(event, yaml.AliasEvent):
-            name = event.anchor or ""
-            if any(anchor == name for anchor, _ in opened):
-                raise YamlTextError(f"{_line(event)}*{name[:40]} stands inside itself")
-            size = sizes.get(name, 1)  # of an unknown one the loader says so
-            nodes += size
-            yield size
-
-
-class _Keys:
-    """Follows a text's events, and knows which of its scalars are keys."""
-
-    def __init__(self) -> None:
-        self._open: list[_Opened] = []
-
-    def take(self, event: yaml.Event) -> None:
-        """The next event. Raises :class:`YamlTextError` for a key that its mapping has already."""
-        if isinstance(event, yaml.CollectionEndEvent):
-            self._open.pop()
-            return
-        if not isinstance(event, yaml.NodeEvent):
-            return
-        within = self._open[-1] if self._open else None
-        if within is not None and within.keys is not None:
-            if within.key_is_next and isinstance(event, yaml.ScalarEvent):
-                if event.value in within.keys:
-                    raise YamlTextError(
-                        f"{_line(event)}the key {event.value[:64]!r} stands twice in one mapping"
-                    )
-                within.keys.add(event.value)
-            within.key_is_next = not within.key_is_next
-        if isinstance(event, yaml.CollectionStartEvent):
-            mapping = isinstance(event, yaml.MappingStartEvent)
-            self._open.append(_Opened(set() if mapping else None))
-
-
 @dataclass(slots=True)
 class _Opened:
-    """A list or mapping that has not ended; ``keys`` are those of a mapping so far."""
+    """A list or mapping that has not ended."""
 
-    keys: set[str] | None
+    anchor: str | None
+    before: int  # the text's nodes up to this one
+    keys: set[str] | None  # the keys of a mapping so far; None for a list
     key_is_next: bool = True
+
+
+def _check(text: str) -> None:
+    """Raise if the text nests too deep, its aliases stand for too much, or a mapping has a key
+    twice."""
+    opened: list[_Opened] = []
+    sizes: dict[str, int] = {}  # nodes that each anchor stands for
+    nodes = aliased = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.DocumentStartEvent):
+            sizes = {}
+        elif isinstance(event, yaml.CollectionEndEvent):
+            ended = opened.pop()
+            sizes[ended.anchor or ""] = nodes - ended.before + 1
+        elif isinstance(event, yaml.NodeEvent):
+            _take_key(event, opened)
+            if isinstance(event, yaml.AliasEvent):
+                size = _size(event, opened, sizes)
+                nodes, aliased = nodes + size, aliased + size
+                if aliased > MAX_ALIASED:
+                    raise YamlTextError(
+                        f"its aliases (*name) stand for more than {MAX_ALIASED:,} values, "
+                        "which is the most that is allowed"
+                    )
+                continue
+            nodes += 1
+            if isinstance(event, yaml.ScalarEvent):
+                sizes[event.anchor or ""] = 1
+            else:
+                mapping = isinstance(event, yaml.MappingStartEvent)
+                opened.append(_Opened(event.anchor, nodes, set() if mapping else None))
+                if len(opened) > MAX_DEPTH:
+                    raise YamlTextError(
+                        f"{_line(event)}lists and mappings nest deeper than {MAX_DEPTH} levels, "
+                        "which is the most that is allowed"
+                    )
+
+
+def _take_key(event: yaml.NodeEvent, opened: list[_Opened]) -> None:
+    """Note the event in the mapping around it. Raises :class:`YamlTextError` for a second key."""
+    if not opened or opened[-1].keys is None:
+        return
+    within, keys = opened[-1], opened[-1].keys
+    if within.key_is_next and isinstance(event, yaml.ScalarEvent):
+        if event.value in keys:
+            raise YamlTextError(
+                f"{_line(event)}the key {event.value[:64]!r} stands twice in one mapping"
+            )
+        keys.add(event.value)
+    within.key_is_next = not within.key_is_next
+
+
+def _size(event: yaml.AliasEvent, opened: list[_Opened], sizes: dict[str, int]) -> int:
+    """How many nodes an alias stands for. Raises :class:`YamlTextError` if it contains itself."""
+    name = event.anchor or ""
+    if any(each.anchor == name for each in opened):
+        raise YamlTextError(f"{_line(event)}*{name[:40]} stands inside itself")
+    return sizes.get(name, 1)  # of an unknown one the loader says so

@@ -77,14 +77,6 @@ _TYPED_NUMA = re.compile(r"\s*NUMA(?:\s?node)?\s?[:=#]?\s?([0-9]{1,3})\s*", re.I
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """One word of the matrix, and its line."""
-
-    word: str
-    line: int
-
-
-@dataclass(frozen=True, slots=True)
 class Row:
     """A device's row: the cells that can be believed, and its NUMA column ('' where not told).
 
@@ -93,7 +85,7 @@ class Row:
 
     name: str
     line: int
-    cells: tuple[Cell | None, ...]
+    cells: tuple[str | None, ...]
     numa: str = ""
     rest: str = ""
 
@@ -133,9 +125,7 @@ def read_row(
         raise SourceError(
             number, name, f"{behind} stands behind the last column: the row has a cell too many"
         )
-    cells = tuple(
-        None if word is None else Cell("SYS" if word == "SOC" else word, number) for word in words
-    )
+    cells = tuple("SYS" if word == "SOC" else word for word in words)
     numa = _numa(labels, rest, last)
     unread = "" if labels or numa or _affinity(rest.split()) else " ".join(rest.split())
     return Row(name, number, cells, numa, unread)

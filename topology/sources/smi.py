@@ -34,7 +34,6 @@ from topology.sources.inventory import (
     read_inventory,
 )
 from topology.sources.lines import Line, clean
-from topology.sources.rows import Cell
 from topology.sources.table import Table, read_table
 
 _TOOLS = (
@@ -101,7 +100,7 @@ _LEGEND_NVLINK = re.compile(r"\s*NV#\s+= .*")
 _LEGEND_SOC = re.compile(r"\s*SOC\s+= .*")
 _NIC_NAME = re.compile(r"\s*(NIC[0-9]+)\s*:\s*([A-Za-z][\w.-]*)\W*")
 
-Pairs = dict[tuple[int, int], Cell]
+Pairs = dict[tuple[int, int], str]
 
 
 def parse_topo(
@@ -230,7 +229,7 @@ def _links(gpus: Sequence[Gpu], pairs: Pairs, line: int, findings: Findings) -> 
     links = []
     for (a, b), count in counts.items():
         if not count:
-            links.append(Link(a, b, PCIE[pairs[a, b].word]))
+            links.append(Link(a, b, PCIE[pairs[a, b]]))
             continue
         ends = (ports[a], ports[b])
         speed = min(port.one_way if port else GBps(0.0) for port in ends)
@@ -300,14 +299,14 @@ def _nics(table: Table, lines: Sequence[Line], findings: Findings) -> list[Nic]:
             cell = table.pair(gpu, name)
             if cell is None:
                 unknown[gpu].append(name)
-            elif cell.word not in PCIE:
+            elif cell not in PCIE:
                 raise SourceError(
-                    cell.line,
+                    table.rows[gpu if table.cell(gpu, name) else name].line,
                     f"{gpu}/{name}",
-                    f"{cell.word} between a GPU and a NIC; allowed are {', '.join(PCIE)}",
+                    f"{cell} between a GPU and a NIC; allowed are {', '.join(PCIE)}",
                 )
             else:
-                distances.append((_index(gpu), PCIE[cell.word]))
+                distances.append((_index(gpu), PCIE[cell]))
         nics.append(Nic(legend.get(name, name), tuple(sorted(distances))))
     for gpu, names in unknown.items():
         findings.note(
@@ -321,5 +320,5 @@ def _index(name: str) -> int:
     return int(name.removeprefix("GPU"))
 
 
-def _nvlinks(cell: Cell) -> int:
-    return int(cell.word[2:]) if cell.word.startswith("NV") else 0
+def _nvlinks(cell: str) -> int:
+    return int(cell[2:]) if cell.startswith("NV") else 0

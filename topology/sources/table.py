@@ -32,7 +32,6 @@ from topology.sources.rows import (
     NUMA,
     P2P,
     SELF,
-    Cell,
     Row,
     is_affinity,
     is_row,
@@ -77,20 +76,20 @@ class Table:
     def _at(self) -> dict[str, int]:
         return {name: at for at, name in enumerate(self.columns)}
 
-    def cell(self, row: str, column: str) -> Cell | None:
-        """What ``row`` says under ``column``; None where the text lacks it."""
+    def cell(self, row: str, column: str) -> str | None:
+        """What ``row`` says under ``column``; None if the text lacks it."""
         cells = self.rows[row].cells if row in self.rows else ()
         at = self._at[column]
         return cells[at] if at < len(cells) else None
 
-    def pair(self, a: str, b: str) -> Cell | None:
-        """What either row says of the pair; refused where the two say different things."""
+    def pair(self, a: str, b: str) -> str | None:
+        """What either row says of the pair; refused if the two say different things."""
         there, back = self.cell(a, b), self.cell(b, a)
-        if there and back and there.word != back.word:
+        if there and back and there != back:
             raise SourceError(
-                there.line,
+                self.rows[a].line,
                 f"{a}/{b}",
-                f"{there.word} here, but {back.word} on line {back.line} ({b}/{a}); "
+                f"{there} here, but {back} on line {self.rows[b].line} ({b}/{a}); "
                 "a matrix is symmetric: paste it again",
             )
         return there or back
