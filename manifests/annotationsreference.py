@@ -205,7 +205,7 @@ def allowed(key: str) -> str:
 
 
 def absent(key: str) -> str:
-    """What a key is where a pod does not have it: a word that it takes, or a dash for nothing."""
+    """What a key is if a pod does not have it: a word that it takes, or a dash for nothing."""
     if key not in KEYS:
         return "–"
     name, read = KEYS[key]
@@ -307,7 +307,7 @@ def _pod(key: str, annotations: Mapping[str, str]) -> Any:
 
 
 def made(page: str) -> str:
-    """The page with its two parts made anew. Raises :class:`ValueError` where a mark is missing."""
+    """The page with its two parts made anew. Raises :class:`ValueError` if a mark is missing."""
     first, *found = page.split(BEGIN)
     if len(found) != len(PARTS):
         raise ValueError(f"the page needs the line {BEGIN} {len(PARTS)} times")

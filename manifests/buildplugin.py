@@ -155,7 +155,7 @@ def _run(command: list[str]) -> None:
 
 
 def main() -> int:
-    """Write archive and manifest where ``--output`` says; 1 where they cannot be built."""
+    """Write archive and manifest where ``--output`` says; 1 if they cannot be built."""
     parser = argparse.ArgumentParser(description="Build the kubectl plugin for this platform.")
     parser.add_argument("--output", type=Path, required=True, help="the folder")
     parser.add_argument(

@@ -40,7 +40,7 @@ def sums(folder: Path) -> str:
 
 
 def main() -> int:
-    """Finish a folder; 1 where that cannot be done."""
+    """Finish a folder; 1 if that cannot be done."""
     parser = argparse.ArgumentParser(description="Finish the folder of a release.")
     parser.add_argument("folder", type=Path, help="the files of the release")
     folder = parser.parse_args().folder

@@ -108,7 +108,7 @@ def bill(name: str, packages: list[Locked], version: str, made: datetime) -> str
 
 
 def dated() -> datetime:
-    """What the bills are dated: SOURCE_DATE_EPOCH where that is set, else now. Raises
+    """What the bills are dated: SOURCE_DATE_EPOCH if that is set, else now. Raises
     :class:`ValueError`."""
     seconds = os.environ.get("SOURCE_DATE_EPOCH")
     if not seconds:
@@ -129,7 +129,7 @@ def written(lock: str, root: Path = ROOT) -> str:
 
 
 def main() -> int:
-    """Write them where ``--output`` says; 1 where they cannot be written."""
+    """Write them where ``--output`` says; 1 if they cannot be written."""
     parser = argparse.ArgumentParser(description="Write the images' bills of materials.")
     parser.add_argument("--output", type=Path, required=True, help="the folder")
     folder = parser.parse_args().output

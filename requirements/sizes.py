@@ -27,11 +27,6 @@ def locked_requirements(text: str) -> Iterator[Requirement]:
             yield wanted
 
 
-def locked_names(text: str) -> Iterator[str]:
-    """Their names."""
-    return (wanted.name for wanted in locked_requirements(text))
-
-
 def size(found: Distribution) -> int:
     """The bytes of a package's installed files."""
     paths = (Path(str(file.locate())) for file in found.files or () if file.suffix != ".pyc")
@@ -41,16 +36,19 @@ def size(found: Distribution) -> int:
 def table(text: str) -> str:
     """The packages of a lock with their sizes, and the sum in the last line.
 
-    Raises :class:`PackageNotFoundError` where one is not installed here.
+    Raises :class:`PackageNotFoundError` if one is not installed here.
     """
-    sizes = {name: size(distribution(name)) for name in locked_names(text)}
+    sizes = {
+        name: size(distribution(name))
+        for name in (wanted.name for wanted in locked_requirements(text))
+    }
     rows = sorted(sizes.items(), key=lambda row: (-row[1], row[0]))
     lines = [f"{count / MB:8.1f} MB  {name}" for name, count in rows]
     return "\n".join([*lines, f"{sum(sizes.values()) / MB:8.1f} MB  in all"])
 
 
 def main() -> int:
-    """Print the table of each image; 1 where a package is not installed."""
+    """Print the table of each image; 1 if a package is not installed."""
     try:
         for lock in LOCKS:
             sys.stdout.write(f"{lock.stem}\n{table(lock.read_text())}\n")

@@ -39,7 +39,7 @@ def test_the_command_lists_the_lock_of_each_image(capsys: pytest.CaptureFixture[
     assert sizes.main() == 0
     lines = capsys.readouterr().out.splitlines()
     agent, extender = lines.index("agent"), lines.index("extender")
-    packages = [len(list(sizes.locked_names(lock.read_text()))) for lock in sizes.LOCKS]
+    packages = [len(list(sizes.locked_requirements(lock.read_text()))) for lock in sizes.LOCKS]
     assert [extender - agent - 2, len(lines) - extender - 2] == packages
     assert re.fullmatch(r" *\d+\.\d MB  in all", lines[-1])
     assert any(line.endswith("  grpcio") for line in lines[agent:extender])

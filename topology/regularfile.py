@@ -15,7 +15,7 @@ from pathlib import Path
 def opened(path: Path) -> int:
     """A descriptor of a regular file; the caller closes it. Never waits for anybody.
 
-    Raises :class:`OSError`, too where the path leads to a pipe, a device or a folder.
+    Raises :class:`OSError`, too if the path leads to a pipe, a device or a folder.
     """
     found = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(found).st_mode):

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 
 def seconds_of(text: str) -> float | None:
-    """A time of day in seconds since 1970; None where it cannot be read.
+    """A time of day in seconds since 1970; None if it cannot be read.
 
     Without a zone it is UTC, whatever the zone of the machine: the same file means the same
     everywhere.
@@ -23,6 +23,6 @@ def seconds_of(text: str) -> float | None:
 def instant(found: datetime) -> datetime:
     """The same moment in UTC; a time without a zone is UTC already.
 
-    Raises :class:`OverflowError` where the zone carries it out of the years that there are.
+    Raises :class:`OverflowError` if the zone carries it out of the years that there are.
     """
     return found.astimezone(UTC) if found.tzinfo is not None else found.replace(tzinfo=UTC)

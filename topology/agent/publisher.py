@@ -118,7 +118,7 @@ class Publisher:
         self.problem = ""  # why the last write failed; empty after one that worked
 
     def former(self) -> Record | None:
-        """What stands there now, None where nothing usable does.
+        """What stands there now, None if nothing usable does.
 
         The sequence of the agent before us goes on. Raises :class:`ApiFailure`.
         """
@@ -143,7 +143,7 @@ class Publisher:
         """Write what has changed or is due; whether all of it stands there now.
 
         ``deletions`` counts the pods that the report's agent knows to have left: one more is
-        news, even where nothing else is. ``topology`` is None where nobody could look: the spec
+        news, even if nothing else is. ``topology`` is None if nobody could look: the spec
         stays as it is. The report comes without a sequence.
         """
         if self._clock() < self._not_before:
@@ -172,7 +172,7 @@ class Publisher:
         return True
 
     def _write_bare(self, report: Report, why: str) -> None:
-        """Write that the record is refused, and nothing else of it, where that does not stand."""
+        """Write that the record is refused, and nothing else of it, if that does not stand."""
         since = next((c.since for c in report.conditions), "")
         refused = Condition(
             READY, False, "RecordRefused", f"the record is refused: {why}"[:1000], since

@@ -130,7 +130,7 @@ class AgentService:
         """Why an update should go no further than to this node; None once the API server has taken
         a record of this agent, whatever becomes of the API server later.
 
-        Where the agent before this one could vouch for its record, so must this one, once. Where
+        If the agent before this one could vouch for its record, so must this one, once. If
         it could not either (a broken driver, a node without GPUs), this version is not at fault.
         """
         return self._unready
@@ -147,7 +147,7 @@ class AgentService:
     def once(self, patience: float = 20.0, *, write: bool = False) -> Picture:
         """Look until everybody has answered or ``patience`` seconds are over; write it if asked.
 
-        Raises :class:`TimeoutError` where it could not be written in that time.
+        Raises :class:`TimeoutError` if it could not be written in that time.
         """
         self._start()
         try:
@@ -327,7 +327,7 @@ def _boot_id(path: Path) -> str:
 
 
 def _later(version: str, other: str) -> str:
-    """The later of two resourceVersions; the first where they cannot be compared."""
+    """The later of two resourceVersions; the first if they cannot be compared."""
     comparable = version.isdecimal() and other.isdecimal()
     return other if comparable and int(other) > int(version) else version
 

@@ -2,7 +2,7 @@
 whoever else reaches it.
 
 One thread serves all clients. Each asks once, with a short head, and is answered in milliseconds.
-Where one client more comes than there are places, the client that came first is cut off: it has had
+If one client more comes than there are places, the client that came first is cut off: it has had
 its time. So slow clients, however many, keep no probe out.
 """
 
@@ -24,7 +24,7 @@ CLIENT_SECONDS = 10.0
 BACKLOG = 64  # clients that are taken in before others are served: fewer than places
 FRESH = 1.0  # seconds for which one text of metrics answers everybody who asks
 
-Health = Callable[[], str | None]  # why the agent is not well; None where it is
+Health = Callable[[], str | None]  # why the agent is not well; None if it is
 
 
 class PortError(Exception):
@@ -70,7 +70,7 @@ class _Client(asyncio.Protocol):
 class MetricsServer:
     """Serves from :meth:`start` to :meth:`stop`, in a thread of its own.
 
-    ``/healthz`` is 503 where ``unwell`` gives a reason, ``/readyz`` where ``unready`` does.
+    ``/healthz`` is 503 if ``unwell`` gives a reason, ``/readyz`` if ``unready`` does.
     ``clock`` gives seconds. Raises :class:`PortError`.
     """
 

@@ -51,7 +51,7 @@ class RecordError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A node's record: its hardware, and the report where there is one."""
+    """A node's record: its hardware, and the report if there is one."""
 
     topology: NodeTopology
     report: Report | None
@@ -161,7 +161,7 @@ def _allocator(spec: wire.Spec) -> AllocatorFacts:
 
 def _sees_topology(spec: wire.Spec) -> bool:
     """An agent that does not say of every device which NUMA nodes the plugin names knows of none,
-    which matters where somebody aligns."""
+    which matters if somebody aligns."""
     aligned = spec.allocator.topology_manager_policy != "none"
     return not aligned or all(d.topology_nodes is not None for d in spec.devices)
 
@@ -257,7 +257,7 @@ def _shares(answer: wire.SeveralShares) -> SharesAnswer:
 
 
 def _distances(nodes: Sequence[wire.NumaNode]) -> tuple[tuple[int, ...], ...] | None:
-    """The distances by number; None where they are not known of every NUMA node from 0 on."""
+    """The distances by number; None if they are not known of every NUMA node from 0 on."""
     rows = {node.id: tuple(map(int, (node.distances or "").split())) for node in nodes}
     n = len(rows)
     if not rows or set(rows) != set(range(n)) or any(len(row) != n for row in rows.values()):
@@ -266,7 +266,7 @@ def _distances(nodes: Sequence[wire.NumaNode]) -> tuple[tuple[int, ...], ...] | 
 
 
 def _numa_facts(spec: wire.Spec) -> NumaFacts | None:
-    """What the record says of CPUs and memory; None where part of it is missing.
+    """What the record says of CPUs and memory; None if part of it is missing.
 
     That is: a NUMA node from 0 on, the CPUs of one, the CPUs that pods may have, or the CPU
     Manager's option. A contradiction raises :class:`TopologyError`.
@@ -292,7 +292,7 @@ def _numa_facts(spec: wire.Spec) -> NumaFacts | None:
 
 
 def _numa_lacks(spec: wire.Spec) -> tuple[str, ...]:
-    """The fields that the record lacks for :func:`_numa_facts`; none where it has them all."""
+    """The fields that the record lacks for :func:`_numa_facts`; none if it has them all."""
     has = {
         "spec.allocator.alignBySocket": spec.allocator.align_by_socket is not None,
         "spec.numaNodes[].cpus": _names_cpus(spec.numa_nodes or ()),
@@ -334,7 +334,7 @@ def _first(cpus: int) -> str:
 
 
 def _holdings(given: Sequence[wire.Exclusive] | None) -> tuple[Holding, ...] | None:
-    """Which exclusive CPUs and memory pods have; None where nobody has looked."""
+    """Which exclusive CPUs and memory pods have; None if nobody has looked."""
     if given is None:
         return None
     return tuple(

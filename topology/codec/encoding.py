@@ -92,7 +92,7 @@ def _resource(resource: GpuResource) -> wire.Resource:
 
 
 def _topology_nodes(gpu: Gpu, facts: AllocatorFacts) -> list[int] | None:
-    """What the kubelet is told; left out where nobody aligns and it is the hardware's node."""
+    """What the kubelet is told; left out if nobody aligns and it is the hardware's node."""
     alone = () if gpu.numa_node is None else (gpu.numa_node,)
     if not facts.sees_topology:
         return None

@@ -37,7 +37,7 @@ class KnownHardware:
         self._kinds = Memory[bytes, _Kind]()
 
     def topology(self, name: str, spec: bytes) -> NodeTopology | None:
-        """The topology of the node of that name with a spec as JSON; None where no node of its kind
+        """The topology of the node of that name with a spec as JSON; None if no node of its kind
         is known, or anything about it is odd: then it has to be decoded."""
         if not 1 <= len(name) <= 253 or len(spec) > LONGEST:
             return None

@@ -245,7 +245,7 @@ class EmulatedKubelet:
         )
 
     def _allocatable(self) -> frozenset[DeviceId] | None:
-        """What it hands out from, held devices included; None where that is everything."""
+        """What it hands out from, held devices included; None if that is everything."""
         if not self.registered:
             return frozenset()
         if not self._sick:

@@ -57,7 +57,7 @@ class PluginCrash(Exception):  # noqa: N818 (it is the plugin's, not ours)
 def best_effort(
     shape: Shape, available: Sequence[Device], required: Sequence[Device], size: int
 ) -> list[Device]:
-    """The set that BestEffort prefers. Raises :class:`PluginCrash` where it would panic."""
+    """The set that BestEffort prefers. Raises :class:`PluginCrash` if it would panic."""
     gpus = [p for p, _ in available]
     points = _points(shape)
     for a, b in combinations(gpus, 2):

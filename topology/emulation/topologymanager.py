@@ -84,10 +84,10 @@ class TopologyManager:
         others: bool,
         lost: bool = False,
     ) -> Nodes | None:
-        """The NUMA nodes to which a container is aligned; None where devices are on none.
+        """The NUMA nodes to which a container is aligned; None if devices are on none.
 
         With ``others`` the unknown providers may hint, too. ``lost`` says that the device manager
-        has no possible hint. Raises :class:`Refused` where the policy does not admit what comes of
+        has no possible hint. Raises :class:`Refused` if the policy does not admit what comes of
         the merge.
         """
         policy = self._facts.topology_manager_policy

@@ -69,7 +69,7 @@ class ApiError(ApiFailure):
 
     ``status`` is the HTTP code, ``reason`` the machine-readable word of the Status object
     (``Conflict``, ``Expired`` …) or else the HTTP phrase, ``message`` what the server says.
-    ``retry_after`` is how many seconds it asks us to wait (with 429, mostly); 0 where it does not.
+    ``retry_after`` is how many seconds it asks us to wait (with 429, mostly); 0 if it does not.
     """
 
     retry_after = 0.0
@@ -97,7 +97,7 @@ class GoneError(ApiError):
 
 
 def api_error(status: int, reason: str, message: str) -> ApiError:
-    """Return (not raise) the :class:`ApiError` for an HTTP code, of its own class where it has one.
+    """Return (not raise) the :class:`ApiError` for an HTTP code, of its own class if it has one.
 
     >>> api_error(409, "Conflict", "pod is already assigned")
     ConflictError(409, 'Conflict', 'pod is already assigned')

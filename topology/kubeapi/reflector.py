@@ -105,7 +105,7 @@ class Sink(Protocol):
     def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
         """Take these objects for all there are.
 
-        They come from the server page by page, once, while the sink goes through them. Where that
+        They come from the server page by page, once, while the sink goes through them. If that
         fails the iteration raises, which the sink lets pass: what it has taken is news all the
         same, and what it has not seen is not gone. Then there is another list.
         """
@@ -144,12 +144,12 @@ class ReflectorState:
 
     ``synced``: the sink has had one whole list. ``last_contact``: clock when the server last told
     us something (a page, a line, an orderly end of a watch), ``None`` before. ``failures``: in a
-    row, 0 after any contact; ``last_failure`` and ``failure_status`` (the HTTP code, where there
+    row, 0 after any contact; ``last_failure`` and ``failure_status`` (the HTTP code, if there
     was one: 403, 404 …) tell of the last one and stay. ``events`` leaves bookmarks out.
     ``streaming``: the server has accepted a watch, which is open. ``whole_at``: clock when the
     sink last knew all that the server had told of (a whole list, or an event or bookmark; half a
     list and the end of a watch tell nothing), ``None`` before; ``failing_since``: clock of the
-    first failure since a watch was last open, ``None`` where there was none: a list that works
+    first failure since a watch was last open, ``None`` if there was none: a list that works
     does not make a watch work that is refused.
     """
 
@@ -173,7 +173,7 @@ class UnusableAnswerError(Exception):
 
 
 class _BrokenOffError(Exception):
-    """A list ends before its last page; the cause says why, None where we stop."""
+    """A list ends before its last page; the cause says why, None if we stop."""
 
 
 @dataclass(frozen=True, slots=True)

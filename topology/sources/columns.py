@@ -33,7 +33,7 @@ class Header(NamedTuple):
 
 
 def read_header(text: str, rows_above: set[str] | None) -> Header | None:
-    """What this line names, where it is a matrix's header; None where it is none.
+    """What this line names, if it is a matrix's header; None if it is none.
 
     ``rows_above`` are the names of the rows that stand above it, if there are any. Dots between two
     names stay as they are (see :func:`without_gaps`).
@@ -117,7 +117,7 @@ def columns_by_diagonal(
 ) -> tuple[str, ...]:
     """The columns of a matrix whose header is lost: each row's ``X`` stands under its own name.
 
-    Rows that are lost too leave columns without a name. Where NIC rows follow, no GPU row is lost.
+    Rows that are lost too leave columns without a name. If NIC rows follow, no GPU row is lost.
     Behind a switch every GPU is linked, so columns up to the last ``NV#`` are GPUs and the rest
     NICs. Otherwise it cannot be told.
     """

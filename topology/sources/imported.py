@@ -65,14 +65,14 @@ class SourceError(ValueError):
 
 
 def checked_size(text: str) -> str:
-    """The text itself; :class:`SourceError` where it is larger than :data:`MAX_TEXT`."""
+    """The text itself; :class:`SourceError` if it is larger than :data:`MAX_TEXT`."""
     if len(text) > MAX_TEXT:
         raise SourceError(1, None, f"{len(text)} characters, at most {MAX_TEXT} are read")
     return text
 
 
 def quoted(word: str) -> str:
-    """A word of the text for a one-line message: printable, quoted, and cut where it is long."""
+    """A word of the text for a one-line message: printable, quoted, and cut if it is long."""
     return ascii(word if len(word) <= 40 else word[:39] + "~")
 
 

@@ -29,7 +29,7 @@ MOST_NVLINKS = max(port.links for _, port in NVLINK_PORTS)
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """What a text says of one GPU apart from its links; None where it does not say."""
+    """What a text says of one GPU apart from its links; None if it does not say."""
 
     line: int
     product: str | None = None
@@ -121,7 +121,7 @@ def _note_unsaid(
 
 
 def known_port(gpu: Gpu, count: int, line: int, findings: Findings) -> NvlinkPort | None:
-    """The NVLink attachment of a GPU seen with ``count`` links, None where unknown.
+    """The NVLink attachment of a GPU seen with ``count`` links, None if unknown.
 
     A count that the product cannot have says that the product or our table is wrong: then
     nothing is known of it.
@@ -137,7 +137,7 @@ def known_port(gpu: Gpu, count: int, line: int, findings: Findings) -> NvlinkPor
 def note_lost_links(
     gpus: Iterable[Gpu], attached: Mapping[int, int], line: int, findings: Findings
 ) -> None:
-    """Say where GPUs of one product have fewer NVLinks to the switch than others."""
+    """Say if GPUs of one product have fewer NVLinks to the switch than others."""
     most: dict[str, int] = {}
     fewer: dict[tuple[int, int], list[int]] = {}
     for gpu in gpus:
@@ -182,7 +182,7 @@ def _refuse_unless_same(index: int, gpu: Listed, what: str, told: object, given:
 
 
 def _catalogue_memory(product: str) -> Bytes | None:
-    """The memory of a product by its exact name; None where the catalogue lacks it."""
+    """The memory of a product by its exact name; None if the catalogue lacks it."""
     cards = (m.card for m in MACHINES.values())
     same = {c.mib for c in cards if canonical_product(c.product) == canonical_product(product)}
     return Bytes(same.pop() * MIB) if len(same) == 1 else None

@@ -3,7 +3,7 @@
 Terminals add colours, web pages entities and tags, programs quotes and escapes. What else stands
 before the lines of a matrix (a comment sign, a line number, a log's time and host) is found by its
 form, which they share: the same words and signs, whatever the numbers. Line numbers are those of
-the text as it was given, also where one of its lines holds several.
+the text as it was given, also if one of its lines holds several.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def clean(text: str, findings: Findings) -> list[Line]:
 
 
 def _pieces(line: str) -> Iterator[str]:
-    """What a line says, entities and a program's escapes resolved; several where it holds them."""
+    """What a line says, entities and a program's escapes resolved; several if it holds them."""
     if "&" in line:
         line = html.unescape(html.unescape(line))
     if "<" in line:

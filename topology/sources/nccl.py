@@ -138,8 +138,8 @@ def parse_nccl(
 ) -> Imported:
     """The topology of ``node`` as NCCL wrote it.
 
-    GPUs are numbered by their ``dev``, or by bus id, as the driver does, where one lacks it.
-    ``product`` and ``memory`` (bytes of each GPU) are in no such file. :class:`SourceError` where
+    GPUs are numbered by their ``dev``, or by bus id, as the driver does, if one lacks it.
+    ``product`` and ``memory`` (bytes of each GPU) are in no such file. :class:`SourceError` if
     the XML is broken, has a DOCTYPE, or contradicts itself.
     """
     root = tree(checked_size(text))
@@ -246,7 +246,7 @@ def _told_links(gpu: Element) -> list[tuple[str, ...]]:
 
 
 def _numbered(gpus: Sequence[Device], line: int, findings: Findings) -> dict[int, Device]:
-    """GPUs by index: ``dev`` where all have one, else in the order of their bus ids."""
+    """GPUs by index: ``dev`` if all have one, else in the order of their bus ids."""
     numbers = [number for gpu in gpus if (number := _dev(gpu)) is not None]
     if len(numbers) < len(gpus):
         ordered = sorted(gpus, key=lambda gpu: (len(gpu.bus), gpu.bus))
@@ -369,7 +369,7 @@ def _nics(root: Element, gpus: dict[int, Device], findings: Findings) -> list[Ni
 
 
 def _no_rdma(net: Element) -> str:
-    """Why a ``<net>`` cannot be an RDMA NIC; '' where it is one.
+    """Why a ``<net>`` cannot be an RDMA NIC; '' if it is one.
 
     NCCL lists what its network plugin can use. For InfiniBand and RoCE that is a port, counted from
     1, with the GUID of the card. For plain sockets it is every interface of the kernel, bridges and

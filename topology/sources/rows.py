@@ -78,7 +78,7 @@ _TYPED_NUMA = re.compile(r"\s*NUMA(?:\s?node)?\s?[:=#]?\s?([0-9]{1,3})\s*", re.I
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A device's row: the cells that can be believed, and its NUMA column ('' where not told).
+    """A device's row: the cells that can be believed, and its NUMA column ('' if not told).
 
     A cell that the text leaves out is None. ``rest`` is what stands behind the matrix unread.
     """
@@ -149,7 +149,7 @@ def _check_cells(
 
 
 def _numa(labels: tuple[str, ...], rest: str, last: bool) -> str:
-    """The NUMA column of a row, from all that follows its matrix cells; '' where not told.
+    """The NUMA column of a row, from all that follows its matrix cells; '' if not told.
 
     Only what stands in that column counts, or behind the word NUMA. Empty cells leave fewer values
     than columns; then only tabs tell which one is missing, and the last value of the last row may

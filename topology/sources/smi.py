@@ -61,7 +61,7 @@ _MOST = 200  # characters at the beginning of a line in which a sign is looked f
 
 
 def refuse_foreign(lines: Iterable[Line], cause: SourceError | None = None) -> None:
-    """:class:`SourceError` where ``lines`` end with the output of another vendor's tool.
+    """:class:`SourceError` if ``lines`` end with the output of another vendor's tool.
 
     That they show ``nvidia-smi`` after it makes it past. ``cause`` is why they cannot be read.
     """
@@ -114,7 +114,7 @@ def parse_topo(
 
     ``product`` and ``memory`` (bytes of each GPU) say what the matrix does not; lines of
     ``nvidia-smi -L`` or ``--query-gpu=index,name,uuid,memory.total,pci.bus_id --format=csv`` in
-    the same text say it too. :class:`SourceError` where a pair is told by neither of its rows, or
+    the same text say it too. :class:`SourceError` if a pair is told by neither of its rows, or
     differently by both, or in words that no driver prints.
     """
     findings = Findings()

@@ -97,10 +97,10 @@ class Table:
 
 @dataclass(slots=True)
 class _Block:
-    """A header, where there is one, and the rows below it.
+    """A header, if there is one, and the rows below it.
 
     ``labels`` are the columns after the devices, ``unknown`` words of the header that name none.
-    ``wrapped`` is the line on which a terminal broke the header, or, where there is none, a row.
+    ``wrapped`` is the line on which a terminal broke the header, or, if there is none, a row.
     """
 
     line: int
@@ -184,13 +184,13 @@ def read_table(lines: Sequence[Line], findings: Findings) -> Table:
 
 
 def first_row(lines: Sequence[Line]) -> int | None:
-    """The line on which a matrix of links has its first row; None where there is no matrix."""
+    """The line on which a matrix of links has its first row; None if there is no matrix."""
     found = (block for block in _blocks(lines, Findings()) if block.rows and not block.is_p2p())
     return next((block.rows[0].number for block in found), None)
 
 
 def _joined(lines: Sequence[Line], findings: Findings) -> list[Line]:
-    """The lines, put together where a terminal broke each before its affinity columns."""
+    """The lines, put together if a terminal broke each before its affinity columns."""
     found: list[Line] = []
     broken = False
     for line in lines:

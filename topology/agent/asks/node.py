@@ -273,7 +273,7 @@ def _address(node: _Node | None) -> str | None:
 
 
 def _counted(status: _Status) -> CountedDevices | None:
-    """How many devices of plugins the kubelet counts; None where it does not say when it did."""
+    """How many devices of plugins the kubelet counts; None if it does not say when it did."""
     at = [c.last_heartbeat_time for c in status.conditions or () if c.type == "Ready"]
     if not at or at[0] is None:
         return None

@@ -47,14 +47,14 @@ class Nvml:
     """An open NVML. Safe to use from several threads; a call may take as long as the driver does.
 
     ``driver`` is the driver's version. ``hung`` are GPUs, by the driver's numbers, over which
-    another thread's call hangs: they are asked nothing. With each goes its UUID, empty where it
-    was never told. Raises :class:`NvmlDownError` where NVML cannot be used.
+    another thread's call hangs: they are asked nothing. With each goes its UUID, empty if it
+    was never told. Raises :class:`NvmlDownError` if NVML cannot be used.
     """
 
     def __init__(self, hung: Mapping[int, str] | None = None) -> None:
         # May be replaced at any time, by any thread: GPUs that answer again are asked again.
         self.hung: Mapping[int, str] = hung or {}
-        # The GPU that is being asked about now, None where it is none or several.
+        # The GPU that is being asked about now, None if it is none or several.
         self.asking: int | None = None
         # Called whenever another GPU, or another pair of them, is asked about.
         self.on_progress: Callable[[], None] = lambda: None
@@ -139,11 +139,11 @@ class Nvml:
         return tuple(found)
 
     def uuid_of(self, index: int) -> str:
-        """The UUID of the GPU with this number; empty where it has never told it."""
+        """The UUID of the GPU with this number; empty if it has never told it."""
         return self._uuids.get(index, "")
 
     def listen(self) -> bool:
-        """Ask for Xid events of every GPU; false where the driver offers none.
+        """Ask for Xid events of every GPU; false if the driver offers none.
 
         Once more, it leaves out those that have been lost meanwhile. Then the GPUs are asked anew
         before the earlier request is let go, and what that one still holds is kept for
@@ -168,7 +168,7 @@ class Nvml:
             raise EventsFailedError(words(error)) from error
 
     def _asked(self) -> Any:
-        """A new request for the events of every GPU that answers; None where there is none."""
+        """A new request for the events of every GPU that answers; None if there is none."""
         try:
             asked = pynvml.nvmlEventSetCreate()
         except pynvml.NVMLError:
@@ -198,7 +198,7 @@ class Nvml:
         return found
 
     def _next(self, events: Any, seconds: float) -> Xid | None:
-        """The next event, None where it is no Xid. Raises pynvml's error."""
+        """The next event, None if it is no Xid. Raises pynvml's error."""
         event = pynvml.nvmlEventSetWait_v2(events, int(seconds * 1000))
         if not event.eventType & pynvml.nvmlEventTypeXidCriticalError:
             return None

@@ -55,7 +55,7 @@ class Asker:
         *args: Any,
         absent: Collection[int] = ABSENT,
     ) -> Any:
-        """The answer, None where there is none. A GPU that is lost raises all the same."""
+        """The answer, None if there is none. A GPU that is lost raises all the same."""
         try:
             return function(*args)
         except pynvml.NVMLError as error:
@@ -129,9 +129,9 @@ def seen_gpu(asker: Asker, index: int, uuid: GpuUuid, handle: Handle) -> SeenGpu
 
 
 def check_answers(handle: Handle) -> None:
-    """Ask what everybody asks of a GPU. Raises pynvml's error where it does not answer.
+    """Ask what everybody asks of a GPU. Raises pynvml's error if it does not answer.
 
-    These are the calls that make NVIDIA's device plugin refuse a pod where one of them fails, for
+    These are the calls that make NVIDIA's device plugin refuse a pod if one of them fails, for
     whatever cause; a GPU that has fallen off the bus may fail with other errors than "GPU is lost".
     """
     for function in (pynvml.nvmlDeviceGetName, pynvml.nvmlDeviceGetPciInfo):
@@ -189,7 +189,7 @@ def _memory(asker: Asker, of: str, handle: Handle) -> Bytes:
 
 
 def _numa(asker: Asker, of: str, handle: Handle) -> int | None:
-    """The one NUMA node whose memory is nearest; sysfs knows it, too, where NVML does not."""
+    """The one NUMA node whose memory is nearest; sysfs knows it, too, if NVML does not."""
     with suppress(pynvml.NVMLError):
         words = pynvml.nvmlDeviceGetMemoryAffinity(
             handle, NUMA_WORDS, pynvml.NVML_AFFINITY_SCOPE_NODE
@@ -227,7 +227,7 @@ def _mig_devices(asker: Asker, of: str, handle: Handle) -> Iterator[tuple[str, H
 
 
 def _instance_vitals(asker: Asker, handle: Handle) -> tuple[InstanceVitals, ...]:
-    """What moves on each MIG instance; none where the GPU is not in MIG mode."""
+    """What moves on each MIG instance; none if the GPU is not in MIG mode."""
     mode = asker.ask("", "", pynvml.nvmlDeviceGetMigMode, handle)
     if mode is None or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
         return ()
@@ -315,7 +315,7 @@ def _is_switch(info: Any) -> bool:
 
 
 def _active(handle: Handle) -> frozenset[int] | None:
-    """The numbers of the links that are up; None where NVML does not say."""
+    """The numbers of the links that are up; None if NVML does not say."""
     found = set()
     told = False
     for number in range(pynvml.NVML_NVLINK_MAX_LINKS):

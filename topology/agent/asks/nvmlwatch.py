@@ -178,7 +178,7 @@ class _Session:
 
     @property
     def asking(self) -> int | None:
-        """The GPU that it asks about now; None where it is none or several."""
+        """The GPU that it asks about now; None if it is none or several."""
         nvml = self._nvml
         return None if nvml is None else nvml.asking
 
@@ -262,7 +262,7 @@ class _Session:
     def _hear(self, nvml: Nvml, *, listening: bool) -> bool:
         """Listen until an Xid comes or the next look is due; whether there is still to listen.
 
-        Where waiting fails a GPU may be lost, so the next look is due soon. What always fails at
+        If waiting fails a GPU may be lost, so the next look is due soon. What always fails at
         once must not spin: it is looked at in its usual time.
         """
         began = self._clock()

@@ -238,7 +238,7 @@ def _plugins(pod: _Pod) -> list[Plugin]:
 
 
 def _started(pod: _Pod, container: str) -> str:
-    """When a container started; empty where it does not run."""
+    """When a container started; empty if it does not run."""
     for status in pod.status.container_statuses or ():
         if status.name == container and status.state is not None and status.state.running:
             return status.state.running.started_at or ""

@@ -56,14 +56,14 @@ def pci_tree(sys: Path) -> PciTree:
 def _place(link: Path) -> Place | None:
     try:
         parts = link.resolve(strict=True).parts
-    except (OSError, RuntimeError):  # before Python 3.13 the latter where links go in a circle
+    except (OSError, RuntimeError):  # before Python 3.13 the latter if links go in a circle
         return None
     roots = [i for i, part in enumerate(parts) if part.startswith("pci") and ":" in part]
     return parts[roots[0] :] if roots else None
 
 
 def _numa(device: Path) -> int | None:
-    """The NUMA node; the kernel writes -1 where the platform does not say."""
+    """The NUMA node; the kernel writes -1 if the platform does not say."""
     try:
         node = int((device / "numa_node").read_text())
     except (OSError, ValueError):
@@ -72,7 +72,7 @@ def _numa(device: Path) -> int | None:
 
 
 def _numa_distances(sys: Path) -> tuple[tuple[int, ...], ...] | None:
-    """A row for each NUMA node, as the kernel has them; None where one cannot be read."""
+    """A row for each NUMA node, as the kernel has them; None if one cannot be read."""
     rows: list[tuple[int, ...]] = []
     try:
         count = sum(
@@ -121,7 +121,7 @@ def _processors(system: Path) -> Processors:
             by_core[package, int((topology / "core_id").read_text())] |= 1 << cpu
         packages = {package for package, _ in by_core}
         nodes.append(cpus)
-        # The kernel writes -1 where the platform does not say.
+        # The kernel writes -1 if the platform does not say.
         sockets.append(packages.pop() if len(packages) == 1 and min(packages) >= 0 else None)
         cores += map(CpuSet, by_core.values())
     return Processors(tuple(nodes), tuple(sockets), tuple(cores))

@@ -109,7 +109,7 @@ def allocator_of(
     """The allocator's facts, and which of them nobody could tell.
 
     ``chosen`` is an operator's word for the plugin's policy. ``doubt`` says why the plugin sees
-    other links than the record has, where it does: what it prefers cannot be told then.
+    other links than the record has, if it does: what it prefers cannot be told then.
     """
     unseen = []
     policy = chosen or _policy(resources, plugin)
@@ -198,14 +198,14 @@ class SharesBook:
 
     @property
     def answer(self) -> SharesAnswer | None:
-        """What the plugin did last, None where that is not known of the plugin as it runs."""
+        """What the plugin did last, None if that is not known of the plugin as it runs."""
         learnt = self.learnt
         holds_for = None if learnt is None else _Plugin(learnt.plugin_started, learnt.configuration)
         return learnt if holds_for == self._plugin else None
 
     @property
     def refuses_several(self) -> bool | None:
-        """Whether the plugin refuses a container several shares; None where it has not shown."""
+        """Whether the plugin refuses a container several shares; None if it has not shown."""
         return None if self.answer is None else self.answer.refused
 
     def look(self, around: Surroundings, holders: Holders, now: str) -> None:

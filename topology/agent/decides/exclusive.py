@@ -9,7 +9,7 @@ Of ordinary init containers the kubelet shows nothing here either. Later contain
 take over their CPUs, and need not; the rest stays taken until the pod ends, and nobody is told.
 Their memory is free as soon as the next container has started.
 
-Where neither manager is static, nothing of this matters and nothing is published.
+If neither manager is static, nothing of this matters and nothing is published.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MOST_NUMA_NODES = 64  # as many as the kubelet can name
 class Allocatable:
     """What the kubelet may give to pods exclusively, that which they have included.
 
-    ``memory`` is bytes by NUMA node and type. Both are empty where no manager is static, and where
+    ``memory`` is bytes by NUMA node and type. Both are empty if no manager is static, and if
     a kubelet is too old to tell.
     """
 
@@ -48,7 +48,7 @@ class Allocatable:
     memory: Mapping[tuple[int, str], int] = field(default_factory=dict)
 
     def over(self, former: Allocatable | None) -> Allocatable:
-        """This, and the former word of the kubelet where this has none.
+        """This, and the former word of the kubelet if this has none.
 
         For a moment after its start a kubelet answers as if it gave nothing to anybody.
         """
@@ -75,7 +75,7 @@ def numa_facts(
 ) -> tuple[NumaFacts | None, tuple[Unseen, ...]]:
     """The machine's CPUs and memory as the kubelet gives them, and why they are not known.
 
-    None where no manager is static, before the kubelet's first answer, and where part of the facts
+    None if no manager is static, before the kubelet's first answer, and if part of the facts
     is missing. ``processors`` are None before anybody has looked.
     """
     if not (kubelet.static_cpus or kubelet.static_memory):

@@ -69,7 +69,7 @@ def topology_of(
 
 
 def plugins_doubt(seen: SeenNode, trusted: NodeTopology) -> str:
-    """Why the device plugin sees other direct links than the record has; empty where it does not.
+    """Why the device plugin sees other direct links than the record has; empty if it does not.
 
     It looks for itself at each call, and trusts what is up at that moment.
     """
@@ -264,7 +264,7 @@ class HardwareBook:
         return self._looked_at != (seen, down)
 
     def look(self, seen: SeenNode, down: Down, pci: PciTree) -> TopologyError | None:
-        """Take in what the driver shows; the error where it contradicts itself.
+        """Take in what the driver shows; the error if it contradicts itself.
 
         Then the topology stays as it was.
         """

@@ -77,7 +77,7 @@ class NodePod:
     ``wants`` is how many devices each app and sidecar container asks for, by container and
     resource. ``acknowledged`` says that the kubelet has decided over its admission, at ``started``
     (RFC 3339, by the node's clock); ``ended`` that it has reached Succeeded or Failed. ``refusal``
-    is the kubelet's message where it did not admit the pod. A static CPU Manager gives it
+    is the kubelet's message if it did not admit the pod. A static CPU Manager gives it
     ``own_cpus`` exclusive CPUs, a static Memory Manager gives exclusive memory to ``own_memory`` of
     its containers.
     """
@@ -106,7 +106,7 @@ Holdings = Mapping[PodUid, Entry]  # what each pod holds, by its UID
 def whole(pod: NodePod, entry: Entry | None, served: Collection[str] | None = None) -> bool:
     """Whether every app and sidecar container of the pod has the devices that it asks for.
 
-    Of the resources in ``served`` only, where that is given.
+    Of the resources in ``served`` only, if that is given.
     """
     got: Counter[tuple[str, str]] = Counter()
     for held in entry.held if entry else ():

@@ -92,7 +92,7 @@ def unknown_devices(
     """Device ids of which nobody can tell which GPU they are, with their resources, in order.
 
     Some plugins number devices (``nvidia0``) instead of naming GPUs. ``gpus`` are the node's, None
-    where nobody could look. A GPU that is held and gone is none of them.
+    if nobody could look. A GPU that is held and gone is none of them.
     """
     known = None if gpus is None else set(gpus)
     found = {
@@ -123,7 +123,7 @@ def publishable_holdings(
     """What of all this a record holds, in ``room`` bytes.
 
     A part of what may be handed out would be read as all of it: it is left out as a whole, and so
-    it is where ids are ``unknown``. Allocations are left out one by one, the last ones first.
+    it is if ids are ``unknown``. Allocations are left out one by one, the last ones first.
     """
     offered = None
     if allocatable is not None:

@@ -19,7 +19,7 @@ from topology.core.numa import CpuSet
 
 @dataclass(frozen=True, slots=True, order=True)
 class Unseen:
-    """A fact that could not be had, and why not; ``of`` says of which devices, where of some."""
+    """A fact that could not be had, and why not; ``of`` says of which devices, if of some."""
 
     fact: str
     cause: str
@@ -90,7 +90,7 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class InstanceVitals:
-    """What moves on one MIG instance; None where it could not be had.
+    """What moves on one MIG instance; None if it could not be had.
 
     ``processes`` is how many there are. The driver has no utilisation of a MIG instance.
     """
@@ -102,13 +102,13 @@ class InstanceVitals:
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """What moves on one GPU; None where it could not be had.
+    """What moves on one GPU; None if it could not be had.
 
     ``active_links`` are NVML's numbers. ``energy`` is in mJ since the driver or the GPU was last
     reset. ``utilisation`` and ``memory_utilisation`` are 0 to 1: for how much of the last second or
     less a kernel ran, and memory was read or written. ``processes`` ascend. ``instances`` are those
     of a GPU that is split by MIG. Of a GPU that does not answer nothing is told but that: it is
-    ``lost`` where its calls fail, and ``hung`` where they do not return.
+    ``lost`` if its calls fail, and ``hung`` if they do not return.
     """
 
     uuid: GpuUuid
@@ -134,7 +134,7 @@ class Vitals:
 
 @dataclass(frozen=True, slots=True)
 class Xid:
-    """An error that the driver reported; ``uuid`` is None where the GPU could not be told."""
+    """An error that the driver reported; ``uuid`` is None if the GPU could not be told."""
 
     uuid: GpuUuid | None
     number: int
@@ -142,7 +142,7 @@ class Xid:
 
 @dataclass(frozen=True, slots=True)
 class NvmlState:
-    """The last that was seen; ``problem`` says why nothing newer is, empty where all is well.
+    """The last that was seen; ``problem`` says why nothing newer is, empty if all is well.
 
     ``rounds`` counts looks at the vitals; ``asked`` is false before the first answer or failure.
     ``nameless`` are the driver's numbers of GPUs that it counts, that do not answer, and whose UUID
@@ -166,7 +166,7 @@ class Processors:
     """What the kernel shows of a machine's CPUs, those that are offline left out.
 
     ``nodes`` are the CPUs of each NUMA node by its number, ``sockets`` the number of its package,
-    None where it has no CPUs, or those of several packages. ``cores`` are CPUs that share a core.
+    None if it has no CPUs, or those of several packages. ``cores`` are CPUs that share a core.
     """
 
     nodes: tuple[CpuSet, ...]
@@ -192,7 +192,7 @@ Place = tuple[str, ...]  # from the PCI root down to the device itself
 
 @dataclass(frozen=True, slots=True)
 class PciNic:
-    """Where an RDMA NIC sits; ``numa`` is None where the platform does not say."""
+    """Where an RDMA NIC sits; ``numa`` is None if the platform does not say."""
 
     place: Place
     numa: int | None = None
@@ -202,7 +202,7 @@ class PciNic:
 class PciTree:
     """Places and NUMA nodes by PCI address, and the RDMA NICs by name.
 
-    ``numa_distances`` has a row for each NUMA node of the machine by its number; None where they
+    ``numa_distances`` has a row for each NUMA node of the machine by its number; None if they
     are not to be had or not numbered without gaps.
     """
 
@@ -218,7 +218,7 @@ class PciTree:
         return not self.unseen and self.numa_distances is not None
 
     def between(self, bus: str, other: str) -> LinkKind:
-        """The class of two PCI addresses; UNKNOWN where one of them is not in the tree."""
+        """The class of two PCI addresses; UNKNOWN if one of them is not in the tree."""
         a, b = self.places.get(bus), self.places.get(other)
         if a is None or b is None:
             return LinkKind.UNKNOWN
@@ -228,8 +228,8 @@ class PciTree:
 def pcie_class(a: Place, b: Place, numa_a: int | None, numa_b: int | None) -> LinkKind:
     """The class of two places.
 
-    Under different roots it is SYS, or NODE where both are known to be on one NUMA node. Below one
-    root and no common bridge it is PHB. Below a common bridge it is PIX where neither has more than
+    Under different roots it is SYS, or NODE if both are known to be on one NUMA node. Below one
+    root and no common bridge it is PHB. Below a common bridge it is PIX if neither has more than
     one bridge (the port of a switch) in between, else PXB.
 
     >>> pcie_class(("pci0000:00", "01.0", "up", "p0", "gpu"), ("pci0000:00", "01.0", "up", "p1",

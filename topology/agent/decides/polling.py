@@ -62,7 +62,7 @@ class KubeletPolling:
         self.gone = False
         self._sockets = 0
         self.due: frozenset[PodUid] = frozenset()  # the pods of which news is due
-        # Why the kubelet is silent; empty where it answers.
+        # Why the kubelet is silent; empty if it answers.
         self.cause = "the kubelet has not answered yet"
         # How often the kubelet has come back: its socket was away, or has become another one.
         self.restarts = 0
@@ -161,7 +161,7 @@ class KubeletPolling:
 class AllocatablePolling:
     """What the kubelet hands out from, and when it is asked for that anew.
 
-    A second question after the list of pods: it is asked where it may have another answer.
+    A second question after the list of pods: it is asked if it may have another answer.
     """
 
     def __init__(self, intervals: PollIntervals) -> None:

@@ -38,7 +38,7 @@ COMPLETE = "Complete"
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """The record as it should stand now; ``topology`` is None where nobody could look."""
+    """The record as it should stand now; ``topology`` is None if nobody could look."""
 
     topology: NodeTopology | None
     report: Report
@@ -60,7 +60,7 @@ class Picture:
 class KubeletState:
     """How the kubelet answers.
 
-    ``cause`` says why it does not, empty where it does. ``silent`` says that it has been asked in
+    ``cause`` says why it does not, empty if it does. ``silent`` says that it has been asked in
     vain, ``gone`` that it did not answer at all; ``too_long`` that it has been silent for longer
     than a record may pass over. ``accepted`` says that a list of its pods has been taken for true;
     ``pods_missing`` that it does not show pods that are alive, ``devices_missing`` that it has just
@@ -80,7 +80,7 @@ class KubeletState:
 class Facts:
     """All that a record is made of, at one moment.
 
-    ``nvml_problem`` is empty where NVML answers. ``allocatable`` are device ids by resource, None
+    ``nvml_problem`` is empty if NVML answers. ``allocatable`` are device ids by resource, None
     before the kubelet's first answer. ``unaccounted`` are GPUs that somebody uses and no pod holds,
     ``idle`` what pods hold and do not use, and since when (RFC 3339).
     ``topology_nodes`` are the NUMA nodes that the plugin names to the kubelet, by GPU, as far as
@@ -261,7 +261,7 @@ def _allocator(
 
 
 def _exclusive(facts: Facts) -> tuple[Holding, ...] | None:
-    """Pods' exclusive CPUs and memory; None where no manager is static, or nobody tells."""
+    """Pods' exclusive CPUs and memory; None if no manager is static, or nobody tells."""
     told = exclusive.published(facts.surroundings.kubelet, facts.exclusive)
     return facts.holders.exclusive if told and facts.kubelet.accepted else None
 
@@ -277,7 +277,7 @@ def _unanswered(facts: Facts) -> list[Unseen]:
 
 
 def _not_ready(facts: Facts, unfit: Problem | None) -> Problem | None:
-    """Why the record cannot be relied on, None where it can: the first reason that applies."""
+    """Why the record cannot be relied on, None if it can: the first reason that applies."""
     kubelet = facts.kubelet
     if facts.nvml_problem:
         return Problem("NvmlUnavailable", f"NVML: {facts.nvml_problem}")

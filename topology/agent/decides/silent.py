@@ -69,9 +69,9 @@ class MissingBook:
     ) -> tuple[MissingGpu, ...]:
         """What there is to say of them.
 
-        ``plugin_started`` is when the device plugin did, empty where that is not known; ``offered``
+        ``plugin_started`` is when the device plugin did, empty if that is not known; ``offered``
         is what the kubelet hands out from, by resource; ``counted`` is how many devices the kubelet
-        has told the API server of, None where that is not known.
+        has told the API server of, None if that is not known.
         """
         gpus = {base_uuid(device) for ids in offered.values() for device in ids}
         told = counted.at if counted is not None else ""

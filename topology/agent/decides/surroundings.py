@@ -28,7 +28,7 @@ NODE = "Node"  # the name of the unseen fact if the Node could not be read
 
 @dataclass(frozen=True, slots=True)
 class KubeletFacts:
-    """The part of a KubeletConfiguration that matters here; None where nobody said."""
+    """The part of a KubeletConfiguration that matters here; None if nobody said."""
 
     topology_manager_policy: str | None = None
     topology_manager_scope: str | None = None
@@ -58,7 +58,7 @@ class KubeletFacts:
         return self.memory_manager_policy == "Static"
 
     def over(self, other: KubeletFacts) -> KubeletFacts:
-        """These facts, and the other's where these say nothing."""
+        """These facts, and the other's if these say nothing."""
         return KubeletFacts(
             self.topology_manager_policy or other.topology_manager_policy,
             self.topology_manager_scope or other.topology_manager_scope,
@@ -78,7 +78,7 @@ class Plugin:
     """A container on the node that looks like NVIDIA's device plugin.
 
     ``options`` are its flags and environment by name, of which those matter that say how shared
-    devices are handed out. ``started`` is when it did (RFC 3339), empty where it does not run.
+    devices are handed out. ``started`` is when it did (RFC 3339), empty if it does not run.
     """
 
     version: str | None
@@ -108,7 +108,7 @@ def kubelet_facts(configuration: Mapping[str, object]) -> KubeletFacts:
 
 
 def _option(options: object, name: str) -> bool | None:
-    """A manager's option; None where the options are not what a kubelet reads."""
+    """A manager's option; None if the options are not what a kubelet reads."""
     if options is None:
         return False
     if not isinstance(options, Mapping):
@@ -144,10 +144,10 @@ def plugin_of(image: str, words: Sequence[str], environment: Mapping[str, str]) 
 class Surroundings:
     """What the API server and the kubelet's configuration say, at one moment.
 
-    ``synced`` says whether ``pods`` are all pods of the node. ``has_api_server`` is false where the
+    ``synced`` says whether ``pods`` are all pods of the node. ``has_api_server`` is false if the
     agent runs without one: then no pod's UID will ever be known. The node's pods are known at least
     up to the resourceVersion ``pods_version``. ``deletions`` counts the pods that asked for GPUs
-    and have left the API server. ``counted`` is None where the Node could not be asked.
+    and have left the API server. ``counted`` is None if the Node could not be asked.
     """
 
     pods: Mapping[PodUid, NodePod]

@@ -187,7 +187,7 @@ def _since(spell: _Spell, now: float, today: float) -> float:
 
 
 def _seconds(text: str) -> float | None:
-    """RFC 3339 in seconds since 1970; None where it is none."""
+    """RFC 3339 in seconds since 1970; None if it is none."""
     try:
         found = datetime.fromisoformat(text)
         return found.timestamp() if found.tzinfo is not None else None
