@@ -56,11 +56,11 @@ def resources_of(
     refuses_several: bool | None = None,
     counted: Mapping[str, int] | None = None,
 ) -> tuple[GpuResource, ...]:
-    """The resources that serve GPUs, by what the kubelet hands out: replicas and MIG show in ids.
+    """The GPU resources that the kubelet hands out; device ids show replicas and MIG instances.
 
     ``refuses_several`` says whether the plugin refuses a container more than one shared device,
-    ``counted`` how many devices the plugin serves of each resource, sick ones included.
-    A node whose plugin serves nothing right now has the usual resource, with nothing to hand out.
+    ``counted`` how many devices each resource has, sick ones included. A node whose plugin serves
+    nothing right now has the usual resource, with nothing to hand out.
     """
     found = []
     for name, ids in sorted(allocatable.items()):
@@ -79,11 +79,11 @@ def resources_of(
 
 
 def _replicas(ids: Collection[DeviceId], counted: int) -> int | None:
-    """How many devices the plugin serves for each GPU, or MIG instance; None if it shares none.
+    """How many devices the plugin serves for each GPU or MIG instance; None if it shares none.
 
-    The plugin calls one share of a GPU unhealthy for a fault of the whole GPU, and the kubelet does
-    not hand that share out: so the shares of any one GPU that are handed out may be too few. But
-    shares are numbered from 0, all GPUs have as many, and each has one at least that is in order.
+    After a fault of a whole GPU the plugin calls one of its shares unhealthy, and the kubelet does
+    not hand that share out. So one GPU may show too few shares. But shares are numbered from 0, all
+    GPUs have equally many, and each has at least one that is in order.
     """
     shared = Counter(base_uuid(i) for i in ids if "::" in i)
     if not shared:
@@ -108,8 +108,8 @@ def allocator_of(
 ) -> tuple[AllocatorFacts, tuple[Unseen, ...]]:
     """The allocator's facts, and which of them nobody could tell.
 
-    ``chosen`` is an operator's word for the plugin's policy. ``doubt`` says why the plugin sees
-    other links than the record has, if it does: what it prefers cannot be told then.
+    ``chosen`` is the plugin's policy if an operator has set it. ``doubt`` says why the plugin sees
+    other links than the record has; then nobody can tell what it prefers. It is empty otherwise.
     """
     unseen = []
     policy = chosen or _policy(resources, plugin)
@@ -145,9 +145,9 @@ def allocator_of(
 
 
 def _policy(resources: Sequence[GpuResource], plugin: Plugin | None) -> str | None:
-    """What the plugin does: ``best-effort`` with whole GPUs alone, else as it was told.
+    """The plugin's policy: ``best-effort`` if it serves only whole GPUs, else the configured one.
 
-    MIG instances that are not shared do not matter: it has no preference among them.
+    Unshared MIG instances do not matter: the plugin has no preference among them.
     """
     if plugin is None:
         return None
@@ -171,7 +171,7 @@ def _policy(resources: Sequence[GpuResource], plugin: Plugin | None) -> str | No
 
 @dataclass(frozen=True, slots=True)
 class _Deed:
-    """What the plugin did with a pod that started then (RFC 3339)."""
+    """What the plugin did with a pod that started at that time (RFC 3339)."""
 
     started: str
     refused: bool
@@ -179,14 +179,14 @@ class _Deed:
 
 @dataclass(frozen=True, slots=True)
 class _Plugin:
-    """The device plugin as it runs: since when (RFC 3339), and by which of its configurations."""
+    """The device plugin that runs: since when (RFC 3339), and with which configuration."""
 
     started: str
     configuration: str
 
 
 class SharesBook:
-    """What one node's plugin has done since it has had its configuration.
+    """What one node's plugin has done since it got its configuration.
 
     ``former`` is what the agent before this one has learnt.
     """
@@ -198,18 +198,18 @@ class SharesBook:
 
     @property
     def answer(self) -> SharesAnswer | None:
-        """What the plugin did last, None if that is not known of the plugin as it runs."""
+        """What the plugin that runs did last; None if that is not known."""
         learnt = self.learnt
         holds_for = None if learnt is None else _Plugin(learnt.plugin_started, learnt.configuration)
         return learnt if holds_for == self._plugin else None
 
     @property
     def refuses_several(self) -> bool | None:
-        """Whether the plugin refuses a container several shares; None if it has not shown."""
+        """Whether the plugin refuses a container several shares; None if that is not known."""
         return None if self.answer is None else self.answer.refused
 
     def look(self, around: Surroundings, holders: Holders, now: str) -> None:
-        """Take in who holds what and which pods there are; ``now`` is the time of day."""
+        """Learn from the pods and from who holds what; ``now`` is the time of day."""
         if around.plugin is None or not around.plugin.started:
             self._plugin = None
             return
@@ -233,10 +233,10 @@ class SharesBook:
                 )
 
     def _reconfigured(self, before: _Plugin | None, plugin: _Plugin) -> bool:
-        """Whether the plugin, as it runs, had another configuration before, or may have had one.
+        """Whether the running plugin had, or may have had, another configuration before.
 
-        An agent that starts anew and knows nothing of this plugin cannot tell since when the Node
-        has its label.
+        An agent that starts anew and knows nothing of this plugin cannot tell how long the Node has
+        had its label.
         """
         if before is not None:
             return before.started == plugin.started
@@ -247,7 +247,7 @@ class SharesBook:
 
 
 def _deeds(around: Surroundings, holders: Holders) -> Iterable[_Deed]:
-    """What the plugin did with the pods that are there, in the order in which they started."""
+    """What the plugin did with the present pods, in the order of their start."""
     found = [
         _Deed(around.pods[uid].started, refused=False)
         for uid, entry in holders.by_uid.items()

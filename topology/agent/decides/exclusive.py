@@ -5,11 +5,11 @@ nodes, both to pods of the class Guaranteed. The kubelet's PodResources API show
 to pods without GPUs, too, and what it gives from; the kernel shows on which NUMA node, socket and
 core each CPU is.
 
-Of ordinary init containers the kubelet shows nothing here either. Later containers of the pod may
-take over their CPUs, and need not; the rest stays taken until the pod ends, and nobody is told.
-Their memory is free as soon as the next container has started.
+The kubelet does not show what ordinary init containers have. Later containers of the pod may take
+over their CPUs, or not; the rest stays taken until the pod ends, and nobody hears of it. Their
+memory is free as soon as the next container has started.
 
-If neither manager is static, nothing of this matters and nothing is published.
+If neither manager is static, none of this matters and nothing is published.
 """
 
 from __future__ import annotations
@@ -38,17 +38,16 @@ MOST_NUMA_NODES = 64  # as many as the kubelet can name
 
 @dataclass(frozen=True, slots=True)
 class Allocatable:
-    """What the kubelet may give to pods exclusively, that which they have included.
+    """What the kubelet may give to pods exclusively, including what they already have.
 
-    ``memory`` is bytes by NUMA node and type. Both are empty if no manager is static, and if
-    a kubelet is too old to tell.
+    Both are empty if no manager is static, or the kubelet is too old to tell.
     """
 
     cpus: CpuSet = NO_CPUS
-    memory: Mapping[tuple[int, str], int] = field(default_factory=dict)
+    memory: Mapping[tuple[int, str], int] = field(default_factory=dict)  # bytes by node and type
 
     def over(self, former: Allocatable | None) -> Allocatable:
-        """This, and the former word of the kubelet if this has none.
+        """This answer of the kubelet, completed by its former one.
 
         For a moment after its start a kubelet answers as if it gave nothing to anybody.
         """
@@ -62,7 +61,7 @@ class _HiddenError(Exception):
 
 
 def published(kubelet: KubeletFacts, allocatable: Allocatable | None) -> bool:
-    """Whether the record says what pods have: a manager is static, and the kubelet tells."""
+    """Whether the record says what pods have: a manager is static, and the kubelet tells it."""
     if allocatable is None:
         return False
     told_memory = bool(allocatable.memory) or not kubelet.static_memory
@@ -73,10 +72,10 @@ def published(kubelet: KubeletFacts, allocatable: Allocatable | None) -> bool:
 def numa_facts(
     kubelet: KubeletFacts, processors: Processors | Unseen | None, allocatable: Allocatable | None
 ) -> tuple[NumaFacts | None, tuple[Unseen, ...]]:
-    """The machine's CPUs and memory as the kubelet gives them, and why they are not known.
+    """The CPUs and memory that the kubelet may give, and why they are not known.
 
-    None if no manager is static, before the kubelet's first answer, and if part of the facts
-    is missing. ``processors`` are None before anybody has looked.
+    None if no manager is static, before the kubelet's first answer, and if a fact is missing.
+    ``processors`` are None before anybody has looked.
     """
     if not (kubelet.static_cpus or kubelet.static_memory):
         return None, ()
@@ -116,7 +115,7 @@ def _facts(kubelet: KubeletFacts, processors: Processors, allocatable: Allocatab
         ),
         allocatable.cpus,
         CpuSet(allocatable.cpus & ~shared),
-        # As the kubelet counts, which takes all cores to be alike.
+        # The kubelet counts so: it assumes that all cores are alike.
         max(1, there.bit_count() // max(1, len(processors.cores))),
         kubelet.socket_aligned,
     )
@@ -155,10 +154,10 @@ def holdings(
     before: Sequence[Holding] = (),
     alive: Collection[PodName] = (),
 ) -> tuple[Holding, ...]:
-    """Exclusive CPUs and memory of each pod in the kubelet's list; pods without are left out.
+    """Exclusive CPUs and memory of each pod in the kubelet's list that has some.
 
-    Two pods of one name are one. ``before`` is kept of pods that are ``alive`` and not listed at
-    all (a kubelet that has just started lists nobody), unless others have their CPUs by now.
+    Two pods of one name count as one. Pods that are ``alive`` and not listed at all (a kubelet that
+    has just started lists nobody) keep what they had ``before``, unless others have their CPUs now.
     """
     by_name: dict[PodName, Holding] = {}
     for entry in entries:
@@ -179,14 +178,14 @@ def holdings(
 
 
 def block_order(block: MemoryBlock) -> tuple[str, tuple[int, ...], int]:
-    """In which order a pod's blocks stand; the kubelet has none."""
+    """The key by which a pod's blocks are sorted; the kubelet lists them in any order."""
     return block.type, block.nodes, block.amount
 
 
 def awaited(
     joined: Holdings, pods: Mapping[PodUid, NodePod], kubelet: KubeletFacts
 ) -> frozenset[PodUid]:
-    """The pods of which news is due: not shown with all they get yet, or on their way out."""
+    """The pods of which news is due: not wholly shown yet, or leaving and still shown."""
     coming = {
         pod.uid
         for pod in pods.values()

@@ -1,6 +1,6 @@
 """A node's topology, made from what NVML and sysfs say and from what was seen earlier in this boot.
 
-A link counts only as far as it can be relied on. NVLinks that peers may not use (NVML's P2P status)
+A link counts only if it can be relied on. NVLinks that peers may not use (NVML's P2P status)
 are left out. If a far end cannot be identified, as in many virtual machines, a pair whose peers may
 use NVLink counts as one link through a switch: that much is certain, and the plugin's allocator,
 which sees no more than we do, scores it as nothing.
@@ -54,7 +54,7 @@ def topology_of(
 ) -> tuple[NodeTopology, tuple[Unseen, ...]]:
     """The hardware of a node, without its allocator's facts, and what of it could not be seen.
 
-    ``down`` are links that are not to be counted, whatever they show now.
+    ``down`` are links that do not count, whatever they show now.
     """
     unseen = [*seen.unseen, *pci.unseen]
     links = tuple(
@@ -71,7 +71,7 @@ def topology_of(
 def plugins_doubt(seen: SeenNode, trusted: NodeTopology) -> str:
     """Why the device plugin sees other direct links than the record has; empty if it does not.
 
-    It looks for itself at each call, and trusts what is up at that moment.
+    The plugin looks for itself at each call, and believes what is up at that moment.
     """
     plugins, _ = topology_of(trusted.name, replace(seen, p2p={}), PciTree())
     indices = {gpu.uuid: gpu.index for gpu in trusted.gpus}
@@ -85,10 +85,10 @@ def plugins_doubt(seen: SeenNode, trusted: NodeTopology) -> str:
 
 
 def keep_lost(seen: NodeTopology, former: NodeTopology | None) -> NodeTopology:
-    """What is seen now, with GPUs of a former look in the same boot that have gone since.
+    """What is seen now, completed by GPUs of a former look in the same boot that have gone since.
 
-    A GPU that was there is lost, not free, and its index is not another's: the driver numbers what
-    is left anew. So GPUs keep the index they had, and the lost ones their links.
+    A GPU that was there is lost, not free, and no other GPU gets its index, although the driver
+    renumbers the rest. So GPUs keep the index that they had, and lost ones keep their links.
     """
     if former is None:
         return seen
@@ -155,7 +155,7 @@ def _link(
         unseen.append(Unseen("PCIe class", "neither NVML nor sysfs says", of))
     bare = Link(*pair, pcie)
     if "enabled" in (a.mig_mode, b.mig_mode):
-        return bare  # what a GPU in MIG mode is cut into has no NVLinks
+        return bare  # MIG instances have no NVLinks
     ends_a, ends_b = _up(a, down), _up(b, down)
     there = sum(e.remote is Remote.GPU and e.remote_bus == b.pci_bus_id for e in ends_a)
     back = sum(e.remote is Remote.GPU and e.remote_bus == a.pci_bus_id for e in ends_b)
@@ -170,7 +170,7 @@ def _link(
         return bare
     speed = _one_way(a, ends_a)
     if there or back:
-        # A link is up if it is at both ends; one end alone may be all that a driver shows.
+        # A link is up if it is up at both ends; some drivers show only one end.
         both = min(there, back)
         uneven = both > 0 and there != back
         return Link(*pair, pcie, both or max(there, back), Via.DIRECT, speed, not both, uneven)
@@ -207,7 +207,7 @@ def _nic(name: str, there: PciNic, gpus: tuple[SeenGpu, ...], pci: PciTree) -> N
 
 
 def _fabric(gpus: tuple[SeenGpu, ...], unseen: list[Unseen]) -> Fabric | None:
-    """The node's one multi-node fabric; GPUs of two fabrics belong to none that we can name."""
+    """The node's multi-node fabric; None if there is none, or there are several."""
     found = {gpu.fabric for gpu in gpus if gpu.fabric is not None}
     if len(found) > 1:
         unseen.append(Unseen("fabric", "the node's GPUs are in several"))
@@ -220,7 +220,7 @@ def _lowest_free(taken: set[int]) -> int:
 
 
 def nothing_seen(node: NodeName) -> NodeTopology:
-    """A node into which nobody could look: no devices, and nothing known of how they are chosen."""
+    """A node that nobody could look into: no devices, and an unknown way of choosing them."""
     return NodeTopology(node, (), allocator=AllocatorFacts(topology_manager_policy=UNKNOWN))
 
 
@@ -232,7 +232,7 @@ Down = Mapping[GpuUuid, frozenset[int]]
 class Hardware:
     """What is known of a node's hardware at one moment."""
 
-    # Without its allocator's facts; None before anybody has seen the node.
+    # Without the allocator's facts; None before anybody has seen the node.
     topology: NodeTopology | None = None
     # Whether the driver has been looked at; False if `topology` is only remembered.
     looked: bool = False
@@ -243,12 +243,12 @@ class Hardware:
 
     @property
     def expected_gpus(self) -> int | None:
-        """How many GPUs the driver ought to show; None before the first look."""
+        """How many GPUs the driver should show; None before the first look."""
         return len(self.topology.gpus) if self.looked and self.topology is not None else None
 
 
 class HardwareBook:
-    """Keeps what is known of one node's hardware."""
+    """What is known of one node's hardware."""
 
     def __init__(self, node: NodeName) -> None:
         self._node = node
@@ -256,17 +256,17 @@ class HardwareBook:
         self.hardware = Hardware()
 
     def remember(self, topology: NodeTopology) -> None:
-        """Take over what the agent before this one has published in the same boot."""
+        """Take over what the agent before this one published in the same boot."""
         self.hardware = Hardware(topology=topology)
 
     def is_news(self, seen: SeenNode, down: Down) -> bool:
-        """Whether this differs from what was looked at last."""
+        """Whether this differs from the last look."""
         return self._looked_at != (seen, down)
 
     def look(self, seen: SeenNode, down: Down, pci: PciTree) -> TopologyError | None:
-        """Take in what the driver shows; the error if it contradicts itself.
+        """Take in what the driver shows.
 
-        Then the topology stays as it was.
+        If the driver contradicts itself, the topology stays as it was and the error is returned.
         """
         self._looked_at = (seen, down)
         former = self.hardware.topology
@@ -289,7 +289,7 @@ class HardwareBook:
         return None
 
     def gone(self, state: NvmlState) -> list[GpuUuid]:
-        """GPUs that were there in this boot and are not even counted by the driver any more."""
+        """GPUs that were there in this boot and that the driver does not even count any more."""
         known = self.hardware.topology.gpus if self.hardware.topology is not None else ()
         seen = state.seen.gpus if state.seen is not None else ()
         here = {gpu.uuid for gpu in seen} | {vital.uuid for vital in state.vitals}

@@ -1,13 +1,13 @@
 """Which GPUs are sick, and which links have dropped: remembered until a reset or a reboot.
 
-A fault is not over because it is not seen any more: a GPU that had a critical Xid, fell off the bus
-or could not remap a row is sick until it is reset. A link that dropped may come back and drop
-again; it does not count until then. A reset is told by the GPU's energy counter, which starts from
-zero, or by the driver's recovery action going back to none. A reboot is another boot id: nothing of
-a former boot is remembered.
+A fault is not over because it is not seen any more. A GPU that had a critical Xid, fell off the bus
+or could not remap a row is sick until it is reset. A link that dropped does not count until then
+either: it may come back and drop again. Two things tell a reset: the GPU's energy counter starts
+from zero, or the driver's recovery action goes back to none. A reboot has another boot id, and
+nothing of a former boot is remembered.
 
-One reason goes without a reset: a GPU over which a call hangs is sick until it answers. Calls may
-be slow for other causes than a fault.
+One reason goes away without a reset: a GPU over which a call hangs is sick until it answers. Calls
+may be slow for other causes than a fault.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from topology.agent.decides.observed import Vitals, Xid
 from topology.core.devices import GpuUuid
 from topology.core.report import Health
 
-# Faults of the application, not of the GPU; NVIDIA's device plugin passes them over as well.
+# Faults of the application, not of the GPU; NVIDIA's device plugin ignores them as well.
 HARMLESS_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 
 LOST = "Lost"
@@ -33,25 +33,25 @@ HANGS = "Hangs"
 
 @dataclass(slots=True)
 class _Gpu:
-    """What is remembered of one GPU: reasons in the order found, and since when."""
+    """What is remembered of one GPU."""
 
-    reasons: list[str] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)  # in the order in which they were found
     since: str = ""
-    baseline: int | None = None
-    down: set[int] = field(default_factory=set)
-    known: frozenset[int] = frozenset()
-    energy: int | None = None
+    baseline: int | None = None  # the energy counter when it fell sick
+    down: set[int] = field(default_factory=set)  # links that have dropped
+    known: frozenset[int] = frozenset()  # links that were up at some time
+    energy: int | None = None  # the energy counter at the last look
     recovery: str | None = None
     lost: bool = False
 
     @property
     def sick(self) -> bool:
-        """Whether one of its reasons makes it so."""
+        """Whether one of its reasons makes it sick."""
         return any(map(_makes_sick, self.reasons))
 
 
 class HealthBook:
-    """The faults of a node's GPUs. Times are given as text and only passed on."""
+    """The faults of a node's GPUs. Times are texts that are only passed on."""
 
     def __init__(self, former: Iterable[Health] = ()) -> None:
         self._gpus: dict[GpuUuid, _Gpu] = {}
@@ -67,11 +67,11 @@ class HealthBook:
             )
 
     def xid(self, event: Xid, now: str) -> bool:
-        """Take in an Xid; whether it makes a GPU sick."""
+        """Take in an Xid. Returns whether it makes a GPU sick."""
         if event.number in HARMLESS_XIDS:
             return False
         if event.uuid is None:
-            self._unattributed.append(event.number)  # of no GPU; the next look may tell whose
+            self._unattributed.append(event.number)  # the next look may tell which GPU
         else:
             self._blame(self._of(event.uuid), f"{XID}{event.number}", now)
         return True
@@ -89,10 +89,10 @@ class HealthBook:
             self._unattributed.clear()
 
     def gone(self, uuids: Collection[GpuUuid], hung: int, now: str) -> None:
-        """GPUs that were there in this boot and that the driver does not name any more.
+        """Take in GPUs that were there in this boot and that the driver does not name any more.
 
-        Over ``hung`` GPUs calls hang, and nobody knows which ones these are: the agent has started
-        since. If they may be all of ``uuids``, these hang, for as long as they do.
+        Calls hang over ``hung`` GPUs, and nobody knows which: the agent has started since. If
+        ``uuids`` may be among them, they count as hung, not as lost.
         """
         for uuid in uuids:
             gpu = self._of(uuid)
@@ -111,7 +111,7 @@ class HealthBook:
         return {uuid: len(gpu.known | gpu.down) for uuid, gpu in self._gpus.items()}
 
     def report(self) -> tuple[Health, ...]:
-        """What there is to say, GPUs without a fault left out."""
+        """The health of the GPUs that have a fault."""
         found = [
             Health(
                 uuid,
@@ -124,7 +124,7 @@ class HealthBook:
             for uuid, gpu in sorted(self._gpus.items())
             if gpu.reasons or gpu.down
         ]
-        # More than a node can have GPUs: the sick ones are said first.
+        # More than a node can have GPUs; the sick ones come first.
         kept = sorted(found, key=lambda h: h.healthy)[:MOST_HEALTH]
         return tuple(sorted(kept, key=lambda h: h.uuid))
 
@@ -171,7 +171,7 @@ class HealthBook:
     def _blame(self, gpu: _Gpu, reason: str, now: str) -> None:
         if reason not in gpu.reasons:
             if _makes_sick(reason) and not gpu.sick:
-                gpu.since = ""  # since when it is as healthy as it is
+                gpu.since = ""  # its health changes now
             gpu.reasons.append(reason)
             self._mark(gpu, now)
 
@@ -182,18 +182,18 @@ class HealthBook:
 
 
 def _was_reset(gpu: _Gpu, vital: Vitals) -> bool:
-    """Whether the GPU has been reset since it was last looked at, or since it fell sick."""
+    """Whether the GPU has been reset since the last look, or since it fell sick."""
     earlier = gpu.energy if gpu.energy is not None else gpu.baseline
     if earlier is not None and vital.energy is not None:
         if vital.energy < earlier:
             return True
     elif gpu.lost:
-        return True  # nothing but a reset brings it back, and it has no counter to tell
+        return True  # only a reset brings it back, and it has no counter to show that
     return gpu.recovery not in (None, "none") and vital.recovery == "none"
 
 
 def _fitting(reasons: list[str]) -> str:
-    """As many of the reasons as a record holds, the earlier ones first."""
+    """As many reasons as a record holds, the earlier ones first."""
     text = ""
     for reason in reasons:
         longer = f"{text}, {reason}" if text else reason

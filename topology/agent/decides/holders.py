@@ -1,12 +1,12 @@
-"""What of the kubelet's list of pods is taken for true, and what is kept back.
+"""Which part of the kubelet's list of pods the agent believes, and what it keeps back.
 
 Three things can be wrong with a list:
 
-* **It shows nobody.** A kubelet lists no pods for a moment after its start, with all devices free.
+* **It shows nobody.** For a moment after its start a kubelet lists no pods, with all devices free.
   So after a restart, living pods that held devices and show none go on holding them. If that lasts,
   the record says that it cannot be relied on.
-* **Nobody can tell whose devices these are**: the kubelet shows a pod of which the API server has
-  not told us yet. Its word may be on its way, so such a list is kept back for a moment.
+* **Nobody can tell whose devices these are**: the kubelet shows a pod that the API server has not
+  sent us yet. It may be on its way, so the list is kept back for a moment.
 * **The node's pods are not known yet.** Then no list says anything.
 """
 
@@ -25,20 +25,15 @@ from topology.core.numa import Holding
 
 @dataclass(frozen=True, slots=True)
 class Holders:
-    """Who holds what, by the last list that was taken for true.
-
-    ``unidentified`` are entries with devices of which nobody can tell whose they are.
-    ``observed_at`` is when the kubelet was asked, as RFC 3339. ``pods_version`` and ``deletions``
-    say what was known of the node's pods then (see :class:`Surroundings`). ``exclusive`` are the
-    exclusive CPUs and memory that pods have, pods without GPUs included.
-    """
+    """Who holds what, by the last list that was believed."""
 
     by_uid: Holdings = field(default_factory=dict)
-    unidentified: tuple[Entry, ...] = ()
-    observed_at: str = ""
+    unidentified: tuple[Entry, ...] = ()  # entries with devices whose pod nobody can tell
+    observed_at: str = ""  # when the kubelet was asked (RFC 3339)
+    # What was known of the node's pods then, see `Surroundings`.
     pods_version: str = ""
     deletions: int = 0
-    exclusive: tuple[Holding, ...] = ()
+    exclusive: tuple[Holding, ...] = ()  # exclusive CPUs and memory, also of pods without GPUs
 
     @property
     def device_ids(self) -> set[DeviceId]:
@@ -53,7 +48,7 @@ class Holders:
 
 
 class HoldersBook:
-    """Takes in one list of the kubelet after the other. Times are in seconds of one clock."""
+    """Takes in the kubelet's lists one by one. Times are in seconds of one clock."""
 
     def __init__(self, intervals: PollIntervals) -> None:
         self._intervals = intervals
@@ -62,20 +57,20 @@ class HoldersBook:
         self._vanished_since: float | None = None
         self._unidentified_since: Mapping[Entry, float] = {}
         self.holders = Holders()
-        self.accepted = False  # whether a list has been taken for true
+        self.accepted = False  # whether a list has been believed
 
     @property
     def doubtful(self) -> bool:
-        """Whether part of the last list is not taken for true, or nobody can tell whose it is."""
+        """Whether part of the last list is not believed, or nobody can tell whose it is."""
         return bool(self._vanished or self._unidentified_since)
 
     def pods_missing(self, now: float) -> bool:
-        """Whether pods that are alive have not been shown for longer than a restart takes."""
+        """Whether the kubelet has not shown living pods for longer than a restart takes."""
         since = self._vanished_since
         return since is not None and now - since > self._intervals.restart
 
     def remember(self, by_uid: Holdings, exclusive: tuple[Holding, ...] = ()) -> None:
-        """Take over what the agent before this one has published."""
+        """Take over what the agent before this one published."""
         self.holders = Holders(by_uid, exclusive=exclusive)
         self._remembered = True
 
@@ -88,7 +83,7 @@ class HoldersBook:
         *,
         watchful: bool,
     ) -> None:
-        """Take in a list. ``watchful``: the kubelet has restarted a short time ago."""
+        """Take in a list. ``watchful``: the kubelet has restarted recently."""
         if not around.synced:
             return
         before = self.holders.by_uid if self._remembered or self.accepted else None
@@ -109,7 +104,7 @@ class HoldersBook:
     def _exclusive(
         self, entries: list[Entry], around: Surroundings, *, watchful: bool
     ) -> tuple[Holding, ...]:
-        """Pods' exclusive CPUs and memory; a kubelet that has just started may show less."""
+        """The pods' exclusive CPUs and memory. A kubelet that has just started may show less."""
         alive = {p.key for p in around.pods.values() if not (p.ended or p.deleting)}
         shown = [*entries, *self._vanished.values()]
         return exclusive.holdings(shown, self.holders.exclusive, alive if watchful else ())
@@ -117,7 +112,7 @@ class HoldersBook:
     def _keep_vanished(
         self, joined: Joined, around: Surroundings, now: float, *, watchful: bool
     ) -> None:
-        """Find who is alive and shown no more; such pods go on holding their devices."""
+        """Find the living pods that the list lacks; they go on holding their devices."""
         known = self.holders.by_uid
         missing: frozenset[PodUid] = frozenset()
         if watchful or self._vanished:
@@ -133,7 +128,7 @@ class HoldersBook:
             self._vanished_since = now
 
     def _keep_back(self, unidentified: tuple[Entry, ...], now: float) -> bool:
-        """Whether to wait for the API server's word on one of these entries."""
+        """Whether to wait until the API server tells of one of these entries."""
         since = self._unidentified_since
         self._unidentified_since = {entry: since.get(entry, now) for entry in unidentified}
         waited = [now - at for at in self._unidentified_since.values()]

@@ -44,23 +44,21 @@ PodName = tuple[str, str]  # namespace and name
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What one container holds of one resource. Under DRA the resource is the driver's name."""
+    """What one container holds of one resource."""
 
     container: str
-    resource: str
+    resource: str  # under DRA the driver's name
     device_ids: tuple[DeviceId, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One pod as the kubelet lists it, with the GPU devices of its containers.
-
-    ``cpus`` and ``memory`` are what static managers have given to its containers exclusively.
-    """
+    """One pod as the kubelet lists it."""
 
     namespace: str
     name: str
-    held: tuple[Held, ...] = ()
+    held: tuple[Held, ...] = ()  # the GPU devices of its containers
+    # What static managers have given to its containers exclusively.
     cpus: CpuSet = NO_CPUS
     memory: tuple[MemoryBlock, ...] = ()
 
@@ -72,27 +70,20 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class NodePod:
-    """A pod of the node as the API server has it.
-
-    ``wants`` is how many devices each app and sidecar container asks for, by container and
-    resource. ``acknowledged`` says that the kubelet has decided over its admission, at ``started``
-    (RFC 3339, by the node's clock); ``ended`` that it has reached Succeeded or Failed. ``refusal``
-    is the kubelet's message if it did not admit the pod. A static CPU Manager gives it
-    ``own_cpus`` exclusive CPUs, a static Memory Manager gives exclusive memory to ``own_memory`` of
-    its containers.
-    """
+    """A pod of the node as the API server has it."""
 
     uid: PodUid
     namespace: str
     name: str
+    # How many devices each app and sidecar container asks for, by container and resource.
     wants: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    acknowledged: bool = False
+    acknowledged: bool = False  # whether the kubelet has decided over its admission
     deleting: bool = False
-    ended: bool = False
-    started: str = ""
-    refusal: str = ""
-    own_cpus: int = 0
-    own_memory: int = 0
+    ended: bool = False  # whether it is Succeeded or Failed
+    started: str = ""  # when the kubelet acknowledged it (RFC 3339, by the node's clock)
+    refusal: str = ""  # the kubelet's message if it did not admit the pod
+    own_cpus: int = 0  # exclusive CPUs that a static CPU Manager gives it
+    own_memory: int = 0  # containers to which a static Memory Manager gives exclusive memory
 
     @property
     def key(self) -> PodName:
@@ -106,7 +97,7 @@ Holdings = Mapping[PodUid, Entry]  # what each pod holds, by its UID
 def whole(pod: NodePod, entry: Entry | None, served: Collection[str] | None = None) -> bool:
     """Whether every app and sidecar container of the pod has the devices that it asks for.
 
-    Of the resources in ``served`` only, if that is given.
+    Only the resources in ``served`` count; None is all.
     """
     got: Counter[tuple[str, str]] = Counter()
     for held in entry.held if entry else ():
@@ -119,10 +110,10 @@ def whole(pod: NodePod, entry: Entry | None, served: Collection[str] | None = No
 def awaited(
     joined: Holdings, pods: Mapping[PodUid, NodePod], served: Collection[str] | None = None
 ) -> frozenset[PodUid]:
-    """The pods of which news is due: not wholly shown yet, or on their way out and still shown.
+    """The pods of which news is due: not wholly shown yet, or leaving and still shown.
 
-    ``served`` are the resources that the kubelet hands out; what a pod wants of others, another
-    plugin's for one, is not waited for. None is all.
+    ``served`` are the resources that the kubelet hands out, None for all. The agent does not wait
+    for other resources, such as another plugin's.
     """
     coming = {
         pod.uid
@@ -142,9 +133,9 @@ def awaited(
 def vanished(
     joined: Holdings, before: Holdings, pods: Mapping[PodUid, NodePod]
 ) -> frozenset[PodUid]:
-    """Pods that held devices, hold none now, and are alive for all that the API server knows.
+    """Pods that held devices, hold none now, and are alive as far as the API server knows.
 
-    Just after its start a kubelet lists no pods for a moment, with all devices allocatable.
+    For a moment after its start a kubelet lists no pods, and all devices are allocatable.
     """
     return frozenset(
         uid
@@ -158,14 +149,14 @@ def vanished(
 
 
 def device_ids(entries: Iterable[Entry]) -> set[DeviceId]:
-    """The devices that somebody holds, by these entries."""
+    """The devices in these entries."""
     return {i for entry in entries for held in entry.held for i in held.device_ids}
 
 
 def allocations(joined: Holdings, unidentified: Iterable[Entry] = ()) -> tuple[Allocation, ...]:
     """The report's allocations, in an order that depends on nothing but them.
 
-    An entry of which nobody can tell whose it is has an empty UID.
+    An entry whose pod nobody can tell has an empty UID.
     """
     named = [(uid, entry) for uid, entry in joined.items()]
     unknown = [(PodUid(""), entry) for entry in unidentified]
@@ -183,7 +174,7 @@ def allocations(joined: Holdings, unidentified: Iterable[Entry] = ()) -> tuple[A
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Entries by the UID of their pod, and entries with devices of which nobody can tell whose."""
+    """Entries by the UID of their pod, and entries whose pod nobody can tell."""
 
     by_uid: Mapping[PodUid, Entry]
     unidentified: tuple[Entry, ...] = ()
@@ -194,8 +185,8 @@ def join(
 ) -> Joined:
     """Find the pod of each entry.
 
-    ``before`` is the former join: a pod that was listed under a UID is known by it until it goes.
-    None says that this is the first list.
+    ``before`` is the former join, None for the first list. A pod keeps its UID until its entry is
+    gone.
     """
     listed: defaultdict[PodName, list[Entry]] = defaultdict(list)
     for entry in entries:

@@ -1,12 +1,12 @@
 """What a record may hold, and what is published of a node that has more.
 
 The API server refuses a whole record for one list that is too long or one word that it does not
-know, and would go on refusing it: nobody would hear of the node again. So whatever does not fit is
-left out, and the record says so. What is left out of the hardware makes for fewer promises, and
-``Complete`` names it. What is left out of who holds what makes the record not Ready.
+know, at every try: nobody would hear of the node again. So the agent leaves out what does not fit,
+and the record says so. Missing hardware makes for fewer promises, and ``Complete`` names it.
+Missing holders make the record not Ready.
 
-The numbers are those of ``manifests/base/crd.yaml``. The whole has a bound, too: etcd takes 1.5 MiB
-for an object, of which the API server's notes on who owns which field need more than half.
+The numbers are those of ``manifests/base/crd.yaml``. The whole record has a bound, too: etcd takes
+1.5 MiB for an object, and the API server's notes on who owns which field need more than half of it.
 """
 
 from __future__ import annotations
@@ -52,31 +52,30 @@ GPU_IDS, MIG_IDS = "GPU-", "MIG-"
 
 _DEVICE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./-]*(::[0-9]+)?")
 _BUS_ID = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
-# What a part takes in JSON beside its words, a little more than less.
+# Bytes that a part takes in JSON beside its words, rounded up.
 _SPEC, _GPU, _MIG, _LINK, _NIC, _DISTANCE = 2_000, 250, 120, 95, 60, 32
 _STATUS, _ALLOCATION, _DEVICE = 50_000, 110, 4
-_IDLE = 40  # with its comma and spaces
+_IDLE = 40  # including its comma and spaces
 _NUMA_NODE, _MEMORY, _HOLDING, _BLOCK, _NUMBER = 80, 120, 60, 60, 4
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a record cannot be relied on: a word and a sentence."""
+    """Why a record cannot be relied on."""
 
-    reason: str
-    message: str
+    reason: str  # a word
+    message: str  # a sentence
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedHoldings:
-    """What is published of who holds what; ``left_out`` counts device ids, and ``room`` is how many
-    bytes are left."""
+    """What is published of who holds what."""
 
     allocatable: frozenset[DeviceId] | None
     allocations: tuple[Allocation, ...]
     problem: Problem | None = None
-    left_out: int = 0
-    room: int = 0
+    left_out: int = 0  # device ids
+    room: int = 0  # bytes that are left
 
 
 def publishable(device_id: str) -> bool:
@@ -89,10 +88,10 @@ def unknown_devices(
     allocations: Sequence[Allocation],
     gpus: Iterable[GpuUuid] | None,
 ) -> list[tuple[str, DeviceId]]:
-    """Device ids of which nobody can tell which GPU they are, with their resources, in order.
+    """Device ids that name no known GPU, with their resources, in order.
 
     Some plugins number devices (``nvidia0``) instead of naming GPUs. ``gpus`` are the node's, None
-    if nobody could look. A GPU that is held and gone is none of them.
+    if nobody could look. A GPU that is held and gone is not unknown.
     """
     known = None if gpus is None else set(gpus)
     found = {
@@ -120,10 +119,10 @@ def publishable_holdings(
     unknown: Sequence[tuple[str, DeviceId]],
     room: int = LARGEST_RECORD,
 ) -> PublishedHoldings:
-    """What of all this a record holds, in ``room`` bytes.
+    """The part of this that a record holds, in ``room`` bytes.
 
-    A part of what may be handed out would be read as all of it: it is left out as a whole, and so
-    it is if ids are ``unknown``. Allocations are left out one by one, the last ones first.
+    Readers would take a part of the allocatable devices for all: so all are published or none, and
+    none if ids are ``unknown``. Allocations are left out one by one, the last ones first.
     """
     offered = None
     if allocatable is not None:
@@ -166,21 +165,21 @@ def publishable_holdings(
 
 
 def idle(found: Sequence[IdleAllocation], room: int) -> tuple[IdleAllocation, ...]:
-    """As many as fit into so many bytes: of the others nothing is said, as of those in use."""
+    """As many idle allocations as fit into so many bytes; the others look as if they were used."""
     return tuple(found[: max(0, room) // _IDLE])
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedExclusive:
-    """What is published of pods' exclusive CPUs and memory; ``size`` is in bytes."""
+    """What is published of pods' exclusive CPUs and memory."""
 
     holdings: tuple[Holding, ...] | None
-    size: int = 0
+    size: int = 0  # bytes
     unseen: tuple[Unseen, ...] = ()
 
 
 def exclusive(holdings: tuple[Holding, ...] | None) -> PublishedExclusive:
-    """All of it, or nothing: a part would be read as all of it."""
+    """All exclusive CPUs and memory, or none: readers would take a part for all."""
     if holdings is None:
         return PublishedExclusive(None)
     for block in (block for holding in holdings for block in holding.memory):
@@ -204,7 +203,7 @@ def _hidden(cause: str) -> PublishedExclusive:
 
 
 def memory_fits(kind: str, amount: int) -> bool:
-    """Whether a record may hold so many bytes of this type of memory."""
+    """Whether a record can hold this type of memory with this number of bytes."""
     return 0 < len(kind) <= LONGEST_TYPE and 0 <= amount <= LARGEST_AMOUNT
 
 
@@ -226,7 +225,7 @@ def _of_unknown(unknown: Sequence[tuple[str, DeviceId]]) -> Problem:
 
 
 def _merged(allocations: Sequence[Allocation]) -> list[Allocation]:
-    """One allocation for each key of the list: two pods of one name and no UID become one."""
+    """One allocation for each key: two pods of one name without UIDs become one."""
     by_key: dict[tuple[str, ...], Allocation] = {}
     for a in allocations:
         key = (a.pod_uid, a.namespace, a.pod, a.container, a.resource)
@@ -237,7 +236,7 @@ def _merged(allocations: Sequence[Allocation]) -> list[Allocation]:
 
 
 def room_beside(topology: NodeTopology | None, numa: NumaFacts | None = None) -> int:
-    """The bytes that a node's hardware leaves for who holds what."""
+    """The bytes that a node's hardware leaves for its holders."""
     if topology is None:
         return LARGEST_RECORD - _SPEC
     lists = 0
@@ -255,7 +254,7 @@ def room_beside(topology: NodeTopology | None, numa: NumaFacts | None = None) ->
 def resources(
     served: Sequence[GpuResource],
 ) -> tuple[tuple[GpuResource, ...], tuple[Unseen, ...], Problem | None]:
-    """The resources that a record holds, what it leaves out, and why it cannot be relied on."""
+    """The resources that a record holds, what it leaves out, and why it is not reliable."""
     first = sorted(served, key=lambda r: (r.name not in GPU_RESOURCES, r.name))
     kept = sorted(first[:MOST_RESOURCES], key=lambda r: r.name)
     unseen = []
@@ -318,9 +317,9 @@ def _gpu(gpu: Gpu, unseen: list[Unseen]) -> Gpu:
 def hinted(
     named: Mapping[GpuUuid, tuple[int, ...]],
 ) -> tuple[Mapping[GpuUuid, tuple[int, ...]], tuple[Unseen, ...]]:
-    """The NUMA nodes by GPU as far as a record holds them, and what it leaves out.
+    """The NUMA nodes by GPU that a record holds, and what it leaves out.
 
-    A GPU of which one is left out has none: nobody can tell how the kubelet aligns it.
+    If one node of a GPU is left out, all are: nobody can tell how the kubelet aligns such a GPU.
     """
     kept, unseen = {}, []
     for gpu, nodes in named.items():
@@ -352,9 +351,9 @@ def _numa(node: int | None, of: str, unseen: list[Unseen]) -> int | None:
 
 
 def _nearest(topology: NodeTopology) -> tuple[Nic, ...]:
-    """As many NICs as fit: each GPU's nearest one, then those that are nearest to any.
+    """As many NICs as fit: each GPU's nearest one, then those that are nearest to any GPU.
 
-    What a GPU's nearest NIC is does not change: that alone is what pods ask for.
+    So each GPU keeps its nearest NIC, and pods ask only for that.
     """
     order = {nic.name: i for i, nic in enumerate(topology.nics)}
     first: dict[int, tuple[int, str]] = {}

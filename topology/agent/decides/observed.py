@@ -19,11 +19,11 @@ from topology.core.numa import CpuSet
 
 @dataclass(frozen=True, slots=True, order=True)
 class Unseen:
-    """A fact that could not be had, and why not; ``of`` says of which devices, if of some."""
+    """A fact that the agent could not find out."""
 
     fact: str
-    cause: str
-    of: str = ""
+    cause: str  # why not
+    of: str = ""  # the devices that it concerns; empty if none in particular
 
     def __str__(self) -> str:
         return f"{self.fact}{f' of {self.of}' if self.of else ''}: {self.cause}"
@@ -34,24 +34,24 @@ class Remote(Enum):
 
     GPU = "gpu"
     SWITCH = "switch"
-    OTHER = "other"  # a CPU, as on POWER9: no GPU is reached by it
-    UNKNOWN = "unknown"  # not to be identified, as in many virtual machines
+    OTHER = "other"  # a CPU, as on POWER9; it leads to no GPU
+    UNKNOWN = "unknown"  # the driver does not tell, as in many virtual machines
 
 
 @dataclass(frozen=True, slots=True)
 class NvlinkEnd:
-    """One NVLink as seen from one GPU. ``number`` and ``version`` are NVML's."""
+    """One NVLink as one GPU sees it."""
 
-    number: int
+    number: int  # NVML's
     active: bool
     remote: Remote = Remote.UNKNOWN
     remote_bus: str | None = None
-    version: int | None = None
+    version: int | None = None  # NVML's
 
 
 @dataclass(frozen=True, slots=True)
 class SeenGpu:
-    """What NVML says of one GPU; ``nvlinks`` are the links it has, active or not."""
+    """What NVML says of one GPU."""
 
     index: int
     uuid: GpuUuid
@@ -61,7 +61,7 @@ class SeenGpu:
     numa_node: int | None = None
     mig_mode: str = "disabled"
     mig_instances: tuple[MigInstance, ...] = ()
-    nvlinks: tuple[NvlinkEnd, ...] = ()
+    nvlinks: tuple[NvlinkEnd, ...] = ()  # the links that it has, active or not
     fabric: Fabric | None = None
 
 
@@ -69,12 +69,12 @@ class SeenGpu:
 class SeenNode:
     """What NVML says of a node.
 
-    ``pcie`` and ``p2p`` are by pairs of GPU indices, the smaller first: the PCIe class, and whether
-    peers may use NVLink. A pair that is absent could not be had.
+    Pairs are GPU indices, the smaller one first. A pair is absent if NVML does not tell.
     """
 
     gpus: tuple[SeenGpu, ...] = ()
-    driver: str = ""
+    driver: str = ""  # its version
+    # The PCIe class of each pair, and whether its peers may use NVLink.
     pcie: Mapping[tuple[int, int], LinkKind] = field(default_factory=dict)
     p2p: Mapping[tuple[int, int], bool] = field(default_factory=dict)
     unseen: tuple[Unseen, ...] = ()
@@ -90,41 +90,36 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class InstanceVitals:
-    """What moves on one MIG instance; None if it could not be had.
-
-    ``processes`` is how many there are. The driver has no utilisation of a MIG instance.
-    """
+    """What moves on one MIG instance; the driver knows no utilisation of it."""
 
     uuid: str
-    processes: int | None = None
-    memory_used: Bytes | None = None
+    processes: int | None = None  # how many there are; None if the driver does not tell
+    memory_used: Bytes | None = None  # None if the driver does not tell
 
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """What moves on one GPU; None if it could not be had.
+    """What moves on one GPU. None is what the driver does not tell.
 
-    ``active_links`` are NVML's numbers. ``energy`` is in mJ since the driver or the GPU was last
-    reset. ``utilisation`` and ``memory_utilisation`` are 0 to 1: for how much of the last second or
-    less a kernel ran, and memory was read or written. ``processes`` ascend. ``instances`` are those
-    of a GPU that is split by MIG. Of a GPU that does not answer nothing is told but that: it is
-    ``lost`` if its calls fail, and ``hung`` if they do not return.
+    Of a GPU that does not answer, nothing is known but that.
     """
 
     uuid: GpuUuid
-    lost: bool = False
-    hung: bool = False
-    active_links: frozenset[int] | None = None
+    lost: bool = False  # whether its calls fail
+    hung: bool = False  # whether its calls do not return
+    active_links: frozenset[int] | None = None  # NVML's numbers
     uncorrected_ecc: int | None = None
     remap_pending: bool | None = None
     remap_failed: bool | None = None
-    energy: int | None = None
+    energy: int | None = None  # mJ since the driver or the GPU was last reset
     recovery: str | None = None
+    # The share of the last second or less in which a kernel ran, and in which memory was read or
+    # written, 0 to 1.
     utilisation: float | None = None
     memory_utilisation: float | None = None
     memory_used: Bytes | None = None
-    processes: tuple[GpuProcess, ...] | None = None
-    instances: tuple[InstanceVitals, ...] = ()
+    processes: tuple[GpuProcess, ...] | None = None  # ascending
+    instances: tuple[InstanceVitals, ...] = ()  # of a GPU that is split by MIG
 
     @property
     def silent(self) -> bool:
@@ -134,57 +129,46 @@ class Vitals:
 
 @dataclass(frozen=True, slots=True)
 class Xid:
-    """An error that the driver reported; ``uuid`` is None if the GPU could not be told."""
+    """An error that the driver reported."""
 
-    uuid: GpuUuid | None
+    uuid: GpuUuid | None  # None if the driver does not tell which GPU it concerns
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class NvmlState:
-    """The last that was seen; ``problem`` says why nothing newer is, empty if all is well.
-
-    ``rounds`` counts looks at the vitals; ``asked`` is false before the first answer or failure.
-    ``nameless`` are the driver's numbers of GPUs that it counts, that do not answer, and whose UUID
-    nobody knows; ``hung`` are those of them over which a call hangs. ``looks`` counts the looks
-    that ended, and ``look_seconds`` is how long they took, all together.
-    """
+    """The last that NVML has shown."""
 
     seen: SeenNode | None = None
     vitals: tuple[Vitals, ...] = ()
-    rounds: int = 0
-    problem: str = "it has not answered yet"
-    asked: bool = False
+    rounds: int = 0  # how often the vitals were looked at
+    problem: str = "it has not answered yet"  # why nothing newer is known; empty if all is well
+    asked: bool = False  # whether there was an answer or a failure
+    # The driver's numbers of GPUs that it counts, that do not answer, and whose UUID nobody knows;
+    # and of those, the GPUs over which a call hangs.
     nameless: tuple[int, ...] = ()
     hung: tuple[int, ...] = ()
-    looks: int = 0
-    look_seconds: float = 0.0
+    looks: int = 0  # how many looks ended
+    look_seconds: float = 0.0  # how long they took, all together
 
 
 @dataclass(frozen=True, slots=True)
 class Processors:
-    """What the kernel shows of a machine's CPUs, those that are offline left out.
+    """What the kernel shows of a machine's CPUs; it leaves out those that are offline."""
 
-    ``nodes`` are the CPUs of each NUMA node by its number, ``sockets`` the number of its package,
-    None if it has no CPUs, or those of several packages. ``cores`` are CPUs that share a core.
-    """
-
-    nodes: tuple[CpuSet, ...]
+    nodes: tuple[CpuSet, ...]  # the CPUs of each NUMA node, by its number
+    # The package of each NUMA node; None if it has no CPUs, or those of several packages.
     sockets: tuple[int | None, ...]
-    cores: tuple[CpuSet, ...]
+    cores: tuple[CpuSet, ...]  # sets of CPUs that share a core
 
 
 @dataclass(frozen=True, slots=True)
 class CountedDevices:
-    """How many devices of plugins the kubelet counts, by the Node's status.
+    """How many devices of plugins the kubelet counts, by the Node's status."""
 
-    ``devices`` are all that plugins have told it of (the capacity), ``in_order`` those that it
-    hands out (the allocatable ones), by resource. ``at`` is when it wrote that, RFC 3339.
-    """
-
-    at: str
-    devices: Mapping[str, int]
-    in_order: Mapping[str, int]
+    at: str  # when the kubelet wrote it (RFC 3339)
+    devices: Mapping[str, int]  # all that plugins have named to it, by resource (the capacity)
+    in_order: Mapping[str, int]  # those that it hands out (the allocatable ones)
 
 
 Place = tuple[str, ...]  # from the PCI root down to the device itself
@@ -192,24 +176,21 @@ Place = tuple[str, ...]  # from the PCI root down to the device itself
 
 @dataclass(frozen=True, slots=True)
 class PciNic:
-    """Where an RDMA NIC sits; ``numa`` is None if the platform does not say."""
+    """Where an RDMA NIC sits."""
 
     place: Place
-    numa: int | None = None
+    numa: int | None = None  # None if the platform does not say
 
 
 @dataclass(frozen=True, slots=True)
 class PciTree:
-    """Places and NUMA nodes by PCI address, and the RDMA NICs by name.
+    """The PCI tree and the NUMA nodes of a machine."""
 
-    ``numa_distances`` has a row for each NUMA node of the machine by its number; None if they
-    are not to be had or not numbered without gaps.
-    """
-
-    places: Mapping[str, Place] = field(default_factory=dict)
-    numa: Mapping[str, int] = field(default_factory=dict)
-    nics: Mapping[str, PciNic] = field(default_factory=dict)
+    places: Mapping[str, Place] = field(default_factory=dict)  # by PCI address
+    numa: Mapping[str, int] = field(default_factory=dict)  # NUMA nodes by PCI address
+    nics: Mapping[str, PciNic] = field(default_factory=dict)  # RDMA NICs by name
     unseen: tuple[Unseen, ...] = ()
+    # A row for each NUMA node by its number; None if rows are missing or the numbers have gaps.
     numa_distances: tuple[tuple[int, ...], ...] | None = None
 
     @property
@@ -218,7 +199,7 @@ class PciTree:
         return not self.unseen and self.numa_distances is not None
 
     def between(self, bus: str, other: str) -> LinkKind:
-        """The class of two PCI addresses; UNKNOWN if one of them is not in the tree."""
+        """The class of the path between two PCI addresses; UNKNOWN if one is not in the tree."""
         a, b = self.places.get(bus), self.places.get(other)
         if a is None or b is None:
             return LinkKind.UNKNOWN
@@ -226,11 +207,11 @@ class PciTree:
 
 
 def pcie_class(a: Place, b: Place, numa_a: int | None, numa_b: int | None) -> LinkKind:
-    """The class of two places.
+    """The class of the path between two places.
 
-    Under different roots it is SYS, or NODE if both are known to be on one NUMA node. Below one
-    root and no common bridge it is PHB. Below a common bridge it is PIX if neither has more than
-    one bridge (the port of a switch) in between, else PXB.
+    It is SYS under different roots, or NODE if both are known to be on one NUMA node; PHB below one
+    root without a common bridge; PIX below a common bridge if neither has more than one bridge (the
+    port of a switch) in between, else PXB.
 
     >>> pcie_class(("pci0000:00", "01.0", "up", "p0", "gpu"), ("pci0000:00", "01.0", "up", "p1",
     ...     "nic"), 0, 0).name

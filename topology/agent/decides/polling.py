@@ -19,18 +19,17 @@ NEVER = float("-inf")
 
 @dataclass(frozen=True, slots=True)
 class PollIntervals:
-    """Seconds between two questions to the kubelet, and how long doubtful answers are kept back.
+    """Seconds between two questions to the kubelet, and how long doubtful answers are kept back."""
 
-    While news is due: ``soon`` for the first ``hasty`` seconds, then ``later``, and ``seldom`` for
-    who is still not shown after ``patient`` seconds. With none due: ``held`` while somebody holds
-    devices, since a kubelet may let go seconds before the API server hears of it, else ``idle``.
-    """
-
+    # While news is due: `soon` for the first `hasty` seconds, then `later`, and `seldom` once that
+    # has lasted for `patient` seconds.
     soon: float = 0.1
     hasty: float = 5.0
     later: float = 0.3
     patient: float = 60.0
     seldom: float = 2.0
+    # Without news due: while somebody holds devices (a kubelet may release them seconds before the
+    # API server hears of it), and while nobody does.
     held: float = 2.0
     idle: float = 10.0
     watchful: float = 1.0  # the longest pause after a kubelet's restart or a GPU's fault
@@ -45,7 +44,7 @@ USUAL_INTERVALS = PollIntervals()
 
 
 class KubeletPolling:
-    """When the list of pods is asked for next, by how the questions so far have ended.
+    """When to ask for the list of pods next, by how the questions so far have ended.
 
     Every time is in seconds of one clock that only runs forward; ``now`` at the start.
     """
@@ -74,19 +73,18 @@ class KubeletPolling:
         return self._silent_since is not None
 
     def silent_too_long(self, now: float) -> bool:
-        """Whether the record has to say that the kubelet does not answer."""
+        """Whether it is time for the record to say that the kubelet does not answer."""
         since = self._silent_since
         return since is not None and now - since > self._intervals.silence
 
     def watchful(self, now: float) -> bool:
-        """Whether the kubelet has restarted, or a GPU has fallen sick, a short time ago."""
+        """Whether the kubelet has restarted, or a GPU has fallen sick, recently."""
         return now < self._watchful_until
 
     def next_question(self, now: float, *, doubtful: bool, holders: bool) -> float:
         """When the next question is due.
 
-        ``doubtful``: part of the last list is not taken for true yet. ``holders``: somebody holds
-        devices.
+        ``doubtful``: part of the last list is not believed. ``holders``: somebody holds devices.
         """
         pause = self._pause(now, doubtful=doubtful, holders=holders)
         return max(self._asked + pause, self._not_before)
@@ -106,31 +104,31 @@ class KubeletPolling:
         return min(wait.watchful, calm) if self.watchful(now) else calm
 
     def news(self, now: float) -> None:
-        """Something has happened that the kubelet may know of: ask it soon."""
+        """Ask the kubelet soon: something has happened that it may know of."""
         self._due_since = now
         self._at_once = True
 
     def fault(self, now: float) -> None:
-        """A GPU has fallen sick. The plugin hears of it, too; the kubelet then hands out less."""
+        """A GPU has fallen sick. The plugin hears of it, and the kubelet hands out less."""
         self._watchful_until = max(self._watchful_until, now + self._intervals.restart)
         self.news(now)
 
     def restarted(self, sockets: int) -> bool:
-        """Whether an answer that comes now is the first of another kubelet."""
+        """Whether an answer now would be the first after a restart of the kubelet."""
         return self.gone or sockets != self._sockets
 
     def wait_for(self, due: frozenset[PodUid], now: float) -> None:
-        """News of these pods is due from now on; one that is new among them starts the haste."""
+        """News of these pods is due from now on; a new one among them makes the agent hurry."""
         if due - self.due:
             self._due_since = now
         self.due = due
 
     def ask(self, now: float) -> None:
-        """A question begins. One of the next three tells how it has ended."""
+        """A question begins; call one of the next three when it has ended."""
         self._asked = now
 
     def answered(self, sockets: int) -> None:
-        """The kubelet has answered. ``sockets`` counts how often its socket became another one."""
+        """The kubelet has answered. ``sockets`` counts how often its socket was replaced."""
         self._at_once = False
         if self.restarted(sockets):
             self.gone, self._sockets = False, sockets
@@ -139,12 +137,12 @@ class KubeletPolling:
         self._silent_since, self.cause = None, ""
 
     def busy(self, cause: str) -> bool:
-        """The kubelet asks to be left alone for a moment; whether its silence begins here."""
+        """The kubelet asks for patience. Returns whether its silence begins here."""
         self._not_before = self._asked + self._intervals.later
         return self._fall_silent(cause)
 
     def down(self, cause: str) -> bool:
-        """The kubelet did not answer; whether its silence begins here."""
+        """The kubelet did not answer. Returns whether its silence begins here."""
         self._at_once = False
         self.failures += 1
         self.gone = True
@@ -159,9 +157,9 @@ class KubeletPolling:
 
 
 class AllocatablePolling:
-    """What the kubelet hands out from, and when it is asked for that anew.
+    """What the kubelet hands out from, and when to ask for that again.
 
-    A second question after the list of pods: it is asked if it may have another answer.
+    This is a second question after the list of pods, asked when its answer may have changed.
     """
 
     def __init__(self, intervals: PollIntervals) -> None:
@@ -174,20 +172,20 @@ class AllocatablePolling:
         self._before: Mapping[str, frozenset[DeviceId]] = {}
 
     def begin_anew(self) -> None:
-        """Another kubelet answers from now on. It has no devices until plugins have registered."""
+        """The kubelet has restarted. It has no devices until plugins have registered."""
         self._before = self.allocatable or self._before
         self.want()
 
     def devices_missing(self, *, watchful: bool) -> bool:
-        """Whether devices of before the kubelet's restart are all away yet; some may never come.
+        """Whether a resource from before the kubelet's restart has no device yet.
 
-        ``watchful``: the kubelet has restarted a short time ago.
+        ``watchful``: the kubelet has restarted recently. Later on, such a resource is given up.
         """
         now = self.allocatable or {}
         return watchful and any(ids and not now.get(name) for name, ids in self._before.items())
 
     def want(self) -> None:
-        """Ask with the next list, whatever it says."""
+        """Ask after the next list, whatever it says."""
         self._wanted = True
 
     def is_due(
@@ -195,7 +193,7 @@ class AllocatablePolling:
     ) -> bool:
         """Whether to ask after this list of pods.
 
-        ``waited_for`` are the pods of which news is due: one that wants a resource which nobody
+        ``waited_for`` are the pods of which news is due. One that wants a resource that nobody
         hands out waits for a plugin that has not registered yet.
         """
         since, allocatable = now - self._asked, self.allocatable
@@ -209,14 +207,14 @@ class AllocatablePolling:
         return (unserved or watchful) and since >= self._intervals.watchful
 
     def answered(self, now: float, allocatable: Mapping[str, frozenset[DeviceId]]) -> None:
-        """The question that was asked at ``now`` was answered."""
+        """The question asked at ``now`` was answered."""
         self.allocatable = allocatable
         self._asked, self._wanted = now, False
         if all(allocatable.get(name) for name in self._before):
             self._before = {}
 
     def listed(self, entries: list[Entry]) -> None:
-        """All that was asked together with this list of pods was answered."""
+        """Everything asked together with this list of pods was answered."""
         self._entries = entries
 
 
@@ -225,14 +223,14 @@ FIRST, LONGEST = 10.0, 300.0
 
 
 class Rereading:
-    """For one part of sysfs. Times are in seconds of a clock that only runs forward."""
+    """When to read one part of sysfs again; times are seconds that only run forward."""
 
     def __init__(self) -> None:
         self._pause = FIRST
         self._due = float("inf")
 
     def was_read(self, now: float, *, complete: bool) -> None:
-        """It was read; ``complete`` says that nothing was left that could not be."""
+        """It was read; ``complete`` says that all of it could be."""
         if complete:
             self._pause, self._due = FIRST, float("inf")
         else:
@@ -240,5 +238,5 @@ class Rereading:
             self._pause = min(2 * self._pause, LONGEST)
 
     def is_due(self, now: float) -> bool:
-        """Whether to read it again now, though nothing else asks for it."""
+        """Whether to read it again now, without any other cause."""
         return now >= self._due

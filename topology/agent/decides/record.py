@@ -38,15 +38,15 @@ COMPLETE = "Complete"
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """The record as it should stand now; ``topology`` is None if nobody could look."""
+    """The record as it should be now."""
 
-    topology: NodeTopology | None
+    topology: NodeTopology | None  # None if nobody could look
     report: Report
     unseen: tuple[Unseen, ...] = ()
     due: frozenset[PodUid] = frozenset()  # pods of which the kubelet owes news
     shown: frozenset[PodUid] = frozenset()  # pods that the report shows
     # How many pods had left when the kubelet was asked. The extender holds a pod's GPUs until a
-    # report says that its agent knew of the deletion, so each one is worth a write.
+    # report says that its agent knew of the deletion, so a new one causes a write.
     deletions: int = 0
     unknown: int = 0  # how many device ids name no GPU that we know
     left_out: int = 0  # how many device ids the report does not show
@@ -58,67 +58,52 @@ class Picture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeletState:
-    """How the kubelet answers.
+    """How the kubelet answers."""
 
-    ``cause`` says why it does not, empty if it does. ``silent`` says that it has been asked in
-    vain, ``gone`` that it did not answer at all; ``too_long`` that it has been silent for longer
-    than a record may pass over. ``accepted`` says that a list of its pods has been taken for true;
-    ``pods_missing`` that it does not show pods that are alive, ``devices_missing`` that it has just
-    started and has no devices yet.
-    """
-
-    cause: str = ""
-    silent: bool = False
-    gone: bool = False
-    too_long: bool = False
-    accepted: bool = True
-    pods_missing: bool = False
-    devices_missing: bool = False
+    cause: str = ""  # why it does not answer; empty if it does
+    silent: bool = False  # whether the last question was not answered
+    gone: bool = False  # whether it does not answer at all
+    too_long: bool = False  # whether it has been silent for longer than a record may pass over
+    accepted: bool = True  # whether a list of its pods has been believed
+    pods_missing: bool = False  # whether it does not show pods that are alive
+    devices_missing: bool = False  # whether it has just started and has no devices yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All that a record is made of, at one moment.
-
-    ``nvml_problem`` is empty if NVML answers. ``allocatable`` are device ids by resource, None
-    before the kubelet's first answer. ``unaccounted`` are GPUs that somebody uses and no pod holds,
-    ``idle`` what pods hold and do not use, and since when (RFC 3339).
-    ``topology_nodes`` are the NUMA nodes that the plugin names to the kubelet, by GPU, as far as
-    they have been seen. ``processors`` are the machine's, or why they are not known; None before
-    anybody has looked. ``exclusive`` is what pods may have exclusively, None before the kubelet's
-    first answer. ``policy`` is an operator's word for the plugin's policy.
-    ``refuses_several`` says whether the plugin refuses a container several shares of GPUs,
-    ``several_shares`` what it last did with one that asked for several.
-    """
+    """Everything that a record is made of, at one moment."""
 
     boot_id: str
     hardware: Hardware
     surroundings: Surroundings
     kubelet: KubeletState = KubeletState()
-    nvml_problem: str = ""
+    nvml_problem: str = ""  # empty if NVML answers
+    # Device ids by resource; None before the kubelet's first answer.
     allocatable: Mapping[str, frozenset[DeviceId]] | None = None
     holders: Holders = field(default_factory=Holders)
     health: tuple[Health, ...] = ()
     missing: tuple[MissingGpu, ...] = ()
-    unaccounted: Collection[GpuUuid] = ()
-    idle: Mapping[Key, str] = field(default_factory=dict)
+    unaccounted: Collection[GpuUuid] = ()  # GPUs that somebody uses and no pod holds
+    idle: Mapping[Key, str] = field(default_factory=dict)  # since when devices are idle
     due: frozenset[PodUid] = frozenset()
+    # The NUMA nodes that the plugin names to the kubelet, by GPU, as seen so far.
     topology_nodes: Mapping[GpuUuid, tuple[int, ...]] = field(default_factory=dict)
+    # The machine's processors, or why they are not known; None before anybody has looked.
     processors: Processors | Unseen | None = None
-    exclusive: Allocatable | None = None
-    policy: str | None = None
-    refuses_several: bool | None = None
-    several_shares: SharesAnswer | None = None
+    exclusive: Allocatable | None = None  # None before the kubelet's first answer
+    policy: str | None = None  # the plugin's, if an operator has set it
+    refuses_several: bool | None = None  # whether the plugin refuses a container several shares
+    several_shares: SharesAnswer | None = None  # what it last did with a pod that wanted several
 
 
 class ConditionBook:
-    """Remembers since when each condition has been as it is."""
+    """Remembers since when each condition has had its status."""
 
     def __init__(self, former: Collection[Condition] = ()) -> None:
         self._last = {condition.type: condition for condition in former}
 
     def say(self, kind: str, status: bool, reason: str, message: str, now: str) -> Condition:
-        """The condition as it is from ``now`` on, or since when it was so before."""
+        """The condition, with the time since when it has had this status."""
         last = self._last.get(kind)
         since = last.since if last is not None and last.status == status else now
         condition = Condition(kind, status, reason, message[:LONGEST_MESSAGE], since)
@@ -129,7 +114,7 @@ class ConditionBook:
 def compose(facts: Facts, conditions: ConditionBook, now: str) -> Picture:
     """The record of these facts; ``now`` is the time of day as RFC 3339.
 
-    The report comes without a sequence: that is the writer's.
+    The report has no sequence yet: the writer numbers it.
     """
     hints, strange = limits.hinted(facts.topology_nodes)
     facts = replace(facts, topology_nodes=hints)
@@ -197,7 +182,7 @@ def _with_choosers(
     resources: tuple[GpuResource, ...],
     allocator: AllocatorFacts,
 ) -> NodeTopology:
-    """The hardware with what kubelet and plugin make of it."""
+    """The hardware, completed by what kubelet and plugin do with it."""
     named = _named_nodes(hardware, facts.topology_nodes)
     allocator = replace(
         allocator,
@@ -214,7 +199,7 @@ def _with_choosers(
 def _named_nodes(
     hardware: NodeTopology, named: Mapping[GpuUuid, tuple[int, ...]]
 ) -> Mapping[GpuUuid, tuple[int, ...]]:
-    """The NUMA nodes that the plugin names to the kubelet, by GPU; those of MIG instances are their
+    """The NUMA nodes that the plugin names to the kubelet, by GPU. Those of a MIG instance are its
     GPU's."""
     found = dict(named)
     for gpu in hardware.gpus:
@@ -227,8 +212,11 @@ def _named_nodes(
 def _misnamed(
     topology: NodeTopology | None, allocatable: Mapping[str, Collection[DeviceId]]
 ) -> Problem | None:
-    """An instance that the kubelet lists under a resource which the extender, going by the names of
-    resource and profile, would not look for it under. It would count too few devices there."""
+    """The problem of a MIG instance whose resource does not fit its profile.
+
+    The extender expects instances by the names of resource and profile. It would count too few
+    devices.
+    """
     if topology is None:
         return None
     profiles = {part.uuid: part.profile for gpu in topology.gpus for part in gpu.mig_instances}
@@ -253,7 +241,7 @@ def _serves_nothing(gpu: Gpu) -> bool:
 def _allocator(
     facts: Facts, resources: tuple[GpuResource, ...]
 ) -> tuple[AllocatorFacts, tuple[Unseen, ...]]:
-    """How devices are chosen."""
+    """How kubelet and plugin choose devices, and what of that nobody could tell."""
     around, doubt = facts.surroundings, facts.hardware.doubt
     found, untold = allocator_of(resources, around.plugin, around.kubelet, facts.policy, doubt)
     numa, hidden = exclusive.numa_facts(around.kubelet, facts.processors, facts.exclusive)
@@ -267,7 +255,7 @@ def _exclusive(facts: Facts) -> tuple[Holding, ...] | None:
 
 
 def _unanswered(facts: Facts) -> list[Unseen]:
-    """Whoever does not answer at all: said on stderr, but no part of the conditions' list."""
+    """The sources that do not answer at all: shown on stderr, but not in ``Complete``."""
     found = []
     if facts.nvml_problem:
         found.append(Unseen("GPUs and links", f"NVML: {facts.nvml_problem}"))
@@ -277,7 +265,7 @@ def _unanswered(facts: Facts) -> list[Unseen]:
 
 
 def _not_ready(facts: Facts, unfit: Problem | None) -> Problem | None:
-    """Why the record cannot be relied on, None if it can: the first reason that applies."""
+    """The first reason why the record cannot be relied on; None if it can."""
     kubelet = facts.kubelet
     if facts.nvml_problem:
         return Problem("NvmlUnavailable", f"NVML: {facts.nvml_problem}")
@@ -311,10 +299,10 @@ def _unaccounted(
     *,
     known: bool,
 ) -> Condition:
-    """Which GPUs somebody uses whom no pod accounts for; ``known``: it is known who holds which.
+    """Which GPUs are used without a pod; ``known`` says that it is known who holds which GPU.
 
-    Process ids are left out: they change at each look, and each change would be a write. Nor is the
-    MPS server said, which computes on every GPU.
+    Process ids are left out: they change at each look, and each change would be a write. The MPS
+    server, which computes on every GPU, is left out, too.
     """
     topology = facts.hardware.topology
     if topology is None:

@@ -38,7 +38,7 @@ NVIDIA = "nvidia.com/"
 
 
 class MissingBook:
-    """The missing GPUs of a node. Times are given as text (RFC 3339)."""
+    """The missing GPUs of a node. Times are texts (RFC 3339)."""
 
     def __init__(self, former: Iterable[MissingGpu] = ()) -> None:
         self._missing: Mapping[str, MissingGpu] = {gpu.name: gpu for gpu in former}
@@ -46,7 +46,7 @@ class MissingBook:
     def look(self, state: NvmlState, gone: Collection[GpuUuid], now: str) -> None:
         """Take in what the driver shows; ``gone`` are GPUs that it does not name any more.
 
-        A driver that was opened after a GPU was lost counts it and cannot tell which one it is.
+        A driver that was opened after a GPU was lost counts the GPU and cannot tell which it is.
         """
         if state.seen is None:
             return
@@ -67,11 +67,11 @@ class MissingBook:
         offered: Mapping[str, Collection[DeviceId]],
         counted: CountedDevices | None = None,
     ) -> tuple[MissingGpu, ...]:
-        """What there is to say of them.
+        """The missing GPUs that trouble the plugin.
 
-        ``plugin_started`` is when the device plugin did, empty if that is not known; ``offered``
-        is what the kubelet hands out from, by resource; ``counted`` is how many devices the kubelet
-        has told the API server of, None if that is not known.
+        ``plugin_started`` is when the device plugin started, empty if that is not known.
+        ``offered`` is what the kubelet hands out from, by resource. ``counted`` is how many devices
+        the kubelet has reported to the API server, None if that is not known.
         """
         gpus = {base_uuid(device) for ids in offered.values() for device in ids}
         told = counted.at if counted is not None else ""
@@ -85,10 +85,10 @@ class MissingBook:
 
 
 def _all_in_order(counted: CountedDevices, offered: Mapping[str, Collection[DeviceId]]) -> bool:
-    """Whether the kubelet hands out every GPU that it counts, and there are some.
+    """Whether the kubelet hands out every GPU that it counts, and at least one.
 
-    What it told the API server has to agree with what it told us; else one of both is too old. A
-    resource of GPUs of which it hands out none has a name that we do not know: any of NVIDIA's.
+    What it reported to the API server has to agree with what it told us; otherwise one of the two
+    is too old. A resource of GPUs that hands out none may have any of NVIDIA's names.
     """
     handed_out = {name: len(ids) for name, ids in offered.items() if ids}
     for name in (*handed_out, *(name for name in counted.devices if name.startswith(NVIDIA))):
@@ -115,7 +115,7 @@ class FlappingBook:
         self._answers_since: dict[GpuUuid, float] = {}
 
     def steady(self, state: NvmlState, gone: Collection[GpuUuid], now: float) -> NvmlState:
-        """What the driver shows, with the GPUs silent whose answers do not count yet.
+        """What the driver shows, but GPUs are silent whose answers do not count yet.
 
         ``gone`` are GPUs that the driver does not name any more.
         """

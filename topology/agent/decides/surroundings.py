@@ -28,7 +28,7 @@ NODE = "Node"  # the name of the unseen fact if the Node could not be read
 
 @dataclass(frozen=True, slots=True)
 class KubeletFacts:
-    """The part of a KubeletConfiguration that matters here; None if nobody said."""
+    """The part of a KubeletConfiguration that matters here; None is what nobody has told."""
 
     topology_manager_policy: str | None = None
     topology_manager_scope: str | None = None
@@ -58,7 +58,7 @@ class KubeletFacts:
         return self.memory_manager_policy == "Static"
 
     def over(self, other: KubeletFacts) -> KubeletFacts:
-        """These facts, and the other's if these say nothing."""
+        """These facts, completed by the other's."""
         return KubeletFacts(
             self.topology_manager_policy or other.topology_manager_policy,
             self.topology_manager_scope or other.topology_manager_scope,
@@ -75,21 +75,18 @@ NOTHING_KNOWN = KubeletFacts()
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """A container on the node that looks like NVIDIA's device plugin.
-
-    ``options`` are its flags and environment by name, of which those matter that say how shared
-    devices are handed out. ``started`` is when it did (RFC 3339), empty if it does not run.
-    """
+    """A container on the node that looks like NVIDIA's device plugin."""
 
     version: str | None
+    # Flags and environment by name; those count that say how shared devices are handed out.
     options: Mapping[str, str]
-    started: str = ""
+    started: str = ""  # when it started (RFC 3339); empty if it does not run
 
 
 def kubelet_facts(configuration: Mapping[str, object]) -> KubeletFacts:
     """The facts of a KubeletConfiguration; what it leaves out has the kubelet's default.
 
-    A word that we do not know is as good as none, and one for the Topology Manager may be anything.
+    A word that we do not know counts as none, and a Topology Manager policy as ``unknown``.
     """
 
     def word(key: str, *known: str) -> str | None:
@@ -108,7 +105,7 @@ def kubelet_facts(configuration: Mapping[str, object]) -> KubeletFacts:
 
 
 def _option(options: object, name: str) -> bool | None:
-    """A manager's option; None if the options are not what a kubelet reads."""
+    """A manager's option; None if the options are no mapping, which a kubelet could not read."""
     if options is None:
         return False
     if not isinstance(options, Mapping):
@@ -117,9 +114,9 @@ def _option(options: object, name: str) -> bool | None:
 
 
 def plugin_of(image: str, words: Sequence[str], environment: Mapping[str, str]) -> Plugin | None:
-    """NVIDIA's device plugin in a container, told by its image's name; None for any other.
+    """NVIDIA's device plugin, recognised by its image's name; None for any other container.
 
-    ``words`` are its command and arguments: the same image runs other programs, too.
+    ``words`` are the container's command and arguments: the same image also runs other programs.
 
     >>> plugin_of("registry.example/nvidia/k8s-device-plugin:v0.17.1-ubi9", (), {}).version
     'v0.17.1'
@@ -142,26 +139,20 @@ def plugin_of(image: str, words: Sequence[str], environment: Mapping[str, str]) 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the API server and the kubelet's configuration say, at one moment.
-
-    ``synced`` says whether ``pods`` are all pods of the node. ``has_api_server`` is false if the
-    agent runs without one: then no pod's UID will ever be known. The node's pods are known at least
-    up to the resourceVersion ``pods_version``. ``deletions`` counts the pods that asked for GPUs
-    and have left the API server. ``counted`` is None if the Node could not be asked.
-    """
+    """What the API server and the kubelet's configuration say, at one moment."""
 
     pods: Mapping[PodUid, NodePod]
     plugin: Plugin | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     kubelet: KubeletFacts = NOTHING_KNOWN
-    synced: bool = True
-    has_api_server: bool = True
+    synced: bool = True  # whether these are all pods of the node
+    has_api_server: bool = True  # without one, no pod's UID will ever be known
     unseen: tuple[Unseen, ...] = ()
-    pods_version: str = ""
-    deletions: int = 0
-    counted: CountedDevices | None = None
+    pods_version: str = ""  # the pods are known at least up to this resourceVersion
+    deletions: int = 0  # pods that asked for GPUs and have left the API server
+    counted: CountedDevices | None = None  # None if the Node could not be asked
 
     @property
     def node_unseen(self) -> bool:
-        """Whether the Node could not be read, when it was asked for last."""
+        """Whether the last attempt to read the Node failed."""
         return any(unseen.fact == NODE for unseen in self.unseen)

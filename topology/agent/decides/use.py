@@ -34,13 +34,13 @@ from topology.agent.decides.observed import Vitals
 from topology.core.devices import MIB, GpuUuid, PodUid, base_uuid
 from topology.core.report import Allocation, IdleAllocation, Report
 
-# Memory in use on a GPU that no pod holds, above which somebody must be computing there.
+# Memory in use on a GPU without a pod above which somebody must be computing there.
 USED_MEMORY = 256 * MIB
 LOOKS = 3  # looks in a row with use that no pod accounts for before it is published
 
 
 class UnaccountedUse:
-    """Counts, for each GPU, the looks in a row that found use by no pod."""
+    """Counts, for each GPU, the looks in a row that found use without a pod."""
 
     def __init__(self) -> None:
         self._looks: defaultdict[GpuUuid, int] = defaultdict(int)
@@ -48,7 +48,7 @@ class UnaccountedUse:
     def look(self, vitals: Iterable[Vitals], accounted: Collection[str], *, news_due: bool) -> None:
         """Take in a look. ``accounted`` are GPUs that a pod holds, or that are split by MIG.
 
-        With ``news_due`` nothing is counted: the use may be of a pod that comes or goes.
+        With ``news_due`` nothing is counted: a pod that comes or goes may use the GPU.
         """
         for vital in vitals:
             busy = bool(vital.processes) or (vital.memory_used or 0) > USED_MEMORY
@@ -58,17 +58,17 @@ class UnaccountedUse:
                 self._looks[vital.uuid] += 1
 
     def forget(self) -> None:
-        """Count anew: it cannot be told which GPUs are held."""
+        """Count anew: nobody can tell which GPUs are held."""
         self._looks.clear()
 
     def gpus(self) -> frozenset[GpuUuid]:
-        """The GPUs that somebody uses whom no pod accounts for."""
+        """The GPUs that are used without a pod."""
         return frozenset(uuid for uuid, looks in self._looks.items() if looks >= LOOKS)
 
 
-SHORTEST = 600.0  # seconds after which a spell is worth a line in the record
+SHORTEST = 600.0  # seconds after which a spell is published
 ROUNDED_TO = 600  # seconds to which a published time is rounded down
-# Seconds without a look that tells, after which nobody knows what was in between.
+# Seconds without information after which nobody knows what happened in between.
 LONGEST_GAP = 600.0
 # Seconds by which the clocks may differ before the beginning of a spell is worked out anew.
 STEP = 60.0
@@ -81,16 +81,15 @@ Key = tuple[PodUid, GpuUuid]  # a pod, and a GPU or MIG instance that it holds
 
 @dataclass(slots=True)
 class _Spell:
-    """Times in seconds: ``began`` and ``looked`` (the last look that showed no use) by the clock
-    that runs forward, ``since`` by the time of day, None as long as it was not worked out."""
+    """A time without use. All times are in seconds."""
 
-    began: float
-    looked: float
-    since: float | None = None
+    began: float  # by the clock that runs forward
+    looked: float  # the last look that showed no use, by the same clock
+    since: float | None = None  # when it began by the time of day; None before that is worked out
 
 
 class IdleBook:
-    """The spells of what a node's pods hold.
+    """The spells of a node's allocations.
 
     ``now`` is always in seconds that only run forward, ``text`` the time of day as RFC 3339.
     """
@@ -99,10 +98,10 @@ class IdleBook:
         self._spells: dict[Key, _Spell] = {}
 
     def remember(self, report: Report, now: float, text: str) -> None:
-        """Take over what the agent before this one has published in this boot.
+        """Take over what the agent before this one published in this boot.
 
-        It looked last at the report's ``observed_at``. Both of its times are by the clock as that
-        was then, so a step since then adds no more than :data:`LONGEST_GAP`.
+        It looked last at the report's ``observed_at``. Both of its times are by the clock of then,
+        so a step of the clock since then adds at most :data:`LONGEST_GAP`.
         """
         seen, today = _seconds(report.observed_at), _seconds(text)
         if seen is None or today is None or not -STEP <= today - seen <= LONGEST_GAP:
@@ -166,7 +165,7 @@ def _held(holders: Holdings) -> Collection[Key]:
 
 
 def _unused(vitals: Iterable[Vitals]) -> Iterator[tuple[GpuUuid, bool]]:
-    """Whether each GPU and MIG instance is unused; those of which nobody can tell are left out."""
+    """Whether each GPU and MIG instance is unused, if the driver tells."""
     for vital in vitals:
         if vital.utilisation is not None:
             yield vital.uuid, not (vital.utilisation or vital.memory_utilisation)
@@ -187,7 +186,7 @@ def _since(spell: _Spell, now: float, today: float) -> float:
 
 
 def _seconds(text: str) -> float | None:
-    """RFC 3339 in seconds since 1970; None if it is none."""
+    """The seconds since 1970 of an RFC 3339 time; None if it is none, or has no zone."""
     try:
         found = datetime.fromisoformat(text)
         return found.timestamp() if found.tzinfo is not None else None
