@@ -56,7 +56,6 @@ UNUSED = (
             r"verbs: \[reserve\]|^ *- reserve$",
             r"reserved CPU|all but the reserved ones|reserved = there|core & reserved",
             r"the reserved part",
-            r"gangs, reservations",
         ),
     ),
     Unused(r"\bGPU sets?\b", "set of GPUs", tuple(EVERYWHERE)),

@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from scheduler_extender.cli import main
-from scheduler_extender.kube import events
 from scheduler_extender.kube.owners import KINDS
 from scheduler_extender.told.words import TOLD
 from tests.commands import ROOT, asked
@@ -39,12 +38,10 @@ def test_every_reason_has_words() -> None:
     assert TOLD.keys() == set(Reason)
 
 
-def test_the_page_names_kinds_and_events_that_there_are() -> None:
+def test_the_page_names_the_kinds_that_there_are() -> None:
     listed = re.search(r"^KIND is (.*?), in any case", PAGE, re.MULTILINE)
     assert listed is not None
     assert set(re.split(r", | or ", listed[1])) == {kind.name for kind in KINDS}
-    assert f"| {events.PLACED} |" in PAGE
-    assert f"| {events.WAITS} |" in PAGE
 
 
 def test_the_role_of_the_page_can_be_read() -> None:
