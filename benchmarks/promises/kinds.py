@@ -84,7 +84,7 @@ def _masks(topology: NodeTopology) -> range:
 
 
 def _holds(shape: Shape, free: Mask, request: GpuRequest) -> bool:
-    constraints = compiled(shape, request.constraints, 0)
+    constraints = compiled(shape, request.constraints, 0, 1)
     return any(constraints.passes(s, request.count) for s in subsets(free, request.count))
 
 

@@ -249,7 +249,7 @@ class _Node:
 
 @remembered
 def _good_sets(shape: Shape, wanted: Constraints, size: int) -> Masks | None:
-    test = compiled(shape, wanted, 0)
+    test = compiled(shape, wanted, 0, 1)
     if comb(test.allowed.bit_count(), size) > MOST_SETS:
         return None
     masks = subset_masks(test.allowed, size)

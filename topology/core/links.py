@@ -22,18 +22,12 @@ class LinkKind(IntEnum):
     """
 
     UNKNOWN = 0
-    SYS = 1
-    """Across the interconnect between NUMA nodes."""
-    NODE = 2
-    """Across PCIe host bridges of one NUMA node."""
-    PHB = 3
-    """Across one PCIe host bridge."""
-    PXB = 4
-    """Across several PCIe switches, no host bridge."""
-    PIX = 5
-    """Across one PCIe switch."""
-    BOARD = 6
-    """On one board."""
+    SYS = 1  # Across the interconnect between NUMA nodes
+    NODE = 2  # Across PCIe host bridges of one NUMA node
+    PHB = 3  # Across one PCIe host bridge
+    PXB = 4  # Across several PCIe switches, no host bridge
+    PIX = 5  # Across one PCIe switch
+    BOARD = 6  # On one board
     NVLINK = 7
 
     @property

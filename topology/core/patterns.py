@@ -16,15 +16,12 @@ from numpy.typing import NDArray
 from topology.core.devices import Mask, positions
 from topology.core.remembering import remembered
 
-Rows = tuple[Mask, ...]
-"""An adjacency: ``rows[p]`` is the mask of the positions joined to ``p``."""
+Rows = tuple[Mask, ...]  # An adjacency: `rows[p]` is the mask of the positions joined to `p`
 Masks = NDArray[np.uint64]
 Flags = NDArray[np.bool_]
 
-TABLE_GPUS = 16
-"""Among so many GPUs every ring is known exactly, from a table of all masks."""
-RING_STEPS = 500
-"""Larger rings are searched for in at most so many steps."""
+TABLE_GPUS = 16  # Among so many GPUs every ring is known exactly, from a table of all masks
+RING_STEPS = 500  # Larger rings are searched for in at most so many steps
 
 
 def is_clique(rows: Rows, mask: Mask) -> bool:

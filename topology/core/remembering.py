@@ -21,8 +21,7 @@ from numbers import Number
 from typing import Any, Generic, ParamSpec, TypeVar
 from weakref import WeakSet
 
-BYTES = 64 * 1024 * 1024
-"""The bound on all memories of the process together."""
+BYTES = 64 * 1024 * 1024  # The bound on all memories of the process together
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -199,12 +198,9 @@ def _large(value: object) -> bool:
 
 SAMPLED = 32
 """Of so many small values of one memory one is weighed, and the others are taken to be like it."""
-MANY = 64
-"""What is longer is always weighed."""
-_ENTRY = 200
-"""A dictionary's own bytes for an entry, and a little."""
-_LISTED = 4
-"""Of longer tuples so many members are weighed, and the others taken to be like them."""
+MANY = 64  # What is longer is always weighed
+_ENTRY = 200  # A dictionary's own bytes for an entry, and a little
+_LISTED = 4  # Of longer tuples so many members are weighed, and the others taken to be like them
 
 
 def bytes_of(value: object) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
+from itertools import chain
 from typing import ClassVar, NamedTuple
 
 from topology.core.devices import MIB, Bytes
@@ -14,31 +16,25 @@ from topology.core.links import GBps, LinkKind
 
 
 class Role(Enum):
-    """What a container's devices do for the pod's set.
-
-    ``APP`` and ``SIDECAR`` (an init container with restartPolicy Always) hold theirs while the pod
-    runs; an ordinary ``INIT`` container's devices are reused and show in no report.
-    """
+    """What a container's devices do for the pod's set."""
 
     APP = "app"
-    SIDECAR = "sidecar"
-    INIT = "init"
+    SIDECAR = "sidecar"  # an init container with restartPolicy Always: it runs as long as the apps
+    INIT = "init"  # an ordinary one: its devices are used again, and show in no report
 
-    __hash__ = object.__hash__  # quicker than Enum's, which hashes the name (see hashing)
+    __hash__ = object.__hash__  # quicker than Enum's, which hashes the name
+
+
+Amounts = tuple[tuple[str, int], ...]  # bytes by type of memory, in the order of the types
 
 
 class Demand(NamedTuple):
-    """What one container of a pod of the class Guaranteed asks: devices, CPUs and memory.
-
-    ``cpus`` are exclusive CPUs, which a static CPU Manager gives it: 0 where it asks for a
-    fraction. ``memory`` is bytes by type, in the order of the types (``hugepages-1Gi``,
-    ``memory``).
-    """
+    """What one container of a pod of the class Guaranteed asks: devices, CPUs and memory."""
 
     role: Role
     devices: int
-    cpus: int = 0
-    memory: tuple[tuple[str, int], ...] = ()
+    cpus: int = 0  # exclusive ones, from a static CPU Manager: 0 where it asks for a fraction
+    memory: Amounts = ()  # types such as `hugepages-1Gi`, `memory`
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,24 +43,22 @@ class Exclusive:
 
     They care about pods of the class Guaranteed alone. The Memory Manager gives each of their
     containers memory of certain NUMA nodes, the CPU Manager whole CPUs to those that ask for a
-    whole number. ``demands`` are all containers of the pod in the kubelet's order, those without
-    devices included; empty where it is not known what the managers would make of them.
+    whole number.
     """
 
     cpus: bool = False
     memory: bool = False
+    # All containers of the pod in the kubelet's order, those without devices too. Empty where it is
+    # not known what the managers would make of them.
     demands: tuple[Demand, ...] = ()
 
     def __bool__(self) -> bool:
         """Whether there is anything."""
         return self.cpus or self.memory or bool(self.demands)
 
-    NOTHING: ClassVar[Exclusive]
-    """Nothing: the pod is not of the class Guaranteed."""
-    MEMORY: ClassVar[Exclusive]
-    """Memory, nobody knows how much."""
-    CPUS: ClassVar[Exclusive]
-    """CPUs and memory, nobody knows how many."""
+    NOTHING: ClassVar[Exclusive]  # the pod is not of the class Guaranteed
+    MEMORY: ClassVar[Exclusive]  # memory, nobody knows how much
+    CPUS: ClassVar[Exclusive]  # CPUs and memory, nobody knows how many
 
     @property
     def cpus_asked(self) -> int:
@@ -93,19 +87,23 @@ class Exclusive:
         return "exclusive memory" if self.memory else ""
 
     @property
-    def most_memory(self) -> tuple[tuple[str, int], ...]:
-        """Bytes by type that all containers of the pod may hold together."""
-        found: dict[str, int] = {}
-        for kind, amount in (entry for demand in self.demands for entry in demand.memory):
-            found[kind] = found.get(kind, 0) + amount
-        return tuple(sorted(found.items()))
+    def most_memory(self) -> Amounts:
+        """Memory that all containers of the pod may hold together."""
+        return added(*(demand.memory for demand in self.demands))
+
+
+def added(*amounts: Amounts) -> Amounts:
+    """The sum, type by type."""
+    sums: defaultdict[str, int] = defaultdict(int)
+    for kind, amount in chain.from_iterable(amounts):
+        sums[kind] += amount
+    return tuple(sorted(sums.items()))
 
 
 Exclusive.NOTHING = Exclusive()
 Exclusive.MEMORY = Exclusive(memory=True)
 Exclusive.CPUS = Exclusive(cpus=True, memory=True)
-MAX_DEMANDS = 64
-"""Containers of a pod whose CPUs and memory are followed."""
+MAX_DEMANDS = 64  # Containers of a pod whose CPUs and memory are followed
 
 
 class Policy(Enum):
@@ -126,27 +124,20 @@ class Pattern(Enum):
 @hashed_once
 @dataclass(frozen=True)
 class Constraints:
-    """All constraint keys of a pod; they hold together, over all its GPUs.
+    """All constraint keys of a pod; they hold together, over all its GPUs."""
 
-    ``link`` and ``nic`` are the least kind that will do; ``models`` are products as
-    :func:`topology.core.links.is_product` compares them; any one of them may match. ``same_gpu``
-    asks for MIG instances or shares of one GPU, ``spread_gpus`` for no two of one. ``gpu_memory``
-    is what the pod will use on each GPU that it gets; ``exclusive_gpus`` asks for all shares of its
-    GPUs.
-    """
-
-    link: LinkKind | None = None
+    link: LinkKind | None = None  # the least kind that will do between two GPUs
     min_nvlinks: int | None = None
     pattern: Pattern = Pattern.PAIRWISE
     min_bandwidth: GBps | None = None
     min_gpu_memory: Bytes | None = None
-    models: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()  # products, any of which will do, as `links.is_product` has it
     same_numa: bool = False
-    nic: LinkKind | None = None
-    same_gpu: bool = False
-    spread_gpus: bool = False
-    gpu_memory: Bytes | None = None
-    exclusive_gpus: bool = False
+    nic: LinkKind | None = None  # the least kind that will do between a GPU and an RDMA NIC
+    same_gpu: bool = False  # MIG instances or shares of one GPU
+    spread_gpus: bool = False  # no two of one GPU
+    gpu_memory: Bytes | None = None  # what the pod will use on each GPU that it gets
+    exclusive_gpus: bool = False  # all shares of its GPUs
 
     def least_memory(self, replicas: int) -> Bytes:
         """The memory that a GPU has to have which is served as so many replicas.
@@ -169,39 +160,30 @@ class Constraints:
         """Whether a key speaks about pairs, so that two shares of one GPU cannot meet it."""
         return self.over_links or self.same_numa or self.spread_gpus
 
-    @property
-    def text(self) -> str:  # noqa: C901 (a line for each key)
+    @cached_property
+    def text(self) -> str:
         """The constraints as a person wrote them, in one fixed order.
 
         >>> Constraints(link=LinkKind.NVLINK, min_gpu_memory=Bytes(40 * 1024 * MIB)).text
         'link=nvlink min-gpu-memory=40Gi'
         """
-        words = []
-        if self.link is not None:
-            words.append(f"link={self.link.name.lower()}")
-        if self.min_nvlinks is not None:
-            words.append(f"min-nvlinks={self.min_nvlinks}")
-        if self.pattern is not Pattern.PAIRWISE:
-            words.append(f"shape={self.pattern.value}")
-        if self.min_bandwidth is not None:
-            words.append(f"min-bandwidth={self.min_bandwidth:g}")
-        if self.min_gpu_memory is not None:
-            words.append(f"min-gpu-memory={memory_text(self.min_gpu_memory)}")
-        if self.models:
-            words.append(f"gpu-model={self.models_text}")
-        if self.same_numa:
-            words.append("same-numa")
-        if self.nic is not None:
-            words.append(f"nic={self.nic.name.lower()}")
-        if self.same_gpu:
-            words.append("same-gpu")
-        if self.spread_gpus:
-            words.append("spread-gpus")
-        if self.gpu_memory is not None:
-            words.append(f"gpu-memory={memory_text(self.gpu_memory)}")
-        if self.exclusive_gpus:
-            words.append("sharing=exclusive")
-        return " ".join(words)
+        memory, uses, bandwidth = self.min_gpu_memory, self.gpu_memory, self.min_bandwidth
+        every = {
+            "link": None if self.link is None else self.link.name.lower(),
+            "min-nvlinks": self.min_nvlinks,
+            "shape": None if self.pattern is Pattern.PAIRWISE else self.pattern.value,
+            "min-bandwidth": None if bandwidth is None else f"{bandwidth:g}",
+            "min-gpu-memory": None if memory is None else memory_text(memory),
+            "gpu-model": self.models_text or None,
+            "same-numa": self.same_numa or None,
+            "nic": None if self.nic is None else self.nic.name.lower(),
+            "same-gpu": self.same_gpu or None,
+            "spread-gpus": self.spread_gpus or None,
+            "gpu-memory": None if uses is None else memory_text(uses),
+            "sharing": "exclusive" if self.exclusive_gpus else None,
+        }
+        written = {key: value for key, value in every.items() if value is not None}
+        return " ".join(key if v is True else f"{key}={v}" for key, v in written.items())
 
     @property
     def models_text(self) -> str:
@@ -210,8 +192,7 @@ class Constraints:
 
 
 MODELS_SHOWN = 3
-MODEL_SHOWN = 64
-"""Characters of each."""
+MODEL_SHOWN = 64  # Characters of each
 NO_CONSTRAINTS = Constraints()
 
 
@@ -233,11 +214,6 @@ class ContainerRequest:
 class GpuRequest:
     """What a pod asks: devices of one extended resource, and what must hold for the set.
 
-    ``only_gpu_plugin`` says that it asks for no other device plugin's resources, ``exclusive`` what
-    the kubelet's static managers would give to it. ``siblings`` is how many pods that ask the same
-    may come to a node before it though nobody can know that yet: those of its gang. ``others`` are
-    those of its gang that ask for something else, with how many ask for it.
-
     Two pods that ask the same are equal whatever their containers are called, so a request is the
     key under which verdicts are remembered.
     """
@@ -246,11 +222,11 @@ class GpuRequest:
     containers: tuple[ContainerRequest, ...] = field(compare=False)
     constraints: Constraints = NO_CONSTRAINTS
     policy: Policy = Policy.REQUIRED
-    only_gpu_plugin: bool = True
+    only_gpu_plugin: bool = True  # it asks for no other device plugin's resources
     counts: Counts = ()
-    exclusive: Exclusive = Exclusive.NOTHING
-    siblings: int = 0
-    others: tuple[tuple[GpuRequest, int], ...] = ()
+    exclusive: Exclusive = Exclusive.NOTHING  # what static managers would give to it
+    siblings: int = 0  # pods of its gang that ask the same and may come to a node before it
+    others: tuple[tuple[GpuRequest, int], ...] = ()  # those that ask something else, with how many
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "counts", tuple((c.role, c.count) for c in self.containers))
@@ -269,10 +245,7 @@ class GpuRequest:
 
     @cached_property
     def effective_count(self) -> int:
-        """Devices the kubelet must find, by Kubernetes' arithmetic.
-
-        See :func:`device_count`.
-        """
+        """Devices the kubelet must find, by Kubernetes' arithmetic (:func:`device_count`)."""
         return device_count(self.counts)
 
     @cached_property
@@ -309,8 +282,8 @@ class GpuRequest:
         >>> gpu_request(2, resource="nvidia.com/gpu.shared").unit
         'GPU share'
         """
-        found = "MIG instance" if "/mig-" in self.resource else "GPU"
-        return f"{found} share" if self.resource.endswith(".shared") else found
+        unit = "MIG instance" if "/mig-" in self.resource else "GPU"
+        return f"{unit} share" if self.resource.endswith(".shared") else unit
 
     @property
     def text(self) -> str:

@@ -12,10 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from topology.core.numa import MemoryBlock, NumaFacts
-from topology.core.requests import Exclusive
-
-Amounts = tuple[tuple[str, int], ...]
-"""Bytes by type of memory, in the order of the types."""
+from topology.core.requests import Amounts, Exclusive
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ from topology.core.hashing import hashed_once
 from topology.core.links import GBps, LinkKind
 from topology.core.patterns import has_ring
 from topology.core.placement import Assessment, Verdict
-from topology.core.placement.instances import expected_gpus
+from topology.core.placement.constraints import expected_gpus
 from topology.core.pools import Pool, choices, gpus, only, total
 from topology.core.remembering import remembered
 from topology.core.requests import Constraints, Counts, GpuRequest, device_count
@@ -89,16 +89,13 @@ PLAIN_RISKY = Span(0, 3)
 """For plain pods where some kubelets may refuse them: on the others, and on these."""
 PLAIN_UNREPORTED = 5
 NEVER = Span(0, 0)
-UNREPORTED = 0
-"""For required and preferred pods."""
+UNREPORTED = 0  # For required and preferred pods
 
 # Beyond these an answer is sampled or bounded.
-MAX_FREE_STATES = 16
-"""Of a larger belief so many states are sampled for the damage."""
+MAX_FREE_STATES = 16  # Of a larger belief so many states are sampled for the damage
 MAX_RINGS = 128
 """So many sets at most are looked at for the mean ring, and for the best ring of the hardware."""
-MAX_BANDWIDTHS = 8
-"""In shapes with more kinds of hops rings are bounded."""
+MAX_BANDWIDTHS = 8  # In shapes with more kinds of hops rings are bounded
 
 
 RequestClasses = tuple[RequestClass, ...]
@@ -106,13 +103,13 @@ Mix = tuple[tuple[RequestClass, float], ...]
 """Classes of requests and how often each comes; the weights add up to 1."""
 
 _NVLINK = Constraints(link=LinkKind.NVLINK)
+# What a cluster is taken to be asked until we have seen what it is asked.
 PRIOR: Mix = (
     (RequestClass(1), 0.4),
     (RequestClass(2, _NVLINK), 0.3),
     (RequestClass(4, _NVLINK), 0.2),
     (RequestClass(8), 0.1),
 )
-"""What we assume that a cluster will be asked, until we have seen what it is asked."""
 
 
 @hashed_once

@@ -143,7 +143,7 @@ def _passing(shape: Shape, wanted: RequestClass) -> Flags:
     """By mask, for those of the class's size: whether it passes."""
     found = np.zeros(1 << shape.size, dtype=np.bool_)
     sets = subset_masks(shape.all_gpus, wanted.count)
-    found[sets] = compiled(shape, wanted.constraints, 0).passing(sets, wanted.count)[0]
+    found[sets] = compiled(shape, wanted.constraints, 0, 1).passing(sets, wanted.count)[0]
     return found
 
 
@@ -176,7 +176,7 @@ def _expected_of_every_pool(
     allocator: Allocator, shape: Shape, wanted: RequestClass
 ) -> tuple[float, ...]:
     """By mask: the promises, expected over the outcomes of each placement."""
-    good = compiled(shape, wanted.constraints, 0).good_sets(wanted.count)
+    good = compiled(shape, wanted.constraints, 0, 1).good_sets(wanted.count)
     found: list[float] = []
     for free, outcomes in enumerate(of_every_pool(allocator, shape, wanted.count)):
         ways = () if outcomes is None or outcomes.hazards else outcomes.sets or ()

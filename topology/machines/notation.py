@@ -24,10 +24,10 @@ from topology.core.graph import AllocatorFacts, NodeTopology, TopologyError
 from topology.core.links import GBps, Link, LinkKind, Via, nvlink_port
 from topology.core.shape import Shape
 
+# What NVIDIA's device plugin does with whole GPUs, and a kubelet, unless told otherwise.
 STOCK = AllocatorFacts(
     policy="best-effort", cpu_manager_policy="none", memory_manager_policy="None"
 )
-"""What NVIDIA's device plugin does with whole GPUs, and a kubelet, unless told otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from benchmarks.promises.faults import Faults
 from benchmarks.promises.plays import Play, play, play_all
 from benchmarks.promises.tally import Tally
 from topology.core.placement import outlook, verdict
-from topology.core.placement.instances import passing_share
+from topology.core.placement.constraints import passing_share
 
 pytestmark = pytest.mark.long
 

@@ -14,7 +14,7 @@ import pytest
 from benchmarks.promises.faults import Faults
 from benchmarks.promises.plays import Play, play
 from topology.core.placement import outlook
-from topology.core.placement.instances import passing_share
+from topology.core.placement.constraints import passing_share
 
 SLICES = Play("extender", 250, 1, nodes="sliced", workload="slices", rate=1.2, foreign=0.0)
 PLAYS = {

@@ -14,7 +14,8 @@ from collections.abc import Iterable
 from topology.core.admission.hints import Hint, Provider, all_nodes, masks
 from topology.core.devices import Mask, positions
 from topology.core.numa import MemoryBlock, NumaFacts
-from topology.core.room import Amounts, Room
+from topology.core.requests import Amounts
+from topology.core.room import Room
 
 
 class _Amounts:

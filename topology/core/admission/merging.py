@@ -18,8 +18,7 @@ from topology.core.admission.hints import Provider
 from topology.core.devices import Mask, positions
 
 Rank = tuple[float, ...]
-Ranking = Callable[[Mask], Rank]
-"""How good a set of NUMA nodes is: the lowest is the best."""
+Ranking = Callable[[Mask], Rank]  # How good a set of NUMA nodes is: the lowest is the best
 
 
 class Preferred(NamedTuple):

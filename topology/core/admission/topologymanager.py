@@ -44,11 +44,9 @@ from topology.core.graph import UNKNOWN
 from topology.core.pools import Pool, gpus, only, total
 from topology.core.shape import Shape, hinted_nodes, placed_gpus
 
-TOO_MANY_NODES = "too-many-numa-nodes"
-"""More NUMA nodes have GPUs than hints are followed for."""
+TOO_MANY_NODES = "too-many-numa-nodes"  # More NUMA nodes have GPUs than hints are followed for
 
-Aligned = Mask | None
-"""GPUs on the hinted NUMA nodes; None where there is no hint."""
+Aligned = Mask | None  # GPUs on the hinted NUMA nodes; None where there is no hint
 
 BEST_EFFORT = "best-effort"
 SINGLE = "single-numa-node"

@@ -109,7 +109,7 @@ class BestEffort(NvidiaPlugin):
     def answers(self, shape: Shape, pools: Ints, size: int) -> Iterator[Answers]:
         """Everything that may come of each pool, without required GPUs."""
         counts = np.bitwise_count(pools)
-        for count in np.unique(counts[counts >= size]).tolist():
+        for count in np.flatnonzero(np.bincount(counts[counts >= size])).tolist():
             for some in chunks(pools[counts == count], comb(count, size)):
                 yield from _answers(shape, some, size)
 
@@ -220,24 +220,24 @@ def _answers(shape: Shape, pools: Ints, size: int) -> Iterator[Answers]:
     """Everything that may come of pools with as many GPUs each, at least ``size``."""
     count = int(pools[0]).bit_count()
     sets = subsets_of(pools, count, size)
+    unequal = _have_pair(_unequal_rows(shape), pools)
+    uneven = _have_pair(_uneven_rows(shape), pools) & ~unequal
+    odd = unequal | uneven
+    if size > 1 and not odd.any():
+        yield _ranked(shape, pools, sets, size)
+        return
     none, every = np.zeros_like(sets, dtype=np.bool_), np.ones_like(sets, dtype=np.bool_)
     if size == 1:  # as for one call
         yield Answers(pools, sets, every, True, PADDED, none[:, 0])
         return
-    unequal = _have_pair(_unequal_rows(shape), pools)
-    uneven = _have_pair(_uneven_rows(shape), pools) & ~unequal
     if unequal.any():
-        failed = unequal.nonzero()
-        yield Answers(pools[failed], sets[failed], none[failed], True, UNEQUAL, every[failed][:, 0])
+        failed = none[unequal]
+        yield Answers(pools[unequal], sets[unequal], failed, True, UNEQUAL, ~failed[:, 0])
     if uneven.any():
-        unsure = uneven.nonzero()
-        refused = (every if count % size else none)[unsure][:, 0]
-        yield Answers(pools[unsure], sets[unsure], every[unsure], False, PADDED, refused)
-    ranked = ~(unequal | uneven)
-    if ranked.all():
-        yield _ranked(shape, pools, sets, size)
-    elif ranked.any():
-        yield _ranked(shape, pools[ranked], sets[ranked], size)
+        refused = (every if count % size else none)[uneven, 0]
+        yield Answers(pools[uneven], sets[uneven], every[uneven], False, PADDED, refused)
+    if not odd.all():
+        yield _ranked(shape, pools[~odd], sets[~odd], size)
 
 
 def _ranked(shape: Shape, pools: Ints, sets: Ints, size: int) -> Answers:

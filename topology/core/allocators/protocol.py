@@ -27,8 +27,10 @@ from topology.core.remembering import remembered
 from topology.core.report import MissingGpu
 from topology.core.shape import Shape
 
-Ints = NDArray[np.int32]
-"""Masks of nodes with few GPUs, many at once."""
+Ints = NDArray[np.int32]  # Masks of nodes with few GPUs, many at once
+
+
+_LAST = np.int32(2**31 - 1)  # above every mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +72,14 @@ class Answers:
 
     def by_pool(self) -> Iterator[tuple[Mask, Outcomes]]:
         """Each pool with its outcomes."""
-        rows = np.where(self.chosen, self.sets, np.iinfo(np.int32).max)
+        rows = np.where(self.chosen, self.sets, _LAST)
         rows.sort(axis=1)  # what may come first
         counts = self.chosen.sum(axis=1).tolist()
+        hazards = ((), (self.hazard,))
         for pool, row, count, refused in zip(
             self.pools.tolist(), rows.tolist(), counts, self.refused.tolist(), strict=True
         ):
-            yield pool, Outcomes(tuple(row[:count]), self.exact, (self.hazard,) * refused)
+            yield pool, Outcomes(tuple(row[:count]), self.exact, hazards[refused])
 
 
 class Allocator(ABC):
@@ -97,8 +100,7 @@ class Allocator(ABC):
     Allocators are compared and hashed; a plain class is by identity, so it has one instance.
     """
 
-    name: str
-    """The policy's name in a node's record."""
+    name: str  # The policy's name in a node's record
     monotone = False
     """Whether a larger pool never loses an outcome. Then the largest pool of a belief speaks for
     all, and a pod that comes first can only narrow what a later one gets."""
@@ -108,8 +110,7 @@ class Allocator(ABC):
     """Whether it refuses whoever asks until somebody mends the node: people are told that first."""
     spreads = False
     """Whether each share comes from a GPU with the most shares left. Else any may be the next."""
-    answers_up_to = 0
-    """On nodes of up to so many whole GPUs :meth:`answers` tells of many pools at once."""
+    answers_up_to = 0  # On nodes of up to so many whole GPUs `answers` tells of many pools at once
     shared_bytes = 500  # about what it takes; memories share it
 
     @abstractmethod
@@ -180,11 +181,11 @@ def of_every_pool(allocator: Allocator, shape: Shape, size: int) -> tuple[Outcom
 
     All pools at once cost little more than one.
     """
-    masks = np.arange(1 << shape.size, dtype=np.int32)
-    known = dict(
-        entry for part in allocator.answers(shape, masks, size) for entry in part.by_pool()
-    )
-    return tuple(map(known.get, range(1 << shape.size)))
+    outcomes: list[Outcomes | None] = [None] * (1 << shape.size)
+    for part in allocator.answers(shape, np.arange(1 << shape.size, dtype=np.int32), size):
+        for pool, found in part.by_pool():
+            outcomes[pool] = found
+    return tuple(outcomes)
 
 
 @remembered

@@ -10,7 +10,6 @@ report has shown yet.
 from topology.core.placement.constraints import always_met, satisfies
 from topology.core.placement.memory import GpuMemory, has_room, short_of_memory, used_memory
 from topology.core.placement.outstanding import endangers, keeps, predicted
-from topology.core.placement.reasons import Reason
 from topology.core.placement.rejections import (
     BUSY,
     DRA_ONLY,
@@ -24,6 +23,7 @@ from topology.core.placement.rejections import (
     TOO_MUCH,
     UNASKED,
     UNUSABLE,
+    Reason,
     Rejection,
     busy,
     device_unit,

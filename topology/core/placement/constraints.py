@@ -8,10 +8,12 @@ costs a few operations on integers; many sets are tried at once as arrays.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
 
+from topology.core.budget import SMALL
 from topology.core.devices import Mask, positions
 from topology.core.links import is_product
 from topology.core.patterns import (
@@ -20,48 +22,33 @@ from topology.core.patterns import (
     Rows,
     are_cliques,
     are_connected,
-    has_ring,
     have_rings,
     is_clique,
-    is_connected,
 )
+from topology.core.pools import Pool, count, total
 from topology.core.remembering import remembered
 from topology.core.requests import Constraints, Pattern
 from topology.core.shape import Shape, numa_nodes, wide_rows
 
-SMALL = 8
-"""GPUs; of so few there are at most 256 sets."""
 _ALL = (1 << 64) - 1
-
-
-_PATTERNS = {
-    Pattern.PAIRWISE: is_clique,
-    Pattern.RING: has_ring,
-    Pattern.CONNECTED: is_connected,
-}
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledConstraints:
-    """Constraints compiled for a shape: a set satisfies them if it passes every part.
+    """Constraints compiled for a shape: a set satisfies them if it passes every part."""
 
-    ``one_gpu`` are the GPUs, each as its positions, if all devices have to be on one of them,
-    ``apart`` if no two may be on one. ``whole`` is how many devices each GPU has, where the pod
-    wants all of them; else 0.
-    """
-
-    allowed: Mask
-    numa: tuple[Mask, ...] | None
-    linked: Rows | None
-    pattern: Pattern
-    wide: Rows | None
-    over_pairs: bool
-    one_gpu: tuple[Mask, ...] | None
-    apart: tuple[Mask, ...] | None
-    whole: int
+    allowed: Mask  # the GPUs that meet what is asked of each
+    numa: tuple[Mask, ...] | None  # the GPUs of each NUMA node, if all have to be on one
+    linked: Rows | None  # the pairs that are joined well enough, if links matter
+    pattern: Pattern  # which pairs of the set that speaks about
+    wide: Rows | None  # the pairs that may be hops of the ring, if its bandwidth matters
+    over_pairs: bool  # whether two shares of one GPU are no pair
+    one_gpu: tuple[Mask, ...] | None  # the positions of each GPU, if all devices have to be on one
+    apart: tuple[Mask, ...] | None  # the same, if no two may be on one
+    whole: int  # how many devices each GPU has, if the pod wants all of them; else 0
     known: dict[int, frozenset[Mask]] | None
-    """On a small shape what :meth:`good_sets` has found: there are few sets, asked again and again.
-    None on others."""
+    """On a small shape what :meth:`good_sets` has answered: there are few sets, asked about again
+    and again. None on others."""
 
     @property
     def shared_bytes(self) -> int:
@@ -72,32 +59,17 @@ class CompiledConstraints:
         """Whether a set of GPUs that holds ``count`` devices satisfies the constraints."""
         if self.known is not None:
             return mask in self.good_sets(count)
-        if mask & ~self.allowed or (self.whole and mask.bit_count() * self.whole != count):
-            return False
-        if count == 1:
-            return True
-        if self.over_pairs and mask.bit_count() < count:
-            return False  # two shares of one GPU are no pair
-        for groups in (self.numa, self.one_gpu):
-            if groups is not None and not any(mask & ~group == 0 for group in groups):
-                return False
-        if self.apart is not None:
-            parts = mask.bit_count() if self.whole else count
-            if sum(mask & gpu != 0 for gpu in self.apart) < parts:
-                return False
-        if self.linked is not None and not _PATTERNS[self.pattern](self.linked, mask):
-            return False
-        return self.wide is None or has_ring(self.wide, mask)
+        return bool(self.passing(np.array([mask], dtype=np.uint64), count)[0][0])
 
     def good_sets(self, count: int) -> frozenset[Mask]:
         """On a small shape, every set of GPUs that passes if it holds ``count`` devices."""
         assert self.known is not None  # noqa: S101 (callers looked)
-        found = self.known.get(count)
-        if found is None:
+        good = self.known.get(count)
+        if good is None:
             masks = np.arange(self.allowed + 1, dtype=np.uint64)
-            found = frozenset(masks[self.passing(masks, count)[0]].tolist())
-            self.known[count] = found
-        return found
+            good = frozenset(masks[self.passing(masks, count)[0]].tolist())
+            self.known[count] = good
+        return good
 
     def passing(self, masks: Masks, count: int) -> tuple[Flags, bool]:
         """:meth:`passes` of each mask, and whether all answers are sure.
@@ -164,26 +136,17 @@ def satisfies(
     return compiled(shape, constraints, sick, replicas).passes(mask, count or mask.bit_count())
 
 
+@remembered
 def compiled(
-    shape: Shape, constraints: Constraints, sick: Mask, replicas: int = 1
+    shape: Shape, constraints: Constraints, sick: Mask, replicas: int
 ) -> CompiledConstraints:
     """The constraints compiled for a shape of which some GPUs are sick, where each GPU or MIG
     instance is served as so many replicas."""
-    return _compiled(shape, constraints, sick, replicas)
-
-
-@remembered
-def _compiled(
-    shape: Shape, constraints: Constraints, sick: Mask, replicas: int
-) -> CompiledConstraints:
     # Of a GPU in MIG mode nobody knows what part the pod would get.
     allowed = shape.all_gpus & ~sick & ~shape.in_mig_mode
     for p in positions(allowed):
         if not _gpu_meets(shape, p, constraints, replicas):
             allowed &= ~(1 << p)
-    numa = None
-    if constraints.same_numa:
-        numa = numa_nodes(shape)
     linked = None
     if constraints.link is not None or constraints.min_nvlinks is not None:
         level, count = constraints.link or 0, constraints.min_nvlinks or 0
@@ -197,7 +160,7 @@ def _compiled(
     known: dict[int, frozenset[Mask]] | None = {} if shape.size <= SMALL else None
     return CompiledConstraints(
         allowed,
-        numa,
+        numa_nodes(shape) if constraints.same_numa else None,
         linked,
         constraints.pattern,
         wide,
@@ -250,3 +213,70 @@ def _products_meant(shape: Shape, models: tuple[str, ...]) -> frozenset[str]:
     return frozenset(
         name for name in set(shape.products) if any(is_product(name, wanted) for wanted in models)
     )
+
+
+# MIG instances have no links, so every constraint speaks about each instance alone (model, memory,
+# NIC) or about which GPUs they are on. Then nothing has to be listed: the choices that pass are
+# counted from the number of allowed instances on each GPU, of sixteen GPUs as quickly as of one.
+
+
+def passing_share(
+    shape: Shape, constraints: CompiledConstraints, pool: Pool, size: int, width: int
+) -> tuple[bool, bool, float]:
+    """Of all choices of ``size`` devices from a pool: whether every one passes, whether one does,
+    and the share that does.
+
+    >>> from topology.core.requests import Constraints
+    >>> shape = Shape(("a", "a"), (1, 1), (0, 1), (False,) * 2, (0, 0), ((None,) * 2,) * 2,
+    ...               ((0,), (1,)), (2, 2), (0, 1))
+    >>> spread = compiled(shape, Constraints(spread_gpus=True), 0, 1)
+    >>> every, some, share = passing_share(shape, spread, 0b1010, 2, 2)
+    >>> every, some, round(share, 2)
+    (False, True, 0.67)
+    """
+    everything = comb(total(pool, width), size)
+    if not everything:
+        return False, False, 0.0
+    nodes = (shape.all_gpus,) if constraints.numa is None or size == 1 else constraints.numa
+    good = sum(_passing_on(shape, constraints, pool, size, width, node) for node in nodes)
+    return good == everything, good > 0, good / everything
+
+
+def _passing_on(
+    shape: Shape, constraints: CompiledConstraints, pool: Pool, size: int, width: int, node: Mask
+) -> int:
+    """How many choices pass with all devices on the positions of ``node``."""
+    here = node & constraints.allowed
+    if size == 1:
+        return sum(count(pool, p, width) for p in positions(here))
+    if constraints.linked is not None or constraints.wide is not None:
+        return 0
+    by_gpu = [sum(count(pool, p, width) for p in positions(gpu & here)) for gpu in shape.by_gpu]
+    if constraints.one_gpu is not None:
+        return 0 if constraints.apart is not None else sum(comb(n, size) for n in by_gpu)
+    if constraints.apart is not None:
+        return _one_of_each(by_gpu, size)
+    return comb(sum(by_gpu), size)
+
+
+def _one_of_each(by_gpu: list[int], size: int) -> int:
+    """In how many ways ``size`` devices come from as many GPUs."""
+    ways = [1] + [0] * size
+    for devices in by_gpu:
+        for n in range(size, 0, -1):
+            ways[n] += ways[n - 1] * devices
+    return ways[size]
+
+
+def expected_gpus(shape: Shape, pool: Pool, size: int, width: int, gpus: tuple[Mask, ...]) -> float:
+    """How many of these GPUs, each as its positions, get a device taken from them if any ``size``
+    devices of the pool are, all choices equally often."""
+    devices = total(pool, width)
+    everything = comb(devices, size)
+    if not everything:
+        return 0.0
+    found = 0.0
+    for gpu in gpus:
+        there = sum(count(pool, p, width) for p in positions(gpu))
+        found += 1 - comb(devices - there, size) / everything
+    return found

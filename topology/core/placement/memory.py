@@ -29,8 +29,7 @@ from dataclasses import dataclass, replace
 from topology.core.admission import Kubelet
 from topology.core.availability import ALL_MEMORY, Availability, Holder, Unreported, coming
 from topology.core.devices import Bytes, Mask
-from topology.core.placement.reasons import Reason
-from topology.core.placement.rejections import IN_PROGRESS, Rejection
+from topology.core.placement.rejections import IN_PROGRESS, Reason, Rejection
 from topology.core.pools import Pool, count, gpus
 from topology.core.remembering import interruptible
 from topology.core.requests import GpuRequest, memory_text
@@ -40,8 +39,7 @@ NOT_ALONE = Rejection(
     True,
     Reason.MEMORY_IN_USE,
 )
-Amount = int
-"""Bytes times replicas."""
+Amount = int  # Bytes times replicas
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,17 +15,13 @@ from topology.core.admission import TOO_FEW, Kubelet, Others, admissions, others
 from topology.core.allocators import of_every_pool
 from topology.core.availability import Availability
 from topology.core.belief import FreeState, belief
-from topology.core.budget import LARGE, SMALL, SPENT, most_sets, outlook_steps
+from topology.core.budget import SMALL, SPENT, most_sets, outlook_steps
 from topology.core.devices import Mask
 from topology.core.patterns import is_clique
-from topology.core.placement.constraints import CompiledConstraints
-from topology.core.placement.instances import passing_share
+from topology.core.placement.constraints import CompiledConstraints, passing_share
 from topology.core.pools import Pool, gpu_masks, gpus, total
 from topology.core.remembering import remembered
 from topology.core.requests import Counts, Exclusive, Role
-
-FEW = 32
-"""Sets that are judged one by one; more are judged together, which takes a while to set up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +199,6 @@ def judged(kubelet: Kubelet, found: Outlook, constraints: CompiledConstraints) -
         good = constraints.good_sets(count)
         masks = found.sets if width == 1 else [gpus(s, width) for s in found.sets]
         passed = sum(map(good.__contains__, masks))
-    elif listed <= FEW and kubelet.shape.size <= LARGE:  # quicker one by one, and rings are sure
-        passed = sum(constraints.passes(gpus(s, width), count) for s in found.sets)
     else:
         flags, sure = constraints.passing(gpu_masks(found.sets, kubelet.shape.size, width), count)
         passed = int(flags.sum())

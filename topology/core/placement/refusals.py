@@ -12,8 +12,13 @@ from topology.core.admission import AFFINITY, SEVERAL, Kubelet, others_on
 from topology.core.availability import Availability
 from topology.core.budget import SPENT
 from topology.core.placement.outlook import Outlook, outlook
-from topology.core.placement.reasons import Reason
-from topology.core.placement.rejections import Rejection, busy, device_unit, unit_of
+from topology.core.placement.rejections import (
+    Reason,
+    Rejection,
+    busy,
+    device_unit,
+    unit_of,
+)
 from topology.core.requests import Exclusive, GpuRequest, memory_text
 from topology.core.room import emptied
 

@@ -2,35 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from enum import Enum
 from math import comb
 
 from topology.core.admission import Kubelet
 from topology.core.budget import most_sets
 from topology.core.devices import positions
 from topology.core.patterns import subset_masks
-from topology.core.placement.constraints import compiled, model_meets
-from topology.core.placement.instances import passing_share
-from topology.core.placement.reasons import Reason
+from topology.core.placement.constraints import (
+    CompiledConstraints,
+    compiled,
+    model_meets,
+    passing_share,
+)
 from topology.core.pools import pack
 from topology.core.remembering import remembered
 from topology.core.requests import Constraints, GpuRequest, first_few, memory_text
 from topology.core.shape import Shape
 
 
-@dataclass(frozen=True, slots=True)
-class Rejection:
-    """Why a node is refused. The text depends on the request and on what the node is, and never
-    varies with time.
+class Reason(Enum):
+    """What kind of reason a :class:`Rejection` gives; its words say the details.
 
-    ``resolvable`` says whether evicting pods could help. ``kind`` is the reason without its
-    details; two rejections with the same words have the same.
+    The values are stable: programs read them, and Prometheus may have them as a label.
     """
 
-    reason: str
-    resolvable: bool
-    kind: Reason = field(default=Reason.OTHER, compare=False)
+    NOT_SERVED = "not-served"  # The node does not serve the resource
+    TOO_FEW = "too-few-gpus"  # The node has fewer devices than asked for, free or not
+    SPLIT = "split-by-mig"  # The node's GPUs are split by MIG
+    MODEL = "gpu-model"
+    MEMORY = "gpu-memory"
+    NIC = "nic"
+    LINKS = "links"  # No set of its GPUs is linked as asked for, free or not
+    HARDWARE = "hardware"
+    """No set of its GPUs meets all that is asked for, and links are not among it."""
+    SHARES = "shares"  # Its GPUs are not shared as the pod asks for
+    BUSY = "busy"  # Fewer devices are free than asked for
+    SCATTERED = "scattered"  # Devices enough are free, and no set of them meets the constraints
+    NOT_GUARANTEED = "not-guaranteed"
+    """A set that meets the constraints is free, and the node may hand out another one."""
+    MEMORY_IN_USE = "memory-in-use"  # Too little memory of a shared GPU is left
+    IN_PROGRESS = "placement-in-progress"
+    """A pod that is bound to the node has to be reported first."""
+    KEPT_PLACE = "kept-place"  # The place is kept for another pod
+    KUBELET = "kubelet"  # The node's kubelet or device plugin refuses the pod, or may refuse it
+    REFUSING = "refusing-pods"  # The node's kubelet has refused such pods in a row
+    GROUP = "group"  # The pod's group or gang is to be elsewhere, or has no room
+    NO_REPORT = "no-report"
+    STALE = "report-stale"
+    NOT_READY = "report-not-ready"
+    UNUSABLE = "record-unusable"
+    DRA_ONLY = "dra-only"
+    UNDECIDED = "undecided"  # The node could not be worked out
+    MALFORMED = "malformed"  # What the pod asks for cannot be read
+    OUT_OF_DATE = "out-of-date"  # The extender's view of the cluster is out of date
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Why a node is refused."""
+
+    reason: str  # for people; it depends on the request and on the node, and never varies with time
+    resolvable: bool  # whether evicting pods could help
+    kind: Reason = field(default=Reason.OTHER, compare=False)  # one for each reason's words
 
 
 NOT_SERVED = Rejection("node does not serve the GPU resource asked for", False, Reason.NOT_SERVED)
@@ -78,7 +115,7 @@ def hardware_rejection(kubelet: Kubelet, request: GpuRequest) -> Rejection | Non
             f"sharing=exclusive: {each}, the pod has to ask for all of each", False, Reason.SHARES
         )
     if kubelet.shape.of_mig:
-        return _instances_ruled_out(kubelet, wanted, count)
+        return _ruled_out(kubelet, wanted, count)
     if wanted.same_gpu and count > kubelet.replicas:
         words = "GPUs are not shared" if kubelet.replicas == 1 else "GPUs have fewer shares"
         return Rejection(
@@ -88,7 +125,7 @@ def hardware_rejection(kubelet: Kubelet, request: GpuRequest) -> Rejection | Non
         count //= kubelet.replicas
     elif kubelet.replicas > 1 and not wanted.over_pairs:
         count = 1
-    return _ruled_out(kubelet.shape, wanted, count, kubelet.replicas)
+    return _ruled_out(kubelet, wanted, count)
 
 
 def set_of(count: int, which: str = "", unit: str = "GPU") -> str:
@@ -110,34 +147,6 @@ def device_unit(kubelet: Kubelet) -> str:
     if kubelet.replicas == 1:
         return unit_of(kubelet.shape)
     return "MIG instance share" if kubelet.shape.of_mig else "GPU share"
-
-
-@remembered
-def _instances_ruled_out(kubelet: Kubelet, wanted: Constraints, count: int) -> Rejection | None:
-    """The same for MIG instances, which are counted."""
-    shape, unit = kubelet.shape, unit_of(kubelet.shape)
-    if wanted.over_links and count > 1:
-        words = f"MIG instances have no links to each other: {wanted.text}"
-        return Rejection(words, False, Reason.LINKS)
-
-    def devices(position_meets: Callable[[int], bool]) -> int:
-        there = (p for p in range(shape.size) if position_meets(p))
-        return kubelet.devices_on(sum(1 << p for p in there))
-
-    if devices(lambda p: model_meets(shape, p, wanted)) < count:
-        return _other_model(shape, range(shape.size), wanted)
-    least, near = wanted.least_memory(kubelet.replicas), wanted.nic
-    if devices(lambda p: shape.memory[p] >= least) < count:
-        return _too_little(shape, range(shape.size), wanted, kubelet.replicas)
-    if near is not None and devices(lambda p: shape.nic[p] >= near) < count:
-        words = f"too few {unit}s have an RDMA NIC as near as {near.name.lower()}"
-        return Rejection(words, False, Reason.NIC)
-    everything = (kubelet.devices_on(1 << p) for p in range(shape.size))
-    pool, test = pack(everything, kubelet.width), compiled(shape, wanted, 0)
-    if passing_share(shape, test, pool, count, kubelet.width)[1]:
-        return None
-    words = f"the hardware has no {set_of(count, unit=unit)} with {wanted.text}"
-    return Rejection(words, False, _of_sets(wanted))
 
 
 def _other_model(shape: Shape, there: Collection[int], wanted: Constraints) -> Rejection:
@@ -162,32 +171,46 @@ def _too_little(
 
 
 @remembered
-def _ruled_out(shape: Shape, wanted: Constraints, count: int, replicas: int) -> Rejection | None:
-    everything = positions(shape.all_gpus & ~shape.in_mig_mode)
-    if len(everything) < count:
+def _ruled_out(kubelet: Kubelet, wanted: Constraints, count: int) -> Rejection | None:
+    """The first thing of which the hardware has too little for ``count`` GPUs or MIG instances."""
+    shape, unit = kubelet.shape, unit_of(kubelet.shape)
+    usable = positions(shape.all_gpus & ~shape.in_mig_mode)
+    if shape.of_mig:
+        if wanted.over_links and count > 1:
+            words = f"MIG instances have no links to each other: {wanted.text}"
+            return Rejection(words, False, Reason.LINKS)
+    elif len(usable) < count:
         if not shape.in_mig_mode:  # of shared GPUs there are fewer than of their shares
             return TOO_FEW
-        return TOO_FEW_WHOLE if everything else SPLIT
-    if sum(model_meets(shape, p, wanted) for p in everything) < count:
-        return _other_model(shape, everything, wanted)
-    least = wanted.least_memory(replicas)
-    if sum(shape.memory[p] >= least for p in everything) < count:
-        return _too_little(shape, everything, wanted, replicas)
-    if wanted.nic is not None and sum(k >= wanted.nic for k in shape.nic) < count:
-        words = f"too few GPUs have an RDMA NIC as near as {wanted.nic.name.lower()}"
+        return TOO_FEW_WHOLE if usable else SPLIT
+
+    def too_few(meeting: Iterable[int]) -> bool:
+        mask = sum(1 << p for p in meeting)
+        return (kubelet.devices_on(mask) if shape.of_mig else mask.bit_count()) < count
+
+    if too_few(p for p in usable if model_meets(shape, p, wanted)):
+        return _other_model(shape, usable, wanted)
+    least, near = wanted.least_memory(kubelet.replicas), wanted.nic
+    if too_few(p for p in usable if shape.memory[p] >= least):
+        return _too_little(shape, usable, wanted, kubelet.replicas)
+    if near is not None and too_few(p for p, kind in enumerate(shape.nic) if kind >= near):
+        words = f"too few {unit}s have an RDMA NIC as near as {near.name.lower()}"
         return Rejection(words, False, Reason.NIC)
-    test = compiled(shape, wanted, 0)
-    words = f"the hardware has no {set_of(count)} with {wanted.text}"
+    if _has_set(kubelet, compiled(shape, wanted, 0, 1), count):
+        return None
+    words = f"the hardware has no {set_of(count, unit=unit)} with {wanted.text}"
+    return Rejection(words, False, Reason.LINKS if wanted.over_links else Reason.HARDWARE)
+
+
+def _has_set(kubelet: Kubelet, test: CompiledConstraints, count: int) -> bool:
+    """Whether the empty hardware has a set that passes, or too many to try them all."""
+    shape = kubelet.shape
+    if shape.of_mig:
+        pool = pack((kubelet.devices_on(1 << p) for p in range(shape.size)), kubelet.width)
+        return passing_share(shape, test, pool, count, kubelet.width)[1]
     if test.known is not None:
-        some = any(found.bit_count() == count for found in test.good_sets(count))
-        return None if some else Rejection(words, False, _of_sets(wanted))
+        return any(good.bit_count() == count for good in test.good_sets(count))
     if comb(test.allowed.bit_count(), count) > most_sets(shape.size, 1):
-        return None  # not ruled out; trying them all would hold everybody up
+        return True
     good, sure = test.passing(subset_masks(test.allowed, count), count)
-    if sure and not good.any():
-        return Rejection(words, False, _of_sets(wanted))
-    return None
-
-
-def _of_sets(wanted: Constraints) -> Reason:
-    return Reason.LINKS if wanted.over_links else Reason.HARDWARE
+    return not sure or bool(good.any())

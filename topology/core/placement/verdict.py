@@ -14,12 +14,12 @@ from topology.core.placement.constraints import compiled
 from topology.core.placement.indifference import indifferent_to
 from topology.core.placement.memory import has_room, short_of_memory
 from topology.core.placement.outlook import Judgement, Outlook, judged, outlook, spent
-from topology.core.placement.reasons import Reason
 from topology.core.placement.refusals import certain_refusal
 from topology.core.placement.rejections import (
     TOO_FEW_WHOLE,
     TOO_MUCH,
     UNASKED,
+    Reason,
     Rejection,
     busy,
     device_unit,
@@ -37,14 +37,10 @@ class Verdict(Enum):
 
     GUARANTEED = "guaranteed"
     """Every outcome under every mask of the belief satisfies it, also if running pods end."""
-    EXPECTED = "expected"
-    """The same, unless a running GPU pod ends in the moment before admission."""
-    POSSIBLE = "possible"
-    """Some outcome satisfies it."""
-    IMPOSSIBLE = "impossible"
-    """No outcome can, now; the hardware could."""
-    NEVER = "never"
-    """The hardware itself cannot."""
+    EXPECTED = "expected"  # The same, unless a running GPU pod ends in the moment before admission
+    POSSIBLE = "possible"  # Some outcome satisfies it
+    IMPOSSIBLE = "impossible"  # No outcome can, now; the hardware could
+    NEVER = "never"  # The hardware itself cannot
 
     @property
     def holds(self) -> bool:
