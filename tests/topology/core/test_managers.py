@@ -13,9 +13,8 @@ import pytest
 
 from tests.nodes import gpus
 from topology.core.admission import AFFINITY, MANAGERS, Kubelet, admissions, others_on
-from topology.core.admission.cpumanager import cpu_hints
 from topology.core.admission.hints import Provider
-from topology.core.admission.memorymanager import MemoryManager
+from topology.core.admission.managers import MemoryManager, cpu_hints
 from topology.core.availability import Availability, Unreported
 from topology.core.budget import HINT_STEPS
 from topology.core.devices import NodeName

@@ -16,9 +16,9 @@ For each container:
 4. *Rest.* Reusable devices that no later container took show in no report and stay held until the
    pod ends.
 
-``kubelet`` says how one node hands out. ``topologymanager`` models step 2: ``cpumanager``
-and ``memorymanager`` have the hints of these, ``others`` what they say to one pod, ``merging`` the
-rule by which hints are combined. ``walk`` goes through the containers, and ``ways`` answers.
+``kubelet`` says how one node hands out. ``topologymanager`` models step 2: ``hints`` has the rule
+by which hints are combined, ``managers`` those of the CPU Manager and the Memory Manager,
+``others`` what these say to one pod. ``walk`` goes through the containers, and ``ways`` answers.
 """
 
 from topology.core.admission.kubelet import (

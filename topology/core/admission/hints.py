@@ -1,46 +1,55 @@
-"""Hints: the NUMA nodes on which a provider could serve a container.
+"""Hints: the NUMA nodes on which a provider could place a container, and how hints are merged.
 
 A provider is the device manager, the CPU Manager or the Memory Manager. What is left on a node is
 known as two bounds (:mod:`topology.core.room`), so a hint is either sure, or one that may be given.
+Every merge that may come counts.
+
+The Topology Manager combines one hint of each provider, keeps the NUMA nodes that these have in
+common, and takes the best combination (``HintMerger`` in
+``pkg/kubelet/cm/topologymanager/policy.go``, Kubernetes 1.36). A combination is *preferred* if all its hints are and name the same NUMA nodes. So
+where one is, the best is a set of NUMA nodes that every provider prefers: the one with the fewest,
+then the nearest to each other (option ``prefer-closest-numa-nodes``), then the lowest numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from topology.core.devices import Mask
+from topology.core.devices import Mask, positions
 from topology.core.numa import NumaFacts
 
 
 class Hint(NamedTuple):
-    """NUMA nodes that a provider hints at, as a mask of their numbers.
+    """NUMA nodes that a provider hints at."""
 
-    It is preferred if no fewer NUMA nodes could ever serve such a container, not even on an empty
-    machine.
-    """
-
-    nodes: Mask
-    preferred: bool
-    sure: bool = True
+    nodes: Mask  # of their numbers
+    preferred: bool  # if no fewer NUMA nodes could do, not even on an empty machine
+    sure: bool = True  # else it may be given or not
 
 
-Provider = tuple[Hint, ...]
-"""Every hint that a provider gives, or may give. Empty: it has no possible hint."""
+Provider = tuple[Hint, ...]  # every hint that it gives or may give; empty: no hint is possible
+Rank = tuple[float, ...]
+Ranking = Callable[[Mask], Rank]  # how good a set of NUMA nodes is: the lowest is the best
 
 
 class Hints(NamedTuple):
-    """What the providers beside the device manager hint at for one container.
+    """What the providers beside the device manager hint at for one container."""
 
-    ``providers`` are those that care. ``accepted`` are the merged NUMA nodes with which the Memory
-    Manager surely serves the container; None where it has nothing to do with it.
-    """
-
-    providers: tuple[Provider, ...] = ()
+    providers: tuple[Provider, ...] = ()  # those that care
+    # The merged NUMA nodes with which the Memory Manager surely admits the container. None where it
+    # has nothing to do with it.
     accepted: frozenset[Mask] | None = None
 
 
 NO_HINTS = Hints()
+
+
+class Preferred(NamedTuple):
+    """The preferred merges that may come, and whether there may be none."""
+
+    nodes: tuple[Mask, ...]
+    may_fail: bool
 
 
 def all_nodes(facts: NumaFacts) -> Mask:
@@ -54,3 +63,81 @@ def masks(every: Mask) -> Iterator[Mask]:
     while found != every:
         found = (found - every) & every
         yield found
+
+
+def rankings(
+    closest: bool | None, distances: tuple[tuple[int, ...], ...] | None
+) -> tuple[Ranking, ...]:
+    """The rankings that the Topology Manager may go by.
+
+    ``closest`` is its option ``prefer-closest-numa-nodes``, None where that is not known.
+    """
+
+    def nearest(nodes: Mask) -> Rank:
+        numbers = positions(nodes)
+        assert distances is not None  # noqa: S101 (for the type checker)
+        return (len(numbers), sum(distances[a][b] for a in numbers for b in numbers), nodes)
+
+    if closest is False:
+        return (lowest,)
+    if distances is None:
+        return (fewest,)
+    return (nearest,) if closest else (lowest, nearest)
+
+
+def lowest(nodes: Mask) -> Rank:
+    """Fewest NUMA nodes first, then the lowest numbers."""
+    return (nodes.bit_count(), nodes)
+
+
+def fewest(nodes: Mask) -> Rank:
+    """Fewest NUMA nodes first; which of as many, nobody knows, unless it is one: the lowest."""
+    return (nodes.bit_count(), nodes if nodes.bit_count() == 1 else 0)
+
+
+def preferred(providers: Iterable[Provider], ranked: tuple[Ranking, ...]) -> Preferred:
+    """The sets of NUMA nodes that may be the best that every provider prefers.
+
+    ``providers`` are those that care. Of hints that may be given, any may be missing.
+    """
+    preferences = [[hint for hint in provider if hint.preferred] for provider in providers]
+    possible = set.intersection(*({h.nodes for h in hints} for hints in preferences))
+    certain = set.intersection(*({h.nodes for h in hints if h.sure} for hints in preferences))
+    found: dict[Mask, None] = {}
+    for rank in ranked:
+        worst = min(map(rank, certain), default=None)
+        found |= {m: None for m in sorted(possible) if worst is None or rank(m) <= worst}
+    return Preferred(tuple(found), may_fail=not certain)
+
+
+def not_preferred(
+    providers: Iterable[Provider], every: Mask, ranked: tuple[Ranking, ...]
+) -> tuple[Mask, ...] | None:
+    """What the merge ends with where no combination is preferred; None where that is not known.
+
+    It goes for as many NUMA nodes as the provider needs that needs the most, or as near below that
+    as can be had. ``every`` are all NUMA nodes of the machine.
+    """
+    combined = {every}
+    wanted = 0
+    for provider in providers:
+        if not all(hint.sure for hint in provider):
+            return None
+        if provider:  # one without any possible hint leaves the others' alone
+            combined = {a & hint.nodes for a in combined for hint in provider} - {0}
+            wanted = max(wanted, min(hint.nodes.bit_count() for hint in provider))
+    if not combined:
+        return (every,)
+    below = [m for m in combined if m.bit_count() <= wanted]
+    size = max((m.bit_count() for m in below), default=0)
+    left = [m for m in below if m.bit_count() == size] or list(combined)
+    found: dict[Mask, None] = {}
+    for rank in ranked:
+        best = min(map(rank, left))
+        found |= {m: None for m in sorted(left) if rank(m) == best}
+    return tuple(found)
+
+
+def on_one_node(provider: Provider) -> Provider:
+    """The hints that ``single-numa-node`` looks at: preferred ones of one NUMA node."""
+    return tuple(h for h in provider if h.preferred and h.nodes.bit_count() == 1)

@@ -14,14 +14,21 @@ Where the record does not tell what a manager has left, or the pod what it asks,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from topology.core.admission.cpumanager import cpu_hints
-from topology.core.admission.hints import NO_HINTS, Hints, Provider, all_nodes
+from topology.core.admission.hints import (
+    NO_HINTS,
+    Hints,
+    Provider,
+    all_nodes,
+    on_one_node,
+    preferred,
+    rankings,
+)
 from topology.core.admission.kubelet import Kubelet
-from topology.core.admission.memorymanager import MemoryLeft, MemoryManager
-from topology.core.admission.merging import on_one_node, preferred, rankings
+from topology.core.admission.managers import MemoryLeft, MemoryManager, cpu_hints
 from topology.core.budget import HINT_STEPS
 from topology.core.numa import NumaFacts
 from topology.core.remembering import remembered
@@ -31,6 +38,7 @@ from topology.core.requests import (
     Demand,
     Exclusive,
     Role,
+    added,
     device_count,
     memory_text,
 )
@@ -48,20 +56,18 @@ Heard = Hints | None  # The hints for a container; None where any hint may be gi
 
 @dataclass(frozen=True, slots=True)
 class Others:
-    """What the other managers say to a pod.
+    """What the other managers say to a pod."""
 
-    ``containers`` are the hints for each container with devices, ``pod`` those for the pod as a
-    whole (scope ``pod``). ``hazards`` are refusals that may come whatever GPUs are free, and with
-    ``refused`` one of them surely comes: ``reason`` says why. ``steps`` is what it cost to work out
-    (:mod:`topology.core.budget`).
-    """
+    containers: tuple[Heard, ...] = ()  # the hints for each container with devices
+    pod: Heard = NO_HINTS  # those for the pod as a whole, under scope `pod`
+    hazards: tuple[str, ...] = ()  # refusals that may come whatever GPUs are free
+    reason: str = ""  # why one of them surely comes; empty where none does
+    steps: int = field(default=0, compare=False)  # what it cost to work out (see budget)
 
-    containers: tuple[Heard, ...] = ()
-    pod: Heard = NO_HINTS
-    hazards: tuple[str, ...] = ()
-    refused: bool = False
-    reason: str = ""
-    steps: int = field(default=0, compare=False)
+    @property
+    def refused(self) -> bool:
+        """Whether the pod is surely refused."""
+        return bool(self.reason)
 
     def of(self, container: int) -> Heard:
         """The hints for the container in this place."""
@@ -105,11 +111,12 @@ def _others_on(
         facts.numa is None
         or room is None
         or asked is None
-        or _unsure(kubelet, cpus, memory)
+        or (cpus and facts.cpu_manager_policy is None)
+        or (memory and facts.memory_manager_policy is None)
         or (listed and _too_much(facts.numa, exclusive))
     ):
-        hazards = (MANAGERS,) if _may_refuse(kubelet, cpus, memory) else ()
-        return Others(unknown, None, hazards)
+        may_refuse = memory or (cpus and facts.full_cores_only is not False)
+        return Others(unknown, None, (MANAGERS,) * may_refuse)
     managers = _Managers(kubelet, facts.numa, room, cpus=cpus, memory=memory)
     found = managers.look(exclusive.demands, asked)
     if only_gpu_plugin or found.refused:
@@ -124,31 +131,24 @@ def _with_devices(exclusive: Exclusive, counts: Counts) -> tuple[int, ...] | Non
     return places if same == counts else None
 
 
-def _unsure(kubelet: Kubelet, cpus: bool, memory: bool) -> bool:
-    """Whether it is not known which managers there are."""
-    facts = kubelet.facts
-    return (cpus and facts.cpu_manager_policy is None) or (
-        memory and facts.memory_manager_policy is None
-    )
-
-
 def _too_much(numa: NumaFacts, exclusive: Exclusive) -> bool:
     """Whether there are too many sets of NUMA nodes, times containers, to go through."""
     nodes = len(numa.nodes)
     return nodes > MAX_NUMA_NODES or len(exclusive.demands) << nodes > MAX_SETS
 
 
-def _may_refuse(kubelet: Kubelet, cpus: bool, memory: bool) -> bool:
-    """Whether a manager may refuse a pod, for all that is known."""
-    return memory or (cpus and kubelet.facts.full_cores_only is not False)
-
-
 class _Step(NamedTuple):
-    """What the containers before one have taken: CPUs, those for use again, and memory."""
+    """What the containers before one have taken."""
 
     cpus: int = 0
-    reusable: int = 0
+    reusable: int = 0  # those of the CPUs that may be used again
     memory: Amounts = ()
+
+    def after(self, demand: Demand) -> _Step:
+        """What has been taken once this container has its own."""
+        again = demand.cpus if demand.role is Role.INIT else 0
+        memory = added(self.memory, demand.memory)
+        return _Step(self.cpus + demand.cpus, self.reusable + again, memory)
 
 
 class _Managers:
@@ -186,14 +186,13 @@ class _Managers:
                 self._judge(demand, hints)
             if place in asked:
                 containers.append(hints)
-            step = _after(step, demand)
+            step = step.after(demand)
         if whole and self._memory and len(demands) > 1:
             self._hazards.add(MANAGERS)  # each container is served for itself all the same
         return Others(
             tuple(containers),
             pod,
             tuple(sorted(self._hazards)),
-            bool(self._refused),
             self._refused,
             self._steps,
         )
@@ -291,27 +290,14 @@ class _Managers:
 
 def _as_one(demands: tuple[Demand, ...]) -> Demand:
     """A pod as one container, by Kubernetes' arithmetic."""
+
+    def total(amount: Callable[[Demand], int]) -> int:
+        return device_count(tuple((d.role, amount(d)) for d in demands))
+
     # The Memory Manager leaves out a type that no app container asks for.
     kinds = sorted({kind for d in demands if d.role is Role.APP for kind, _ in d.memory})
-    return Demand(
-        Role.APP,
-        device_count(tuple((d.role, d.devices) for d in demands)),
-        device_count(tuple((d.role, d.cpus) for d in demands)),
-        tuple(
-            (kind, device_count(tuple((d.role, dict(d.memory).get(kind, 0)) for d in demands)))
-            for kind in kinds
-        ),
-    )
-
-
-def _after(step: _Step, demand: Demand) -> _Step:
-    """What has been taken once this container has its own."""
-    again = demand.cpus if demand.role is Role.INIT else 0
-    memory = dict(step.memory)
-    for kind, amount in demand.memory:
-        memory[kind] = memory.get(kind, 0) + amount
-    amounts = tuple(sorted(memory.items()))
-    return _Step(step.cpus + demand.cpus, step.reusable + again, amounts)
+    memory = tuple((kind, total(lambda d, k=kind: dict(d.memory).get(k, 0))) for kind in kinds)
+    return Demand(Role.APP, total(lambda d: d.devices), total(lambda d: d.cpus), memory)
 
 
 def _text(demand: Demand) -> str:

@@ -29,15 +29,18 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-from topology.core.admission.hints import NO_HINTS, Hint, Hints, Provider
-from topology.core.admission.kubelet import Kubelet
-from topology.core.admission.merging import (
+from topology.core.admission.hints import (
+    NO_HINTS,
+    Hint,
+    Hints,
+    Provider,
     Ranking,
     not_preferred,
     on_one_node,
     preferred,
     rankings,
 )
+from topology.core.admission.kubelet import Kubelet
 from topology.core.admission.others import MAX_NUMA_NODES, Heard
 from topology.core.devices import Mask
 from topology.core.graph import UNKNOWN

@@ -12,8 +12,14 @@ from itertools import product
 
 import pytest
 
-from topology.core.admission.hints import Hint, Provider
-from topology.core.admission.merging import not_preferred, on_one_node, preferred, rankings
+from topology.core.admission.hints import (
+    Hint,
+    Provider,
+    not_preferred,
+    on_one_node,
+    preferred,
+    rankings,
+)
 from topology.core.devices import Mask, positions
 
 DISTANCES = ((10, 12, 21, 32), (12, 10, 32, 21), (21, 32, 10, 12), (32, 21, 12, 10))

@@ -1,0 +1,185 @@
+"""The static CPU Manager and the static Memory Manager: their hints, and what they admit.
+
+They follow ``pkg/kubelet/cm/cpumanager/policy_static.go`` and ``memorymanager/policy_static.go`` of
+Kubernetes 1.36. To the CPU Manager a set of NUMA nodes is a hint if enough of its CPUs are nobody's.
+
+The Memory Manager has one rule beside the amounts: a NUMA node has either containers on it alone,
+or those of one group of NUMA nodes. Pods whose place is not known (:class:`~topology.core.room.Room`)
+may take their memory anywhere, and form a group where none of its NUMA nodes is in use.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from topology.core.admission.hints import Hint, Provider, all_nodes, masks
+from topology.core.devices import Mask, positions
+from topology.core.numa import MemoryBlock, NumaFacts
+from topology.core.requests import Amounts, added
+from topology.core.room import Room
+
+
+def cpu_hints(
+    facts: NumaFacts, room: Room, cpus: int, *, before: int = 0, reusable: int = 0
+) -> Provider | None:
+    """The CPU Manager's hints for a container that asks for ``cpus``; None if they are not known.
+
+    Containers of the same pod have taken ``before`` CPUs, of which ordinary init containers left
+    ``reusable`` for use again: then only NUMA nodes will do that include those.
+    """
+    cpus_of = [node.cpus.bit_count() for node in facts.nodes]
+    every = sum(1 << i for i, there in enumerate(cpus_of) if there)
+    enough = (m for m in masks(every) if sum(cpus_of[i] for i in positions(m)) >= cpus)
+    fewest = min((m.bit_count() for m in enough), default=every.bit_count())
+    sockets = _sockets(facts, every) if facts.socket_aligned else set()
+    if None in sockets:
+        return None
+    each = every.bit_count() // len(sockets) if sockets else 0  # NUMA nodes of a socket
+    fewest_sockets = -(-fewest // each) if each else -1
+    hints = []
+    for nodes in masks(every):
+        if room.most(nodes) + reusable < cpus:
+            continue
+        sure = not reusable and room.least(nodes) - before >= cpus
+        aligned = facts.socket_aligned and len(_sockets(facts, nodes)) == fewest_sockets
+        hints.append(Hint(nodes, nodes.bit_count() == fewest or aligned, sure))
+    return tuple(hints)
+
+
+def _sockets(facts: NumaFacts, nodes: Mask) -> set[int | None]:
+    return {facts.nodes[i].socket for i in positions(nodes)}
+
+
+class _Sums:
+    """Bytes by type of memory on NUMA nodes, also on several together; each sum is made once."""
+
+    def __init__(self, by_node: list[Amounts]) -> None:
+        self._by_node = by_node
+        self._known: dict[Mask, dict[str, int]] = {}
+
+    def suffice(self, nodes: Mask, amounts: Amounts) -> bool:
+        """Whether these NUMA nodes have so much together."""
+        there = self._known.get(nodes)
+        if there is None:
+            there = dict(added(*(self._by_node[i] for i in positions(nodes))))
+            self._known[nodes] = there
+        return all(there.get(kind, 0) >= amount for kind, amount in amounts)
+
+
+class MemoryLeft:
+    """What a machine's NUMA nodes have left of their memory, and the groups that they are in."""
+
+    def __init__(self, facts: NumaFacts, room: Room) -> None:
+        tables = [node.memory for node in facts.nodes]
+        self.total = _Sums(tables)
+        self.most = _left(tables, room.blocks)  # once pods that are ending have released theirs
+        self.least = _left(tables, (*room.blocks, *room.ending))  # before they have
+        self.held = _groups(room.blocks)
+        self.ending = _groups(room.ending)
+
+
+def _left(tables: list[Amounts], blocks: Iterable[MemoryBlock]) -> _Sums:
+    """What is left. A block on several NUMA nodes is taken from the first, then the next."""
+    left = [dict(table) for table in tables]
+    for block in blocks:
+        rest = block.amount
+        for node in block.nodes:
+            if node < len(left):
+                used = min(rest, left[node].get(block.type, 0))
+                left[node][block.type] = left[node].get(block.type, 0) - used
+                rest -= used
+    return _Sums([tuple(table.items()) for table in left])
+
+
+class MemoryManager:
+    """What the Memory Manager of a node may have left for one container."""
+
+    def __init__(
+        self,
+        facts: NumaFacts,
+        room: Room,
+        *,
+        # The Topology Manager admits a container only on as few NUMA nodes as its memory ever needs
+        # (`restricted`, `single-numa-node`), so that one which fits on one NUMA node forms no group.
+        only_fewest: bool,
+        before: Amounts = (),  # what other containers of the pod may have taken already
+        left: MemoryLeft | None = None,  # of this machine and room, if it is known
+    ) -> None:
+        left = left or MemoryLeft(facts, room)
+        self._every = all_nodes(facts)
+        self._total, self._most, self._least = left.total, left.most, left.least
+        self._held, self._ending = left.held, left.ending
+        self._taken = dict(added(room.taken_memory, before))
+        self._unknown = room.memory_unknown
+        alone = all(self._fits_on_each(amounts) for amounts in (room.largest_memory, before))
+        self._may_group = bool(self._taken) and not (only_fewest and alone)
+
+    def hints(self, amounts: Amounts) -> Provider:
+        """The hints for a container, the same for each type of memory."""
+        hinted: list[tuple[Mask, bool]] = []
+        fewest = self._every.bit_count()
+        for nodes in masks(self._every):
+            if not self._total.suffice(nodes, amounts):
+                continue
+            fewest = min(fewest, nodes.bit_count())
+            if self._unknown:
+                hinted.append((nodes, False))
+            elif self._most.suffice(nodes, amounts) and self._may_serve(nodes):
+                hinted.append((nodes, self._has_surely(nodes, amounts) and self._serves(nodes)))
+        return tuple(Hint(nodes, nodes.bit_count() == fewest, sure) for nodes, sure in hinted)
+
+    def accepted(self, amounts: Amounts, hints: Provider) -> frozenset[Mask]:
+        """The merged NUMA nodes with which a container surely gets its memory.
+
+        A merged hint may name fewer NUMA nodes than a hint of ours. If their memory does not
+        suffice, one of our hints that includes them is taken; if it does, they must not break up a
+        group, unless it is one NUMA node alone.
+        """
+        sure = [hint.nodes for hint in hints if hint.sure]
+        accepted = set(sure)
+        for nodes in masks(self._every):
+            if self._unknown or not any(nodes & ~wider == 0 for wider in sure):
+                continue
+            single = nodes.bit_count() == 1
+            if not single and any(
+                (self._held[i] | self._ending[i]) - {nodes} for i in positions(nodes)
+            ):
+                continue  # how a group's memory lies on its NUMA nodes is not told
+            enough = self._has_surely(nodes, amounts)
+            short = not self._most.suffice(nodes, amounts)
+            if short or (enough and (single or self._serves(nodes))) or single:
+                accepted.add(nodes)
+        return frozenset(accepted)
+
+    def _fits_on_each(self, amounts: Amounts) -> bool:
+        return all(self._total.suffice(1 << i, amounts) for i in positions(self._every))
+
+    def _has_surely(self, nodes: Mask, amounts: Amounts) -> bool:
+        """Whether enough is left there wherever pods take theirs."""
+        more = tuple((kind, amount + self._taken.get(kind, 0)) for kind, amount in amounts)
+        return self._least.suffice(nodes, more)
+
+    def _may_serve(self, nodes: Mask) -> bool:
+        """Whether the grouping of what stays allows it."""
+        return all(self._held[i] <= {nodes} or len(self._held[i]) > 1 for i in positions(nodes))
+
+    def _serves(self, nodes: Mask) -> bool:
+        """Whether the grouping surely allows it."""
+        single = nodes.bit_count() == 1
+        for i in positions(nodes):
+            held, ending = self._held[i], self._ending[i]
+            if not held | ending <= {nodes}:
+                return False
+            if not held and (self._may_group or (self._taken and not single)):
+                return False
+        return True
+
+
+def _groups(blocks: Iterable[MemoryBlock]) -> defaultdict[int, set[Mask]]:
+    """The groups that each NUMA node is seen in: one, unless what we see is out of step."""
+    groups: defaultdict[int, set[Mask]] = defaultdict(set)
+    for block in blocks:
+        for node in block.nodes:
+            groups[node].add(sum(1 << n for n in block.nodes))
+    return groups
