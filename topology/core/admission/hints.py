@@ -6,9 +6,10 @@ Every merge that may come counts.
 
 The Topology Manager combines one hint of each provider, keeps the NUMA nodes that these have in
 common, and takes the best combination (``HintMerger`` in
-``pkg/kubelet/cm/topologymanager/policy.go``, Kubernetes 1.36). A combination is *preferred* if all its hints are and name the same NUMA nodes. So
-where one is, the best is a set of NUMA nodes that every provider prefers: the one with the fewest,
-then the nearest to each other (option ``prefer-closest-numa-nodes``), then the lowest numbers.
+``pkg/kubelet/cm/topologymanager/policy.go``, Kubernetes 1.36). A combination is *preferred* if all
+its hints are and name the same NUMA nodes. So where one is, the best is a set of NUMA nodes that
+every provider prefers: the one with the fewest, then the nearest to each other (option
+``prefer-closest-numa-nodes``), then the lowest numbers.
 """
 
 from __future__ import annotations

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from topology.core.allocators import Allocator, allocator
+from topology.core.allocators import Allocator, Call, Outcomes, allocator
 from topology.core.devices import GpuResource, Mask, positions
-from topology.core.graph import AllocatorFacts, NodeTopology, names_strange_nodes
+from topology.core.graph import AllocatorFacts, NodeTopology, names_strange_nodes, plugin_version
 from topology.core.hashing import hashed_once
 from topology.core.mig import MIG, shape_of
-from topology.core.pools import width_for
+from topology.core.pools import Pool, width_for
 from topology.core.remembering import remembered
 from topology.core.report import MissingGpu
 from topology.core.shape import Shape, placed_gpus
@@ -84,6 +84,12 @@ class Kubelet:
         """Whether a container may be refused, by whomever, though there are devices enough."""
         strict = self.aligns and self.facts.topology_manager_policy != "best-effort"
         return strict or bool(self.allocator.hazards) or self.refuses_several is not False
+
+    def outcomes(self, available: Pool, size: int, required: Pool = 0) -> Outcomes:
+        """What the plugin may answer, asked for so many of these devices."""
+        version = plugin_version(self.facts.plugin_version)
+        call = Call(self.shape, available, size, required, self.width, version)
+        return self.allocator.outcomes(call)
 
     @property
     def shared_bytes(self) -> int:

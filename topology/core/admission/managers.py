@@ -1,11 +1,12 @@
 """The static CPU Manager and the static Memory Manager: their hints, and what they admit.
 
-They follow ``pkg/kubelet/cm/cpumanager/policy_static.go`` and ``memorymanager/policy_static.go`` of
-Kubernetes 1.36. To the CPU Manager a set of NUMA nodes is a hint if enough of its CPUs are nobody's.
+They follow ``policy_static.go`` in ``pkg/kubelet/cm/cpumanager`` and ``memorymanager`` of
+Kubernetes 1.36. For the CPU Manager NUMA nodes are a hint if enough of their CPUs are nobody's.
 
 The Memory Manager has one rule beside the amounts: a NUMA node has either containers on it alone,
-or those of one group of NUMA nodes. Pods whose place is not known (:class:`~topology.core.room.Room`)
-may take their memory anywhere, and form a group where none of its NUMA nodes is in use.
+or those of one group of NUMA nodes. Pods whose place is not known
+(:class:`~topology.core.room.Room`) may take their memory anywhere, and form a group where none of
+its NUMA nodes is in use.
 """
 
 from __future__ import annotations
@@ -100,8 +101,8 @@ class MemoryManager:
         facts: NumaFacts,
         room: Room,
         *,
-        # The Topology Manager admits a container only on as few NUMA nodes as its memory ever needs
-        # (`restricted`, `single-numa-node`), so that one which fits on one NUMA node forms no group.
+        # The Topology Manager (`restricted`, `single-numa-node`) admits a container only on as few
+        # NUMA nodes as its memory ever needs. One that fits on one NUMA node forms no group then.
         only_fewest: bool,
         before: Amounts = (),  # what other containers of the pod may have taken already
         left: MemoryLeft | None = None,  # of this machine and room, if it is known

@@ -14,7 +14,6 @@ Where the record does not tell what a manager has left, or the pod what it asks,
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -290,14 +289,17 @@ class _Managers:
 
 def _as_one(demands: tuple[Demand, ...]) -> Demand:
     """A pod as one container, by Kubernetes' arithmetic."""
-
-    def total(amount: Callable[[Demand], int]) -> int:
-        return device_count(tuple((d.role, amount(d)) for d in demands))
-
     # The Memory Manager leaves out a type that no app container asks for.
     kinds = sorted({kind for d in demands if d.role is Role.APP for kind, _ in d.memory})
-    memory = tuple((kind, total(lambda d, k=kind: dict(d.memory).get(k, 0))) for kind in kinds)
-    return Demand(Role.APP, total(lambda d: d.devices), total(lambda d: d.cpus), memory)
+    return Demand(
+        Role.APP,
+        device_count(tuple((d.role, d.devices) for d in demands)),
+        device_count(tuple((d.role, d.cpus) for d in demands)),
+        tuple(
+            (kind, device_count(tuple((d.role, dict(d.memory).get(kind, 0)) for d in demands)))
+            for kind in kinds
+        ),
+    )
 
 
 def _text(demand: Demand) -> str:

@@ -26,7 +26,9 @@ could end with counts, and so does the refusal.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from itertools import combinations
+from operator import or_
 from typing import NamedTuple
 
 from topology.core.admission.hints import (
@@ -45,6 +47,7 @@ from topology.core.admission.others import MAX_NUMA_NODES, Heard
 from topology.core.devices import Mask
 from topology.core.graph import UNKNOWN
 from topology.core.pools import Pool, gpus, only, total
+from topology.core.remembering import remembered
 from topology.core.shape import Shape, hinted_nodes, placed_gpus
 
 TOO_MANY_NODES = "too-many-numa-nodes"  # More NUMA nodes have GPUs than hints are followed for
@@ -59,14 +62,11 @@ nobody could tell (``unknown``) may do what any of these does."""
 
 
 class Merged(NamedTuple):
-    """Every hint that the merge may end with, and whether the policy may refuse instead.
-
-    ``short_of_memory`` says that the Memory Manager may refuse one of the hints.
-    """
+    """Every hint that the merge may end with."""
 
     hints: tuple[Aligned, ...]
-    may_refuse: bool = False
-    short_of_memory: bool = False
+    may_refuse: bool = False  # whether the policy may refuse the container instead
+    short_of_memory: bool = False  # whether the Memory Manager may refuse one of the hints
 
 
 def too_many_nodes(shape: Shape) -> bool:
@@ -122,22 +122,27 @@ def device_hints(kubelet: Kubelet, free: Pool, reusable: Pool, count: int) -> Pr
     width = kubelet.width
     if total(free, width) + total(reusable, width) < count:
         return ()
-    nodes = hinted_nodes(kubelet.shape)
     placed = only(reusable, placed_gpus(kubelet.shape), width)
     reused, kept = gpus(placed, width), total(placed, width)
-    found: list[Mask] = []
-    fewest = len(nodes)
-    for n in range(1, len(nodes) + 1):
-        for chosen in combinations(nodes, n):
-            there = numbers = 0
-            for number, mask in chosen:
-                there |= mask
-                numbers |= 1 << number
-            if kubelet.devices_on(there) >= count:
-                fewest = min(fewest, n)
-            if not reused & ~there and total(only(free, there, width), width) + kept >= count:
-                found.append(numbers)
-    return tuple(Hint(numbers, numbers.bit_count() == fewest) for numbers in found)
+    hinted: list[Mask] = []
+    fewest = len(hinted_nodes(kubelet.shape))
+    for numbers, there in _unions(kubelet.shape):
+        if kubelet.devices_on(there) >= count:
+            fewest = min(fewest, numbers.bit_count())
+        if not reused & ~there and total(only(free, there, width), width) + kept >= count:
+            hinted.append(numbers)
+    return tuple(Hint(numbers, numbers.bit_count() == fewest) for numbers in hinted)
+
+
+@remembered
+def _unions(shape: Shape) -> tuple[tuple[Mask, Mask], ...]:
+    """Every set of NUMA nodes with GPUs, the smaller ones first: their numbers and their GPUs."""
+    nodes = hinted_nodes(shape)
+    chosen = [some for n in range(1, len(nodes) + 1) for some in combinations(nodes, n)]
+    return tuple(
+        (sum(1 << number for number, _ in some), reduce(or_, (there for _, there in some)))
+        for some in chosen
+    )
 
 
 def _merged(kubelet: Kubelet, others: Hints, ours: tuple[Provider, ...]) -> Merged:
@@ -207,12 +212,4 @@ def _stored(kubelet: Kubelet, merged: Sequence[Mask]) -> tuple[Aligned, ...]:
 
 def _every_union(kubelet: Kubelet) -> tuple[Aligned, ...]:
     """The GPUs of every set of NUMA nodes, and no hint at all."""
-    nodes = hinted_nodes(kubelet.shape)
-    found: dict[Aligned, None] = {None: None}
-    for n in range(1, len(nodes) + 1):
-        for chosen in combinations(nodes, n):
-            mask = 0
-            for _, there in chosen:
-                mask |= there
-            found[mask] = None
-    return tuple(found)
+    return tuple(dict.fromkeys((None, *(there for _, there in _unions(kubelet.shape)))))

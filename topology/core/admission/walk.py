@@ -12,7 +12,7 @@ container in turn::
 2. *Container.* In each stage the container gets devices:
 
    a. An init container that the reusable devices cover changes nothing: it takes a part of them and
-      leaves them for use again (:meth:`Walk._changes_nothing`).
+      leaves them for use again.
    b. Otherwise it may get several sets (:meth:`Walk.given`): a choice of the reusable devices where
       these cover it; else all of them, and for each hint what the plugin may answer
       (:meth:`Walk._asked`).
@@ -31,9 +31,7 @@ from topology.core.admission.hints import NO_HINTS
 from topology.core.admission.kubelet import Kubelet
 from topology.core.admission.others import AFFINITY, MANAGERS, SILENT, Heard, Others
 from topology.core.admission.topologymanager import Aligned, hints_whole_pods, merged_hints
-from topology.core.allocators import Call
 from topology.core.budget import ADMISSION_STEPS, ASKED_STEPS, SPENT, most_sets
-from topology.core.graph import plugin_version
 from topology.core.pools import Pool, choices, choices_count, common, only, total
 from topology.core.requests import Counts, Role, device_count
 from topology.core.shape import hinted_nodes
@@ -43,17 +41,12 @@ TOO_FEW = "too-few-devices"
 
 
 class Stage(NamedTuple):
-    """The pod between two containers.
+    """The pod between two containers."""
 
-    ``free`` is what nobody holds, ``reusable`` what ordinary init containers left, ``shown`` what
-    app and sidecar containers have so far. Bit *n* of ``released`` says that the pod in place *n*
-    of ``releasing`` has released its devices.
-    """
-
-    free: Pool
-    reusable: Pool = 0
-    shown: Pool = 0
-    released: int = 0
+    free: Pool  # what nobody holds
+    reusable: Pool = 0  # what ordinary init containers left
+    shown: Pool = 0  # what app and sidecar containers have so far
+    released: int = 0  # bit *n*: the pod in place *n* of `releasing` has released its devices
 
 
 PodHint = tuple[Aligned] | None
@@ -61,11 +54,11 @@ PodHint = tuple[Aligned] | None
 
 
 class Asked(NamedTuple):
-    """What one container asks for, and the hints that others than the device manager give it."""
+    """What one container asks for."""
 
     role: Role
     devices: int
-    others: Heard = NO_HINTS
+    others: Heard = NO_HINTS  # the hints of others than the device manager
 
 
 def asked_by(counts: Counts, others: Others = SILENT) -> tuple[Asked, ...]:
@@ -74,10 +67,7 @@ def asked_by(counts: Counts, others: Others = SILENT) -> tuple[Asked, ...]:
 
 
 class Walk:
-    """Goes through a pod's containers, and notes on the way what makes the answer unsure.
-
-    ``exact`` becomes false where some set may be impossible, ``steps`` counts the work.
-    """
+    """Goes through a pod's containers, and notes on the way what makes the answer unsure."""
 
     def __init__(
         self,
@@ -92,8 +82,8 @@ class Walk:
         self._hazards: set[str] = set()
         self._hinted: dict[tuple[Pool, Pool, int, Heard], tuple[Aligned, ...]] = {}
         self._most = most_sets(kubelet.shape.size, kubelet.width)
-        self.exact = True
-        self.steps = 0
+        self.exact = True  # false once some set may be impossible
+        self.steps = 0  # what it cost so far
 
     @property
     def spent(self) -> bool:
@@ -115,8 +105,8 @@ class Walk:
     def pod_hints(self, free: Pool, counts: Counts) -> list[PodHint]:
         """The hints to go through the pod with, one after the other."""
         if hints_whole_pods(self._kubelet):
-            found = self._hints(free, 0, device_count(counts), self._others.pod)
-            return [(hint,) for hint in found]
+            hints = self._hints(free, 0, device_count(counts), self._others.pod)
+            return [(hint,) for hint in hints]
         return [None]
 
     def through(
@@ -136,21 +126,8 @@ class Walk:
 
     def given_in(self, stages: set[Stage], asked: Asked, pod_hint: PodHint) -> set[Pool] | None:
         """What one container may get in any of the stages; None where there is too much."""
-        found: set[Pool] = set()
-        for stage in stages:
-            hints = self._hints_for(stage, asked, pod_hint)
-            laters = self._after_hint(stage, pod_hint)
-            if laters is None:
-                return None
-            for later in laters:
-                sets = self.given(later, asked.devices, hints)
-                if sets is None:
-                    return None
-                self.steps += len(sets)
-                if self.spent:
-                    return None
-                found |= sets
-        return found
+        pairs = self._given_by_stage(stages, asked, pod_hint)
+        return None if pairs is None or self.spent else {given for _, given in pairs}
 
     def given(self, stage: Stage, count: int, hints: tuple[Aligned, ...]) -> set[Pool] | None:
         """What one container may get in one stage under these hints, reused devices included."""
@@ -166,16 +143,16 @@ class Walk:
             if choices_count(reusable, count, width, self._most) > self._most:
                 return None
             return set(choices(reusable, count, width))
-        found: set[Pool] = set()
+        given: set[Pool] = set()
         for hint in hints:
             sets = self._asked(stage, count, hint)
             if sets is None:
                 return None
-            found.update(sets)
+            given.update(sets)
             self.steps += len(sets)
             if self.spent:
                 return None
-        return found
+        return given
 
     # 1. Releases.
 
@@ -208,29 +185,35 @@ class Walk:
         self, stages: set[Stage], asked: Asked, pod_hint: PodHint
     ) -> set[Stage] | None:
         """The stages after one more container; None where there is too much."""
-        role, count = asked.role, asked.devices
-        after: set[Stage] = set()
+        unchanged: set[Stage] = set()
+        if asked.role is Role.INIT:  # it takes a part of what it then leaves for use again
+            width, count = self._width, asked.devices
+            unchanged = {stage for stage in stages if count <= total(stage.reusable, width)}
+        self.steps += len(unchanged)
+        pairs = self._given_by_stage(stages - unchanged, asked, pod_hint)
+        if pairs is None:
+            return None
+        after = {stage for stage in unchanged if self._hints_for(stage, asked, pod_hint)}
+        after.update(self._next(stage, given, asked.role) for stage, given in pairs)
+        return after
+
+    def _given_by_stage(
+        self, stages: set[Stage], asked: Asked, pod_hint: PodHint
+    ) -> list[tuple[Stage, Pool]] | None:
+        """What a container may get, each with the stage in which it does; None: too much."""
+        pairs: list[tuple[Stage, Pool]] = []
         for stage in stages:
             hints = self._hints_for(stage, asked, pod_hint)
-            if self._changes_nothing(stage, role, count):
-                self.steps += 1
-                if hints:
-                    after.add(stage)
-                continue
             laters = self._after_hint(stage, pod_hint)
             if laters is None:
                 return None
             for later in laters:
-                sets = self.given(later, count, hints)
+                sets = self.given(later, asked.devices, hints)
                 if sets is None or self.spent:
                     return None
                 self.steps += len(sets)
-                after.update(self._next(later, given, role) for given in sets)
-        return after
-
-    def _changes_nothing(self, stage: Stage, role: Role, count: int) -> bool:
-        """Whether the container takes a part of what it then leaves for use again."""
-        return role is Role.INIT and count <= total(stage.reusable, self._width)
+                pairs += [(later, given) for given in sets]
+        return pairs
 
     def _next(self, stage: Stage, given: Pool, role: Role) -> Stage:
         """The stage after a container that got these devices."""
@@ -257,17 +240,8 @@ class Walk:
             else:
                 required += aligned
                 available = stage.free - aligned
-        facts = self._kubelet.facts
         self.steps += ASKED_STEPS
-        call = Call(
-            self._kubelet.shape,
-            available + required,
-            count,
-            required,
-            width,
-            plugin_version(facts.plugin_version),
-        )
-        outcomes = self._kubelet.allocator.outcomes(call)
+        outcomes = self._kubelet.outcomes(available + required, count, required)
         self.exact &= outcomes.exact
         self._hazards.update(outcomes.hazards)
         return outcomes.sets

@@ -16,9 +16,8 @@ from topology.core.admission.kubelet import Kubelet
 from topology.core.admission.others import SILENT, Others
 from topology.core.admission.topologymanager import TOO_MANY_NODES, too_many_nodes
 from topology.core.admission.walk import TOO_FEW, Asked, Stage, Walk, asked_by
-from topology.core.allocators import Call, every_set
+from topology.core.allocators import every_set
 from topology.core.budget import ASKED_STEPS, MAX_SETS_OF_MIG, SPENT, most_sets
-from topology.core.graph import plugin_version
 from topology.core.pools import Pool, choices, choices_count, marked, total
 from topology.core.remembering import remembered
 from topology.core.requests import Counts, Role, device_count
@@ -28,42 +27,30 @@ SEVERAL = "more-than-one-share"
 
 
 class Admission(NamedTuple):
-    """One way in which a pod may be admitted.
+    """One way in which a pod may be admitted."""
 
-    ``shown`` are the devices of its app and sidecar containers, ``taken`` all that it holds: more
-    than ``shown`` where an init container's devices stay unused. ``released`` says which of the
-    pods that were ending released their devices between two of its containers: bit *n* stands for
-    the pod in place *n* of ``releasing``.
-    """
-
-    shown: Pool
-    taken: Pool
-    released: int = 0
+    shown: Pool  # the devices of its app and sidecar containers
+    taken: Pool  # all that it holds: more where an init container's devices stay unused
+    released: int = 0  # bit *n*: the pod in place *n* of `releasing` released its own meanwhile
 
 
 @dataclass(frozen=True)
 class Admissions:
-    """Everything that may come of admitting a pod.
+    """Everything that may come of admitting a pod."""
 
-    ``ways`` is None where they are too many to list: any devices may come. ``sets`` are the
-    possible devices of the running pod, ascending. ``exact`` is false where some way may be
-    impossible. ``hazards`` names possible refusals. ``steps`` is what the answer cost
-    (:mod:`topology.core.budget`).
-    """
-
-    sets: tuple[Pool, ...] | None
-    exact: bool = True
-    hazards: tuple[str, ...] = ()
-    steps: int = 1
+    sets: tuple[Pool, ...] | None  # of the running pod, ascending; None: too many, any may come
+    exact: bool = True  # false where some way may be impossible
+    hazards: tuple[str, ...] = ()  # refusals that may come
+    steps: int = 1  # what the answer cost (see budget)
+    # The ways of a pod that may hold more than it shows, or something released meanwhile.
     several: tuple[Admission, ...] | None = None
-    """The ways of a pod that may hold more than it shows, or something released meanwhile."""
 
     @cached_property
     def ways(self) -> tuple[Admission, ...] | None:
-        """Every way, ascending."""
+        """Every way, ascending; None where they are too many to list."""
         if self.several is not None or self.sets is None:
             return self.several
-        return tuple(Admission(found, found) for found in self.sets)
+        return tuple(Admission(shown, shown) for shown in self.sets)
 
 
 @remembered
@@ -139,13 +126,11 @@ def _one_container(kubelet: Kubelet, free: Pool, count: int) -> Admissions:
     """What most pods ask: one container, and nobody but the plugin has a say."""
     if count > total(free, kubelet.width):
         return Admissions((), hazards=(TOO_FEW,))
-    version = plugin_version(kubelet.facts.plugin_version)
-    call = Call(kubelet.shape, free, count, 0, kubelet.width, version)
-    found = kubelet.allocator.outcomes(call)
-    if found.sets is None:
-        return Admissions(None, exact=False, hazards=found.hazards, steps=ASKED_STEPS)
-    steps = ASKED_STEPS + len(found.sets) // 16
-    return Admissions(found.sets, found.exact, found.hazards, steps)
+    outcomes = kubelet.outcomes(free, count)
+    if outcomes.sets is None:
+        return Admissions(None, exact=False, hazards=outcomes.hazards, steps=ASKED_STEPS)
+    steps = ASKED_STEPS + len(outcomes.sets) // 16
+    return Admissions(outcomes.sets, outcomes.exact, outcomes.hazards, steps)
 
 
 def _walked(
