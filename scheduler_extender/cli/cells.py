@@ -68,8 +68,8 @@ class Group:
 def groups(topology: NodeTopology) -> list[Group]:
     """The GPUs by what joins them, ordered by their lowest index."""
     shape = topology.shape
-    nvlinked = frozenset(link for link in shape.distinct_links() if link.nvlinks)
-    near = frozenset(link for link in shape.distinct_links() if link.kind >= LinkKind.PXB)
+    nvlinked = frozenset(link for link in shape.distinct_links if link.nvlinks)
+    near = frozenset(link for link in shape.distinct_links if link.kind >= LinkKind.PXB)
     joins, opens, closes = (nvlinked, "[", "]") if nvlinked else (near, "(", ")")
     found = []
     for mask in _joined(shape, shape.rows(joins)):

@@ -96,7 +96,7 @@ def _nics(wanted: Constraints) -> Iterator[Constraints]:
 
 def _nvlinks(wanted: Constraints, nodes: list[NodeTopology]) -> Iterator[Constraints]:
     if wanted.min_nvlinks is not None:
-        there = {link.nvlinks for node in nodes for link in node.shape.distinct_links()}
+        there = {link.nvlinks for node in nodes for link in node.shape.distinct_links}
         for count in sorted(there, reverse=True):
             if 0 < count < wanted.min_nvlinks:
                 yield replace(wanted, min_nvlinks=count)

@@ -28,16 +28,12 @@ ALL_MEMORY = Bytes(1 << 62)
 
 
 class Holder(NamedTuple):
-    """A pod that holds devices: those the report shows, and how many more it does not.
+    """A pod that holds devices."""
 
-    ``memory`` is what it uses on each of its GPUs, in bytes, if it says so; else 0. Then ``kept``
-    are devices that it has, too, and that do not come free when it lets go.
-    """
-
-    shown: Pool
-    hidden: int = 0
-    memory: int = 0
-    kept: Pool = 0
+    shown: Pool  # those that the report shows
+    hidden: int = 0  # how many more it has
+    memory: int = 0  # bytes that it uses on each of its GPUs, if it says so; else 0
+    kept: Pool = 0  # devices of its that do not come free when it lets go, if `memory` says some
 
     def outcome_key(self) -> Holder:
         """The holder without its memory, on which no outcome depends."""
@@ -49,30 +45,23 @@ NOBODY = Holder(0)  # A pod that holds nothing; it counts for nothing
 
 @dataclass(frozen=True, slots=True)
 class Unreported:
-    """A pod that is bound here and not yet wholly reported.
+    """A pod that is bound here and not yet wholly reported."""
 
-    ``counts`` are the containers it still needs devices for. ``promised`` is what it was promised,
-    if anything, and ``survives_endings`` whether the promise was to hold even if running pods end.
-    ``only_gpu_plugin`` and ``exclusive`` are the request's. A pod in the middle of its admission
-    has ``started`` and has already ``shown`` something. To others an ``opaque`` one may take any
-    devices: its init containers may have theirs already, from what was free then, and no report
-    shows them. One that is ``ending`` may be admitted and release its devices again before the next
-    pod is admitted. A ``departed`` one ended before any report showed it: it is gone now, but may
-    have been there when another pod was admitted that is still unreported. ``memory`` is what it
-    will use on each GPU that it gets, in bytes, if it says so; else 0.
-    """
-
-    counts: Counts
-    promised: Constraints = NO_CONSTRAINTS
-    survives_endings: bool = False
-    only_gpu_plugin: bool = True
-    exclusive: Exclusive = Exclusive.NOTHING
-    started: bool = False
-    shown: Pool = 0
+    counts: Counts  # the containers that it still needs devices for
+    promised: Constraints = NO_CONSTRAINTS  # what it was promised, if anything
+    survives_endings: bool = False  # whether that was to hold even if running pods end
+    only_gpu_plugin: bool = True  # as of the request
+    exclusive: Exclusive = Exclusive.NOTHING  # likewise
+    started: bool = False  # it is in the middle of its admission,
+    shown: Pool = 0  # and has these devices already
+    # It may take any devices: its init containers may have theirs already, from what was free then,
+    # and no report shows them.
     opaque: bool = False
-    ending: bool = False
+    ending: bool = False  # it may come and release its devices before the next pod is admitted
+    # It ended before any report showed it: it is gone now, but may have been there when another pod
+    # was admitted that is still unreported.
     departed: bool = False
-    memory: int = 0
+    memory: int = 0  # bytes that it will use on each GPU that it gets, if it says so; else 0
 
     def outcome_key(self) -> Unreported:
         """The pod without its promise and its memory."""
@@ -134,30 +123,27 @@ def _order(pod: Unreported) -> tuple[object, ...]:
 class Availability:
     """What is known of a node's devices at one moment: a value, so equal ones are equal keys.
 
-    ``free`` is what nobody is seen to hold. ``releasing`` are pods that are ending, ``running``
-    those that are not, ``unreported`` the unreported ones, each in a fixed order. GPUs that are
-    ``sick`` stay free for the kubelet but break every promise. ``gone`` counts devices that nobody
-    is seen to hold and the kubelet hands out no more: what pods hide may be among them.
-    ``withheld`` are devices that the kubelet does not hand out now (of a GPU it takes for sick): it
-    may do so again any moment, and whoever holds one may have ended by then. Pools have ``width``
-    bits per GPU. ``beside`` are positions whose GPU has devices of another resource that are held,
-    as it may be with MIG instances of several profiles: scores alone depend on it.
-
-    ``departing`` are pods that let go in any order, all of them before the pod comes that is asked
-    about: the victims of a kept place. Others may come before them, after them or in between. Those
-    of them that are unreported are ``departed``.
+    Pods are in a fixed order.
     """
 
-    free: Pool
-    releasing: tuple[Holder, ...] = ()
-    running: tuple[Holder, ...] = ()
+    free: Pool  # what nobody is seen to hold
+    releasing: tuple[Holder, ...] = ()  # pods that are ending
+    running: tuple[Holder, ...] = ()  # pods that are not
     unreported: tuple[Unreported, ...] = ()
-    sick: Mask = 0
-    width: int = 1
+    sick: Mask = 0  # GPUs that stay free for the kubelet, but break every promise
+    width: int = 1  # bits per GPU in the pools
+    # Devices that nobody is seen to hold and the kubelet hands out no more. What pods hide may be
+    # among them.
     gone: int = 0
+    # Devices that the kubelet does not hand out now (of a GPU that it takes for sick). It may do so
+    # again any moment, and whoever holds one may have ended by then.
     withheld: Pool = 0
     room: Room | None = None
+    # Positions whose GPU has devices of another resource that are held, as it may be with MIG
+    # instances of several profiles: scores alone depend on it.
     beside: Mask = 0
+    # The victims of a kept place. They let go in any order, all of them before the pod comes that
+    # is asked about; other pods may come at any time. Those that are unreported are `departed`.
     departing: tuple[Holder, ...] = ()
 
     @property
@@ -242,13 +228,10 @@ class Availability:
         )
         return None if found == self else found
 
-    def room_matters(self, exclusive: Exclusive) -> bool:
-        """Whether a pod that asks for this, or one that is unreported, needs room."""
-        return bool(exclusive) or any(pod.exclusive for pod in self.unreported)
-
     def without_needless_room(self, exclusive: Exclusive) -> Availability:
         """The same for a pod that asks for ``exclusive``: without room where none matters."""
-        if self.room is None or self.room_matters(exclusive):
+        needed = bool(exclusive) or any(pod.exclusive for pod in self.unreported)
+        if self.room is None or needed:
             return self
         return replace(self, room=None)
 

@@ -184,13 +184,13 @@ class _Newcomer:
         self.pod = pod
         self.kubelet = opaque(kubelet) if pod.opaque else kubelet
         one = len(pod.counts) == 1 and not self.kubelet.aligns
+        # Whether it matters what others release between two of its containers.
         self.asks_for_releases = not (one or pod.opaque)
-        """Whether it matters what others release between two of its containers."""
         self.stays = not (pod.departed or self.asks_for_releases)
         self.may_end = may_end
         self.others: Others | None = None
+        # The ways by what is free and what may be released meanwhile; None if too many.
         self.known: dict[tuple[Pool, tuple[Pool, ...]], _Ways | None] = {}
-        """The ways by what is free and what may be released meanwhile; None if too many."""
 
 
 class _Future:

@@ -24,33 +24,28 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class MigInstance:
-    """A part of a GPU in MIG mode: ``profile`` such as ``1g.10gb``, memory in bytes."""
+    """A part of a GPU in MIG mode."""
 
     uuid: str
-    profile: str
+    profile: str  # such as `1g.10gb`
     memory: Bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU of a node.
+    """One GPU of a node."""
 
-    ``index`` is the driver's number (NVML, nvidia-smi): unique in a node, not necessarily dense.
-    ``memory`` is NVML's total in bytes, which is below the marketing number. ``numa_node`` is
-    ``None`` where the platform does not say. ``topology_nodes`` are the NUMA nodes that the device
-    plugin names to the kubelet (``TopologyInfo`` of PodResources), none, one or several; left out,
-    it is ``numa_node`` alone. The kubelet aligns by these.
-    """
-
-    index: int
+    index: int  # the driver's number (NVML, nvidia-smi): unique in a node, not necessarily dense
     uuid: GpuUuid
     product: str
-    memory: Bytes
-    numa_node: int | None = None
+    memory: Bytes  # NVML's total, which is below the marketing number
+    numa_node: int | None = None  # None where the platform does not say
     pci_bus_id: str | None = None
     vendor: str = "nvidia"
     mig_mode: str = "disabled"
     mig_instances: tuple[MigInstance, ...] = ()
+    # The NUMA nodes, none, one or several, that the device plugin names to the kubelet
+    # (`TopologyInfo` of PodResources), which aligns by them. Left out, it is `numa_node` alone.
     topology_nodes: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -76,12 +71,10 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """One RDMA NIC and how near each GPU is to it.
-
-    ``distances`` holds ``(gpu index, PCIe class)``; a GPU that is absent is at an unknown distance.
-    """
+    """One RDMA NIC and how near each GPU is to it."""
 
     name: str
+    # (GPU index, PCIe class); a GPU that is absent is at an unknown distance.
     distances: tuple[tuple[int, LinkKind], ...] = ()
     numa_node: int | None = None
 
@@ -97,18 +90,13 @@ class Fabric:
 @hashed_once
 @dataclass(frozen=True)
 class GpuResource:
-    """An extended resource that the node's device plugin serves.
-
-    ``strategy`` is ``none`` (whole GPUs), ``time-slicing``, ``mps`` or ``mig``; ``replicas`` is how
-    many devices the plugin advertises for one GPU, or for one MIG instance: above 1 these are
-    time-sliced. ``refuses_several`` says whether the plugin
-    refuses a container more than one shared device (its option ``failRequestsGreaterThanOne``);
-    None where nobody could tell.
-    """
+    """An extended resource that the node's device plugin serves."""
 
     name: str = "nvidia.com/gpu"
-    strategy: str = "none"
-    replicas: int = 1
+    strategy: str = "none"  # whole GPUs; or `time-slicing`, `mps`, `mig`
+    replicas: int = 1  # devices that the plugin advertises for one GPU or one MIG instance
+    # Whether the plugin refuses a container more than one shared device (its option
+    # `failRequestsGreaterThanOne`); None where nobody could tell.
     refuses_several: bool | None = None
 
 
@@ -127,12 +115,12 @@ def positions(mask: Mask) -> list[int]:
     >>> positions(0b1010)
     [1, 3]
     """
-    found = []
+    members = []
     while mask:
         low = mask & -mask
-        found.append(low.bit_length() - 1)
+        members.append(low.bit_length() - 1)
         mask ^= low
-    return found
+    return members
 
 
 def subsets(mask: Mask, size: int) -> Iterator[Mask]:

@@ -38,33 +38,24 @@ UNKNOWN = "unknown"
 @hashed_once
 @dataclass(frozen=True)
 class AllocatorFacts:
-    """How the node's kubelet and device plugin choose devices.
+    """How the node's kubelet and device plugin choose devices. ``None`` is unknown."""
 
-    ``policy`` names an allocator (``allocators``). The CPU and Memory Managers matter
-    where the Topology Manager has a policy other than ``none``: unless both are known to give no
-    hints, its merged hint can be anything (``admission``). ``None`` is unknown.
-
-    ``prefers_closest`` is the Topology Manager's option ``prefer-closest-numa-nodes``;
-    ``numa_distances`` are the node's NUMA distances, a row for each NUMA node by its number, GPUs
-    or not. ``sees_topology`` is false where it is not known which NUMA nodes the plugin names to
-    the kubelet (the record does not tell of all): then devices may be aligned in any way.
-    ``full_cores_only`` is the CPU Manager's option ``full-pcpus-only``: it refuses CPUs that would
-    not make up whole cores. ``numa`` are the machine's CPUs and memory, where a static manager
-    gives them to pods. Where it is None, ``numa_lacks`` names the fields that the record lacks for
-    that; nothing but what people read depends on them.
-    """
-
-    policy: str = "any"
+    policy: str = "any"  # names an allocator
     plugin_version: str | None = None
     topology_manager_policy: str = "none"
     topology_manager_scope: str = "container"
+    # These two matter where the Topology Manager has a policy: unless both are known to give no
+    # hints, its merged hint can be anything (see admission).
     cpu_manager_policy: str | None = None
     memory_manager_policy: str | None = None
-    prefers_closest: bool | None = None
-    numa_distances: tuple[tuple[int, ...], ...] | None = None
+    prefers_closest: bool | None = None  # its option `prefer-closest-numa-nodes`
+    numa_distances: tuple[tuple[int, ...], ...] | None = None  # a row for each NUMA node, by number
+    # False where it is not known which NUMA nodes the plugin names to the kubelet (the record does
+    # not tell of all): then devices may be aligned in any way.
     sees_topology: bool = True
-    full_cores_only: bool | None = None
-    numa: NumaFacts | None = None
+    full_cores_only: bool | None = None  # the CPU Manager's option `full-pcpus-only`
+    numa: NumaFacts | None = None  # CPUs and memory, where a static manager gives them to pods
+    # Where `numa` is None, the fields that the record lacks for it; only people read them.
     numa_lacks: tuple[str, ...] = field(default=(), compare=False)
 
     @property
@@ -130,12 +121,12 @@ class NodeTopology:
         """
         gpus = tuple(gpu.renamed(uuid) for gpu, uuid in zip(self.gpus, uuids, strict=True))
         # Nothing is checked again, and cached properties without names are kept.
-        found = object.__new__(NodeTopology)
-        found.__dict__.update({each.name: getattr(self, each.name) for each in fields(self)})
-        found.__dict__.update(
+        other = object.__new__(NodeTopology)
+        other.__dict__.update({each.name: getattr(self, each.name) for each in fields(self)})
+        other.__dict__.update(
             name=name, gpus=gpus, shape=self.shape, position_of_index=self.position_of_index
         )
-        return found
+        return other
 
     @cached_property
     def shape(self) -> Shape:
@@ -180,12 +171,7 @@ class NodeTopology:
     @cached_property
     def bit_of_uuid(self) -> dict[str, Mask]:
         """UUID → the mask of this GPU alone."""
-        found: dict[str, Mask] = {}
-        bit = 1
-        for gpu in self.gpus:
-            found[gpu.uuid] = bit
-            bit <<= 1
-        return found
+        return {gpu.uuid: 1 << p for p, gpu in enumerate(self.gpus)}
 
     def indices(self, mask: Mask) -> tuple[int, ...]:
         """The driver indices of a mask's GPUs, ascending."""
@@ -193,10 +179,7 @@ class NodeTopology:
 
     def resource(self, name: str) -> GpuResource | None:
         """How the node serves the extended resource ``name``, None where it does not."""
-        for served in self.resources:
-            if served.name == name:
-                return served
-        return None
+        return next((each for each in self.resources if each.name == name), None)
 
     def summary(self) -> str:
         """One line for people.

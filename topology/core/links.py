@@ -45,23 +45,18 @@ class Via(Enum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Link:
-    """What joins the GPUs with indices ``a`` < ``b``.
-
-    ``pcie`` is the PCIe class of the pair (``UNKNOWN`` where the source does not say). ``nvlinks``
-    counts the pair's own links when ``via`` is direct; through a switch it is the smaller of the
-    two attachments. ``nvlink_one_way`` is GB/s of one link in one direction, 0 where unknown.
-    ``one_sided`` marks NVLinks that only one of the two GPUs reports: NVIDIA's allocator panics
-    over such a pair. ``uneven`` marks a pair whose GPUs both report some, but not as many
-    (``nvlinks`` is the fewer): what the pair scores there depends on an order nobody controls.
-    """
+    """What joins the GPUs with indices ``a`` < ``b``."""
 
     a: int
     b: int
-    pcie: LinkKind = LinkKind.UNKNOWN
-    nvlinks: int = 0
+    pcie: LinkKind = LinkKind.UNKNOWN  # the pair's PCIe class; unknown where the source is silent
+    nvlinks: int = 0  # the pair's own links; through a switch the smaller of the two attachments
     via: Via = Via.DIRECT
-    nvlink_one_way: GBps = GBps(0.0)
+    nvlink_one_way: GBps = GBps(0.0)  # of one link in one direction, 0 where unknown
+    # Only one of the two GPUs reports the NVLinks: NVIDIA's allocator panics over such a pair.
     one_sided: bool = False
+    # Both report NVLinks, but not as many (`nvlinks` is the fewer): what the pair scores in
+    # NVIDIA's allocator depends on an order that nobody controls.
     uneven: bool = False
 
     @property
@@ -100,10 +95,10 @@ PCIE_BANDWIDTH: dict[LinkKind, GBps] = {
 
 @dataclass(frozen=True, slots=True)
 class NvlinkPort:
-    """A product's NVLink attachment: how many links, and GB/s of one link, one way."""
+    """A product's NVLink attachment."""
 
     links: int
-    one_way: GBps
+    one_way: GBps  # of one link
 
 
 NVLINK_PORTS: tuple[tuple[str, NvlinkPort], ...] = (

@@ -36,19 +36,14 @@ _COMPUTE_INSTANCE = re.compile(r"([1-7])c\.([1-7])g\.")
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ServedDevices:
-    """The devices that a node serves as one resource, by position.
-
-    ``position_of`` takes a device id without its replica number. ``counts`` are the devices at each
-    position, ``gpu_of`` its GPU as a position of ``NodeTopology.gpus``, ``indices_of`` the same by
-    the driver's number. ``problem`` says why this cannot be worked with; empty where it can.
-    """
+    """The devices that a node serves as one resource, by position."""
 
     shape: Shape
-    position_of: Mapping[str, int]
-    counts: tuple[int, ...]
-    gpu_of: tuple[int, ...]
-    indices_of: tuple[int, ...]
-    problem: str = ""
+    position_of: Mapping[str, int]  # by device id, without its replica number
+    counts: tuple[int, ...]  # the devices at each position
+    gpu_of: tuple[int, ...]  # its GPU as a position of `NodeTopology.gpus`
+    indices_of: tuple[int, ...]  # the same by the driver's number
+    problem: str = ""  # why this cannot be worked with; empty where it can
 
     def indices(self, mask: Mask) -> tuple[int, ...]:
         """The driver indices of the GPUs at these positions, ascending, each once."""
@@ -66,12 +61,11 @@ def shape_of(topology: NodeTopology, served: GpuResource) -> Shape:
 
 def served_devices(topology: NodeTopology, served: GpuResource) -> ServedDevices:
     """The devices of one resource of a node; worked out once for each node and resource."""
-    found = topology.views.get(served)
-    if found is None:
-        kind = _instances if served.strategy == MIG else _gpus
-        found = kind(topology, served)
-        topology.views[served] = found
-    return found
+    known = topology.views.get(served)
+    if known is None:
+        work_out = _instances if served.strategy == MIG else _gpus
+        known = topology.views[served] = work_out(topology, served)
+    return known
 
 
 def instance_ids(topology: NodeTopology) -> frozenset[str]:
@@ -131,10 +125,10 @@ def _gpus(topology: NodeTopology, served: GpuResource) -> ServedDevices:
 
 @dataclass(slots=True)
 class _Place:
-    """A position to be: equal instances of the GPU at position ``gpu``."""
+    """A position to be: equal instances of one GPU."""
 
-    gpu: int
-    part: MigInstance
+    gpu: int  # by position
+    part: MigInstance  # one of them
     ids: list[str]
 
 

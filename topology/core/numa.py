@@ -21,31 +21,23 @@ MOST_CPUS = 4096  # Numbers of CPUs go up to one less
 
 @dataclass(frozen=True, slots=True)
 class NumaNode:
-    """One NUMA node: its logical CPUs, its socket, and the memory that pods may have exclusively.
-
-    ``memory`` is bytes by type (``memory``, ``hugepages-1Gi`` …) in the order of the types;
-    ``socket`` is the kernel's number of the package, None where it is not known.
-    """
+    """One NUMA node."""
 
     cpus: CpuSet
-    socket: int | None = None
+    socket: int | None = None  # the kernel's number of the package; None where it is not known
+    # What pods may have exclusively: bytes by type (`memory`, `hugepages-1Gi` …), in their order.
     memory: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class NumaFacts:
-    """A machine's NUMA nodes by number, and what the kubelet gives out of them.
-
-    ``allocatable`` are the CPUs that pods may have exclusively: all but the reserved ones.
-    ``whole_cores`` are those of them whose core has no reserved CPU, ``threads`` is how many CPUs a
-    core has. ``socket_aligned`` is the CPU Manager's option ``align-by-socket``.
-    """
+    """A machine's NUMA nodes by number, and what the kubelet gives out of them."""
 
     nodes: tuple[NumaNode, ...]
-    allocatable: CpuSet
-    whole_cores: CpuSet
-    threads: int = 1
-    socket_aligned: bool = False
+    allocatable: CpuSet  # CPUs that pods may have exclusively: all but the reserved ones
+    whole_cores: CpuSet  # those of them whose core has no reserved CPU
+    threads: int = 1  # CPUs of a core
+    socket_aligned: bool = False  # the CPU Manager's option `align-by-socket`
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +68,14 @@ def cpu_set(text: str) -> CpuSet:
     >>> bin(cpu_set("0-2,8"))
     '0b100000111'
     """
-    found = 0
+    cpus = 0
     for part in filter(None, text.strip().split(",")):
         first, dash, last = part.partition("-")
         low, high = _number(first, part), _number(last if dash else first, part)
         if low > high:
             raise ValueError(f"{part[:40]!r}: the first CPU must not be above the last")
-        found |= (1 << high + 1) - (1 << low)
-    return CpuSet(found)
+        cpus |= (1 << high + 1) - (1 << low)
+    return CpuSet(cpus)
 
 
 def _number(text: str, part: str) -> int:

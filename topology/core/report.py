@@ -22,7 +22,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True, order=True)
 class IdleAllocation:
-    """An allocation whose devices are all unused, and since when (RFC 3339, rounded down).
+    """An allocation whose devices are all unused.
 
     It is told apart from :class:`Allocation`, for who holds what does not change by it.
     """
@@ -30,56 +30,44 @@ class IdleAllocation:
     pod_uid: PodUid
     container: str
     resource: str
-    since: str
+    since: str  # RFC 3339, rounded down
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The agent's view of one GPU's health, kept until the GPU is reset or the node reboots.
-
-    A healthy GPU may have a ``reason``, too: a fault with which it still works, such as an NVLink
-    that is down. ``since`` is RFC 3339.
-    ``links_down`` are NVLinks (NVML's numbers) that were up earlier in this boot. ``energy`` is the
-    GPU's energy counter in mJ when the reason was found: a lower one later tells of a reset.
-    """
+    """The agent's view of one GPU's health, kept until the GPU is reset or the node reboots."""
 
     uuid: GpuUuid
     healthy: bool
-    reason: str = ""
-    since: str = ""
-    links_down: tuple[int, ...] = ()
+    reason: str = ""  # of a healthy GPU: a fault with which it still works, as an NVLink is down
+    since: str = ""  # RFC 3339
+    links_down: tuple[int, ...] = ()  # NVLinks (NVML's numbers) that were up earlier in this boot
+    # The GPU's energy counter in mJ when the reason came up: a lower one later tells of a reset.
     energy: int | None = None
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class MissingGpu:
-    """A GPU that ought to answer the driver and does not, as after Xid 79.
+    """A GPU that ought to answer the driver and does not, as after Xid 79."""
 
-    ``name`` is its UUID, or ``GPU 3`` by the driver's number where the UUID was never told.
-    ``counted`` says whether the driver still counts the GPU among those of the node: one that it
-    does not count is gone for every program that opens the driver from then on. ``since`` is when
-    it was first seen not to answer, RFC 3339.
-    """
-
-    name: str
+    name: str  # its UUID, or `GPU 3` by the driver's number where the UUID was never told
+    # Whether the driver still counts the GPU among the node's. One that it does not count is gone
+    # for every program that opens the driver from then on.
     counted: bool
-    since: str = ""
+    since: str = ""  # when it was first seen not to answer, RFC 3339
 
 
 @dataclass(frozen=True, slots=True)
 class SharesAnswer:
     """What the device plugin did with a pod one of whose containers wanted several shares of GPUs.
 
-    It holds for as long as the plugin has the same configuration. ``refused`` says that the pod was
-    refused, ``pod_started`` when that was, ``plugin_started`` since when the plugin runs; both RFC
-    3339. ``configuration`` is the Node's label that chooses the plugin's configuration file, empty
-    where the Node has none.
+    It holds for as long as the plugin has the same configuration. Times are RFC 3339.
     """
 
-    refused: bool
-    pod_started: str
-    plugin_started: str
-    configuration: str = ""
+    refused: bool  # whether the pod was refused
+    pod_started: str  # when that was
+    plugin_started: str  # since when the plugin runs
+    configuration: str = ""  # the Node's label that chooses its configuration file; empty: none
 
 
 READY = "Ready"
@@ -88,7 +76,7 @@ UNACCOUNTED_USE = "UnaccountedUse"
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition in the sense of the Kubernetes API; ``since`` is its last transition, RFC 3339.
+    """A condition in the sense of the Kubernetes API.
 
     ``Ready`` is false while the agent cannot see who holds what: the rest of the report is old
     then. ``UnaccountedUse`` is true while a process computes on a GPU that no pod holds.
@@ -98,38 +86,30 @@ class Condition:
     status: bool
     reason: str
     message: str = ""
-    since: str = ""
+    since: str = ""  # its last transition, RFC 3339
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The moving part of a node's record.
-
-    ``sequence`` only grows within one ``boot_id``. ``allocatable`` is what the kubelet would hand
-    out from, devices in use included; None means every device of the node. ``holdings`` are the
-    exclusive CPUs and memory that pods have; None where nobody has looked. ``missing`` are
-    the GPUs that do not answer at this moment: health remembers, this does not. An agent that
-    starts anew reads in ``several_shares`` what the one before it has learnt of the plugin.
-    ``idle`` are the allocations that have not been used for a while; one that is not among them is
-    used, or nobody can tell.
-
-    Two fields say when the agent looked; they make no report differ from another. ``observed_at``
-    is the time by the node's clock (RFC 3339), ``pods_version`` the resourceVersion up to which the
-    agent knew the pods of its node when it asked the kubelet. Both are empty where the agent does
-    not say.
-    """
+    """The moving part of a node's record."""
 
     boot_id: str = ""
-    sequence: int = 0
+    sequence: int = 0  # it only grows within one boot
+    # What the kubelet would hand out from, devices in use included; None: every device.
     allocatable: frozenset[DeviceId] | None = None
     allocations: tuple[Allocation, ...] = ()
     health: tuple[Health, ...] = ()
     conditions: tuple[Condition, ...] = ()
-    missing: tuple[MissingGpu, ...] = ()
+    missing: tuple[MissingGpu, ...] = ()  # GPUs that do not answer now; health remembers them
+    # Exclusive CPUs and memory that pods have; None where nobody has looked.
     holdings: tuple[Holding, ...] | None = None
-    several_shares: SharesAnswer | None = None
+    several_shares: SharesAnswer | None = None  # what the agents of this node have learnt
+    # Those that have not been used for a while. Of the others nobody can tell, or they are used.
     idle: tuple[IdleAllocation, ...] = ()
-    observed_at: str = field(default="", compare=False)
+
+    # When the agent looked; empty where it does not say. They make no report differ from another.
+    observed_at: str = field(default="", compare=False)  # by the node's clock, RFC 3339
+    # The resourceVersion up to which the agent knew the node's pods when it asked the kubelet.
     pods_version: str = field(default="", compare=False)
 
     @property

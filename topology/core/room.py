@@ -17,32 +17,19 @@ from topology.core.requests import Amounts, Exclusive
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What static managers may still give.
+    """What static managers may still give."""
 
-    ``free`` counts CPUs that no pod has exclusively, by NUMA node, ``back`` those that may be
-    released any moment; ``whole`` and ``whole_back`` are the same over the whole machine, of cores
-    without a reserved CPU. ``taken`` of the CPUs are somebody's, and it is not known which.
-
-    ``in_all`` of the CPUs are surely left on the whole machine; None where ``free`` and ``taken``
-    tell.
-
-    ``blocks`` is the memory that pods have, ``ending`` that of pods that may release it; both
-    :func:`added_up`.
-    ``taken_memory`` is somebody's as well, it is not known where; no pod has more of a type than
-    ``largest_memory``. With ``memory_unknown`` it is not even known how much.
-    """
-
-    free: tuple[int, ...]
-    back: tuple[int, ...]
-    whole: int
-    whole_back: int
-    taken: int = 0
-    in_all: int | None = None
-    blocks: tuple[MemoryBlock, ...] = ()
-    ending: tuple[MemoryBlock, ...] = ()
-    taken_memory: Amounts = ()
-    largest_memory: Amounts = ()
-    memory_unknown: bool = False
+    free: tuple[int, ...]  # CPUs that no pod has exclusively, by NUMA node
+    back: tuple[int, ...]  # those that may be released any moment
+    whole: int  # as `free`, over the whole machine, of cores without a reserved CPU
+    whole_back: int  # as `back`, likewise
+    taken: int = 0  # CPUs that are somebody's, and it is not known which
+    in_all: int | None = None  # CPUs surely left on the machine; None where `free`, `taken` tell
+    blocks: tuple[MemoryBlock, ...] = ()  # the memory that pods have, `added_up`
+    ending: tuple[MemoryBlock, ...] = ()  # that of pods that may release it, likewise
+    taken_memory: Amounts = ()  # somebody's as well; it is not known where
+    largest_memory: Amounts = ()  # no pod has more of a type of `taken_memory`
+    memory_unknown: bool = False  # it is not even known how much is taken
 
     def least(self, nodes: int) -> int:
         """CPUs that are surely left on NUMA nodes, given as a mask."""

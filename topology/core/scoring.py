@@ -365,7 +365,7 @@ def best_ring(shape: Shape, mask: Mask) -> GBps:
     """
     if mask.bit_count() < 2:
         return GBps(float("inf"))
-    values = sorted({link.bandwidth for link in shape.distinct_links()})
+    values = sorted({link.bandwidth for link in shape.distinct_links})
     low, high = 0, len(values)
     while low < high:  # values[:low] are known to do
         middle = (low + high) // 2
@@ -401,7 +401,7 @@ def _ring(shape: Shape, mask: Mask) -> float:
 
 @remembered
 def _bandwidths(shape: Shape) -> frozenset[float]:
-    return frozenset(float(link.bandwidth) for link in shape.distinct_links())
+    return frozenset(float(link.bandwidth) for link in shape.distinct_links)
 
 
 @remembered

@@ -21,25 +21,20 @@ if TYPE_CHECKING:
 class Shape:
     """The hardware of a node without its names: what outcomes, verdicts and scores depend on.
 
-    All tuples are by position, matrices n × n and symmetric. Nodes with equal hardware in the same
-    order share one shape *object* (see :func:`shared_shape`), so a look-up by shape costs an
-    identity test. ``nic`` is the kind of the nearest RDMA NIC per GPU. ``numa`` is where the
-    hardware has the GPUs, ``topology_nodes`` what the kubelet is told of that.
-
-    Where MIG instances are served (:mod:`topology.core.mig`) a position stands for equal instances
-    of one GPU: ``instances`` says how many, ``parents`` numbers their GPUs. Both are empty where
-    the positions are GPUs.
+    All tuples are by position. Nodes with equal hardware in the same order share one shape *object*
+    (see :func:`shared_shape`), so a look-up by shape costs an identity test. Where MIG instances
+    are served (:mod:`topology.core.mig`) a position stands for equal instances of one GPU.
     """
 
     products: tuple[str, ...]
     memory: tuple[Bytes, ...]
-    numa: tuple[int | None, ...]
-    mig: tuple[bool, ...]
-    nic: tuple[LinkKind, ...]
-    links: tuple[tuple[Link | None, ...], ...]
-    topology_nodes: tuple[tuple[int, ...], ...]
-    instances: tuple[int, ...] = ()
-    parents: tuple[int, ...] = ()
+    numa: tuple[int | None, ...]  # where the hardware has each GPU
+    mig: tuple[bool, ...]  # whether it is in MIG mode
+    nic: tuple[LinkKind, ...]  # the kind of the nearest RDMA NIC
+    links: tuple[tuple[Link | None, ...], ...]  # n × n, symmetric
+    topology_nodes: tuple[tuple[int, ...], ...]  # what the kubelet is told of `numa`
+    instances: tuple[int, ...] = ()  # how many MIG instances; empty where the positions are GPUs
+    parents: tuple[int, ...] = ()  # and a number for their GPU
 
     @property
     def size(self) -> int:
@@ -61,10 +56,10 @@ class Shape:
         """The positions of each GPU: one, unless they stand for MIG instances of several kinds."""
         if not self.parents:
             return tuple(1 << p for p in range(self.size))
-        found: dict[int, Mask] = {}
+        gpus: dict[int, Mask] = {}
         for p, parent in enumerate(self.parents):
-            found[parent] = found.get(parent, 0) | 1 << p
-        return tuple(found.values())
+            gpus[parent] = gpus.get(parent, 0) | 1 << p
+        return tuple(gpus.values())
 
     @property
     def shared_bytes(self) -> int:
@@ -78,29 +73,26 @@ class Shape:
 
     def rows(self, meets: frozenset[Link]) -> Rows:
         """The adjacency of the pairs whose link is in ``meets``."""
-        found = [0] * self.size
+        joined = [0] * self.size
         for link, rows in self._rows_by_link.items():
             if link in meets:
-                found = [a | b for a, b in zip(found, rows, strict=True)]
-        return tuple(found)
-
-    def distinct_links(self) -> frozenset[Link]:
-        """Every link that occurs, once (positions left out)."""
-        return self._distinct_links
+                joined = [a | b for a, b in zip(joined, rows, strict=True)]
+        return tuple(joined)
 
     @cached_property
-    def _distinct_links(self) -> frozenset[Link]:
+    def distinct_links(self) -> frozenset[Link]:
+        """Every link that occurs, once (positions left out)."""
         return frozenset(self._rows_by_link)
 
     @cached_property
     def _rows_by_link(self) -> dict[Link, Rows]:
         """The adjacency of the pairs with each link: asked again and again, and dear to hash."""
-        found: dict[Link, list[Mask]] = {}
+        joined: dict[Link, list[Mask]] = {}
         for p, row in enumerate(self.links):
             for q, link in enumerate(row):
                 if link is not None:
-                    found.setdefault(link, [0] * self.size)[p] |= 1 << q
-        return {link: tuple(rows) for link, rows in found.items()}
+                    joined.setdefault(link, [0] * self.size)[p] |= 1 << q
+        return {link: tuple(rows) for link, rows in joined.items()}
 
 
 _shapes: WeakKeyDictionary[Shape, ref[Shape]] = WeakKeyDictionary()
@@ -109,11 +101,10 @@ _shapes: WeakKeyDictionary[Shape, ref[Shape]] = WeakKeyDictionary()
 def shared_shape(shape: Shape) -> Shape:
     """The one object that stands for every equal shape, as long as anybody refers to it."""
     known = _shapes.get(shape)
-    found = known() if known is not None else None
-    if found is None:
-        found = shape
+    first = known() if known is not None else None
+    if first is None:
         _shapes[shape] = ref(shape)
-    return found
+    return first or shape
 
 
 @remembered
@@ -145,4 +136,4 @@ def placed_gpus(shape: Shape) -> Mask:
 @remembered
 def wide_rows(shape: Shape, threshold: GBps) -> Rows:
     """The adjacency of the pairs whose hop carries at least ``threshold`` GB/s."""
-    return shape.rows(frozenset(k for k in shape.distinct_links() if k.bandwidth >= threshold))
+    return shape.rows(frozenset(k for k in shape.distinct_links if k.bandwidth >= threshold))

@@ -108,7 +108,7 @@ def stranded(shape: Shape, free: Mask) -> Mask:
     >>> bin(stranded(machine("a100-pcie-4-bridged").topology("n").shape, 0b1110))
     '0b10'
     """
-    linked = shape.rows(frozenset(link for link in shape.distinct_links() if link.nvlinks))
+    linked = shape.rows(frozenset(link for link in shape.distinct_links if link.nvlinks))
     if not any(linked):
         return 0
     return sum(1 << p for p in range(shape.size) if free >> p & 1 and not linked[p] & free)

@@ -25,12 +25,12 @@ def test_a_shape_has_the_links_both_ways_and_without_positions() -> None:
         shape.links[0][1] == shape.links[1][0] == Link(0, 0, LinkKind.SYS, 2, Via.DIRECT, GBps(25))
     )
     assert shape.links[0][0] is None
-    assert len(shape.distinct_links()) == 3
+    assert len(shape.distinct_links) == 3
 
 
 def test_rows_join_the_pairs_that_meet_a_level() -> None:
     shape = bridged().shape
-    nvlinked = frozenset(link for link in shape.distinct_links() if link.nvlinks)
+    nvlinked = frozenset(link for link in shape.distinct_links if link.nvlinks)
     assert shape.rows(nvlinked) == (0b0010, 0b0001, 0b1000, 0b0100)
 
 

@@ -25,22 +25,22 @@ class Kubelet:
     shape: Shape
     facts: AllocatorFacts = UNKNOWN_FACTS
     replicas: int = 1  # devices that the plugin advertises for one GPU or one MIG instance
+    # Whether the plugin refuses a container more than one device; None: that is not known.
     refuses_several: bool | None = False
-    """Whether the plugin refuses a container more than one device; None: that is not known."""
+    # The allocator of this very node, where it is not the one that the facts name.
     plugin: Allocator | None = None
-    """The allocator of this very node, where it is not the one that the facts name."""
+    # Whether the plugin serves the MIG instances of GPUs in MIG mode in place of these GPUs.
     split: bool = False
-    """Whether the plugin serves the MIG instances of GPUs in MIG mode in place of these GPUs."""
 
     # What follows from them, worked out once.
     allocator: Allocator = field(init=False, compare=False, repr=False)
     width: int = field(init=False, compare=False, repr=False)  # bits per GPU in its pools
+    # Whether the Topology Manager has a say: it may align GPUs, or refuse the pod for others.
     aligns: bool = field(init=False, compare=False, repr=False)
-    """Whether the Topology Manager has a say: it may align GPUs, or refuse the pod for others."""
+    # Whether a larger pool never loses an outcome, so that the largest speaks for all.
     monotone: bool = field(init=False, compare=False, repr=False)
-    """Whether a larger pool never loses an outcome, so that the largest speaks for all."""
+    # Whether the allocator alone decides, and tells of many pools at once.
     answers_at_once: bool = field(init=False, compare=False, repr=False)
-    """Whether the allocator alone decides, and tells of many pools at once."""
 
     def __post_init__(self) -> None:
         facts, shape = self.facts, self.shape

@@ -295,13 +295,13 @@ def _has_pair(rows: tuple[Mask, ...], available: Mask) -> bool:
 @remembered
 def _unequal_rows(shape: Shape) -> tuple[Mask, ...]:
     """The pairs that show their NVLinks from one end only."""
-    return shape.rows(frozenset(link for link in shape.distinct_links() if link.one_sided))
+    return shape.rows(frozenset(link for link in shape.distinct_links if link.one_sided))
 
 
 @remembered
 def _uneven_rows(shape: Shape) -> tuple[Mask, ...]:
     """The pairs whose ends count different numbers of NVLinks."""
-    return shape.rows(frozenset(link for link in shape.distinct_links() if link.uneven))
+    return shape.rows(frozenset(link for link in shape.distinct_links if link.uneven))
 
 
 def _overwritten(splits: int) -> int:

@@ -101,15 +101,15 @@ class Allocator(ABC):
     """
 
     name: str  # The policy's name in a node's record
+    # Whether a larger pool never loses an outcome. Then the largest pool of a belief speaks for
+    # all, and a pod that comes first can only narrow what a later one gets.
     monotone = False
-    """Whether a larger pool never loses an outcome. Then the largest pool of a belief speaks for
-    all, and a pod that comes first can only narrow what a later one gets."""
+    # Every refusal that may come of it, with the sentence that people read, weightiest first.
     hazards: Mapping[str, str] = MappingProxyType({})
-    """Every refusal that may come of it, with the sentence that people read, weightiest first."""
+    # Whether it refuses whoever asks until somebody mends the node: people are told that first.
     broken = False
-    """Whether it refuses whoever asks until somebody mends the node: people are told that first."""
+    # Whether each share comes from a GPU with the most shares left. Else any may be the next.
     spreads = False
-    """Whether each share comes from a GPU with the most shares left. Else any may be the next."""
     answers_up_to = 0  # On nodes of up to so many whole GPUs `answers` tells of many pools at once
     shared_bytes = 500  # about what it takes; memories share it
 

@@ -46,9 +46,9 @@ class CompiledConstraints:
     one_gpu: tuple[Mask, ...] | None  # the positions of each GPU, if all devices have to be on one
     apart: tuple[Mask, ...] | None  # the same, if no two may be on one
     whole: int  # how many devices each GPU has, if the pod wants all of them; else 0
+    # On a small shape what `good_sets` has answered: there are few sets, asked about again and
+    # again. None on others.
     known: dict[int, frozenset[Mask]] | None
-    """On a small shape what :meth:`good_sets` has answered: there are few sets, asked about again
-    and again. None on others."""
 
     @property
     def shared_bytes(self) -> int:
@@ -151,7 +151,7 @@ def compiled(
     if constraints.link is not None or constraints.min_nvlinks is not None:
         level, count = constraints.link or 0, constraints.min_nvlinks or 0
         linked = shape.rows(
-            frozenset(k for k in shape.distinct_links() if k.kind >= level and k.nvlinks >= count)
+            frozenset(k for k in shape.distinct_links if k.kind >= level and k.nvlinks >= count)
         )
     wide = None
     if constraints.min_bandwidth is not None:

@@ -36,16 +36,16 @@ class Reason(Enum):
     MEMORY = "gpu-memory"
     NIC = "nic"
     LINKS = "links"  # No set of its GPUs is linked as asked for, free or not
+    # No set of its GPUs meets all that is asked for, and links are not among it.
     HARDWARE = "hardware"
-    """No set of its GPUs meets all that is asked for, and links are not among it."""
     SHARES = "shares"  # Its GPUs are not shared as the pod asks for
     BUSY = "busy"  # Fewer devices are free than asked for
     SCATTERED = "scattered"  # Devices enough are free, and no set of them meets the constraints
+    # A set that meets the constraints is free, and the node may hand out another one.
     NOT_GUARANTEED = "not-guaranteed"
-    """A set that meets the constraints is free, and the node may hand out another one."""
     MEMORY_IN_USE = "memory-in-use"  # Too little memory of a shared GPU is left
+    # A pod that is bound to the node has to be reported first.
     IN_PROGRESS = "placement-in-progress"
-    """A pod that is bound to the node has to be reported first."""
     KEPT_PLACE = "kept-place"  # The place is kept for another pod
     KUBELET = "kubelet"  # The node's kubelet or device plugin refuses the pod, or may refuse it
     REFUSING = "refusing-pods"  # The node's kubelet has refused such pods in a row

@@ -35,8 +35,8 @@ from topology.core.requests import GpuRequest
 class Verdict(Enum):
     """How sure it is that a node keeps a request's constraints, best first."""
 
+    # Every outcome under every mask of the belief satisfies it, also if running pods end.
     GUARANTEED = "guaranteed"
-    """Every outcome under every mask of the belief satisfies it, also if running pods end."""
     EXPECTED = "expected"  # The same, unless a running GPU pod ends in the moment before admission
     POSSIBLE = "possible"  # Some outcome satisfies it
     IMPOSSIBLE = "impossible"  # No outcome can, now; the hardware could
