@@ -14,8 +14,8 @@ from benchmarks.simulation.holders import restore, withhold
 from benchmarks.simulation.jobs import SHARED_GPU, WHOLE_GPU, Ask
 from topology.core.admission import Kubelet, kubelet_of
 from topology.core.devices import GpuResource, Mask, PodUid
-from topology.core.hashing import hashed_once
 from topology.core.placement import satisfies
+from topology.core.remembering import hashed_once
 from topology.core.report import Report
 from topology.core.requests import Constraints, GpuRequest
 from topology.core.shape import Shape

@@ -11,6 +11,6 @@ arguments (import contracts keep it so). To read it from the bottom:
 4. ``placement``: the verdict; ``worth`` and ``scoring``: what a placement costs the cluster.
 
 These serve them all: ``patterns`` (cliques, rings and connected sets of GPUs), ``remembering``
-(answers are remembered by their arguments, within a bound), ``hashing`` (those arguments hash
-themselves once) and ``budget`` (how much work one answer may be).
+(answers are remembered by their arguments, within a bound) and ``budget`` (how much work one answer
+may be).
 """

@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 from topology.core.admission import Kubelet
 from topology.core.devices import Bytes, Mask
-from topology.core.hashing import hashed_once
 from topology.core.pools import Pool, total
-from topology.core.remembering import remembered
+from topology.core.remembering import hashed_once, remembered
 from topology.core.requests import (
     NO_CONSTRAINTS,
     Constraints,

@@ -18,10 +18,9 @@ from topology.core.devices import (
     NodeName,
     positions,
 )
-from topology.core.hashing import hashed_once
 from topology.core.links import Link, LinkKind, canonical_product
 from topology.core.numa import NumaFacts
-from topology.core.remembering import remembered
+from topology.core.remembering import hashed_once, remembered
 from topology.core.shape import Shape, hinted_nodes, shared_shape
 
 MAX_GPUS = 64

@@ -11,8 +11,8 @@ from itertools import chain
 from typing import ClassVar, NamedTuple
 
 from topology.core.devices import MIB, Bytes
-from topology.core.hashing import hashed_once
 from topology.core.links import GBps, LinkKind
+from topology.core.remembering import hashed_once
 
 
 class Role(Enum):

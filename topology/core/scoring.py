@@ -46,13 +46,12 @@ from topology.core.availability import Availability
 from topology.core.belief import FreeState, free_states
 from topology.core.budget import LARGE, SCORE_STEPS
 from topology.core.devices import Mask, positions, subsets
-from topology.core.hashing import hashed_once
 from topology.core.links import GBps, LinkKind
 from topology.core.patterns import has_ring
 from topology.core.placement import Assessment, Verdict
 from topology.core.placement.constraints import expected_gpus
 from topology.core.pools import Pool, choices, gpus, only, total
-from topology.core.remembering import remembered
+from topology.core.remembering import hashed_once, remembered
 from topology.core.requests import Constraints, Counts, GpuRequest, device_count
 from topology.core.shape import Shape, wide_rows
 from topology.core.worth import RequestClass as RequestClass

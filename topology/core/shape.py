@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, ref
 
 from topology.core.devices import Bytes, Mask
-from topology.core.hashing import hashed_once
 from topology.core.links import GBps, Link, LinkKind
-from topology.core.remembering import remembered
+from topology.core.remembering import hashed_once, remembered
 
 if TYPE_CHECKING:
     from topology.core.patterns import Rows

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from topology.core.admission import Kubelet, admissions
 from topology.core.allocators import Allocator, Ints, of_every_pool
 from topology.core.budget import LARGE, SCORE_STEPS, SMALL
-from topology.core.hashing import hashed_once
 from topology.core.patterns import (
     Flags,
     Masks,
@@ -29,7 +28,7 @@ from topology.core.patterns import (
 )
 from topology.core.placement.constraints import compiled, inside
 from topology.core.pools import Pool, gpu_masks, total
-from topology.core.remembering import remembered
+from topology.core.remembering import hashed_once, remembered
 from topology.core.requests import NO_CONSTRAINTS, Constraints, Pattern, Role
 from topology.core.shape import Shape
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 from topology.core.allocators import Allocator, Call, Outcomes, allocator
 from topology.core.devices import GpuResource, Mask, positions
 from topology.core.graph import AllocatorFacts, NodeTopology, names_strange_nodes, plugin_version
-from topology.core.hashing import hashed_once
 from topology.core.mig import MIG, shape_of
 from topology.core.pools import Pool, width_for
-from topology.core.remembering import remembered
+from topology.core.remembering import hashed_once, remembered
 from topology.core.report import MissingGpu
 from topology.core.shape import Shape, placed_gpus
 

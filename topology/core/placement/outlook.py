@@ -26,26 +26,22 @@ from topology.core.requests import Counts, Exclusive, Role
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """Everything that may be handed out over a belief, as one.
+    """Everything that may be handed out over a belief, as one."""
 
-    ``sets`` are the pools of devices that the running pod may have, ascending, or None where they
-    are too many to list: then any ``count`` of ``free`` may come. ``hazards`` names the refusals
-    that it may meet, ``exact`` is false where some set may be impossible, and ``steps`` is what it
-    cost to work out.
-    """
-
+    # The pools that the running pod may have, ascending. None where they are too many to list:
+    # then any `count` devices of `free` may come.
     sets: tuple[Pool, ...] | None
-    hazards: tuple[str, ...]
-    exact: bool
+    hazards: tuple[str, ...]  # refusals that may come
+    exact: bool  # false where some set may be impossible
     free: Pool
     count: int
-    steps: int = 0
+    steps: int = 0  # what it cost to work out
 
     def gpus(self, kubelet: Kubelet) -> tuple[Mask, ...] | None:
         """The sets as GPUs, whichever of their devices it would be."""
         if self.sets is None or kubelet.width == 1:
             return self.sets
-        return tuple(sorted({gpus(found, kubelet.width) for found in self.sets}))
+        return tuple(sorted({gpus(pool, kubelet.width) for pool in self.sets}))
 
 
 @remembered
@@ -76,24 +72,21 @@ def outlook(
         only_gpu_plugin=only_gpu_plugin,
         exclusive=exclusive,
     )
+    hazards: set[str] = set()
+    sets: tuple[Pool, ...] | None
     only_plugin = kubelet.answers_at_once and not others.hazards
     if one and counts[0][0] is not Role.INIT and only_plugin:
+        steps = 20 + len(believed.free_states) // 8
         at_once = _looked_up if kubelet.shape.size <= SMALL else _all_at_once
-        found = at_once(kubelet, believed.free_states, count)
+        sets, exact = at_once(kubelet, believed.free_states, count, hazards)
     else:
-        found = _one_by_one(kubelet, believed.free_states, counts, others)
-    exact = found.exact and found.sets is not None
-    steps = found.steps + believed.steps + others.steps
-    return Outlook(found.sets, found.hazards, exact, widest, count, steps)
+        sets, exact, steps = _one_by_one(kubelet, believed.free_states, counts, others, hazards)
+    steps += believed.steps + others.steps
+    return Outlook(sets, tuple(sorted(hazards)), exact, widest, count, steps)
 
 
-class _Found(NamedTuple):
-    """What was found over all free states of a belief; the fields are those of the outlook."""
-
-    sets: tuple[Pool, ...] | None
-    hazards: tuple[str, ...]
-    exact: bool
-    steps: int
+# What may come over all free states: the sets, and whether each is known to be possible. Refusals
+# are added to the hazards.
 
 
 def _one_by_one(
@@ -101,68 +94,57 @@ def _one_by_one(
     believed: tuple[FreeState, ...],
     counts: Counts,
     others: Others,
-) -> _Found:
-    hazards: set[str] = set()
+    hazards: set[str],
+) -> tuple[tuple[Pool, ...] | None, bool, int]:
+    """State by state; and the steps that it took."""
     sets: set[Pool] | None = set()
     exact, steps, budget = True, 0, outlook_steps(kubelet.shape.size)
     for done, state in enumerate(believed, 1):
-        found = admissions(
-            kubelet,
-            state.free,
-            counts,
-            others,
-            releasing=state.later,
-        )
-        hazards.update(found.hazards)
-        exact &= found.exact
-        steps += found.steps
+        admitted = admissions(kubelet, state.free, counts, others, releasing=state.later)
+        hazards.update(admitted.hazards)
+        exact &= admitted.exact
+        steps += admitted.steps
         if steps > budget or steps * len(believed) > 2 * budget * done:
             # At this pace it would be spent twice over: given up at once.
-            return _Found(None, spent(tuple(hazards)), False, steps)
-        if found.sets is None:
+            hazards.add(SPENT)
+            return None, False, steps
+        if admitted.sets is None:
             sets = None
         elif sets is not None:
-            sets.update(found.sets)
+            sets.update(admitted.sets)
             if len(sets) > most_sets(kubelet.shape.size, kubelet.width):
                 sets = None
-    listed = None if sets is None else tuple(sorted(sets))
-    return _Found(listed, tuple(sorted(hazards)), exact, steps)
+    return None if sets is None else tuple(sorted(sets)), exact and sets is not None, steps
 
 
-def _looked_up(kubelet: Kubelet, believed: tuple[FreeState, ...], count: int) -> _Found:
-    """The same for one container on a small node of which every pool's outcomes are known."""
-    known = of_every_pool(kubelet.allocator, kubelet.shape, count)
-    hazards: set[str] = set()
-    sets: set[Pool] = set()
-    exact = True
-    for state in believed:
-        found = known[state.free]
-        if found is None:
-            hazards.add(TOO_FEW)
-            continue
-        sets.update(found.sets or ())  # so few are always listed
-        hazards.update(found.hazards)
-        exact &= found.exact
-    return _Found(tuple(sorted(sets)), tuple(sorted(hazards)), exact, _steps_at_once(len(believed)))
+def _looked_up(
+    kubelet: Kubelet, believed: tuple[FreeState, ...], count: int, hazards: set[str]
+) -> tuple[tuple[Pool, ...], bool]:
+    """For one container on a small node, of which every pool's outcomes are known."""
+    by_pool = of_every_pool(kubelet.allocator, kubelet.shape, count)
+    known = (by_pool[state.free] for state in believed)
+    outcomes = [one for one in known if one is not None]
+    if len(outcomes) < len(believed):
+        hazards.add(TOO_FEW)
+    hazards.update(*(one.hazards for one in outcomes))
+    sets = set[Pool]().union(*(one.sets or () for one in outcomes))  # so few are always listed
+    return tuple(sorted(sets)), all(one.exact for one in outcomes)
 
 
-def _all_at_once(kubelet: Kubelet, believed: tuple[FreeState, ...], count: int) -> _Found:
+def _all_at_once(
+    kubelet: Kubelet, believed: tuple[FreeState, ...], count: int, hazards: set[str]
+) -> tuple[tuple[Pool, ...], bool]:
     """The same on a larger node, where the pools are asked about together."""
     pools = np.array([state.free for state in believed], dtype=np.int32)
     came = np.zeros(1 << kubelet.shape.size, dtype=np.bool_)
-    hazards = {TOO_FEW} if (np.bitwise_count(pools) < count).any() else set()
+    if (np.bitwise_count(pools) < count).any():
+        hazards.add(TOO_FEW)
     exact = True
-    for found in kubelet.allocator.answers(kubelet.shape, pools, count):
-        came[found.sets[found.chosen]] = True
-        hazards.update(found.hazards)
-        exact &= found.exact
-    listed = tuple(np.flatnonzero(came).tolist())
-    return _Found(listed, tuple(sorted(hazards)), exact, _steps_at_once(len(believed)))
-
-
-def _steps_at_once(believed: int) -> int:
-    """What it counts as to ask about so many free states together."""
-    return 20 + believed // 8
+    for part in kubelet.allocator.answers(kubelet.shape, pools, count):
+        came[part.sets[part.chosen]] = True
+        hazards.update(part.hazards)
+        exact &= part.exact
+    return tuple(np.flatnonzero(came).tolist()), exact
 
 
 def spent(hazards: tuple[str, ...]) -> tuple[str, ...]:
@@ -171,15 +153,12 @@ def spent(hazards: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class Judgement(NamedTuple):
-    """Of an outlook: whether ``every`` outcome passes, whether ``some`` does, the ``share`` of it.
+    """How far an outlook meets the constraints. A refusal is an outcome too."""
 
-    A refusal is an outcome too. ``sure`` is false where a search for a ring was given up.
-    """
-
-    every: bool
-    some: bool
-    share: float
-    sure: bool = True
+    every: bool  # whether every outcome passes
+    some: bool  # whether some outcome does
+    share: float  # the part of the outcomes that does
+    sure: bool = True  # false where a search for a ring was given up
 
 
 def judged(kubelet: Kubelet, found: Outlook, constraints: CompiledConstraints) -> Judgement:

@@ -50,32 +50,27 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """A verdict with what it rests on.
-
-    ``sets`` are the GPUs that the running pod may have, over the whole belief, ascending, or None
-    where they are too many to list; ``share`` is the part of the outcomes that satisfies the
-    constraints; ``exact`` is false where some of them may be impossible. ``fits`` says whether
-    enough devices are left at all. ``rejection`` is why a required pod is refused here; None where
-    the verdict holds. ``hazards`` names the refusals that the node may answer with, and ``refusal``
-    says why its kubelet surely refuses the pod; None where it may admit it. ``memory`` is why no
-    such pod may come, whatever it requires: the memory of a shared GPU could be exceeded.
-    """
+    """A verdict with what it rests on."""
 
     verdict: Verdict
-    fits: bool
-    rejection: Rejection | None = None
+    fits: bool  # whether enough devices are left at all
+    rejection: Rejection | None = None  # why a required pod is refused; None if the verdict holds
+    # The GPUs that the running pod may have, over the whole belief, ascending. None where they are
+    # too many to list.
     sets: tuple[Mask, ...] | None = ()
-    share: float = 0.0
-    hazards: tuple[str, ...] = ()
-    exact: bool = True
-    refusal: Rejection | None = None
+    share: float = 0.0  # the part of the outcomes that satisfies the constraints
+    hazards: tuple[str, ...] = ()  # the refusals that the node may answer with
+    exact: bool = True  # false where some set may be impossible
+    refusal: Rejection | None = (
+        None  # why the kubelet surely refuses the pod; None: it may admit it
+    )
+    # Why no such pod may come, whatever it requires: memory of a shared GPU could be exceeded.
     memory: Rejection | None = None
 
 
 FOLLOWED = 2
-"""Pods that come to a node before one that any devices will do for, of which is followed what each
-may take from it. Where more come any devices may be left, as far as we tell: mostly that is
-enough."""
+"""Up to so many pods that may come before one that any devices will do for are followed, each with
+what it may take. If more may come, any devices may be left: that answers most questions."""
 
 
 @remembered
