@@ -21,12 +21,12 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 AUTHORITY_DAYS = 3650  # how long a new authority is valid
+# Certificates are valid so long before they are made, for machines whose clock is behind.
 EARLIER = timedelta(hours=1)
-"""Certificates are valid so long before they are made, for machines whose clock is behind."""
 MAX_COMMON_NAME = 64  # characters, by RFC 5280
 
+# Keys that we sign with. Ours are elliptic; RSA is what other tools make.
 SigningKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
-"""Keys that we sign with. Ours are elliptic; RSA is what other tools make."""
 
 
 class AuthorityError(Exception):

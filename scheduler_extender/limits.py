@@ -11,64 +11,64 @@ from dataclasses import dataclass
 MIB = 1024 * 1024
 
 MAX_BODY = 64 * MIB  # bytes of a request; 5,000 full nodes are about 40 MB
+# Bytes of a bind, which names a pod and a node, and of a report to the admin port.
 MAX_BIND_BODY = 256 * 1024
 MAX_REPORT_BODY = 4 * MIB
-"""Bytes of a bind, which names a pod and a node, and of a report to the admin port."""
 
+# Bytes of a body that is decoded on the event loop, in a few ms; 5,000 names are 140 KB.
 AT_ONCE_BODY = 256 * 1024
-"""Bytes of a body that is decoded on the event loop, in a few ms; 5,000 names are 140 KB."""
 AT_ONCE_CONTAINERS = 100  # containers of a pod whose request is read on the event loop, in 1 ms
+# Groups that wait, and nodes of their domains, for which the event loop works out the places that
+# are kept: a few microseconds each. Where there are more a thread does it.
 AT_ONCE_KEPT = 500
-"""Groups that wait, and nodes of their domains, for which the event loop works out the places that
-are kept: a few microseconds each. Where there are more a thread does it."""
+# Changed nodes whose state is found on the event loop for one request, a few ms on the largest; and
+# states whose answers are worked out there. Where there are more a thread does it.
 AT_ONCE_STATES = 4
-"""Changed nodes whose state is found on the event loop for one request, a few ms on the largest;
-and states whose answers are worked out there. Where there are more a thread does it."""
+# For how long the event loop works out answers for one request, with the cluster's lock held. The
+# part of an evaluation that is under way then is finished first (the first table of a machine with
+# 16 GPUs takes 14 ms); then a thread goes on with it.
 AT_ONCE_SECONDS = 0.002
-"""For how long the event loop works out answers for one request, with the cluster's lock held. The
-part of an evaluation that is under way then is finished first (the first table of a machine with 16
-GPUs takes 14 ms); then a thread goes on with it."""
 
+# Commas in a body, in its pod and in its list of names. A decoder holds the interpreter while it
+# works, and 64 MB of ``{},`` would hold it for ten seconds; 5,000 full nodes have about two
+# million.
 MAX_VALUES = 4_000_000
 MAX_POD_VALUES = 50_000
 MAX_NAMES = 100_000
-"""Commas in a body, in its pod and in its list of names. A decoder holds the interpreter while it
-works, and 64 MB of ``{},`` would hold it for ten seconds; 5,000 full nodes have about two million.
-"""
 
+# Bytes of the spec and status of a GPUTopology object together, and commas in them. An agent writes
+# at most 600,000 bytes; the API server adds defaults, and takes 1.5 MB. What is larger is not
+# decoded, for that would hold the interpreter; it is a problem of its node.
 MAX_RECORD = 700_000
 MAX_RECORD_VALUES = 100_000
-"""Bytes of the spec and status of a GPUTopology object together, and commas in them. An agent
-writes at most 600,000 bytes; the API server adds defaults, and takes 1.5 MB. What is larger is not
-decoded, for that would hold the interpreter; it is a problem of its node."""
 
+# For how long one filter, prioritize or preempt may work nodes out; the part of an evaluation that
+# is under way then is finished. What is done by then stays remembered, and the rest is answered as
+# not decided.
 VERB_SECONDS = 0.15
-"""For how long one filter, prioritize or preempt may work nodes out; the part of an evaluation that
-is under way then is finished. What is done by then stays remembered, and the rest is answered as
-not decided."""
 
+# For how long ``/v1/unblock`` may look for the cheapest plan; one is looked for at a time. The best
+# one so far is the answer then.
 UNBLOCK_SECONDS = 4.0
-"""For how long ``/v1/unblock`` may look for the cheapest plan; one is looked for at a time. The
-best one so far is the answer then."""
 
+# For how long ``/v1/explain`` may ask the nodes, and try out what would help a pod that waits.
 EXPLAIN_SECONDS = 2.0
-"""For how long ``/v1/explain`` may ask the nodes, and try out what would help a pod that waits."""
 
+# Different questions of people that wait at one time, each kind for one thread, and answers in
+# pieces that are under way; over it 503. Searches (``/v1/explain`` and ``/v1/unblock``, and apart
+# from them the what-if box) take seconds.
 PEOPLE_WAITING = 32
 SEARCHES_WAITING = 8
-"""Different questions of people that wait at one time, each kind for one thread, and answers in
-pieces that are under way; over it 503. Searches (``/v1/explain`` and ``/v1/unblock``, and apart
-from them the what-if box) take seconds."""
 
+# Seconds from a bind's request to its write. kube-scheduler gives a bind up after httpTimeout (10
+# s), of which the write may take 4 s and the look-up after it 2 s.
 BIND_STARTS_WITHIN = 3.5
-"""Seconds from a bind's request to its write. kube-scheduler gives a bind up after httpTimeout
-(10 s), of which the write may take 4 s and the look-up after it 2 s."""
 
+# Binds at one time, of which a third may wait for their turn, a third for news of their node, and
+# the rest is written (:mod:`.verbs.turns`); and requests that are worked out at one time. The
+# latter share one interpreter with the loop, so more threads would only take turns with it.
 BIND_THREADS = 96
 EVALUATING_THREADS = 2
-"""Binds at one time, of which a third may wait for their turn, a third for news of their node, and
-the rest is written (:mod:`.verbs.turns`); and requests that are worked out at one time. The latter
-share one interpreter with the loop, so more threads would only take turns with it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,10 @@ GAP = 2  # columns of the terminal between two of the table's
 ROOMY = 72  # columns from which on a table is easier to read than a paragraph for each row
 
 
+# Characters that turn the direction of what stands beside them.
 _TURNS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-"""Characters that turn the direction of what stands beside them."""
+# Characters that end a line in some programs, and not in others.
 _BREAKS = frozenset("\u2028\u2029")
-"""Characters that end a line in some programs, and not in others."""
 
 
 def harmless(text: str) -> str:

@@ -26,8 +26,8 @@ from scheduler_extender.cli.kubeconfig import Access, path_of
 
 SYSTEM = "gpu-topology-system"  # the namespace of an installed extender
 ADMIN = "https://localhost:8889"
+# What makes the admin port of an installed extender answer at :data:`ADMIN`.
 FORWARD = f"kubectl -n {SYSTEM} port-forward service/gpu-topology-admin 8889"
-"""What makes the admin port of an installed extender answer at :data:`ADMIN`."""
 CREATE_TOKEN = f"kubectl -n {SYSTEM} create token gpu-topology-reader"
 TOKEN_VARIABLE = "GPU_TOPOLOGY_TOKEN"  # noqa: S105
 TIMEOUT = 10.0  # seconds

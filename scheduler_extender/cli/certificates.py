@@ -18,14 +18,14 @@ from scheduler_extender.cli.inputs import folder, is_ip, text_of
 if TYPE_CHECKING:  # cryptography takes a while to load, which other commands need not wait for
     from scheduler_extender.authority import Authority, Issued
 
+# The pairs of files in the folder: NAME.crt and NAME.key.
 CA, EXTENDER, SCHEDULER = "ca", "extender", "scheduler"
-"""The pairs of files in the folder: NAME.crt and NAME.key."""
+# The Secret that the extender's pods mount.
 SECRET = "gpu-topology-tls"  # noqa: S105 (a name)
-"""The Secret that the extender's pods mount."""
+# The Secret that the pods of the chart's second kube-scheduler mount.
 SCHEDULER_SECRET = "gpu-topology-scheduler"  # noqa: S105 (a name)
-"""The Secret that the pods of the chart's second kube-scheduler mount."""
+# Both ports serve the same certificate, and each has a Service of its own.
 SERVICES = ("gpu-topology", "gpu-topology-admin")
-"""Both ports serve the same certificate, and each has a Service of its own."""
 LABELS = {"app.kubernetes.io/name": "gpu-topology", "app.kubernetes.io/component": "extender"}
 MAX_PEM = 64 * 1024
 

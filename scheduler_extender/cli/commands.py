@@ -59,6 +59,7 @@ plugin = typer.Typer(
 )
 
 
+# In the order of the help text, with the programs that have them.
 COMMANDS = {
     "extender": (app,),
     "agent": (app,),
@@ -76,9 +77,8 @@ COMMANDS = {
     "demo": (app,),
     "completion": (plugin,),
 }
-"""In the order of the help text, with the programs that have them."""
+# Module and function of a command, where they are not called as the command is.
 _ELSEWHERE = {"import": ("importing", "import_"), "map": ("clustermap", "map_")}
-"""Module and function of a command, where they are not called as the command is."""
 
 
 def _load(command: str) -> Callable[..., None]:

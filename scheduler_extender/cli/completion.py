@@ -23,8 +23,8 @@ MOST = 500  # names that are asked for
 OF_FILES = ("check",)  # commands whose argument is a file
 PROGRAM = "kubectl-gpu_topology"
 HOOK = "kubectl_complete-gpu_topology"
+# What :data:`PROGRAM` completes words after, as programs of kubectl's own kind do.
 COMPLETE = "__complete"
-"""What :data:`PROGRAM` completes words after, as programs of kubectl's own kind do."""
 SCRIPT = f"""#!/bin/sh
 # kubectl runs this to complete the words of kubectl gpu-topology.
 exec {PROGRAM} {COMPLETE} "$@"

@@ -22,8 +22,8 @@ if TYPE_CHECKING:  # the service's modules take a while to load, which other com
     from scheduler_extender.leader.address import Address
     from scheduler_extender.leader.leader import Leader, Replication
 
+# What Kubernetes takes for an object's name, and a little more.
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-"""What Kubernetes takes for an object's name, and a little more."""
 OUTSIDE = "; outside a cluster give --cluster FILE or --kubeconfig PATH"
 
 

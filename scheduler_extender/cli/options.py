@@ -139,8 +139,8 @@ class Whose:
             raise BadInputError("--namespace and --all-namespaces: allowed is one of them")
 
 
+# Whether a parameter stands for a group of options.
 _is_group: Callable[[object], bool] = is_dataclass
-"""Whether a parameter stands for a group of options."""
 
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 MOST_BRIEF = 10  # pods of one workload that are named beside the one that is explained
 TIMEOUT = 10.0  # seconds
+# Conditions of a workload that say why it makes no pods.
 TOLD = ("ReplicaFailure", "Suspended", "Failed")
-"""Conditions of a workload that say why it makes no pods."""
 
 
 @dataclass(frozen=True, slots=True)

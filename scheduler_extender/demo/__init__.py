@@ -42,8 +42,8 @@ LEGEND = (
     "kube-scheduler without an extender: it counts GPUs, and pods have node selectors for model "
     "and memory."
 )
+# As in manifests/scheduler/kube-scheduler-config.yaml, which says why; a test compares the two.
 WEIGHT = 5
-"""As in manifests/scheduler/kube-scheduler-config.yaml, which says why; a test compares the two."""
 
 
 def run_demo(

@@ -19,8 +19,8 @@ class Kubelets:
     def __init__(self, nodes: Iterable[NodeTopology], seed: int) -> None:
         rng = random.Random(seed)  # noqa: S311
         self.nodes = {node.name: node for node in nodes}
+        # By node and pod, the position of the GPU of each of its devices.
         self.holders: dict[NodeName, dict[str, tuple[int, ...]]] = {n: {} for n in self.nodes}
-        """By node and pod, the position of the GPU of each of its devices."""
         self._kubelets = {name: EmulatedKubelet(node, rng) for name, node in self.nodes.items()}
 
     def free(self, name: NodeName) -> int:

@@ -22,20 +22,20 @@ COLUMNS = 12
 CELL, RING, DOT = 118, 36, 9.5
 HEAD, MARGIN, TITLE = 34, 28, 74
 FREE, STRANDED = "#ffffff", "#fde8b3"
+# By pod, the position of the GPU of each device that it has on a node.
 Held = Mapping[str, tuple[int, ...]]
-"""By pod, the position of the GPU of each device that it has on a node."""
 INK, QUIET, WIRE = "#1f2933", "#616e7c", "#b8c2cc"
 
 
 class Standing(Enum):
     """How a pod stands; the value is its colour."""
 
+    # It has the GPUs that it needs.
     KEPT = "#2166ac"
-    """It has the GPUs that it needs."""
+    # Any GPU will do.
     PLAIN = "#8d99a6"
-    """Any GPU will do."""
+    # It needs other GPUs.
     WRONG = "#c62828"
-    """It needs other GPUs."""
 
 
 def standing(*, plain: bool, required: bool, met: bool) -> Standing:

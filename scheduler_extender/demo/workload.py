@@ -24,9 +24,9 @@ KINDS: tuple[tuple[int, str, int, dict[str, str]], ...] = (
     (1, "sixteen", 16, {"link": "nvlink"}),
     (1, "typo", 2, {"link": "nvlnk"}),
 )
+# Kinds whose pods nobody makes anew. The others are of a Job or a ReplicaSet, so that ``unblock``
+# may move them.
 BY_HAND = frozenset({"notebook"})
-"""Kinds whose pods nobody makes anew. The others are of a Job or a ReplicaSet, so that
-``unblock`` may move them."""
 
 
 def pods(count: int, seed: int) -> list[dict[str, Any]]:

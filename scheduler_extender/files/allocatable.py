@@ -8,8 +8,8 @@ from decimal import Decimal
 
 from scheduler_extender.quantities import quantity
 
+# The largest amounts, which are no limit.
 MOST = (("cpu", 10**9), ("memory", 10**18), ("pods", 10**6))
-"""The largest amounts, which are no limit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,9 +35,9 @@ from topology.core.report import Report
 from topology.yamltext import YamlTextError, documents
 
 MAX_FILE = 256 * 1024 * 1024
+# Annotation of a Node that a snapshot has written: it has all labels and taints of the Node. The
+# value is the version of the form. Every version is read alike.
 SNAPSHOT = "gpu-topology.io/snapshot"
-"""Annotation of a Node that a snapshot has written: it has all labels and taints of the Node. The
-value is the version of the form. Every version is read alike."""
 SNAPSHOT_VERSION = "1"
 
 

@@ -17,8 +17,8 @@ from topology.core.report import Report
 from topology.machines import Machine, UnknownMachine, machine
 from topology.machines.mig import cut
 
+# GPUs of all MachineGroups of a file together; a line each can ask for any number.
 MAX_GROUPED = 200_000
-"""GPUs of all MachineGroups of a file together; a line each can ask for any number."""
 
 
 class _Mig(BaseModel):

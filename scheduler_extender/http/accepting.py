@@ -17,8 +17,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from scheduler_extender.http.strangers import Lack, Strangers
 from scheduler_extender.limits import Limits
 
+# Seconds until we try again where the system has no descriptor for one more connection.
 ACCEPT_PAUSE = 0.2
-"""Seconds until we try again where the system has no descriptor for one more connection."""
 BACKLOG = 2048  # connections that the system holds for us, as uvicorn has it
 
 Factory = Callable[[], HttpToolsProtocol]

@@ -22,8 +22,8 @@ log = structlog.get_logger(__name__)
 
 JSON = "application/json"
 CLOSE = (b"connection", b"close")  # so that the client may find another replica
+# Seconds between two log lines about one fault; lines a second, at once.
 PAUSE, RATE, BURST = 60.0, 0.1, 8
-"""Seconds between two log lines about one fault; lines a second, at once."""
 
 Headers = list[tuple[bytes, bytes]]
 

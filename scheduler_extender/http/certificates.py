@@ -24,9 +24,9 @@ from topology import regularfile
 
 log = structlog.get_logger(__name__)
 
+# Seconds between two looks at the files. The kubelet itself takes up to a minute or two to bring a
+# changed Secret into a pod.
 LOOK_EVERY = 5.0
-"""Seconds between two looks at the files. The kubelet itself takes up to a minute or two to bring a
-changed Secret into a pod."""
 WARN_BEFORE = timedelta(days=14)
 MAX_FILE = 1024 * 1024  # bytes of a certificate or key
 

@@ -25,10 +25,10 @@ from topology.core.placement import UNUSABLE, Reason, Verdict
 from topology.core.pools import count
 from topology.core.remembering import remembered
 
+# ``stranded``: free, and without an NVLink to another free GPU of its node, where the node has
+# NVLinks. ``partly-free``: some shares are held. ``in-flight``: bound to pods that no report shows
+# yet. ``mig``: split into instances. ``unknown``: of a node whose record cannot be used.
 GPU_STATES = ("free", "stranded", "partly-free", "held", "in-flight", "sick", "mig", "unknown")
-"""``stranded``: free, and without an NVLink to another free GPU of its node, where the node has
-NVLinks. ``partly-free``: some shares are held. ``in-flight``: bound to pods that no report shows
-yet. ``mig``: split into instances. ``unknown``: of a node whose record cannot be used."""
 NODE_STATES = ("ready", "not-ready", "stale", "no-report", "unusable", "refusing-pods")
 Counts = tuple[tuple[str, int], ...]
 NOTHING = "none"  # the verdict of a pod that requires nothing

@@ -27,13 +27,13 @@ from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.limits import AT_ONCE_BODY, MAX_BODY, Bodies, Held, OverBudgetError
 from scheduler_extender.wire import Body, TooDenseError
 
+# Bytes of an answer that are handed over at a time; the next when the client has read.
 PIECE = 256 * 1024
-"""Bytes of an answer that are handed over at a time; the next when the client has read."""
 
 Args = TypeVar("Args")  # what a verb is asked, decoded
+# From what a verb is asked, and the moment of :func:`time.monotonic` at which the request came, to
+# the answer's body.
 Answer = Callable[[Args, float], bytes]
-"""From what a verb is asked, and the moment of :func:`time.monotonic` at which the request came, to
-the answer's body."""
 
 
 class NotReadyError(Exception):
@@ -81,13 +81,13 @@ async def read(scope: Scope, receive: Receive, limit: int, held: Held) -> Body:
 class Verb(Generic[Args]):
     """What answers one verb."""
 
+    # Reads a body, on the event loop where it is short. Raises :class:`msgspec.DecodeError`.
     decode: Callable[[Body], Args]
-    """Reads a body, on the event loop where it is short. Raises :class:`msgspec.DecodeError`."""
     answer: Answer[Args]
     threads: anyio.CapacityLimiter | None = None  # those that answer; None: the event loop does
+    # Tried first, on the event loop: the same answer without waiting for a lock. Raises
+    # :class:`NotAtOnceError` where that would take too long.
     at_once: Answer[Args] | None = None
-    """Tried first, on the event loop: the same answer without waiting for a lock. Raises
-    :class:`NotAtOnceError` where that would take too long."""
     limit: int = MAX_BODY  # bytes of a body
 
 

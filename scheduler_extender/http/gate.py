@@ -27,18 +27,18 @@ from topology.kubeapi.apiserver import ApiError, ApiFailure
 PROBES = frozenset({"/healthz", "/readyz"})  # open to everybody: the kubelet shows no token
 METRICS = "/metrics"
 
+# For how long an answer of the API server holds, good or bad. A token or a right that is taken away
+# is good for so long.
 REMEMBERED_SECONDS = 10.0
-"""For how long an answer of the API server holds, good or bad. A token or a right that is taken
-away is good for so long."""
 REMEMBERED = 1024  # tokens, and rights of users to paths
+# Requests that ask the API server at one time, and that wait for their turn; over it 503. So many
+# of tokens that were let in before, and as many of others.
 REVIEW_THREADS = 4
 REVIEWS_WAITING = 16
-"""Requests that ask the API server at one time, and that wait for their turn; over it 503. So many
-of tokens that were let in before, and as many of others."""
+# Requests a second, and at once, about which the API server is asked: whoever sends guessed tokens
+# costs it no more than that. Tokens that were let in before are counted apart, and wait apart, so
+# that their owners are kept out neither by guesses nor by the tokens that every pod has.
 REVIEW_RATE, REVIEW_BURST = 10.0, 40
-"""Requests a second, and at once, about which the API server is asked: whoever sends guessed tokens
-costs it no more than that. Tokens that were let in before are counted apart, and wait apart, so
-that their owners are kept out neither by guesses nor by the tokens that every pod has."""
 LET_IN_SECONDS = 3600.0  # for how long a token is one that was let in before
 MAX_TOKEN = 16 * 1024  # characters; a service account's token has about a thousand
 

@@ -31,9 +31,9 @@ from topology.core.placement import Reason
 
 log = structlog.get_logger(__name__)
 
+# Seconds between two log lines about one pod, or about one node's refusals for one reason; lines a
+# second about all, and at once.
 LOG_PAUSE, LOG_RATE, LOG_BURST = 60.0, 1.0, 20
-"""Seconds between two log lines about one pod, or about one node's refusals for one reason; lines a
-second about all, and at once."""
 
 
 class Metrics:

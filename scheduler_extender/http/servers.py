@@ -28,12 +28,12 @@ from scheduler_extender.limits import DEFAULT, Limits
 
 log = structlog.get_logger(__name__)
 
+# The collector of reference cycles stops every thread while it looks, up to 60 ms through all that
+# is remembered. Hardly anything here is part of a cycle, so it looks at all of it rarely.
 GC_THRESHOLDS = (50_000, 20, 1000)
-"""The collector of reference cycles stops every thread while it looks, up to 60 ms through all that
-is remembered. Hardly anything here is part of a cycle, so it looks at all of it rarely."""
+# Seconds after which a thread that computes lets the event loop go on; the interpreter's own is 5
+# ms. An answer of the loop takes several such turns.
 SWITCH_INTERVAL = 0.0002
-"""Seconds after which a thread that computes lets the event loop go on; the interpreter's own is
-5 ms. An answer of the loop takes several such turns."""
 
 
 class PortError(OSError):

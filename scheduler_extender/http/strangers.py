@@ -12,8 +12,8 @@ from scheduler_extender.ratelimit import LogLimit
 
 log = structlog.get_logger(__name__)
 
+# Seconds between two log lines about clients that lack the same thing; lines a second, at once.
 LOG_PAUSE, LOG_RATE, LOG_BURST = 60.0, 1.0, 8
-"""Seconds between two log lines about clients that lack the same thing; lines a second, at once."""
 MAX_TOLD = 300  # characters of what a stranger says about itself
 
 

@@ -17,8 +17,8 @@ from scheduler_extender.state.pods.record import ENDED
 from scheduler_extender.wire import Pod
 from topology.core.devices import PodUid
 
+# A Lease counts its holders in 32 bits: a mark with more would keep everybody from leading.
 HIGHEST_TERM = 2**31 - 2
-"""A Lease counts its holders in 32 bits: a mark with more would keep everybody from leading."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,24 +29,24 @@ from topology.kubeapi.apiserver import (
     path,
 )
 
+# Seconds. A bind may cost a look-up, one write and one read, and must end within httpTimeout.
 WRITE_TIMEOUT = 4.0
 READ_TIMEOUT = 2.0
-"""Seconds. A bind may cost a look-up, one write and one read, and must end within httpTimeout."""
+# Seconds that the API server may work on a Binding: sent with it, as ``timeout=``. Shorter than we
+# wait, so that it is mostly the server who tells us.
 SERVER_TIMEOUT = 3
-"""Seconds that the API server may work on a Binding: sent with it, as ``timeout=``. Shorter than we
-wait, so that it is mostly the server who tells us."""
+# Seconds for which etcd may still carry out what the API server has given up: its own limit of a
+# request is 7 s (5 s and two election timeouts).
 COMMIT_MARGIN = 8.0
-"""Seconds for which etcd may still carry out what the API server has given up: its own limit of a
-request is 7 s (5 s and two election timeouts)."""
+# Seconds after which a Binding that the API server has begun can no longer be committed.
 SETTLED_AFTER = WRITE_TIMEOUT + COMMIT_MARGIN
-"""Seconds after which a Binding that the API server has begun can no longer be committed."""
 
 
 VERSION_WITHIN = 1.0  # seconds for the watch to show a pod's latest version
 VERSIONS_TRIED = 3
+# Seconds within which a Binding is sent anew. What has passed by then is taken from the time of the
+# write, so that all ends within httpTimeout.
 TRIES_WITHIN = 1.0
-"""Seconds within which a Binding is sent anew. What has passed by then is taken from the time of
-the write, so that all ends within httpTimeout."""
 
 
 class Fence(Protocol):

@@ -33,13 +33,13 @@ REFUSED = "GPUPodRefused"
 PLACED = "GPUPlacement"
 WAITS = "GPUPlacementWaits"
 WOULD_REFUSE = "GPUPlacementWouldBeRefused"
+# Where Events about objects without a namespace are written, as the kubelet does.
 NODES_NAMESPACE = "default"
-"""Where Events about objects without a namespace are written, as the kubelet does."""
 COMPONENT = "gpu-topology"
 MOST_WAITING = 1000
 WRITE_TIMEOUT = 2.0
+# Seconds between two Events of one kind on one object; Events a second in all, and at once.
 PAUSE, RATE, BURST = 60.0, 2.0, 20
-"""Seconds between two Events of one kind on one object; Events a second in all, and at once."""
 
 
 class _EventApi(Protocol):

@@ -31,23 +31,23 @@ from topology.times import seconds_of
 
 log = structlog.get_logger(__name__)
 
+# Labels of Node Feature Discovery, hundreds on a node: what a CPU can do is no domain of a group. A
+# selector that names one matches no node for us: then a plan leaves the node out.
 NOT_KEPT = "feature.node.kubernetes.io/"
-"""Labels of Node Feature Discovery, hundreds on a node: what a CPU can do is no domain of a group.
-A selector that names one matches no node for us: then a plan leaves the node out."""
 
 
 MOST_OF_A_NODE = 1000  # labels, taints and resources of one Node that are read
 OWN_RESOURCES = ("cpu", "memory", "ephemeral-storage", "pods")
+# Seconds between two log lines that say the same of one object; lines a second, at once.
 PAUSE, RATE, BURST = 3600.0, 0.1, 8
-"""Seconds between two log lines that say the same of one object; lines a second, at once."""
 RECORDS_PATH = "/apis/gpu-topology.io/v1alpha1/gputopologies"
 PODS_PATH = "/api/v1/pods"
 NODES_PATH = "/api/v1/nodes"
 BUDGETS_PATH = "/apis/policy/v1/poddisruptionbudgets"
+# Objects of one page of a list; two pages are in memory at one time at most. A record may be 1.5 MB
+# large.
 PAGE = 500
 RECORDS_PAGE = 100
-"""Objects of one page of a list; two pages are in memory at one time at most. A record may be
-1.5 MB large."""
 
 
 def _within_bounds(node: Node, managed: tuple[str, ...]) -> tuple[Node, dict[str, int]]:

@@ -45,8 +45,8 @@ from topology.kubeapi.reflector import Reflector, Timing, Watched
 
 log = structlog.get_logger(__name__)
 
+# There is one of us, so we come back soon after an outage: pods wait for what we missed.
 TIMING = Timing(backoff_cap_s=2.0, relist_after_s=60.0)
-"""There is one of us, so we come back soon after an outage: pods wait for what we missed."""
 
 
 class Replica(Fence, Protocol):

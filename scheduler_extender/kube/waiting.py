@@ -21,9 +21,9 @@ EVERY = 5.0  # seconds between two rounds that look at anything
 AGAIN = 60.0  # seconds after which a pod is looked at again, told or not
 RARELY = 900.0  # seconds after which a text is told again of which only the counts have changed
 AT_ONCE = 20  # pods that are looked at in one round; who was looked at longest ago comes first
+# For how long the nodes' answers to one pod may be worked out; most are remembered, since
+# kube-scheduler has just asked for them.
 SECONDS = 0.1
-"""For how long the nodes' answers to one pod may be worked out; most are remembered, since
-kube-scheduler has just asked for them."""
 MORE = "kubectl gpu-topology why says more"
 
 

@@ -50,23 +50,23 @@ class Waker:
     that the cluster was asked.
     """
 
+    # Seconds between the first two wakes of a pod; each further pause is twice as long.
     SHORTEST = 2.0
-    """Seconds between the first two wakes of a pod; each further pause is twice as long."""
+    # Seconds between two wakes at most, where few pods have been woken and still wait.
+    # kube-scheduler itself lets a pod that it keeps refusing wait for 10 s between two tries.
     LONGEST_ALONE = 10.0
-    """Seconds between two wakes at most, where few pods have been woken and still wait.
-    kube-scheduler itself lets a pod that it keeps refusing wait for 10 s between two tries."""
     LONGEST = 60.0  # seconds between two wakes at most, however many pods wait
+    # Wakes a second that pods may cost in the long run, where a node changes all the time. Only if
+    # more than ``CROWD_RATE * LONGEST`` pods wait they cost more: each is woken every
+    # :data:`LONGEST` seconds.
     CROWD_RATE = 10.0
-    """Wakes a second that pods may cost in the long run, where a node changes all the time. Only if
-    more than ``CROWD_RATE * LONGEST`` pods wait they cost more: each is woken every
-    :data:`LONGEST` seconds."""
     MEMORY = 90.0  # seconds for which a change counts
     AT_ONCE = 50  # wakes in one round; whoever is left waits for the next
     LOOKS = 500
     SLICE = 100  # times that the cluster is asked in one round, and about how many nodes each time
     EVALUATIONS = 50  # answers that are worked out in one round
+    # Pods in a row about which the API server does not answer; then the round is over.
     MOST_UNANSWERED = 2
-    """Pods in a row about which the API server does not answer; then the round is over."""
     SECONDS = 0.15  # after so long, too, a round works nothing more out
 
     def __init__(

@@ -10,16 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
+# The share of a Lease's duration for which its holder counts on it, from before it asked for it.
+# The others wait for the whole of it, from when they see it; so with clocks that run 5 % fast or
+# slow (0.9 / 0.95 < 1 / 1.05) the holder has stopped before another begins.
 HOLDS = 0.9
-"""The share of a Lease's duration for which its holder counts on it, from before it asked for it.
-The others wait for the whole of it, from when they see it; so with clocks that run 5 % fast or slow
-(0.9 / 0.95 < 1 / 1.05) the holder has stopped before another begins."""
 
 
+# Seconds for which a leader has been blind, and has renewed its Lease all the time, until it offers
+# the Lease to a replica that sees. While the API server is away nobody renews a Lease: so an outage
+# offers nothing, and after it there is so much time to see again.
 OFFERED_AFTER = 10.0
-"""Seconds for which a leader has been blind, and has renewed its Lease all the time, until it
-offers the Lease to a replica that sees. While the API server is away nobody renews a Lease: so an
-outage offers nothing, and after it there is so much time to see again."""
 
 
 class Step(Enum):

@@ -33,9 +33,9 @@ from topology.kubeapi.apiserver import (
 log = structlog.get_logger(__name__)
 
 AT_ONCE = 16  # pods that are changed at one time
+# Seconds for one write, at first; twice as long whenever it is tried again, since a webhook may
+# take its time.
 TIMEOUT = 2.0
-"""Seconds for one write, at first; twice as long whenever it is tried again, since a webhook may
-take its time."""
 MARKED_WITHIN = 30.0  # seconds for a mark on our own pod to be written and shown by our watch
 AGAIN = 0.2  # seconds before a write that failed is tried again
 LOOK = 1.0  # seconds for the watch to show something, before we look whether we still lead

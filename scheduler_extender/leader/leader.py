@@ -27,8 +27,8 @@ log = structlog.get_logger(__name__)
 RENEWALS = 5  # how often the leader renews the Lease in its duration
 LOOK = 0.5  # seconds between two looks of a replica that does not lead, and after a failure
 DRAINS_WITHIN = 6.0  # seconds for the binds that are being written to end, when we resign
+# Durations of the Lease for which a replica that could not take over leaves it to the others.
 STANDS_BACK = 2.0
-"""Durations of the Lease for which a replica that could not take over leaves it to the others."""
 GIVEN_UP = "could not take over; the Lease is left to other replicas"
 NOT_LEADING = "this replica does not lead"
 

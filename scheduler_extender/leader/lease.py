@@ -12,10 +12,10 @@ from scheduler_extender.leader.election import Lease
 from topology.kubeapi.apiserver import NotFoundError, Query, path
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces"
+# The annotation of a Lease whose holder has resigned: the term, if no bind of it is left.
 DRAINED = PREFIX + "drained"
-"""The annotation of a Lease whose holder has resigned: the term, if no bind of it is left."""
+# The annotation, ``true``, of a Lease whose holder is blind: a replica that sees may take it.
 OFFERED = PREFIX + "offered"
-"""The annotation, ``true``, of a Lease whose holder is blind: a replica that sees may take it."""
 TIMEOUT = 2.0  # seconds for one read or write
 
 
