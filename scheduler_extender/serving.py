@@ -10,13 +10,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING
 
-from fastapi import FastAPI
 from starlette.routing import Match
-from starlette.types import Scope
 
 from scheduler_extender.files.binder import FileBinder
 from scheduler_extender.files.clusterfile import ClusterFile, feed
@@ -84,23 +82,8 @@ def _shadow(
 @contextmanager
 def kube_service(api: ApiServer, settings: Settings) -> Iterator[Service]:
     """A service over the state of an API server, which is followed inside the block."""
-    from scheduler_extender.kube.source import KubeSource
-
-    cluster = Cluster(time.monotonic, settings)
-    metrics = Metrics()
-    metrics.watch(cluster)
-    source = KubeSource(api, cluster)
-    with source.following(metrics.follow):
-        turns, reviews = metrics.tell_turns(Turns(cluster)), Reviews(api)
-        yield Service(
-            cluster,
-            source.binder,
-            source.unready,
-            metrics,
-            turns=turns,
-            reviews=reviews,
-            shadow=_shadow(settings, metrics, source.note_would_refuse),
-        )
+    with _following(api, Cluster(time.monotonic, settings)) as service:
+        yield service
 
 
 @contextmanager
@@ -108,39 +91,43 @@ def replica_service(
     api: ApiServer, settings: Settings, replication: Replication
 ) -> Iterator[tuple[Service, Leader]]:
     """The same as one of several replicas, which takes part in the election inside the block."""
-    from scheduler_extender.kube.source import KubeSource
     from scheduler_extender.leader.leader import Leader
 
     cluster = Cluster(time.monotonic, settings)
-    metrics = Metrics()
-    metrics.watch(cluster)
     leader = Leader(
         api,
         replication,
-        synced=lambda: source.unready() is None,
+        synced=lambda: service.unready() is None,
         sees=lambda: not cluster.blind(),
     )
-    source = KubeSource(api, cluster, replica=leader)
-    metrics.tell_term(lambda: leader.term)
-    with source.following(metrics.follow):
+    with _following(api, cluster, leader) as service:
+        service.metrics.tell_term(lambda: leader.term)
         leader.start()
         try:
-            yield (
-                Service(
-                    cluster,
-                    source.binder,
-                    source.unready,
-                    metrics,
-                    standby=leader.standby,
-                    term=lambda: leader.term,
-                    turns=metrics.tell_turns(Turns(cluster)),
-                    reviews=Reviews(api),
-                    shadow=_shadow(settings, metrics, source.note_would_refuse),
-                ),
-                leader,
-            )
+            yield replace(service, standby=leader.standby, term=lambda: leader.term), leader
         finally:
             leader.stop()
+
+
+@contextmanager
+def _following(
+    api: ApiServer, cluster: Cluster, replica: Leader | None = None
+) -> Iterator[Service]:
+    from scheduler_extender.kube.source import KubeSource
+
+    metrics = Metrics()
+    metrics.watch(cluster)
+    source = KubeSource(api, cluster, replica=replica)
+    with source.following(metrics.follow):
+        yield Service(
+            cluster,
+            source.binder,
+            source.unready,
+            metrics,
+            turns=metrics.tell_turns(Turns(cluster)),
+            reviews=Reviews(api),
+            shadow=_shadow(cluster.settings, metrics, source.note_would_refuse),
+        )
 
 
 def servers(service: Service, where: Addresses, limits: Limits = DEFAULT) -> Servers:
@@ -163,7 +150,10 @@ def servers(service: Service, where: Addresses, limits: Limits = DEFAULT) -> Ser
             Gate,
             reviews=service.reviews,
             strangers=strangers,
-            serves=partial(_serves, admin),
+            # Whether there is a route for a request.
+            serves=lambda scope: any(
+                route.matches(scope)[0] is Match.FULL for route in admin.routes
+            ),
             open_paths=open_paths,
         )
     guard_map(admin, service, signing_in=outside)
@@ -177,11 +167,6 @@ def servers(service: Service, where: Addresses, limits: Limits = DEFAULT) -> Ser
     if certificates is not None and (soon := certificates.expiry_warning(datetime.now(UTC))):
         found.warnings.append(soon)
     return found
-
-
-def _serves(app: FastAPI, scope: Scope) -> bool:
-    """Whether an app has a route for a request."""
-    return any(route.matches(scope)[0] is Match.FULL for route in app.routes)
 
 
 def open_doors(where: Addresses) -> list[str]:

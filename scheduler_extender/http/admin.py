@@ -50,11 +50,8 @@ def create_admin_app(service: Service) -> FastAPI:
     """For people and Prometheus: /v1/nodes, /v1/explain, /v1/unblock, /v1/snapshot, /metrics, and
     health."""
     app = FastAPI(title="gpu-topology admin", docs_url=None, redoc_url=None)
-    reading = Desk(1, PEOPLE_WAITING)
-    searching = Desk(1, SEARCHES_WAITING)
-    _add_nodes(app, service.cluster, reading)
-    _add_explain(app, service.cluster, searching)
-    _add_unblock(app, service.cluster, searching)
+    _add_nodes(app, service.cluster, Desk(1, PEOPLE_WAITING))
+    _add_questions(app, service.cluster, Desk(1, SEARCHES_WAITING))
     _add_metrics(app, service)
     if service.file_mode:
         _add_reports(app, service)
@@ -112,7 +109,7 @@ class _Snapshot(Response):
 UNKNOWN = "pod {}/{} is unknown or asks for no GPUs"
 
 
-def _add_explain(app: FastAPI, cluster: Cluster, desk: Desk) -> None:
+def _add_questions(app: FastAPI, cluster: Cluster, desk: Desk) -> None:
     @app.get(
         "/v1/explain/{namespace}/{pod}",
         response_model=None,
@@ -131,8 +128,6 @@ def _add_explain(app: FastAPI, cluster: Cluster, desk: Desk) -> None:
             return told
         return structs.replace(told, group=group_of(seen, record.membership))
 
-
-def _add_unblock(app: FastAPI, cluster: Cluster, desk: Desk) -> None:
     @app.get("/v1/unblock/{namespace}/{pod}", response_model=None, responses=answers(Unblocking))
     @desk.encoded
     def unblock(namespace: str, pod: str) -> Unblocking:

@@ -73,7 +73,20 @@ class _Server(uvicorn.Server):
         context: Callable[[], ssl.SSLContext] | None,
         strangers: Strangers,
     ) -> None:
-        super().__init__(_config(app, connections))
+        super().__init__(
+            uvicorn.Config(
+                Failures(app),
+                http=connections,
+                ws="none",
+                # Its warnings are about what clients send, a line for each: ours are counted.
+                log_level="error",
+                access_log=False,
+                proxy_headers=False,
+                timeout_keep_alive=int(connections.limits.idle_seconds),
+                timeout_graceful_shutdown=5,
+                lifespan="off",
+            )
+        )
         self._door = Acceptor(listener, self._connection, context, connections.limits, strangers)
 
     @contextlib.contextmanager
@@ -92,6 +105,12 @@ class _Server(uvicorn.Server):
         self._door.give_up_handshakes()
         for found in list(self.server_state.connections):
             found.shutdown()
+
+    def close_idle(self) -> None:
+        """Close the connections whose clients wait for no answer."""
+        for each in list(self.server_state.connections):
+            if isinstance(each, Connection):
+                each.close_if_idle()
 
     def _connection(self) -> Connection:
         return self.config.http_protocol_class(  # type: ignore[return-value]
@@ -153,12 +172,7 @@ class Servers:
     def close_idle(self) -> None:
         """Close the connections to the verbs that wait for no answer; from any thread."""
         if (loop := self._loop) is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(self._close_idle)
-
-    def _close_idle(self) -> None:
-        for found in list(self._servers[0].server_state.connections):
-            if isinstance(found, Connection):
-                found.close_if_idle()
+            loop.call_soon_threadsafe(self._servers[0].close_idle)
 
     async def _run(self, on_started: Callable[[], None], signals: bool) -> None:
         self._loop = asyncio.get_running_loop()
@@ -166,7 +180,10 @@ class Servers:
             loop = asyncio.get_running_loop()
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, self.stop)
-        await self._load()
+        # Load what the libraries load late; else the first verb holds the loop for 20 ms.
+        await anyio.to_thread.run_sync(int)
+        for app in self._apps:
+            app.middleware_stack = app.build_middleware_stack()
         tasks = [asyncio.create_task(server.serve()) for server in self._servers]
         watching = asyncio.create_task(self._watch_files())
         while not all(server.started for server in self._servers):
@@ -192,24 +209,3 @@ class Servers:
             if self._certificates.contexts.authority != authority:
                 # Whoever was let in by the former authority, or is about to be.
                 self._servers[0].admit_anew()
-
-    async def _load(self) -> None:
-        """Load what the libraries load late; else the first verb holds the loop for 20 ms."""
-        await anyio.to_thread.run_sync(int)
-        for app in self._apps:
-            app.middleware_stack = app.build_middleware_stack()
-
-
-def _config(app: FastAPI, connections: type[Connection]) -> uvicorn.Config:
-    return uvicorn.Config(
-        Failures(app),
-        http=connections,
-        ws="none",
-        # Its warnings are about what clients send, a line for each: ours are counted (Strangers).
-        log_level="error",
-        access_log=False,
-        proxy_headers=False,
-        timeout_keep_alive=int(connections.limits.idle_seconds),
-        timeout_graceful_shutdown=5,
-        lifespan="off",
-    )

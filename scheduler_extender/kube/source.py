@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import structlog
 
@@ -34,16 +34,15 @@ from scheduler_extender.kube.sinks import (
 )
 from scheduler_extender.kube.waiting import WaitingPods
 from scheduler_extender.kube.waker import Waker
-from scheduler_extender.state.answers.refusing import NodeRefusal
 from scheduler_extender.state.cluster import freshness
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.freshness import Watch
-from scheduler_extender.state.node.verification import Surprise
-from scheduler_extender.verbs import WouldRefuse
 from topology.kubeapi.apiserver import ApiServer
 from topology.kubeapi.reflector import Reflector, Timing, Watched
 
 log = structlog.get_logger(__name__)
+
+Work = TypeVar("Work")
 
 # There is one of us, so we come back soon after an outage: pods wait for what we missed.
 TIMING = Timing(backoff_cap_s=2.0, relist_after_s=60.0)
@@ -57,10 +56,6 @@ class Replica(Fence, Protocol):
     def leads(self) -> bool:
         """Whether it answers and writes now."""
         ...
-
-
-def _always() -> bool:
-    return True
 
 
 class KubeSource:
@@ -81,16 +76,18 @@ class KubeSource:
         self._api = api
         self._clock = clock
         bindable = replica.bindable if replica is not None else None
-        self._leads = replica.leads if replica is not None else _always
+        self._leads = replica.leads if replica is not None else lambda: True
         # What is usual must not crowd out what is not: it has a limit of its own.
-        self._news = EventWriter(api, name="news")
+        self._news = EventWriter(api)
         self.binder = KubeBinder(api, cluster, replica, self._news.note_placed)
         self._waiting = WaitingPods(cluster, self._news.note_waiting)
         self.waker = Waker(cluster, api)
         self._settler = Settler(cluster, self.binder, clock=clock)
         self._events = EventWriter(api)
-        cluster.on_surprise(self._note_surprise)
-        cluster.on_refusal(self._note_refusal)
+        cluster.on_surprise(self._if_leading(self._events.note))
+        cluster.on_refusal(self._if_leading(self._events.note_refusal))
+        # Has an Event written on a pod that is not let everywhere but for the shadow.
+        self.note_would_refuse = self._if_leading(self._events.note_would_refuse)
         self.reflectors = [
             Reflector(api, Watched(path, page_limit=page), sink, TIMING)
             for path, sink, page in (
@@ -113,8 +110,11 @@ class KubeSource:
             for name, work in (
                 ("lookout", self._look_out),
                 ("settler", self._settler.round),
-                ("waker", self._wake),
-                ("waiting", self._tell_why),
+                # The others take note of what has changed.
+                ("waker", self._if_leading(self.waker.round)),
+                ("waiting", self._if_leading(self._tell_why)),
+                ("events", lambda _: self._events.round()),
+                ("news", lambda _: self._news.round()),
             )
         ]
 
@@ -134,7 +134,11 @@ class KubeSource:
             "Times that an unschedulable pod's request could not be worked out",
             lambda: waker.failed,
         )
-        follow("events_dropped", "Events not written: too many, or refused", self._dropped)
+        follow(
+            "events_dropped",
+            "Events not written: too many, or refused",
+            lambda: self._events.dropped + self._news.dropped,
+        )
 
     def watches(self) -> list[Watch]:
         """How fresh each watch is."""
@@ -161,8 +165,6 @@ class KubeSource:
             reflector.start()
         for thread in self._threads:
             thread.start()
-        self._events.start()
-        self._news.start()
 
     def stop(self) -> None:
         """Stop all threads and close all connections."""
@@ -170,8 +172,6 @@ class KubeSource:
         self._api.close()  # first: it cuts off requests that wait for their answer
         for reflector in (*self.reflectors, self._budgets):
             reflector.stop()
-        self._events.stop()
-        self._news.stop()
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(5)
@@ -186,31 +186,19 @@ class KubeSource:
             log.info("all watches say something again")
             self._cluster.tell_of_all_nodes()
 
-    def _note_surprise(self, surprise: Surprise) -> None:
-        if self._leads():
-            self._events.note(surprise)
+    def _if_leading(self, act: Callable[[Work], None]) -> Callable[[Work], None]:
+        """The same where we lead: of several replicas one writes."""
 
-    def _note_refusal(self, refusal: NodeRefusal) -> None:
-        if self._leads():
-            self._events.note_refusal(refusal)
+        def acting(on: Work) -> None:
+            if self._leads():
+                act(on)
 
-    def note_would_refuse(self, would: WouldRefuse) -> None:
-        """Have an Event written on a pod that is not let everywhere but for the shadow."""
-        if self._leads():
-            self._events.note_would_refuse(would)
-
-    def _wake(self, now: float) -> None:
-        """One replica wakes pods; the others take note of what has changed."""
-        if self._leads():
-            self.waker.round(now)
+        return acting
 
     def _tell_why(self, now: float) -> None:
-        """One replica tells why pods wait, once it knows the whole cluster."""
-        if self._leads() and self.unready() is None and not self._cluster.blind():
+        """Tell why pods wait, once the whole cluster is known."""
+        if self.unready() is None and not self._cluster.blind():
             self._waiting.round(now)
-
-    def _dropped(self) -> int:
-        return self._events.dropped + self._news.dropped
 
     def _run(self, work: Callable[[float], None]) -> None:
         while not self._stopping.wait(self.ROUND * random.uniform(0.8, 1.2)):  # noqa: S311

@@ -24,6 +24,7 @@ import msgspec
 import structlog
 
 from scheduler_extender.annotations import WAKE, Malformed
+from scheduler_extender.ratelimit import LogLimit
 from scheduler_extender.state.asking.enquiry import answer, decided, states_of
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.snapshot import Snapshot
@@ -35,7 +36,8 @@ from topology.kubeapi.apiserver import ApiFailure, ApiUnreachable, path
 log = structlog.get_logger(__name__)
 
 WRITE_TIMEOUT = 2.0  # seconds
-LOGGED = 128  # requests whose failure has been logged, before the first may be logged again
+# Seconds between two log lines about one request that fails; lines a second, at once.
+PAUSE, RATE, BURST = 3600.0, 0.1, 8
 
 
 class _PodApi(Protocol):
@@ -93,7 +95,7 @@ class Waker:
         self._tried_place: dict[PodUid, int] = {}
         self._woken: dict[PodUid, tuple[float, float]] = {}
         self._served: dict[GpuRequest, int] = {}
-        self._logged: dict[GpuRequest, None] = {}
+        self._limit = LogLimit(PAUSE, RATE, BURST)
         # The pods about which the API server has not answered, since it last did about any.
         self._unanswered: set[PodUid] = set()
         self.woken = self.failed = self.looks = 0
@@ -250,10 +252,7 @@ class Waker:
         except Exception:
             # A request that cannot be worked out must not cost the others their wake.
             self.failed += 1
-            if request not in self._logged:
-                self._logged[request] = None
-                while len(self._logged) > LOGGED:
-                    del self._logged[next(iter(self._logged))]
+            if self._limit.untold(request, time.monotonic()) is not None:
                 log.exception("an unschedulable pod's request failed", asks=request.text)
             return False, self._last
         return False, tried

@@ -139,13 +139,9 @@ class Election:
         if step is Step.TAKE:
             self._after = seen
             seen = replace(seen, holder=self.identity, term=self._highest + 1)
-        offered = step is Step.RENEW and self._offers
+        blind_for = 0.0 if self._sees else self._written - self._blind_since
+        offered = step is Step.RENEW and blind_for >= OFFERED_AFTER
         return replace(seen, seconds=self._seconds, drained=-1, offered=offered)
-
-    @property
-    def _offers(self) -> bool:
-        """Whether we have been blind, and have renewed the Lease, for :data:`OFFERED_AFTER`."""
-        return not self._sees and self._written - self._blind_since >= OFFERED_AFTER
 
     def released(self, *, drained: bool) -> Lease:
         """The Lease to write where we resign: nobody holds it."""

@@ -248,13 +248,10 @@ class Leader:
     def _watch_loss(self) -> None:
         if self._led and not self.leads():
             self._led = False
-            log.info("this replica leads no more", lease=self._holder())
+            lease = self._election.lease
+            log.info("this replica leads no more", lease=lease.holder if lease is not None else "")
             for listener in self.on_lost:
                 listener()
-
-    def _holder(self) -> str:
-        lease = self._election.lease
-        return lease.holder if lease is not None else ""
 
     def _release(self) -> None:
         """Give the Lease up, where it is ours and no write of ours is left."""

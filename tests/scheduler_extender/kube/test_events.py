@@ -17,7 +17,7 @@ from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.verification import BROKEN, OUTSIDE, Surprise
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.refusal import Refusal
-from tests.waiting import PATIENCE, eventually
+from tests.waiting import PATIENCE
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import gpu_request
 from topology.kubeapi.apiserver import ApiUnreachable
@@ -131,16 +131,17 @@ def test_a_slow_api_server_holds_up_nobody_who_notes() -> None:
 
     api = Slow()
     writer, _ = make(api)
-    writer.start()
+    writer.note(surprise("a"))
+    writing = threading.Thread(target=writer.round)
+    writing.start()
     try:
-        writer.note(surprise("a"))
         assert entered.wait(PATIENCE)
         writer.note(surprise("b"))  # while the first is being written
-        go.set()
-        eventually(lambda: len(api.written) == 2)
     finally:
         go.set()
-        writer.stop()
+        writing.join(PATIENCE)
+    writer.round()
+    assert len(api.written) == 2
 
 
 def test_every_surprise_is_counted_and_few_are_logged() -> None:
