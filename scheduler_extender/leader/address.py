@@ -1,13 +1,13 @@
-"""The EndpointSlice of the scheduler's Service: the leader's address, and no other.
+"""The EndpointSlice of the scheduler's Service: it names the leader's address, and no other.
 
-The Service has no selector, so nobody else writes its endpoints. A slice is one object: there is no
-moment at which two replicas stand in it.
+The Service has no selector, so only we write its endpoints. An EndpointSlice is one object, so it
+never names two replicas.
 
-A former leader that wakes up in the middle must not overwrite the new leader's: it writes over the
-version that it has read, and asks between the two whether it still leads. What remains is a former
-leader whose clock stands still and whose watch shows no later term: it believes that it leads, and
-the slice names it until the leader looks again, :data:`AGAIN` seconds later at most. It costs time:
-its binds fail (ADR 12).
+A former leader that was paused must not overwrite the new leader's address. So it asks, after it
+has read the EndpointSlice, whether it still leads, and then writes over the version that it has
+read. One case is left: a former leader whose clock stood still and whose watch shows no later term
+believes that it leads. The EndpointSlice may name it until the leader checks again, :data:`AGAIN`
+seconds later at most. That costs time and no GPU: its binds fail (ADR 12).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ log = structlog.get_logger(__name__)
 
 SLICES = "/apis/discovery.k8s.io/v1/namespaces"
 TIMEOUT = 2.0  # seconds for one request
-AGAIN = 10.0  # seconds between two looks of the leader whether the Service still names it
-AFTER_FAILURE = 0.5  # seconds to the next look where the slice could not be read or written
+AGAIN = 10.0  # seconds after which the leader checks again that the Service names it
+AFTER_FAILURE = 0.5  # the same after a check that failed
 
 
 class _SliceApi(Protocol):
@@ -43,11 +43,11 @@ class _SliceApi(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where kube-scheduler reaches this replica: an IP address, a port, and the Service's name."""
+    """Where kube-scheduler reaches this replica."""
 
     ip: str
     port: int
-    service: str
+    service: str  # the Service's name
     port_name: str = "scheduler"
 
 
@@ -60,15 +60,14 @@ class Endpoint:
         self._address = address
         version = ipaddress.ip_address(address.ip).version
         self._type = f"IPv{version}"
-        # The kind of address of a slice never changes, so each has a slice of its own.
+        # An EndpointSlice keeps its kind of address, so IPv4 and IPv6 have one each.
         self._name = f"{address.service}-leader-ipv{version}"
         self._collection = path(SLICES, own.namespace, "endpointslices")
 
     def publish(self, leads: Callable[[], bool]) -> None:
-        """Make the slice name us and nobody else; ``leads`` says whether it should.
+        """Make the EndpointSlice name us alone, if ``leads()``.
 
-        Nothing is written where we do not lead. Raises :class:`.ConflictError` where somebody else
-        has written meanwhile.
+        Raises :class:`.ConflictError` if somebody else has written it meanwhile.
         """
         where = f"{self._collection}/{self._name}"
         wanted = self._content()
@@ -114,7 +113,7 @@ class Endpoint:
 class AddressWriter:
     """Keeps the Service naming this replica while it leads.
 
-    It has a thread of its own: a slice that is written slowly holds up no renewal of the Lease.
+    It has a thread of its own, so that a slow write does not hold up the renewal of the Lease.
     """
 
     def __init__(self, endpoint: Endpoint, leads: Callable[[], bool]) -> None:
@@ -125,15 +124,15 @@ class AddressWriter:
         self._thread = threading.Thread(target=self._run, name="service-address", daemon=True)
 
     def start(self) -> None:
-        """Look from now on, every :data:`AGAIN` seconds."""
+        """Check from now on, every :data:`AGAIN` seconds."""
         self._thread.start()
 
     def soon(self) -> None:
-        """Look at once: we have begun to lead."""
+        """Check at once: we have begun to lead."""
         self._due.set()
 
     def stop(self) -> None:
-        """Look no more. A request that still waits for its answer ends within :data:`TIMEOUT`."""
+        """Check no more. A request that has begun ends within :data:`TIMEOUT`."""
         self._stopping = True
         self._due.set()
 
@@ -150,6 +149,6 @@ class AddressWriter:
                 log.warning("the Service does not name this replica", cause=str(error))
                 pause = AFTER_FAILURE
             except Exception:
-                # One bad look must not end all later ones.
+                # A check that failed must not end the later ones.
                 log.exception("the Service's address could not be looked at")
                 pause = AFTER_FAILURE

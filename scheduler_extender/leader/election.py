@@ -1,8 +1,8 @@
-"""Who leads, by a Lease: what one replica writes next, and up to when it may answer.
+"""Who leads, by a Lease: what one replica writes next, and until when it may answer.
 
-A state machine without I/O or clock. Times are seconds of the caller's own clock, which runs on
-while the process is paused. That no GPU is given twice does not depend on any of it (that is
-:mod:`.fence`); it decides who answers, and how soon another takes over.
+A state machine without I/O or clock. Times are seconds of the caller's clock, which runs on while
+the process is paused. The election only decides who answers, and how soon another takes over. No
+GPU is given twice even if it goes wrong: :mod:`.fence` sees to that.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-# The share of a Lease's duration for which its holder counts on it, from before it asked for it.
-# The others wait for the whole of it, from when they see it; so with clocks that run 5 % fast or
-# slow (0.9 / 0.95 < 1 / 1.05) the holder has stopped before another begins.
+# The share of a Lease's duration for which its holder counts on it. The holder counts from the
+# moment before it asked for the Lease, the others wait for the whole duration from when they see
+# it. So even if clocks run 5 % fast or slow (0.9 / 0.95 < 1 / 1.05), the holder stops before
+# another begins.
 HOLDS = 0.9
 
 
-# Seconds for which a leader has been blind, and has renewed its Lease all the time, until it offers
-# the Lease to a replica that sees. While the API server is away nobody renews a Lease: so an outage
-# offers nothing, and after it there is so much time to see again.
+# A leader offers its Lease after it has been blind for so many seconds and has renewed the Lease
+# all the time. While the API server is away nobody renews a Lease, so an outage offers nothing.
 OFFERED_AFTER = 10.0
 
 
@@ -32,25 +32,19 @@ class Step(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The Lease as the API server has it.
+    """The Lease as the API server has it."""
 
-    ``holder`` is empty where nobody leads. ``seconds`` is its duration. ``term`` counts the
-    holders. ``drained`` is the term whose holder has said that all its binds are written.
-    ``version`` is the resourceVersion, empty for a Lease that does not exist yet. ``offered`` says
-    that the holder is blind and leaves the Lease to a replica that sees; up to then it leads on.
-    """
-
-    holder: str = ""
-    seconds: float = 0.0
-    term: int = 0
-    drained: int = -1
-    version: str = ""
-    offered: bool = False
+    holder: str = ""  # empty if nobody leads
+    seconds: float = 0.0  # its duration
+    term: int = 0  # counts the holders
+    drained: int = -1  # the term whose holder has said that all its binds are written
+    version: str = ""  # the resourceVersion; empty for a Lease that does not exist yet
+    offered: bool = False  # its holder is blind: a replica that sees may take it, at once
 
 
 class Election:
-    """What one replica knows of the Lease. ``identity`` is this process's alone, ``seconds`` the
-    duration that it writes."""
+    """What one replica knows of the Lease. ``identity`` names this process alone, ``seconds`` is
+    the duration that it writes."""
 
     def __init__(self, identity: str, seconds: float) -> None:
         self.identity = identity
@@ -71,7 +65,7 @@ class Election:
 
     @property
     def holds(self) -> bool:
-        """Whether the Lease names us, if perhaps no longer in time."""
+        """Whether the Lease names us, even if it has run out."""
         return self._lease is not None and self._lease.holder == self.identity
 
     @property
@@ -81,14 +75,14 @@ class Election:
 
     @property
     def after_drained(self) -> bool:
-        """Whether whoever led before our term has said that all its binds are written."""
+        """Whether the leader before us has said that all its binds are written."""
         return self._after.drained == self._after.term
 
     def others_count_on_it(self, now: float) -> float:
-        """For how many seconds at most another may still count on a Lease that we have seen.
+        """For how many seconds at most another holder may still count on a Lease that we have seen.
 
-        None, where it was renewed up to the end and has run out. Where somebody has shortened or
-        deleted it, or where it was taken as offered, its former holder goes on up to then.
+        0 if that Lease has run out. More than 0 if somebody has shortened or deleted it, or if we
+        took it because it was offered: its former holder may not know yet.
         """
         return max(0.0, self._others_until - now)
 
@@ -97,7 +91,7 @@ class Election:
         return self.holds and now < self._until
 
     def saw(self, lease: Lease, now: float) -> None:
-        """The Lease was read. Whatever has changed in it starts the wait anew."""
+        """Take in the Lease as it was read. Any change of it starts the wait anew."""
         if self._lease is None or lease.version != self._lease.version:
             self._lease, self._since = lease, now
             if lease.holder not in ("", self.identity):
@@ -105,16 +99,16 @@ class Election:
         self._highest = max(self._highest, lease.term)
 
     def heard_of(self, term: int, *, others: int = 0) -> None:
-        """A term was heard of elsewhere: a Lease that was deleted must not begin anew below it.
+        """Take in a term that our watch has shown: our own next term must be higher.
 
-        ``others`` is the latest that another replica has begun. Where a Lease is deleted at the
-        wrong moment it may have the same number as ours, and then neither of us leads in it.
+        ``others`` is the latest term that another replica has begun. If a Lease is deleted at the
+        wrong moment, it may have the same number as ours, and then neither of us leads in it.
         """
         self._highest = max(self._highest, term)
         self._others = max(self._others, others)
 
     def looked(self, *, sees: bool) -> None:
-        """Whether our watches tell us what happens in the cluster, as of now."""
+        """Take in whether our watches tell us now what happens in the cluster."""
         self._sees = sees
 
     def step(self, now: float) -> Step:
@@ -123,7 +117,7 @@ class Election:
         if lease is None:
             return Step.NOTHING
         if self.holds:
-            # Else another has begun such a term, on a Lease that was deleted since.
+            # If not, another has begun such a term, on a Lease that was deleted since.
             ours = lease.term >= self._highest and lease.term > self._others
             return Step.RENEW if ours else Step.TAKE
         over = (
@@ -144,12 +138,12 @@ class Election:
         return replace(seen, seconds=self._seconds, drained=-1, offered=offered)
 
     def released(self, *, drained: bool) -> Lease:
-        """The Lease to write where we resign: nobody holds it."""
+        """The Lease to write when we resign: nobody holds it."""
         seen = self._lease or Lease()
         return replace(seen, holder="", drained=seen.term if drained else -1, offered=False)
 
     def wrote(self, lease: Lease, asked: float, now: float) -> None:
-        """A write was accepted. ``asked`` is the moment just before it was sent."""
+        """Take in that a write was accepted. ``asked`` is the moment before it was sent."""
         self.saw(lease, now)
         if self._sees or asked - self._written > self._seconds:
             self._blind_since = now

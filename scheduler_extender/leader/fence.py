@@ -1,9 +1,9 @@
-"""How a new leader makes sure that no bind of the one before it comes after its first (ADR 12).
+"""How a new leader makes sure that the former leader binds nothing any more (ADR 12).
 
-Each Binding names the version of the pod that the writer's watch had shown. So a new leader changes
-every pod that could be bound: whatever the former one still sends about them fails. Pods that are
-created later cannot be known to a former leader whose watch has not shown it first that a new term
-began: the term is written on our own pod before anything else.
+Each Binding names the version of the pod that its writer's watch has shown. So the new leader
+changes every pod that could be bound: a Binding that names the old version fails. Before that it
+writes its term on its own pod. So a former leader that has seen a newer pod, or a newer version of
+one, has seen the term first, and knows that it leads no more.
 """
 
 from __future__ import annotations
@@ -33,12 +33,11 @@ from topology.kubeapi.apiserver import (
 log = structlog.get_logger(__name__)
 
 AT_ONCE = 16  # pods that are changed at one time
-# Seconds for one write, at first; twice as long whenever it is tried again, since a webhook may
-# take its time.
+# Seconds for one write, doubled at each further try: a webhook may be slow.
 TIMEOUT = 2.0
 MARKED_WITHIN = 30.0  # seconds for a mark on our own pod to be written and shown by our watch
 AGAIN = 0.2  # seconds before a write that failed is tried again
-LOOK = 1.0  # seconds for the watch to show something, before we look whether we still lead
+LOOK = 1.0  # seconds to wait for the watch, before we ask whether we still lead
 
 
 class _PatchApi(Protocol):
@@ -57,7 +56,7 @@ class StuckError(Exception):
 
 
 class Fence:
-    """Takes over from a former leader. ``identity`` is this process's alone, ``clock`` gives
+    """Takes over from a former leader. ``identity`` names this process alone, ``clock`` gives
     seconds, ``sleep`` waits."""
 
     def __init__(
@@ -79,13 +78,13 @@ class Fence:
     def take_over(
         self, term: int, lasts: Callable[[], bool], *, drained: bool, former_for: float = 0.0
     ) -> int:
-        """Return once we know of every bind that was written before our term, and no other can be.
+        """Return when the former leader can bind nothing more and we know all that it has bound.
 
-        ``lasts`` says whether the term is still ours; :class:`DeposedError` where it is not, and
-        :class:`StuckError` where another replica had better try.
-        ``drained`` says that whoever led before has written all its binds, ``former_for`` for how
-        many seconds it may still count on its Lease: for so much longer time has to do for pods
-        that cannot be changed. Returns how many pods were changed.
+        ``lasts`` says whether the term is still ours. ``drained`` says that the former leader has
+        written all its binds. ``former_for`` is for how many seconds it may still count on its
+        Lease: for pods that cannot be changed we wait so much longer. Returns how many pods were
+        changed. Raises :class:`DeposedError` if the term is no longer ours, :class:`StuckError` if
+        another replica should try.
         """
         began = self._clock()
         ended = began + max(0.0, former_for) + SETTLED_AFTER
@@ -100,8 +99,8 @@ class Fence:
             ]
             unchanged = sum(not change.result() for change in changes)
         if unchanged:
-            # Nothing but time ends a write about these: what the API server was told to give up
-            # after seconds, and etcd some seconds later.
+            # A Binding of such a pod may still be written, until the API server and etcd have given
+            # it up.
             log.warning("pods cannot be changed; waiting for writes to end", pods=unchanged)
             while self._clock() < ended:
                 _still(lasts)
@@ -125,13 +124,13 @@ class Fence:
     def _change(
         self, uid: PodUid, pod: Known, term: int, lasts: Callable[[], bool], until: float
     ) -> bool:
-        """Change a pod, whatever it is changed to; whether it has changed or is gone."""
+        """Change a pod, so that it gets another version. Whether it has changed or is gone."""
         where = path("/api/v1/namespaces", pod.namespace, "pods", pod.name)
-        value = f"{term}-{self._identity}"  # one that it bears already would change nothing
+        value = f"{term}-{self._identity}"  # a new one: an equal value would change nothing
         try:
             self._written(where, {"uid": uid, "annotations": {WAKE: value}}, lasts, until)
         except ApiFailure as error:
-            # Gone, another of its name, changed by others meanwhile: or a webhook says so.
+            # It is gone, replaced or changed by others; or a webhook only says so.
             answered = isinstance(error, NotFoundError | ConflictError)
             if answered and self._has_changed(where, uid, pod.version):
                 return True
@@ -141,7 +140,7 @@ class Fence:
         return True
 
     def _has_changed(self, where: str, uid: PodUid, version: str) -> bool:
-        """Whether a pod is gone or of another version than it was; False where nobody can tell."""
+        """Whether a pod is gone or has another version; False if that cannot be read."""
         try:
             found = metadata_decoder.decode(self._api.get(where, timeout=TIMEOUT)).metadata
         except NotFoundError:
@@ -153,8 +152,8 @@ class Fence:
     def _written(
         self, where: str, metadata: object, lasts: Callable[[], bool], until: float
     ) -> None:
-        """Patch, again and again until a moment of the clock. Raises :class:`.ApiFailure` where it
-        was refused for good or failed to the end, :class:`DeposedError` where we lead no more."""
+        """Patch; try again until ``until`` (of the clock). Raises :class:`.ApiFailure` if the patch
+        is refused for good or keeps failing, :class:`DeposedError` if we lead no more."""
         body = msgspec.json.encode({"metadata": metadata})
         timeout = TIMEOUT
         while True:

@@ -25,9 +25,9 @@ from topology.kubeapi.apiserver import ApiFailure, ApiServer, ConflictError
 log = structlog.get_logger(__name__)
 
 RENEWALS = 5  # how often the leader renews the Lease in its duration
-LOOK = 0.5  # seconds between two looks of a replica that does not lead, and after a failure
-DRAINS_WITHIN = 6.0  # seconds for the binds that are being written to end, when we resign
-# Durations of the Lease for which a replica that could not take over leaves it to the others.
+LOOK = 0.5  # seconds after which a replica reads the Lease again: one that does not lead, or failed
+DRAINS_WITHIN = 6.0  # seconds that we wait, when we resign, for binds that are being written
+# A replica that could not take over leaves the Lease to others for so many of its durations.
 STANDS_BACK = 2.0
 GIVEN_UP = "could not take over; the Lease is left to other replicas"
 NOT_LEADING = "this replica does not lead"
@@ -40,22 +40,20 @@ def boot_clock() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Replication:
-    """How a replica takes part: the pod that it runs in, the Lease in that pod's namespace and its
-    duration in ``seconds``, and the address that the leader writes into the Service, if any."""
+    """How a replica takes part in the election."""
 
-    own: OwnPod
-    lease: str = "gpu-topology"
-    seconds: float = 10.0
-    address: Address | None = None
+    own: OwnPod  # the pod that it runs in
+    lease: str = "gpu-topology"  # the name of the Lease, in that pod's namespace
+    seconds: float = 10.0  # the Lease's duration
+    address: Address | None = None  # what the leader writes into the Service
 
 
 class Leader:
-    """What the rest of a replica needs to know of the election; its threads ask and write.
+    """What the rest of a replica needs to know of the election. Its own threads read and write.
 
-    ``synced`` says whether the state is whole: nobody leads before. ``sees`` says whether the
-    watches tell us what happens in the cluster: a leader that is blind for long offers its Lease to
-    a replica that sees. ``on_lost`` are called, by a thread of ours, when we have led and do so no
-    more.
+    ``synced`` says whether the state is whole; until then the replica does not lead. ``sees`` says
+    whether the watches tell us what happens in the cluster; a leader that is blind for long offers
+    its Lease. ``on_lost`` are called, in a thread of ours, when we stop leading.
     """
 
     def __init__(
@@ -102,12 +100,12 @@ class Leader:
         )
 
     def standby(self) -> str | None:
-        """Why this replica answers no verbs; None where it leads."""
+        """Why this replica answers no verbs; None if it leads."""
         return None if self.leads() else NOT_LEADING
 
     @property
     def term(self) -> int:
-        """The term in which we lead; 0 where we do not."""
+        """The term in which we lead; 0 if we do not."""
         return self._fenced if self.leads() else 0
 
     # What a binder asks (kube.binder.Fence).
@@ -118,10 +116,10 @@ class Leader:
 
     @contextmanager
     def writing(self, term: int) -> Iterator[None]:
-        """Inside, a bind may be written that was decided in this term, and whose version was known
-        before."""
+        """A context in which a bind may be written. It was decided in this ``term``, and the pod's
+        version was looked up before. Raises :class:`.BindError` if we do not lead in the term."""
         with self._writes:
-            # After the write was counted, so that whoever resigns meanwhile waits for it.
+            # The write is counted first, so that :meth:`_release` waits for it.
             if not self.leads() or self._fenced != term:
                 raise BindError(f"{NOT_LEADING} any more")
             yield
@@ -135,7 +133,7 @@ class Leader:
             self._address_writer.start()
 
     def resign(self) -> None:
-        """Answer no more, and let another lead once the binds that are being written have ended.
+        """Answer no more. Another may lead when the binds that are being written have ended.
 
         Returns at once; :meth:`stop` waits.
         """
@@ -160,7 +158,7 @@ class Leader:
             except (ApiFailure, msgspec.DecodeError) as error:
                 log.info("the Lease cannot be read or written", cause=str(error))
             except Exception:
-                # One bad turn must not end all later ones.
+                # A turn that failed must not end the later ones.
                 log.exception("a turn of the election failed")
             self._watch_loss()
         try:
@@ -171,10 +169,10 @@ class Leader:
         self._watch_loss()
 
     def _turn(self) -> bool:
-        """Read or write the Lease once; whether we hold it."""
+        """Read or write the Lease once. Whether we hold it then."""
         election = self._election
         if not self._synced():
-            return False  # who cannot answer does not lead
+            return False  # a replica that cannot answer does not lead
         if self._clock() < self._back_until:
             if election.holds:
                 self._let_go(drained=False)
@@ -191,7 +189,7 @@ class Leader:
             try:
                 written = self._store.write(wanted, takes=step is Step.TAKE)
             except ApiFailure as error:
-                # Whether it was written or not: the Lease tells. It may be gone, too.
+                # The Lease says whether it was written. It may be gone, too.
                 log.info("the Lease was not written", step=step.value, cause=str(error))
                 with suppress(ApiFailure):
                     election.saw(self._store.read(), self._clock())
@@ -213,7 +211,7 @@ class Leader:
         term = self._election.term
         if self._fenced == term or (self._taking is not None and self._taking.is_alive()):
             return
-        # A thread of its own: meanwhile the Lease has to be renewed.
+        # In a thread of its own, since the Lease has to be renewed meanwhile.
         self._taking = threading.Thread(
             target=self._take_over, args=(term,), name="takeover", daemon=True
         )
@@ -254,7 +252,7 @@ class Leader:
                 listener()
 
     def _release(self) -> None:
-        """Give the Lease up, where it is ours and no write of ours is left."""
+        """Give the Lease up, if it is ours and all our writes have ended."""
         ended = self._writes.end_within(DRAINS_WITHIN)
         if self._taking is not None:
             self._taking.join(DRAINS_WITHIN)
@@ -285,7 +283,7 @@ class _Writes:
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         with self._changed:
             self._open -= 1
-            # A fault of ours in the middle leaves the write unanswered, too.
+            # An exception of ours leaves the write unanswered, too.
             if error is not None and not isinstance(error, BindError):
                 self.all_answered = False
             self._changed.notify_all()

@@ -12,9 +12,9 @@ from scheduler_extender.leader.election import Lease
 from topology.kubeapi.apiserver import NotFoundError, Query, path
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces"
-# The annotation of a Lease whose holder has resigned: the term, if no bind of it is left.
+# The annotation that a holder writes when it resigns: its term, if all its binds are written.
 DRAINED = PREFIX + "drained"
-# The annotation, ``true``, of a Lease whose holder is blind: a replica that sees may take it.
+# The annotation, ``true``, that a blind holder writes: a replica that sees may take the Lease.
 OFFERED = PREFIX + "offered"
 TIMEOUT = 2.0  # seconds for one read or write
 
@@ -48,7 +48,7 @@ _decode = msgspec.json.Decoder(_Object).decode
 
 class LeaseStore:
     """One Lease at the API server. All methods raise :class:`.ApiFailure`, and
-    :class:`msgspec.DecodeError` where the answer is no Lease."""
+    :class:`msgspec.DecodeError` if the answer is no Lease."""
 
     def __init__(self, api: _LeaseApi, namespace: str, name: str) -> None:
         self._api = api
@@ -57,17 +57,17 @@ class LeaseStore:
         self._taken = ""
 
     def read(self) -> Lease:
-        """The Lease as it is; an empty one where there is none."""
+        """The Lease as it is; an empty one if there is none."""
         try:
             return _lease(self._api.get(f"{self._collection}/{self._name}", timeout=TIMEOUT))
         except NotFoundError:
             return Lease()
 
     def write(self, lease: Lease, *, takes: bool = False) -> Lease:
-        """Write it over the version that it names; the Lease as it is then.
+        """Write the Lease over the version that it names. Returns the Lease as it is then.
 
-        ``takes`` says that a term begins. Raises :class:`.ConflictError` where the Lease has
-        changed meanwhile.
+        ``takes`` says that a term begins. Raises :class:`.ConflictError` if the Lease has changed
+        meanwhile.
         """
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         if takes or not self._taken:
