@@ -14,13 +14,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace as replaced
 
 from scheduler_extender.excess import excess
 from scheduler_extender.exclusive import amounts_of, containers_with_roles, exclusive_of
 from scheduler_extender.membership import GROUP_KEYS, Membership, membership_of
 from scheduler_extender.quantities import BadValueError, cut, memory, quantity, shortened
-from scheduler_extender.wire import Container, ObjectMeta, Pod, PodStatus, Resources
+from scheduler_extender.wire import Container, ObjectMeta, Pod, PodSpec, PodStatus, Resources
 from topology.core.devices import Bytes
 from topology.core.links import GBps, LinkKind, canonical_product
 from topology.core.remembering import remembered
@@ -90,46 +89,84 @@ class Asks:
         return 500 + self.request.shared_bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Template:
+    """All that is read of what a pod asks: equal for pods made from one template, and for one pod
+    before and after it is bound."""
+
+    manifest: bytes  # encoded
+    too_much: str | None  # why the pod is not read further than its containers
+
+    @property
+    def shared_bytes(self) -> int:
+        """About how many bytes it takes; memories share it."""
+        return 150 + len(self.manifest)
+
+    @property
+    def remembered(self) -> bool:
+        """Whether what follows from it may be remembered."""
+        return self.too_much is None and len(self.manifest) <= MAX_TEMPLATE
+
+
+def template_of(pod: Pod) -> Template:
+    """The pod without what tells it from others of its template."""
+    metadata, status, spec = pod.metadata, pod.status, pod.spec
+    given = metadata.annotations or {}
+    kept = ObjectMeta(
+        namespace=metadata.namespace,
+        annotations={key: value for key, value in given.items() if key not in OURS_TO_WRITE},
+        labels=metadata.labels,
+        owner_references=metadata.owner_references,
+    )
+    asked = PodSpec(
+        containers=spec.containers,
+        init_containers=spec.init_containers,
+        resource_claims=[True] if spec.resource_claims else None,
+        resources=spec.resources,
+        scheduling_group=spec.scheduling_group,
+        priority=spec.priority,
+        overhead=spec.overhead,
+        affinity=spec.affinity,
+        node_selector=spec.node_selector,
+        tolerations=spec.tolerations,
+    )
+    served = PodStatus(
+        qos_class=status.qos_class,
+        extended_resource_claim_status=status.extended_resource_claim_status,
+    )
+    try:
+        return Template(_encode(Pod(kept, asked, served)), excess(pod))
+    except RecursionError:
+        asked = msgspec.structs.replace(asked, affinity=None)
+        return Template(_encode(Pod(kept, asked, served)), "spec.affinity: too deep")
+
+
+def manifest_in(template: Template) -> Pod:
+    """The pod that a template was made of, as far as it tells."""
+    return _decode(template.manifest)
+
+
 def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> Asks | Malformed | None:
     """What the pod asks of the ``managed`` resources; None where it asks for none of them.
 
     A pod without our annotations is plain whatever else it carries. What DRA serves to it holds no
     device of a plugin; pod-level resources and ephemeral containers carry no GPUs.
     """
-    too_much = excess(pod)
-    template = b"" if too_much is not None else template_of(pod)
-    if 0 < len(template) <= MAX_TEMPLATE:
-        return _parsed(template, managed)
-    return _read(pod, managed, too_much)
+    return asks_in(template_of(pod), managed)
 
 
-def template_of(pod: Pod) -> bytes:
-    """All that :func:`parse` reads of a pod, encoded: equal for pods made from one template, and
-    for one pod before and after it is bound."""
-    metadata, spec, status = pod.metadata, pod.spec, pod.status
-    given = metadata.annotations or {}
-    annotations = {key: value for key, value in given.items() if key not in OURS_TO_WRITE}
-    return _encode(
-        Pod(
-            ObjectMeta(
-                namespace=metadata.namespace, annotations=annotations, labels=metadata.labels
-            ),
-            replaced(spec, node_name=None, scheduling_gates=None),
-            PodStatus(
-                qos_class=status.qos_class,
-                extended_resource_claim_status=status.extended_resource_claim_status,
-            ),
-        )
-    )
+def asks_in(template: Template, managed: tuple[str, ...]) -> Asks | Malformed | None:
+    """The same for a template; remembered, as a rule."""
+    return (_remembered if template.remembered else _read)(template, managed)
 
 
 @remembered
-def _parsed(template: bytes, managed: tuple[str, ...]) -> Asks | Malformed | None:
-    return _read(_decode(template), managed, None)
+def _remembered(template: Template, managed: tuple[str, ...]) -> Asks | Malformed | None:
+    return _read(template, managed)
 
 
-def _read(pod: Pod, managed: tuple[str, ...], too_much: str | None) -> Asks | Malformed | None:
-    """What the pod asks; ``too_much`` is why it is not read further than its containers."""
+def _read(template: Template, managed: tuple[str, ...]) -> Asks | Malformed | None:
+    pod, too_much = manifest_in(template), template.too_much
     try:
         containers, only_gpu_plugin = _asking(pod, managed)
     except BadValueError as error:

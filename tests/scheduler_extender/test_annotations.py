@@ -8,7 +8,15 @@ import msgspec
 import pytest
 
 from scheduler_extender import wire
-from scheduler_extender.annotations import KEYS, MAX_CONTAINERS, MAX_MODELS, Asks, Malformed, parse
+from scheduler_extender.annotations import (
+    KEYS,
+    MAX_CONTAINERS,
+    MAX_MODELS,
+    Asks,
+    Malformed,
+    parse,
+    template_of,
+)
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.verbs import filter_nodes
 from scheduler_extender.wire import Pod
@@ -156,3 +164,26 @@ def test_on_one_gpu_and_on_several_at_once_is_refused() -> None:
     assert constraints({"spread-gpus": "TRUE", "same-gpu": "false"}) == Constraints(
         spread_gpus=True
     )
+
+
+def test_a_pod_asks_the_same_before_and_after_it_is_bound() -> None:
+    """So its request is worked out once, and once for all pods of one template."""
+    waiting = pod(2, {"link": "nvlink"}, name="a", uid="a")
+    bound = pod(2, {"link": "nvlink", "placement": "{}", "wake": "1"}, name="b", uid="b", node="n")
+    bound["status"] = {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}
+    first, second = (msgspec.convert(each, Pod) for each in (waiting, bound))
+    assert template_of(first) == template_of(second)
+    assert parse(first) is parse(second)
+    other = msgspec.convert(pod(2, {"link": "pix"}, name="a", uid="a"), Pod)
+    assert template_of(first) != template_of(other)
+
+
+def test_an_affinity_that_is_too_deep_is_refused() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(5000):
+        deep = {"podAffinity": deep}
+    found = msgspec.convert(pod(2), Pod)
+    spec = msgspec.structs.replace(found.spec, affinity=deep)
+    read = parse(msgspec.structs.replace(found, spec=spec))
+    assert isinstance(read, Malformed)
+    assert read.reason == "spec.affinity: too deep"

@@ -252,6 +252,8 @@ class Cluster:
             self.reports_out_of_order += 1
             report = known
         same = before.topology == topology
+        if same and before.topology is not None:
+            topology = before.topology  # with what is worked out about it
         heard = report != known or not same or before.record.problem is not None or anew
         heartbeat = same and not before.record.stale and transitions.is_heartbeat(report, known)
         after = self._with_shown(before, transitions.with_record(before, topology, report, uid))

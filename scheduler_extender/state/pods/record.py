@@ -16,9 +16,11 @@ from scheduler_extender.annotations import (
     PLACEMENT,
     Asks,
     Malformed,
+    asks_in,
     containers_of,
     parse,
     render,
+    template_of,
 )
 from scheduler_extender.membership import Group, Membership, render_membership
 from scheduler_extender.state.pods.keptplace import KeptPlace, kept_place_of, value_of
@@ -119,9 +121,13 @@ def pod_record(pod: Pod, managed: tuple[str, ...], *, trusted: bool = False) -> 
     ``trusted`` says that nobody but us, or the author of a cluster file, can have written the
     placement annotation: then it need not prove whose it is.
     """
-    asks = _as_snapshot_says(pod, managed) if trusted else parse(pod, managed)
+    template = template_of(pod)
+    asks = _as_snapshot_says(pod, managed) if trusted else asks_in(template, managed)
     if asks is None:
         return None
+    standing, nominated = standing_of(template, managed), pod.status.nominated_node_name
+    if nominated:
+        standing = replace(standing, nominated=NodeName(nominated))
     request = asks.request if isinstance(asks, Asks) else asks
     placement = _placement_of(pod, trusted=trusted)
     promise = None if placement is None else _PROMISES.get(placement.verdict)
@@ -147,7 +153,7 @@ def pod_record(pod: Pod, managed: tuple[str, ...], *, trusted: bool = False) -> 
         admitted=admitted,
         started=started,
         membership=asks.membership if isinstance(asks, Asks) else None,
-        standing=standing_of(pod, managed),
+        standing=standing,
         kept_place=kept_place_of(pod),
         placed=None if placement is None else seconds_of(placement.time),
         gated=bool(pod.spec.scheduling_gates),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
 
-from scheduler_extender.excess import excess
+from scheduler_extender.annotations import Template, manifest_in
 from scheduler_extender.quantities import cut, quantity
 from scheduler_extender.state.pods.selecting import ANYWHERE, NOWHERE, Destinations, destinations_of
 from scheduler_extender.wire import Container, OwnerReference, Pod, PodSpec, Resources
@@ -50,20 +50,28 @@ def nobody_knows(name: NodeName) -> Amounts | None:
     return None
 
 
-def standing_of(pod: Pod, managed: Iterable[str]) -> Standing:
-    """The standing of a pod; ``managed`` are the resources that are not among ``asks``.
+def standing_of(template: Template, managed: tuple[str, ...]) -> Standing:
+    """The standing of pods made from a template, nominated to no node; ``managed`` are the
+    resources that are not among ``asks``.
 
     Of a pod that says too much (:mod:`..excess`) little is kept, and it may go nowhere.
     """
-    nominated = pod.status.nominated_node_name
-    sane = excess(pod) is None
+    return (_remembered if template.remembered else _read_standing)(template, managed)
+
+
+@remembered
+def _remembered(template: Template, managed: tuple[str, ...]) -> Standing:
+    return _read_standing(template, managed)
+
+
+def _read_standing(template: Template, managed: tuple[str, ...]) -> Standing:
+    pod, sane = manifest_in(template), template.too_much is None
     return Standing(
         pod.spec.priority or 0,
         tuple(sorted((pod.metadata.labels or {}).items())) if sane else (),
         cut(controller_of(pod.metadata.owner_references or ())),
         asks_of(pod, managed) if sane else (),
-        NodeName(nominated) if nominated else None,
-        destinations_of(pod.spec) if sane else NOWHERE,
+        destinations=destinations_of(pod.spec) if sane else NOWHERE,
     )
 
 

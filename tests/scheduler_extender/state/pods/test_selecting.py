@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler_extender.annotations import MANAGED
+from scheduler_extender.annotations import MANAGED, template_of
 from scheduler_extender.kube.sinks import BudgetSink, NodeSink
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.budgets import Budget, refused, violations
@@ -149,7 +149,7 @@ def test_what_kube_scheduler_counts_for_a_pod() -> None:
         ],
     )
     manifest["spec"]["overhead"] = {"cpu": "250m"}
-    found = standing_of(msgspec.convert(manifest, Pod), MANAGED)
+    found = standing_of(template_of(msgspec.convert(manifest, Pod)), MANAGED)
     # Apps and sidecar: 1.5 + 1 + 2; the second init container beside the sidecar: 5; and 0.25.
     assert found.asks == (("cpu", 5250), ("memory", 3 * 1024 * 1000))
 
