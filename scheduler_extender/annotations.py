@@ -11,18 +11,26 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial, wraps
+from typing import Any, TypeVar
 
 import msgspec
 
 from scheduler_extender.excess import excess
 from scheduler_extender.exclusive import amounts_of, containers_with_roles, exclusive_of
 from scheduler_extender.membership import GROUP_KEYS, Membership, membership_of
-from scheduler_extender.quantities import BadValueError, cut, memory, quantity, shortened
-from scheduler_extender.wire import Container, ObjectMeta, Pod, PodSpec, PodStatus, Resources
+from scheduler_extender.quantities import (
+    BadValueError,
+    annotation,
+    cut,
+    memory,
+    quantity,
+    shortened,
+)
+from scheduler_extender.wire import Container, ObjectMeta, Pod, PodStatus, Resources
 from topology.core.devices import Bytes
 from topology.core.links import GBps, LinkKind, canonical_product
-from topology.core.remembering import remembered
+from topology.core.remembering import Memory
 from topology.core.requests import (
     NO_CONSTRAINTS,
     Constraints,
@@ -61,19 +69,18 @@ MAX_MODELS = 32  # different models of gpu-model
 MODELS = "allowed are product names or globs, comma-separated, such as H100 or A100*"
 
 
-_encode, _decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(Pod).decode
+_encode = msgspec.msgpack.Encoder().encode
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """A pod whose request cannot be read: no node may take it, and the reason says why.
+    """A pod whose request cannot be read: no node may take it."""
 
-    ``holds`` is what its containers ask for, without constraints, where at least that can be read:
-    somebody else may have bound the pod all the same.
-    """
-
-    reason: str
+    reason: str  # the same text every time, and short
     holds: GpuRequest | None = None
+    """What its containers ask for, without constraints, if at least that can be read: somebody else
+    may have bound the pod all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,59 +98,57 @@ class Asks:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """All that is read of what a pod asks: equal for pods made from one template, and for one pod
-    before and after it is bound."""
+    """A pod without what tells it from others made from one template, and without what is written
+    later: where it is bound, and how it fares."""
 
-    manifest: bytes  # encoded
+    pod: Pod
     too_much: str | None  # why the pod is not read further than its containers
-
-    @property
-    def shared_bytes(self) -> int:
-        """About how many bytes it takes; memories share it."""
-        return 150 + len(self.manifest)
-
-    @property
-    def remembered(self) -> bool:
-        """Whether what follows from it may be remembered."""
-        return self.too_much is None and len(self.manifest) <= MAX_TEMPLATE
+    manifest: bytes | None  # the pod encoded; None if nothing of it is remembered
 
 
 def template_of(pod: Pod) -> Template:
-    """The pod without what tells it from others of its template."""
-    metadata, status, spec = pod.metadata, pod.status, pod.spec
-    given = metadata.annotations or {}
+    """The template of a pod."""
+    metadata, spec, status = pod.metadata, pod.spec, pod.status
+    given, too_much = metadata.annotations or {}, excess(pod)
     kept = ObjectMeta(
         namespace=metadata.namespace,
         annotations={key: value for key, value in given.items() if key not in OURS_TO_WRITE},
         labels=metadata.labels,
         owner_references=metadata.owner_references,
     )
-    asked = PodSpec(
-        containers=spec.containers,
-        init_containers=spec.init_containers,
-        resource_claims=[True] if spec.resource_claims else None,
-        resources=spec.resources,
-        scheduling_group=spec.scheduling_group,
-        priority=spec.priority,
-        overhead=spec.overhead,
-        affinity=spec.affinity,
-        node_selector=spec.node_selector,
-        tolerations=spec.tolerations,
+    asked = msgspec.structs.replace(
+        spec, node_name=None, scheduling_gates=None, topology_spread_constraints=None
     )
     served = PodStatus(
         qos_class=status.qos_class,
         extended_resource_claim_status=status.extended_resource_claim_status,
     )
+    template = Pod(kept, asked, served)
     try:
-        return Template(_encode(Pod(kept, asked, served)), excess(pod))
-    except RecursionError:
-        asked = msgspec.structs.replace(asked, affinity=None)
-        return Template(_encode(Pod(kept, asked, served)), "spec.affinity: too deep")
+        manifest = _encode(template) if too_much is None else b""
+    except (OverflowError, RecursionError):  # a number or a list that no sane pod has
+        manifest = b""
+    return Template(template, too_much, manifest if 0 < len(manifest) <= MAX_TEMPLATE else None)
 
 
-def manifest_in(template: Template) -> Pod:
-    """The pod that a template was made of, as far as it tells."""
-    return _decode(template.manifest)
+Managed = tuple[str, ...]
+
+
+def once(read: Callable[[Template, Managed], T]) -> Callable[[Template, Managed], T]:
+    """A function that remembers what it has read of a template."""
+    known = Memory[tuple[bytes, Managed], T]()
+
+    @wraps(read)
+    def read_once(template: Template, managed: Managed) -> T:
+        if template.manifest is None:
+            return read(template, managed)
+        found = known.get((template.manifest, managed))
+        if found is None:
+            found = read(template, managed)
+            known.put((template.manifest, managed), found)
+        return found
+
+    return read_once
 
 
 def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> Asks | Malformed | None:
@@ -155,18 +160,10 @@ def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> Asks | Malformed | No
     return asks_in(template_of(pod), managed)
 
 
-def asks_in(template: Template, managed: tuple[str, ...]) -> Asks | Malformed | None:
-    """The same for a template; remembered, as a rule."""
-    return (_remembered if template.remembered else _read)(template, managed)
-
-
-@remembered
-def _remembered(template: Template, managed: tuple[str, ...]) -> Asks | Malformed | None:
-    return _read(template, managed)
-
-
-def _read(template: Template, managed: tuple[str, ...]) -> Asks | Malformed | None:
-    pod, too_much = manifest_in(template), template.too_much
+@once
+def asks_in(template: Template, managed: Managed) -> Asks | Malformed | None:
+    """What pods of a template ask, as :func:`parse` reads it."""
+    pod, too_much = template.pod, template.too_much
     try:
         containers, only_gpu_plugin = _asking(pod, managed)
     except BadValueError as error:
@@ -240,10 +237,7 @@ def _values(pod: Pod) -> dict[str, Any]:
             allowed = ", ".join((*KEYS, *GROUP_KEYS))
             raise BadValueError(f"annotation {cut(key)}: unknown key, allowed are {allowed}")
         field, read = KEYS[name]
-        try:
-            values[field] = read(_bounded(ours[key]))
-        except BadValueError as error:
-            raise BadValueError(f"annotation {key}={shortened(ours[key])}: {error}") from error
+        values[field] = annotation(ours, key, partial(_bounded, read))
     if "link" not in values and "min_nvlinks" not in values:
         values.pop("pattern", None)  # there is nothing for a pattern to speak about
     return values
@@ -305,10 +299,10 @@ def _count(container: Container, resource: str) -> int:
     return 0
 
 
-def _bounded(text: str) -> str:
+def _bounded(read: Callable[[str], Any], text: str) -> Any:
     if len(text) > MAX_VALUE:
         raise BadValueError(f"{len(text)} characters; at most {MAX_VALUE} are allowed")
-    return text.strip()
+    return read(text.strip())
 
 
 def _one_of(words: Mapping[str, Any]) -> Callable[[str], Any]:

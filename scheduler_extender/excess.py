@@ -8,7 +8,7 @@ these pods, and takes half a minute for others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from scheduler_extender.wire import Pod, PodSpec
@@ -69,15 +69,10 @@ def _field(value: Any, name: str) -> Any:
 
 
 def _resources(spec: PodSpec) -> set[str]:
-    return {name for amounts in _amounts(spec) for name in amounts or ()}
-
-
-def _amounts(spec: PodSpec) -> Iterator[Mapping[str, Any] | None]:
-    for container in (*(spec.init_containers or ()), *(spec.containers or ())):
-        if container.resources is not None:
-            yield container.resources.limits
-            yield container.resources.requests
-    if spec.resources is not None:
-        yield spec.resources.limits
-        yield spec.resources.requests
-    yield spec.overhead
+    """The resources that a pod names."""
+    containers = (*(spec.init_containers or ()), *(spec.containers or ()))
+    named = [spec.overhead]
+    for resources in (spec.resources, *(container.resources for container in containers)):
+        if resources is not None:
+            named += resources.limits, resources.requests
+    return {name for amounts in named for name in amounts or ()}

@@ -16,7 +16,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from scheduler_extender.quantities import BadValueError, cut, shortened
+from scheduler_extender.quantities import BadValueError, annotation
 from scheduler_extender.wire import Pod
 
 GROUP = "gpu-topology.io/group"
@@ -41,13 +41,12 @@ _label_key = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where other programs write a pod's group: a label; and the annotation that tells its size,
-    empty where none does. ``gang`` says that its scheduler decides about all members at once."""
+    """Where another program writes a pod's group."""
 
     name: str
     label: str
-    size: str = ""
-    gang: bool = False
+    size: str = ""  # the annotation that tells the group's size; empty for none
+    gang: bool = False  # its scheduler decides about all members at once
 
 
 JOB_LABEL = "batch.kubernetes.io/job-name"
@@ -79,18 +78,15 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """What a pod says of its group.
-
-    ``domain`` is what the members must share: :data:`NODE`, :data:`NVLINK_DOMAIN` or the key of a
-    node label; None where they may go anywhere. ``size`` is how many members there are, None where
-    nobody says it. ``siblings_counted`` says that every pod of the gang is one of them.
-    """
+    """What a pod says of its group."""
 
     group: Group
-    size: int | None = None
+    size: int | None = None  # members; None if nobody says it
     domain: str | None = None
+    """What the members must share: :data:`NODE`, :data:`NVLINK_DOMAIN` or the key of a node label;
+    None if they may go anywhere."""
     gang: bool = False
-    siblings_counted: bool = False
+    siblings_counted: bool = False  # every pod of the gang is one of ``size``
 
     @property
     def as_gang(self) -> Group | None:
@@ -123,11 +119,11 @@ def membership_of(pod: Pod) -> Membership | None:
     ):
         return None
     theirs, source, gang = _theirs(pod, labels)
-    named = _read(ours, GROUP, _group_name)
-    domain = _read(ours, DOMAIN, _domain)
-    size = _read(ours, SIZE, _size)
+    named = annotation(ours, GROUP, _group_name)
+    domain = annotation(ours, DOMAIN, _domain)
+    size = annotation(ours, SIZE, _size)
     if size is None and source is not None and source.size in ours:
-        size = _read(ours, source.size, _size)
+        size = annotation(ours, source.size, _size)
     name = named or theirs
     wanted = next((key for key in (DOMAIN, SIZE, GROUP) if key in ours), None)
     if name is None:
@@ -157,28 +153,22 @@ def _kind(source: Source | None) -> str:
     return SCHEDULING_GROUP if source is None else source.name
 
 
-def _read(ours: dict[str, str], key: str, read: Any) -> Any:
-    if key not in ours:
-        return None
-    try:
-        return read(ours[key].strip())
-    except BadValueError as error:
-        raise BadValueError(f"annotation {cut(key)}={shortened(ours[key])}: {error}") from None
-
-
 def _group_name(text: str) -> str:
+    text = text.strip()
     if not _name(text):
         raise BadValueError("allowed are letters, digits, '-', '_' and '.', at most 253")
     return text
 
 
 def _size(text: str) -> int:
+    text = text.strip()
     if not re.fullmatch(r"[0-9]{1,4}", text) or not 2 <= int(text) <= MAX_SIZE:
         raise BadValueError(f"allowed are whole numbers from 2 to {MAX_SIZE}")
     return int(text)
 
 
 def _domain(text: str) -> str:
+    text = text.strip()
     if not _label_key(text):
         raise BadValueError(f"allowed are {NODE}, {NVLINK_DOMAIN} and keys of node labels")
     return text

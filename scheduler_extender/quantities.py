@@ -1,11 +1,15 @@
-"""Kubernetes' quantities, and how a value is quoted that is none."""
+"""Values of strangers: Kubernetes' quantities and annotations, and how a bad one is quoted."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from decimal import Decimal, InvalidOperation
+from typing import TypeVar
 
 from topology.core.remembering import remembered
+
+T = TypeVar("T")
 
 
 class BadValueError(ValueError):
@@ -75,6 +79,17 @@ def _read(text: str) -> Decimal:
         return Decimal(match[1] + (match[2] or "")) * _SUFFIXES[match[3] or ""]
     except InvalidOperation as error:
         raise BadValueError(f"{shortened(text)} is not a quantity such as 2 or 40Gi") from error
+
+
+def annotation(given: Mapping[str, str], key: str, read: Callable[[str], T]) -> T | None:
+    """An annotation as ``read`` reads it; None if it is not there. A :class:`BadValueError` names
+    key, value and what is allowed."""
+    if key not in given:
+        return None
+    try:
+        return read(given[key])
+    except BadValueError as error:
+        raise BadValueError(f"annotation {cut(key)}={shortened(given[key])}: {error}") from error
 
 
 def shortened(text: str) -> str:

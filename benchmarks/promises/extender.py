@@ -108,7 +108,7 @@ class Extender:
 
     def living_on(self, nodes: list[NodeName]) -> list[PodUid]:
         """The pods that the extender takes to be bound there, and not to have ended."""
-        return [uid for node in nodes for uid in self._cluster.facts(node).pods.alive]
+        return [uid for node in nodes for uid in self._cluster.facts(node).pods.bound.alive]
 
     def known_of(self, nodes: list[NodeName], but: frozenset[PodUid]) -> Hashable:
         """All that the extender's answers about some nodes depend on, without these pods."""

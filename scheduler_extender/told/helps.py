@@ -132,7 +132,9 @@ def _holders(facts: NodeFacts, request: GpuRequest) -> Mapping[PodUid, PodName]:
     """The pods that hold some of the resource here, or will."""
     offer = facts.last_offer(request.resource)
     shown = set(offer.ledger.shown) if isinstance(offer, Offer) else set()
-    here = {pod.uid for pod in facts.pods.alive.values() if resource_of(pod) == request.resource}
+    here = {
+        pod.uid for pod in facts.pods.bound.alive.values() if resource_of(pod) == request.resource
+    }
     return {uid: pod for uid, pod in pods_on(facts).items() if uid in here | shown}
 
 

@@ -182,7 +182,7 @@ class _Node:
     def _unseen(self) -> list[PodRecord]:
         """The pods that hold devices, or will, of which nobody sees which ones."""
         resource, shown = self.request.resource, self.offer.ledger.shown
-        pods = (*self.facts.pods.alive.values(), *self.facts.pods.in_flight.values())
+        pods = (*self.facts.pods.bound.alive.values(), *self.facts.pods.in_flight.values())
         return [pod for pod in pods if resource_of(pod) == resource and pod.uid not in shown]
 
     def _told(self, pod: PodRecord) -> str:

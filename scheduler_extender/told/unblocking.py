@@ -194,7 +194,7 @@ def _kept(
     if holds:
         holds = afterwards.on(without, kept.victims).rejection is None
         lost = not holds
-    victims = [facts.pods.alive[uid] for uid in kept.victims if uid in facts.pods.alive]
+    victims = [facts.pods.bound.alive[uid] for uid in kept.victims if uid in facts.pods.bound.alive]
     left = sorted((each for each in victims if not each.deleting), key=importance)
     return KeptPlace(
         node,

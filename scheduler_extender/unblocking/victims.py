@@ -34,7 +34,7 @@ def candidates(facts: NodeFacts, resource: str) -> list[PodRecord]:
     """
     found = [
         pod
-        for pod in facts.pods.alive.values()
+        for pod in facts.pods.bound.alive.values()
         if not pod.deleting
         and resource_of(pod) == resource
         and pod.standing.controller != "Node"

@@ -122,7 +122,7 @@ class _Asking:
         """
         facts = self.seen.facts(name)
         uids = [PodUid(pod.uid) for pod in chosen.pods or ()]
-        ours = [pod for uid in uids if (pod := facts.pods.alive.get(uid)) is not None]
+        ours = [pod for uid in uids if (pod := facts.pods.bound.alive.get(uid)) is not None]
         try:
             # kube-scheduler knows no groups, and may choose the pod's own siblings.
             may_go = not any(map(self.pod.shares_group, ours))

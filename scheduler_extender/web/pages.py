@@ -149,11 +149,7 @@ class Pages:
         seen = self._cluster.snapshot()
         deadline = within(self._clock, WAITING_SECONDS)
         found, left_out = queues(seen, self._view(), deadline)
-        pods = [
-            pod
-            for facts in seen.nodes
-            for pod in (*facts.pods.alive.values(), *facts.pods.in_flight.values())
-        ]
+        pods = [pod for facts in seen.nodes for pod in facts.pods.living]
         pods.sort(key=lambda pod: (-_gpus(pod), pod.namespace, pod.name))
         return page(
             "waiting.html",

@@ -133,7 +133,7 @@ class History:
         """A place is kept for a pod, perhaps with victims."""
         manifest = self.manifest()
         uid, name = PodUid(manifest["metadata"]["uid"]), self.rng.choice(list(self.nodes))
-        here = sorted(self.cluster.facts(name).pods.alive)
+        here = sorted(self.cluster.facts(name).pods.bound.alive)
         victims = self.rng.sample(here, min(len(here), self.rng.randrange(3)))
         until = 1000.0 + self.now + self.rng.choice((5, 20))
         written = value_of(uid, name, until, victims)
@@ -144,7 +144,7 @@ class History:
         """A report shows a pod with devices that are free."""
         name = self.rng.choice(list(self.nodes))
         topology, facts = self.nodes[name], self.cluster.facts(name)
-        for uid, found in sorted(facts.pods.alive.items()):
+        for uid, found in sorted(facts.pods.bound.alive.items()):
             if uid in self.held[name] or not isinstance(found.request, GpuRequest):
                 continue
             served = topology.resource(found.request.resource)
@@ -172,7 +172,9 @@ class History:
 
     def gone(self) -> None:
         """A pod ends, begins to end, or is gone."""
-        known = [p for facts in self.cluster.snapshot().nodes for p in facts.pods.alive.values()]
+        known = [
+            p for facts in self.cluster.snapshot().nodes for p in facts.pods.bound.alive.values()
+        ]
         known += self.cluster.snapshot().places.values()
         if not known:
             return

@@ -23,14 +23,14 @@ from topology.core.worth import RequestClass, promises
 
 NVLINKED = Constraints(link=LinkKind.NVLINK)
 ANY_GPU = Constraints(min_gpu_memory=Bytes(1))
-"""Required, it refuses exactly the nodes of which nothing is known."""
+"""A required constraint that refuses only nodes of which nothing is known."""
 PAIR, QUAD = 2, 4
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What can still be promised, one placement after the other: NVLinked pairs alone, or NVLinked
-    quads alone, or whole nodes alone; the three do not add up."""
+    """What can still be promised, one placement after the other: only NVLinked pairs, only NVLinked
+    quads, or only whole nodes. The three do not add up."""
 
     pairs: int = 0
     quads: int = 0
@@ -53,8 +53,8 @@ class Capacities:
     def of(self, facts: NodeFacts) -> Capacity:
         """What a node can still promise of its GPUs, by the code that decides about pods.
 
-        GPUs that are split by MIG are not counted, and a node whose GPUs pods share is never a
-        whole one. Raises whatever a fault of ours raises.
+        GPUs that MIG splits are not counted, and a node with shared GPUs is never a whole node.
+        Raises whatever a fault of ours raises.
         """
         if facts.topology is None or facts.node_object.cordoned:
             return Capacity()
@@ -78,11 +78,10 @@ class Capacities:
         return Capacity(self._many(facts, offer, PAIR), self._many(facts, offer, QUAD), int(whole))
 
     def _many(self, facts: NodeFacts, offer: Offer, count: int) -> int:
-        """How many placements of so many GPUs; 0 where the first one is not promised.
+        """How many placements of so many GPUs can be promised; 0 if the first one is not.
 
-        The ones after it are worked out as the scores' *worth* is (:mod:`topology.core.worth`):
-        what is expected over all that the node may hand out, rounded down. Pods that are on their
-        way take theirs first.
+        The number of the others is the *worth* of scores (:mod:`topology.core.worth`): expected
+        over all that the node may hand out, rounded down. Pods on their way take theirs first.
         """
         if not self._takes(facts, offer.resource.name, count, NVLINKED):
             return 0

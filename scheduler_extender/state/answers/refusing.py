@@ -1,9 +1,9 @@
 """What follows for a node when its kubelet refuses a pod that was bound to it, or admits one.
 
-The transitions of :mod:`.node` for streaks of refusals (:mod:`.streak`), and what is told of each
-refusal. ``first_seen`` says that we did not see the pod before it was refused or admitted, as at
-our start: then the kubelet's own times tell the order, and the refusal is no news. Whoever feeds
-such pods does so by these times: in another order a node may be closed for longer.
+Here are the transitions of a node for streaks of refusals (:mod:`.streak`), and what people are
+told of a refusal. ``first_seen`` means that we did not see the pod before it was refused or
+admitted, as at our start: then the kubelet's own times tell the order, and the refusal is no news.
+Feed such pods in the order of these times: in another order a node may be closed for longer.
 """
 
 from __future__ import annotations
@@ -29,20 +29,16 @@ from topology.core.requests import GpuRequest
 
 @dataclass(frozen=True, slots=True)
 class NodeRefusal:
-    """A kubelet has refused a pod that was bound to its node.
-
-    ``in_a_row`` is how many it has refused since the last success: of pods that ask the same, or,
-    once that closes the node to all, of all; 0 where the reason is the pod's own. ``pause`` is how
-    many seconds the pause has that it begins, 0 where it begins none. ``foreseen`` are the hazards
-    that were known of the pod on the node before.
-    """
+    """A kubelet has refused a pod that was bound to its node."""
 
     node: str
     pod: PodRecord
     refusal: Refusal
     in_a_row: int
-    pause: float
-    foreseen: tuple[str, ...]
+    """Refusals since the last success: of pods that ask the same, or of all pods once they close
+    the node to all; 0 if the reason is the pod's own."""
+    pause: float  # seconds of the pause that it begins; 0 for none
+    foreseen: tuple[str, ...]  # hazards that were known of the pod on the node before
 
     @property
     def words(self) -> str:
@@ -77,8 +73,8 @@ def refusal_by(
 
 
 def _counting(facts: NodeFacts, pod: PodRecord) -> tuple[Streak | None, ...]:
-    """The streaks that a refusal of the pod may make longer: the node's, once that closes it to
-    all, its kind's, and that of new kinds."""
+    """The streaks that a refusal of the pod may make longer: that of the node, once it closes the
+    node to all pods, that of the pod's kind, and that of new kinds."""
     streaks = facts.history.streaks.get(resource_of(pod))
     if streaks is None or not isinstance(pod.request, GpuRequest):
         return (None, None, None)
@@ -86,7 +82,7 @@ def _counting(facts: NodeFacts, pod: PodRecord) -> tuple[Streak | None, ...]:
 
 
 def _begun(before: tuple[Streak | None, ...], after: tuple[Streak | None, ...]) -> float:
-    """How many seconds the longest pause has that a refusal has begun; 0 where it begins none."""
+    """Seconds of the longest pause that a refusal has begun; 0 if it begins none."""
     return max(
         (
             streak.until - streak.refusals[-1].at
@@ -100,7 +96,7 @@ def _begun(before: tuple[Streak | None, ...], after: tuple[Streak | None, ...]) 
 
 
 def _foreseen(before: NodeFacts, pod: PodRecord, settings: Settings) -> tuple[str, ...]:
-    """The hazards of the pod on the node, as it would have been decided about just before."""
+    """The hazards of the pod on the node that a decision just before would have named."""
     if isinstance(pod.request, Malformed):
         return ()
     found = decide(before.without(frozenset({pod.uid})), pod.request, settings).assessment
@@ -158,8 +154,9 @@ def with_pod_admitted(
 def with_resumed(facts: NodeFacts, resumed: float, now: float) -> NodeFacts:
     """An operator has forgiven all refusals up to ``resumed``, in seconds since 1970.
 
-    If we have seen the node before, that was just now: then whatever the clocks say, all are. So
-    another time counts, be it earlier: the operator's clock may have been ahead the last time.
+    If we have seen the node before, the operator has just done so: then all refusals are forgiven,
+    whatever the clocks say. So any other time than the last one counts, even an earlier one: the
+    operator's clock may have been ahead the last time.
     """
     history = facts.history
     if not resumed or resumed == history.resumed:

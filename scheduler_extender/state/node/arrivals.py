@@ -1,4 +1,4 @@
-"""What a node would be with pods on it that are not there yet: places, counted one by one.
+"""What a node would be with pods on it that are not there yet.
 
 An *arrival* is a pod that may come to a node: a sibling of a gang, or a member that a group still
 waits for. It is counted like a bind in flight, so everything that holds for those holds for it: it
@@ -19,12 +19,12 @@ from topology.core.placement import Rejection
 from topology.core.requests import NO_CONSTRAINTS, Constraints, GpuRequest
 
 MOST_WAYS = 16
-"""Ways in which siblings that ask for different things may come first, that are looked at."""
+"""Ways in which siblings may come first that are tried, if they ask for different things."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """So many pods that ask the same, and what each is promised."""
+    """Some pods that ask the same, and what each of them is promised."""
 
     request: GpuRequest
     count: int
@@ -56,16 +56,16 @@ def with_arrivals(facts: NodeFacts, arrivals: Iterable[Arrivals]) -> NodeFacts:
 
 
 def with_siblings(facts: NodeFacts, request: GpuRequest) -> list[NodeFacts]:
-    """The facts as if those siblings had come first that may, in each way that nothing can be added
-    to; none where there is no room for any.
+    """The facts as if siblings had come first: one for each largest set of siblings that may.
 
-    They are as many as leave the pod its count, by the scheduler's count: that takes the devices of
-    a pod that is ending for free, maybe long before a report shows them so, and others of which the
-    node's status has not told it yet (:meth:`.NodeFacts.overcounted`). Where ours leaves room
-    for fewer the pod does not fit, for the scheduler would send all of them. A promise over these
-    facts holds with fewer of them, too: the kubelet may admit any part of the unreported pods
-    before it. Siblings that ask for devices of another resource leave it its count in any case, and
-    are not among them. Of :data:`MOST_WAYS` ways and more only so many are returned.
+    Empty if there is no room for any sibling. A set may come if the scheduler still counts enough
+    devices for the pod after it. The scheduler takes the devices of a pod that is ending for free,
+    maybe long before a report shows that, and others until the node's status tells it
+    (:meth:`.NodeFacts.overcounted`). If our own count leaves room for fewer siblings the pod does
+    not fit, because the scheduler would send them all. A promise over these facts also holds with
+    fewer siblings: the kubelet may admit any part of the unreported pods before the pod. Siblings
+    that ask for another resource take nothing from the pod, and are left out. At most
+    :data:`MOST_WAYS` sets are returned.
     """
     kinds = [(request.alone, request.siblings), *request.others]
     kinds = [
@@ -86,7 +86,7 @@ def with_siblings(facts: NodeFacts, request: GpuRequest) -> list[NodeFacts]:
 
 
 def _ways(sizes: Sequence[int], most: Sequence[int], room: int) -> Iterator[tuple[int, ...]]:
-    """How many of each size fit into a room together, so that no other one does.
+    """How many of each size fit into a room together, so that nothing more fits.
 
     >>> list(_ways([2, 1], [4, 1], 5))
     [(2, 1)]
@@ -107,7 +107,7 @@ def _ways(sizes: Sequence[int], most: Sequence[int], room: int) -> Iterator[tupl
 
 
 def _room(facts: NodeFacts, request: GpuRequest) -> int:
-    """The devices that the scheduler may give to siblings and still send this pod, the last one."""
+    """The devices that the scheduler may give to siblings before it sends this pod as the last."""
     each = request.effective_count
     offer = facts.last_offer(request.resource)
     if facts.report is None or isinstance(offer, Rejection) or not each:

@@ -13,11 +13,12 @@ about it now: its record, its pods, and the binds in flight. The rules:
    moment: they are not counted as left, and no promise relies on their staying away.
 4. A pod that runs, or was reported before, and is missing from the report holds devices that we do
    not know: just after its restart a kubelet shows nothing.
-5. A pod that was deleted may still be with its kubelet, which hears of it later than we do: it is
-   *leaving*, and counts as ending until a report shows it no more whose agent knew of the deletion
-   when it looked.
-6. A pod that ended before any report showed it (it has *departed*) may have held devices while a
-   pod was admitted that is unreported still: it is part of the belief until that one is reported.
+5. A deleted pod may still be with its kubelet, which hears of the deletion later than we do. Such
+   a pod is *leaving*. It counts as ending until a report no longer shows it, and that report's
+   agent knew of the deletion when it looked.
+6. A pod that ended before any report showed it has *departed*. It may have held devices while
+   another pod was admitted that is still unreported. It is part of the belief until that other pod
+   is reported.
 """
 
 from __future__ import annotations
@@ -50,15 +51,11 @@ from topology.core.requests import Counts, GpuRequest, Role
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What is available on a node of one resource, and the entries that add up to it.
-
-    ``unreported`` has what each pod still needs devices for, ``shown`` what the report shows of
-    each.
-    """
+    """What is available on a node of one resource, and the entries that add up to it."""
 
     availability: Availability
-    unreported: Mapping[PodUid, Unreported]
-    shown: Mapping[PodUid, Pool]
+    unreported: Mapping[PodUid, Unreported]  # what each pod still needs devices for
+    shown: Mapping[PodUid, Pool]  # what the report shows of each pod
 
 
 def ledger(
@@ -76,9 +73,9 @@ def ledger(
 
     ``pods`` are those with this node, binds in flight included. With ``all_pods_known`` a holder
     that is not among them has ended, or we see it late: it may release its devices any moment.
-    Otherwise (a hand-written file names few pods) it is taken to be running. ``reported`` are pods
-    whose devices some earlier report of this boot has shown. ``departing`` are gone before the pod
-    comes that is asked about (:class:`~topology.core.availability.Availability`).
+    Otherwise (a hand-written file names few pods) it counts as running. Some earlier report of this
+    boot has shown the devices of ``reported`` pods. ``departing`` pods are gone before the asking
+    pod comes (:class:`~topology.core.availability.Availability`).
     """
     served = topology.resource(resource) or GpuResource(resource)
     entries = _Entries(topology, report, served, resource, reported, departing)
@@ -97,15 +94,12 @@ def ledger(
 
 @dataclass(slots=True)
 class _Held:
-    """What the report shows of one pod.
-
-    ``shown`` are its devices as a pool, ``returning`` those that come free when it lets go.
-    """
+    """What the report shows of one pod."""
 
     devices: list[str]
-    by_container: dict[tuple[str, str], int]
-    shown: Pool = 0
-    returning: Pool = 0
+    by_container: dict[tuple[str, str], int]  # by resource and container
+    shown: Pool = 0  # its devices
+    returning: Pool = 0  # those that come free when it lets go
 
     def take(self, allocation: Allocation) -> None:
         """Add what the report shows of one more container."""
@@ -181,7 +175,7 @@ class _Entries:
         return dict(found)
 
     def _without_uid(self, pods: tuple[PodRecord, ...]) -> Mapping[tuple[str, str], PodUid]:
-        """By name, the pods that are not shown by their UID; none where two have one name."""
+        """By name, the pods that are not shown by their UID; empty if two have that name."""
         with_uid = {a.pod_uid for a in self._report.allocations if a.pod_uid}
         named: dict[tuple[str, str], PodUid] = {}
         for pod in pods:
@@ -254,8 +248,8 @@ class _Entries:
         return max(0, request.effective_count - shown.count(request.resource))
 
     def _memory(self, request: GpuRequest | None, running: PodRecord | None = None) -> int:
-        """What a pod says that it uses on each of its GPUs (:func:`.memory_of`). A ``running`` one
-        that was promised them for itself has all of it."""
+        """What memory a pod says it uses on each of its GPUs (:func:`.memory_of`). A ``running``
+        pod that was promised GPUs of its own uses all of it."""
         shared = self._served.replicas > 1
         if shared and running is not None and running.promised.exclusive_gpus:
             return ALL_MEMORY

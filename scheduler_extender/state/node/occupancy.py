@@ -1,12 +1,12 @@
 """The room of a node: CPUs and memory that its pods may get exclusively, from the report.
 
-The report names pods, not their UIDs, and pods without GPUs are in it, too, of which we know
-nothing else. The rules are those of the ledger (:mod:`.ledger`):
+The report names pods, not their UIDs. It also names pods without GPUs, of which we know nothing
+else. The rules are those of the ledger (:mod:`.ledger`):
 
-1. What the report shows is somebody's. It may be released any moment if its pod is ending, has
-   ended, or is unknown although the report shows its GPUs.
-2. A pod that is bound and not shown yet takes its CPUs from anywhere; so does a part of a pod that
-   does not show (init containers), and a running pod that is missing from the report.
+1. Some pod has what the report shows. It may release that any moment if it is ending, has ended, or
+   is unknown although the report shows its GPUs.
+2. A pod that is bound and not shown yet takes its CPUs from anywhere. So do the hidden parts of a
+   pod (init containers), and a running pod that is missing from the report.
 """
 
 from __future__ import annotations

@@ -60,11 +60,6 @@ class Occupants:
     """Succeeded, and the next reports may still show their devices; the one we keep is without."""
 
     @property
-    def alive(self) -> Mapping[PodUid, PodRecord]:
-        """The pods that are bound here and have not ended."""
-        return self.bound.alive
-
-    @property
     def living(self) -> tuple[PodRecord, ...]:
         """The pods that are bound here, or about to be, and have not ended."""
         return (*self.bound.alive.values(), *self.in_flight.values())

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import inf
 
 from topology.core.devices import PodUid
@@ -63,18 +63,13 @@ def kind_of(request: GpuRequest) -> GpuRequest:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """One refusal.
+    """One refusal."""
 
-    ``at`` is in seconds of the cluster's clock, ``started`` the pod's start time in seconds since
-    1970 (None where its status had none), ``reason`` the kubelet's, ``kind`` the pod's. ``alone``
-    says that a pod of another kind has been admitted since.
-    """
-
-    at: float
-    started: float | None
-    reason: str
+    at: float  # in seconds of the cluster's clock
+    started: float | None  # the pod's start time since 1970; None if its status had none
+    reason: str  # the kubelet's
     kind: GpuRequest
-    alone: bool = False
+    alone: bool = False  # a pod of another kind has been admitted since
 
     def until(self, started: float) -> bool:
         """Whether it came no later than this time of the kubelet's clock; infinite is now."""
@@ -83,16 +78,12 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Streak:
-    """Refusals in a row, the oldest first.
+    """Refusals in a row."""
 
-    ``until`` is the end of the latest pause on the cluster's clock (minus infinity where there was
-    none), ``paused`` whether it lasts. ``alike`` says that it is the streak of one kind.
-    """
-
-    refusals: tuple[Refused, ...]
-    alike: bool
-    until: float = -inf
-    paused: bool = False
+    refusals: tuple[Refused, ...]  # the oldest first
+    alike: bool  # it is the streak of one kind
+    until: float = -inf  # the end of the latest pause on the cluster's clock
+    paused: bool = False  # that pause lasts
 
     @property
     def reason(self) -> str:
@@ -108,18 +99,15 @@ class Streak:
 class Streaks:
     """The refusals of one node over one resource that still count; there is at least one.
 
-    ``of_kind`` has the streak of each kind of pod. ``of_node`` has those refusals after which no
-    pod has been admitted, None where there are none, and ``at_fault`` says whether the node is to
-    blame for them. ``of_new`` has the first refusals of kinds that were new. ``beside`` are the
-    pods that were on the node when the latest refusal was seen and had not ended: that one of them
-    is admitted says nothing about what the kubelet does since.
+    If a pod that was on the node at the latest refusal (``beside``) is admitted, that says nothing
+    about what the kubelet does since.
     """
 
     of_kind: Mapping[GpuRequest, Streak]
-    of_node: Streak | None
-    at_fault: bool = False
-    of_new: Streak | None = None
-    beside: frozenset[PodUid] = field(default_factory=frozenset)
+    of_node: Streak | None  # the refusals after which no pod has been admitted
+    at_fault: bool = False  # the node is to blame for these
+    of_new: Streak | None = None  # the first refusals of kinds that were new
+    beside: frozenset[PodUid] = frozenset()  # on the node at the latest refusal, and not ended
 
     @property
     def refusals(self) -> tuple[Refused, ...]:
@@ -171,11 +159,11 @@ class Streaks:
         trying: Collection[GpuRequest],
         admitted: Collection[GpuRequest] = (),
     ) -> Streak | None:
-        """The streak that keeps pods of a kind away from the node now; None where they may try.
+        """The streak that keeps pods of a kind away from the node now; None if they may try.
 
-        ``trying`` are the kinds of the pods on the node whose kubelet has not answered yet: one may
-        try at a time. ``admitted`` are the kinds of which a pod was admitted here: they are not
-        new. Which streak it is does not depend on ``trying``: the reason stays the same in a pause
+        ``trying`` are the kinds of the pods that the kubelet has not answered yet: one pod may try
+        at a time. ``admitted`` are kinds of which the kubelet has admitted a pod: they are not new.
+        The choice of the streak does not depend on ``trying``: the reason stays the same in a pause
         and while a pod tries.
         """
         own, every = self.of_kind.get(kind), self.of_node
@@ -220,11 +208,11 @@ def with_refusal(
 def with_admission(
     streaks: Streaks, kind: GpuRequest, now: float, *, is_new: bool, started: float = inf
 ) -> Streaks | None:
-    """What is left of the streaks after a pod of a kind has been admitted; None for nothing.
+    """The streaks that are left after a pod of a kind has been admitted; None for none.
 
-    ``is_new`` is whether none was admitted before. ``started`` is when it was, by the kubelet's
-    clock; infinite is now. If the node was at fault until then, it has healed: each kind that was
-    refused with it may try soon, as after a first refusal.
+    ``is_new`` says that no pod of the kind was admitted before. ``started`` is when the pod was
+    admitted, by the kubelet's clock; infinite is now. If the node was at fault until then, it has
+    healed: each kind that was refused meanwhile may try soon, as after a first refusal.
     """
     if streaks.at_fault and all(refused.until(started) for refused in streaks.refusals):
         of_kind = {
@@ -238,7 +226,7 @@ def with_admission(
 
 
 def since(streaks: Streaks, started: float, now: float) -> Streaks | None:
-    """The refusals after the time ``started``, by the kubelet's clock; None where none are."""
+    """The refusals after the time ``started``, by the kubelet's clock; None if there are none."""
     return _without(streaks, started, None, now, is_new=True)
 
 

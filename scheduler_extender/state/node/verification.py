@@ -1,13 +1,13 @@
-"""Was what a report shows foreseen? A difference is a bug to fix, or a pod that nobody told us of.
+"""Did we foresee what a report shows? If not, there is a bug, or a pod that nobody told us of.
 
-When a report names the devices of a pod that was bound and unreported until then, they are held
-against what could come of the report before: every outcome in every free state of the belief,
-running pods that end included. Whatever lies outside, and whatever breaks a promise, is a
-*surprise*.
+A report may name the devices of a pod that was bound and unreported until then. We compare them
+with all that could come of the report before: every outcome in every free state of the belief, also
+if running pods end. A *surprise* is a pod with other devices, or with devices that break its
+promise.
 
-Where GPUs turned sick or healed while the pod was unreported, nobody knows from which of them its
-kubelet chose; then only its promise is held. A GPU that turns sick and heals again between two
-reports is seen in none: a pod that was admitted meanwhile may be called a surprise wrongly.
+If GPUs turned sick or healed while the pod was unreported, nobody knows from which of them its
+kubelet chose; then only its promise is checked. No report shows a GPU that turns sick and heals
+between two reports: a pod that was admitted meanwhile may wrongly be called a surprise.
 """
 
 from __future__ import annotations
@@ -37,19 +37,14 @@ BROKEN = "promise-broken"  # the pod has GPUs that do not meet what it was promi
 
 @dataclass(frozen=True, slots=True)
 class Surprise:
-    """One pod whose GPUs were not foreseen.
+    """One pod whose GPUs were not foreseen."""
 
-    ``kind`` is :data:`OUTSIDE` or :data:`BROKEN`, ``got`` the driver indices it has. ``foreign``
-    are pods that others bound, that the report shows for the first time and that nobody had told us
-    of: they may have come first. ``cluster_file`` replays the moment before.
-    """
-
-    kind: str
+    kind: str  # OUTSIDE or BROKEN
     pod: PodRecord
     node: str
-    got: tuple[int, ...]
-    foreign: tuple[str, ...]
-    cluster_file: str
+    got: tuple[int, ...]  # its GPUs, as driver indices
+    foreign: tuple[str, ...]  # pods that others bound, unknown until now: they may have come first
+    cluster_file: str  # replays the moment before
 
     @property
     def message(self) -> str:
@@ -64,24 +59,20 @@ class Surprise:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What a report comes to: its surprises, and how many promises it shows to be kept.
-
-    A promise is kept where a report first names all devices of a pod and they meet what the pod was
-    promised. One that is not is among the surprises, as :data:`BROKEN`.
-    """
+    """What a report comes to."""
 
     surprises: tuple[Surprise, ...] = ()
-    kept: int = 0
+    kept: int = 0  # promises: the report first names all devices of the pod, and they meet them
 
     def __add__(self, other: Verified) -> Verified:
         return Verified(self.surprises + other.surprises, self.kept + other.kept)
 
 
 def verify(before: NodeFacts, after: NodeFacts) -> Verified:
-    """Hold a node's next report against what was foreseen: the facts ``before`` and ``after`` it.
+    """Compare a report with what was foreseen, by the node's facts ``before`` and ``after`` it.
 
     Pods whose devices have changed (a kubelet that lost its checkpoint admits everything anew) are
-    held against their promise, and after a reboot all are.
+    checked against their promise; after a reboot all pods are.
     """
     former, report = before.report, after.report
     if before.topology is None or former is None or report is None:

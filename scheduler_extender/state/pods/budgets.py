@@ -15,18 +15,13 @@ from scheduler_extender.state.pods.selecting import Selector
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """One PodDisruptionBudget. ``selector`` is None where it selects nobody; empty, it selects all
-    pods of the namespace.
-
-    ``allowed`` is how many more of its pods may be evicted now, by its controller's word;
-    ``disrupted`` are pods whose eviction it counts already, by name.
-    """
+    """One PodDisruptionBudget."""
 
     namespace: str
     name: str
-    selector: Selector | None
-    allowed: int = 0
-    disrupted: frozenset[str] = frozenset()
+    selector: Selector | None  # None selects no pod; empty selects every pod of the namespace
+    allowed: int = 0  # how many more pods may be evicted now, by its controller's word
+    disrupted: frozenset[str] = frozenset()  # names of pods whose eviction it counts already
 
     def selects(self, pod: PodRecord) -> bool:
         """Whether the pod is one of its pods."""

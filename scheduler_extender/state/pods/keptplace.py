@@ -32,21 +32,16 @@ MAX_VICTIMS = 64
 
 @dataclass(frozen=True, slots=True)
 class KeptPlace:
-    """A place on a node, kept until a time in seconds since 1970.
-
-    ``victims`` are the pods that are evicted for it: the place is there once they have let go.
-    ``version`` is the pod's resourceVersion when the place was asked for, None while that is not
-    written yet: the lower goes first.
-    """
+    """A place on a node that is kept for a waiting pod."""
 
     node: NodeName
-    until: float
-    victims: frozenset[PodUid] = frozenset()
-    version: int | None = None
+    until: float  # in seconds since 1970
+    victims: frozenset[PodUid] = frozenset()  # evicted for it: it is there once they have let go
+    version: int | None = None  # the pod's when the place was asked for; None if not written yet
 
     @property
     def order(self) -> float:
-        """The lower goes first."""
+        """The place with the lower number goes first."""
         return inf if self.version is None else self.version
 
     @property

@@ -41,19 +41,7 @@ PodName = tuple[str, str]  # namespace and name
 
 @dataclass(frozen=True, slots=True)
 class PodRecord:
-    """A pod that asks for GPUs.
-
-    ``promised`` is what was promised to it when we bound it; nothing for a plain pod, and nothing
-    for one that somebody else bound. ``survives_endings`` is a promise that was called
-    guaranteed, and not just expected. ``refusal`` is why its kubelet has turned it away, None where
-    it has not. ``admitted`` says that the kubelet has taken it, as far as its status tells, and
-    ``started`` when either happened, in seconds since 1970 by the kubelet's clock. ``membership``
-    is what it says of its group, None where it is in none or that cannot be read. ``standing`` is
-    what evictions go by, and ``kept_place`` the place that is kept for it while it waits.
-    ``placed`` is when we decided to bind it, in seconds since 1970, as the bind has written it;
-    None where nobody told us. ``gated`` says that it has scheduling gates:
-    kube-scheduler does not look at it.
-    """
+    """A pod that asks for GPUs."""
 
     uid: PodUid
     namespace: str
@@ -62,17 +50,17 @@ class PodRecord:
     request: GpuRequest | Malformed
     phase: str = "Pending"
     deleting: bool = False
-    called_unschedulable: bool = False
-    promised: Constraints = NO_CONSTRAINTS
-    survives_endings: bool = False
-    refusal: Refusal | None = None
-    admitted: bool = False
-    started: float | None = None
-    membership: Membership | None = None
-    standing: Standing = BARE
-    kept_place: KeptPlace | None = None
-    placed: float | None = None
-    gated: bool = False
+    called_unschedulable: bool = False  # by kube-scheduler: it fits nowhere
+    promised: Constraints = NO_CONSTRAINTS  # by our bind; nothing to a plain pod
+    survives_endings: bool = False  # the promise was called guaranteed, and not just expected
+    refusal: Refusal | None = None  # why its kubelet has turned it away
+    admitted: bool = False  # its kubelet has taken it, as far as its status tells
+    started: float | None = None  # when either happened, by the kubelet's clock, since 1970
+    membership: Membership | None = None  # None if it is in no group, or that cannot be read
+    standing: Standing = BARE  # what evictions go by
+    kept_place: KeptPlace | None = None  # the place that is kept for it while it waits
+    placed: float | None = None  # when we decided to bind it, as the bind wrote it, since 1970
+    gated: bool = False  # by scheduling gates: kube-scheduler does not look at it
 
     @property
     def ended(self) -> bool:
@@ -90,8 +78,8 @@ class PodRecord:
         return None if self.membership is None else self.membership.as_gang
 
     def counts_on_others(self, resource: str) -> bool:
-        """Whether what others do on GPUs that it may share matters to it: it says what memory it
-        uses there, or was promised that nobody else is on them."""
+        """Whether the pod minds what others do on GPUs that it may share: it says what memory
+        it uses there, or was promised that nobody else is on them."""
         if self.ended or resource_of(self) not in (resource, ""):
             return False
         tells = isinstance(self.request, GpuRequest) and self.request.constraints.gpu_memory

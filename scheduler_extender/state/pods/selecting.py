@@ -20,15 +20,12 @@ _NUMBER = re.compile(r"[+-]?[0-9]{1,63}")
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One line of a selector: ``operator`` is In, NotIn, Exists, DoesNotExist, Gt or Lt.
-
-    ``of_field`` says that ``key`` is a field of the node, such as its name, and not a label.
-    """
+    """One line of a selector."""
 
     key: str
-    operator: str
+    operator: str  # In, NotIn, Exists, DoesNotExist, Gt or Lt
     values: tuple[str, ...] = ()
-    of_field: bool = False
+    of_field: bool = False  # the key is a field of the node, such as its name, and not a label
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether labels meet it; an operator that nobody knows is met by none."""
@@ -64,15 +61,11 @@ Selector = tuple[Requirement, ...]  # requirements that hold together
 
 @dataclass(frozen=True, slots=True)
 class Destinations:
-    """The nodes that a pod may be sent to.
+    """The nodes that a pod may be sent to."""
 
-    A node has to meet ``selector``, and one of ``terms`` where there are any; a term is None where
-    it means no node. Its taints have to be tolerated.
-    """
-
-    selector: Selector = ()
-    terms: tuple[Selector | None, ...] = ()
-    tolerations: tuple[Toleration, ...] = ()
+    selector: Selector = ()  # the node meets all of it
+    terms: tuple[Selector | None, ...] = ()  # and one of these, if any; None means no node
+    tolerations: tuple[Toleration, ...] = ()  # which cover the node's taints
 
     def include(
         self, name: str, labels: Mapping[str, str], taints: tuple[Taint, ...], *, cordoned: bool

@@ -1,4 +1,4 @@
-"""What evictions go by: how important a pod is, who would make it anew, and what it leaves free."""
+"""What evictions go by: a pod's importance, its controller, and what it leaves free."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
 
-from scheduler_extender.annotations import Template, manifest_in
+from scheduler_extender.annotations import Managed, Template, once
 from scheduler_extender.quantities import cut, quantity
 from scheduler_extender.state.pods.selecting import ANYWHERE, NOWHERE, Destinations, destinations_of
 from scheduler_extender.wire import Container, OwnerReference, Pod, PodSpec, Resources
@@ -26,20 +26,14 @@ _MOST = 2**63
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A pod as evictions see it.
-
-    ``controller`` is the kind of the object that makes the pod anew when it is gone, as "Job";
-    empty for a bare pod. ``asks`` is what kube-scheduler counts for it, GPUs aside. ``nominated``
-    is the node on which kube-scheduler has evicted others for it. ``destinations`` are the nodes
-    that it may be sent to.
-    """
+    """A pod as evictions see it."""
 
     priority: int = 0
     labels: Labels = ()
-    controller: str = ""
-    asks: Amounts = ()
-    nominated: NodeName | None = None
-    destinations: Destinations = ANYWHERE
+    controller: str = ""  # the kind of what makes the pod anew, as "Job"; empty for a bare pod
+    asks: Amounts = ()  # what kube-scheduler counts for it, GPUs aside
+    nominated: NodeName | None = None  # where kube-scheduler has evicted others for it
+    destinations: Destinations = ANYWHERE  # where it may be sent
 
 
 BARE = Standing()
@@ -50,22 +44,14 @@ def nobody_knows(name: NodeName) -> Amounts | None:
     return None
 
 
-def standing_of(template: Template, managed: tuple[str, ...]) -> Standing:
-    """The standing of pods made from a template, nominated to no node; ``managed`` are the
-    resources that are not among ``asks``.
+@once
+def standing_of(template: Template, managed: Managed) -> Standing:
+    """The standing of pods of a template, nominated to no node; ``managed`` are the resources that
+    are not among ``asks``.
 
     Of a pod that says too much (:mod:`..excess`) little is kept, and it may go nowhere.
     """
-    return (_remembered if template.remembered else _read_standing)(template, managed)
-
-
-@remembered
-def _remembered(template: Template, managed: tuple[str, ...]) -> Standing:
-    return _read_standing(template, managed)
-
-
-def _read_standing(template: Template, managed: tuple[str, ...]) -> Standing:
-    pod, sane = manifest_in(template), template.too_much is None
+    pod, sane = template.pod, template.too_much is None
     return Standing(
         pod.spec.priority or 0,
         tuple(sorted((pod.metadata.labels or {}).items())) if sane else (),

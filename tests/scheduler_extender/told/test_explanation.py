@@ -259,7 +259,7 @@ def test_members_of_a_group_are_loosened_within_their_group() -> None:
 
 def test_a_placed_pod_is_told_its_promise_and_whether_its_gpus_keep_it() -> None:
     cluster = cluster_of({bridged(4, "node"): {"pair": Held((0, 1), constraints=NVLINKED)}})
-    (pod,) = cluster.facts(NodeName("node")).pods.alive.values()
+    (pod,) = cluster.facts(NodeName("node")).pods.bound.alive.values()
     written = Written("guaranteed", "node", "pair", [[0, 1], [2, 3]])
     found = placed_on(cluster.facts(NodeName("node")), pod, written)
     assert (found.got, found.keeps) == ([0, 1], True)

@@ -28,9 +28,9 @@ def cheapest(
     found = []
     for facts in nodes:
         tied = ("Node", "DaemonSet")
-        alive = facts.pods.alive.values()
+        alive = facts.pods.bound.alive.values()
         pods = [p for p in alive if not p.deleting and p.standing.controller not in tied]
-        ending = {p.uid for p in facts.pods.alive.values() if p.deleting}
+        ending = {p.uid for p in facts.pods.bound.alive.values() if p.deleting}
         for size in range(len(pods) + 1):
             for victims in combinations(pods, size):
                 gone = frozenset(ending | {p.uid for p in victims})
@@ -86,7 +86,7 @@ def _has_cpus(facts: NodeFacts, pod: PodRecord) -> bool:
     """Here nothing but CPUs is short, and nobody but the pods with GPUs uses them."""
     if facts.node_object.allocatable is None:
         return True
-    here = [*facts.pods.alive.values(), *facts.pods.in_flight.values(), pod]
+    here = [*facts.pods.bound.alive.values(), *facts.pods.in_flight.values(), pod]
     used = sum(dict(each.standing.asks).get("cpu", 0) for each in here)
     return used <= dict(facts.node_object.allocatable)["cpu"]
 

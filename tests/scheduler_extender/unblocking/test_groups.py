@@ -35,7 +35,7 @@ def cluster(domain: str | None, policy: Policy = Policy.REQUIRED) -> Cluster:
         labels = {} if block is None else {BLOCK: block}
         found.put_node(node_name(name), advertises=True, labels=labels)
     for facts in found.snapshot().nodes:
-        for pod in facts.pods.alive.values():
+        for pod in facts.pods.bound.alive.values():
             membership = Membership(Group("team", "train"), 4, domain)
             request = replace(gpu_request(1), policy=policy)
             found.put_pod(replace(pod, membership=membership, request=request))
@@ -80,7 +80,7 @@ def test_of_two_nodes_that_are_alike_the_one_is_taken_whose_members_have_a_home(
     (facts,) = twin.snapshot().nodes
     members = [
         replace(pod, membership=Membership(Group("team", "serve"), 4, BLOCK))
-        for pod in facts.pods.alive.values()
+        for pod in facts.pods.bound.alive.values()
     ]
     for pod in members:
         twin.put_pod(pod)

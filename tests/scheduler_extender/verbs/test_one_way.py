@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from scheduler_extender import verbs
-from scheduler_extender.annotations import _read
+from scheduler_extender.exclusive import exclusive_of
 from scheduler_extender.files.binder import FileBinder
 from scheduler_extender.kube.sinks import PodSink
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -33,7 +33,7 @@ def test_a_request_is_read_once_and_a_ledger_made_for_each_state_of_the_node(
         return count
 
     ours = "scheduler_extender."
-    monkeypatch.setattr(f"{ours}annotations._read", counted("read", _read))
+    monkeypatch.setattr(f"{ours}annotations.exclusive_of", counted("read", exclusive_of))
     monkeypatch.setattr(f"{ours}state.node.facts.ledger", counted("ledger", ledger))
     forget()
     cluster, node = Cluster(lambda: 0.0), switched()

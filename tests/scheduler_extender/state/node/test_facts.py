@@ -295,7 +295,7 @@ def test_ended_pods_count_only_where_a_report_shows_them() -> None:
         again = Roster.of(facts.pods.bound.values())
         pods = Occupants(bound=again, reported=facts.pods.reported)
         anew = NodeFacts(facts.name, record=facts.record, pods=pods)
-        assert facts.pods.alive == {
+        assert facts.pods.bound.alive == {
             u: found for u, found in facts.pods.bound.items() if not found.ended
         }
         assert offered(facts).availability == offered(anew).availability
