@@ -15,7 +15,7 @@ needs = @command -v $(firstword $(1)) >/dev/null || \
 E2E_WORKERS ?= 2 # a control plane each; most of the time is waiting
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve dev check test test-long test-versions closed-loop differential fuzz lint e2e chaos bench chart chart-package images plugin release reference sbom sizes screenshots axe lock clean
+.PHONY: help run serve dev check test test-long coverage test-versions closed-loop differential fuzz lint e2e chaos bench chart chart-package images plugin release reference sbom sizes screenshots axe lock clean
 
 help:                           ## show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -40,6 +40,11 @@ test: $(VENV)/dev.stamp         ## unit, property and service tests; a few minut
 test-long: $(VENV)/dev.stamp    ## the closed loop, what needs Go, the images, and all else that takes long
 	$(PYTEST) -m long
 	GPU_TOPOLOGY_EVERY_EXAMPLE=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile tests/property/test_laws.py tests/property/test_strangers.py
+
+coverage: $(VENV)/dev.stamp     ## which lines of each package every fourth test file runs; to trace them takes more than twice as long
+	find tests/topology tests/scheduler_extender tests/benchmarks -name 'test_*.py' -not -path '*/web/*' | sort | awk 'NR % 4 == 1' | \
+	  xargs $(BIN)/coverage run -m pytest -q -m "not long"
+	$(BIN)/python -m tests.covered
 
 # Tests that start each command and ask what it serves; typer, fastapi, kubernetes and NVML are all in it.
 SMOKE := tests/scheduler_extender/cli/test_cli.py tests/scheduler_extender/test_demo.py \

@@ -16,8 +16,7 @@ from benchmarks.figures.schema import Figures
 from scheduler_extender import terminal
 
 STDOUT = Path("-")
-UNBOUND = 190
-"""Columns of a line where no terminal says how many it has."""
+UNBOUND = 190  # columns of a line where no terminal says how many it has
 
 
 def console(*, quiet: bool = False) -> Console:

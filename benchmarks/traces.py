@@ -16,10 +16,8 @@ from pathlib import Path
 
 import urllib3
 
-ORIGIN = "https://raw.githubusercontent.com"
-"""Who serves a file as ORIGIN/REPOSITORY/COMMIT/PATH."""
-TIMEOUT = urllib3.Timeout(connect=10.0, read=60.0)
-"""Seconds without an answer."""
+ORIGIN = "https://raw.githubusercontent.com"  # who serves a file as ORIGIN/REPOSITORY/COMMIT/PATH
+TIMEOUT = urllib3.Timeout(connect=10.0, read=60.0)  # seconds without an answer
 _BLOCK = 1 << 16
 
 

@@ -1,11 +1,20 @@
-"""Options that several commands have."""
+"""What several commands have: options, and how figures are measured, shown and written."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.figures.schema import Figures
+from benchmarks.output import show, writable, write_json
+from benchmarks.speed.agent import SourceTreeMissingError
+
+Found = TypeVar("Found", bound=Figures)
 
 JsonFile = Annotated[
     Path | None,
@@ -18,3 +27,24 @@ def one_of(flag: str, given: str, known: tuple[str, ...]) -> str:
     if given not in known:
         raise typer.BadParameter(f"{flag}: allowed are {', '.join(known)}, not {given!r}")
     return given
+
+
+def measured(
+    json_file: Path | None,
+    measure: Callable[[Callable[[str], None]], Found],
+    *tables: Callable[[Found], Table],
+    keys: int = 1,
+) -> Found:
+    """Measure, while a line says what is going on; print the tables, and write the file."""
+    writable(json=json_file)
+    try:
+        with Console(stderr=True).status("") as status:
+            found = measure(status.update)
+    except SourceTreeMissingError as error:
+        raise typer.BadParameter(str(error)) from error
+    for number, table in enumerate(tables):
+        if number:
+            print()
+        show(table(found), keys)
+    write_json(json_file, found)
+    return found

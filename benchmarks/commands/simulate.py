@@ -38,175 +38,162 @@ TRACES = ("philly", "openb", "synthetic")
 _SPEED = Speed()
 _MOVES = Moves()
 
-_Cluster = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="CLUSTER",
-        help="A cluster file (/v1/snapshot writes one), machines and how many of each such as "
-        "dgx1-v100=16,l40s-8=4, or openb. May be given several times: each is a cluster of its "
-        "own.  [default: dgx1-v100=16]",
-    ),
-]
-_Add = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="MACHINE=COUNT",
-        help="Add these machines to each cluster. May be given several times.",
-    ),
-]
-_Jobs = Annotated[
-    str,
-    typer.Option(
-        metavar="JOBS",
-        help="A file of jobs (.csv or .jsonl), the trace philly, openb or openb:WORKLOAD, or "
-        "synthetic.",
-    ),
-]
-_Count = Annotated[
-    int,
-    typer.Option(
-        metavar="COUNT",
-        help="How many jobs to play, one after the other from a place that the seed draws. 0 plays "
-        "all.",
-        min=0,
-    ),
-]
-_Load = Annotated[
-    list[float] | None,
-    typer.Option(
-        metavar="SHARE",
-        help="The GPU time that jobs ask for until the last one arrives, over the GPU time that "
-        "there is; arrivals are stretched to it. 0 leaves them as they are. May be given several "
-        "times.  [default: 0.9 for traces, 0 for files]",
-        min=0,
-        max=100,
-    ),
-]
-_Policy = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME",
-        help=f"{', '.join(POLICIES)}, all, or path/to/file.py:NAME for one of your own. May be "
-        f"given several times.  [default: {', '.join(TOPOLOGICAL)}]",
-    ),
-]
-_Seeds = Annotated[
-    int,
-    typer.Option(metavar="COUNT", help="How many seeds; the first is 1.", min=1, max=10_000),
-]
-_QueueName = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME",
-        help=f"Who is tried next: {', '.join(QUEUES)} (docs/simulate.md explains them).",
-    ),
-]
-_Gang = Annotated[
-    bool, typer.Option(help="Place all pods of a job or none, or place them one by one.")
-]
-_Demand = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME",
-        help=f"What jobs ask for that say nothing of links: {', '.join(DEMANDS)}.",
-    ),
-]
-_PodGpus = Annotated[
-    int | None,
-    typer.Option(
-        metavar="COUNT",
-        help="The most GPUs of one pod; larger jobs get several pods.  [default: the largest "
-        "node's]",
-        min=1,
-    ),
-]
-_Communication = Annotated[
-    float,
-    typer.Option(
-        metavar="SHARE",
-        help="The share of its time for which a job communicates. 0 makes all links equal.",
-        min=0,
-        max=1,
-    ),
-]
-_FullSpeed = Annotated[
-    float,
-    typer.Option(
-        metavar="GB/S", help="From this bandwidth up links slow no job down.", min=0.001, max=1e6
-    ),
-]
-_Network = Annotated[
-    float,
-    typer.Option(metavar="GB/S", help="Bandwidth between nodes, both ways.", min=0.001, max=1e6),
-]
-_UnblockAfter = Annotated[
-    float,
-    typer.Option(
-        metavar="SECONDS",
-        help=f"Under {UNBLOCKING}: pods are moved for a job that has waited for so long.",
-        min=0,
-        max=1e9,
-    ),
-]
-_MoveCost = Annotated[
-    float,
-    typer.Option(metavar="SECONDS", help="How much work a moved pod does again.", min=0, max=1e9),
-]
-_ShardText = Annotated[
-    str | None,
-    typer.Option(
-        metavar="PART/PARTS",
-        help="Play one part of the simulations: 0/8 plays simulations 0, 8, 16 and so on. "
-        "`report` joins the parts.",
-        envvar="GPU_TOPOLOGY_SHARD",
-    ),
-]
-_Workers = Annotated[
-    int | None,
-    typer.Option(
-        metavar="COUNT", help="How many processes play.  [default: one for each core]", min=1
-    ),
-]
-_JsonFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--json",
-        metavar="FILE",
-        help="Write figures, parameters and curves there as JSON. - is standard output.",
-    ),
-]
-_TsvFile = Annotated[
-    Path | None,
-    typer.Option("--tsv", metavar="FILE", help="Write every simulation there, separated by tabs."),
-]
-_HtmlFile = Annotated[
-    Path | None,
-    typer.Option("--html", metavar="FILE", help="Write a page with tables and plots there."),
-]
-
 
 def simulate(
-    cluster: _Cluster = None,
-    add: _Add = None,
-    jobs: _Jobs = "synthetic",
-    count: _Count = 2000,
-    load: _Load = None,
-    policy: _Policy = None,
-    seeds: _Seeds = 3,
-    queue: _QueueName = "backfill",
-    gang: _Gang = True,
-    demand: _Demand = "nvlink",
-    pod_gpus: _PodGpus = None,
-    communication: _Communication = _SPEED.communication,
-    full_speed: _FullSpeed = _SPEED.full,
-    network: _Network = _SPEED.network,
-    unblock_after: _UnblockAfter = _MOVES.after,
-    move_cost: _MoveCost = _MOVES.cost,
-    shard: _ShardText = None,
-    workers: _Workers = None,
-    json_file: _JsonFile = None,
-    tsv_file: _TsvFile = None,
-    html_file: _HtmlFile = None,
+    cluster: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CLUSTER",
+            help="A cluster file (/v1/snapshot writes one), machines and how many of each such as "
+            "dgx1-v100=16,l40s-8=4, or openb. May be given several times: each is a cluster of its "
+            "own.  [default: dgx1-v100=16]",
+        ),
+    ] = None,
+    add: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MACHINE=COUNT",
+            help="Add these machines to each cluster. May be given several times.",
+        ),
+    ] = None,
+    jobs: Annotated[
+        str,
+        typer.Option(
+            metavar="JOBS",
+            help="A file of jobs (.csv or .jsonl), the trace philly, openb or openb:WORKLOAD, or "
+            "synthetic.",
+        ),
+    ] = "synthetic",
+    count: Annotated[
+        int,
+        typer.Option(
+            metavar="COUNT",
+            help="How many jobs to play, one after the other from a place that the seed draws. "
+            "0 plays all.",
+            min=0,
+        ),
+    ] = 2000,
+    load: Annotated[
+        list[float] | None,
+        typer.Option(
+            metavar="SHARE",
+            help="The GPU time that jobs ask for until the last one arrives, over the GPU time "
+            "that there is; arrivals are stretched to it. 0 leaves them as they are. May be given "
+            "several times.  [default: 0.9 for traces, 0 for files]",
+            min=0,
+            max=100,
+        ),
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"{', '.join(POLICIES)}, all, or path/to/file.py:NAME for one of your own. May be "
+            f"given several times.  [default: {', '.join(TOPOLOGICAL)}]",
+        ),
+    ] = None,
+    seeds: Annotated[
+        int,
+        typer.Option(metavar="COUNT", help="How many seeds; the first is 1.", min=1, max=10_000),
+    ] = 3,
+    queue: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help=f"Who is tried next: {', '.join(QUEUES)} (docs/simulate.md explains them).",
+        ),
+    ] = "backfill",
+    gang: Annotated[
+        bool, typer.Option(help="Place all pods of a job or none, or place them one by one.")
+    ] = True,
+    demand: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help=f"What jobs ask for that say nothing of links: {', '.join(DEMANDS)}.",
+        ),
+    ] = "nvlink",
+    pod_gpus: Annotated[
+        int | None,
+        typer.Option(
+            metavar="COUNT",
+            help="The most GPUs of one pod; larger jobs get several pods.  [default: the largest "
+            "node's]",
+            min=1,
+        ),
+    ] = None,
+    communication: Annotated[
+        float,
+        typer.Option(
+            metavar="SHARE",
+            help="The share of its time for which a job communicates. 0 makes all links equal.",
+            min=0,
+            max=1,
+        ),
+    ] = _SPEED.communication,
+    full_speed: Annotated[
+        float,
+        typer.Option(
+            metavar="GB/S",
+            help="From this bandwidth up links slow no job down.",
+            min=0.001,
+            max=1e6,
+        ),
+    ] = _SPEED.full,
+    network: Annotated[
+        float,
+        typer.Option(
+            metavar="GB/S", help="Bandwidth between nodes, both ways.", min=0.001, max=1e6
+        ),
+    ] = _SPEED.network,
+    unblock_after: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            help=f"Under {UNBLOCKING}: pods are moved for a job that has waited for so long.",
+            min=0,
+            max=1e9,
+        ),
+    ] = _MOVES.after,
+    move_cost: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS", help="How much work a moved pod does again.", min=0, max=1e9
+        ),
+    ] = _MOVES.cost,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PART/PARTS",
+            help="Play one part of the simulations: 0/8 plays simulations 0, 8, 16 and so on. "
+            "`report` joins the parts.",
+            envvar="GPU_TOPOLOGY_SHARD",
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="COUNT", help="How many processes play.  [default: one for each core]", min=1
+        ),
+    ] = None,
+    json_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--json",
+            metavar="FILE",
+            help="Write figures, parameters and curves there as JSON. - is standard output.",
+        ),
+    ] = None,
+    tsv_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--tsv", metavar="FILE", help="Write every simulation there, separated by tabs."
+        ),
+    ] = None,
+    html_file: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Write a page with tables and plots there."),
+    ] = None,
 ) -> None:
     """Play jobs over weeks under several policies.
 

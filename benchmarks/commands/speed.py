@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from benchmarks.commands.options import JsonFile
-from benchmarks.output import console, show, writable, write_json
+from benchmarks.commands.options import JsonFile, measured
+from benchmarks.output import console
 from benchmarks.speed import agent as agent_
 from benchmarks.speed import following as following_
 from benchmarks.speed import latency as latency_
@@ -44,10 +44,9 @@ def latency(
     Beside them stands a route that decodes the same request and encodes an answer of the same size,
     and works nothing out.
     """
-    writable(json=json_file)
-    found = latency_.measure(tuple(nodes or (100, 1_000, 5_000)), requests, seed)
-    show(latency_.table(found), keys=3)
-    write_json(json_file, found)
+    sizes = tuple(nodes or (100, 1_000, 5_000))
+    measure = partial(latency_.measure, sizes, requests, seed)
+    measured(json_file, measure, latency_.table, keys=3)
 
 
 def throughput(
@@ -76,15 +75,8 @@ def throughput(
     after the other in each round. It builds kube-scheduler and the API server first (minutes,
     once) and needs the source tree.
     """
-    writable(json=json_file)
-    try:
-        with Console(stderr=True).status("") as status:
-            found = throughput_.measure(nodes, pods, rounds, percentage, status.update)
-    except agent_.SourceTreeMissingError as error:
-        raise typer.BadParameter(str(error)) from error
-    show(throughput_.table(found))
-    show(throughput_.waits(found))
-    write_json(json_file, found)
+    measure = partial(throughput_.measure, nodes, pods, rounds, percentage)
+    measured(json_file, measure, throughput_.table, throughput_.waits)
 
 
 def following(
@@ -107,11 +99,8 @@ def following(
     It starts over a stand-in for the API server: the time until it is ready, its memory, and how
     filter answers while many nodes publish changed reports.
     """
-    writable(json=json_file)
-    with Console(stderr=True).status("") as status:
-        found = following_.measure(nodes, pods, reports, seconds, status.update)
-    show(following_.table(found))
-    write_json(json_file, found)
+    measure = partial(following_.measure, nodes, pods, reports, seconds)
+    measured(json_file, measure, following_.table)
 
 
 def agent(
@@ -125,15 +114,8 @@ def agent(
     json_file: JsonFile = None,
 ) -> None:
     """Measure what agents cost nodes and the API server."""
-    writable(json=json_file)
-    try:
-        found = agent_.measure(seconds, agents, seed)
-    except agent_.SourceTreeMissingError as error:
-        raise typer.BadParameter(str(error)) from error
-    show(agent_.cost_table(found))
-    print()
-    show(agent_.writes_table(found))
-    write_json(json_file, found)
+    measure = partial(agent_.measure, seconds, agents, seed)
+    measured(json_file, measure, agent_.cost_table, agent_.writes_table)
 
 
 def profile(
@@ -154,14 +136,9 @@ def profile(
     Cold is a question that nobody has asked before, warm one whose answer is remembered. The last
     table has rounds over many unschedulable pods.
     """
-    writable(json=json_file)
-    found = profile_.measure(nodes, states, seed)
-    show(profile_.parts_table(found))
-    print()
-    show(profile_.cluster_table(found))
-    print()
-    show(profile_.waiting_table(found))
-    write_json(json_file, found)
+    measure = partial(profile_.measure, nodes, states, seed)
+    tables = (profile_.parts_table, profile_.cluster_table, profile_.waiting_table)
+    measured(json_file, measure, *tables)
 
 
 def scale(
@@ -184,17 +161,11 @@ def scale(
     json_file: JsonFile = None,
 ) -> None:
     """Measure what a simulated pod costs as the cluster grows."""
-    writable(json=json_file)
     sizes = tuple(nodes or scale_.CLUSTER_SIZES)
-    with Console(stderr=True).status("") as status:
-        found = scale_.measure(sizes, pods, seed, scale_.LARGE if large else None, status.update)
-    show(scale_.table(found))
-    for line in scale_.growth(found.rows):
+    measure = partial(scale_.measure, sizes, pods, seed, scale_.LARGE if large else None)
+    found = measured(json_file, measure, scale_.table)
+    for line in (*scale_.growth(found.rows), *scale_.large_lines(found.large)):
         console().print(line, highlight=False)
-    if found.large is not None:
-        for line in scale_.large_lines(found.large):
-            console().print(line, highlight=False)
-    write_json(json_file, found)
 
 
 def worst(
@@ -208,8 +179,4 @@ def worst(
     They are asked of the nodes that take longest to work out. The table shows how long each verb
     takes, and how long it holds others up.
     """
-    writable(json=json_file)
-    with Console(stderr=True).status("") as status:
-        found = worst_.measure(seed, status.update)
-    show(worst_.table(found))
-    write_json(json_file, found)
+    measured(json_file, partial(worst_.measure, seed), worst_.table)

@@ -12,8 +12,7 @@ from pydantic import AliasChoices, ConfigDict, Field, StringConstraints, model_v
 from benchmarks.figures.schema import Count, Figures, Interval, Number
 
 MODE = "as shipped"
-QUANTILES = tuple(q / 50 for q in range(51))
-"""Of waiting times: 0 to 1 in steps of 0.02."""
+QUANTILES = tuple(q / 50 for q in range(51))  # of waiting times: 0 to 1 in steps of 0.02
 
 NumberText = Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+)?(e[+-]?\d+)?$")]
 

@@ -23,11 +23,9 @@ from benchmarks.papers.bound import upper_bound
 from benchmarks.papers.policies import POLICIES
 from benchmarks.papers.simulation import simulate
 
-TOLERANCE = 0.3
-"""Points within which a figure counts as reproduced."""
+TOLERANCE = 0.3  # points within which a figure counts as reproduced
 
-BOUND = "upper bound"
-"""Stands in place of a policy where no policy can give out more."""
+BOUND = "upper bound"  # stands in place of a policy where no policy can give out more
 
 
 def experiment(workload: str, policy: str, seed: int) -> Experiment:

@@ -56,21 +56,16 @@ class NodeKind:
     model: str
 
 
+@dataclass(frozen=True, slots=True)
 class Nodes:
     """The state of all nodes, or of some of them (:meth:`some`): one row each."""
 
-    def __init__(
-        self, cpu: Ints, memory: Ints, gpu: Ints, count: Ints, model: Ints, classes: Bools
-    ) -> None:
-        self.cpu = cpu
-        self.memory = memory
-        self.gpu = gpu
-        """Free milli, a column per GPU."""
-        self.count = count
-        """How many GPUs there are."""
-        self.model = model
-        self.classes = classes
-        """Which classes of pods run there, a column per class."""
+    cpu: Ints
+    memory: Ints
+    gpu: Ints  # free milli, a column per GPU
+    count: Ints  # how many GPUs there are
+    model: Ints
+    classes: Bools  # which classes of pods run there, a column per class
 
     @classmethod
     def empty(cls, kinds: Sequence[NodeKind], models: Sequence[str]) -> Nodes:

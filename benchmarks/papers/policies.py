@@ -16,8 +16,7 @@ from benchmarks.papers.fragmentation import Typical
 from benchmarks.papers.model import MOST_GPUS, WHOLE, Floats, Ints, Nodes, PodKind, best_fit
 
 LARGEST_CPU = 128_000
-LARGEST_GPU = MOST_GPUS * WHOLE
-"""What the papers normalise by: the largest node."""
+LARGEST_GPU = MOST_GPUS * WHOLE  # what the papers normalise by: the largest node
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +27,7 @@ class Answer:
     gpu: Ints
 
 
-Policy = Callable[[Nodes, PodKind, Typical], Answer]
-"""Asked of nodes on which the pod can run."""
+Policy = Callable[[Nodes, PodKind, Typical], Answer]  # Asked of nodes on which the pod can run
 
 
 def random_(nodes: Nodes, pod: PodKind, typical: Typical) -> Answer:

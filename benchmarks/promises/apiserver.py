@@ -20,12 +20,9 @@ from scheduler_extender.verbs import Binding
 from topology.core.devices import NodeName, PodUid
 from topology.kubeapi.apiserver import ApiUnreachable, Query, api_error
 
-DELETED_AFTER = 5.0
-"""Seconds, on average, until somebody deletes a pod that has ended."""
-WRITTEN = 0.8
-"""The share of unanswered Bindings that is written after all."""
-ETCD = 7.0
-"""Seconds for which etcd may go on with what the API server has given up."""
+DELETED_AFTER = 5.0  # seconds, on average, until somebody deletes a pod that has ended
+WRITTEN = 0.8  # the share of unanswered Bindings that is written after all
+ETCD = 7.0  # seconds for which etcd may go on with what the API server has given up
 
 
 class PodListener(Protocol):

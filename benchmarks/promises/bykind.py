@@ -45,8 +45,7 @@ KINDS = (
 )
 """About 10,000 placements in a round, with the plays of the rare faults."""
 
-SEEDS = 10
-"""From a round's seed to the next."""
+SEEDS = 10  # from a round's seed to the next
 PLACED_IN_A_ROUND = 10_000
 COLUMNS = (
     *("placed", "guaranteed", "expected", "broken", "memory exceeded", "groups split"),

@@ -29,11 +29,9 @@ from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.report import Report
 
-ROUND = 1.0
-"""Seconds between two rounds of the settler."""
+ROUND = 1.0  # seconds between two rounds of the settler
 
-Score = Callable[[Scene, list[str]], dict[str, float]]
-"""The score of each node."""
+Score = Callable[[Scene, list[str]], dict[str, float]]  # the score of each node
 
 
 class Extender:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-HEARTBEAT = 60.0
-"""Seconds after which an agent looks at its node without a cause."""
-STALE_AFTER = 180.0
-"""Seconds after which a record is stale that has not changed."""
-SLACK = 15.0
-"""Seconds that it may take until a fault is known."""
-POLL = 2.0
-"""Seconds, on average, until an agent sees of itself that its kubelet has changed."""
+HEARTBEAT = 60.0  # seconds after which an agent looks at its node without a cause
+STALE_AFTER = 180.0  # seconds after which a record is stale that has not changed
+SLACK = 15.0  # seconds that it may take until a fault is known
+POLL = 2.0  # seconds, on average, until an agent sees of itself that its kubelet has changed
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,9 @@ from benchmarks.promises.watches import Watches
 from topology.core.devices import NodeName
 from topology.emulation import PluginCrash, PluginRefusal, Refused
 
-GRACE = 1.0
-"""Seconds, on average, that a deleted pod takes to stop."""
-STARTING = 1.0
-"""Seconds, on average, between a pod's admission and its containers' start."""
-STATUS_PERIOD = 10.0
-"""Seconds between two statuses of a node that its kubelet writes."""
+GRACE = 1.0  # seconds, on average, that a deleted pod takes to stop
+STARTING = 1.0  # seconds, on average, between a pod's admission and its containers' start
+STATUS_PERIOD = 10.0  # seconds between two statuses of a node that its kubelet writes
 
 
 @dataclass(frozen=True, slots=True)

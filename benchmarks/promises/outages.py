@@ -9,8 +9,7 @@ from benchmarks.promises.scene import Actor, Scene
 from benchmarks.promises.watches import WATCHES, ExtenderWatches
 from topology.core.devices import NodeName
 
-BOOKMARKS = 30.0
-"""Seconds between two bookmarks of a watch."""
+BOOKMARKS = 30.0  # seconds between two bookmarks of a watch
 
 
 class Outages(Actor):

@@ -17,8 +17,7 @@ from topology.core.requests import GpuRequest
 GPU = "nvidia.com/gpu"
 MANAGED = Settings().managed
 
-Manifest: TypeAlias = dict[str, Any]
-"""A Pod as JSON has it."""
+Manifest: TypeAlias = dict[str, Any]  # a Pod as JSON has it
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,7 @@ from benchmarks.promises.watches import ExtenderWatches
 from scheduler_extender.membership import NVLINK_DOMAIN
 from topology.core.devices import NodeName, PodUid
 
-LONGEST_BACKOFF = 8.0
-"""Seconds; a backoff that is so long is not doubled any more."""
+LONGEST_BACKOFF = 8.0  # seconds; a backoff that is so long is not doubled any more
 NO_ANSWER = "the bind was not written"
 """In the extender's words for a bind that the API server has not answered just now."""
 

@@ -9,8 +9,7 @@ from benchmarks.promises.scene import Actor, Event, Scene, Timeline
 from topology.core.devices import NodeName
 from topology.core.graph import NodeTopology
 
-WATCHES = ("pods", "records")
-"""What the extender watches."""
+WATCHES = ("pods", "records")  # what the extender watches
 
 
 class Watches:

@@ -47,8 +47,7 @@ _STEPS = (
     Hue("#40246e", "#8466c2"),
 )
 _FIRST_STEP = len(_PAPER)
-STEPS = tuple(marker(_FIRST_STEP + n) for n in range(len(_STEPS)))
-"""From narrow to wide."""
+STEPS = tuple(marker(_FIRST_STEP + n) for n in range(len(_STEPS)))  # from narrow to wide
 
 _DASHED = (4.0, 1.5)
 _DOTTED = (1.2, 1.4)

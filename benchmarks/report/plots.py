@@ -33,10 +33,8 @@ from benchmarks.report.colours import (
 
 WIDTH = 360
 HEIGHT = 230
-ROW = 22
-"""Height of a row of dots."""
-STEP = (1, 2, 2.5, 5, 10)
-"""Steps of ticks, times a power of ten."""
+ROW = 22  # height of a row of dots
+STEP = (1, 2, 2.5, 5, 10)  # steps of ticks, times a power of ten
 
 _SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",

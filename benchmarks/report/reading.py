@@ -19,11 +19,9 @@ from benchmarks.simulation.rows import MEANS, merge
 from topology.codec import first_error
 
 ALLOWED = "allowed are files that simulate --json and compare --json write"
-TIME_SPENT = "cpu_seconds"
-"""The one figure that differs when a simulation is played again."""
+TIME_SPENT = "cpu_seconds"  # the one figure that differs when a simulation is played again
 
-FileFigures: TypeAlias = Simulated | Compared
-"""The figures of one file."""
+FileFigures: TypeAlias = Simulated | Compared  # the figures of one file
 
 
 class ReportError(ValueError):

@@ -139,5 +139,4 @@ def pcie_box(name: str, product: str, count: int) -> NodeTopology:
     return NodeTopology(NodeName(name), gpus, _links(count), allocator=STOCK)
 
 
-_MEMORY = Bytes(16 * 1024 * MIB)
-"""openb does not say; nothing in its jobs asks."""
+_MEMORY = Bytes(16 * 1024 * MIB)  # openb does not say; nothing in its jobs asks

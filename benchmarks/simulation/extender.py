@@ -25,8 +25,7 @@ from scheduler_extender.unblocking import search
 from scheduler_extender.verbs import Binding
 from topology.core.devices import PodUid
 
-WEIGHT = 5
-"""``extenders[0].weight`` of the shipped scheduler configuration."""
+WEIGHT = 5  # `extenders[0].weight` of the shipped scheduler configuration
 REFUSED = -1
 
 

@@ -92,8 +92,7 @@ class Fleet:
             self._restore(row, node)
             self._refresh(row)
         self.gpus = float((self.devices_total / self._replicas).sum())
-        self.held = self.used
-        """GPUs that somebody held at the start."""
+        self.held = self.used  # GPUs that somebody held at the start
 
     def __len__(self) -> int:
         return len(self.nodes)

@@ -26,8 +26,7 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -48,8 +47,7 @@ WHOLE_GPU = "nvidia.com/gpu"
 SHARED_GPU = "nvidia.com/gpu.shared"
 
 
-MOST = 10**15
-"""CPUs or bytes of a pod."""
+MOST = 10**15  # CPUs or bytes of a pod
 
 
 class JobsError(ValueError):
@@ -225,25 +223,3 @@ def _job(given: Mapping[str, Any], where: str) -> Job:
     except JobsError as error:
         raise JobsError(f"{where}: {error}") from error
     return Job(row.name, row.arrival, row.duration, ask, row.pods)
-
-
-def write(jobs: Iterable[Job], path: Path) -> None:
-    """The jobs as JSON Lines that :func:`read` reads as the same."""
-    lines = []
-    for job in jobs:
-        ask = job.ask
-        row: dict[str, Any] = {
-            "name": job.name,
-            "arrival": job.arrives,
-            "duration": job.runs,
-            "gpus": ask.gpus,
-            "pods": job.pods,
-            "cpu": f"{ask.cpu}m",
-            "memory": f"{ask.memory}Mi",
-            "annotations": dict(ask.annotations),
-        }
-        if ask.share is not None:
-            row["share"] = ask.share
-        lines.append(json.dumps(row))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(lines) + os.linesep)

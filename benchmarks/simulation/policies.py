@@ -33,8 +33,7 @@ POLICIES: Mapping[str, Callable[[], Base]] = {
     "FGD": lambda: Published(published.fgd),
 }
 """By the names that ``--policy`` takes."""
-ALL = tuple(name for name in POLICIES if name != UNBLOCKING)
-"""What ``--policy all`` means."""
+ALL = tuple(name for name in POLICIES if name != UNBLOCKING)  # what `--policy all` means
 
 
 def policy(name: str) -> Base:

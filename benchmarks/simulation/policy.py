@@ -48,8 +48,7 @@ NO_ROOM = Wait("no node has room", for_good=True)
 class Base:
     """Places one pod at a time, behind kube-scheduler's filters; one object for one simulation."""
 
-    placing_may_help = False
-    """Whether a pod that is refused may pass after another has been placed."""
+    placing_may_help = False  # whether a pod that is refused may pass after another has been placed
 
     def begin(self, fleet: Fleet, jobs: Sequence[Job], rng: random.Random) -> None:
         """The simulation starts; the jobs are there for what a policy would know of the past."""

@@ -19,8 +19,7 @@ TOP = 100
 LEAST_CPU, LEAST_MEMORY = 100, 200
 """What a pod without requests counts for in scores: 100m CPU, 200 MiB."""
 
-DEFAULT = {"cpu": 1, "memory": 1}
-"""What NodeResourcesFit scores by unless told otherwise."""
+DEFAULT = {"cpu": 1, "memory": 1}  # what NodeResourcesFit scores by unless told otherwise
 WITH_GPUS = {"cpu": 1, "memory": 1, "gpu": 3}
 """With an extended resource as the Kubernetes documentation on bin packing weighs one."""
 

@@ -28,8 +28,7 @@ from topology.core.devices import PodUid
 from topology.core.placement import satisfies
 from topology.emulation import Refused
 
-MOST_REFUSALS = 32
-"""So many kubelets may refuse a pod before it waits."""
+MOST_REFUSALS = 32  # so many kubelets may refuse a pod before it waits
 KUBELETS_REFUSE = Wait("every kubelet refuses it")
 
 

@@ -16,12 +16,11 @@ import heapq
 import random
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.progress import Progress
 from rich.table import Table
 
 from benchmarks.figures.speed import AgentCost, AgentFigures, AgentWrites
@@ -40,31 +39,19 @@ if TYPE_CHECKING:
 MACHINE = "hgx-h100-8"
 GPU = GpuResource().name
 RECORDS = "/apis/gpu-topology.io/v1alpha1/gputopologies"
-SETTLE = 15.0
-"""Seconds until an agent has done with its start."""
+SETTLE = 15.0  # seconds until an agent has done with its start
 REPLICAS = 14
-WARM_UP = 180.0
-"""Simulated seconds until writes are counted."""
-POD_SECONDS = 1800.0
-"""How long a pod runs."""
+WARM_UP = 180.0  # simulated seconds until writes are counted
+POD_SECONDS = 1800.0  # how long a pod runs
 
 
 class SourceTreeMissingError(Exception):
     """The fakes that the agent runs beside are not here; the message is one line."""
 
 
-def cost(pods: tuple[int, ...], seconds: float) -> tuple[AgentCost, ...]:
-    """CPU and memory of an agent with so many GPU pods on its node, one row each."""
-    rows = []
-    with Progress(transient=True) as progress:
-        task = progress.add_task("watching agents", total=len(pods))
-        for count in pods:
-            rows.append(_one(count, seconds))
-            progress.advance(task)
-    return tuple(rows)
-
-
-def _one(pods: int, seconds: float) -> AgentCost:
+def _cost(pods: int, seconds: float, begin: Callable[[str], None]) -> AgentCost:
+    """CPU and memory of an agent with so many GPU pods on its node."""
+    begin(f"an agent with {pods} pods")
     with _agent(pods) as (pid, kubelet, api):
         time.sleep(SETTLE)
         before, calls, writes = cpu_seconds(pid), dict(kubelet.calls), len(api.requests)
@@ -233,11 +220,11 @@ def writes(agents: int, minutes: float, pods_per_hour: float, seed: int) -> Agen
     )
 
 
-def measure(seconds: float, agents: int, seed: int) -> AgentFigures:
+def measure(seconds: float, agents: int, seed: int, begin: Callable[[str], None]) -> AgentFigures:
     """Both tables, with the parameters. Raises :class:`SourceTreeMissingError`."""
     return AgentFigures(
         parameters={"seconds": seconds, "agents": agents, "seed": seed, "machine": MACHINE},
-        cost=cost((0, 8, 110), seconds),
+        cost=tuple(_cost(pods, seconds, begin) for pods in (0, 8, 110)),
         writes=tuple(writes(agents, 5, rate, seed) for rate in (0.0, 4.0, 30.0)),
     )
 

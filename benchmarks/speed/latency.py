@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
 import numpy as np
-from rich.progress import Progress
 from rich.table import Table
 
 from benchmarks.figures.speed import Latency, LatencyRow
@@ -46,21 +45,23 @@ ASKED = (
     ("prioritize", "changed"),
 )
 """Verbs and the states that they are asked in."""
-SERVICES = ("extender", "nothing", "lookup")
-"""Each is a process of its own."""
+SERVICES = ("extender", "nothing", "lookup")  # each is a process of its own
 
 
-def measure(nodes: tuple[int, ...], requests: int, seed: int) -> Latency:
-    """The figures at each size of a cluster, in milliseconds, so many requests per route."""
+def measure(
+    nodes: tuple[int, ...], requests: int, seed: int, begin: Callable[[str], None]
+) -> Latency:
+    """The figures at each size of a cluster, in milliseconds, so many requests per route.
+
+    ``begin`` hears what is measured next.
+    """
     rows: list[LatencyRow] = []
-    with Progress(transient=True) as progress:
-        task = progress.add_task("measuring", total=len(ASKED) * len(nodes))
-        for size in nodes:
-            with _services(size, seed) as services:
-                bench = _Bench(services, [_name(i) for i in range(size)], requests, seed)
-                for verb, state in ASKED:
-                    rows.append(bench.run(verb, state))
-                    progress.advance(task)
+    for size in nodes:
+        with _services(size, seed) as services:
+            bench = _Bench(services, [_name(i) for i in range(size)], requests, seed)
+            for verb, state in ASKED:
+                begin(f"{verb}, {state}, {size:,} nodes")
+                rows.append(bench.run(verb, state))
     given = {"nodes": nodes, "requests": requests, "seed": seed}
     states = {"machines": MACHINES, "states": STATES_PER_MACHINE}
     return Latency(parameters=given | states, rows=tuple(rows))

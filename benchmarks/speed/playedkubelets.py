@@ -29,8 +29,7 @@ from topology.emulation import EmulatedKubelet
 from topology.kubeapi.apiserver import ApiServer
 
 PODS = "/api/v1/namespaces/default/pods"
-AT_ONCE = 8
-"""Requests at one time while the cluster is filled, and of all kubelets in a round."""
+AT_ONCE = 8  # requests at one time while the cluster is filled, and of all kubelets in a round
 AGENTS_AT_ONCE = 8
 """Records that agents write at one time. Where more have news they write it later, and all of it
 at once: an API server of one core would do nothing else."""

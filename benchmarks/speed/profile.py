@@ -58,19 +58,18 @@ Ask = Callable[[], object]
 Verb = Callable[[Cluster, Pod, list[NodeName]], object]
 NVLINK = Constraints(link=LinkKind.NVLINK)
 ROUNDS = 5
-ONE_BY_ONE = 200
-"""Nodes that are asked about one by one."""
+ONE_BY_ONE = 200  # nodes that are asked about one by one
 WAITING = 5_000
 CHANGED = 2_000
 REQUESTS = 20
-CHANGES = 100
-"""Nodes that change before each round after the first."""
+CHANGES = 100  # nodes that change before each round after the first
 WAKER_ROUNDS = 40
 VICTIM_NODES = 1_000
 
 
-def measure(nodes: int, states: int, seed: int) -> Profile:
+def measure(nodes: int, states: int, seed: int, begin: Callable[[str], None]) -> Profile:
     """The figures, in milliseconds, with every parameter."""
+    begin("profile")
     return Profile(
         nodes=nodes,
         states=states,

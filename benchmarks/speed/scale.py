@@ -49,7 +49,7 @@ def measure(
     pods: int,
     seed: int,
     large: LargeRun | None,
-    begin: Callable[[str], None] = lambda words: None,
+    begin: Callable[[str], None],
 ) -> Scale:
     """The figures of so many pods at each cluster size, and of the large run.
 
@@ -176,8 +176,10 @@ def growth(rows: Sequence[ScaleRow]) -> list[str]:
     return lines
 
 
-def large_lines(large: LargeFigures) -> list[str]:
-    """The large run in a sentence for each mode."""
+def large_lines(large: LargeFigures | None) -> list[str]:
+    """The large run in a sentence for each mode; nothing if there was none."""
+    if large is None:
+        return []
     papers = ", ".join(f"{name} {took:.0f} s" for name, took in large.protocol_seconds.items())
     return [
         f"{large.pods:,} pods on {large.nodes:,} nodes as shipped: "

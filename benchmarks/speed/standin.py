@@ -34,11 +34,9 @@ RECORDS = "/apis/gpu-topology.io/v1alpha1/gputopologies"
 PODS = "/api/v1/pods"
 NODES = "/api/v1/nodes"
 GPU = "nvidia.com/gpu"
-GPU_PODS = 2
-"""Pods of two GPUs on each node."""
+GPU_PODS = 2  # pods of two GPUs on each node
 NOW = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-BOOKMARK_EVERY = 5.0
-"""Seconds for which a watch may say nothing before it gets a bookmark."""
+BOOKMARK_EVERY = 5.0  # seconds for which a watch may say nothing before it gets a bookmark
 
 
 def name_of(node: int) -> str:

@@ -25,8 +25,7 @@ from benchmarks.output import table_of
 from benchmarks.speed.processes import Answer, Client, program, tell, told
 from benchmarks.speed.worst_cases import NODES, WORST, WorstPod, name_of, populate
 
-TARGETS = {"verb_ms": 250, "loop_ms": 20, "healthz_ms": 10}
-"""What is aimed at."""
+TARGETS = {"verb_ms": 250, "loop_ms": 20, "healthz_ms": 10}  # what is aimed at
 VERBS = ("filter", "prioritize", "preempt", "bind")
 
 
@@ -43,7 +42,7 @@ class _Longest:
         self.cpu_seconds = max(self.cpu_seconds, cpu_seconds)
 
 
-def measure(seed: int, begin: Callable[[str], None] = lambda words: None) -> Worst:
+def measure(seed: int, begin: Callable[[str], None]) -> Worst:
     """The figures of every case, in milliseconds. ``begin`` hears what is measured next."""
     rows = []
     for pod in WORST:

@@ -14,8 +14,7 @@ from benchmarks.report.sweep.cases import Case, cases
 from benchmarks.report.sweep.lead import lead
 from benchmarks.report.sweep.table import table
 
-ASKS = 6
-"""How many demands are written out."""
+ASKS = 6  # how many demands are written out
 
 
 def section(found: Simulated, palette: Palette) -> Section:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
 
-from benchmarks.simulation.jobs import Ask, Job, JobsError, read, write
-from tests.benchmarks.simulation.samples import some_jobs, written
+from benchmarks.simulation.jobs import Ask, Job, JobsError, read
+from tests.benchmarks.simulation.samples import written
 
 
 def test_csv_and_json_lines_say_the_same(tmp_path: Path) -> None:
@@ -75,13 +74,3 @@ def test_files_that_are_no_jobs(tmp_path: Path) -> None:
             read(written(tmp_path, name, text))
     with pytest.raises(JobsError, match="No such file"):
         read(tmp_path / "none.csv")
-
-
-@given(some_jobs)
-@settings(max_examples=20, deadline=None)
-def test_written_jobs_are_read_the_same(
-    tmp_path_factory: pytest.TempPathFactory, jobs: list[Job]
-) -> None:
-    path = tmp_path_factory.mktemp("jobs") / "jobs.jsonl"
-    write(jobs, path)
-    assert read(path) == jobs
