@@ -7,12 +7,17 @@ cursor of who reads them, rename the window, or paint over what was said.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.padding import Padding
 from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
+
+R = TypeVar("R")
+Shown = tuple[Column, Callable[[R], Text | str]]  # A column, and what it shows of a row
 
 GAP = 2  # columns of the terminal between two of the table's
 ROOMY = 72  # columns from which on a table is easier to read than a paragraph for each row
@@ -63,6 +68,47 @@ class HarmlessConsole(Console):
             yield part if part.control else Segment(harmless(part.text), part.style)
 
 
+def column(
+    header: str,
+    cell: Callable[[R], Text | str],
+    *,
+    figure: bool = False,
+    folds: bool = False,
+    when: bool = True,
+) -> list[Shown[R]]:
+    """One column, or none unless ``when``; what ``folds`` may take several lines in a row."""
+    how = Column(
+        Text(header),
+        justify="right" if figure else "left",
+        overflow="fold" if folds else "ellipsis",
+    )
+    return [(how, cell)] if when else []
+
+
+def table(rows: Iterable[R], *columns: list[Shown[R]]) -> Table:
+    """The rows, for :func:`show`; words in them are no markup."""
+    shown = [each for some in columns for each in some]
+    found = Table(
+        *(how for how, _ in shown),
+        box=None,
+        pad_edge=False,
+        header_style="bold",
+        title_justify="left",
+    )
+    for row in rows:
+        cells = [cell(row) for _, cell in shown]
+        found.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
+    return found
+
+
+def stacked(console: Console, heading: str, lines: Iterable[Text | str]) -> None:
+    """A row where there is no room for a table."""
+    console.print(Text(heading, "bold", overflow="fold"))
+    for line in lines:
+        text = Text(line) if isinstance(line, str) else line
+        console.print(Padding(text, (0, 0, 0, 2)))
+
+
 def show(console: Console, table: Table, keys: int = 1) -> None:
     """Print a table; the first ``keys`` columns say in every part which row is which.
 
@@ -109,10 +155,6 @@ def _text(cell: object) -> Text:
     return cell if isinstance(cell, Text) else Text.from_markup(str(cell))
 
 
-def _length(cell: object) -> int:
-    return _text(cell).cell_len
-
-
 def _folds(column: Column) -> bool:
     return column.overflow == "fold" and not column.no_wrap
 
@@ -133,7 +175,7 @@ def _widths(columns: list[Column], width: int) -> list[int | None]:
     """The width of each column: what it needs, and of the rest a share to who has least of what
     it could use."""
     given = [_width(column) for column in columns]
-    could = [max(map(_length, (column.header, *column.cells))) for column in columns]
+    could = [max(_text(cell).cell_len for cell in (c.header, *c.cells)) for c in columns]
     slack = width - sum(given) - GAP * (len(columns) - 1)
     if slack < 0:
         return [None if _folds(c) else few for c, few in zip(columns, given, strict=True)]

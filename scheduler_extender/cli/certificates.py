@@ -6,6 +6,7 @@ import base64
 import os
 import re
 import tempfile
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,8 +19,8 @@ from scheduler_extender.cli.inputs import folder, is_ip, text_of
 if TYPE_CHECKING:  # cryptography takes a while to load, which other commands need not wait for
     from scheduler_extender.authority import Authority, Issued
 
-# The pairs of files in the folder: NAME.crt and NAME.key.
-CA, EXTENDER, SCHEDULER = "ca", "extender", "scheduler"
+# The pairs of files in the folder, beside those of the authority: NAME.crt and NAME.key.
+EXTENDER, SCHEDULER = "extender", "scheduler"
 # The Secret that the extender's pods mount.
 SECRET = "gpu-topology-tls"  # noqa: S105 (a name)
 # The Secret that the pods of the chart's second kube-scheduler mount.
@@ -28,6 +29,79 @@ SCHEDULER_SECRET = "gpu-topology-scheduler"  # noqa: S105 (a name)
 SERVICES = ("gpu-topology", "gpu-topology-admin")
 LABELS = {"app.kubernetes.io/name": "gpu-topology", "app.kubernetes.io/component": "extender"}
 MAX_PEM = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """Whom the two certificates name."""
+
+    name: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A further DNS name or IP address by which the extender is called. May be given "
+            "several times.",
+        ),
+    ] = None
+    namespace: Annotated[str, typer.Option(metavar="NAME", help="Namespace of the extender.")] = (
+        "gpu-topology-system"
+    )
+    client_name: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="Name of kube-scheduler, as the extender's --client-name has it."
+        ),
+    ] = "kube-scheduler"
+
+    def of_extender(self) -> list[str]:
+        """What the extender's certificate is for: its Services, this machine, and what is asked."""
+        if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", self.namespace):
+            raise BadInputError(f"--namespace: {self.namespace[:60]!r} is no name of a namespace")
+        names = []
+        for service in SERVICES:
+            host = f"{service}.{self.namespace}"
+            names += [service, host, f"{host}.svc", f"{host}.svc.cluster.local"]
+        names += ["localhost", "127.0.0.1", "::1"]
+        for name in self.name or ():
+            if not is_ip(name) and not _is_dns(name):
+                raise BadInputError(
+                    f"--name: {name[:60]!r} is neither a DNS name nor an IP address"
+                )
+            names.append(name)
+        return list(dict.fromkeys(names))
+
+    def of_scheduler(self) -> list[str]:
+        """The client's name once more, where it is one that DNS could have."""
+        from scheduler_extender.authority import MAX_COMMON_NAME
+
+        name = self.client_name
+        if not 0 < len(name) <= MAX_COMMON_NAME or not name.isprintable() or not name.isascii():
+            said = f"1 to {MAX_COMMON_NAME} printable ASCII characters"
+            raise BadInputError(f"--client-name: {said}, not {name[:60]!r}")
+        return [name] if _is_dns(name) else []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secrets:
+    """Which Secrets are printed."""
+
+    secret: Annotated[
+        bool,
+        typer.Option(
+            "--secret",
+            help=f"Print the extender's certificate as the Secret {SECRET}, too, for kubectl apply "
+            "-f -. The keys of the authority and of kube-scheduler are not in it.",
+        ),
+    ] = False
+    scheduler_secret: Annotated[
+        bool,
+        typer.Option(
+            "--scheduler-secret",
+            help=f"Print kube-scheduler's certificate as the Secret {SCHEDULER_SECRET}, for a "
+            "second kube-scheduler that runs in the extender's namespace. Who reads Secrets there "
+            "can then have pods bound.",
+        ),
+    ] = False
 
 
 def certificates(
@@ -43,46 +117,15 @@ def certificates(
             "Without it: make a new authority.",
         ),
     ] = None,
-    name: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="A further DNS name or IP address by which the extender is called. May be given "
-            "several times.",
-        ),
-    ] = None,
-    namespace: Annotated[
-        str, typer.Option(metavar="NAME", help="Namespace of the extender.")
-    ] = "gpu-topology-system",
-    client_name: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", help="Name of kube-scheduler, as the extender's --client-name has it."
-        ),
-    ] = "kube-scheduler",
+    *,
+    names: Names,
     days: Annotated[
         int,
         typer.Option(
             metavar="NUMBER", help="Days that the two certificates are valid.", min=1, max=3650
         ),
     ] = 365,
-    secret: Annotated[
-        bool,
-        typer.Option(
-            "--secret",
-            help=f"Print the extender's certificate as the Secret {SECRET}, too, for kubectl apply "
-            "-f -. The keys of the authority and of kube-scheduler are not in it.",
-        ),
-    ] = False,
-    scheduler_secret: Annotated[
-        bool,
-        typer.Option(
-            "--scheduler-secret",
-            help=f"Print kube-scheduler's certificate as the Secret {SCHEDULER_SECRET}, for a "
-            "second kube-scheduler that runs in the extender's namespace. Who reads Secrets there "
-            "can then have pods bound.",
-        ),
-    ] = False,
+    printed: Secrets,
 ) -> None:
     """Make what TLS between kube-scheduler and the extender needs.
 
@@ -93,59 +136,26 @@ def certificates(
     The extender and kube-scheduler read changed certificates by themselves, without a restart.
     """
     now = datetime.now(UTC).replace(microsecond=0)
-    names = _names(namespace, name or [])
-    _check_common_name(client_name)
+    of_extender, of_scheduler = names.of_extender(), names.of_scheduler()
     authority = _authority(ca, output, now)
     from scheduler_extender.authority import Use
 
     pairs = {
-        EXTENDER: authority.issue(SERVICES[0], Use.SERVER, names, now, days),
-        SCHEDULER: authority.issue(client_name, Use.CLIENT, _dns_only(client_name), now, days),
+        EXTENDER: authority.issue(SERVICES[0], Use.SERVER, of_extender, now, days),
+        SCHEDULER: authority.issue(names.client_name, Use.CLIENT, of_scheduler, now, days),
     }
     folder("--output", output, 0o700)
     if ca is None:
-        _write(_key(output, CA), authority.key, 0o600)
-    _write(_crt(output, CA), authority.certificate, 0o644)
+        _write(output / "ca.key", authority.key, 0o600)
+    _write(output / "ca.crt", authority.certificate, 0o644)
     for which, issued in pairs.items():
-        _write(_key(output, which), issued.key, 0o600)
-        _write(_crt(output, which), issued.certificate, 0o644)
+        _write(output / f"{which}.key", issued.key, 0o600)
+        _write(output / f"{which}.crt", issued.certificate, 0o644)
     _tell(output, authority, pairs[EXTENDER], days, now)
-    if secret:
-        typer.echo(_secret(SECRET, namespace, authority.certificate, pairs[EXTENDER]), nl=False)
-    if scheduler_secret:
-        issued = pairs[SCHEDULER]
-        if secret:
-            typer.echo("---")
-        typer.echo(_secret(SCHEDULER_SECRET, namespace, authority.certificate, issued), nl=False)
-
-
-def _names(namespace: str, more: list[str]) -> list[str]:
-    """What the extender's certificate is for: its Services, this machine, and what is asked."""
-    if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", namespace):
-        raise BadInputError(f"--namespace: {namespace[:60]!r} is no name of a namespace")
-    found = []
-    for service in SERVICES:
-        host = f"{service}.{namespace}"
-        found += [service, host, f"{host}.svc", f"{host}.svc.cluster.local"]
-    found += ["localhost", "127.0.0.1", "::1"]
-    for name in more:
-        if not is_ip(name) and not _is_dns(name):
-            raise BadInputError(f"--name: {name[:60]!r} is neither a DNS name nor an IP address")
-        found.append(name)
-    return list(dict.fromkeys(found))
-
-
-def _check_common_name(name: str) -> None:
-    from scheduler_extender.authority import MAX_COMMON_NAME
-
-    if not 0 < len(name) <= MAX_COMMON_NAME or not name.isprintable() or not name.isascii():
-        said = f"1 to {MAX_COMMON_NAME} printable ASCII characters"
-        raise BadInputError(f"--client-name: {said}, not {name[:60]!r}")
-
-
-def _dns_only(name: str) -> list[str]:
-    """The client's name once more, where it is one that DNS could have."""
-    return [name] if _is_dns(name) else []
+    wanted = [(SECRET, EXTENDER)] if printed.secret else []
+    wanted += [(SCHEDULER_SECRET, SCHEDULER)] if printed.scheduler_secret else []
+    texts = [_secret(name, names.namespace, authority, pairs[which]) for name, which in wanted]
+    typer.echo("---\n".join(texts), nl=False)
 
 
 def _is_dns(name: str) -> bool:
@@ -157,32 +167,24 @@ def _authority(ca: Path | None, output: Path, now: datetime) -> Authority:
     """A new one, or that of ``ca``. A new one never takes the place of another."""
     from scheduler_extender.authority import Authority, AuthorityError
 
-    if ca is None and _crt(output, CA).exists():
+    if ca is None and (output / "ca.crt").exists():
         raise BadInputError(
-            f"--output: {_crt(output, CA)} is there already: renew with --ca {output}, or give "
+            f"--output: {output}/ca.crt is there already: renew with --ca {output}, or give "
             "another folder for a new authority"
         )
     if ca is None:
         # A key alone is what a run leaves that was killed before it wrote the certificate.
-        path = _key(output, CA)
+        path = output / "ca.key"
         kept = text_of(path, MAX_PEM).encode() if path.exists() else None
         try:
             return Authority.new("gpu-topology", now, kept)
         except AuthorityError as error:
             raise BadInputError(f"--output: {path}: {error}") from error
-    certificate, key = text_of(_crt(ca, CA), MAX_PEM), text_of(_key(ca, CA), MAX_PEM)
+    certificate, key = text_of(ca / "ca.crt", MAX_PEM), text_of(ca / "ca.key", MAX_PEM)
     try:
         return Authority.load(certificate.encode(), key.encode(), now)
     except AuthorityError as error:
-        raise BadInputError(f"--ca: {ca}/{CA}.crt and {CA}.key: {error}") from error
-
-
-def _crt(folder: Path, which: str) -> Path:
-    return folder / f"{which}.crt"
-
-
-def _key(folder: Path, which: str) -> Path:
-    return folder / f"{which}.key"
+        raise BadInputError(f"--ca: {ca}/ca.crt and ca.key: {error}") from error
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
@@ -217,10 +219,14 @@ def _tell(output: Path, authority: Authority, issued: Issued, days: int, now: da
         )
 
 
-def _secret(name: str, namespace: str, ca: bytes, issued: Issued) -> str:
+def _secret(name: str, namespace: str, authority: Authority, issued: Issued) -> str:
     import yaml
 
-    content = {"ca.crt": ca, "tls.crt": issued.certificate, "tls.key": issued.key}
+    content = {
+        "ca.crt": authority.certificate,
+        "tls.crt": issued.certificate,
+        "tls.key": issued.key,
+    }
     found = {
         "apiVersion": "v1",
         "kind": "Secret",

@@ -8,8 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from scheduler_extender.cli.tables import column, stacked, table
-from scheduler_extender.terminal import GAP, ROOMY, fits, show
+from scheduler_extender.terminal import GAP, ROOMY, column, fits, show, stacked, table
 from scheduler_extender.told.counts import CLOSED
 from scheduler_extender.told.rows import NodeAnswer
 from scheduler_extender.told.sharing import memory_in_use

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -13,31 +14,42 @@ from scheduler_extender.cli.inputs import folder, standard_output, two_ports
 from scheduler_extender.files.clusterfile import ClusterFileError
 
 
-def demo(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placing:
+    """Which pods are placed, where, and what is left of it."""
+
     out: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Folder for the pictures and the cluster file.")
-    ] = Path("out"),
+    ] = Path("out")
     pods: Annotated[
         int, typer.Option(metavar="COUNT", help="How many pods to place.", min=1, max=5000)
-    ] = 200,
+    ] = 200
     seed: Annotated[
         int, typer.Option(metavar="NUMBER", help="Seed that the pods are drawn from.")
-    ] = 1,
+    ] = 1
     cluster: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Cluster file to take in place of the bundled one."),
-    ] = None,
-    each: Annotated[bool, typer.Option(help="List every placed pod, too.")] = False,
+    ] = None
+    each: Annotated[bool, typer.Option(help="List every placed pod, too.")] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """Whether the extender is only left running, and on which ports."""
+
     serve: Annotated[
         bool, typer.Option(help="Place no pods; leave the extender running over the cluster.")
-    ] = False,
+    ] = False
     port: Annotated[
         int, typer.Option(metavar="PORT", help="With --serve: port for kube-scheduler.")
-    ] = 8888,
+    ] = 8888
     admin_port: Annotated[
         int, typer.Option(metavar="PORT", help="With --serve: port for people and Prometheus.")
-    ] = 8889,
-) -> None:
+    ] = 8889
+
+
+def demo(*, placing: Placing, serving: Serving) -> None:
     """Place pods on a bundled cluster and show what happened.
 
     The cluster has 64 nodes. The extender is the real one, over HTTP; the kubelets are emulated.
@@ -46,8 +58,9 @@ def demo(
     from scheduler_extender.demo import CLUSTER_FILE, PICTURE, STOCK_PICTURE, run_demo, serve_demo
     from scheduler_extender.http.servers import PortError
 
-    if serve:
-        two_ports(port, admin_port)
+    out, cluster = placing.out, placing.cluster
+    if serving.serve:
+        two_ports(serving.port, serving.admin_port)
     else:
         folder("--out", out)
         if not os.access(out, os.W_OK | os.X_OK):
@@ -56,9 +69,10 @@ def demo(
             if made.is_dir():
                 raise BadInputError(f"--out: {made}: Is a directory")
     try:
-        if serve:
-            code = serve_demo(standard_output(), cluster, port, admin_port)
+        if serving.serve:
+            code = serve_demo(standard_output(), cluster, serving.port, serving.admin_port)
         else:
+            pods, seed, each = placing.pods, placing.seed, placing.each
             code = run_demo(standard_output(), out, pods, seed, cluster, each=each)
     except (ClusterFileError, PortError) as error:
         raise BadInputError(str(error)) from error

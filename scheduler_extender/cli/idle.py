@@ -24,9 +24,8 @@ from scheduler_extender.cli.options import (
     Whose,
 )
 from scheduler_extender.cli.outputs import Told, form_of
-from scheduler_extender.cli.tables import column, table
 from scheduler_extender.deadline import within
-from scheduler_extender.terminal import show
+from scheduler_extender.terminal import column, show, table
 from scheduler_extender.told.idle import (
     Completes,
     IdlePod,

@@ -11,8 +11,7 @@ from rich.table import Table
 
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import one_of, standard_output
-from scheduler_extender.cli.tables import column, table
-from scheduler_extender.terminal import show
+from scheduler_extender.terminal import column, show, table
 from topology import codec
 from topology.machines import MACHINES, Machine, UnknownMachine, machine
 

@@ -27,8 +27,7 @@ from scheduler_extender.cli.options import (
     Where,
 )
 from scheduler_extender.cli.outputs import Told, form_of
-from scheduler_extender.cli.tables import column, stacked, table
-from scheduler_extender.terminal import fits, show
+from scheduler_extender.terminal import column, fits, show, stacked, table
 
 NOBODY = "no node with GPUs is known"
 

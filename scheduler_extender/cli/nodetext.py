@@ -10,8 +10,7 @@ from rich.text import Text
 
 from scheduler_extender.cli.cells import KINDS, node_cells, words_of
 from scheduler_extender.cli.gpurows import GpuRow, ago, promises_text
-from scheduler_extender.cli.tables import column, table
-from scheduler_extender.terminal import show
+from scheduler_extender.terminal import column, show, table
 from scheduler_extender.told.nodes import GpuState
 from scheduler_extender.told.words import duration
 from topology.core.devices import Nic

@@ -25,9 +25,8 @@ from scheduler_extender.cli.options import (
     Whose,
 )
 from scheduler_extender.cli.outputs import Told, form_of
-from scheduler_extender.cli.tables import column, stacked, table
 from scheduler_extender.state.pods.record import PodRecord, pod_record
-from scheduler_extender.terminal import ROOMY, fits, show
+from scheduler_extender.terminal import ROOMY, column, fits, show, stacked, table
 from scheduler_extender.told.answers import alike, answers_to
 from scheduler_extender.told.counts import Counts, counts_of
 from scheduler_extender.told.words import asked_text, duration

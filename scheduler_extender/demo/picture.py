@@ -61,12 +61,11 @@ def picture(
     y = float(TITLE)
     for kind, group in groupby(nodes, key=_kind):
         members = list(group)
-        parts.append(_text(MARGIN, y + 16, kind, size=14, weight=600))
+        parts.append(_text((MARGIN, y + 16), kind, size=14, weight=600))
         used = sum(len(set(chain(*holders.get(n.name, {}).values()))) for n in members)
         total = sum(len(n.gpus) for n in members)
-        parts.append(
-            _text(_width() - MARGIN, y + 16, f"{used} of {total} GPUs in use", end=True, fill=QUIET)
-        )
+        use = f"{used} of {total} GPUs in use"
+        parts.append(_text((_width() - MARGIN, y + 16), use, end=True, fill=QUIET))
         y += HEAD
         for i, node in enumerate(members):
             x = MARGIN + i % COLUMNS * CELL
@@ -80,7 +79,7 @@ def picture(
         f'viewBox="0 0 {_width()} {height:.0f}" '
         'font-family="Inter, Helvetica, Arial, sans-serif">\n'
         f'<rect width="100%" height="100%" fill="#f7f9fb"/>\n'
-        + _text(MARGIN, 42, title, size=22, weight=700)
+        + _text((MARGIN, 42), title, size=22, weight=700)
         + "\n".join(parts)
         + legend
         + "\n</svg>\n"
@@ -140,7 +139,7 @@ def _node(
             f'<text x="{sx:.1f}" y="{sy + 3.2:.1f}" font-size="9" text-anchor="middle" '
             f'fill="{ink}">{node.gpus[p].index}</text>'
         )
-    parts.append(_text(x + 8, y + CELL - 8, node.name, size=9.5, fill=QUIET))
+    parts.append(_text((x + 8, y + CELL - 8), node.name, size=9.5, fill=QUIET))
     return "\n".join(parts)
 
 
@@ -206,8 +205,7 @@ def _line(x1: float, y1: float, x2: float, y2: float, colour: str, thick: float)
 
 
 def _text(
-    x: float,
-    y: float,
+    at: tuple[float, float],
     text: str,
     *,
     size: float = 12,
@@ -215,6 +213,7 @@ def _text(
     fill: str = INK,
     end: bool = False,
 ) -> str:
+    x, y = at
     anchor = ' text-anchor="end"' if end else ""
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" font-weight="{weight}" '
@@ -234,14 +233,14 @@ def _legend(x: float, y: float) -> str:
     for colour, words in dots:
         edge = WIRE if colour in (FREE, STRANDED) else INK
         parts.append(f'<circle cx="{at + 8}" cy="{y - 28}" r="7" fill="{colour}" stroke="{edge}"/>')
-        parts.append(_text(at + 22, y - 24, words, fill=QUIET))
+        parts.append(_text((at + 22, y - 24), words, fill=QUIET))
         at += 50 + 6.3 * len(words)
     parts += [
         _line(x, y - 4, x + 30, y - 4, WIRE, 3),
-        _text(x + 38, y, "NVLink, as thick as its count; coloured within one pod", fill=QUIET),
+        _text((x + 38, y), "NVLink, as thick as its count; coloured within one pod", fill=QUIET),
         f'<rect x="{x + 420}" y="{y - 12}" width="15" height="15" rx="3" fill="#52606d"/>',
-        _text(x + 443, y, "NVSwitch", fill=QUIET),
-        _text(x + 530, y, "no line: PCIe only", fill=QUIET),
-        _text(x + 670, y, "a ring in slices: a GPU that pods share", fill=QUIET),
+        _text((x + 443, y), "NVSwitch", fill=QUIET),
+        _text((x + 530, y), "no line: PCIe only", fill=QUIET),
+        _text((x + 670, y), "a ring in slices: a GPU that pods share", fill=QUIET),
     ]
     return "\n".join(parts)

@@ -9,10 +9,12 @@ from itertools import chain
 from pathlib import Path
 
 from rich.table import Table
+from rich.text import Text
 
 from scheduler_extender.demo.kubelet import Kubelets
 from scheduler_extender.demo.scheduler import Outcome
 from scheduler_extender.demo.stock import StockOutcome
+from scheduler_extender.terminal import column, table
 from scheduler_extender.told.words import set_text, sets_text, verdict_text
 
 SHOWN_SETS = 3
@@ -34,25 +36,25 @@ class Play:
 
 def by_request(play: Play) -> Table:
     """A row for each request: how many pods got GPUs, and how many of them what they ask."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("asked for", overflow="fold")
-    table.add_column("pods", justify="right")
-    for who in ("gpu-topology", "stock"):
-        table.add_column(f"{who}: placed", justify="right")
-        table.add_column("as asked", justify="right")
     pairs = zip(play.outcomes, play.stock, strict=True)
-    for asks, rows in _by_asks(pairs).items():
-        ours = [outcome for outcome, _ in rows if outcome.node is not None]
-        theirs = [outcome for _, outcome in rows if outcome.node is not None]
-        table.add_row(
+    rows = [
+        (
             asks,
-            str(len(rows)),
-            str(len(ours)),
-            _share(sum(outcome.met for outcome in ours), len(ours)),
-            str(len(theirs)),
-            _share(sum(o.met is True for o in theirs), sum(o.met is not None for o in theirs)),
+            len(both),
+            [ours for ours, _ in both if ours.node is not None],
+            [theirs for _, theirs in both if theirs.node is not None],
         )
-    return table
+        for asks, both in _by_asks(pairs).items()
+    ]
+    return table(
+        rows,
+        column("asked for", lambda row: row[0], folds=True),
+        column("pods", lambda row: str(row[1]), figure=True),
+        column("gpu-topology: placed", lambda row: str(len(row[2])), figure=True),
+        column("as asked", lambda row: _share([o.met for o in row[2]]), figure=True),
+        column("stock: placed", lambda row: str(len(row[3])), figure=True),
+        column("as asked", lambda row: _share([o.met for o in row[3]]), figure=True),
+    )
 
 
 def _by_asks(
@@ -65,41 +67,46 @@ def _by_asks(
     return dict(sorted(found.items(), key=lambda entry: -len(entry[1])))
 
 
-def _share(good: int, of: int) -> str:
-    if not of:
-        return "–"
-    return str(good) if good == of else f"[bold red]{good}[/]"
+def _share(met: Sequence[bool | None]) -> Text:
+    """How many got what they ask, of those of whom it is known."""
+    known = [each for each in met if each is not None]
+    if not known:
+        return Text("–")
+    good = sum(known)
+    return Text(str(good), "" if good == len(known) else "bold red")
 
 
 def waiting(outcomes: Sequence[Outcome]) -> Table:
     """Why pods wait: a row for each request, with the reasons of the pod that asked last."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("waits", justify="right")
-    table.add_column("asked for", overflow="fold")
-    table.add_column("why, and on how many nodes", overflow="fold")
     unplaced = [outcome for outcome in outcomes if outcome.node is None]
     last = {outcome.asks: outcome for outcome in unplaced}
-    for asks, count in Counter(outcome.asks for outcome in unplaced).most_common():
-        why = "; ".join(f"{n} nodes: {reason}" for reason, n in last[asks].reasons)
-        table.add_row(str(count), asks, why)
-    return table
+    return table(
+        Counter(outcome.asks for outcome in unplaced).most_common(),
+        column("waits", lambda row: str(row[1]), figure=True),
+        column("asked for", lambda row: row[0], folds=True),
+        column(
+            "why, and on how many nodes",
+            lambda row: "; ".join(f"{n} nodes: {why}" for why, n in last[row[0]].reasons),
+            folds=True,
+        ),
+    )
 
 
 def each_pod(outcomes: Sequence[Outcome]) -> Table:
     """Every placed pod: the GPUs it got, and those it could have got."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("pod", overflow="fold")
-    table.add_column("asked for", overflow="fold")
-    table.add_column("node", overflow="fold")
-    table.add_column("got", no_wrap=True)
-    table.add_column("could have got", overflow="fold")
-    table.add_column("verdict", no_wrap=True)
-    for o in outcomes:
-        if o.node is not None:
-            possible = sets_text(o.possible, SHOWN_SETS) if o.possible else "any"
-            got = set_text(o.got)
-            table.add_row(o.pod, o.asks, o.node, got, possible, verdict_text(o.verdict))
-    return table
+    return table(
+        [outcome for outcome in outcomes if outcome.node is not None],
+        column("pod", lambda o: o.pod, folds=True),
+        column("asked for", lambda o: o.asks, folds=True),
+        column("node", lambda o: o.node or "", folds=True),
+        column("got", lambda o: set_text(o.got)),
+        column(
+            "could have got",
+            lambda o: sets_text(o.possible, SHOWN_SETS) if o.possible else "any",
+            folds=True,
+        ),
+        column("verdict", lambda o: verdict_text(o.verdict)),
+    )
 
 
 def summary(play: Play, drawings: Sequence[Path]) -> Table:
@@ -118,14 +125,14 @@ def summary(play: Play, drawings: Sequence[Path]) -> Table:
     there = [outcome for outcome in play.stock if outcome.node is not None]
     wrong = sum(outcome.wrong for outcome in there)
     unread = sum(outcome.met is None for outcome in there)
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    table.add_row("placed", f"{len(placed)} of {len(play.outcomes)} pods")
-    table.add_row("GPUs in use", f"{held(play.kubelets)} of {total}")
+    shown = Table(box=None, show_header=False, pad_edge=False)
+    shown.add_column(style="bold")
+    shown.add_column(overflow="fold")
+    shown.add_row("placed", f"{len(placed)} of {len(play.outcomes)} pods")
+    shown.add_row("GPUs in use", f"{held(play.kubelets)} of {total}")
     broken = sum(outcome.broken for outcome in promised)
-    table.add_row("promises", f"{len(promised)}{kinds}; broken: {broken}")
-    table.add_row("median answer", times)
+    shown.add_row("promises", f"{len(promised)}{kinds}; broken: {broken}")
+    shown.add_row("median answer", times)
     words = f"{len(there)} pods placed; {wrong} got other GPUs than they need"
     if over := play.stock_kubelets.overcommitted():
         gpus = "1 shared GPU" if over == 1 else f"{over} shared GPUs"
@@ -133,9 +140,9 @@ def summary(play: Play, drawings: Sequence[Path]) -> Table:
     if unread:
         run = "1 runs" if unread == 1 else f"{unread} run"
         words += f"; {run} with an annotation that nobody could read"
-    table.add_row("stock", words)
-    table.add_row("pictures", ", ".join(map(str, drawings)))
-    return table
+    shown.add_row("stock", words)
+    shown.add_row("pictures", ", ".join(map(str, drawings)))
+    return shown
 
 
 def held(kubelets: Kubelets) -> int:

@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 from rich.text import Text
 
-from scheduler_extender.cli.tables import column, stacked, table
+from scheduler_extender.terminal import column, stacked, table
 
 
 def _printed(thing: object, width: int = 60) -> str:
