@@ -1,5 +1,4 @@
 """Many nodes are asked for one request: by themselves, and for a member of a group.
 
-Takes what is known from ``cluster``, works out what is not remembered, and stops when its time is
-up.
+Works out what is not remembered, on the facts of one snapshot, and stops at a deadline.
 """

@@ -33,7 +33,6 @@ from scheduler_extender.state.cluster.snapshot import LastKeeping, Parts, Snapsh
 from scheduler_extender.state.groups.domains import domain_of
 from scheduler_extender.state.groups.gangdomains import GangDomains
 from scheduler_extender.state.groups.groups import Groups
-from scheduler_extender.state.groups.shared import Shared
 from scheduler_extender.state.node import transitions
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.node.nodeobject import NodeObject
@@ -77,7 +76,6 @@ class Cluster:
         self._nodes = Nodes(settings)
         self._pods = Pods()
         self._groups = Groups()
-        self._in_flight = Shared[PodUid, PodRecord]()
         self._kept_places = KeptPlaces()
         self._remembered = Remembered(self._lock)
         self._keeping = LastKeeping(self._lock, self._remembered)
@@ -103,7 +101,7 @@ class Cluster:
                 ),
                 nodes.facts.shared(),
                 pods.waiting.shared(),
-                self._in_flight.shared(),
+                pods.in_flight.shared(),
                 pods.nominated.shared(),
                 nodes.places.shared(),
                 self._kept_places.settled(self.clock()),
@@ -452,7 +450,7 @@ class Cluster:
             self._keep_place(name)
         if pod.node is not None:
             self._groups.put(pod)
-        elif pod.uid not in self._in_flight.now:
+        elif pod.uid not in self._pods.in_flight.now:
             self._groups.expect(pod)
         for name in self._kept_places.take(pod, self.clock(), self.today()):
             self._keep_place(name)
@@ -561,7 +559,7 @@ class Cluster:
     def release(self, uid: PodUid) -> None:
         """End a bind in flight: it failed for sure, or the pod's own record has taken over."""
         with self._lock:
-            flying = self._in_flight.pop(uid)
+            flying = self._pods.in_flight.pop(uid)
             if flying is None or flying.node is None:
                 return
             known = self._pods.get(uid)
@@ -575,11 +573,11 @@ class Cluster:
     def bind_in_flight(self, uid: PodUid) -> PodRecord | None:
         """A pod's bind in flight, if there is one."""
         with self._lock:
-            return self._in_flight.get(uid)
+            return self._pods.in_flight.get(uid)
 
     def _fly(self, name: NodeName, pod: PodRecord) -> None:
         self._put(transitions.with_bind_in_flight(self._nodes.get(name), pod))
-        self._in_flight.put(pod.uid, pod)
+        self._pods.in_flight.put(pod.uid, pod)
         self._groups.put(pod)
 
     # Inside.

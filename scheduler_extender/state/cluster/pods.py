@@ -1,10 +1,84 @@
-"""The pods that are known, as last seen."""
+"""The pods that are known, and the life of each.
+
+Nobody tells us the whole of it. Sources show pods, and late; our own binds are known before; agents
+report which devices a pod holds. :data:`LIFE` says which stage may follow which, and by what.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from enum import Enum
+
 from scheduler_extender.state.groups.shared import Shared
+from scheduler_extender.state.node.occupants import Occupants
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName, PodUid
+
+
+class Stage(Enum):
+    """Where a pod is in its life, as far as we know."""
+
+    UNKNOWN = "unknown"  # no source has shown it yet, or it is gone for good
+    WAITING = "waiting"  # it is on no node; kube-scheduler asks about it
+    IN_FLIGHT = "in flight"  # a node is decided; the bind is being written, or may have been
+    BOUND = "bound"  # the API server has it on a node, and no report has shown its devices
+    REPORTED = "reported"  # a report has shown them
+    ENDING = "ending"  # it is deleted, and its containers may still run
+    ENDED = "ended"  # they have ended for good
+    LEAVING = "leaving"  # the API server has it no more; its kubelet may hold its devices
+
+
+_ON_ITS_WAY_OUT = frozenset({Stage.ENDING, Stage.ENDED})
+_ON_A_NODE = _ON_ITS_WAY_OUT | {Stage.BOUND, Stage.REPORTED}
+_DROPPED = frozenset({Stage.UNKNOWN, Stage.LEAVING})
+
+LIFE: Mapping[Stage, Mapping[str, frozenset[Stage]]] = {
+    Stage.UNKNOWN: {
+        "put_pod": _ON_A_NODE | {Stage.WAITING},
+        "begin_bind": frozenset({Stage.IN_FLIGHT}),
+    },
+    Stage.WAITING: {
+        "begin_bind": frozenset({Stage.IN_FLIGHT}),
+        "put_pod": _ON_A_NODE,  # somebody else has bound it
+        "drop_pod": frozenset({Stage.UNKNOWN}),
+    },
+    Stage.IN_FLIGHT: {
+        "take_back": frozenset({Stage.WAITING, Stage.UNKNOWN}),  # it was surely not written
+        "release": frozenset({Stage.WAITING, Stage.UNKNOWN}),
+        "put_pod": _ON_A_NODE,  # the watch confirms it
+        "drop_pod": frozenset({Stage.UNKNOWN}),
+        "drop_in_flight": _DROPPED,
+    },
+    Stage.BOUND: {
+        "put_pod": _ON_ITS_WAY_OUT,
+        "put_report": frozenset({Stage.REPORTED}),
+        "drop_pod": _DROPPED,
+    },
+    Stage.REPORTED: {
+        "put_pod": _ON_ITS_WAY_OUT,
+        "put_report": frozenset({Stage.BOUND}),  # the node has booted anew
+        "drop_pod": _DROPPED,
+    },
+    Stage.ENDING: {"put_pod": frozenset({Stage.ENDED}), "drop_pod": _DROPPED},
+    Stage.ENDED: {"drop_pod": _DROPPED},
+    Stage.LEAVING: {"put_report": frozenset({Stage.UNKNOWN})},  # the kubelet has let go
+}
+"""The stages that may follow, by what is called of :class:`.Cluster`."""
+
+
+def stage_of(pod: PodRecord | None, uid: PodUid, there: Occupants) -> Stage:
+    """The stage of a pod that was last seen as ``pod``; ``there`` are the pods of its node."""
+    if uid in there.in_flight:
+        return Stage.IN_FLIGHT
+    if pod is None:
+        return Stage.LEAVING if uid in there.leaving else Stage.UNKNOWN
+    if pod.node is None:
+        return Stage.WAITING
+    if pod.ended:
+        return Stage.ENDED
+    if pod.deleting:
+        return Stage.ENDING
+    return Stage.REPORTED if uid in there.reported else Stage.BOUND
 
 
 class Pods:
@@ -13,10 +87,11 @@ class Pods:
     def __init__(self) -> None:
         self.known: dict[PodUid, PodRecord] = {}
         self.waiting = Shared[PodUid, PodRecord]()  # those that are on no node
+        self.in_flight = Shared[PodUid, PodRecord]()  # as our bind will have them
         self.nominated = Shared[PodUid, PodRecord]()  # those for which a node is in mind
 
     def get(self, uid: PodUid) -> PodRecord | None:
-        """The pod with this UID."""
+        """The pod with this UID, as last seen."""
         return self.known.get(uid)
 
     def put(self, pod: PodRecord) -> list[NodeName]:
