@@ -78,23 +78,23 @@ class Authority:
     def load(cls, certificate: bytes, key: bytes, now: datetime) -> Self:
         """An authority that was made before, of two PEM texts. Raises :class:`AuthorityError`."""
         try:
-            found = x509.load_pem_x509_certificate(certificate)
+            loaded = x509.load_pem_x509_certificate(certificate)
         except ValueError as error:
             raise AuthorityError("the certificate is not PEM") from error
         secret = _loaded(key)
-        if secret.public_key() != found.public_key():
+        if secret.public_key() != loaded.public_key():
             raise AuthorityError("the key is not that of the certificate")
         try:
-            constraints = found.extensions.get_extension_for_class(x509.BasicConstraints).value
+            constraints = loaded.extensions.get_extension_for_class(x509.BasicConstraints).value
         except (x509.ExtensionNotFound, ValueError) as error:
             raise AuthorityError("the certificate is not that of an authority") from error
         if not constraints.ca:
             raise AuthorityError("the certificate is not that of an authority")
-        if found.issuer != found.subject:  # OpenSSL trusts roots only
+        if loaded.issuer != loaded.subject:  # OpenSSL trusts roots only
             raise AuthorityError("the certificate is not signed by itself: a root is needed")
-        if found.not_valid_after_utc <= now:
-            raise AuthorityError(f"the certificate expired on {found.not_valid_after_utc:%Y-%m-%d}")
-        return cls(found, secret)
+        if (expires := loaded.not_valid_after_utc) <= now:
+            raise AuthorityError(f"the certificate expired on {expires:%Y-%m-%d}")
+        return cls(loaded, secret)
 
     def issue(
         self, name: str, use: Use, names: Collection[str], now: datetime, days: int

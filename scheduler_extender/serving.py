@@ -157,16 +157,16 @@ def servers(service: Service, where: Addresses, limits: Limits = DEFAULT) -> Ser
             open_paths=open_paths,
         )
     guard_map(admin, service, signing_in=outside)
-    found = Servers(create_app(service), admin, sockets, strangers, certificates, limits)
-    found.on_stop.append(listeners.close)
-    found.warnings = open_doors(where) if outside else []
+    both = Servers(create_app(service), admin, sockets, strangers, certificates, limits)
+    both.on_stop.append(listeners.close)
+    both.warnings = open_doors(where) if outside else []
     if service.shadow is not None:
-        found.warnings.append(
+        both.warnings.append(
             "in shadow: no node is refused to a pod, and no pod is promised anything"
         )
     if certificates is not None and (soon := certificates.expiry_warning(datetime.now(UTC))):
-        found.warnings.append(soon)
-    return found
+        both.warnings.append(soon)
+    return both
 
 
 def open_doors(where: Addresses) -> list[str]:
@@ -194,14 +194,14 @@ def in_thread(
     service: Service, where: Addresses = Addresses(), limits: Limits = DEFAULT
 ) -> Iterator[Servers]:
     """Serve in a thread of this process inside the block."""
-    found = servers(service, where, limits)
+    running = servers(service, where, limits)
     started = threading.Event()
-    thread = threading.Thread(target=lambda: found.run(started.set, signals=False), daemon=True)
+    thread = threading.Thread(target=lambda: running.run(started.set, signals=False), daemon=True)
     thread.start()
     if not started.wait(STARTS_WITHIN):
         raise RuntimeError("the service did not start")
     try:
-        yield found
+        yield running
     finally:
-        found.stop()
+        running.stop()
         thread.join(10)

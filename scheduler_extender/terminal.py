@@ -88,7 +88,7 @@ def column(
 def table(rows: Iterable[R], *columns: list[Shown[R]]) -> Table:
     """The rows, for :func:`show`; words in them are no markup."""
     shown = [each for some in columns for each in some]
-    found = Table(
+    shown_table = Table(
         *(how for how, _ in shown),
         box=None,
         pad_edge=False,
@@ -97,8 +97,8 @@ def table(rows: Iterable[R], *columns: list[Shown[R]]) -> Table:
     )
     for row in rows:
         cells = [cell(row) for _, cell in shown]
-        found.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
-    return found
+        shown_table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
+    return shown_table
 
 
 def stacked(console: Console, heading: str, lines: Iterable[Text | str]) -> None:

@@ -250,9 +250,9 @@ def forwarded(flag: str, access: Access, system: str) -> Iterator[tuple[int, Ite
         try:
             said: list[str] = []
             for line in child.stdout:
-                found = _FORWARDED.match(line)
-                if found is not None:
-                    yield int(found[1]), child.stdout
+                match = _FORWARDED.match(line)
+                if match is not None:
+                    yield int(match[1]), child.stdout
                     return
                 said.append(line)
             raise BadInputError(f"{flag}: the port cannot be forwarded: {_last(iter(said))}")
@@ -262,8 +262,8 @@ def forwarded(flag: str, access: Access, system: str) -> Iterator[tuple[int, Ite
 
 def _last(lines: Iterator[str]) -> str:
     """The last line, once there are no more; they are read all the time, lest kubectl waits."""
-    found = deque((line.strip() for line in lines), maxlen=1)
-    return found[0] if found else "kubectl says nothing"
+    tail = deque((line.strip() for line in lines), maxlen=1)
+    return tail[0] if tail else "kubectl says nothing"
 
 
 def scheme_of(port: int) -> str:

@@ -227,11 +227,11 @@ def _secret(name: str, namespace: str, authority: Authority, issued: Issued) -> 
         "tls.crt": issued.certificate,
         "tls.key": issued.key,
     }
-    found = {
+    secret = {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {"name": name, "namespace": namespace, "labels": LABELS},
         "type": "kubernetes.io/tls",
         "data": {name: base64.b64encode(pem).decode() for name, pem in content.items()},
     }
-    return str(yaml.safe_dump(found, sort_keys=False))
+    return str(yaml.safe_dump(secret, sort_keys=False))

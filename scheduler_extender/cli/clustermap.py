@@ -69,8 +69,8 @@ def draw(console: Console, rows: Sequence[GpuRow], *, wide: bool) -> None:
     """The nodes by kind of machine, then what the letters mean."""
     by_name = {row.name: row for row in rows}
     states = [row.state for row in rows]
-    found = glance(states, lambda state: by_name[state.name].capacity, Filters())
-    for section in found.sections:
+    shown = glance(states, lambda state: by_name[state.name].capacity, Filters())
+    for section in shown.sections:
         of_kind = [row for row in rows if row.state.kind == section.kind]
         console.print(Text(section.kind, "bold"))
         console.print(_sum(of_kind))
@@ -81,8 +81,8 @@ def draw(console: Console, rows: Sequence[GpuRow], *, wide: bool) -> None:
         if section.unseen and not wide:
             console.print(Text(f"… {section.unseen:,} more nodes (-o wide shows each)", "dim"))
         console.print()
-    if found.kinds_left:
-        console.print(f"… {found.kinds_left} more kinds of machines (nodes lists them)")
+    if shown.kinds_left:
+        console.print(f"… {shown.kinds_left} more kinds of machines (nodes lists them)")
     console.print(legend(states))
 
 

@@ -139,12 +139,12 @@ class TlsFiles:
             raise BadInputError("--client-name needs --client-ca")
         from scheduler_extender.http.certificates import Certificates, CertificatesError
 
-        found = Tls(self.tls_cert, self.tls_key, self.client_ca, frozenset(self.client_name or ()))
+        files = Tls(self.tls_cert, self.tls_key, self.client_ca, frozenset(self.client_name or ()))
         try:
-            Certificates(found)
+            Certificates(files)
         except CertificatesError as error:
             raise BadInputError(f"TLS files cannot be used: {error}") from error
-        return found
+        return files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,18 +313,18 @@ def _serve(service: Service, where: Addresses, what: str, leader: Leader | None 
     from scheduler_extender.serving import servers
 
     try:
-        found = servers(service, where)
+        both = servers(service, where)
     except PortError as error:
         raise BadInputError(str(error)) from error
     if leader is not None:
-        found.on_stop.append(leader.resign)
-        leader.on_lost.append(found.close_idle)
+        both.on_stop.append(leader.resign)
+        leader.on_lost.append(both.close_idle)
     scheme = "https" if where.tls else "http"
-    port, admin_port = found.ports
+    port, admin_port = both.ports
     log = structlog.get_logger()
 
     def started() -> None:
-        for warning in found.warnings:
+        for warning in both.warnings:
             log.warning(warning)
         log.info(
             "serving",
@@ -333,4 +333,4 @@ def _serve(service: Service, where: Addresses, what: str, leader: Leader | None 
             admin=f"{scheme}://{where.host}:{admin_port}/v1/nodes",
         )
 
-    found.run(started)
+    both.run(started)

@@ -67,10 +67,10 @@ def import_(
         if amount >= 2**63:
             raise BadInputError(f"--memory: allowed are at most 2^63 - 1 bytes, not {memory}")
     try:
-        found = read(pasted(file), NodeName(node), product=product, memory=amount)
+        source = read(pasted(file), NodeName(node), product=product, memory=amount)
     except SourceError as error:
         raise BadInputError(f"{name_of(file)}: {error}") from error
-    for finding in found.findings:
+    for finding in source.findings:
         tell(f"{name_of(file)}: {finding}")
     if allocator is None:
         tell(
@@ -78,7 +78,7 @@ def import_(
             "whole GPUs: --allocator distributed if it shares GPUs, any if another plugin hands "
             "them out"
         )
-    topology = replace(found.topology, allocator=replace(STOCK, policy=policy))
+    topology = replace(source.topology, allocator=replace(STOCK, policy=policy))
     try:
         document = codec.encode(topology)
     except ValidationError as error:

@@ -143,13 +143,13 @@ def pods_file(path: Path) -> list[Wanted]:
     from scheduler_extender.files import podfile
 
     try:
-        found = podfile.read_all(text_of(path))
+        pods = podfile.read_all(text_of(path))
     except podfile.PodFileError as error:
         raise BadInputError(f"{name_of(path)}: {error}") from error
-    notes = dict.fromkeys(note for each in found for note in each.notes)
+    notes = dict.fromkeys(note for each in pods for note in each.notes)
     for note in islice(notes, podfile.MAX_NOTES):
         tell(f"warning: {name_of(path)}: {note}")
-    return found
+    return pods
 
 
 def tell(text: str) -> None:

@@ -59,13 +59,13 @@ def api_server(access: Access) -> tuple[ApiServer, str]:
     :class:`BadInputError`."""
     from topology.kubeapi.apiserver import ApiFailure, ApiServer
 
-    found = path_of(access.kubeconfig)
+    where = path_of(access.kubeconfig)
     try:
-        if found is None:
+        if where is None:
             return ApiServer.in_cluster(), "default"
-        return ApiServer.from_kubeconfig(found, access.context), _namespace(found, access.context)
+        return ApiServer.from_kubeconfig(where, access.context), _namespace(where, access.context)
     except ApiFailure as error:
-        if found is None:
+        if where is None:
             missing = "neither $KUBECONFIG nor ~/.kube/config is there: give --kubeconfig FILE"
             raise BadInputError(f"{missing} (or run it in a pod; {error})") from error
         raise BadInputError(str(error)) from error

@@ -46,13 +46,13 @@ def machines(
         return
     matrix = one_of("--output", output, {"yaml": False, "matrix": True})
     try:
-        found = machine(name)
+        known_machine = machine(name)
     except UnknownMachine as error:
         raise BadInputError(str(error)) from error
     if matrix:
-        show(standard_output(), _matrix(found))
+        show(standard_output(), _matrix(known_machine))
     else:
-        document = codec.encode(found.topology(found.name))
+        document = codec.encode(known_machine.topology(known_machine.name))
         typer.echo(yaml.safe_dump(document, sort_keys=False), nl=False)
 
 
@@ -60,10 +60,10 @@ def _matrix(shown: Machine) -> Table:
     topology = shown.topology("node")
 
     def link(q: int, p: int) -> str:
-        found = topology.shape.links[p][q]
-        if found is None:
+        joined = topology.shape.links[p][q]
+        if joined is None:
             return "X"
-        return f"NV{found.nvlinks} {found.pcie.label}" if found.nvlinks else found.pcie.label
+        return f"NV{joined.nvlinks} {joined.pcie.label}" if joined.nvlinks else joined.pcie.label
 
     gpus = topology.gpus
     return table(

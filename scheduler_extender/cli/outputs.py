@@ -103,14 +103,14 @@ def _looks(told: Callable[[], Told]) -> Iterator[Told | ApiFailure]:
     while True:
         pause(rest)
         begun = time.monotonic()
-        found: Told | ApiFailure
+        now: Told | ApiFailure
         try:
-            found = told()
+            now = told()
         except ApiFailure as error:
             if isinstance(error, ApiError) and error.status < 500 and error.status != 429:
                 raise
-            found = error
-        yield found
+            now = error
+        yield now
         rest = max(EVERY, RESTS * (time.monotonic() - begun))
 
 

@@ -52,7 +52,7 @@ def subject(api: ApiServer, namespace: str, meant: str) -> Subject:
         pod = word.lower() in POD_WORDS
         return _pod(api, namespace if pod or not word else word, name)
     made = workload(api, kind, namespace, name)
-    pods = [found for raw in pods_of(api, kind, namespace, made) if (found := _read(raw))]
+    pods = [read for raw in pods_of(api, kind, namespace, made) if (read := _read(raw))]
     if not pods:
         return _template(kind.name, namespace, made)
     waiting = [pod for pod in pods if pod[0].node is None and not pod[0].ended]
@@ -76,11 +76,11 @@ def _pod(api: ApiServer, namespace: str, name: str) -> Subject:
     except NotFoundError as error:
         raise BadInputError(f"there is no pod {namespace}/{name}") from error
     manifest = msgspec.json.decode(body, type=dict[str, Any])
-    found = _read(manifest)
-    if found is None:
+    read = _read(manifest)
+    if read is None:
         told = "; ".join(_misplaced(api, namespace, manifest))
         raise BadInputError(f"pod {namespace}/{name} asks for no GPUs{told and f' ({told})'}")
-    return _subject(api, *found)
+    return _subject(api, *read)
 
 
 def _read(manifest: dict[str, Any]) -> tuple[PodRecord, dict[str, Any]] | None:
@@ -120,11 +120,11 @@ def _template(kind: str, namespace: str, made: dict[str, Any]) -> Subject:
     name = str((made.get("metadata") or {}).get("name", ""))
     for manifest, outside in pods_made_by(made):
         manifest["metadata"] = {**manifest["metadata"], "namespace": namespace, "uid": "none-yet"}
-        found = _read(manifest)
-        if found is not None:
+        read = _read(manifest)
+        if read is not None:
             said = f"{kind} {name} has no pods yet: this is about its template"
             notes = tuple(notes_on(kind, manifest, outside))
-            return Subject(found[0], None, notes, (said, *_held_up(made)))
+            return Subject(read[0], None, notes, (said, *_held_up(made)))
     raise BadInputError(
         f"{kind} {namespace}/{name} has no pods with GPUs, and no template that asks for some"
     )

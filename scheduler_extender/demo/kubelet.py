@@ -40,7 +40,7 @@ class Kubelets:
     def overcommitted(self) -> int:
         """GPUs whose pods may use more memory than there is, by what they say, or else by their
         shares."""
-        found = 0
+        many = 0
         for name, kubelet in self._kubelets.items():
             gpus = {str(gpu.uuid): gpu for gpu in self.nodes[name].gpus}
             for uuid, there in kubelet.sharing().items():
@@ -49,8 +49,8 @@ class Kubelets:
                     request.constraints.gpu_memory or memory * devices // replicas
                     for _, request, devices in there
                 )
-                found += used > memory
-        return found
+                many += used > memory
+        return many
 
     def report(self, name: NodeName) -> dict[str, Any]:
         """The body of POST /v1/reports for a node as it is now."""

@@ -56,7 +56,7 @@ def picture(
 ) -> str:
     """An SVG document. Nodes of one kind stand together, in the order given; ``standings`` are by
     pod."""
-    colours = {pod: found.value for pod, found in standings.items()}
+    colours = {pod: each.value for pod, each in standings.items()}
     parts: list[str] = []
     y = float(TITLE)
     for kind, group in groupby(nodes, key=_kind):
@@ -155,17 +155,17 @@ def _slices(
     centre: tuple[float, float], pods: Mapping[str, int], replicas: int, colours: Mapping[str, str]
 ) -> str:
     """The shares of a GPU that are held, as slices of a ring around its number."""
-    found, share, begin = [], 2 * math.pi * DOT / replicas, 0.0
+    rings, share, begin = [], 2 * math.pi * DOT / replicas, 0.0
     cx, cy = centre
     for pod, shares in pods.items():
         length = shares * share
-        found.append(
+        rings.append(
             f'<circle cx="{cx:.1f}" cy="{cy:.1f}" r="{DOT}" fill="none" stroke="{colours[pod]}" '
             f'stroke-width="4" stroke-dasharray="{length - 1:.2f} {2 * math.pi * DOT:.2f}" '
             f'stroke-dashoffset="{-begin:.2f}"/>'
         )
         begin += length
-    return "".join(found)
+    return "".join(rings)
 
 
 def _wires(

@@ -126,7 +126,7 @@ class Scheduler:
             node,
             placement["verdict"],
             topology.indices(sum(1 << p for p in set(taken))),
-            tuple(tuple(found) for found in placement["sets"]),
+            tuple(tuple(each) for each in placement["sets"]),
             request.required,
             met(topology, request, taken),
             plain=request.plain,

@@ -61,10 +61,10 @@ def _by_asks(
     pairs: Iterator[tuple[Outcome, StockOutcome]],
 ) -> dict[str, list[tuple[Outcome, StockOutcome]]]:
     """The pods of each request, the most frequent request first."""
-    found: dict[str, list[tuple[Outcome, StockOutcome]]] = {}
+    rows: dict[str, list[tuple[Outcome, StockOutcome]]] = {}
     for pair in pairs:
-        found.setdefault(pair[0].asks, []).append(pair)
-    return dict(sorted(found.items(), key=lambda entry: -len(entry[1])))
+        rows.setdefault(pair[0].asks, []).append(pair)
+    return dict(sorted(rows.items(), key=lambda entry: -len(entry[1])))
 
 
 def _share(met: Sequence[bool | None]) -> Text:

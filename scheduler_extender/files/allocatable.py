@@ -23,12 +23,12 @@ class Allocatable:
 
 def allocatable_of(amounts: Mapping[str, str | int]) -> Allocatable:
     """Read quantities; what is absent is no limit. Raises :class:`ValueError`."""
-    found: dict[str, Decimal | int] = {}
+    read: dict[str, Decimal | int] = {}
     for name, most in MOST:
         try:
-            found[name] = quantity(str(amounts[name])) if name in amounts else most
+            read[name] = quantity(str(amounts[name])) if name in amounts else most
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
-        if not 0 <= found[name] <= most:
+        if not 0 <= read[name] <= most:
             raise ValueError(f"{name}: {amounts[name]} is not between 0 and {most}")
-    return Allocatable(int(found["cpu"] * 1000), int(found["memory"]), int(found["pods"]))
+    return Allocatable(int(read["cpu"] * 1000), int(read["memory"]), int(read["pods"]))

@@ -82,7 +82,7 @@ def load(path: Path) -> ClusterFile:
 
 def parse(text: str, name: str = "cluster file") -> ClusterFile:
     """Read a cluster file's text; ``name`` stands before every error."""
-    found = _Found()
+    content = _Objects()
     for number, document in enumerate(_documents(text, name), 1):
         if document is None:
             continue
@@ -90,11 +90,11 @@ def parse(text: str, name: str = "cluster file") -> ClusterFile:
         if not isinstance(document, Mapping):
             raise ClusterFileError(f"{where}: a mapping is needed, not {type(document).__name__}")
         for item in _items(document, where):
-            found.take(item, where)
-    return found.whole(name)
+            content.take(item, where)
+    return content.whole(name)
 
 
-class _Found:
+class _Objects:
     """What the objects of a cluster file say."""
 
     def __init__(self) -> None:
@@ -205,8 +205,8 @@ def _is_whole(node: Node) -> bool:
 
 def _is_from_server(node: Node) -> bool:
     """Whether a Node is as the API server gives it, or as a snapshot writes it."""
-    found = node.metadata
-    return bool(SNAPSHOT in (found.annotations or {}) or found.uid)
+    metadata = node.metadata
+    return bool(SNAPSHOT in (metadata.annotations or {}) or metadata.uid)
 
 
 def _documents(text: str, name: str) -> Iterator[Any]:
@@ -268,12 +268,12 @@ def _offered(node: Node) -> Amounts | None:
 
 def _budget(item: Mapping[str, Any], where: str) -> Budget:
     try:
-        found = budget_of(msgspec.convert(item, BudgetObject))
+        budget = budget_of(msgspec.convert(item, BudgetObject))
     except msgspec.ValidationError as error:
         raise ClusterFileError(f"{where}: {KIND}: {error}") from error
-    if not found.name:
+    if not budget.name:
         raise ClusterFileError(f"{where}: {KIND}: metadata.name is missing")
-    return found if found.namespace else replace(found, namespace="default")
+    return budget if budget.namespace else replace(budget, namespace="default")
 
 
 def _pod(item: Mapping[str, Any], where: str) -> Pod:

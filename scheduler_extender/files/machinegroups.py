@@ -115,9 +115,9 @@ def read_group(item: Mapping[str, Any], room: int) -> MachineGroup:
     has = allocatable_of(amounts) if amounts else None
     if group.mig and group.sharing:
         raise ValueError("allowed is one of mig and sharing")
-    found = MachineGroup(kind, prefix, names, has, group.mig, group.sharing)
+    made = MachineGroup(kind, prefix, names, has, group.mig, group.sharing)
     try:
-        next(found.records())
+        next(made.records())
     except TopologyError as error:
         raise ValueError(str(error)) from error
-    return found
+    return made

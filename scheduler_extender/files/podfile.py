@@ -57,27 +57,27 @@ def read_all(text: str) -> list[Wanted]:
     makers = _makers(text)
     if len(makers) > MOST_PODS:
         raise PodFileError(f"allowed are {MOST_PODS:,} pods in a file, there are {len(makers):,}")
-    found: list[Wanted] = []
+    wanted: list[Wanted] = []
     for item in makers:
         of_item: dict[object, Wanted] = {}
         for manifest, outside in pods_made_by(item):
             if asks_for_gpus(manifest):
                 asked = _asked(item, manifest, outside, several=len(makers) > 1)
                 of_item.setdefault(asked.alike, asked)
-        found += of_item.values()
-    if not found and len(makers) > 1:
+        wanted += of_item.values()
+    if not wanted and len(makers) > 1:
         names = ", ".join(_named(item) for item in makers[:5])
         raise PodFileError(f"no pod asks for a GPU (nvidia.com/gpu), nothing to check: {names}")
-    return found or [read(text)]
+    return wanted or [read(text)]
 
 
 def _makers(text: str) -> list[object]:
     """The objects that are pods or make some; at least one. Raises :class:`PodFileError`."""
     try:
-        found = [d for d in documents(text) if d is not None]
+        objects = [d for d in documents(text) if d is not None]
     except YamlTextError as error:
         raise PodFileError(str(error)) from error
-    items = [item for document in found for item in _items(document)]
+    items = [item for document in objects for item in _items(document)]
     makers = [item for item in items if _pod_of(item) is not None]
     if not makers:
         raise PodFileError(_no_pod(items))
@@ -135,7 +135,7 @@ def _pod_of(item: object) -> tuple[dict[str, Any], list[object]] | None:
     Of several templates it is the first that asks for GPUs.
     """
     made = pods_made_by(item)
-    asking = (found for found in made if asks_for_gpus(found[0]))
+    asking = (each for each in made if asks_for_gpus(each[0]))
     return next(asking, made[0] if made else None)
 
 

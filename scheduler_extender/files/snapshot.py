@@ -76,12 +76,12 @@ def _node(node: NodeFacts, labels: Mapping[str, str]) -> dict[str, Any]:
     spec: dict[str, Any] = {"unschedulable": True} if node.node_object.cordoned else {}
     if node.node_object.taints:
         spec["taints"] = [msgspec.to_builtins(taint) for taint in node.node_object.taints]
-    found: dict[str, Any] = {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
+    manifest: dict[str, Any] = {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
     if spec:
-        found["spec"] = spec
+        manifest["spec"] = spec
     if node.node_object.allocatable:
-        found["status"] = {"allocatable": quantities_of(node.node_object.allocatable)}
-    return found
+        manifest["status"] = {"allocatable": quantities_of(node.node_object.allocatable)}
+    return manifest
 
 
 def _as_shown(pod: PodRecord, node: NodeFacts) -> PodRecord:

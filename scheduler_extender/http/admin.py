@@ -132,10 +132,10 @@ def _add_questions(app: FastAPI, cluster: Cluster, desk: Desk) -> None:
     @desk.encoded
     def unblock(namespace: str, pod: str) -> Unblocking:
         """Whom to evict so that a waiting pod gets a guaranteed place."""
-        found = unblocking_of(cluster, namespace, pod)
-        if found is None:
+        advice = unblocking_of(cluster, namespace, pod)
+        if advice is None:
             raise HTTPException(404, UNKNOWN.format(namespace, pod))
-        return found
+        return advice
 
 
 def _add_metrics(app: FastAPI, service: Service) -> None:

@@ -89,14 +89,14 @@ class Certificates:
             seen = _digest(self._tls)
             if seen == self._seen:
                 return
-            found = contexts(self._tls)
+            renewed = contexts(self._tls)
         except CertificatesError as error:
             self._keep(str(error))
             self._seen = None  # looked at again: they may come back as they were
             return
-        self._seen, self.contexts, self.problem = seen, found, None
+        self._seen, self.contexts, self.problem = seen, renewed, None
         self.renewed += 1
-        log.info("certificates read again", expires=found.expires.isoformat())
+        log.info("certificates read again", expires=renewed.expires.isoformat())
 
     def _keep(self, problem: str) -> None:
         if problem == self.problem:

@@ -112,15 +112,15 @@ class ClusterFigures(Collector):
             ("placements", "Binds written, by verdict; none: the pod requires nothing", "verdict"),
             ("rejections", "Nodes that filter has refused, by reason", "reason"),
         )
-        found: list[tuple[GaugeMetricFamily | CounterMetricFamily, str]] = [
+        families: list[tuple[GaugeMetricFamily | CounterMetricFamily, str]] = [
             (GaugeMetricFamily(f"gpu_topology_{name}", what, labels=[label] if label else []), name)
             for name, what, label in gauges
         ]
-        found += [
+        families += [
             (CounterMetricFamily(f"gpu_topology_{name}", what, labels=[label]), name)
             for name, what, label in counters
         ]
-        return found
+        return families
 
 
 def _version() -> str:
@@ -151,39 +151,39 @@ def _usable(facts: NodeFacts) -> bool:
 
 def gpu_states(facts: NodeFacts) -> Counter[str]:
     """How many GPUs of a node are in each of :data:`GPU_STATES`."""
-    topology, found = facts.topology, Counter[str]()
+    topology, states = facts.topology, Counter[str]()
     if topology is None:
-        return found
+        return states
     every = len(topology.gpus)
     if node_state(facts) in ("unusable", "no-report", "stale"):
         return Counter(unknown=every)
     for served in topology.resources:
         offer = facts.last_offer(served.name)
         if served.strategy != "mig" and isinstance(offer, Offer):
-            found.update(dict(_states_of(offer.kubelet, offer.availability)))
-    found["mig"] += topology.shape.in_mig_mode.bit_count()
-    found["unknown"] += max(0, every - found.total())
-    return found
+            states.update(dict(_states_of(offer.kubelet, offer.availability)))
+    states["mig"] += topology.shape.in_mig_mode.bit_count()
+    states["unknown"] += max(0, every - states.total())
+    return states
 
 
 @remembered
 def _states_of(kubelet: Kubelet, now: Availability) -> Counts:
     shape, width = kubelet.shape, kubelet.width
-    found = Counter[str]()
+    states = Counter[str]()
     whole = 0
     for p in range(shape.size):
         if shape.in_mig_mode >> p & 1:
             continue
         free, every = count(now.free, p, width), kubelet.devices_on(1 << p)
         if now.sick >> p & 1:
-            found["sick"] += 1
+            states["sick"] += 1
         elif free == every:
             whole |= 1 << p
         else:
-            found["partly-free" if free else "held"] += 1
+            states["partly-free" if free else "held"] += 1
     coming = sum(pod.held for pod in now.unreported if not pod.departed)
     coming = min(whole.bit_count(), -(-coming // kubelet.replicas))
-    found["in-flight"] += coming
-    found["stranded"] += min(stranded(shape, whole).bit_count(), whole.bit_count() - coming)
-    found["free"] += whole.bit_count() - coming - found["stranded"]
-    return tuple(found.items())
+    states["in-flight"] += coming
+    states["stranded"] += min(stranded(shape, whole).bit_count(), whole.bit_count() - coming)
+    states["free"] += whole.bit_count() - coming - states["stranded"]
+    return tuple(states.items())

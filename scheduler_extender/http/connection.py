@@ -102,11 +102,11 @@ class Connection(HttpToolsProtocol):
     def _make_room(self) -> None:
         if len(self.connections) <= self.limits.connections:
             return
-        found = [c for c in self.connections if isinstance(c, Connection) and not c._is_cut_off]
-        excess = len(found) - self.limits.connections
+        kept = [c for c in self.connections if isinstance(c, Connection) and not c._is_cut_off]
+        excess = len(kept) - self.limits.connections
         if excess <= 0:
             return
-        slow = [c for c in found if c is not self and c._is_slow()]
+        slow = [c for c in kept if c is not self and c._is_slow()]
         if slow:
             # Whoever has never been answered goes first.
             min(slow, key=lambda c: (c._served > 0, c._since))._cut_off()

@@ -102,12 +102,12 @@ class Desk:
         answered.__signature__ = inspect.signature(endpoint, eval_str=True)  # type: ignore[attr-defined]
         return answered
 
-    async def pieces(self, found: Iterator[bytes]) -> AsyncIterator[bytes]:
+    async def pieces(self, source: Iterator[bytes]) -> AsyncIterator[bytes]:
         """What an iterator gives, a few pieces in each turn: a client that reads slowly keeps
         nobody else waiting."""
         while True:
             async with self._threads:
-                made = await anyio.to_thread.run_sync(lambda: list(islice(found, PIECES)))
+                made = await anyio.to_thread.run_sync(lambda: list(islice(source, PIECES)))
             if not made:
                 return
             yield b"".join(made)

@@ -61,10 +61,10 @@ class Remembered(Generic[_Value]):
 
     def get(self, key: Hashable, now: float) -> tuple[_Value] | None:
         """The answer in a tuple, or None where there is none any more."""
-        found = self._kept.get(key)
-        if found is None or now >= found[0]:
+        kept = self._kept.get(key)
+        if kept is None or now >= kept[0]:
             return None
-        return (found[1],)
+        return (kept[1],)
 
     def put(self, key: Hashable, value: _Value, now: float) -> None:
         """Remember an answer that was given at ``now``."""

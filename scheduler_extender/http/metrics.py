@@ -146,44 +146,44 @@ class Metrics:
         """Counts each refusal, and logs one for each node and reason once in a while."""
         limit = LogLimit(LOG_PAUSE, LOG_RATE, LOG_BURST)
 
-        def note(found: NodeRefusal) -> None:
-            self.refusals.labels(found.refusal.label).inc()
+        def note(refused: NodeRefusal) -> None:
+            self.refusals.labels(refused.refusal.label).inc()
             # The first refusal of each pause is told, however soon it comes.
-            key = (found.node, found.refusal.reason, found.pause)
+            key = (refused.node, refused.refusal.reason, refused.pause)
             untold = limit.untold(key, time.monotonic())
             if untold is None:
                 return
             log.warning(
-                found.words,
-                node=found.node,
-                pod=f"{found.pod.namespace}/{found.pod.name}",
-                reason=found.refusal.reason,
-                kubelet=found.refusal.message,
-                foreseen=list(found.foreseen),
-                in_a_row=found.in_a_row,
-                pause_seconds=found.pause,
+                refused.words,
+                node=refused.node,
+                pod=f"{refused.pod.namespace}/{refused.pod.name}",
+                reason=refused.refusal.reason,
+                kubelet=refused.refusal.message,
+                foreseen=list(refused.foreseen),
+                in_a_row=refused.in_a_row,
+                pause_seconds=refused.pause,
                 untold=untold,
             )
 
         return note
 
-    def certificates(self, found: Certificates) -> None:
+    def certificates(self, files: Certificates) -> None:
         """Show when our certificate expires, and how reading changed files went."""
         expires = Gauge(
             "gpu_topology_tls_expires_timestamp_seconds",
             "When the certificate of both ports expires, in seconds since 1970",
             registry=self.registry,
         )
-        expires.set_function(lambda: found.contexts.expires.timestamp())
+        expires.set_function(lambda: files.contexts.expires.timestamp())
         failing = Gauge(
             "gpu_topology_tls_reload_failing",
             "1 while changed TLS files cannot be used and those from before stay in use",
             registry=self.registry,
         )
-        failing.set_function(lambda: found.problem is not None)
-        self.follow("tls_reloads", "Changed TLS files taken into use", lambda: found.renewed)
+        failing.set_function(lambda: files.problem is not None)
+        self.follow("tls_reloads", "Changed TLS files taken into use", lambda: files.renewed)
         self.follow(
-            "tls_reloads_failed", "Changed TLS files that cannot be used", lambda: found.failed
+            "tls_reloads_failed", "Changed TLS files that cannot be used", lambda: files.failed
         )
 
     def follow(self, name: str, what: str, count: Callable[[], int]) -> None:

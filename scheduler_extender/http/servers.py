@@ -47,14 +47,14 @@ def listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # The protocol is named because asyncio turns Nagle off only where it is: without that every
     # answer waits 40 ms for a delayed acknowledgement.
-    found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind((host, port))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
     except OSError as error:
-        found.close()
+        listener.close()
         raise PortError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
-    return found
+    return listener
 
 
 def loopback(listener: socket.socket) -> bool:
@@ -103,8 +103,8 @@ class _Server(uvicorn.Server):
         """End every connection, those in the middle of an answer after it, so that each client has
         to show its certificate again."""
         self._door.give_up_handshakes()
-        for found in list(self.server_state.connections):
-            found.shutdown()
+        for each in list(self.server_state.connections):
+            each.shutdown()
 
     def close_idle(self) -> None:
         """Close the connections whose clients wait for no answer."""
@@ -146,7 +146,7 @@ class Servers:
         self._certificates = certificates
         names = certificates.client_names if certificates else frozenset[str]()
         # With TLS a page comes no further than to a certificate that is not its name's.
-        local = [certificates is None and loopback(found) for found in sockets]
+        local = [certificates is None and loopback(listener) for listener in sockets]
         scheduler = connection(limits, names, strangers.note, local=local[0])
         people = connection(limits, stranger=strangers.note, local=local[1])
         contexts = (certificates.scheduler, certificates.admin) if certificates else (None, None)

@@ -105,17 +105,17 @@ class KubeBinder:
         if pod.metadata.uid != uid:
             return None
         managed = self._cluster.settings.managed
-        found = pod_record(pod, managed)
-        if found is None and asks_for_any(pod, managed):
+        record = pod_record(pod, managed)
+        if record is None and asks_for_any(pod, managed):
             # DRA serves what it asks for: no device of a plugin is given to it.
             node = NodeName(pod.spec.node_name) if pod.spec.node_name else None
-            found = PodRecord(uid, namespace, name, node, gpu_request(0))
-        if found is None:
+            record = PodRecord(uid, namespace, name, node, gpu_request(0))
+        if record is None:
             raise BindError(
                 f"the pod asks for none of {', '.join(managed)}: this extender binds no other pods "
                 "(see managedResources in the scheduler's configuration)"
             )
-        return found
+        return record
 
     def version(self) -> int:
         """A resourceVersion of pods that is not older than this call, as a number."""
@@ -242,21 +242,21 @@ class KubeBinder:
         That it is unbound tells nothing after an answer that never came, or came too late: the
         write may be committed yet. Only a conflict says that the server is done with it.
         """
-        found = self.find(binding.namespace, binding.name, binding.uid)
-        if found is None:
+        pod = self.find(binding.namespace, binding.name, binding.uid)
+        if pod is None:
             words = "the pod is gone, or another one bears its name"
             if isinstance(cause, ConflictError):
                 raise BindError(words) from cause
             raise BindUnknownError(words) from cause  # it may have been bound before it went
-        if found.node is None:
+        if pod.node is None:
             words = f"the bind was not written: {cause}"
-            if fenced and not found.deleting:
+            if fenced and not pod.deleting:
                 raise _ChangedError from cause
             if isinstance(cause, ConflictError):
                 raise BindError(words) from cause
             raise BindUnknownError(f"{words} (and may be yet)") from cause
-        if found.node != binding.node:
-            raise BindError(f"the pod is bound to {found.node} already") from cause
+        if pod.node != binding.node:
+            raise BindError(f"the pod is bound to {pod.node} already") from cause
 
 
 def _text(request: GpuRequest | Malformed) -> str:

@@ -105,10 +105,8 @@ def kind_named(word: str) -> Kind | None:
 def workload(api: Reader, kind: Kind, namespace: str, name: str) -> dict[str, Any]:
     """One object of a kind. Raises :class:`~topology.kubeapi.apiserver.ApiFailure`."""
     where = path(f"{kind.collection}/namespaces", namespace, kind.plural, name)
-    found: dict[str, Any] = msgspec.json.decode(
-        api.get(where, timeout=TIMEOUT), type=dict[str, Any]
-    )
-    return {"kind": kind.name, **found}
+    made: dict[str, Any] = msgspec.json.decode(api.get(where, timeout=TIMEOUT), type=dict[str, Any])
+    return {"kind": kind.name, **made}
 
 
 def pods_of(api: Reader, kind: Kind, namespace: str, made: dict[str, Any]) -> list[dict[str, Any]]:
@@ -117,8 +115,8 @@ def pods_of(api: Reader, kind: Kind, namespace: str, made: dict[str, Any]) -> li
     for between in kind.between:
         root, _, plural = between.partition(":")
         with suppress(ApiError):  # it may be forbidden, or not be installed
-            found = listed(api, path(f"{root}/namespaces", namespace, plural), PAGE)[0]
-            owners |= {owned.metadata.uid for _, owned in _owned_by(found, owners)}
+            objects = listed(api, path(f"{root}/namespaces", namespace, plural), PAGE)[0]
+            owners |= {owned.metadata.uid for _, owned in _owned_by(objects, owners)}
     pods = listed(api, path("/api/v1/namespaces", namespace, "pods"), PAGE)[0]
     ours = sorted(_owned_by(pods, owners), key=lambda pod: pod[1].metadata.name)
     return [msgspec.json.decode(raw, type=dict[str, Any]) for raw, _ in ours]
@@ -128,17 +126,17 @@ def _owned_by(
     objects: Iterable[msgspec.Raw], owners: set[str]
 ) -> Iterator[tuple[msgspec.Raw, _Owned]]:
     for raw in objects:
-        found = msgspec.json.decode(raw, type=_Owned)
-        if any(owner.uid in owners for owner in found.metadata.owner_references or ()):
-            yield raw, found
+        owned = msgspec.json.decode(raw, type=_Owned)
+        if any(owner.uid in owners for owner in owned.metadata.owner_references or ()):
+            yield raw, owned
 
 
 def owners_of(api: Reader, namespace: str, pod: dict[str, Any]) -> list[dict[str, Any]]:
     """The objects above a pod, its controller first; those that may be read and are of
     :data:`KINDS`."""
-    found: list[dict[str, Any]] = []
+    above: list[dict[str, Any]] = []
     below = pod
-    while len(found) < MOST_OWNERS:
+    while len(above) < MOST_OWNERS:
         meta = msgspec.convert(below.get("metadata") or {}, _Meta)
         owner = next((o for o in meta.owner_references or () if o.controller), None)
         kind = None if owner is None else kind_named(owner.kind)
@@ -148,5 +146,5 @@ def owners_of(api: Reader, namespace: str, pod: dict[str, Any]) -> list[dict[str
             below = workload(api, kind, namespace, owner.name)
         except ApiError:
             break
-        found.append(below)
-    return found
+        above.append(below)
+    return above

@@ -124,12 +124,12 @@ def one_look(api: Reader, namespace: str, settings: Settings, clock: Callable[[]
 def listed(api: Reader, where: str, page: int, query: Query = ()) -> tuple[list[msgspec.Raw], str]:
     """All objects of a collection that ``query`` selects, page by page, and the list's
     resourceVersion."""
-    found: list[msgspec.Raw] = []
+    objects: list[msgspec.Raw] = []
     version = ""
     for part in _pages(api, where, page, query):
-        found += part.items or []
+        objects += part.items or []
         version = part.metadata.resource_version
-    return found, version
+    return objects, version
 
 
 def _pages(api: Reader, where: str, page: int, query: Query) -> Iterator[_Page]:
@@ -194,8 +194,8 @@ def node_names(api: Reader, selector: str) -> set[str]:
     Raises :class:`~topology.kubeapi.apiserver.ApiFailure`: an ``ApiError`` of status 400 where the
     selector cannot be read.
     """
-    found, _ = listed(api, NODES_PATH, PAGE, [("labelSelector", selector)])
-    return {metadata_decoder.decode(raw).metadata.name for raw in found}
+    nodes, _ = listed(api, NODES_PATH, PAGE, [("labelSelector", selector)])
+    return {metadata_decoder.decode(raw).metadata.name for raw in nodes}
 
 
 def unbound_pods(api: Reader, namespace: str | None, selector: str | None) -> list[msgspec.Raw]:

@@ -69,11 +69,11 @@ class Reviews:
     def user_of(self, token: str) -> User | None:
         """Whose token this is, or None if the API server does not accept it."""
         status = self._post(TOKENS, {"token": token}, "TokenReview", _TokenReview).status
-        found = status.user
-        if not status.authenticated or not found.username:
+        user = status.user
+        if not status.authenticated or not user.username:
             return None
-        extra = tuple(sorted((key, tuple(values)) for key, values in found.extra.items()))
-        return User(found.username, found.uid, tuple(found.groups), extra)
+        extra = tuple(sorted((key, tuple(values)) for key, values in user.extra.items()))
+        return User(user.username, user.uid, tuple(user.groups), extra)
 
     def may(self, user: User, verb: str, path: str) -> bool:
         """Whether a user may do this to a non-resource URL; ``verb`` is ``get``, ``post`` …"""

@@ -91,18 +91,18 @@ class Settler:
         try:
             if flight.unbound_at is not None:
                 self._binder.void(pod)
-            found = self._binder.find(pod.namespace, pod.name, pod.uid)
-            version = self._binder.version() if found is None else 0
+            read = self._binder.find(pod.namespace, pod.name, pod.uid)
+            version = self._binder.version() if read is None else 0
         except (BindUnknownError, BindError) as error:
             log.info("a bind in flight cannot be looked up", pod=pod.name, cause=str(error))
             return
         with self._cluster.locked():
             if self._cluster.bind_in_flight(pod.uid) is not pod:
                 return  # another bind has begun, or the pod is gone meanwhile
-            if found is None:
+            if read is None:
                 self._cluster.drop_in_flight(pod.uid, version)
-            elif found.node is not None:
-                self._cluster.put_pod(found)
+            elif read.node is not None:
+                self._cluster.put_pod(read)
             elif flight.unbound_at is None:
                 flight.unbound_at = clock()
             else:

@@ -224,9 +224,9 @@ class RecordSink(_Sink):
             values = {part: msgspec.json.decode(raw) for part, raw in parts.items()}
         except _UNREADABLE as error:
             raise RecordError(f"the object cannot be read: {error}") from error
-        found = decode({"metadata": {"name": name}, **values})
-        self._hardware.keep(spec, found.topology)
-        return found
+        record = decode({"metadata": {"name": name}, **values})
+        self._hardware.keep(spec, record.topology)
+        return record
 
     def _age(self, report: Report | None) -> float:
         """Seconds since the agent looked, by its own clock; 0 where that does not say."""

@@ -142,12 +142,12 @@ class KubeSource:
 
     def watches(self) -> list[Watch]:
         """How fresh each watch is."""
-        found = []
+        watches = []
         for reflector in self.reflectors:
             state = reflector.state
             failing = None if state.streaming else state.failing_since
-            found.append(Watch(reflector.name, state.whole_at, failing))
-        return found
+            watches.append(Watch(reflector.name, state.whole_at, failing))
+        return watches
 
     @contextmanager
     def following(self, count: Callable[[str, str, Callable[[], int]], None]) -> Iterator[None]:

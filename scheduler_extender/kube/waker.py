@@ -267,8 +267,8 @@ class Waker:
         """
         budget.looks -= 1
         self.looks += 1
-        found, _ = states_of(seen, request.resource, names)
-        states = {name: state for name, state in zip(names, found, strict=True) if state}
+        in_order, _ = states_of(seen, request.resource, names)
+        states = {name: state for name, state in zip(names, in_order, strict=True) if state}
         decisions, _ = seen.remembered.answers(request, set(states.values()), None, counts=True)
         for at, name in enumerate(names, 1):
             state = states.get(name)

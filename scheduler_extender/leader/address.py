@@ -72,14 +72,14 @@ class Endpoint:
         where = f"{self._collection}/{self._name}"
         wanted = self._content()
         try:
-            found = msgspec.json.decode(self._api.get(where, timeout=TIMEOUT))
+            written = msgspec.json.decode(self._api.get(where, timeout=TIMEOUT))
         except NotFoundError:
             if leads():
                 self._api.create(self._collection, self._whole(), timeout=TIMEOUT)
             return
-        named = all(found.get(key) == value for key, value in wanted.items())
+        named = all(written.get(key) == value for key, value in wanted.items())
         if not named and leads():
-            over = {"metadata": {"resourceVersion": found["metadata"]["resourceVersion"]}}
+            over = {"metadata": {"resourceVersion": written["metadata"]["resourceVersion"]}}
             self._api.patch(where, msgspec.json.encode(over | wanted), timeout=TIMEOUT)
 
     def _content(self) -> dict[str, Any]:

@@ -142,12 +142,12 @@ class Fence:
     def _has_changed(self, where: str, uid: PodUid, version: str) -> bool:
         """Whether a pod is gone or has another version; False if that cannot be read."""
         try:
-            found = metadata_decoder.decode(self._api.get(where, timeout=TIMEOUT)).metadata
+            now = metadata_decoder.decode(self._api.get(where, timeout=TIMEOUT)).metadata
         except NotFoundError:
             return True
         except (ApiFailure, msgspec.DecodeError):
             return False
-        return found.uid != uid or found.resource_version != version
+        return now.uid != uid or now.resource_version != version
 
     def _written(
         self, where: str, metadata: object, lasts: Callable[[], bool], until: float

@@ -102,14 +102,14 @@ class LeaseStore:
 
 
 def _lease(body: bytes) -> Lease:
-    found = _decode(body)
-    annotations = found.metadata.annotations or {}
+    written = _decode(body)
+    annotations = written.metadata.annotations or {}
     drained = annotations.get(DRAINED, "")
     return Lease(
-        holder=found.spec.holder_identity or "",
-        seconds=float(found.spec.lease_duration_seconds or 0),
-        term=found.spec.lease_transitions or 0,
+        holder=written.spec.holder_identity or "",
+        seconds=float(written.spec.lease_duration_seconds or 0),
+        term=written.spec.lease_transitions or 0,
         drained=int(drained) if drained.isdecimal() and len(drained) <= 18 else -1,
         offered=annotations.get(OFFERED) == "true",
-        version=found.metadata.resource_version,
+        version=written.metadata.resource_version,
     )
