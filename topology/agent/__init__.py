@@ -2,13 +2,14 @@
 
 ::
 
-    asks/     what is asked: NVML, sysfs, the kubelet, the API server; everything here does I/O
-    decides/  what follows from the answers: pure, on a clock that is passed in
-    loop      one turn: asks what is due, lets ``decides`` decide, says what follows
-    publisher writes the record
-    service   the threads; takes the turns and carries out what they say
-    metrics serving  what Prometheus and the kubelet are told, and the port
-    command  what the command line calls
+    asks/      what is asked: NVML, sysfs, the kubelet, the API server; everything here does I/O
+    decides/   what follows from the answers: pure, on a clock that is passed in
+    settings   what an operator chooses
+    loop       one turn: asks what is due, lets ``decides`` decide, says what follows
+    publisher  writes the record
+    metrics    what Prometheus is told; serving: the port for it
+    service    the threads; takes the turns and carries out what they say
+    command    what the command line calls
 
 A report comes about like this:
 

@@ -1,4 +1,4 @@
-"""``gpu-topology agent``: the options of the command, and what is printed of a picture."""
+"""``gpu-topology agent``: the options of the command, and what it prints."""
 
 from __future__ import annotations
 
@@ -28,20 +28,17 @@ class OptionError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The agent's settings, where its API server is, and where its metrics port listens.
-
-    Without ``kubeconfig`` it is the API server of the cluster in which this process runs.
-    """
+    """The agent's settings, and whom it talks to."""
 
     settings: Settings
-    kubeconfig: Path | None
-    context: str | None
-    host: str
+    kubeconfig: Path | None  # with None: the API server of the cluster in which this process runs
+    context: str | None  # of the kubeconfig
+    host: str  # address that the metrics port listens on
     metrics_port: int
 
 
 def once(options: Options, *, show: bool) -> int:
-    """Look once, then print or publish; the exit code."""
+    """Look once, then print or publish. Returns the exit code."""
     try:
         api = _api(options)
     except ApiFailure as error:
@@ -62,7 +59,7 @@ def once(options: Options, *, show: bool) -> int:
 
 
 def run(options: Options, *, show: bool) -> int:
-    """Run until a signal; the exit code."""
+    """Run until a signal. Returns the exit code."""
     if show:
         raise OptionError("--print goes with --once")
     try:

@@ -14,9 +14,9 @@ everything together   ``allocation``: whether a container gets several shares; `
                       published, and whether it can be relied on
 ====================  ============================================================================
 
-A turn commands nobody. Its :class:`Turn` says what follows; the service carries it out. In one boot
-nothing is forgotten: an agent that starts anew takes over health, lost GPUs and who held what from
-the record itself.
+A turn changes nothing outside. Its :class:`Turn` says what follows, and the service carries it out.
+In one boot nothing is forgotten: an agent that starts anew takes over health, lost GPUs and who
+held what from the record itself.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ class Kubelet(Protocol):
 
     @property
     def topology_nodes(self) -> Mapping[DeviceId, tuple[int, ...]]:
-        """On which NUMA nodes it takes each device to be, as of the last :meth:`allocatable`."""
+        """The NUMA nodes of each device, from the last :meth:`allocatable`."""
 
     @property
     def exclusive(self) -> Allocatable:
-        """What pods may have exclusively, as of the last :meth:`allocatable`."""
+        """What pods may have exclusively, from the last :meth:`allocatable`."""
 
     def allocatable(self) -> dict[str, frozenset[DeviceId]]:
         """What the kubelet hands out from. Raises :class:`KubeletDownError`."""
@@ -88,15 +88,15 @@ class Driver(Protocol):
         """What was seen last."""
 
     def xids(self) -> list[Xid]:
-        """The errors since this was last asked."""
+        """The errors since the last call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asks:
-    """Whom the loop asks.
+    """The sources that the loop asks.
 
-    Only a question to the kubelet goes over a connection and can fail. The driver's and the API
-    server's answers were noted by their watchers before; ``pci`` and ``processors`` read sysfs.
+    Only a question to the kubelet goes over a connection and can fail. Watchers have noted the
+    driver's and the API server's answers before; ``pci`` and ``processors`` read sysfs.
     """
 
     kubelet: Kubelet
@@ -108,10 +108,10 @@ class Asks:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """``seconds`` only run forward; ``text`` is the time of day as RFC 3339."""
+    """The two clocks of the loop."""
 
-    seconds: Callable[[], float]
-    text: Callable[[], str]
+    seconds: Callable[[], float]  # only run forward
+    text: Callable[[], str]  # the time of day as RFC 3339
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +124,9 @@ class Turn:
     # How many GPUs the driver should show; with fewer, NVML is opened anew. None before the first
     # look.
     expected_gpus: int | None
-    # NVLinks that were up at some time since the boot, by GPU.
+    # How many NVLinks were up at some time since the boot, by GPU.
     expected_links: Mapping[GpuUuid, int]
-    # How often the kubelet has come back. Whoever knows its configuration has to ask again.
+    # How often the kubelet has restarted; its configuration may be another one then.
     kubelet_restarts: int
     kubelet_failures: int  # how many questions to the kubelet have failed
 
@@ -160,20 +160,20 @@ class NodeAgent:
         self._unfit = ""
 
     def remember(self, topology: NodeTopology, report: Report | None) -> None:
-        """Take over from the agent before us by its record; of another boot nothing counts."""
+        """Take over from the former agent's record, if it is of this boot."""
         if report is None or report.boot_id != self._boot:
             return
         self._hardware.remember(topology)
         facts = topology.allocator
         if facts.topology_manager_policy != "none" and facts.sees_topology:
-            # A GPU that is sick now is not among what the kubelet shows.
+            # The kubelet does not show a GPU that is sick now.
             self._topology_nodes = {gpu.uuid: gpu.topology_nodes or () for gpu in topology.gpus}
         self._health = HealthBook(report.health)
         self._missing = MissingBook(report.missing)
         self._conditions = ConditionBook(report.conditions)
         self._shares = SharesBook(report.several_shares)
         if any(c.type == READY and c.reason in HOLDINGS_LEFT_OUT for c in report.conditions):
-            return  # the record does not show all of who holds what; the kubelet tells again
+            return  # the record lacks some holders, so the kubelet has to tell all of them
         self._idle.remember(report, self._clock.seconds(), self._clock.text())
         held: defaultdict[PodUid, list[Held]] = defaultdict(list)
         names = {}
@@ -201,7 +201,7 @@ class NodeAgent:
         self._shares.look(around, self._holders.holders, self._clock.text())
         picture = compose(self._facts(around, nvml), self._conditions, self._clock.text())
         if picture.unknown:
-            self._unaccounted.forget()  # whose GPU is computed on cannot be told either
+            self._unaccounted.forget()  # nobody can tell either which GPUs are used without a pod
         self._log_unfit(picture)
         return Turn(
             picture,
@@ -237,11 +237,10 @@ class NodeAgent:
                     base_uuid(device): nodes for device, nodes in kubelet.topology_nodes.items()
                 }
                 self._exclusive = kubelet.exclusive.over(self._exclusive)
-        except KubeletBusyError as error:
-            self._log_silence(begins=polling.busy(str(error)), error=error)
-            return
         except KubeletDownError as error:
-            self._log_silence(begins=polling.down(str(error)), error=error)
+            failed = polling.busy if isinstance(error, KubeletBusyError) else polling.down
+            if failed(str(error)):
+                log.warning("kubelet does not answer", cause=str(error))
             return
         polling.answered(kubelet.restarts)
         self._allocatable.listed(entries)
@@ -287,7 +286,8 @@ class NodeAgent:
         self._missing.look(nvml, self._hardware.gone(nvml), self._clock.text())
 
     def _look_at_processors(self, around: Surroundings) -> None:
-        """Read them where they matter, once for each kubelet: it, too, reads them at its start."""
+        """Read sysfs if a manager is static, once for each start of the kubelet, which does the
+        same."""
         if not (around.kubelet.static_cpus or around.kubelet.static_memory):
             return
         now, restarts = self._clock.seconds(), self._polling.restarts
@@ -341,11 +341,7 @@ class NodeAgent:
         told = self._settings.refuses_several
         return self._shares.refuses_several if told is None else told
 
-    # What is logged: once, when it begins, and not at each turn.
-
-    def _log_silence(self, *, begins: bool, error: KubeletDownError) -> None:
-        if begins:
-            log.warning("kubelet does not answer", cause=str(error))
+    # What is logged, once, when it begins.
 
     def _log_unfit(self, picture: Picture) -> None:
         reason = picture.unfit.reason if picture.unfit else ""

@@ -69,7 +69,7 @@ class Metrics(Collector):
         ProcessCollector(registry=self.registry)
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: the metrics are known once there is something to tell."""
+        """Nothing: which metrics there are depends on the node."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -159,7 +159,7 @@ def _of_record(picture: Picture) -> Iterator[Metric]:
 
 
 def _idle(report: Report) -> Metric:
-    """Allocations that are not used; the others have no such figure."""
+    """Since when allocations have been idle; used ones have no such figure."""
     names = {a.pod_uid: (a.namespace, a.pod) for a in report.allocations}
     found: list[Sample] = [
         ([*names[idle.pod_uid], idle.container, idle.resource], since)
@@ -204,9 +204,9 @@ class ReportLatency:
     def written(
         self, due: Collection[PodUid], shown: Collection[PodUid], now: float
     ) -> list[float]:
-        """A record was written just now; how long the pods took that are waited for no more.
+        """A record was written just now. Returns how long the pods took that are no longer due.
 
-        Who is not ``shown`` has gone without ever being in a record, and took no time.
+        A pod that is not ``shown`` has gone without ever being in a record, and does not count.
         """
         over = [uid for uid in self._since if uid not in due]
         since = {uid: self._since.pop(uid) for uid in over}

@@ -1,22 +1,21 @@
 """Writes the node's GPUTopology: spec and status apart, each only when it has changed.
 
-Every write is a PUT of the whole over the version we last saw, so what stands there is exactly what
+Every write is a PUT of the whole over the version that we last saw. So the object is exactly what
 we mean, whatever another agent or anybody else left. A conflict (409) means that somebody wrote:
-the object is read again and overwritten. A missing object (404) is created. After any other failure
-a write waits with exponential backoff and full jitter, so that the agents of a cluster do not come
-back all at once after an outage.
+the agent reads the object again and overwrites it. It creates a missing object (404). After any
+other failure a write waits with exponential backoff and full jitter, so that a cluster's agents do
+not all come back at once after an outage.
 
-A record that the API server refuses for what is in it would be refused at every try, and what
-stands there would look as if it were true. So a bare one is written in its place: not Ready, and
-why.
+If the API server refuses a record for its content, it would refuse it at every try, and the former
+record would look true. So the agent writes a bare one in its place: not Ready, and why.
 
-A resource of an older release drops the fields that it does not know, without a word. So a spec
-that does not stand there as it was written is written again every :data:`AGAIN` seconds, until the
-resource is upgraded.
+A resource of an older release silently drops the fields that it does not know. So a spec that is
+not stored as it was written is written again every :data:`AGAIN` seconds, until the resource is
+upgraded.
 
-Our own object is not watched: the API server has no index for it, and would hold every write of
-every agent against every agent's watch. A foreign change is overwritten with our next write, a
-deletion mended with the next heartbeat at the latest.
+The agent does not watch its own object: the API server has no index for it, and would compare every
+write of every agent with every agent's watch. The next write overwrites a foreign change; the next
+heartbeat at the latest mends a deletion.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ REFUSED = (400, 413, 422)
 JITTER = 0.2  # heartbeats are this much of their period early or late
 
 # Seconds between two writes of a spec of which the API server keeps only a part. Such a write
-# changes nothing, so no watcher is told.
+# changes nothing, so no watcher hears of it.
 AGAIN = 600.0
 
 
@@ -69,15 +68,13 @@ class RecordApi(Protocol):
 
 @dataclass(slots=True)
 class Counts:
-    """Writes by what was written, and failures by kind (an HTTP code, or ``unreachable``).
+    """How many writes worked and failed."""
 
-    ``report_at`` is when the API server last accepted a whole report, by the publisher's clock;
-    None as long as it has accepted none. A bare one, which only says that the record is refused,
-    does not count.
-    """
-
-    written: Counter[str] = field(default_factory=lambda: Counter(spec=0, status=0))
+    written: Counter[str] = field(default_factory=lambda: Counter(spec=0, status=0))  # by part
+    # By kind: an HTTP code, `unreachable` or `unreadable`.
     failed: Counter[str] = field(default_factory=Counter)
+    # When the API server last accepted a whole report, by the publisher's clock. A bare one, which
+    # only says that the record is refused, does not count.
     report_at: float | None = None
 
 
@@ -118,9 +115,9 @@ class Publisher:
         self.problem = ""  # why the last write failed; empty after one that worked
 
     def former(self) -> Record | None:
-        """What stands there now, None if nothing usable does.
+        """The record that is there now, None if there is no usable one.
 
-        The sequence of the agent before us goes on. Raises :class:`ApiFailure`.
+        The former agent's sequence goes on. Raises :class:`ApiFailure`.
         """
         self._read()
         if not self._stored:
@@ -136,20 +133,20 @@ class Publisher:
         return record
 
     def next_write(self) -> float:
-        """When the next write is due with no news, by the clock: a heartbeat, or another try."""
+        """When the next write without news is due, by the clock: a heartbeat, or another try."""
         return self._not_before if self._failures else self._due
 
     def write(self, topology: NodeTopology | None, report: Report, deletions: int = 0) -> bool:
-        """Write what has changed or is due; whether all of it stands there now.
+        """Write what has changed or is due. Returns whether all of it is stored now.
 
-        ``deletions`` counts the pods that the report's agent knows to have left: one more is
-        news, even if nothing else is. ``topology`` is None if nobody could look: the spec
-        stays as it is. The report comes without a sequence.
+        ``deletions`` counts the pods that have left, as far as the report's agent knows: one more
+        is news, even if nothing else is. ``topology`` is None if nobody could look; then the spec
+        stays as it is. The report has no sequence yet.
         """
         if self._clock() < self._not_before:
             return False
         if topology is None and self._boot != report.boot_id:
-            # What stands there is another boot's hardware, and nobody may take it for this one's.
+            # The stored hardware is another boot's, and nobody may believe that it is this one's.
             topology = nothing_seen(self._node)
         try:
             if topology is not None and topology != self._topology:
@@ -172,7 +169,7 @@ class Publisher:
         return True
 
     def _write_bare(self, report: Report, why: str) -> None:
-        """Write that the record is refused, and nothing else of it, if that does not stand."""
+        """Write only that the record is refused, unless that is stored already."""
         since = next((c.since for c in report.conditions), "")
         refused = Condition(
             READY, False, "RecordRefused", f"the record is refused: {why}"[:1000], since
@@ -206,7 +203,7 @@ class Publisher:
             self._deletions = deletions
 
     def _put_status(self, report: Report, topology: NodeTopology | None) -> None:
-        # A write that ended without an answer may have been committed: its number is used up.
+        # A write without an answer may have been committed, so its number is used up.
         self._sequence = self._sequence + 1 if report.boot_id == self._boot else 1
         self._boot = report.boot_id
         status = codec.encode_report(replace(report, sequence=self._sequence), topology)
@@ -229,7 +226,7 @@ class Publisher:
         self._spec = self._report = None
         status = self._stored.get("status") or {}
         if status.get("bootID") == self._boot and isinstance(status.get("sequence"), int):
-            self._sequence = max(self._sequence, status["sequence"])  # whoever wrote it
+            self._sequence = max(self._sequence, status["sequence"])  # no matter who wrote it
 
     def _create(self, spec: dict[str, object]) -> None:
         self._send(self._api.create, "spec", RECORDS_PATH, {"spec": spec}, {"name": self._node})

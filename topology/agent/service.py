@@ -35,18 +35,21 @@ from topology.kubeapi.reflector import Reflector, Timing, Watched
 
 
 class Wakeup:
-    """Notes are written to an eventfd: a handler that interrupts the waiter cannot deadlock it."""
+    """A note that there is news, for one waiting thread; from any thread and from a signal handler.
+
+    It is an eventfd, so a handler that interrupts the waiter cannot deadlock it.
+    """
 
     def __init__(self) -> None:
         self._file = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def note(self) -> None:
-        """There is news."""
-        with suppress(BlockingIOError):  # full: there is news all the same
+        """Say that there is news."""
+        with suppress(BlockingIOError):  # full, so there is news already
             os.eventfd_write(self._file, 1)
 
     def wait(self, seconds: float) -> bool:
-        """Wait for news at most so long; whether there was some."""
+        """Wait for news, at most so long. Returns whether there was some."""
         select.select([self._file], [], [], max(0.0, seconds))
         try:
             os.eventfd_read(self._file)
@@ -127,11 +130,11 @@ class AgentService:
         return "the agent's loop does not turn" if stuck else None
 
     def unready(self) -> str | None:
-        """Why an update should go no further than to this node; None once the API server has taken
-        a record of this agent, whatever becomes of the API server later.
+        """Why an update should stop at this node; None once the API server has taken a record of
+        this agent, whatever happens to the API server later.
 
-        If the agent before this one could vouch for its record, so must this one, once. If
-        it could not either (a broken driver, a node without GPUs), this version is not at fault.
+        If the former agent's record was Ready, so must this one's be, once. If it was not (a broken
+        driver, a node without GPUs), this version is not at fault.
         """
         return self._unready
 
@@ -145,7 +148,7 @@ class AgentService:
         self._wakeup.note()
 
     def once(self, patience: float = 20.0, *, write: bool = False) -> Picture:
-        """Look until everybody has answered or ``patience`` seconds are over; write it if asked.
+        """Look until all sources have answered or ``patience`` seconds are over; write it if asked.
 
         Raises :class:`TimeoutError` if it could not be written in that time.
         """
@@ -179,11 +182,11 @@ class AgentService:
             while not self._stopping:
                 self._turned = time.monotonic()
                 try:
-                    # What is seen before is not lost: it waits where it was noted.
+                    # What the watchers see before is not lost: it waits where they have noted it.
                     taken_over = taken_over or self._take_over()
                     pause = self._round(started) if taken_over else TAKE_OVER_PAUSE
                 except Exception:
-                    # One bad round must not end all later ones.
+                    # One bad round must not end the loop.
                     log.exception("round failed")
                     pause = TAKE_OVER_PAUSE
                 self._wakeup.wait(min(pause, LONGEST_PAUSE))
@@ -191,11 +194,13 @@ class AgentService:
             self._end()
 
     def _round(self, started: float) -> float:
-        """One turn and what it wants done; for how long nothing is due after it."""
+        """Take one turn and carry it out. Returns for how long nothing is due."""
         news = self._pod_news.is_set()
         if news:
             self._pod_news.clear()
-        answered = self._sources_answered()  # before the turn: later answers are not in its picture
+        answered = (
+            self._sources_answered()
+        )  # before the turn, since later answers are not in its picture
         turn = self._agent.turn(news=news)
         self._carry_out(turn)
         self._show(turn)
@@ -211,7 +216,7 @@ class AgentService:
         return max(0.0, due - time.monotonic())
 
     def _carry_out(self, turn: Turn) -> None:
-        """Tell the watchers what a turn has found out."""
+        """Tell the watchers what a turn has found."""
         if turn.expected_gpus is not None:
             self._nvml.expected = turn.expected_gpus
         self._node.look_often(turn.picture.rests_on_count)
@@ -233,12 +238,12 @@ class AgentService:
         return self._publisher.write(picture.topology, picture.report, picture.deletions)
 
     def _sources_answered(self) -> bool:
-        """Whether NVML and the API server have answered, if only that they cannot."""
+        """Whether NVML and the API server have answered or failed."""
         known = self._api is None or bool(self._node.state.uid)
         return self._nvml.state().asked and known
 
     def _take_over(self) -> bool:
-        """Start from the record of the agent before us; whether the API server could be asked."""
+        """Start from the former agent's record. Returns whether the API server answered."""
         if self._publisher is None:
             return False
         try:
@@ -261,7 +266,7 @@ class AgentService:
         return None
 
     def _surroundings(self) -> Surroundings:
-        # The version before the pods: what is known may be newer than what it says.
+        # The version comes before the pods: the pods may be newer than it says.
         version = self._reflector.state.resource_version if self._reflector else ""
         pods, plugin, deletions, gone_at = self._pods.snapshot()
         node = self._node.state
@@ -273,14 +278,14 @@ class AgentService:
             synced=self._reflector is None or self._reflector.state.synced,
             has_api_server=self._reflector is not None,
             unseen=node.unseen,
-            # The reflector notes an event's version only once its sink has told us of the event.
+            # The reflector notes an event's version only after its sink has told us of the event.
             pods_version=_later(version, gone_at),
             deletions=deletions,
             counted=node.counted,
         )
 
     def _show(self, turn: Turn) -> None:
-        """Make the metrics tell of this turn."""
+        """Hand the results of this turn to the metrics."""
         metrics = self._metrics
         metrics.picture, metrics.nvml = turn.picture, self._nvml.state()
         metrics.expected_links = turn.expected_links
@@ -290,7 +295,7 @@ class AgentService:
         self._latency.waiting(turn.picture.due, time.monotonic())
 
     def _note_latency(self, picture: Picture) -> None:
-        """What was written just now shows every pod that is waited for no more."""
+        """Note the latency of pods that the record written just now shows."""
         for seconds in self._latency.written(picture.due, picture.shown, time.monotonic()):
             self._metrics.latency.observe(seconds)
 

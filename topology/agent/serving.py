@@ -1,9 +1,9 @@
 """The agent's port: ``/metrics``, ``/healthz`` and ``/readyz``, for the kubelet, Prometheus, and
 whoever else reaches it.
 
-One thread serves all clients. Each asks once, with a short head, and is answered in milliseconds.
-If one client more comes than there are places, the client that came first is cut off: it has had
-its time. So slow clients, however many, keep no probe out.
+One thread serves all clients. Each client asks once, with a short head, and gets its answer in
+milliseconds. If there are too many clients, the oldest one is cut off: it has had its time. So slow
+clients, however many, keep no probe out.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from contextlib import suppress
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 PLACES = 256  # clients at one time
-MAX_HEAD = 8 * 1024  # bytes of a request's head. A body is not read: nobody has to send one.
-# For how long a client is served, from its first byte to the last one of its answer.
+MAX_HEAD = 8 * 1024  # bytes of a request's head; bodies are not read
+# How long a client may take, from its connection to the last byte of its answer.
 CLIENT_SECONDS = 10.0
-BACKLOG = 64  # clients that are taken in before others are served: fewer than places
-FRESH = 1.0  # seconds for which one text of metrics answers everybody who asks
+BACKLOG = 64  # connections that are accepted at once; fewer than places
+FRESH = 1.0  # seconds for which one text of metrics serves all clients
 
 Health = Callable[[], str | None]  # why the agent is not well; None if it is
 
@@ -32,8 +32,8 @@ class PortError(Exception):
 
 
 class _Client(asyncio.Protocol):
-    """One client: a head, an answer, the end. ``clients`` has them in the order in which they came;
-    ``answer`` gives the answer to a head."""
+    """One client, which gets one answer. ``clients`` are all, the oldest first; ``answer`` makes
+    the answer to a head."""
 
     def __init__(self, clients: dict[_Client, None], answer: Callable[[bytes], bytes]) -> None:
         self._clients = clients
@@ -62,7 +62,7 @@ class _Client(asyncio.Protocol):
         self._clients.pop(self, None)
 
     def cut_off(self) -> None:
-        """End it, whatever it waits for."""
+        """End the connection at once."""
         self._clients.pop(self, None)
         self._transport.abort()
 
@@ -109,7 +109,7 @@ class MetricsServer:
     def stop(self) -> None:
         """Stop answering."""
         if self._loop is not None:
-            with suppress(RuntimeError):  # it has stopped
+            with suppress(RuntimeError):  # the loop has stopped already
                 self._loop.call_soon_threadsafe(self._stopping.set)
             self._thread.join()
         self._socket.close()

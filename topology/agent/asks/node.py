@@ -31,7 +31,7 @@ MAX_FILE = 1024 * 1024  # bytes of a configuration file
 
 
 class ConfigurationUnseenError(Exception):
-    """The kubelet's configuration could not be had; the message says why."""
+    """The kubelet's configuration could not be read; the message says why."""
 
 
 def from_file(path: Path) -> KubeletFacts:
@@ -52,10 +52,10 @@ def from_file(path: Path) -> KubeletFacts:
 def from_kubelet(
     address: str, headers: Mapping[str, str], ca_file: str | None, *, insecure: bool = False
 ) -> KubeletFacts:
-    """The facts that the kubelet at ``host:port`` tells of itself.
+    """The facts that the kubelet at ``host:port`` gives about itself.
 
-    Its certificate is checked with ``ca_file`` unless ``insecure``: many clusters let their
-    kubelets sign their own. Raises :class:`ConfigurationUnseenError`.
+    Its certificate is checked with ``ca_file`` unless ``insecure``: in many clusters kubelets sign
+    their own. Raises :class:`ConfigurationUnseenError`.
     """
     url = f"https://{address}/configz"
     with urllib3.PoolManager(
@@ -68,7 +68,7 @@ def from_kubelet(
                 "GET", url, headers=dict(headers), timeout=TIMEOUT, retries=False, redirect=False
             )
         except (HTTPError, OSError) as error:
-            # Without the addresses of objects, which differ from one try to the next.
+            # Without the addresses of Python objects, which differ at each try.
             cause = re.sub(r"<[^>]* at 0x[0-9a-f]+>:? ?", "", " ".join(str(error).split()))
             raise ConfigurationUnseenError(f"{url}: {cause}"[:300]) from error
     if answer.status != 200:
@@ -93,9 +93,9 @@ NODES_PATH = "/api/v1/nodes"
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """What is known of the Node and its kubelet; ``uid`` is empty before the first answer."""
+    """What is known of the Node and its kubelet."""
 
-    uid: str = ""
+    uid: str = ""  # empty before the first answer
     labels: Mapping[str, str] = field(default_factory=dict)
     kubelet: KubeletFacts = NOTHING_KNOWN
     unseen: tuple[Unseen, ...] = ()
@@ -104,15 +104,15 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True)
 class KubeletSources:
-    """Where the kubelet's configuration may be had, the first that answers winning per fact.
+    """Where to find the kubelet's configuration; each fact comes from the first source that has it.
 
-    ``told`` is an operator's word. ``address`` is ``host:port``; None takes it from the Node.
+    The order is ``told``, the kubelet, and the files.
     """
 
-    told: KubeletFacts = NOTHING_KNOWN
+    told: KubeletFacts = NOTHING_KNOWN  # set by an operator
     files: Sequence[Path] = ()
-    address: str | None = None
-    insecure: bool = False
+    address: str | None = None  # the kubelet's ``host:port``; None takes it from the Node
+    insecure: bool = False  # whether its certificate is not checked
 
 
 class _Meta(msgspec.Struct):
@@ -186,18 +186,18 @@ class NodeWatch:
         self._wake.set()
 
     def ask_again(self) -> None:
-        """Ask again now: the kubelet may have another configuration, so forget what it told."""
+        """Ask again now and forget the former answer: the configuration may have changed."""
         self._forget = True
         self._wake.set()
 
     def look_often(self, often: bool) -> None:
-        """Whether it matters from now on how many devices the kubelet counts."""
+        """Say whether it matters from now on how many devices the kubelet counts."""
         before, self._period = self._period, SHORT_PERIOD if often else PERIOD
         if self._period < before:
             self._wake.set()
 
     def look(self) -> bool:
-        """Ask once; whether everything could be had."""
+        """Ask once. Returns whether everything was answered."""
         unseen: list[Unseen] = []
         node: _Node | None = None
         if self._api is not None:
@@ -206,7 +206,7 @@ class NodeWatch:
             except ApiError as error:
                 unseen.append(Unseen(NODE, f"{error.status} {error.reason}"))
             except (ApiFailure, msgspec.DecodeError):
-                # A fixed text: one that differed at each try would be written at each try.
+                # A fixed text: a text that differed at each try would be published at each try.
                 unseen.append(Unseen(NODE, "the API server does not answer"))
         facts, why = self._kubelet_facts(node)
         unseen += why
@@ -273,7 +273,7 @@ def _address(node: _Node | None) -> str | None:
 
 
 def _counted(status: _Status) -> CountedDevices | None:
-    """How many devices of plugins the kubelet counts; None if it does not say when it did."""
+    """How many devices of plugins the kubelet counts; None if it does not say when."""
     at = [c.last_heartbeat_time for c in status.conditions or () if c.type == "Ready"]
     if not at or at[0] is None:
         return None
@@ -281,7 +281,7 @@ def _counted(status: _Status) -> CountedDevices | None:
 
 
 def _devices(resources: Mapping[str, str | int] | None) -> dict[str, int]:
-    """The resources of plugins: their names have a domain, their amounts are whole numbers."""
+    """The resources of plugins. Their names have a domain, and their amounts are whole numbers."""
     return {
         name: int(amount)
         for name, amount in (resources or {}).items()

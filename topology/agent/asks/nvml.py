@@ -31,7 +31,7 @@ ANCESTORS = {
     pynvml.NVML_TOPOLOGY_SYSTEM: LinkKind.SYS,
 }
 
-# Xids of an earlier request that are kept; a driver that has more to tell is past telling.
+# Xids of an earlier request that are kept: far more than a working driver holds.
 MOST_UNHEARD = 1024
 
 
@@ -40,23 +40,23 @@ class NvmlDownError(Exception):
 
 
 class EventsFailedError(Exception):
-    """No more events can be waited for, as when one of the GPUs is lost: listen anew."""
+    """Waiting for events has failed, for example because a GPU is lost: listen anew."""
 
 
 class Nvml:
     """An open NVML. Safe to use from several threads; a call may take as long as the driver does.
 
-    ``driver`` is the driver's version. ``hung`` are GPUs, by the driver's numbers, over which
-    another thread's call hangs: they are asked nothing. With each goes its UUID, empty if it
-    was never told. Raises :class:`NvmlDownError` if NVML cannot be used.
+    ``hung`` are GPUs over which another thread's call hangs, by the driver's numbers, each with its
+    UUID (empty if that is not known): they are not asked. Raises :class:`NvmlDownError` if NVML
+    cannot be used.
     """
 
     def __init__(self, hung: Mapping[int, str] | None = None) -> None:
-        # May be replaced at any time, by any thread: GPUs that answer again are asked again.
+        # Any thread may replace it at any time: GPUs that answer again are asked again.
         self.hung: Mapping[int, str] = hung or {}
-        # The GPU that is being asked about now, None if it is none or several.
+        # The GPU that the present call is about; None if it is about none or several.
         self.asking: int | None = None
-        # Called whenever another GPU, or another pair of them, is asked about.
+        # Called before each question about another GPU or pair of GPUs.
         self.on_progress: Callable[[], None] = lambda: None
         try:
             pynvml.nvmlInit()
@@ -65,9 +65,9 @@ class Nvml:
         self.driver = str(Asker().ask("driver", "", pynvml.nvmlSystemGetDriverVersion) or "")
         self._events: Any = None
         self._waiting: list[Xid] = []
-        # A lost GPU does not tell its own any more.
+        # A lost GPU does not tell its UUID any more.
         self._uuids = {index: uuid for index, uuid in self.hung.items() if uuid}
-        # GPUs that were counted at the last look at the vitals, and never told their UUID.
+        # GPUs that the driver counted at the last look at the vitals, and whose UUID nobody knows.
         self.nameless: tuple[int, ...] = ()
 
     def __enter__(self) -> Self:
@@ -77,18 +77,18 @@ class Nvml:
         self.close()
 
     def close(self) -> None:
-        """Let NVML go."""
+        """Close NVML."""
         with suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
 
     def look(self) -> SeenNode:
-        """Everything that changes rarely. Raises :class:`NvmlDownError` if not even GPUs count."""
+        """Everything that changes rarely. Raises :class:`NvmlDownError` if nobody counts GPUs."""
         asker = Asker()
         gpus: list[SeenGpu] = []
         handles: dict[int, Handle] = {}
         for index in self._each():
             if self._silent(index):
-                continue  # what was seen of it before is worth more than half an answer
+                continue  # its former answers say more than half an answer
             of = f"GPU {index}"
             with suppress(pynvml.NVMLError):  # the vitals tell that it does not answer
                 handle = asker.ask("GPU", of, pynvml.nvmlDeviceGetHandleByIndex, index, absent=())
@@ -118,8 +118,8 @@ class Nvml:
         return SeenNode(tuple(gpus), self.driver, pcie, p2p, asker.unseen)
 
     def vitals(self) -> tuple[Vitals, ...]:
-        """What moves, for every GPU that was there when NVML was opened."""
-        asker = Asker()  # what cannot be had here has been noted by look() already
+        """What moves on every GPU that was there when NVML was opened."""
+        asker = Asker()  # look() has noted already what the driver does not tell
         found = [Vitals(GpuUuid(uuid), hung=True) for uuid in self.hung.values() if uuid]
         nameless = [index for index, uuid in self.hung.items() if not uuid]
         for index in self._each():
@@ -139,15 +139,15 @@ class Nvml:
         return tuple(found)
 
     def uuid_of(self, index: int) -> str:
-        """The UUID of the GPU with this number; empty if it has never told it."""
+        """The UUID of the GPU with this number; empty if it is not known."""
         return self._uuids.get(index, "")
 
     def listen(self) -> bool:
-        """Ask for Xid events of every GPU; false if the driver offers none.
+        """Request Xid events of every GPU. Returns False if the driver offers none.
 
-        Once more, it leaves out those that have been lost meanwhile. Then the GPUs are asked anew
-        before the earlier request is let go, and what that one still holds is kept for
-        :meth:`wait`: no Xid in between is lost, and one may be heard twice.
+        A later call leaves out GPUs that have been lost meanwhile. It makes the new request before
+        it frees the earlier one, and keeps what that one still holds for :meth:`wait`: no Xid in
+        between is lost, but one may be heard twice.
         """
         asked = self._asked()
         if asked is None:
@@ -157,7 +157,7 @@ class Nvml:
         return True
 
     def wait(self, seconds: float) -> Xid | None:
-        """The next Xid, or None if none came in time. Raises :class:`EventsFailedError`."""
+        """The next Xid, None if none came in time. Raises :class:`EventsFailedError`."""
         if self._waiting:
             return self._waiting.pop(0)
         try:
@@ -185,11 +185,11 @@ class Nvml:
         return asked if heard else None
 
     def _let_go(self) -> list[Xid]:
-        """Let the request for events go that holds now; the Xids that nobody has heard yet."""
+        """Free the present request for events. Returns the Xids that nobody has heard yet."""
         found: list[Xid] = []
         if self._events is None:
             return found
-        with suppress(pynvml.NVMLError):  # the last one is that nothing is left
+        with suppress(pynvml.NVMLError):  # the last one says that nothing is left
             for _ in range(MOST_UNHEARD):
                 if (xid := self._next(self._events, 0)) is not None:
                     found.append(xid)
@@ -209,7 +209,7 @@ class Nvml:
         return Xid(uuid, int(event.eventData))
 
     def _each(self) -> Iterator[int]:
-        """The driver's numbers of the GPUs that may be asked; each is the one asked about then."""
+        """The driver's numbers of the GPUs that may be asked; ``asking`` is each in turn."""
         try:
             for index in range(self._count()):
                 if index not in self.hung:
@@ -227,7 +227,7 @@ class Nvml:
             raise NvmlDownError(words(error)) from error
 
     def _silent(self, index: int) -> bool:
-        """Whether a GPU that has told its UUID does not answer any more."""
+        """Whether a GPU whose UUID is known does not answer any more."""
         if index not in self._uuids:
             return False
         try:

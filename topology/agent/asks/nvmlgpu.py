@@ -42,7 +42,7 @@ Handle = Any  # a device as `pynvml` hands it out
 
 
 class Asker:
-    """Asks, and notes what could not be had; a fact of many GPUs is one line."""
+    """Asks, and notes what the driver does not tell: one line for a fact of many GPUs."""
 
     def __init__(self) -> None:
         self._failures: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
@@ -55,7 +55,7 @@ class Asker:
         *args: Any,
         absent: Collection[int] = ABSENT,
     ) -> Any:
-        """The answer, None if there is none. A GPU that is lost raises all the same."""
+        """The answer, None if there is none. Raises pynvml's error only if the GPU is lost."""
         try:
             return function(*args)
         except pynvml.NVMLError as error:
@@ -69,12 +69,12 @@ class Asker:
         return None
 
     def note(self, fact: str, cause: str, of: str) -> None:
-        """A fact that could not be had, though no call failed."""
+        """Note a fact that the driver does not tell, though no call failed."""
         self._failures[fact, cause].append(of)
 
     @property
     def unseen(self) -> tuple[Unseen, ...]:
-        """What could not be had so far."""
+        """The facts that the driver did not tell so far."""
         return tuple(
             Unseen(fact, cause, ", ".join(dict.fromkeys(filter(None, of))))
             for (fact, cause), of in self._failures.items()
@@ -99,7 +99,7 @@ RECOVERY_ACTIONS = {
     pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET: "drain-and-reset",
 }
 GIB = 1024 * MIB
-EIGHTHS = 8  # what a GPU's memory is cut into for MIG
+EIGHTHS = 8  # MIG cuts a GPU's memory into so many parts
 NUMA_WORDS = 16  # 64-bit words of a NUMA node mask: more nodes than Linux runs with
 NVIDIA = 0x10DE
 # PCI device ids of NVSwitches, for drivers that do not tell a far end's type (pci-ids).
@@ -108,7 +108,7 @@ NO_SUCH_LINK = (*ABSENT, pynvml.NVML_ERROR_INVALID_ARGUMENT)
 
 
 def seen_gpu(asker: Asker, index: int, uuid: GpuUuid, handle: Handle) -> SeenGpu:
-    """What hardly changes of a GPU. One that is lost raises pynvml's error."""
+    """What hardly changes of a GPU. Raises pynvml's error if it is lost."""
     of = f"GPU {index}"
     product = asker.ask("product", of, pynvml.nvmlDeviceGetName, handle, absent=())
     pci = asker.ask("PCI address", of, pynvml.nvmlDeviceGetPciInfo, handle, absent=())
@@ -129,10 +129,10 @@ def seen_gpu(asker: Asker, index: int, uuid: GpuUuid, handle: Handle) -> SeenGpu
 
 
 def check_answers(handle: Handle) -> None:
-    """Ask what everybody asks of a GPU. Raises pynvml's error if it does not answer.
+    """Make the calls that every GPU answers. Raises pynvml's error if this one does not.
 
-    These are the calls that make NVIDIA's device plugin refuse a pod if one of them fails, for
-    whatever cause; a GPU that has fallen off the bus may fail with other errors than "GPU is lost".
+    If one of them fails, for whatever cause, NVIDIA's device plugin refuses a pod. A GPU that has
+    fallen off the bus may fail with other errors than "GPU is lost".
     """
     for function in (pynvml.nvmlDeviceGetName, pynvml.nvmlDeviceGetPciInfo):
         try:
@@ -141,16 +141,16 @@ def check_answers(handle: Handle) -> None:
             if getattr(error, "value", None) not in NOT_TOLD:
                 raise
         except UnicodeDecodeError:
-            pass  # it has answered, though not with a text
+            pass  # it has answered, but not with a text
 
 
 def vitals_of(asker: Asker, handle: Handle, uuid: GpuUuid) -> Vitals:
-    """What moves on a GPU. One that is lost raises pynvml's error."""
+    """What moves on a GPU. Raises pynvml's error if it is lost."""
 
     def ask(function: Callable[..., Any], *args: Any) -> Any:
         return asker.ask("", "", function, handle, *args)
 
-    # First what every driver offers: it tells a GPU that is lost.
+    # First what every driver offers: it shows whether the GPU is lost.
     used = ask(pynvml.nvmlDeviceGetMemoryInfo, pynvml.nvmlMemory_v2)
     rows = ask(pynvml.nvmlDeviceGetRemappedRows)
     rates = ask(pynvml.nvmlDeviceGetUtilizationRates)
@@ -174,13 +174,13 @@ def vitals_of(asker: Asker, handle: Handle, uuid: GpuUuid) -> Vitals:
         memory_utilisation=None if rates is None else rates.memory / 100,
         memory_used=None if used is None else Bytes(used.used),
         processes=processes,
-        # In MIG mode the driver has no utilisation; on other GPUs these calls are spared.
+        # In MIG mode the driver has no utilisation; other GPUs need no such calls.
         instances=_instance_vitals(asker, handle) if rates is None else (),
     )
 
 
 def _memory(asker: Asker, of: str, handle: Handle) -> Bytes:
-    """Total memory; what an unknown one is worth to a constraint is nothing."""
+    """Total memory, 0 if it is not known."""
     for version in (pynvml.nvmlMemory_v2, None):
         with suppress(pynvml.NVMLError):
             return Bytes(pynvml.nvmlDeviceGetMemoryInfo(handle, version).total)
@@ -189,7 +189,7 @@ def _memory(asker: Asker, of: str, handle: Handle) -> Bytes:
 
 
 def _numa(asker: Asker, of: str, handle: Handle) -> int | None:
-    """The one NUMA node whose memory is nearest; sysfs knows it, too, if NVML does not."""
+    """The one NUMA node whose memory is nearest; sysfs knows it if NVML does not."""
     with suppress(pynvml.NVMLError):
         words = pynvml.nvmlDeviceGetMemoryAffinity(
             handle, NUMA_WORDS, pynvml.NVML_AFFINITY_SCOPE_NODE
@@ -227,7 +227,7 @@ def _mig_devices(asker: Asker, of: str, handle: Handle) -> Iterator[tuple[str, H
 
 
 def _instance_vitals(asker: Asker, handle: Handle) -> tuple[InstanceVitals, ...]:
-    """What moves on each MIG instance; none if the GPU is not in MIG mode."""
+    """What moves on each MIG instance; empty if the GPU is not in MIG mode."""
     mode = asker.ask("", "", pynvml.nvmlDeviceGetMigMode, handle)
     if mode is None or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
         return ()
@@ -242,7 +242,7 @@ def _instance_vitals(asker: Asker, handle: Handle) -> tuple[InstanceVitals, ...]
 
 
 def _profile(asker: Asker, of: str, part: Handle, whole: Bytes) -> str:
-    """The profile's usual name, ``3g.20gb``; NVML names the instance after it at its end."""
+    """The profile's usual name, such as ``3g.20gb``: the end of the instance's name in NVML."""
     name = asker.ask("MIG profile", of, pynvml.nvmlDeviceGetName, part)
     if name and " MIG " in name:
         return str(name.rpartition(" MIG ")[2])
@@ -257,8 +257,8 @@ def _profile(asker: Asker, of: str, part: Handle, whole: Bytes) -> str:
 def _named_gb(memory: int, whole: int) -> int:
     """The GB in a profile's name: its eighths of the GPU's memory, rounded up, in GiB.
 
-    As go-nvlib does it, after which NVIDIA's plugin names resources (``getMigMemorySizeGB``): an
-    instance of 16 GiB on an H200 of 141 is a ``1g.18gb``.
+    NVIDIA's plugin names resources so, by go-nvlib's ``getMigMemorySizeGB``: an instance of 16 GiB
+    on an H200 of 141 GiB is a ``1g.18gb``.
     """
     eighths = -(-memory * EIGHTHS // whole)
     return int(eighths / EIGHTHS * -(-whole // GIB) + 0.5)
@@ -306,7 +306,7 @@ def _far_end(asker: Asker, of: str, handle: Handle, number: int) -> tuple[Remote
         return Remote.UNKNOWN, None
     if kind is None and info.pciDeviceId & 0xFFFF == NVIDIA and _is_switch(info):
         return Remote.SWITCH, None
-    # An address that no GPU of the node has is a far end that nobody can use.
+    # If no GPU of the node has this address, nobody can use this end.
     return Remote.GPU, bus
 
 
@@ -328,7 +328,7 @@ def _active(handle: Handle) -> frozenset[int] | None:
             if code == LOST:
                 raise
             if code == pynvml.NVML_ERROR_INVALID_ARGUMENT or not told:
-                break  # past the GPU's last link, or it has none, or it may not be asked
+                break  # past the last link, or the GPU has none, or we may not ask
     return frozenset(found) if told else None
 
 

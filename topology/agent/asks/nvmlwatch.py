@@ -5,13 +5,13 @@ driver reports). It passes an event on at once and then looks again. While there
 GPU is missing, it closes NVML and opens it again from time to time: only an NVML that was opened
 later sees a GPU that was reset.
 
-Another thread (:class:`NvmlWatch`) sees to it that calls return:
+Another thread (:class:`NvmlWatch`) watches for calls that do not return:
 
-* One about a certain GPU that does not return is left behind with its thread. That GPU counts as
-  hung, and another session goes on asking about the others. When the call returns at last, its
-  thread ends and the GPU is asked again. So there is at most one thread for each GPU, and one more.
-* One about no certain GPU (such as how many there are) leaves nobody to go on with: the state says
-  that a call hangs until it returns.
+* A call about a certain GPU is left behind with its thread. That GPU counts as hung, and another
+  session goes on asking about the others. When the call returns at last, its thread ends and the
+  GPU is asked again. So there is at most one thread for each GPU, and one more.
+* After a call about no certain GPU (such as how many there are) no session can go on: the state
+  says that a call hangs until it returns.
 """
 
 from __future__ import annotations
@@ -31,15 +31,12 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Cadence:
-    """Seconds: between two looks at what moves, at what hardly changes, and between two openings.
+    """How often the driver is looked at. All times are in seconds."""
 
-    A call is said to hang after ``hung``.
-    """
-
-    vitals: float = 5.0
-    look: float = 60.0
-    reopen: float = 30.0
-    hung: float = 15.0
+    vitals: float = 5.0  # between two looks at what moves
+    look: float = 60.0  # between two looks at what hardly changes
+    reopen: float = 30.0  # between two openings of NVML
+    hung: float = 15.0  # after which a call is said to hang
     # The longest single wait for an event, so also how long a stop may take, and the pause between
     # two checks whether a call hangs.
     slice: float = 1.0
@@ -49,7 +46,7 @@ Opener = Callable[[Mapping[int, str]], Nvml]
 
 
 class _LeftError(Exception):
-    """The watch has left this session, so it asks about no further GPU."""
+    """The watch has left this session, which must not ask about another GPU."""
 
 
 class NvmlWatch:
@@ -100,7 +97,7 @@ class NvmlWatch:
         return state
 
     def xids(self) -> list[Xid]:
-        """The errors that came since this was last asked."""
+        """The errors since the last call."""
         with self._lock:
             found, self._xids = self._xids, []
         return found
@@ -118,7 +115,7 @@ class NvmlWatch:
         self._on_news()
 
     def heard(self, xid: Xid) -> None:
-        """Keep an error until somebody asks."""
+        """Keep an error for :meth:`xids`."""
         with self._lock:
             self._xids.append(xid)
 
@@ -178,23 +175,26 @@ class _Session:
 
     @property
     def asking(self) -> int | None:
-        """The GPU that it asks about now; None if it is none or several."""
+        """The GPU that its present call is about; None if it is about none or several."""
         nvml = self._nvml
         return None if nvml is None else nvml.asking
 
     def hangs(self) -> bool:
-        """Whether its call has not returned for too long."""
+        """Whether its present call takes too long."""
         since = self._asked_since
         return since is not None and self._clock() - since > self._cadence.hung
 
     def leave(self, index: int) -> str:
-        """It ends when its call returns, and tells nothing any more; the UUID of this GPU."""
+        """Leave it to its call: it ends when that returns, and tells nothing more.
+
+        Returns the UUID of this GPU, empty if that is not known.
+        """
         nvml = self._nvml
         self._over.set()
         return nvml.uuid_of(index) if nvml is not None else ""
 
     def leave_out(self, hung: Mapping[int, str]) -> None:
-        """From now on only these GPUs are asked nothing."""
+        """From now on do not ask these GPUs, and ask all others."""
         self._hung, nvml = hung, self._nvml
         if nvml is not None:
             nvml.hung = hung
@@ -213,13 +213,13 @@ class _Session:
                     nvml.hung, nvml.on_progress = self._hung, self._goes_on
                     self._nvml = nvml
                     self._look_and_listen(nvml)
-                continue  # at once: no Xid is heard in between
+                continue  # at once, since no Xid is heard in between
             except _LeftError:
                 return
             except NvmlDownError as error:
                 self._fail(str(error))
             except Exception as error:
-                # One bad answer must not end all later ones.
+                # One bad answer must not end the thread.
                 log.exception("NVML look failed")
                 self._fail(f"{type(error).__name__}: {error}")
             finally:
@@ -260,10 +260,10 @@ class _Session:
         return any(vital.lost for vital in vitals) or len(vitals) < expected
 
     def _hear(self, nvml: Nvml, *, listening: bool) -> bool:
-        """Listen until an Xid comes or the next look is due; whether there is still to listen.
+        """Listen until an Xid comes or the next look is due. Returns whether listening still works.
 
-        If waiting fails a GPU may be lost, so the next look is due soon. What always fails at
-        once must not spin: it is looked at in its usual time.
+        If waiting fails, a GPU may be lost, so the next look is due soon. A wait that always fails
+        at once must not spin: then the next look comes at its usual time.
         """
         began = self._clock()
         due = began + self._cadence.vitals
@@ -290,10 +290,10 @@ class _Session:
         return listening
 
     def _goes_on(self) -> None:
-        """It is about to ask about another GPU.
+        """Called before a question about another GPU. Raises if the watch has left this session.
 
-        Once it has been left, it asks no more: another call that hung would keep its thread, and
-        the GPU whose call has returned would count as hung for as long.
+        Otherwise another call that hangs would keep its thread, and the GPU whose call has returned
+        would still count as hung.
         """
         if self._over.is_set():
             raise _LeftError
@@ -303,7 +303,7 @@ class _Session:
         self._asked_since = self._clock()
 
     def _see(self, nvml: Nvml, seen: SeenNode, vitals: tuple[Vitals, ...], seconds: float) -> None:
-        """Tell what a look has shown, and how long it took."""
+        """Tell what a look has shown and how long it took."""
 
         def looked(before: NvmlState) -> NvmlState:
             rounds = before.rounds + 1
@@ -327,5 +327,5 @@ class _Session:
 
 
 def _hardware_of(vitals: tuple[Vitals, ...]) -> list[tuple[object, ...]]:
-    """What of the vitals belongs to the hardware."""
+    """The part of the vitals that belongs to the hardware."""
     return [(v.uuid, v.silent, v.active_links) for v in vitals]

@@ -1,8 +1,7 @@
 """The kubelet's PodResources API over its unix socket: who holds what, and what may be handed out.
 
-The kubelet answers 100 calls a second, bursts of 10; beyond that it says ResourceExhausted, which
-is no failure but a request to come later. It restarts now and then, and its socket is another one
-then.
+The kubelet answers 100 calls a second, in bursts of 10. Beyond that it says ResourceExhausted,
+which is no failure: the agent asks later. The kubelet restarts now and then, with another socket.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class KubeletDownError(Exception):
 
 
 class KubeletBusyError(KubeletDownError):
-    """The kubelet asks to be left alone for a moment."""
+    """The kubelet asks for patience."""
 
 
 class PodResources:
@@ -54,15 +53,15 @@ class PodResources:
         self.socket = socket
         self._channel: grpc.Channel | None = None
         self._identity: tuple[int, int] | None = None
-        self.restarts = 0  # how often the socket has become another one
-        # The NUMA nodes on which the kubelet takes each device to be, from the last `allocatable`;
-        # empty for one of which the plugin names none.
+        self.restarts = 0  # how often the socket was replaced
+        # The NUMA nodes of each device as the plugin names them to the kubelet, from the last
+        # `allocatable`; empty if it names none.
         self.topology_nodes: Mapping[DeviceId, tuple[int, ...]] = {}
         # The CPUs and the memory that pods may have exclusively, from the last `allocatable`.
         self.exclusive = Allocatable()
 
     def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -76,7 +75,7 @@ class PodResources:
             "List", ListPodResourcesRequest(), ListPodResourcesResponse.FromString
         )
         found = [_entry(pod) for pod in answer.pod_resources]
-        # The kubelet lists them in any order, another each time.
+        # The kubelet lists them in another order each time.
         return sorted(found, key=lambda e: (*e.key, tuple(map(repr, e.held)), e.cpus))
 
     def allocatable(self) -> dict[str, frozenset[DeviceId]]:
@@ -147,7 +146,7 @@ def _entry(pod: ListedPod) -> Entry:
 
 
 def _cpus(numbers: Iterable[int]) -> CpuSet:
-    """The CPUs; one whose number is too high for a record is left out."""
+    """The CPUs, without those whose number is too high for a record."""
     found = 0
     for number in numbers:
         if 0 <= number < MOST_CPUS:
@@ -160,7 +159,7 @@ def _blocks(memory: Iterable[ContainerMemory]) -> list[MemoryBlock]:
 
 
 def _memory_by_node(memory: Iterable[ContainerMemory]) -> dict[tuple[int, str], int]:
-    """Bytes by NUMA node and type: the kubelet tells each amount with the one node that has it."""
+    """Bytes by NUMA node and type. The kubelet lists each amount with the one node that has it."""
     found: defaultdict[tuple[int, str], int] = defaultdict(int)
     for part in memory:
         for node in _nodes(part):
@@ -198,10 +197,10 @@ def _topology_nodes(devices: Iterable[ContainerDevices]) -> dict[DeviceId, tuple
 
 
 def _by_resource(devices: Iterable[ContainerDevices]) -> dict[str, set[DeviceId]]:
-    """Ids of GPUs by resource: one may come in many entries, and other devices' plugins, too.
+    """Ids of GPUs by resource. A resource may have many entries, and may not be one of GPUs at all.
 
-    A resource is one of GPUs by its name, or because one of its ids is of a GPU. All of its ids are
-    told then: a plugin that numbers its devices (``nvidia0``) hands out GPUs as well.
+    A resource is one of GPUs by its name, or because one of its ids names a GPU. Then all its ids
+    count: a plugin that numbers its devices (``nvidia0``) hands out GPUs as well.
     """
     found: defaultdict[str, set[DeviceId]] = defaultdict(set)
     for part in devices:

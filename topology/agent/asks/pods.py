@@ -1,4 +1,4 @@
-"""The pods of the agent's node, as the API server has them: when to look, and whose devices."""
+"""The pods of the agent's node as the API server has them, and the device plugin among them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 PODS_PATH = "/api/v1/pods"
 GPU_PREFIX = "nvidia.com/"
 ENDED = ("Succeeded", "Failed")
-# The reason of a pod that its kubelet refused since the device plugin did.
+# The reason of a pod that the kubelet refused because the device plugin did.
 REFUSED = "UnexpectedAdmissionError"
 
 
@@ -92,10 +92,10 @@ _decode_name = msgspec.json.Decoder(_Named).decode
 
 
 class NodePods:
-    """A reflector's sink over the pods bound to one node. ``on_change`` may only take a note.
+    """A reflector's sink for the pods bound to one node. ``on_change`` may only take a note.
 
-    ``static`` says whether the kubelet gives exclusive CPUs or memory to pods: then pods that get
-    some are news, without GPUs, too.
+    ``static`` says whether the kubelet gives exclusive CPUs or memory to pods. Then pods that get
+    some are news even without GPUs.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class NodePods:
         self._on_change()
 
     def _take(self, raw: msgspec.Raw) -> bool:
-        """Remember a pod; whether anything new about it can change who has what."""
+        """Remember a pod. Returns whether its news can change who holds what."""
         try:
             pod = _decode(raw)
         except msgspec.DecodeError as error:
@@ -203,7 +203,7 @@ def _node_pod(uid: PodUid, pod: _Pod) -> NodePod:
 
 
 def _gpus(container: _Container) -> dict[str, int]:
-    """How many a container asks for, by resource."""
+    """How many GPUs a container asks for, by resource."""
     limits = container.resources.limits if container.resources else None
     return {
         resource: int(amount)
@@ -222,7 +222,7 @@ def _whole_cpus(container: _Container) -> int:
 
 
 def _asks(pod: _Pod) -> bool:
-    """Whether any container may be given GPUs; ordinary init containers are, unseen."""
+    """Whether any container asks for GPUs, ordinary init containers included."""
     return any(_gpus(c) for c in (*(pod.spec.init_containers or ()), *pod.spec.containers))
 
 

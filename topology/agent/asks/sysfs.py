@@ -3,8 +3,8 @@
 The kernel shows a device's place as a path of bridges:
 ``/sys/devices/pci0000:00/0000:00:02.0/0000:01:00.0/…``.
 
-A core is what the kubelet takes for one: the CPUs of one NUMA node whose ``core_id`` and
-``physical_package_id`` are the same (cadvisor, from which it has its machine, reads these files).
+A core is what the kubelet counts as one: the CPUs of one NUMA node with the same ``core_id`` and
+``physical_package_id`` (cadvisor, which describes the machine to the kubelet, reads these files).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CPU_FACT = "CPUs by NUMA node"
 
 
 def pci_tree(sys: Path) -> PciTree:
-    """The tree of a sysfs mount. Never raises: what cannot be read is unseen."""
+    """The PCI tree of a sysfs mount. Never raises: what cannot be read is unseen."""
     unseen: list[Unseen] = []
     places: dict[str, Place] = {}
     numa: dict[str, int] = {}
@@ -72,7 +72,7 @@ def _numa(device: Path) -> int | None:
 
 
 def _numa_distances(sys: Path) -> tuple[tuple[int, ...], ...] | None:
-    """A row for each NUMA node, as the kernel has them; None if one cannot be read."""
+    """The kernel's row of distances for each NUMA node; None if one cannot be read."""
     rows: list[tuple[int, ...]] = []
     try:
         count = sum(
