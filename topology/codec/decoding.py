@@ -113,8 +113,8 @@ _BRIEF.maxstring = _BRIEF.maxother = 120
 
 
 def shortened(value: object) -> str:
-    """A value as Python writes it, cut to sixty characters; no more of it is written out than
-    that needs."""
+    """A value as Python writes it, cut to sixty characters, at a cost that its size does not
+    raise."""
     try:
         text = _BRIEF.repr(value)
     except ValueError:  # Python writes no number of more than 4,300 digits
@@ -160,8 +160,10 @@ def _allocator(spec: wire.Spec) -> AllocatorFacts:
 
 
 def _sees_topology(spec: wire.Spec) -> bool:
-    """An agent that does not say of every device which NUMA nodes the plugin names knows of none,
-    which matters if somebody aligns."""
+    """Whether the agent knows which NUMA nodes the plugin names to the kubelet.
+
+    If a device lacks them, the agent knows none; that matters only if the kubelet aligns.
+    """
     aligned = spec.allocator.topology_manager_policy != "none"
     return not aligned or all(d.topology_nodes is not None for d in spec.devices)
 
@@ -257,7 +259,7 @@ def _shares(answer: wire.SeveralShares) -> SharesAnswer:
 
 
 def _distances(nodes: Sequence[wire.NumaNode]) -> tuple[tuple[int, ...], ...] | None:
-    """The distances by number; None if they are not known of every NUMA node from 0 on."""
+    """The distances by number; None unless every NUMA node from 0 on has them."""
     rows = {node.id: tuple(map(int, (node.distances or "").split())) for node in nodes}
     n = len(rows)
     if not rows or set(rows) != set(range(n)) or any(len(row) != n for row in rows.values()):
@@ -266,9 +268,9 @@ def _distances(nodes: Sequence[wire.NumaNode]) -> tuple[tuple[int, ...], ...] | 
 
 
 def _numa_facts(spec: wire.Spec) -> NumaFacts | None:
-    """What the record says of CPUs and memory; None if part of it is missing.
+    """What the record says of CPUs and memory; None if a part is missing.
 
-    That is: a NUMA node from 0 on, the CPUs of one, the CPUs that pods may have, or the CPU
+    A part is a NUMA node from 0 on, the CPUs of one, the CPUs that pods may have, or the CPU
     Manager's option. A contradiction raises :class:`TopologyError`.
     """
     given = sorted(spec.numa_nodes or (), key=lambda node: node.id)
@@ -292,7 +294,7 @@ def _numa_facts(spec: wire.Spec) -> NumaFacts | None:
 
 
 def _numa_lacks(spec: wire.Spec) -> tuple[str, ...]:
-    """The fields that the record lacks for :func:`_numa_facts`; none if it has them all."""
+    """The fields that the record lacks for :func:`_numa_facts`; empty if it has them all."""
     has = {
         "spec.allocator.alignBySocket": spec.allocator.align_by_socket is not None,
         "spec.numaNodes[].cpus": _names_cpus(spec.numa_nodes or ()),
@@ -302,7 +304,7 @@ def _numa_lacks(spec: wire.Spec) -> tuple[str, ...]:
 
 
 def _names_cpus(nodes: Sequence[wire.NumaNode]) -> bool:
-    """Whether the CPUs of each NUMA node from 0 on are there."""
+    """Whether the record has the CPUs of each NUMA node from 0 on."""
     numbers = sorted(node.id for node in nodes if node.cpus is not None)
     return bool(nodes) and numbers == list(range(len(nodes)))
 

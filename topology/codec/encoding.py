@@ -92,7 +92,8 @@ def _resource(resource: GpuResource) -> wire.Resource:
 
 
 def _topology_nodes(gpu: Gpu, facts: AllocatorFacts) -> list[int] | None:
-    """What the kubelet is told; left out if nobody aligns and it is the hardware's node."""
+    """The NUMA nodes that the kubelet is told, left out if nobody aligns and it is the GPU's
+    own."""
     alone = () if gpu.numa_node is None else (gpu.numa_node,)
     if not facts.sees_topology:
         return None
@@ -195,7 +196,7 @@ def _condition(condition: Condition) -> wire.Condition:
 
 
 def _numa_nodes(facts: AllocatorFacts) -> list[wire.NumaNode] | None:
-    """``spec.numaNodes``: distances, and CPUs and memory, as far as they are known."""
+    """``spec.numaNodes``: the known distances, CPUs and memory."""
     rows = facts.numa_distances or ()
     nodes = facts.numa.nodes if facts.numa else ()
     found = []
@@ -247,9 +248,9 @@ def _exclusive(given: Sequence[Holding] | None) -> list[wire.Exclusive] | None:
 
 
 def _summary(topology: NodeTopology, report: Report) -> wire.Summary:
-    """For people: a GPU is free of which no device is held and the kubelet would hand one out.
+    """For people: a GPU is free if nobody holds a device of it and the kubelet would hand one out.
 
-    The devices of a GPU that is cut by MIG are its instances.
+    The devices of a GPU in MIG mode are its instances.
     """
     held = {base_uuid(i) for a in report.allocations for i in a.device_ids}
     offered = {base_uuid(i) for i in report.allocatable or ()}
@@ -263,7 +264,7 @@ def _summary(topology: NodeTopology, report: Report) -> wire.Summary:
 
 
 def _literal(value: str | None) -> Any:
-    """A string for a field that pydantic itself narrows to the allowed words."""
+    """A string for a field that pydantic narrows to the allowed words."""
     return value
 
 

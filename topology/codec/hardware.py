@@ -1,8 +1,8 @@
-"""Specs that differ in names only are decoded once.
+"""Specs that differ only in names are decoded once.
 
 A cluster has a few kinds of machines and thousands of nodes. The specs of two nodes of a kind are
-the same text but for the UUIDs of their GPUs: what was decoded of the first is the hardware of the
-second, under other names.
+the same text apart from the UUIDs of their GPUs. So the decoded hardware of the first is that of
+the second, under other names.
 """
 
 from __future__ import annotations
@@ -16,18 +16,17 @@ from topology.core.remembering import Memory
 
 # As an API server writes it. In a text that is written in another way it finds nothing.
 _uuid = re.compile(rb'"uuid":"([!#-\[\]-~]{1,253})"')
-DECODED = 8  # a topology takes at most about so many bytes for each byte of its spec
+DECODED = 8  # a topology takes at most about this many bytes for each byte of its spec
 LONGEST = 64 * 1024  # bytes of a spec that is remembered; one with 16 GPUs has about 15,000
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """The first node of a kind. ``positions`` has the position of each GPU in the order in which
-    the text names them. ``shared_bytes`` is about how many bytes it takes."""
+    """A kind of machines."""
 
-    first: NodeTopology
-    positions: tuple[int, ...]
-    shared_bytes: int
+    first: NodeTopology  # its first node
+    positions: tuple[int, ...]  # the position of each GPU, in the order of the text
+    shared_bytes: int  # about how many bytes it takes
 
 
 class KnownHardware:
@@ -37,8 +36,10 @@ class KnownHardware:
         self._kinds = Memory[bytes, _Kind]()
 
     def topology(self, name: str, spec: bytes) -> NodeTopology | None:
-        """The topology of the node of that name with a spec as JSON; None if no node of its kind
-        is known, or anything about it is odd: then it has to be decoded."""
+        """The topology of a node with this spec as JSON.
+
+        None if no node of its kind is known, or anything about it is odd: then decode it.
+        """
         if not 1 <= len(name) <= 253 or len(spec) > LONGEST:
             return None
         uuids = [GpuUuid(found.decode("ascii")) for found in _uuid.findall(spec)]
@@ -49,7 +50,7 @@ class KnownHardware:
         return kind.first.renamed(NodeName(name), [by_position[p] for p in range(len(uuids))])
 
     def keep(self, spec: bytes, topology: NodeTopology) -> None:
-        """Remember what a spec was decoded to."""
+        """Remember the decoded hardware of a spec."""
         if len(spec) > LONGEST or any(gpu.mig_instances for gpu in topology.gpus):
             return
         at = {gpu.uuid.encode(): position for position, gpu in enumerate(topology.gpus)}
@@ -60,5 +61,5 @@ class KnownHardware:
 
 
 def _nameless(spec: bytes) -> bytes:
-    """The spec without its UUIDs. That is no JSON any more, so it is equal to no other spec."""
+    """The spec without its UUIDs. It is not JSON any more, so it equals no other spec."""
     return _uuid.sub(b'"uuid"', spec)

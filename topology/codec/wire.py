@@ -51,7 +51,7 @@ def _cpu_list(text: str) -> str:
     return text
 
 
-# The longest one of CPUs below 4,096, every second one of them, has 9,684 characters.
+# The longest list, every second of 4,096 CPUs, has 9,684 characters.
 CpuList = Annotated[str, Field(max_length=10240), AfterValidator(_cpu_list)]
 
 MOST_LINKS = MAX_GPUS * (MAX_GPUS - 1) // 2
@@ -62,9 +62,9 @@ def _take_turns(part: Part) -> Part:
     """The part as it is.
 
     pydantic's core checks a whole record without giving the interpreter to another thread. CPython
-    looks whether another thread waits whenever a function of Python begins: this one is called for
-    each part of a long list, so that a large record holds nobody up. (``fail_fast`` of a list is
-    for the same: a hundred thousand faults take longer to tell than to find.)
+    lets a waiting thread in whenever a Python function begins. This one is called for each part of
+    a long list, so a large record holds nobody up. (``fail_fast`` of a list serves the same end: it
+    takes longer to report a hundred thousand faults than to find them.)
     """
     return part
 

@@ -1,10 +1,10 @@
 """Plays a node: NVIDIA's device plugin and the kubelet's device manager, step by step.
 
-This is the other side of ``admission`` and ``allocators`` in :mod:`topology.core`. They say what
-may come; this does one thing that may, the way the real programs do it, by walking through lists in
-a random order. The demo, the benchmarks and the tests run against it. The extender never does, and
-neither side uses the other's code: otherwise one mistake could be in both, and a comparison would
-not find it.
+This is the counterpart of ``admission`` and ``allocators`` in :mod:`topology.core`. They say
+everything that may happen. This does one of those things as the real programs do it: it walks
+through lists in a random order. The demo, the benchmarks and the tests run against it. The extender
+never does, and neither side uses the other's code: otherwise both could have the same mistake, and
+a comparison would not find it.
 """
 
 from __future__ import annotations

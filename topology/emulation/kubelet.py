@@ -37,14 +37,14 @@ MANAGERS_REFUSE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """What the device plugin keeps apart: a GPU, or a MIG instance on the GPU at a position."""
+    """A GPU or MIG instance, as the device plugin tells them apart."""
 
     uuid: str
-    gpu: int
+    gpu: int  # the position of the GPU that it is, or is on
 
 
 def _units(topology: NodeTopology, served: GpuResource) -> list[_Unit]:
-    """What one resource is served from: by profile, if it is named after one."""
+    """The units of one resource, those of one profile if the resource is named after it."""
     if served.strategy != "mig":
         return [_Unit(gpu.uuid, p) for p, gpu in enumerate(topology.gpus)]
     _, by_profile, wanted = served.name.partition("/mig-")
@@ -68,8 +68,8 @@ class _Pod:
 class EmulatedKubelet:
     """One node. ``rng`` decides what the real programs leave to chance.
 
-    ``foreign_hints`` says that the CPU and Memory Managers and other device plugins have a say,
-    too, in pods that they serve. What they say is drawn among all that such a node may say.
+    With ``foreign_hints`` the CPU and Memory Managers and other device plugins have a say in pods
+    that they serve. What they say is drawn at random from all that such a node may say.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class EmulatedKubelet:
     ) -> Iterator[str]:
         """Admit a pod container by container, yielding each one's name. Raises :class:`Refused`.
 
-        Of a pod whose admission a restart has cut short, containers keep what they have.
+        If a restart has cut short the pod's admission, containers keep what they have.
         """
         pod = self._pods.setdefault(uid, _Pod(namespace, name, request))
         resumed = frozenset(pod.containers)
@@ -146,17 +146,17 @@ class EmulatedKubelet:
         request: GpuRequest,
         given: Mapping[str, Sequence[Device]],
     ) -> None:
-        """Take a pod and the devices of its containers as given, as if from a checkpoint."""
+        """Add a pod whose containers have these devices, as if from a checkpoint."""
         containers = {container: list(devices) for container, devices in given.items()}
         self._pods[uid] = _Pod(namespace, name, request, containers)
 
     def end(self, uid: PodUid) -> None:
-        """The pod ends; its devices come free when the next container asks for some."""
+        """The pod ends; its devices become free when the next container asks for some."""
         if uid in self._pods:
             self._pods[uid].ended = True
 
     def withhold(self, positions: Iterable[int]) -> None:
-        """Take GPUs out of what may be handed out, as if others held them from now on."""
+        """Do not hand out these GPUs from now on, as if others held them."""
         gone = set(positions)
         self._withheld |= {d for d in self._devices if self._gpu(d) in gone}
 
@@ -182,7 +182,7 @@ class EmulatedKubelet:
         self._sick.clear()
 
     def sicken(self, positions: Iterable[int]) -> None:
-        """The device plugin calls GPUs sick: they are not handed out; who holds them keeps them."""
+        """The device plugin calls GPUs sick: they are not handed out, but holders keep them."""
         gone = set(positions)
         self._sick |= {d for d in self._devices if self._gpu(d) in gone}
 
@@ -203,9 +203,9 @@ class EmulatedKubelet:
         return tuple(self._id(d) for name in self._shown(pod) for d in pod.containers[name])
 
     def sharing(self) -> dict[str, list[tuple[PodUid, GpuRequest, int]]]:
-        """Which pods are on each GPU, or MIG instance, and with how many devices.
+        """Which pods are on each GPU or MIG instance, and with how many devices.
 
-        Those of ordinary init containers count until the pod ends.
+        Devices of ordinary init containers count until the pod ends.
         """
         found: dict[str, list[tuple[PodUid, GpuRequest, int]]] = {}
         for uid, pod in self._pods.items():
@@ -245,7 +245,7 @@ class EmulatedKubelet:
         )
 
     def _allocatable(self) -> frozenset[DeviceId] | None:
-        """What it hands out from, held devices included; None if that is everything."""
+        """What it hands out from, held devices included; None for all devices."""
         if not self.registered:
             return frozenset()
         if not self._sick:
@@ -253,7 +253,7 @@ class EmulatedKubelet:
         return frozenset(self._id(d) for d in self._devices if d not in self._sick)
 
     def forget_sequence(self) -> None:
-        """The node's record is made anew: its numbers start again."""
+        """Number the reports from the beginning again, as for a record that is made anew."""
         self._sequence = 0
 
     def _shown(self, pod: _Pod) -> list[str]:
@@ -294,7 +294,7 @@ class EmulatedKubelet:
         return self._manager.merged(available, reusable, count, others=others)
 
     def _keep(self, devices: list[Device], request: GpuRequest) -> list[Device]:
-        """What a container has that got it before a restart, if it may keep it."""
+        """The devices that a container got before a restart, if it may keep them."""
         self._container_hint(request, devices, set(), len(devices))
         if not self.registered or not self._sick.isdisjoint(devices):
             raise Refused(UNEXPECTED_ADMISSION)
@@ -354,7 +354,7 @@ class EmulatedKubelet:
         if policy == "best-effort" and self._replicas == 1 and not self._of_mig:
             return best_effort(shape, available, required, size)
         if policy in ("distributed", "packed") or (self._of_mig and policy == "best-effort"):
-            # Best effort is for whole GPUs; told nothing else, the plugin distributes.
+            # Best effort is for whole GPUs; by default the plugin distributes the others.
             choose = greedy(self._replicas, fewest_first=policy != "packed")
             return choose(shape, available, required, size)
         return [*required, *(d for d in available if d not in set(required))][:size]

@@ -47,7 +47,7 @@ def refuses_several(topology: NodeTopology, served: GpuResource) -> bool:
 
 
 class PluginRefusal(Exception):  # noqa: N818 (it is an answer)
-    """The plugin does not hand out what the kubelet has chosen."""
+    """The plugin refuses the devices that the kubelet has chosen."""
 
 
 class PluginCrash(Exception):  # noqa: N818 (it is the plugin's, not ours)

@@ -1,8 +1,8 @@
 """The kubelet's Topology Manager, step by step (Kubernetes 1.36, ``topologymanager``).
 
-It merges the hints of the device manager with those of providers that nobody tells us about: the
-CPU and Memory Managers, and other device plugins. What these say is drawn at random among all that
-a node with this record may say.
+It merges the hints of the device manager with those of unknown providers: the CPU and Memory
+Managers, and other device plugins. What these say is drawn at random from all that a node with this
+record may say.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TopologyManager:
     """The Topology Manager of one node whose device plugin advertises these ``devices``.
 
     ``nodes`` are the NUMA nodes that the plugin names, by the first number of a device. ``others``
-    says that other providers are there at all.
+    says that there are other providers.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class TopologyManager:
         return self._named[device[0]]
 
     def others_hint(self, request: GpuRequest) -> bool:
-        """Whether providers that we do not play may hint at NUMA nodes for such a pod."""
+        """Whether the other providers may hint at NUMA nodes for such a pod."""
         if not self._others:
             return False
         cpus = self._facts.cpu_manager_policy != "none" and request.exclusive.cpus
@@ -72,7 +72,7 @@ class TopologyManager:
         return cpus or memory or not request.only_gpu_plugin
 
     def aligns(self, *, others: bool) -> bool:
-        """Whether it has a say in what a container gets, or whether it is admitted at all."""
+        """Whether it influences what a container gets, or whether it is admitted at all."""
         return self._facts.topology_manager_policy != "none" and (self._places or others)
 
     def merged(
@@ -87,11 +87,10 @@ class TopologyManager:
         """The NUMA nodes to which a container is aligned; None if devices are on none.
 
         With ``others`` the unknown providers may hint, too. ``lost`` says that the device manager
-        has no possible hint. Raises :class:`Refused` if the policy does not admit what comes of
-        the merge.
+        has no possible hint. Raises :class:`Refused` if the policy does not admit the merged hint.
         """
         policy = self._facts.topology_manager_policy
-        ours: list[Hint] = [(None, True)]  # without NUMA nodes any will do
+        ours: list[Hint] = [(None, True)]  # without NUMA nodes, any devices will do
         if self._places:
             ours = [] if lost else self._hints(available, reusable, count)
         theirs: list[Hint] = self._theirs() if others else [(None, True)]
@@ -108,12 +107,12 @@ class TopologyManager:
                     agreed = a[1] and b[1] and len(set(masks)) <= 1
                     best = self._better(best, (merged, agreed), need)
         found, preferred = best or (frozenset(self._nodes), False)
-        if not self._nodes:  # nobody knows of any NUMA node here, so all is well or nothing is
+        if not self._nodes:  # no NUMA node is known, so everything is preferred or nothing
             preferred = not others or self._rng.random() < 0.5
         if policy in ("restricted", "single-numa-node") and not preferred:
             raise Refused(TOPOLOGY_AFFINITY)
         if policy == "single-numa-node" and found == frozenset(self._nodes):
-            return None  # all NUMA nodes there are: it lets go of such a hint
+            return None  # such a hint has all NUMA nodes, and the policy drops it
         return found if self._places else None
 
     def _hints(self, available: Sequence[Device], reusable: set[Device], count: int) -> list[Hint]:

@@ -68,11 +68,10 @@ class ApiError(ApiFailure):
     """The API server answered with something other than success.
 
     ``status`` is the HTTP code, ``reason`` the machine-readable word of the Status object
-    (``Conflict``, ``Expired`` …) or else the HTTP phrase, ``message`` what the server says.
-    ``retry_after`` is how many seconds it asks us to wait (with 429, mostly); 0 if it does not.
+    (``Conflict``, ``Expired`` …) or else the HTTP phrase, ``message`` the server's words.
     """
 
-    retry_after = 0.0
+    retry_after = 0.0  # seconds that the server asks us to wait (mostly with 429)
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(status, reason, message)
@@ -97,7 +96,8 @@ class GoneError(ApiError):
 
 
 def api_error(status: int, reason: str, message: str) -> ApiError:
-    """Return (not raise) the :class:`ApiError` for an HTTP code, of its own class if it has one.
+    """Return (not raise) the :class:`ApiError` for an HTTP code, in the code's own class if it has
+    one.
 
     >>> api_error(409, "Conflict", "pod is already assigned")
     ConflictError(409, 'Conflict', 'pod is already assigned')
@@ -109,8 +109,8 @@ def api_error(status: int, reason: str, message: str) -> ApiError:
 def path(collection: str, *parts: str) -> str:
     """The path of something below ``collection``, its parts percent-encoded.
 
-    Servers decode a path before they take it apart, so what would be more than one part then, or
-    another directory, cannot be asked for at all: :class:`ApiMisconfigured`.
+    Servers decode a path before they split it. A name that would become more than one part, or
+    another directory, is refused: :class:`ApiMisconfigured`.
 
     >>> path("/api/v1/namespaces", "default", "pods", "a b")
     '/api/v1/namespaces/default/pods/a%20b'
@@ -298,7 +298,7 @@ class ApiServer:
     def close(self) -> None:
         """Close every connection, in use or not; requests under way and later ones fail at once.
 
-        Only a connection still being opened is waited for, by its own thread.
+        Only the thread that is just opening a connection still waits for it.
         """
         self._open.shut()
         self._pools.clear()
@@ -340,7 +340,7 @@ class ApiServer:
             raise ApiUnreachable(unreachable_text(f"{method} {path}: {host}", error)) from error
         try:
             status = msgspec.json.decode(answer, type=_Status)
-        except msgspec.DecodeError:  # a proxy's page, not the API server's word
+        except msgspec.DecodeError:  # a proxy's page, not the API server's
             status = _Status(message=answer[:200].decode("utf-8", "replace"))
         failure = api_error(response.status, status.reason or response.reason or "", status.message)
         asked = response.headers.get("Retry-After", "")
@@ -350,8 +350,8 @@ class ApiServer:
 
     def authorization(self) -> dict[str, str]:
         """The headers that say who we are, also for others that trust this API server's word."""
-        # Asked at each request, which is what makes the package renew what has expired; one thread
-        # at a time, so that an exec plugin is not run once per thread.
+        # A call at each request lets the package renew what has expired; one thread at a time, so
+        # that an exec plugin does not run once per thread.
         with self._credentials:
             try:
                 with heard() as said:
@@ -368,7 +368,7 @@ class ApiServer:
 
 
 class _OpenConnections:
-    """The connections of one client, so that closing it wakes whoever waits on one.
+    """The connections of one client: closing the client wakes the threads that wait on one.
 
     urllib3 lets an answer's body be interrupted, but not the wait for its first line.
     """

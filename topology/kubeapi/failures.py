@@ -22,7 +22,7 @@ NO_POD = "Service host/port is not set."  # what the `kubernetes` package says o
 
 
 def unreachable_text(asked: str, error: BaseException) -> str:
-    """What was ``asked`` of which address, and why no answer came.
+    """Why no answer came to what was ``asked``.
 
     >>> unreachable_text("GET /version: https://10.0.0.1:6443", OSError(111, "Connection refused"))
     'GET /version: https://10.0.0.1:6443: Connection refused'
@@ -73,10 +73,11 @@ class _Hears(logging.Filter):
 
 @contextmanager
 def heard() -> Iterator[list[str]]:
-    """What the package logs as errors inside the block, in this thread, in place of the log."""
+    """The errors that the package logs in this thread inside the block; they do not reach the
+    log."""
     hears, root, quiet = _Hears(), logging.getLogger(), logging.NullHandler()
     root.addFilter(hears)
-    root.addHandler(quiet)  # without any handler logging makes one, which stays
+    root.addHandler(quiet)  # without any handler, logging makes one that stays
     try:
         yield hears.said
     finally:
@@ -85,7 +86,7 @@ def heard() -> Iterator[list[str]]:
 
 
 def plugin_text(path: str, context: str | None) -> str:
-    """Which kubeconfig names which command for whose credentials, to begin an error with.
+    """The beginning of an error: which kubeconfig names which command for whose credentials.
 
     Raises whatever a bad file raises.
     """
@@ -104,7 +105,7 @@ def plugin_text(path: str, context: str | None) -> str:
 
 
 def _bare(node: Any) -> Any:
-    """What the package has read, of plain mappings and lists."""
+    """What the package has read, as plain mappings and lists."""
     value = getattr(node, "value", node)
     if isinstance(value, dict):
         return {key: _bare(each) for key, each in value.items()}
@@ -116,7 +117,7 @@ def _named(found: Any, kind: str, name: object) -> dict[str, Any]:
 
 
 def reason_text(heard: Sequence[str]) -> str:
-    """Why a plugin gave no credentials, of what the package says.
+    """Why a plugin gave no credentials, from what the package says.
 
     >>> reason_text(["[Errno 2] No such file or directory: 'aws'"])
     'it cannot be started: No such file or directory'

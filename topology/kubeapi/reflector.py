@@ -96,43 +96,41 @@ LONGEST_ASKED = 30.0  # seconds that a server may make us wait with Retry-After
 
 
 class Sink(Protocol):
-    """Whoever holds the picture; called from the reflector's thread only, one call at a time.
+    """The holder of the picture. Only the reflector's thread calls it, one call at a time.
 
     The sink decodes the objects and copes with the ones it cannot. A ``Raw`` is a view into the
     whole answer: keep what was decoded (or ``Raw.copy()``), not the view.
     """
 
     def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
-        """Take these objects for all there are.
+        """Take these objects as all that there are.
 
         They come from the server page by page, once, while the sink goes through them. If that
-        fails the iteration raises, which the sink lets pass: what it has taken is news all the
-        same, and what it has not seen is not gone. Then there is another list.
+        fails, the iteration raises, and the sink lets the exception pass: what it has taken is
+        still news, and what it has not seen is not gone. Then there is another list.
         """
 
     def apply(self, obj: msgspec.Raw) -> None:
         """Add or update one object."""
 
     def delete(self, obj: msgspec.Raw) -> None:
-        """Forget one object; given as it was last."""
+        """Forget one object, given in its last version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long a reflector waits, in seconds.
-
-    ``watch_timeout_s`` is asked of the server, times 1 to 2 at random. Whose picture has not been
-    whole for ``relist_after_s`` lists before it watches on, None never: a list tells at once that
-    the picture is whole, where a quiet watch would take a minute. Waits after the n-th failure in a
-    row are uniform in 0 … min(cap, initial * factor**(n - 1)).
-    """
+    """How long a reflector waits, in seconds."""
 
     list_timeout_s: float = 30.0
     connect_timeout_s: float = 5.0
-    watch_timeout_s: float = 300.0
+    watch_timeout_s: float = 300.0  # asked of the server, times 1 to 2 at random
     stall_timeout_s: float = 90.0
+    # If the picture has not been whole for so long, list before watching on; None is never. A list
+    # shows at once that the picture is whole, while a quiet watch would take a minute.
     relist_after_s: float | None = None
     healthy_s: float = 1.0
+    # The wait after the n-th failure in a row is uniform in 0 … min(cap, initial * factor**(n -
+    # 1)).
     backoff_initial_s: float = 0.2
     backoff_factor: float = 2.0
     backoff_cap_s: float = 30.0
@@ -140,40 +138,34 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class ReflectorState:
-    """What a reflector knows of itself at one moment.
+    """What a reflector knows of itself at one moment. Times are by its clock, None before."""
 
-    ``synced``: the sink has had one whole list. ``last_contact``: clock when the server last told
-    us something (a page, a line, an orderly end of a watch), ``None`` before. ``failures``: in a
-    row, 0 after any contact; ``last_failure`` and ``failure_status`` (the HTTP code, if there
-    was one: 403, 404 …) tell of the last one and stay. ``events`` leaves bookmarks out.
-    ``streaming``: the server has accepted a watch, which is open. ``whole_at``: clock when the
-    sink last knew all that the server had told of (a whole list, or an event or bookmark; half a
-    list and the end of a watch tell nothing), ``None`` before; ``failing_since``: clock of the
-    first failure since a watch was last open, ``None`` if there was none: a list that works
-    does not make a watch work that is refused.
-    """
-
-    synced: bool = False
+    synced: bool = False  # whether the sink has had one whole list
     resource_version: str = ""
+    # When the server last told us something: a page, a line, or an orderly end of a watch.
     last_contact: float | None = None
-    failures: int = 0
-    last_failure: str = ""
-    failure_status: int | None = None
+    failures: int = 0  # in a row; 0 after any contact
+    last_failure: str = ""  # stays after a contact, as does the next
+    failure_status: int | None = None  # the HTTP code of the last failure, if it had one
     lists: int = 0
     watches: int = 0
-    events: int = 0
+    events: int = 0  # bookmarks do not count
     sink_failures: int = 0
-    streaming: bool = False
+    streaming: bool = False  # whether the server has accepted a watch, which is open
+    # When the sink last knew all that the server had told: after a whole list, an event or a
+    # bookmark. Half a list and the end of a watch tell nothing.
     whole_at: float | None = None
+    # The first failure since a watch was last open. A list that works does not end this, since the
+    # watch may still be refused.
     failing_since: float | None = None
 
 
 class UnusableAnswerError(Exception):
-    """What the server sent makes no sense, or the sink could not take the list: list again."""
+    """The server's answer makes no sense, or the sink could not take the list: list again."""
 
 
 class _BrokenOffError(Exception):
-    """A list ends before its last page; the cause says why, None if we stop."""
+    """A list ends before its last page. Its cause says why; without one we stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +221,8 @@ class Reflector:
         own timeout, or at once when the API client is closed.
         """
         self._stopping.set()
-        # The thread stores the stream, then looks at the event; we do the reverse: one of us sees.
+        # The thread stores the stream and then checks the event; we do the reverse, so one of us
+        # sees the other.
         if (stream := self._stream) is not None:
             stream.close()
         if self._thread.ident is not None:
@@ -252,7 +245,7 @@ class Reflector:
         return longest is not None and heard is not None and self._clock() - heard >= longest
 
     def _failed(self, error: Exception) -> float:
-        """Note a failure and return how many seconds to wait."""
+        """Note a failure. Returns how many seconds to wait."""
         status = error.status if isinstance(error, ApiError) else None
         if isinstance(error, GoneError | NotFoundError | msgspec.DecodeError | UnusableAnswerError):
             self._resume_from = None
@@ -301,7 +294,7 @@ class Reflector:
         self._note(synced=True, resource_version=version, whole_at=self._clock())
 
     def _objects(self, page: Page, limit: int) -> Iterator[msgspec.Raw]:
-        """The objects of a list, whose pages are asked for when they are needed."""
+        """The objects of a list; its pages are requested when they are needed."""
         while True:
             yield from page.items or ()
             token = page.metadata.continue_
@@ -402,5 +395,5 @@ class Reflector:
         return {"whole_at": self._clock(), "failing_since": None}
 
     def _note(self, **changes: object) -> None:
-        # Only the reflector's thread writes; readers get one whole snapshot or the next.
+        # Only the reflector's thread writes, so readers get one whole state or the next.
         self.state = dataclasses.replace(self.state, **changes)  # type: ignore[arg-type]
