@@ -68,7 +68,7 @@ TWO_PLAIN = On("l40s-4", "two nodes of four L40S", count=2)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a key means, a pod that has it, and two machines that are asked about this pod."""
+    """What a key means, a pod that has it, and two machines that answer for this pod."""
 
     means: str
     example: str
@@ -205,7 +205,7 @@ def allowed(key: str) -> str:
 
 
 def absent(key: str) -> str:
-    """What a key is if a pod does not have it: a word that it takes, or a dash for nothing."""
+    """The value that counts if a pod lacks a key; a dash for none."""
     if key not in KEYS:
         return "–"
     name, read = KEYS[key]
@@ -286,7 +286,7 @@ def _annotations(key: str) -> dict[str, str]:
 
 
 def _written(value: str) -> str:
-    """A value as YAML has to have it, so that it stays a text."""
+    """A value as YAML needs it to stay a text."""
     text = str(yaml.safe_dump(value)).removesuffix("...\n").strip()
     return text.replace("'", '"')
 

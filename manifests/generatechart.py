@@ -73,7 +73,7 @@ OPTIONS = {
     "cert-manager": ("certificates.yaml", ".Values.certManager.enabled"),
     "validation": ("policies.yaml", ".Values.validation.enabled"),
 }
-LEFT_OUT = {"Namespace"}  # Helm makes the release's namespace, or it is there before
+LEFT_OUT = {"Namespace"}  # Helm makes the release's namespace, or it exists already
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -158,7 +158,7 @@ def _file(
 def _scheduler_configuration(unused: dict[str, list[Place]]) -> str:
     """The configuration of the second kube-scheduler, as a named template.
 
-    Who it is, and where its files lie, is the chart's; the extender's entry is the shipped one.
+    Its identity and its files' places are the chart's; the extender's entry is the shipped one.
     """
     source = "manifests/scheduler/kube-scheduler-config.yaml"
     (found,) = _documents(HERE / "scheduler" / "kube-scheduler-config.yaml")

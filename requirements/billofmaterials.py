@@ -1,8 +1,8 @@
 """``make sbom``: the packages of each image as a CycloneDX bill of materials.
 
-It lists what the image's lock has for the image's Python on Linux, each package with the hashes of
-its files of which pip takes one. What the base image brings (Python, Debian's packages) is not in
-it: whoever builds the image has tools that read it there.
+It lists the packages in the image's lock for its Python on Linux, each with the hashes of its
+files, of which pip takes one. It leaves out what the base image brings (Python, Debian's packages):
+whoever builds the image has tools that read it there.
 
 https://cyclonedx.org/specification/overview/
 """
@@ -87,7 +87,8 @@ def bill(name: str, packages: list[Locked], version: str, made: datetime) -> str
     bom.metadata.component = image
     for package in packages:
         url = PackageURL("pypi", None, package.name, package.version)
-        # The lock names no file, and each may be the one: they belong to where it comes from.
+        # Any of the hashes may be the installed file's, so they belong to the source of the
+        # package.
         files = ExternalReference(
             type=ExternalReferenceType.DISTRIBUTION,
             url=XsUri(url.to_string()),
@@ -108,7 +109,7 @@ def bill(name: str, packages: list[Locked], version: str, made: datetime) -> str
 
 
 def dated() -> datetime:
-    """What the bills are dated: SOURCE_DATE_EPOCH if that is set, else now. Raises
+    """The date of the bills: SOURCE_DATE_EPOCH if that is set, else now. Raises
     :class:`ValueError`."""
     seconds = os.environ.get("SOURCE_DATE_EPOCH")
     if not seconds:

@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 def seconds_of(text: str) -> float | None:
     """A time of day in seconds since 1970; None if it cannot be read.
 
-    Without a zone it is UTC, whatever the zone of the machine: the same file means the same
-    everywhere.
+    Without a zone it is UTC, whatever the zone of the machine, so a file means the same everywhere.
 
     >>> seconds_of("1970-01-01T01:00:00+01:00"), seconds_of("1970-01-01T00:00:00")
     (0.0, 0.0)
@@ -23,6 +22,6 @@ def seconds_of(text: str) -> float | None:
 def instant(found: datetime) -> datetime:
     """The same moment in UTC; a time without a zone is UTC already.
 
-    Raises :class:`OverflowError` if the zone carries it out of the years that there are.
+    Raises :class:`OverflowError` if the zone moves it out of the years that Python knows.
     """
     return found.astimezone(UTC) if found.tzinfo is not None else found.replace(tzinfo=UTC)

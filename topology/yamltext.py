@@ -1,9 +1,10 @@
-"""YAML that people wrote → plain objects, at a cost that the text's own length bounds.
+"""YAML that people wrote → plain objects, at a cost that the text's length bounds.
 
 A few hundred bytes of YAML can stand for billions of nodes (an alias of a list of aliases of a
-list …), nest without end, or hold a number whose conversion takes minutes. So the parser's events
-are counted before anything is built: how deep they nest, and how many nodes the aliases add.
-A key that a mapping has twice is refused, too, as kubectl does: one of its values would be lost.
+list …), nest without end, or hold a number whose conversion takes minutes. So before
+anything is built, the parser's events are counted: how deep they nest, and how many nodes the
+aliases add. A mapping that has a key twice is refused, too, as kubectl does: one of the two values
+would be lost.
 """
 
 from __future__ import annotations

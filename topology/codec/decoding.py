@@ -113,8 +113,7 @@ _BRIEF.maxstring = _BRIEF.maxother = 120
 
 
 def shortened(value: object) -> str:
-    """A value as Python writes it, cut to sixty characters, at a cost that its size does not
-    raise."""
+    """A value as Python writes it, cut to sixty characters. A huge one is not written out."""
     try:
         text = _BRIEF.repr(value)
     except ValueError:  # Python writes no number of more than 4,300 digits

@@ -1,4 +1,4 @@
-"""What people and tools write down of a machine, turned into its topology.
+"""Turns what people and tools write down of a machine into its topology.
 
 :func:`read` takes any of them and picks by content:
 
@@ -8,9 +8,8 @@
   are, and :mod:`~topology.sources.smi` says what the cells mean.
 * NCCL's topology XML: :mod:`~topology.sources.nccl`.
 
-All answer with :class:`Imported`,
-which carries what was odd as findings, or refuse with :class:`SourceError`, which names the line
-and the cell. Only text comes in: no file is opened.
+All answer with :class:`Imported`, which has the oddities as findings, or refuse with
+:class:`SourceError`, which names the line and the cell. They take text and open no file.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def read(
     product: str | None = None,
     memory: Bytes | None = None,
 ) -> Imported:
-    """The topology that ``text`` tells of ``node``: NCCL's XML, or a matrix; both are refused.
+    """The topology of ``node`` by ``text``: NCCL's XML, or a matrix; a text with both is refused.
 
     ``product`` and ``memory`` (bytes of each GPU) say what the text does not.
 
@@ -87,7 +86,7 @@ def read(
 
 
 def _xml(text: str) -> tuple[int, int]:
-    """From where to where the XML of a tool stands in a text; nowhere is (0, 0)."""
+    """The begin and end of a tool's XML in a text; (0, 0) if there is none."""
     found = _ROOT.search(text)
     if found is None:
         return 0, 0

@@ -1,4 +1,4 @@
-"""The columns of a matrix: from its header, or, where that is lost, from where each X stands."""
+"""The columns of a matrix, by its header or, if that is lost, by the place of each X."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _RUN_TOGETHER = re.compile(r"(?<=\S)(?=(?:GPU|NIC|mlx)[0-9])")
 
 
 class Header(NamedTuple):
-    """What a header names: devices, the columns after them, and words that name none."""
+    """What a header names."""
 
-    columns: tuple[str, ...]
-    labels: tuple[str, ...]
-    unknown: str
+    columns: tuple[str, ...]  # devices
+    labels: tuple[str, ...]  # the columns after them
+    unknown: str  # words that name no column
 
 
 def read_header(text: str, rows_above: set[str] | None) -> Header | None:
-    """What this line names, if it is a matrix's header; None if it is none.
+    """The columns that this line names; None if it is no header.
 
-    ``rows_above`` are the names of the rows that stand above it, if there are any. Dots between two
-    names stay as they are (see :func:`without_gaps`).
+    ``rows_above`` are the names of the rows above it, if there are any. Dots between two names stay
+    as they are (see :func:`without_gaps`).
     """
     if "GPU" not in text:
         return None
@@ -48,7 +48,7 @@ def read_header(text: str, rows_above: set[str] | None) -> Header | None:
     if any(CELL.fullmatch(name) or not _DEVICE.fullmatch(name) for name in devices):
         return None
     if len(names) == 1 and not after and rows_above is not None and names[0] not in rows_above:
-        return None  # a row of which only the name is left
+        return None  # a row that has lost all but its name
     if names[1:] and DOTS.fullmatch(names[1]) and len(devices) == 1:  # "GPU0 ..." is no header
         return None
     labels, unknown = _labels(text[after.start() :] if after else "")
@@ -56,7 +56,7 @@ def read_header(text: str, rows_above: set[str] | None) -> Header | None:
 
 
 def _labels(text: str) -> tuple[tuple[str, ...], str]:
-    """The affinity columns in their order, and what words are none; then none is a NUMA column."""
+    """The affinity columns in their order, and unknown words. With those, no column is NUMA."""
     rest = re.sub(" +", " ", re.sub(r" ?\t[ \t]*", "\t", text))
     at: dict[str, int] = {}
     for label in reversed(LABELS):  # "GPU NUMA ID" before "NUMA", which it contains
@@ -76,9 +76,9 @@ def only_labels(text: str) -> bool:
 def without_gaps(
     names: tuple[str, ...], line: int, gaps: dict[int, int], findings: Findings
 ) -> tuple[str, ...]:
-    """The columns of a header, those that ``NIC0 ... NIC5`` leaves out named too.
+    """The columns of a header, including those that ``NIC0 ... NIC5`` leaves out.
 
-    ``gaps`` gets, by the position of each such place, how many columns it hides.
+    ``gaps`` gets the number of hidden columns by their position.
     """
     columns: list[str] = []
     for at, name in enumerate(names):
@@ -115,11 +115,11 @@ def check_columns(line: int, columns: tuple[str, ...]) -> None:
 def columns_by_diagonal(
     found: Sequence[Line], last_line: int, findings: Findings
 ) -> tuple[str, ...]:
-    """The columns of a matrix whose header is lost: each row's ``X`` stands under its own name.
+    """The columns of a matrix whose header is lost: each row has its ``X`` under its own name.
 
-    Rows that are lost too leave columns without a name. If NIC rows follow, no GPU row is lost.
-    Behind a switch every GPU is linked, so columns up to the last ``NV#`` are GPUs and the rest
-    NICs. Otherwise it cannot be told.
+    If rows are lost, too, columns stay without a name. If NIC rows follow, no GPU row is lost.
+    Behind a switch every GPU is linked, so columns up to the last ``NV#`` are GPUs and the rest are
+    NICs. Otherwise nobody can tell.
     """
     line = found[0].number
     split = [[word for word, _ in split_row(text)] for _, text, _ in found]

@@ -1,4 +1,4 @@
-"""What every source answers: a topology and what was odd, or a refusal that says where."""
+"""What every source answers: a topology with findings, or a refusal that names the place."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_NVLINKS = 64
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:
-    """Something odd on a line (counted from 1), and what was made of it."""
+    """Something odd on a line (counted from 1), and how it was read."""
 
     line: int
     text: str
@@ -40,14 +40,14 @@ class Findings(list[Finding]):
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """A node's topology as a text tells it, and what a person should know about it, by line."""
+    """A node's topology by a text, and what a person should know about it, by line."""
 
     topology: NodeTopology
     findings: tuple[Finding, ...] = ()
 
 
 class SourceError(ValueError):
-    """A text cannot be read without guessing. ``cell`` is what on the ``line``, or None.
+    """A text cannot be read without guessing. ``cell`` is the place on the ``line``, or None.
 
     >>> str(SourceError(7, "GPU3/GPU5", "'NVX' is no link"))
     "line 7, GPU3/GPU5: 'NVX' is no link"
@@ -65,7 +65,7 @@ class SourceError(ValueError):
 
 
 def checked_size(text: str) -> str:
-    """The text itself; :class:`SourceError` if it is larger than :data:`MAX_TEXT`."""
+    """The text itself. Raises :class:`SourceError` if it is larger than :data:`MAX_TEXT`."""
     if len(text) > MAX_TEXT:
         raise SourceError(1, None, f"{len(text)} characters, at most {MAX_TEXT} are read")
     return text
@@ -81,7 +81,7 @@ def _plain(text: str, most: int) -> bool:
 
 
 def _shown(text: str) -> str:
-    """A message that fits on a line, whatever stands in it."""
+    """A message that fits on one line, whatever it contains."""
     text = text if text.isprintable() else ascii(text)[1:-1]
     return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 4] + " ..."
 
@@ -94,7 +94,7 @@ def imported(
     findings: Iterable[Finding],
     line: int,
 ) -> Imported:
-    """The answer; a contradiction that the model itself finds is a refusal at ``line``."""
+    """The answer. A contradiction that the model finds is a refusal at ``line``."""
     gpus, links, nics = tuple(gpus), tuple(links), tuple(nics)
     _refuse_what_no_record_takes(gpus, links, nics, line)
     try:

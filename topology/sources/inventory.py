@@ -29,7 +29,7 @@ MOST_NVLINKS = max(port.links for _, port in NVLINK_PORTS)
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """What a text says of one GPU apart from its links; None if it does not say."""
+    """What a text says of one GPU apart from its links; None is what it does not say."""
 
     line: int
     product: str | None = None
@@ -51,9 +51,9 @@ def identify(
 ) -> list[Gpu]:
     """The GPUs by index, completed by the caller's ``product`` and ``memory`` and the catalogue.
 
-    An argument that contradicts the text is refused. UUIDs that the text lacks are made of the
-    node's name and the index, so that the same text always gives the same object. What is made
-    up or stays unknown is said in ``findings``, at ``line``.
+    An argument that contradicts the text is refused. A UUID that the text lacks is made from the
+    node's name and the index, so the same text always gives the same object. ``findings`` say, at
+    ``line``, what is made up or stays unknown.
     """
     product = (product or "").strip() or None
     gpus, made_up, from_catalogue = [], [], set[str]()
@@ -121,10 +121,10 @@ def _note_unsaid(
 
 
 def known_port(gpu: Gpu, count: int, line: int, findings: Findings) -> NvlinkPort | None:
-    """The NVLink attachment of a GPU seen with ``count`` links, None if unknown.
+    """The NVLink port of a GPU seen with ``count`` links, None if unknown.
 
-    A count that the product cannot have says that the product or our table is wrong: then
-    nothing is known of it.
+    If the product cannot have that many links, the product or our table is wrong. Then nothing is
+    known of the port.
     """
     port = nvlink_port(gpu.product)
     if port is not None and count > port.links:
@@ -137,7 +137,7 @@ def known_port(gpu: Gpu, count: int, line: int, findings: Findings) -> NvlinkPor
 def note_lost_links(
     gpus: Iterable[Gpu], attached: Mapping[int, int], line: int, findings: Findings
 ) -> None:
-    """Say if GPUs of one product have fewer NVLinks to the switch than others."""
+    """Note GPUs that have fewer NVLinks to the switch than others of the same product."""
     most: dict[str, int] = {}
     fewer: dict[tuple[int, int], list[int]] = {}
     for gpu in gpus:
@@ -152,7 +152,7 @@ def note_lost_links(
 
 
 def gpu_names(indices: Iterable[int]) -> str:
-    """GPUs for people, runs drawn together.
+    """GPUs for people, with runs shortened.
 
     >>> gpu_names([0, 1, 2, 5, 6])
     'GPU0 to GPU2, GPU5, GPU6'
@@ -214,7 +214,7 @@ _NAMED = re.compile(
 )
 _BY_CUDA = re.compile(r"\s*GPU [0-9,]+ Compute Capability:")
 _WITHOUT_HEADER = re.compile(rf"\s*(?:[0-9]{{1,4}}, ?)?(NVIDIA {_WORDS}), ?[0-9].*")
-# The first line of a GPU in the table of `nvidia-smi`; two more belong to it.
+# The first of the three lines of a GPU in the table of `nvidia-smi`.
 _CARD = re.compile(
     r"\s*([0-9]{1,4})\s+(\S.{0,60}?)\s+(?:On|Off|N/A|WDDM|TCC|MCDM) *\t *"
     r"([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9])\s.*"
@@ -224,9 +224,9 @@ _CARD_IN_MIG_MODE = re.compile(r"(?:.{0,200}\t)?\s*Enabled\*?\s*")
 
 
 def read_inventory(lines: Sequence[Line]) -> tuple[dict[int, Listed], list[str]]:
-    """GPUs by index, and the products of GPUs whose index is not told.
+    """GPUs by index, and the products of GPUs without an index.
 
-    Two that disagree about a GPU are refused.
+    Two lines that disagree about a GPU are refused.
     """
     found = _Inventory(by_cuda=any(_BY_CUDA.match(text) for _, text, _ in lines))
     for number, text, _ in lines:
@@ -238,7 +238,7 @@ def read_inventory(lines: Sequence[Line]) -> tuple[dict[int, Listed], list[str]]
 
 
 class _Inventory:
-    """What the lines so far say; a method for each form, which says whether a line has it."""
+    """What the lines so far say. Each form of line has a method, which returns whether it fits."""
 
     def __init__(self, *, by_cuda: bool) -> None:
         self.gpus: dict[int, Listed] = {}
@@ -283,7 +283,7 @@ class _Inventory:
         return True
 
     def is_csv(self, number: int, text: str) -> None:
-        """A header or a row of CSV; any other line ends what the header is for."""
+        """A header or a row of CSV; any other line ends the table."""
         values = [value.strip() for value in text.split(",")]
         if "index" in values and len(values) > 1:
             self.columns = [value.partition(" [")[0] for value in values]
@@ -316,9 +316,9 @@ def _add(found: dict[int, Listed], index: int, more: Listed) -> None:
 
 
 def _add_instance(found: dict[int, Listed], index: int, line: int, profile: str, uuid: str) -> None:
-    """Add an instance to a GPU; the same line twice is one.
+    """Add an instance to a GPU; the same line twice counts once.
 
-    One whose profile cannot be read says no more than that the GPU is cut.
+    If the profile cannot be read, the line only shows that the GPU is in MIG mode.
     """
     memory = nominal_memory(profile)
     had = found[index].mig_instances or ()

@@ -1,9 +1,9 @@
-"""A pasted text as the lines that a tool printed: what was put around them is taken away.
+"""A pasted text as the lines that a tool printed, without what others have put around them.
 
-Terminals add colours, web pages entities and tags, programs quotes and escapes. What else stands
-before the lines of a matrix (a comment sign, a line number, a log's time and host) is found by its
-form, which they share: the same words and signs, whatever the numbers. Line numbers are those of
-the text as it was given, also if one of its lines holds several.
+Terminals add colours, web pages entities and tags, programs quotes and escapes. Other prefixes of a
+matrix's lines (a comment sign, a line number, a log's time and host) are recognised by the form
+that they share: the same words and signs, whatever the numbers. Line numbers are those of the given
+text, also if one of its lines holds several.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WIDE = re.compile("[\u00a0\u2007\u202f]")
 _MARKUP = re.compile(r"[*`]|\\(?=[_*|<>#-])")
 _BARS = re.compile("[|\u00a6\u2502\u2503\u2551]")
 _QUOTE_AT_END = re.compile(r'"\s?[,+;)\]\\]{0,4}\s?$')
-# What one of the patterns above may find, in most lines nothing.
+# What the patterns above look for; most lines have none of it.
 _ODD = re.compile(
     "[\x1b^\\[\ufeff\u200b-\u200d\u2060\u00a0\u2007\u202f*`\\\\|\u00a6\u2502\u2503\u2551]"
 )
@@ -51,7 +51,7 @@ _TAG = re.compile(
     r"(?:\s[^<>]{0,200})?>"
 )
 
-# Where a line of the tool's own begins: a header, a row, a device of `-L`, or a legend.
+# The beginning of a line that the tool printed: a header, a row, a device of `-L`, or a legend.
 _BEGINS = re.compile(
     r"(?<![A-Za-z_])(?:(?P<matrix>(?:GPU|NIC|mlx)[0-9]\w{0,60}?\s*(?:GPU[0-9]|NIC[0-9]|mlx[0-9]|CPU|NUMA"
     r"|\.\.\.|X|SYS|SOC|NODE|PHB|PXB|PIX|PSB|NV[1-9]|OK|[A-Z]?NS))"
@@ -65,18 +65,18 @@ _COUNT = re.compile(r"(?<=[:\[(])[0-9]+")
 
 
 class Line(NamedTuple):
-    """One line: its number in the text (from 1), and whose prefix stood before it ('' if none)."""
+    """One line."""
 
-    number: int
+    number: int  # in the text, from 1
     text: str
-    host: str = ""
+    host: str = ""  # the names in its prefix
 
 
 def clean(text: str, findings: Findings) -> list[Line]:
     """The lines without what was put around them.
 
-    An endless one is left out, and said; one that begins a table is refused, and so is a text of
-    too many lines.
+    An endless line becomes a finding, or a refusal if it begins a table. A text of too many lines
+    is refused.
     """
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     if "^I" in text:  # cat -A
@@ -92,7 +92,7 @@ def clean(text: str, findings: Findings) -> list[Line]:
                 findings.note(number, f"passed over: {what}")
             else:
                 bare = _bare(piece)
-                if bare or (found and found[-1].text):  # several blank lines are as good as one
+                if bare or (found and found[-1].text):  # several blank lines count as one
                     found.append(Line(number, bare))
                 left -= bool(bare)
                 if left < 0:
@@ -101,7 +101,7 @@ def clean(text: str, findings: Findings) -> list[Line]:
 
 
 def _pieces(line: str) -> Iterator[str]:
-    """What a line says, entities and a program's escapes resolved; several if it holds them."""
+    """The lines that a line holds, with entities and a program's escapes resolved."""
     if "&" in line:
         line = html.unescape(html.unescape(line))
     if "<" in line:
@@ -125,7 +125,7 @@ def _bare(line: str) -> str:
 
 
 def _affinity_behind(lines: list[Line]) -> list[Line]:
-    """The lines with affinity columns that stand before the matrix moved behind it."""
+    """The lines, with affinity columns moved from before the matrix to behind it."""
     moves = False
     for at, line in enumerate(lines):
         if not moves and not _AFFINITY_FIRST.match(line.text):
@@ -140,9 +140,9 @@ def _affinity_behind(lines: list[Line]) -> list[Line]:
 
 
 def _without_prefixes(lines: list[Line]) -> list[Line]:
-    """The lines behind what stands before several of them in one form.
+    """The lines without prefixes of a form that several lines have.
 
-    A line that is not known as the tool's loses only what stands before most of the matrix.
+    A line that does not look like the tool's loses only the prefix that most of the matrix has.
     """
     begins = [_begin(line.text) for line in lines]
     forms = [_form(m.string[: m.start()]) if m else () for m in begins]
@@ -165,12 +165,12 @@ def _begin(text: str) -> re.Match[str] | None:
 
 
 def _form(prefix: str) -> tuple[str, ...]:
-    """What a prefix is made of, one word for all numbers."""
+    """The parts of a prefix, with one word for all numbers."""
     return tuple("0" if word[0].isdigit() else word for word in _TOKEN.findall(prefix))
 
 
 def _behind(text: str, form: tuple[str, ...]) -> int:
-    """Where the text goes on behind a prefix of this form; 0 where it begins otherwise."""
+    """The end of a prefix of this form; 0 if the text has none."""
     at = 0
     for word, match in zip(form, _TOKEN.finditer(text), strict=False):
         if ("0" if match[0][0].isdigit() else match[0]) != word:
@@ -180,5 +180,5 @@ def _behind(text: str, form: tuple[str, ...]) -> int:
 
 
 def _host(prefix: str) -> str:
-    """The words of a prefix that name somebody, without counts such as a line's number."""
+    """The words of a prefix that are names, without counts such as a line's number."""
     return " ".join(_COUNT.sub("", word) for word in prefix.split() if _NAME.search(word))

@@ -41,7 +41,7 @@ ELSE = "NCCL_TOPO_DUMP_FILE writes the topology, `nvidia-smi topo -m` prints it"
 
 @dataclass(slots=True)
 class Element:
-    """An XML element with the line it starts on."""
+    """An XML element with the line on which it starts."""
 
     tag: str
     attributes: dict[str, str]
@@ -111,7 +111,7 @@ def tree(text: str) -> Element:
     return top[0]
 
 
-MAX_DEVICES = 256  # GPUs, and NICs: no real file comes near, and pairs are counted in squares
+MAX_DEVICES = 256  # GPUs, and NICs; real files have far fewer, and pairs grow as the square
 
 GPU_CLASS, NIC_CLASS, NVSWITCH_CLASS = "0x03", "0x02", "0x068000"
 NVIDIA = "0x10de"
@@ -164,7 +164,7 @@ def parse_nccl(
 
 
 def _refuse_several_machines(root: Element) -> None:
-    """NCCL writes each NUMA node once; with those of another host it tells the hosts apart."""
+    """NCCL writes each NUMA node once. ``host_hash`` tells the nodes of several hosts apart."""
     cpus: dict[str, Element] = {}
     for cpu in (e for e in root.walk() if e.tag == "cpu"):
         first = next(iter(cpus.values()), cpu)
@@ -203,7 +203,7 @@ def _gpus(root: Element, findings: Findings) -> list[Device]:
 
 
 def _refuse_other_vendors(device: Device, vendor: str) -> None:
-    """RCCL, AMD's NCCL, writes the same file with links of its own, and often without a vendor."""
+    """Refuse other GPUs: RCCL, AMD's NCCL, writes the same file, often without a vendor."""
     gpus = device.element.all("gpu")
     if vendor == NVIDIA and any("gcn" in gpu.attributes or gpu.all("xgmi") for gpu in gpus):
         vendor = "0x1002"
@@ -217,7 +217,7 @@ def _refuse_other_vendors(device: Device, vendor: str) -> None:
 
 
 def _note_parts(device: Device, findings: Findings) -> None:
-    """Several ``<gpu>`` in one ``<pci>`` are parts of one GPU, and each tells all its NVLinks."""
+    """Note several ``<gpu>`` in one ``<pci>``: parts of one GPU, each with all its NVLinks."""
     gpus = device.element.all("gpu")
     if len(gpus) < 2:
         return
@@ -246,7 +246,7 @@ def _told_links(gpu: Element) -> list[tuple[str, ...]]:
 
 
 def _numbered(gpus: Sequence[Device], line: int, findings: Findings) -> dict[int, Device]:
-    """GPUs by index: ``dev`` if all have one, else in the order of their bus ids."""
+    """GPUs by index: their ``dev`` if all have one, otherwise in the order of their bus ids."""
     numbers = [number for gpu in gpus if (number := _dev(gpu)) is not None]
     if len(numbers) < len(gpus):
         ordered = sorted(gpus, key=lambda gpu: (len(gpu.bus), gpu.bus))
@@ -319,7 +319,7 @@ def _both_ways(
     direct: dict[tuple[int, int], int],
     first_line: dict[tuple[int, int], int],
 ) -> int:
-    """NVLinks between two GPUs; both ends must tell the same, unless one tells of no GPU at all."""
+    """NVLinks between two GPUs. Both ends must say the same, if both have a ``<gpu>``."""
     there, back = direct.get((a, b), 0), direct.get((b, a), 0)
     if there != back and all(devices[i].element.all("gpu") for i in (a, b)):
         line = first_line.get((a, b)) or first_line[b, a]
@@ -331,7 +331,7 @@ def _both_ways(
 
 
 def _nics(root: Element, gpus: dict[int, Device], findings: Findings) -> list[Nic]:
-    """RDMA NICs: what NCCL names by ``<net>``, and network cards of static files by bus id."""
+    """RDMA NICs: those with a ``<net>``, and network cards of static files by their bus id."""
     named: dict[str, Device] = {}
     for element in root.walk():
         if element.tag == "nic":
@@ -341,7 +341,7 @@ def _nics(root: Element, gpus: dict[int, Device], findings: Findings) -> list[Ni
                     findings.note(net.line, f"{quoted(name)} {why}, so it is no RDMA NIC: left out")
                 elif not name:
                     raise SourceError(net.line, "net", "a NIC without name")
-                elif name not in named:  # a second port of the same card
+                elif name not in named:  # otherwise a second port of the same card
                     named[name] = _device(element)
                 elif named[name].element is not element:
                     raise SourceError(
@@ -372,8 +372,8 @@ def _no_rdma(net: Element) -> str:
     """Why a ``<net>`` cannot be an RDMA NIC; '' if it is one.
 
     NCCL lists what its network plugin can use. For InfiniBand and RoCE that is a port, counted from
-    1, with the GUID of the card. For plain sockets it is every interface of the kernel, bridges and
-    tunnels too: their port is 0 and their GUID a number of its own making.
+    1, with the card's GUID. For plain sockets it is every kernel interface, also bridges and
+    tunnels, with port 0 and a number that NCCL makes up as the GUID.
     """
     guid, port, gdr = (net.attributes.get(name, "") for name in ("guid", "port", "gdr"))
     if re.fullmatch(r"0x0+", guid):
@@ -393,7 +393,7 @@ def _is_count(guid: str, dev: str) -> bool:
 
 
 def _device(element: Element) -> Device:
-    """A device by its ``<pci>``, or by the ``<nic>`` within one."""
+    """A device, by its ``<pci>`` or by the ``<nic>`` within one."""
     above = element.ancestors()
     if element.tag == "nic" and element.parent is not None and element.parent.tag == "pci":
         above = above[1:]

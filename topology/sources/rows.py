@@ -18,7 +18,7 @@ SELF = "X"
 _PLAIN = "X|SYS|SOC|NODE|PHB|PXB|PIX|PSB"
 _ANY = rf"{_PLAIN}|NV(?:[1-5][0-9]|6[0-4]|[1-9])"
 CELL = re.compile(_ANY)
-WHOLE = tuple(_PLAIN.split("|"))  # words that are whole: no other word begins with them
+WHOLE = tuple(_PLAIN.split("|"))  # words that cannot be cut ones: no other word begins with them
 ALLOWED = f"X, NV1 to NV{MAX_NVLINKS}, PSB, PIX, PXB, PHB, NODE, SYS, SOC"
 _MERGED = re.compile(rf"(?:{_ANY}){{2,}}")
 _MERGED_WITH_CPUS = re.compile(rf"((?:{_ANY})*(?:{_PLAIN}))(?=[0-9])")
@@ -33,7 +33,7 @@ DOTS = re.compile(r"\.{2,}|\u2026")  # where people or a terminal left columns o
 
 
 def is_row(text: str, columns: tuple[str, ...] | None) -> bool:
-    """Whether a line is a device's row, below a header with these columns or below none."""
+    """Whether a line is a device's row, below a header with these columns or without one."""
     name, *words = text.split() or [""]
     if GPU.fullmatch(name):
         known = any(LINK.fullmatch(word) for word in words[:3])
@@ -47,10 +47,10 @@ def is_row(text: str, columns: tuple[str, ...] | None) -> bool:
 def split_row(
     text: str, merged: dict[str, int] | None = None, line: int = 0
 ) -> list[tuple[str, int]]:
-    """The words of a row and where each ends; cells that lost the tab between them come apart.
+    """The words of a row and where each ends. Cells that lost the tab between them are separated.
 
-    No word for a link begins with another and none holds a number but ``NV#``, so there is one way
-    to read them, except where ``NV1`` and a list of CPUs meet: that is left as it is.
+    No word for a link begins with another one, and only ``NV#`` holds a number. So there is one way
+    to read them, except where ``NV1`` and a list of CPUs meet: that stays one word.
     """
     found: list[tuple[str, int]] = []
     for match in re.finditer(r"\S+", text):
@@ -78,16 +78,13 @@ _TYPED_NUMA = re.compile(r"\s*NUMA(?:\s?node)?\s?[:=#]?\s?([0-9]{1,3})\s*", re.I
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A device's row: the cells that can be believed, and its NUMA column ('' if not told).
-
-    A cell that the text leaves out is None. ``rest`` is what stands behind the matrix unread.
-    """
+    """A device's row."""
 
     name: str
     line: int
-    cells: tuple[str | None, ...]
-    numa: str = ""
-    rest: str = ""
+    cells: tuple[str | None, ...]  # those that can be believed; None is a cell that is left out
+    numa: str = ""  # its NUMA column, if it has one
+    rest: str = ""  # unread text behind the matrix
 
 
 def read_row(
@@ -100,7 +97,7 @@ def read_row(
 ) -> Row:
     """The row in a line below a header with these columns and labels.
 
-    ``gaps`` says how many columns dots hide in each place, ``merged`` gets the words that hold
+    ``gaps`` says how many columns dots hide in each place. ``merged`` gets the words that hold
     several cells. The ``last`` row of a text may be cut off.
     """
     number, text, _ = line
@@ -134,7 +131,7 @@ def read_row(
 def _check_cells(
     name: str, columns: tuple[str, ...], words: Sequence[str | None], line: int
 ) -> None:
-    """Refuse a word that is no cell, and an X that does not stand under the row's own name."""
+    """Refuse a word that is no cell, and an X that is not under the row's own name."""
     for column, cell_word in zip(columns, words, strict=False):
         if cell_word is None:
             continue
@@ -149,11 +146,10 @@ def _check_cells(
 
 
 def _numa(labels: tuple[str, ...], rest: str, last: bool) -> str:
-    """The NUMA column of a row, from all that follows its matrix cells; '' if not told.
+    """The NUMA column of a row, from the text behind its cells; '' if there is none.
 
-    Only what stands in that column counts, or behind the word NUMA. Empty cells leave fewer values
-    than columns; then only tabs tell which one is missing, and the last value of the last row may
-    be cut.
+    Only that column counts, or what follows the word NUMA. If there are fewer values than columns,
+    only tabs show which one is missing, and the last value of the last row may be cut.
     """
     values, parts = rest.split(), [part.strip() for part in rest.split("\t")[1:]]
     if not labels:
@@ -178,12 +174,12 @@ def _numa(labels: tuple[str, ...], rest: str, last: bool) -> str:
 
 
 def is_affinity(text: str) -> bool:
-    """Whether a line holds the affinity columns of a row and nothing else."""
+    """Whether a line holds only the affinity columns of a row."""
     return bool(text) and _affinity(text.split())
 
 
 def _affinity(values: Sequence[str]) -> bool:
-    """Whether words without a header are CPUs, NUMA node and the GPU's own node, as printed."""
+    """Whether words without a header are CPUs, a NUMA node and the GPU's own node."""
     return len(values) <= 3 and all(
         pattern.fullmatch(value)
         for pattern, value in zip((_CPUS, _NODES, _NODES), values, strict=False)

@@ -37,7 +37,7 @@ from topology.sources.lines import Line, clean
 from topology.sources.table import Table, read_table
 
 _TOOLS = (
-    # Whose tool it is, and what only that tool prints.
+    # The tool, and what only that tool prints.
     (
         "AMD's rocm-smi",
         r".*?(?:ROCm System Management|(?:Weight|Hops|Link Type) between two GPUs\b)",
@@ -61,9 +61,9 @@ _MOST = 200  # characters at the beginning of a line in which a sign is looked f
 
 
 def refuse_foreign(lines: Iterable[Line], cause: SourceError | None = None) -> None:
-    """:class:`SourceError` if ``lines`` end with the output of another vendor's tool.
+    """Raises :class:`SourceError` if ``lines`` end with the output of another vendor's tool.
 
-    That they show ``nvidia-smi`` after it makes it past. ``cause`` is why they cannot be read.
+    If ``nvidia-smi`` follows it, it does not count. ``cause`` is why the lines cannot be read.
     """
     shown: tuple[int, str] | None = None
     for number, line, _ in lines:
@@ -96,7 +96,7 @@ _PCIE_VIEW = re.compile(r"\btopo\s+(?:-mp|--matrix_pci)\b")
 _LINK_VIEW = re.compile(r"\btopo\s+(?:-m|--matrix)(?![\w-])")
 _LEGEND_PIX = re.compile(r"\s*PIX\s+= .*")
 _LEGEND_NVLINK = re.compile(r"\s*NV#\s+= .*")
-# Of drivers before NVLink, whose legend has no NV# either.
+# The legend of drivers before NVLink, which has no NV# either.
 _LEGEND_SOC = re.compile(r"\s*SOC\s+= .*")
 _NIC_NAME = re.compile(r"\s*(NIC[0-9]+)\s*:\s*([A-Za-z][\w.-]*)\W*")
 
@@ -114,8 +114,8 @@ def parse_topo(
 
     ``product`` and ``memory`` (bytes of each GPU) say what the matrix does not; lines of
     ``nvidia-smi -L`` or ``--query-gpu=index,name,uuid,memory.total,pci.bus_id --format=csv`` in
-    the same text say it too. :class:`SourceError` if a pair is told by neither of its rows, or
-    differently by both, or in words that no driver prints.
+    the same text say it, too. Raises :class:`SourceError` if neither of its rows tells a pair, or
+    both differ, or a word is none that a driver prints.
     """
     findings = Findings()
     lines = clean(checked_size(text), findings)
@@ -136,7 +136,7 @@ def parse_topo(
 def _who(
     table: Table, listed: dict[int, Listed], named: Sequence[str], findings: Findings
 ) -> dict[int, Listed]:
-    """What the text says of each GPU of the matrix, NUMA node included."""
+    """What the text says of each GPU of the matrix, including its NUMA node."""
     indices = [_index(name) for name in table.gpus]
     for index, gpu in listed.items():
         if index not in indices:
@@ -175,7 +175,7 @@ def _who(
 
 
 def _pairs(table: Table, findings: Findings) -> Pairs:
-    """The cell of every pair of GPUs; one that no row tells is refused."""
+    """The cell of every pair of GPUs. A pair that no row tells is refused."""
     pairs: Pairs = {}
     for a, b in combinations(table.gpus, 2):
         cell = table.pair(a, b)
@@ -218,7 +218,7 @@ def _links(gpus: Sequence[Gpu], pairs: Pairs, line: int, findings: Findings) -> 
     unknown = {gpu.index for gpu in gpus if nvlink_port(gpu.product) is None}
 
     def uniform(index: int) -> bool:
-        """One number to every linked GPU, as behind a switch."""
+        """Whether it has the same number of links to every linked GPU, as behind a switch."""
         return len({count for pair, count in counts.items() if count and index in pair}) == 1
 
     if switched:
@@ -282,7 +282,7 @@ def _note_hidden_nvlinks(
 
 
 def _nics(table: Table, lines: Sequence[Line], findings: Findings) -> list[Nic]:
-    """The NICs by the names of the legend, with every distance that a row tells."""
+    """The NICs, named by the legend, with every distance that a row tells."""
     legend: dict[str, str] = {}
     for number, text, _ in lines:
         if (m := _NIC_NAME.fullmatch(text)) and legend.setdefault(m[1], m[2]) != m[2]:

@@ -50,17 +50,13 @@ _P2P_LEGEND = re.compile(r"\s*OK\s+=\s")
 
 @dataclass(frozen=True)
 class Table:
-    """A matrix: the devices of its header, and the rows that the text has of them.
+    """A matrix."""
 
-    ``line`` is where it begins, ``last_line`` where the text ends, ``has_numa`` whether there is a
-    NUMA column at all.
-    """
-
-    line: int
-    last_line: int
-    columns: tuple[str, ...]
-    rows: dict[str, Row]
-    has_numa: bool
+    line: int  # where it begins
+    last_line: int  # where the text ends
+    columns: tuple[str, ...]  # the devices of its header
+    rows: dict[str, Row]  # the rows that the text has
+    has_numa: bool  # whether there is a NUMA column
 
     @cached_property
     def gpus(self) -> tuple[str, ...]:
@@ -97,34 +93,31 @@ class Table:
 
 @dataclass(slots=True)
 class _Block:
-    """A header, if there is one, and the rows below it.
-
-    ``labels`` are the columns after the devices, ``unknown`` words of the header that name none.
-    ``wrapped`` is the line on which a terminal broke the header, or, if there is none, a row.
-    """
+    """A header and the rows below it, or rows without a header."""
 
     line: int
     columns: tuple[str, ...] | None = None
-    labels: tuple[str, ...] = ()
-    unknown: str = ""
+    labels: tuple[str, ...] = ()  # the columns after the devices
+    unknown: str = ""  # words of the header that name no column
     rows: list[Line] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
     p2p_legend: bool = False
+    # The line on which a terminal broke the header, or a row if there is no header.
     wrapped: int | None = None
 
     def same(self, other: _Block) -> bool:
-        """Whether the other one says the same, of the same machine."""
+        """Whether the other one says the same of the same machine."""
         mine, its = ([(r.host, r.text.split()) for r in b.rows] for b in (self, other))
         return (self.columns, self.labels, mine) == (other.columns, other.labels, its)
 
     def is_p2p(self) -> bool:
-        """Whether these rows say what GPUs may do, not how they are linked."""
+        """Whether these rows say what peers may do, and not how they are linked."""
         words = {word for _, text, _ in self.rows for word in text.split()[1:]}
         return words <= P2P | {SELF} and (not words.isdisjoint(P2P) or self.p2p_legend)
 
 
 def read_table(lines: Sequence[Line], findings: Findings) -> Table:
-    """The one matrix among cleaned lines; what was odd about it goes to ``findings``."""
+    """The one matrix among cleaned lines; ``findings`` get its oddities."""
     last_line = max((line.number for line in lines if line.text.strip()), default=1)
     block = _the_one(_blocks(_joined(lines, findings), findings), lines, findings)
     found = block.rows
@@ -184,13 +177,13 @@ def read_table(lines: Sequence[Line], findings: Findings) -> Table:
 
 
 def first_row(lines: Sequence[Line]) -> int | None:
-    """The line on which a matrix of links has its first row; None if there is no matrix."""
+    """The line of the first row of a matrix of links; None if there is no matrix."""
     found = (block for block in _blocks(lines, Findings()) if block.rows and not block.is_p2p())
     return next((block.rows[0].number for block in found), None)
 
 
 def _joined(lines: Sequence[Line], findings: Findings) -> list[Line]:
-    """The lines, put together if a terminal broke each before its affinity columns."""
+    """The lines, joined again if a terminal broke each before its affinity columns."""
     found: list[Line] = []
     broken = False
     for line in lines:
@@ -213,7 +206,7 @@ def _joined(lines: Sequence[Line], findings: Findings) -> list[Line]:
 
 
 def _blocks(lines: Sequence[Line], findings: Findings) -> list[_Block]:
-    """Every header with the rows below it, and rows that have none above them."""
+    """Every header with the rows below it, and rows without a header."""
     blocks: list[_Block] = []
     above, unread = "", None
     for line in lines:
@@ -244,7 +237,7 @@ def _blocks(lines: Sequence[Line], findings: Findings) -> list[_Block]:
 def _goes_on(text: str, before: str, block: _Block) -> bool:
     """Whether a terminal broke the header, or a row without one, into this line and ``before``.
 
-    Columns would be lost without a word. A broken row below a whole header is only a cut one.
+    Otherwise columns would be lost silently. A broken row below a whole header is only cut.
     """
     if not before or "=" in text:
         return False
@@ -255,7 +248,7 @@ def _goes_on(text: str, before: str, block: _Block) -> bool:
 
 
 def _the_one(blocks: list[_Block], lines: Sequence[Line], findings: Findings) -> _Block:
-    """The block that is the matrix. Several are several machines, and refused."""
+    """The block that is the matrix. Several blocks are several machines, and refused."""
     told = [block for block in blocks if block.rows and not block.is_p2p()]
     p2p = [block for block in blocks if block.rows and block.is_p2p()]
     for block in [block for block in told[1:] if block.same(told[0])]:
