@@ -272,7 +272,7 @@ class NodeAgent:
             self._health.look(nvml.vitals, self._clock.text())
             self._idle.look(nvml.vitals, self._holders.holders.by_uid, self._clock.seconds())
             held = set(map(base_uuid, self._holders.holders.device_ids))
-            split = {gpu.uuid for gpu in nvml.seen.gpus if gpu.mig_instances}
+            split = {seen.gpu.uuid for seen in nvml.seen.gpus if seen.gpu.mig_instances}
             self._unaccounted.look(nvml.vitals, held | split, news_due=bool(self._polling.due))
         down = self._health.down()
         now = self._clock.seconds()

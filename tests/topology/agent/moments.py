@@ -31,7 +31,7 @@ from topology.agent.decides.observed import (
 from topology.agent.decides.surroundings import KubeletFacts, Plugin, Surroundings
 from topology.agent.loop import Asks, Clock, NodeAgent, Turn
 from topology.agent.settings import Settings
-from topology.core.devices import MIB, Bytes, DeviceId, GpuUuid, NodeName, PodUid
+from topology.core.devices import MIB, Bytes, DeviceId, Gpu, GpuUuid, NodeName, PodUid
 from topology.core.links import LinkKind
 
 MIDNIGHT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -41,15 +41,15 @@ BUS = "0000:{:02x}:00.0".format
 def seen_gpu(index: int, number: int) -> SeenGpu:
     """GPU ``number`` of a node whose GPUs are linked in pairs, under the driver's index."""
     peer = NvlinkEnd(0, True, Remote.GPU, BUS(number ^ 1), 2)
-    return SeenGpu(
+    gpu = Gpu(
         index,
         GpuUuid(f"GPU-{number}"),
         "Tesla V100-SXM2-16GB",
         Bytes(16384 * MIB),
-        BUS(number),
         0,
-        nvlinks=(peer,),
+        BUS(number),
     )
+    return SeenGpu(gpu, (peer,))
 
 
 def vital(number: int) -> Vitals:
@@ -164,7 +164,8 @@ class ScriptedNode:
     ) -> None:
         """NVML shows this from now on."""
         if seen is not None:
-            peers = [(a.index, b.index) for a in seen.gpus for b in seen.gpus if a.index < b.index]
+            indices = [each.gpu.index for each in seen.gpus]
+            peers = [(a, b) for a in indices for b in indices if a < b]
             seen = replace(seen, pcie=dict.fromkeys(peers, LinkKind.PIX))
         rounds = self.nvml.rounds + 1
         self.nvml = NvmlState(seen, vitals, rounds, "", asked=True, nameless=nameless)

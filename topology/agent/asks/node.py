@@ -125,14 +125,6 @@ class _Address(msgspec.Struct):
     address: str = ""
 
 
-class _Endpoint(msgspec.Struct):
-    port: int = msgspec.field(default=10250, name="Port")
-
-
-class _Endpoints(msgspec.Struct):
-    kubelet: _Endpoint = msgspec.field(default_factory=_Endpoint, name="kubeletEndpoint")
-
-
 class _Condition(msgspec.Struct, rename="camel"):
     type: str = ""
     last_heartbeat_time: str | None = None
@@ -143,7 +135,7 @@ class _Status(msgspec.Struct, rename="camel"):
     allocatable: dict[str, str | int] | None = None
     conditions: list[_Condition] | None = None
     addresses: list[_Address] | None = None
-    daemon_endpoints: _Endpoints = msgspec.field(default_factory=_Endpoints)
+    daemon_endpoints: dict[str, dict[str, int]] = {}  # the ports that the kubelet listens on
 
 
 class _Node(msgspec.Struct):
@@ -266,9 +258,10 @@ class NodeWatch:
 def _address(node: _Node | None) -> str | None:
     """Where the kubelet listens, as its Node says."""
     for address in (node.status.addresses or ()) if node else ():
-        if address.type == "InternalIP":
+        if address.type == "InternalIP" and node is not None:
             host = f"[{address.address}]" if ":" in address.address else address.address
-            return f"{host}:{node.status.daemon_endpoints.kubelet.port}" if node else None
+            port = node.status.daemon_endpoints.get("kubeletEndpoint", {}).get("Port", 10250)
+            return f"{host}:{port}"
     return None
 
 

@@ -97,7 +97,7 @@ class Nvml:
                     handles[index] = handle
         pcie: dict[tuple[int, int], LinkKind] = {}
         p2p: dict[tuple[int, int], bool] = {}
-        linked = {g.index for g in gpus if any(e.active for e in g.nvlinks)}
+        linked = {g.gpu.index for g in gpus if any(e.active for e in g.nvlinks)}
         for a, b in combinations(handles, 2):
             self.on_progress()
             of = f"GPUs {a} and {b}"

@@ -25,7 +25,7 @@ from topology.agent.decides.observed import (
     Unseen,
     Vitals,
 )
-from topology.core.devices import MIB, Bytes, Fabric, GpuUuid, MigInstance, bus_id
+from topology.core.devices import MIB, Bytes, Fabric, Gpu, GpuUuid, MigInstance, bus_id
 
 LOST = pynvml.NVML_ERROR_GPU_IS_LOST
 # Errors that are an answer: the GPU has no such thing.
@@ -114,18 +114,18 @@ def seen_gpu(asker: Asker, index: int, uuid: GpuUuid, handle: Handle) -> SeenGpu
     pci = asker.ask("PCI address", of, pynvml.nvmlDeviceGetPciInfo, handle, absent=())
     memory = _memory(asker, of, handle)
     mig_mode, instances = _mig(asker, of, handle, memory)
-    return SeenGpu(
-        index=index,
-        uuid=uuid,
-        product=product or "unknown",
-        memory=memory,
-        pci_bus_id=_bus(pci.busId) if pci is not None else "",
-        numa_node=_numa(asker, of, handle),
+    gpu = Gpu(
+        index,
+        uuid,
+        product or "unknown",
+        memory,
+        _numa(asker, of, handle),
+        _bus(pci.busId) or None if pci is not None else None,
         mig_mode=mig_mode,
         mig_instances=instances,
-        nvlinks=() if mig_mode == "enabled" else _nvlinks(asker, of, handle),
-        fabric=_fabric(asker, of, handle),
     )
+    nvlinks = () if mig_mode == "enabled" else _nvlinks(asker, of, handle)
+    return SeenGpu(gpu, nvlinks, _fabric(asker, of, handle))
 
 
 def check_answers(handle: Handle) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import structlog
@@ -55,17 +56,9 @@ class _Spec(msgspec.Struct, rename="camel"):
     resource_claims: list[msgspec.Raw] | None = None
 
 
-class _Running(msgspec.Struct, rename="camel"):
-    started_at: str | None = None
-
-
-class _State(msgspec.Struct):
-    running: _Running | None = None
-
-
 class _ContainerStatus(msgspec.Struct):
     name: str = ""
-    state: _State | None = None
+    state: dict[str, dict[str, Any] | None] | None = None  # running, waiting or terminated
 
 
 class _Status(msgspec.Struct, rename="camel"):
@@ -240,6 +233,6 @@ def _plugins(pod: _Pod) -> list[Plugin]:
 def _started(pod: _Pod, container: str) -> str:
     """When a container started; empty if it does not run."""
     for status in pod.status.container_statuses or ():
-        if status.name == container and status.state is not None and status.state.running:
-            return status.state.running.started_at or ""
+        if status.name == container:
+            return ((status.state or {}).get("running") or {}).get("startedAt") or ""
     return ""

@@ -12,7 +12,7 @@ published.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -57,11 +57,10 @@ def topology_of(
     ``down`` are links that do not count, whatever they show now.
     """
     unseen = [*seen.unseen, *pci.unseen]
-    links = tuple(
-        _link(a, b, seen, pci, down, unseen) for a, b in combinations(_by_index(seen.gpus), 2)
-    )
-    gpus = tuple(_gpu(g, pci) for g in _by_index(seen.gpus))
-    nics = tuple(_nic(nic, there, seen.gpus, pci) for nic, there in pci.nics.items())
+    by_index = sorted(seen.gpus, key=lambda each: each.gpu.index)
+    links = tuple(_link(a, b, seen, pci, down, unseen) for a, b in combinations(by_index, 2))
+    gpus = tuple(_gpu(each.gpu, pci) for each in by_index)
+    nics = tuple(_nic(nic, there, by_index, pci) for nic, there in pci.nics.items())
     facts = AllocatorFacts(numa_distances=pci.numa_distances)
     fabric = _fabric(seen.gpus, unseen)
     topology = NodeTopology(name, gpus, links, nics, allocator=facts, fabric=fabric)
@@ -122,22 +121,10 @@ def keep_lost(seen: NodeTopology, former: NodeTopology | None) -> NodeTopology:
     )
 
 
-def _by_index(gpus: tuple[SeenGpu, ...]) -> list[SeenGpu]:
-    return sorted(gpus, key=lambda g: g.index)
-
-
-def _gpu(seen: SeenGpu, pci: PciTree) -> Gpu:
-    numa = seen.numa_node
-    return Gpu(
-        seen.index,
-        seen.uuid,
-        seen.product,
-        seen.memory,
-        pci.numa.get(seen.pci_bus_id) if numa is None else numa,
-        seen.pci_bus_id or None,
-        mig_mode=seen.mig_mode,
-        mig_instances=seen.mig_instances,
-    )
+def _gpu(gpu: Gpu, pci: PciTree) -> Gpu:
+    """The GPU, on the NUMA node that sysfs shows if NVML shows none."""
+    numa = pci.numa.get(gpu.pci_bus_id or "") if gpu.numa_node is None else gpu.numa_node
+    return replace(gpu, numa_node=numa, topology_nodes=None)
 
 
 def _link(
@@ -148,17 +135,17 @@ def _link(
     down: Mapping[GpuUuid, frozenset[int]],
     unseen: list[Unseen],
 ) -> Link:
-    pair = (a.index, b.index)
-    of = f"GPUs {a.index} and {b.index}"
-    pcie = seen.pcie.get(pair, LinkKind.UNKNOWN) or pci.between(a.pci_bus_id, b.pci_bus_id)
+    pair = (a.gpu.index, b.gpu.index)
+    of = f"GPUs {pair[0]} and {pair[1]}"
+    pcie = seen.pcie.get(pair, LinkKind.UNKNOWN) or pci.between(a.gpu, b.gpu)
     if not pcie:
         unseen.append(Unseen("PCIe class", "neither NVML nor sysfs says", of))
     bare = Link(*pair, pcie)
-    if "enabled" in (a.mig_mode, b.mig_mode):
+    if "enabled" in (a.gpu.mig_mode, b.gpu.mig_mode):
         return bare  # MIG instances have no NVLinks
     ends_a, ends_b = _up(a, down), _up(b, down)
-    there = sum(e.remote is Remote.GPU and e.remote_bus == b.pci_bus_id for e in ends_a)
-    back = sum(e.remote is Remote.GPU and e.remote_bus == a.pci_bus_id for e in ends_b)
+    there = sum(e.remote is Remote.GPU and e.remote_bus == b.gpu.pci_bus_id for e in ends_a)
+    back = sum(e.remote is Remote.GPU and e.remote_bus == a.gpu.pci_bus_id for e in ends_b)
     switched = min(sum(e.remote is Remote.SWITCH for e in ends) for ends in (ends_a, ends_b))
     hidden = all(any(e.remote is Remote.UNKNOWN for e in ends) for ends in (ends_a, ends_b))
     usable = seen.p2p.get(pair)
@@ -168,7 +155,7 @@ def _link(
         if not hidden:
             unseen.append(Unseen("NVLinks", "there, but peers may not use them (P2P status)", of))
         return bare
-    speed = _one_way(a, ends_a)
+    speed = _one_way(a.gpu, ends_a)
     if there or back:
         # A link is up if it is up at both ends; some drivers show only one end.
         both = min(there, back)
@@ -183,12 +170,12 @@ def _link(
     return Link(*pair, pcie, 1, Via.SWITCH, speed)
 
 
-def _up(gpu: SeenGpu, down: Mapping[GpuUuid, frozenset[int]]) -> list[NvlinkEnd]:
-    dropped = down.get(gpu.uuid, frozenset())
-    return [e for e in gpu.nvlinks if e.active and e.number not in dropped]
+def _up(seen: SeenGpu, down: Mapping[GpuUuid, frozenset[int]]) -> list[NvlinkEnd]:
+    dropped = down.get(seen.gpu.uuid, frozenset())
+    return [e for e in seen.nvlinks if e.active and e.number not in dropped]
 
 
-def _one_way(gpu: SeenGpu, ends: list[NvlinkEnd]) -> GBps:
+def _one_way(gpu: Gpu, ends: list[NvlinkEnd]) -> GBps:
     port = nvlink_port(gpu.product)
     if port is not None and port.links:
         return port.one_way
@@ -196,12 +183,12 @@ def _one_way(gpu: SeenGpu, ends: list[NvlinkEnd]) -> GBps:
     return VERSION_ONE_WAY.get(min(versions), GBps(0.0)) if versions else GBps(0.0)
 
 
-def _nic(name: str, there: PciNic, gpus: tuple[SeenGpu, ...], pci: PciTree) -> Nic:
+def _nic(name: str, there: PciNic, gpus: Sequence[SeenGpu], pci: PciTree) -> Nic:
     distances = []
-    for gpu in _by_index(gpus):
-        at = pci.places.get(gpu.pci_bus_id)
-        if at is not None:
-            own = pci.numa.get(gpu.pci_bus_id, gpu.numa_node)
+    for gpu in (each.gpu for each in gpus):
+        bus = gpu.pci_bus_id or ""
+        if (at := pci.places.get(bus)) is not None:
+            own = pci.numa.get(bus, gpu.numa_node)
             distances.append((gpu.index, pcie_class(there.place, at, there.numa, own)))
     return Nic(name, tuple(distances), there.numa)
 
@@ -292,5 +279,5 @@ class HardwareBook:
         """GPUs that were there in this boot and that the driver does not even count any more."""
         known = self.hardware.topology.gpus if self.hardware.topology is not None else ()
         seen = state.seen.gpus if state.seen is not None else ()
-        here = {gpu.uuid for gpu in seen} | {vital.uuid for vital in state.vitals}
+        here = {each.gpu.uuid for each in seen} | {vital.uuid for vital in state.vitals}
         return [gpu.uuid for gpu in known if gpu.uuid not in here]

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from topology.core.devices import Bytes, Fabric, GpuUuid, MigInstance
+from topology.core.devices import Bytes, Fabric, Gpu, GpuUuid
 from topology.core.links import LinkKind
 from topology.core.numa import CpuSet
 
@@ -53,14 +53,7 @@ class NvlinkEnd:
 class SeenGpu:
     """What NVML says of one GPU."""
 
-    index: int
-    uuid: GpuUuid
-    product: str
-    memory: Bytes
-    pci_bus_id: str
-    numa_node: int | None = None
-    mig_mode: str = "disabled"
-    mig_instances: tuple[MigInstance, ...] = ()
+    gpu: Gpu
     nvlinks: tuple[NvlinkEnd, ...] = ()  # the links that it has, active or not
     fabric: Fabric | None = None
 
@@ -198,12 +191,13 @@ class PciTree:
         """Whether all of it could be read."""
         return not self.unseen and self.numa_distances is not None
 
-    def between(self, bus: str, other: str) -> LinkKind:
-        """The class of the path between two PCI addresses; UNKNOWN if one is not in the tree."""
-        a, b = self.places.get(bus), self.places.get(other)
+    def between(self, gpu: Gpu, other: Gpu) -> LinkKind:
+        """The class of the path between two GPUs; UNKNOWN if one is not in the tree."""
+        bus, there = gpu.pci_bus_id or "", other.pci_bus_id or ""
+        a, b = self.places.get(bus), self.places.get(there)
         if a is None or b is None:
             return LinkKind.UNKNOWN
-        return pcie_class(a, b, self.numa.get(bus), self.numa.get(other))
+        return pcie_class(a, b, self.numa.get(bus), self.numa.get(there))
 
 
 def pcie_class(a: Place, b: Place, numa_a: int | None, numa_b: int | None) -> LinkKind:

@@ -76,7 +76,7 @@ def test_a_product_name_that_is_no_text_costs_the_name_alone(
         assert len(nvml.vitals()) == 8
         assert not any(vitals.silent for vitals in nvml.vitals())
         assert len(nvml.look().gpus) == 8
-    assert seen.gpus[3].product == "unknown"
+    assert seen.gpus[3].gpu.product == "unknown"
     (unseen,) = seen.unseen
     assert (unseen.fact, unseen.of) == ("product", "GPU 3")
 
@@ -200,7 +200,7 @@ def test_a_lost_gpu_costs_itself(tmp_path: Path) -> None:
         nvml.vitals()
         fake.lose(3)
         seen, vitals = nvml.look(), nvml.vitals()
-    assert [g.index for g in seen.gpus] == [0, 1, 2, 4, 5, 6, 7]
+    assert [g.gpu.index for g in seen.gpus] == [0, 1, 2, 4, 5, 6, 7]
     assert [v.uuid for v in vitals if v.lost] == [played.gpus[3].uuid]
     assert [u for u in seen.unseen if u.of == "GPU 3"] == [], "the record says it of its own"
     assert nvml.nameless == ()

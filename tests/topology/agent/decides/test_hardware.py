@@ -23,7 +23,7 @@ from topology.agent.decides.observed import (
     SeenNode,
     Unseen,
 )
-from topology.core.devices import MIB, Bytes, Fabric, GpuUuid, NodeName
+from topology.core.devices import MIB, Bytes, Fabric, Gpu, GpuUuid, NodeName
 from topology.core.graph import TopologyError
 from topology.core.links import LinkKind, Via
 from topology.machines import machine
@@ -38,7 +38,7 @@ def bus(index: int) -> str:
 
 def gpu(index: int, *ends: NvlinkEnd, product: str = V100) -> SeenGpu:
     uuid = GpuUuid(f"GPU-{index}")
-    return SeenGpu(index, uuid, product, Bytes(16384 * MIB), bus(index), 0, nvlinks=ends)
+    return SeenGpu(Gpu(index, uuid, product, Bytes(16384 * MIB), 0, bus(index)), ends)
 
 
 def to(other: int, *numbers: int, active: bool = True) -> list[NvlinkEnd]:
@@ -196,7 +196,8 @@ NONE_DOWN: Down = {}
 
 def node(*numbers: int) -> SeenNode:
     found = tuple(seen_gpu(i, n) for i, n in enumerate(numbers))
-    pairs = [(a.index, b.index) for a in found for b in found if a.index < b.index]
+    indices = [each.gpu.index for each in found]
+    pairs = [(a, b) for a in indices for b in indices if a < b]
     return SeenNode(found, pcie=dict.fromkeys(pairs, LinkKind.PIX))
 
 

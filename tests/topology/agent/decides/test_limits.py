@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -61,7 +61,16 @@ NOON = "2026-01-01T12:00:00Z"
 def gpus(count: int, **more: Any) -> tuple[SeenGpu, ...]:
     return tuple(
         SeenGpu(
-            i, GpuUuid(f"GPU-{i}"), "Tesla V100", Bytes(16384 * MIB), f"0000:{i:02x}:00.0", **more
+            Gpu(
+                i,
+                GpuUuid(f"GPU-{i}"),
+                **{
+                    "product": "Tesla V100",
+                    "memory": Bytes(16384 * MIB),
+                    "pci_bus_id": f"0000:{i:02x}:00.0",
+                    **more,
+                },
+            )
         )
         for i in range(count)
     )
@@ -262,12 +271,12 @@ EXCEEDING: dict[str, tuple[tuple[str, ...], Machine, Said]] = {
     ),
     "a GPU whose PCI address nobody tells": (
         (".spec.devices[].pciBusId",),
-        Machine(SeenNode(tuple(replace(g, pci_bus_id="") for g in gpus(2)))),
+        Machine(SeenNode(gpus(2, pci_bus_id=None))),
         nothing_lost,
     ),
     "a product's name without an end": (
         (".spec.devices[].product",),
-        Machine(SeenNode(tuple(replace(g, product="V" * 400) for g in gpus(2)))),
+        Machine(SeenNode(gpus(2, product="V" * 400))),
         nothing_lost,
     ),
     "twenty MIG devices of a GPU": (
