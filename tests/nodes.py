@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scheduler_extender.state.node.facts import NodeFacts
-from scheduler_extender.state.node.offer import Offer
+from scheduler_extender.state.node.facts import NodeFacts, Offer
 from topology.core.availability import Unreported
 from topology.core.devices import MIB, Bytes, Gpu, GpuUuid, Nic, NodeName
 from topology.core.graph import NodeTopology

@@ -36,7 +36,7 @@ from scheduler_extender.annotations import Asks, parse
 from scheduler_extender.kube.waker import Waker
 from scheduler_extender.state.answers.mix import REFRESH
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.node.offer import Offer
+from scheduler_extender.state.node.facts import Offer
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs import preemption
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs

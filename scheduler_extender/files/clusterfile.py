@@ -23,8 +23,7 @@ from scheduler_extender.annotations import MANAGED
 from scheduler_extender.files.allocatable import Allocatable, allocatable_of
 from scheduler_extender.files.machinegroups import MAX_GROUPED, read_group
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.pods.budgetobjects import KIND, BudgetObject, budget_of
-from scheduler_extender.state.pods.budgets import Budget
+from scheduler_extender.state.pods.budgets import KIND, Budget, BudgetObject, budget_of
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.state.pods.standing import Amounts, amounts_of
 from scheduler_extender.told.placed import Written, written_on

@@ -18,7 +18,7 @@ from scheduler_extender.files.clusterfile import SNAPSHOT, SNAPSHOT_VERSION
 from scheduler_extender.membership import CLIQUE_LABEL, NODE, NVLINK_DOMAIN
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import NodeFacts
-from scheduler_extender.state.pods import budgetobjects
+from scheduler_extender.state.pods.budgets import budget_manifest
 from scheduler_extender.state.pods.record import PodRecord, manifest_of
 from scheduler_extender.state.pods.standing import quantities_of
 from topology import codec
@@ -35,7 +35,7 @@ def cluster_file(cluster: Cluster) -> Iterator[bytes]:
     pods = [*unbound, *(pod for node in nodes for pod in node.pods.every)]
     kinds = {pod.membership.domain for pod in pods if pod.membership is not None}
     rest = [_document(manifest_of(pod)) for pod in unbound]
-    rest += [_document(budgetobjects.manifest_of(budget)) for budget in budgets or ()]
+    rest += [_document(budget_manifest(budget)) for budget in budgets or ()]
     return _pieces(HEAD if budgets is not None else HEAD + NO_BUDGETS, nodes, rest, _labels(kinds))
 
 

@@ -16,8 +16,7 @@ from prometheus_client.registry import Collector
 
 from scheduler_extender.state.answers.capacity import Capacities, Capacity, stranded
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.node.facts import NodeFacts
-from scheduler_extender.state.node.offer import Offer
+from scheduler_extender.state.node.facts import NodeFacts, Offer
 from scheduler_extender.told.waiting import WaitingReasons
 from topology.core.admission import Kubelet
 from topology.core.availability import Availability

@@ -18,8 +18,7 @@ from scheduler_extender.limits import MAX_RECORD, MAX_RECORD_VALUES
 from scheduler_extender.ratelimit import LogLimit
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.occupants import UNKNOWN_VERSION
-from scheduler_extender.state.pods.budgetobjects import BudgetObject, budget_of
-from scheduler_extender.state.pods.budgets import Budget
+from scheduler_extender.state.pods.budgets import Budget, BudgetObject, budget_of
 from scheduler_extender.state.pods.record import pod_record
 from scheduler_extender.state.pods.standing import amounts_of
 from scheduler_extender.wire import Node, ObjectMeta, Pod, node_decoder, pod_decoder

@@ -9,8 +9,7 @@ from msgspec import UNSET, Meta, UnsetType, structs
 
 from scheduler_extender.state.answers.decision import Refusals
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.node.facts import NodeFacts
-from scheduler_extender.state.node.offer import Offer
+from scheduler_extender.state.node.facts import NodeFacts, Offer
 from scheduler_extender.told.sharing import SharedGpu, shared_gpus
 from scheduler_extender.told.struct import Struct
 from scheduler_extender.told.view import View

@@ -17,8 +17,7 @@ from scheduler_extender.state.asking.enquiry import ask
 from scheduler_extender.state.asking.groupenquiry import gather
 from scheduler_extender.state.asking.members import as_member
 from scheduler_extender.state.cluster.snapshot import Snapshot
-from scheduler_extender.state.node.facts import NodeFacts
-from scheduler_extender.state.node.offer import Offer
+from scheduler_extender.state.node.facts import NodeFacts, Offer
 from scheduler_extender.state.pods.record import PodName, PodRecord, resource_of
 from scheduler_extender.told.answers import Answer, as_asked_by, counts_on, serves_nothing
 from scheduler_extender.told.ends import Ends

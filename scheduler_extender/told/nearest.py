@@ -11,8 +11,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Meta
 
-from scheduler_extender.state.node.facts import NodeFacts
-from scheduler_extender.state.node.offer import Offer
+from scheduler_extender.state.node.facts import NodeFacts, Offer
 from scheduler_extender.state.pods.record import PodRecord, resource_of
 from scheduler_extender.told.answers import Answer
 from scheduler_extender.told.struct import Struct
@@ -182,7 +181,7 @@ class _Node:
     def _unseen(self) -> list[PodRecord]:
         """The pods that hold devices, or will, of which nobody sees which ones."""
         resource, shown = self.request.resource, self.offer.ledger.shown
-        pods = (*self.facts.pods.bound.alive.values(), *self.facts.pods.in_flight.values())
+        pods = self.facts.pods.living
         return [pod for pod in pods if resource_of(pod) == resource and pod.uid not in shown]
 
     def _told(self, pod: PodRecord) -> str:

@@ -17,8 +17,7 @@ from scheduler_extender.deadline import NO_DEADLINE, Deadline, OutOfTimeError
 from scheduler_extender.state.answers.decision import Settings, decide
 from scheduler_extender.state.groups.domains import domain_of
 from scheduler_extender.state.groups.groups import KEPT
-from scheduler_extender.state.node.facts import NodeFacts
-from scheduler_extender.state.node.offer import Offer
+from scheduler_extender.state.node.facts import NodeFacts, Offer
 from scheduler_extender.state.pods.budgets import Budgets, refused
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.standing import Others, nobody_knows

@@ -44,7 +44,7 @@ class Spare:
         coming = facts.kept_for
         nominated = coming is not None and coming.kept_place and coming.kept_place.by_nomination
         waiting = (coming,) if coming is not None and nominated else ()
-        for each in (*facts.pods.bound.alive.values(), *facts.pods.in_flight.values(), *waiting):
+        for each in (*facts.pods.living, *waiting):
             if not each.ended and each.uid != pod.uid:
                 _subtract(free, wanted(each))
         return all(free.get(name, 0) >= amount for name, amount in asks)

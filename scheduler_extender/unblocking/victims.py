@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from math import inf
 
 from scheduler_extender.state.answers.decision import Decision
-from scheduler_extender.state.node.facts import NodeFacts
-from scheduler_extender.state.node.offer import Offer
+from scheduler_extender.state.node.facts import NodeFacts, Offer
 from scheduler_extender.state.pods.record import PodRecord, resource_of
 from scheduler_extender.state.pods.standing import Amounts
 from topology.core.devices import PodUid

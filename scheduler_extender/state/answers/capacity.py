@@ -9,8 +9,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from scheduler_extender.state.answers.decision import Settings, decide
-from scheduler_extender.state.node.facts import NodeFacts
-from scheduler_extender.state.node.offer import Offer
+from scheduler_extender.state.node.facts import NodeFacts, Offer
 from topology.core.devices import Bytes, Mask
 from topology.core.links import LinkKind
 from topology.core.mig import MIG

@@ -36,8 +36,7 @@ from enum import Enum
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.answers.keptplace import kept_for_another
 from scheduler_extender.state.node.arrivals import Arrivals, with_arrivals, with_siblings
-from scheduler_extender.state.node.facts import NodeFacts
-from scheduler_extender.state.node.offer import Offer
+from scheduler_extender.state.node.facts import NodeFacts, Offer
 from topology.core import scoring
 from topology.core.admission import Kubelet
 from topology.core.devices import Mask
@@ -133,8 +132,9 @@ def decide(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Decisio
 def _decide_alone(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Decision:
     """The answer to a pod that nobody may come before."""
     by_rows = _by_rows(facts, request, settings)
-    refused = kept_away(facts, request, settings) or kept_for_another(facts, request)
-    why = by_rows.rejection
+    refused, why = kept_away(facts, request, settings), by_rows.rejection
+    if refused is None and facts.kept_for is not None:
+        refused = kept_for_another(facts, request)
     if refused is None or (why is not None and not why.resolvable):
         return by_rows
     return Decision(refused, by_rows.assessment)

@@ -48,8 +48,7 @@ from scheduler_extender.state.groups.keeping import (
     Where,
 )
 from scheduler_extender.state.node.arrivals import Arrivals
-from scheduler_extender.state.node.facts import NodeFacts
-from scheduler_extender.state.node.offer import Offer
+from scheduler_extender.state.node.facts import NodeFacts, Offer
 from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Rejection, always_met
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest

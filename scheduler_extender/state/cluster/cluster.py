@@ -35,7 +35,7 @@ from scheduler_extender.state.groups.gangdomains import GangDomains
 from scheduler_extender.state.groups.groups import Groups
 from scheduler_extender.state.node import transitions
 from scheduler_extender.state.node.facts import NodeFacts
-from scheduler_extender.state.node.nodeobject import NodeObject
+from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.node.transitions import TakenRecord
 from scheduler_extender.state.node.verification import Surprise, Verified, verify
 from scheduler_extender.state.pods.budgets import Budgets

@@ -12,19 +12,18 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from scheduler_extender.membership import Group
-from scheduler_extender.state.node.agentrecord import AgentRecord
 from scheduler_extender.state.node.history import KubeletHistory
 from scheduler_extender.state.node.ledger import Ledger, ledger
-from scheduler_extender.state.node.nodeobject import NodeObject
+from scheduler_extender.state.node.objects import AgentRecord, NodeObject
 from scheduler_extender.state.node.occupants import Departed, Occupants
-from scheduler_extender.state.node.offer import Offer
 from scheduler_extender.state.node.streak import Streak, kind_of
 from scheduler_extender.state.pods.record import PodRecord, resource_of
 from scheduler_extender.state.pods.selecting import Destinations
-from topology.core.admission import kubelet_of
-from topology.core.devices import NodeName, PodUid
+from topology.core.admission import Kubelet, kubelet_of
+from topology.core.availability import Availability
+from topology.core.devices import GpuResource, NodeName, PodUid
 from topology.core.graph import NodeTopology
-from topology.core.mig import shape_of
+from topology.core.mig import ServedDevices, served_devices, shape_of
 from topology.core.placement import (
     DRA_ONLY,
     NO_REPORT,
@@ -36,6 +35,30 @@ from topology.core.placement import (
 )
 from topology.core.report import Report
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One resource of one node."""
+
+    topology: NodeTopology
+    resource: GpuResource  # as the device plugin serves it
+    kubelet: Kubelet
+    ledger: Ledger
+
+    @property
+    def availability(self) -> Availability:
+        """What is free, and what may change it."""
+        return self.ledger.availability
+
+    @property
+    def devices(self) -> ServedDevices:
+        """The devices, by position."""
+        return served_devices(self.topology, self.resource)
+
+    def available_to(self, request: GpuRequest) -> Availability:
+        """What is available to a pod, without CPUs and memory if none of them matter to it."""
+        return self.availability.without_needless_room(request.exclusive)
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,19 +221,14 @@ class NodeFacts:
             return None
         if pod.uid in self.pods.bound or pod.uid in self.pods.in_flight:
             return None
-        departing = pod.kept_place.victims | self.pods.ending
-        pods = self.pods.with_deleting(departing)
-        return replace(self, pods=pods, departing=departing, kept_for=None).with_place_for(pod)
-
-    def with_place_for(self, pod: PodRecord) -> NodeFacts:
-        """The facts if a pod were bound here with a promise of what it requires."""
-        request = pod.request
+        departing, request = pod.kept_place.victims | self.pods.ending, pod.request
         promised = NO_CONSTRAINTS
         if isinstance(request, GpuRequest) and request.required:
             promised = request.constraints
         survives = promised != NO_CONSTRAINTS
         ours = replace(pod, node=self.name, promised=promised, survives_endings=survives)
-        return replace(self, pods=self.pods.with_in_flight(ours))
+        pods = self.pods.with_deleting(departing).with_in_flight(ours)
+        return replace(self, pods=pods, departing=departing, kept_for=None)
 
     def keeps_place_for(self, uid: PodUid) -> bool:
         """Whether a place is kept here for this pod."""
@@ -250,6 +268,8 @@ class NodeFacts:
     def refusing(self, request: GpuRequest) -> Streak | None:
         """The kubelet's refusals for which the node takes no pod with this request now; None if it
         takes one."""
+        if request.resource not in self.history.streaks:
+            return None
         return self.history.refusing(request, self._trying(request.resource))
 
     def _trying(self, resource: str) -> frozenset[GpuRequest]:

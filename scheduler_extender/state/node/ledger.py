@@ -24,10 +24,10 @@ about it now: its record, its pods, and the binds in flight. The rules:
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from scheduler_extender.annotations import Malformed
-from scheduler_extender.state.node.devicepools import device_pools
+from scheduler_extender.state.node.devicepools import DevicePools, device_pools
 from scheduler_extender.state.node.occupancy import room
 from scheduler_extender.state.node.occupants import Departed
 from scheduler_extender.state.pods.record import PodRecord
@@ -78,11 +78,11 @@ def ledger(
     pod comes (:class:`~topology.core.availability.Availability`).
     """
     served = topology.resource(resource) or GpuResource(resource)
-    entries = _Entries(topology, report, served, resource, reported, departing)
-    pods = tuple(pods)
-    held = entries.by_pod(pods)
+    devices = device_pools(topology, report, served)
+    entries = _Entries(topology, report, served, tuple(pods), reported, departing, devices)
+    held = entries.by_pod()
     shown = {uid: found.shown for uid, found in held.items()}
-    for pod in pods:
+    for pod in entries.pods:
         entries.enter(pod, held.pop(pod.uid, None))
     for gone in departed:
         entries.enter_departed(gone)
@@ -122,46 +122,36 @@ class _Held:
         return True
 
 
+@dataclass(slots=True)
 class _Entries:
     """The entries of one node's ledger while they are being added up."""
 
-    def __init__(
-        self,
-        topology: NodeTopology,
-        report: Report,
-        served: GpuResource,
-        resource: str,
-        reported: Container[PodUid],
-        departs: Container[PodUid],
-    ) -> None:
-        self._topology = topology
-        self._report = report
-        self._served = served
-        self._resource = resource
-        self._reported = reported
-        self._departs = departs
-        self.devices = device_pools(topology, report, served)
-        self.running: list[Holder] = []
-        self.releasing: list[Holder] = []
-        self.departing: list[Holder] = []
-        self.unreported: dict[PodUid, Unreported] = {}
-        self._taken: set[str] = set()
-        self.shown: Collection[PodUid] = ()
-        self._pods: tuple[PodRecord, ...] = ()
+    topology: NodeTopology
+    report: Report
+    served: GpuResource
+    pods: tuple[PodRecord, ...]
+    reported: Container[PodUid]
+    departs: Container[PodUid]
+    devices: DevicePools
+    running: list[Holder] = field(default_factory=list)
+    releasing: list[Holder] = field(default_factory=list)
+    departing: list[Holder] = field(default_factory=list)
+    unreported: dict[PodUid, Unreported] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
+    shown: Collection[PodUid] = ()
 
-    def by_pod(self, pods: tuple[PodRecord, ...]) -> dict[PodUid, _Held]:
+    def by_pod(self) -> dict[PodUid, _Held]:
         """The report's allocations, pod by pod.
 
         The agent may not have known a pod's UID yet. Then it is one of ``pods`` that has the name
         and is not shown by its UID, if one alone is; else it is told apart by its name.
         """
-        self._pods = pods
         found: dict[PodUid, _Held] = {}
         named: Mapping[tuple[str, str], PodUid] | None = None
-        for allocation in self._report.allocations:
+        for allocation in self.report.allocations:
             uid = allocation.pod_uid
             if not uid:
-                named = self._without_uid(pods) if named is None else named
+                named = self._without_uid() if named is None else named
                 name = (allocation.namespace, allocation.pod)
                 uid = named.get(name) or PodUid("/".join(name))
             held = found.get(uid)
@@ -170,15 +160,15 @@ class _Entries:
             held.take(allocation)
         for held in found.values():
             held.shown, held.returning = self.devices.shown_and_returning(held.devices)
-            self._taken.update(held.devices)
+            self.taken.update(held.devices)
         self.shown = found.keys()
         return dict(found)
 
-    def _without_uid(self, pods: tuple[PodRecord, ...]) -> Mapping[tuple[str, str], PodUid]:
+    def _without_uid(self) -> Mapping[tuple[str, str], PodUid]:
         """By name, the pods that are not shown by their UID; empty if two have that name."""
-        with_uid = {a.pod_uid for a in self._report.allocations if a.pod_uid}
+        with_uid = {a.pod_uid for a in self.report.allocations if a.pod_uid}
         named: dict[tuple[str, str], PodUid] = {}
-        for pod in pods:
+        for pod in self.pods:
             if pod.uid not in with_uid:
                 name = (pod.namespace, pod.name)
                 named[name] = PodUid("") if name in named else pod.uid
@@ -200,16 +190,16 @@ class _Entries:
             self.unreported[pod.uid] = self._started(pod, request, shown)
 
     def _hold(self, pod: PodRecord, holder: Holder, *, going: bool = False) -> None:
-        if pod.uid in self._departs:
+        if pod.uid in self.departs:
             self.departing.append(holder)
         else:
             (self.releasing if going or pod.deleting else self.running).append(holder)
 
     def _enter_not_shown(self, pod: PodRecord, request: GpuRequest) -> None:
         """Enter a living pod of which the report shows nothing."""
-        if request.resource != self._resource:
+        if request.resource != self.served.name:
             return
-        if pod.phase == "Running" or pod.uid in self._reported:
+        if pod.phase == "Running" or pod.uid in self.reported:
             # Admitted for sure, with devices that we are not told: a kubelet shows nothing for a
             # moment after its restart.
             held = request.effective_count
@@ -220,11 +210,11 @@ class _Entries:
     def _coming(self, pod: PodRecord, request: GpuRequest) -> Unreported:
         """A pod that is not wholly reported, with what it was promised."""
         return replace(
-            coming(request, self._served.replicas),
+            coming(request, self.served.replicas),
             promised=pod.promised,
             survives_endings=pod.survives_endings,
             ending=pod.deleting,
-            departed=pod.uid in self._departs,
+            departed=pod.uid in self.departs,
         )
 
     def enter_departed(self, gone: Departed) -> None:
@@ -232,16 +222,16 @@ class _Entries:
         request = gone.pod.request
         if (
             isinstance(request, GpuRequest)
-            and request.resource == self._resource
+            and request.resource == self.served.name
             and gone.pod.uid not in self.shown
             and any(self._is_unreported(uid) for uid in gone.beside)
         ):
-            newcomer = coming(request, self._served.replicas)
+            newcomer = coming(request, self.served.replicas)
             self.unreported[gone.pod.uid] = replace(newcomer, departed=True)
 
     def _is_unreported(self, uid: PodUid) -> bool:
         found = self.unreported.get(uid)
-        return found is not None and (not found.departed or uid in self._departs)
+        return found is not None and (not found.departed or uid in self.departs)
 
     def _hidden(self, request: GpuRequest, shown: _Held) -> int:
         """How many devices it holds that no report shows: its init containers' unused ones."""
@@ -250,10 +240,10 @@ class _Entries:
     def _memory(self, request: GpuRequest | None, running: PodRecord | None = None) -> int:
         """What memory a pod says it uses on each of its GPUs (:func:`.memory_of`). A ``running``
         pod that was promised GPUs of its own uses all of it."""
-        shared = self._served.replicas > 1
+        shared = self.served.replicas > 1
         if shared and running is not None and running.promised.exclusive_gpus:
             return ALL_MEMORY
-        return 0 if request is None else memory_of(request, self._served.replicas)
+        return 0 if request is None else memory_of(request, self.served.replicas)
 
     def _holder(self, memory: int, shown: _Held | None, hidden: int) -> Holder:
         """A pod that holds devices, with its memory if it says what it uses."""
@@ -280,7 +270,7 @@ class _Entries:
             c.name: shown.by_container.get((request.resource, c.name), 0)
             for c in request.containers
         }
-        facts = self._topology.allocator
+        facts = self.topology.allocator
         one_hint = facts.topology_manager_scope == "pod" and facts.topology_manager_policy != "none"
         opaque = one_hint or any(
             c.role is Role.INIT or 0 < got[c.name] < c.count for c in request.containers
@@ -296,7 +286,7 @@ class _Entries:
 
     def availability(self) -> Availability:
         """What is free, and what may change it."""
-        devices, taken = self.devices, self._taken
+        devices, taken = self.devices, self.taken
         hiding = _hidden([*self.releasing, *self.running, *self.departing])
         return Availability(
             free=devices.free(taken),
@@ -307,7 +297,7 @@ class _Entries:
             width=devices.width,
             gone=devices.gone(taken) if hiding else 0,
             withheld=devices.withheld(taken),
-            room=room(self._topology, self._report, self._pods, self.unreported),
+            room=room(self.topology, self.report, self.pods, self.unreported),
             beside=self._beside(),
             departing=_in_order(self.departing),
         )
@@ -315,24 +305,24 @@ class _Entries:
     def _sick(self) -> Mask:
         """The sick GPUs; a fault of a GPU is one of all its MIG instances."""
         found = 0
-        for gpu in self._report.health:
+        for gpu in self.report.health:
             if not gpu.healthy:
-                found |= self._topology.bit_of_uuid.get(gpu.uuid, 0)
-        if found and self._served.strategy == MIG:
-            return served_devices(self._topology, self._served).on(found)
+                found |= self.topology.bit_of_uuid.get(gpu.uuid, 0)
+        if found and self.served.strategy == MIG:
+            return served_devices(self.topology, self.served).on(found)
         return found
 
     def _beside(self) -> Mask:
         """The positions whose GPU has MIG instances of another profile in use."""
-        if self._served.strategy != MIG:
+        if self.served.strategy != MIG:
             return 0
-        ours = served_devices(self._topology, self._served)
-        held = {base_uuid(device) for device in self._taken} - ours.position_of.keys()
+        ours = served_devices(self.topology, self.served)
+        held = {base_uuid(device) for device in self.taken} - ours.position_of.keys()
         if not held:
             return 0
         used = sum(
             1 << p
-            for p, gpu in enumerate(self._topology.gpus)
+            for p, gpu in enumerate(self.topology.gpus)
             if any(part.uuid in held for part in gpu.mig_instances)
         )
         return ours.on(used)

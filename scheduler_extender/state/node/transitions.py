@@ -24,8 +24,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from scheduler_extender.state.node.agentrecord import AgentRecord
 from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.objects import AgentRecord
 from scheduler_extender.state.node.occupants import Departed, Leaving
 from scheduler_extender.state.pods.record import PodRecord, resource_of, without
 from topology.core.devices import PodUid

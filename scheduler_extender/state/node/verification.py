@@ -17,9 +17,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.facts import NodeFacts, Offer
 from scheduler_extender.state.node.ledger import Ledger
-from scheduler_extender.state.node.offer import Offer
 from scheduler_extender.state.node.transitions import offers_the_same
 from scheduler_extender.state.pods.record import PodRecord, manifest_of
 from topology import codec

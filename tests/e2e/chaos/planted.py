@@ -59,7 +59,7 @@ def double_release() -> None:
         if pod.ended:
             released.update((d, pod.uid) for d in devices if d not in released)
         if again and not pod.ended:
-            self._taken -= again
+            self.taken -= again
         else:
             enter(self, pod, shown)
 

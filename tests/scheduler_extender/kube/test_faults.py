@@ -15,8 +15,8 @@ from scheduler_extender.kube.sinks import PodSink
 from scheduler_extender.kube.waker import Waker
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.node.contradictions import contradiction
 from scheduler_extender.state.node.ledger import ledger
+from scheduler_extender.state.node.objects import contradiction
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.verbs import BindError, Binding, BindUnknownError
 from scheduler_extender.wire import BindingArgs, Pod

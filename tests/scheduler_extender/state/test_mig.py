@@ -13,8 +13,8 @@ from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.answers.remembered import MOST_RESOURCES
 from scheduler_extender.state.asking.enquiry import answer
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.node.contradictions import contradiction
 from scheduler_extender.state.node.ledger import Ledger, ledger
+from scheduler_extender.state.node.objects import contradiction
 from scheduler_extender.state.node.verification import BROKEN, OUTSIDE, Surprise
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.verbs import filter_nodes, prioritize

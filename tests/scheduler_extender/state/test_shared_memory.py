@@ -13,7 +13,7 @@ from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.answers.decision import Decision
 from scheduler_extender.state.asking.enquiry import answer
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.node.contradictions import contradiction
+from scheduler_extender.state.node.objects import contradiction
 from scheduler_extender.state.node.verification import BROKEN, Surprise
 from scheduler_extender.state.pods.record import pod_record
 from scheduler_extender.told.sharing import shared_gpus

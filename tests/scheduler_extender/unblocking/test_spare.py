@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.node.nodeobject import NodeObject
+from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.standing import Amounts, Others, Standing, amounts_of
 from scheduler_extender.unblocking import Advice, search

@@ -15,7 +15,7 @@ from scheduler_extender.state.answers.decision import (
     undecided,
 )
 from scheduler_extender.state.node.facts import NodeFacts
-from scheduler_extender.state.node.nodeobject import NodeObject
+from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.node.transitions import (
     with_pod,
     with_record,

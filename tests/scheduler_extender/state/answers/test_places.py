@@ -7,8 +7,8 @@ import random
 import pytest
 
 from scheduler_extender.state.answers.decision import Settings, decide, places
-from scheduler_extender.state.node.agentrecord import AgentRecord
 from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.objects import AgentRecord
 from scheduler_extender.state.node.transitions import without_record
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.links import LinkKind

@@ -19,9 +19,8 @@ from scheduler_extender.state.groups.keeping import (
     alike_nodes,
     keep,
 )
-from scheduler_extender.state.node.agentrecord import AgentRecord
 from scheduler_extender.state.node.facts import NodeFacts
-from scheduler_extender.state.node.nodeobject import NodeObject
+from scheduler_extender.state.node.objects import AgentRecord, NodeObject
 from topology.core.devices import NodeName
 from topology.core.report import Report
 from topology.core.requests import GpuRequest, gpu_request

@@ -10,8 +10,7 @@ import pytest
 
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.node.ledger import ledger
-from scheduler_extender.state.node.occupants import Departed, Occupants
-from scheduler_extender.state.node.roster import Roster
+from scheduler_extender.state.node.occupants import Departed, Occupants, Roster
 from scheduler_extender.state.node.transitions import (
     MOST_DEPARTED,
     note_departure,

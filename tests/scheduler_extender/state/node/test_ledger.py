@@ -14,8 +14,8 @@ from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.answers.remembered import Size
 from scheduler_extender.state.asking.enquiry import answer, ask
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.node.contradictions import contradiction
 from scheduler_extender.state.node.ledger import ledger
+from scheduler_extender.state.node.objects import contradiction
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.wire import Pod
 from tests.nodes import container, offered, pod, switched, unreported

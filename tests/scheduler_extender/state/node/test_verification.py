@@ -17,11 +17,10 @@ from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.kube.events import EventWriter
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.node.agentrecord import AgentRecord
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.node.ledger import ledger
-from scheduler_extender.state.node.occupants import Departed, Occupants
-from scheduler_extender.state.node.roster import Roster
+from scheduler_extender.state.node.objects import AgentRecord
+from scheduler_extender.state.node.occupants import Departed, Occupants, Roster
 from scheduler_extender.state.node.transitions import with_record
 from scheduler_extender.state.node.verification import BROKEN, OUTSIDE, Surprise, Verified, verify
 from scheduler_extender.state.pods.record import PodRecord, manifest_of, pod_record

@@ -1,13 +1,35 @@
-"""Reports that cannot be true: they name devices that nobody serves, or give one to two pods."""
+"""The two objects of a node on the API server: its Node, and the record that its agent publishes.
+
+A record may contradict itself: it names devices that nobody serves, or gives one to two pods.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
+from scheduler_extender.state.pods.standing import Amounts, pieces
+from scheduler_extender.wire import Taint
 from topology.core.devices import GpuResource, base_uuid
 from topology.core.graph import NodeTopology
 from topology.core.mig import MIG, MIG_IDS, instance_ids, served_devices
-from topology.core.report import Allocation, Report
+from topology.core.report import Allocation, MissingGpu, Report
+
+
+@dataclass(frozen=True, slots=True)
+class NodeObject:
+    """What is known of a Node object. Nobody's verdict depends on labels, taints and cordons."""
+
+    exists: bool = False  # one was seen
+    dra_only: bool = False  # it advertises none of the managed resources
+    labels: Mapping[str, str] = field(default_factory=dict)
+    cordoned: bool = False  # kube-scheduler sends nobody here
+    taints: tuple[Taint, ...] = ()
+    allocatable: Amounts | None = None  # what kube-scheduler gives out; None if nobody said so
+
+    def pieces(self, resource: str) -> int | None:
+        """How much kube-scheduler gives out of a resource; None if nobody said so."""
+        return pieces(self.allocatable or (), resource)
 
 
 def contradiction(topology: NodeTopology, report: Report, resource: str) -> str | None:
@@ -96,3 +118,30 @@ def _twice_held(allocations: Iterable[Allocation]) -> Iterator[str]:
                     f"status.allocations: {device} is held by two pods or containers, one may "
                     "hold it"
                 )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AgentRecord:
+    """The record of a node: its hardware, and the last report about it."""
+
+    topology: NodeTopology | None = None
+    report: Report | None = None
+    problem: str | None = None  # why the record cannot be used: then the two above are None
+    uid: str = ""  # the object's own
+    boot_id: str = ""  # the last that a report told of: it outlives the record
+    stale: bool = False  # the agent has not reported for too long
+    _contradictions: dict[str, str | None] = field(init=False, repr=False, default_factory=dict)
+
+    @property
+    def missing(self) -> tuple[MissingGpu, ...]:
+        """The GPUs that do not answer their driver."""
+        return self.report.missing if self.report is not None else ()
+
+    def contradiction(self, resource: str) -> str | None:
+        """Why the record cannot be true over a resource; None if it can."""
+        if self.topology is None:
+            return None
+        if resource not in self._contradictions:
+            why = contradiction(self.topology, self.report or Report(), resource)
+            self._contradictions[resource] = why
+        return self._contradictions[resource]
