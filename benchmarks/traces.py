@@ -9,8 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +17,6 @@ import urllib3
 
 ORIGIN = "https://raw.githubusercontent.com"  # who serves a file as ORIGIN/REPOSITORY/COMMIT/PATH
 TIMEOUT = urllib3.Timeout(connect=10.0, read=60.0)  # seconds without an answer
-_BLOCK = 1 << 16
 
 
 class FetchError(Exception):
@@ -142,40 +140,30 @@ def fetch(file: TraceFile, folder: Path, origin: str = ORIGIN) -> Path:
     path = folder / file.place
     path.parent.mkdir(parents=True, exist_ok=True)
     url = file.url(origin)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as out:
-        partly = Path(out.name)
-        try:
-            digest, size = hashlib.sha256(), 0
-            for block in _blocks(url):
-                size += len(block)
-                if size > file.size:
-                    raise FetchError(f"{url}: longer than the {file.size:,} bytes of {file.place}")
-                digest.update(block)
-                out.write(block)
-            out.flush()
-            if digest.hexdigest() != file.sha256:
-                raise FetchError(
-                    f"{url}: SHA-256 is {digest.hexdigest()} over {size:,} bytes, expected is "
-                    f"{file.sha256} over {file.size:,}"
-                )
-            partly.chmod(0o644)
-            partly.replace(path)
-        finally:
-            with suppress(FileNotFoundError):
-                partly.unlink()
+    content = _read(url, file.size + 1)
+    if len(content) > file.size:
+        raise FetchError(f"{url}: longer than the {file.size:,} bytes of {file.place}")
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != file.sha256:
+        raise FetchError(
+            f"{url}: SHA-256 is {digest} over {len(content):,} bytes, expected is "
+            f"{file.sha256} over {file.size:,}"
+        )
+    with tempfile.TemporaryDirectory(dir=path.parent) as beside:
+        partly = Path(beside) / path.name
+        partly.write_bytes(content)
+        partly.replace(path)
     return path
 
 
-def _blocks(url: str) -> Iterator[bytes]:
-    pool = _pool()
+def _read(url: str, most: int) -> bytes:
+    """What a server sends, at most so many bytes of it."""
     try:
-        answer = pool.request("GET", url, preload_content=False, retries=3)
-        try:
+        answer = _pool().request("GET", url, preload_content=False, retries=3)
+        with closing(answer):
             if answer.status != 200:
                 raise FetchError(f"{url}: HTTP {answer.status}")
-            yield from answer.stream(_BLOCK)
-        finally:
-            answer.release_conn()
+            return answer.read(most)
     except urllib3.exceptions.HTTPError as error:
         reason = getattr(error, "reason", None) or error
         raise FetchError(f"{url}: {reason}") from error

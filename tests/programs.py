@@ -20,10 +20,8 @@ PORTS = range(20_000 + _WORKER, 30_000, _WORKERS)
 """Ports below those that Linux gives to whoever asks for any (32768 and up), those of this process
 of the tests."""
 _given: set[int] = set()
-TRIES = 3
-"""How often a command is run that needs the network, which may fail for a moment."""
-AGAIN = 10.0
-"""Seconds between two tries."""
+TRIES = 3  # how often a command is run that needs the network, which may fail for a moment
+AGAIN = 10.0  # seconds between two tries
 
 
 @contextmanager

@@ -29,12 +29,10 @@ TABLES = [ROOT / "docs" / "cli.md", *(ROOT / "scheduler_extender" / "cli").glob(
 class Unused:
     """A word that is not used."""
 
-    word: str
-    """A regular expression; case does not count."""
+    word: str  # a regular expression; case does not count
     instead: str
     files: tuple[Path, ...]
-    except_in: tuple[str, ...] = ()
-    """Regular expressions of texts in which the word may stand."""
+    except_in: tuple[str, ...] = ()  # Regular expressions of texts in which the word may stand
 
     def places(self, text: str) -> list[str]:
         """The lines in which the word stands all the same."""

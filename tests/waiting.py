@@ -12,12 +12,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-PATIENCE = 120.0
-"""Seconds after which a test says that something does not happen: it hangs."""
-FOREVER = 600.0
-"""Seconds for what is not to end by itself during a test."""
-BETWEEN_LOOKS = 0.005
-"""Seconds between two looks at a condition."""
+PATIENCE = 120.0  # seconds after which a test says that something does not happen: it hangs
+FOREVER = 600.0  # seconds for what is not to end by itself during a test
+BETWEEN_LOOKS = 0.005  # seconds between two looks at a condition
 
 
 def eventually(

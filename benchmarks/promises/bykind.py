@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 
 from rich.table import Table
@@ -22,29 +22,20 @@ from benchmarks.promises.plays import Play, play
 from benchmarks.promises.tally import Tally
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """A kind of GPUs and pods: ``first`` is its play in the first round; the seeds count on."""
-
-    name: str
-    first: Play
+def _play(pods: int, nodes: str, workload: str, rate: float, seed: int) -> Play:
+    return Play("extender", pods, seed, nodes, workload, rate, foreign=0.0, restarts=1)
 
 
-def _kind(name: str, pods: int, nodes: str, workload: str, rate: float, seed: int) -> Kind:
-    play_of = Play("extender", pods, seed, nodes, workload, rate, foreign=0.0, restarts=1)
-    return Kind(name, play_of)
-
-
-KINDS = (
-    _kind("groups and gangs", 2400, "racks", "groups", 0.5, 1),
-    _kind("groups and gangs, crowded", 2400, "racks", "groups", 0.9, 2),
-    _kind("MIG, one profile", 1500, "sliced", "slices", 1.2, 3),
-    _kind("MIG, several profiles", 400, "profiles", "slices", 0.5, 4),
-    _kind("shares of GPUs", 250, "shared", "everything", 0.8, 5),
-    _kind("memory of shared GPUs", 250, "memory", "shares", 1.5, 6),
-)
-"""About 10,000 placements in a round, with the plays of the rare faults."""
-
+KINDS = {
+    "groups and gangs": _play(2400, "racks", "groups", 0.5, 1),
+    "groups and gangs, crowded": _play(2400, "racks", "groups", 0.9, 2),
+    "MIG, one profile": _play(1500, "sliced", "slices", 1.2, 3),
+    "MIG, several profiles": _play(400, "profiles", "slices", 0.5, 4),
+    "shares of GPUs": _play(250, "shared", "everything", 0.8, 5),
+    "memory of shared GPUs": _play(250, "memory", "shares", 1.5, 6),
+}
+"""Each kind's play in the first round; seeds count on. About 10,000 placements in a round, with the
+plays of the rare faults."""
 SEEDS = 10  # from a round's seed to the next
 PLACED_IN_A_ROUND = 10_000
 COLUMNS = (
@@ -55,43 +46,33 @@ WITH_FAULTS = ", rare faults"
 ORACLE = "oracle"
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One play of a round: the row that it counts in, and what is played."""
-
-    row: str
-    play: Play
-
-
-def parts(number: int, seed: int, scale: float) -> list[Part]:
-    """The plays of a round; ``scale`` shortens them."""
-    found = []
-    for kind in KINDS:
-        pods = max(10, int(kind.first.pods * scale))
-        first = replace(kind.first, pods=pods, seed=kind.first.seed + seed + SEEDS * number)
-        found.append(Part(kind.name, first))
-        found.append(Part(kind.name, replace(first, policy=ORACLE, restarts=0)))
-        found.append(Part(kind.name + WITH_FAULTS, replace(first, faults=RARE_FAULTS)))
-    return found
+def parts(number: int, seed: int, scale: float) -> Iterator[tuple[str, Play]]:
+    """The plays of a round, each with the row that it counts in; ``scale`` shortens them."""
+    for name, kind in KINDS.items():
+        pods = max(10, int(kind.pods * scale))
+        first = replace(kind, pods=pods, seed=kind.seed + seed + SEEDS * number)
+        yield name, first
+        yield name, replace(first, policy=ORACLE, restarts=0)
+        yield name + WITH_FAULTS, replace(first, faults=RARE_FAULTS)
 
 
 def by_kind(placements: int, seed: int, workers: int) -> Iterator[ByKind]:
     """The figures after each play, until ``placements`` pods are placed by the extender."""
-    ours = {name: Counter[str]() for kind in KINDS for name in (kind.name, kind.name + WITH_FAULTS)}
-    oracles = {kind.name: Counter[str]() for kind in KINDS}
+    ours = {name + more: Counter[str]() for name in KINDS for more in ("", WITH_FAULTS)}
+    oracles = {name: Counter[str]() for name in KINDS}
     scale = min(1.0, placements / PLACED_IN_A_ROUND)
     with ProcessPoolExecutor(workers) as pool:
         for number in count():
-            round_of = parts(number, seed, scale)
-            for part, found in zip(round_of, pool.map(_counted, round_of), strict=True):
-                (oracles if part.play.policy == ORACLE else ours)[part.row].update(found)
+            names, plays = zip(*parts(number, seed, scale), strict=True)
+            for name, what, found in zip(names, plays, pool.map(_counted, plays), strict=True):
+                (oracles if what.policy == ORACLE else ours)[name].update(found)
                 yield _figures(placements, seed, number + 1, ours, oracles)
             if sum(row["placed"] for row in ours.values()) >= placements:
                 return
 
 
-def _counted(part: Part) -> Counter[str]:
-    return counted(play(part.play))
+def _counted(what: Play) -> Counter[str]:
+    return counted(play(what))
 
 
 def counted(tally: Tally) -> Counter[str]:

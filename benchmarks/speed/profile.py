@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
 
@@ -29,11 +29,12 @@ from benchmarks.figures.speed import (
     WakerCost,
 )
 from benchmarks.output import table_of
-from benchmarks.promises.pods import app, manifest
-from benchmarks.speed.histories import cluster_of
+from benchmarks.promises.pods import GpuContainer, app, manifest
+from benchmarks.promises.workloads import EVERYTHING
 from scheduler_extender import verbs
 from scheduler_extender.annotations import Asks, parse
 from scheduler_extender.kube.waker import Waker
+from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.answers.mix import REFRESH
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import Offer
@@ -49,8 +50,9 @@ from topology.core.graph import AllocatorFacts
 from topology.core.links import GBps, LinkKind
 from topology.core.placement import assess
 from topology.core.remembering import forget
-from topology.core.report import Health
+from topology.core.report import Health, Report
 from topology.core.requests import Constraints, GpuRequest, gpu_request
+from topology.emulation import EmulatedKubelet
 from topology.machines import machine
 
 MACHINES = ("a100-pcie-4-bridged", "dgx1-v100", "hgx-h100-8", "dgx2")
@@ -118,7 +120,7 @@ def _timed(ask: Ask) -> float:
 
 def _cluster(count: int, states: int, seed: int) -> ClusterCost:
     """filter and prioritize of a pair over ``count`` nodes in ``states`` distinct states."""
-    cluster, names = cluster_of(count, states, seed)
+    cluster, names = _cluster_of(count, states, seed)
     with no_collector():
         filtering = _verb_cost(cluster, names, verbs.filter_nodes)
         prioritizing = _verb_cost(cluster, names, verbs.prioritize)
@@ -222,7 +224,7 @@ class _Nobody:
 
 def _waker(states: int, seed: int) -> WakerCost:
     """Rounds over pods that fit nowhere: nobody is woken, so all of them stay to be looked at."""
-    cluster, names = cluster_of(CHANGED, states, seed)
+    cluster, names = _cluster_of(CHANGED, states, seed)
     rng = random.Random(seed)
     waking = Waker(cluster, _Nobody())
     for i in range(WAITING):
@@ -261,7 +263,7 @@ def _unmet(kind: int) -> GpuRequest:
 
 
 def _preempt(states: int, seed: int) -> PreemptCost:
-    cluster, names = cluster_of(VICTIM_NODES, states, seed)
+    cluster, names = _cluster_of(VICTIM_NODES, states, seed)
     victims: dict[str, MetaVictims | None] = {
         name: MetaVictims([MetaPod(pods[0].uid)])
         for name in names
@@ -272,6 +274,69 @@ def _preempt(states: int, seed: int) -> PreemptCost:
     cluster.forget_answers()
     cold, again = (_took(lambda: preemption.preempt(cluster, args)) for _ in range(2))
     return PreemptCost(states=states, nodes=len(victims), cold=cold, again=again)
+
+
+# Clusters whose nodes have seen different pods come.
+
+
+def _cluster_of(count: int, states: int, seed: int) -> tuple[Cluster, list[NodeName]]:
+    """Nodes with so many different histories of pods, and their names."""
+    rng = random.Random(seed)
+    cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+    machines = ("dgx1-v100", "a100-pcie-4-bridged", "hgx-h100-8")
+    patterns = [_history(rng.choice(machines), rng) for _ in range(states)]
+    names = [NodeName(f"node-{i}") for i in range(count)]
+    for i, name in enumerate(names):
+        _let_come(cluster, name, patterns[i % states])
+    return cluster, names
+
+
+@dataclass(frozen=True, slots=True)
+class _History:
+    """A machine, the GPU containers of each pod that came to it, and how many are unreported.
+
+    The last pods are those that no report shows yet.
+    """
+
+    machine: str
+    came: tuple[tuple[GpuContainer, ...], ...]
+    unreported: int
+
+    @property
+    def seed(self) -> str:
+        """Equal for equal pods on equal machines, so that such nodes end in one state."""
+        return repr((self.machine, [tuple((c.role, c.gpus) for c in pod) for pod in self.came]))
+
+
+def _history(name: str, rng: random.Random) -> _History:
+    came = []
+    for _ in range(rng.randint(0, 5)):
+        weights = [template.weight for template in EVERYTHING]
+        came.append(rng.choices(EVERYTHING, weights)[0].containers)
+    return _History(name, tuple(came), rng.choice((0, 0, 0, 1, 2)))
+
+
+def _let_come(cluster: Cluster, name: str, history: _History) -> None:
+    """Let the pods of a history come to a node, and publish its report."""
+    node = machine(history.machine).topology(name)
+    emulated = EmulatedKubelet(node, random.Random(history.seed))
+    report: Report | None = None
+    for i, containers in enumerate(history.came):
+        pod = msgspec.convert(manifest(name, i, {}, *containers), Pod)
+        asks = parse(pod)
+        uid = PodUid(f"{name}-{i}")
+        assert isinstance(asks, Asks)
+        request = asks.request
+        if request.effective_count > len(emulated.free()):
+            continue
+        if i >= len(history.came) - history.unreported:
+            report = report or emulated.report()
+        emulated.admit(uid, "default", f"{name}-{i}", request)
+        cluster.put_pod(PodRecord(uid, "default", f"{name}-{i}", NodeName(name), request))
+    cluster.put_record(node, report or emulated.report())
+
+
+# Tables.
 
 
 def parts_table(found: Profile) -> Table:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any, Literal
 
-from scheduler_extender.annotations import PREFIX
+from benchmarks.promises.pods import GpuContainer, app, init, manifest
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord
@@ -169,13 +169,7 @@ EVERYTHING = {
 }
 GLOBS = ",".join(f"{'*'.join('abcdefghij')}{i}*" for i in range(32))
 
-
-@dataclass(frozen=True, slots=True)
-class GpuContainer:
-    """A container by its name, and how many devices it asks for."""
-
-    name: str
-    devices: int
+NVLINK, RING = {"link": "nvlink"}, {"link": "nvlink", "shape": "ring"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,69 +179,36 @@ class WorstPod:
     case: str
     containers: Sequence[GpuContainer]
     annotations: dict[str, str] = field(default_factory=dict)
-    init: Sequence[GpuContainer] = ()
 
     def manifest(self) -> dict[str, Any]:
         """The Pod as JSON has it."""
-        metadata = {
-            "name": "worst",
-            "namespace": "default",
-            "uid": f"uid-{self.case}",
-            "annotations": {PREFIX + k: v for k, v in self.annotations.items()},
-        }
-        spec = {"initContainers": _written(self.init), "containers": _written(self.containers)}
-        return {"metadata": metadata, "spec": spec}
-
-
-def _written(containers: Sequence[GpuContainer]) -> list[dict[str, Any]]:
-    return [
-        {"name": f"{one.name}-{i}", "resources": {"limits": {RESOURCE: str(one.devices)}}}
-        for i, one in enumerate(containers)
-    ]
-
-
-def _app(devices: int) -> tuple[GpuContainer]:
-    return (GpuContainer("app", devices),)
-
-
-def _many(prefix: str, count: int, devices: int = 1) -> list[GpuContainer]:
-    return [GpuContainer(f"{prefix}{n}", devices) for n in range(count)]
+        return manifest("worst", 0, self.annotations, *self.containers)
 
 
 WORST = (
-    WorstPod("4 GPUs, plain", _app(4)),
-    WorstPod("8 GPUs, NVLinked", _app(8), {"link": "nvlink"}),
-    WorstPod("64 GPUs, plain", _app(64)),
-    WorstPod("1,024 devices", _app(1024)),
-    WorstPod("ring over 12 GPUs", _app(12), {"link": "nvlink", "shape": "ring"}),
-    WorstPod("ring over 24 GPUs", _app(24), {"link": "nvlink", "shape": "ring"}),
-    WorstPod("ring over 64 GPUs", _app(64), {"link": "nvlink", "shape": "ring"}),
-    WorstPod("ring of 30 GB/s over 8", _app(8), {"min-bandwidth": "30"}),
+    WorstPod("4 GPUs, plain", [app(4)]),
+    WorstPod("8 GPUs, NVLinked", [app(8)], NVLINK),
+    WorstPod("64 GPUs, plain", [app(64)]),
+    WorstPod("1,024 devices", [app(1024)]),
+    WorstPod("ring over 12 GPUs", [app(12)], RING),
+    WorstPod("ring over 24 GPUs", [app(24)], RING),
+    WorstPod("ring over 64 GPUs", [app(64)], RING),
+    WorstPod("ring of 30 GB/s over 8", [app(8)], {"min-bandwidth": "30"}),
     WorstPod(
-        "ring of 3 GB/s over 32",
-        _app(32),
-        {"min-bandwidth": "3", "link": "phb", "shape": "ring"},
+        "ring of 3 GB/s over 32", [app(32)], {"min-bandwidth": "3", "link": "phb", "shape": "ring"}
     ),
     WorstPod(
-        "connected 6, one NUMA node",
-        _app(6),
-        {"link": "nvlink", "shape": "connected", "same-numa": "true"},
+        "connected 6, one NUMA node", [app(6)], NVLINK | {"shape": "connected", "same-numa": "true"}
     ),
-    WorstPod("32 globs", _app(2), {"gpu-model": GLOBS}),
+    WorstPod("32 globs", [app(2)], {"gpu-model": GLOBS}),
     WorstPod(
         "40 init containers",
-        _app(1) * 2,
+        [*(init(n % 8 + 1) for n in range(40)), *[app(1)] * 2],
         {"link": "phb"},
-        [GpuContainer(f"i{n}", n % 8 + 1) for n in range(40)],
     ),
-    WorstPod("1,500 equal init containers", _app(1), init=_many("i", 1500, 2)),
-    WorstPod("16 containers", _many("c", 16), {"link": "phb"}),
-    WorstPod("60 containers, 60 init containers", _many("c", 60), init=_many("i", 60, 2)),
-    WorstPod("300 containers", _many("c", 300)),
-    WorstPod(
-        "preferred, everything at once",
-        (GpuContainer("a", 3), GpuContainer("b", 3)),
-        EVERYTHING,
-        (GpuContainer("i", 3),),
-    ),
+    WorstPod("1,500 equal init containers", [*[init(2)] * 1500, app(1)]),
+    WorstPod("16 containers", [app(1)] * 16, {"link": "phb"}),
+    WorstPod("60 containers, 60 init containers", [*[init(2)] * 60, *[app(1)] * 60]),
+    WorstPod("300 containers", [app(1)] * 300),
+    WorstPod("preferred, everything at once", [init(3), app(3), app(3)], EVERYTHING),
 )

@@ -23,8 +23,7 @@ from tests.chaos.history import (
 )
 
 OVER = frozenset({"Succeeded", "Failed"})
-REPLICAS = "gpu-topology-system"
-"""The namespace of the replicas' own pods: only there marks count."""
+REPLICAS = "gpu-topology-system"  # the namespace of the replicas' own pods: only there marks count
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,12 +49,9 @@ MIXED: tuple[tuple[str, tuple[str, ...]], ...] = (
 KINDS = ("time-slicing", "mps", "mig single", "mig mixed", "mig single, time-sliced")
 POLICIES = ("distributed", "packed")
 WISHES = {"same-gpu": Constraints(same_gpu=True), "spread-gpus": Constraints(spread_gpus=True)}
-QUESTIONS = 10
-"""Of one node, each about another set of free devices."""
-TIMES = 4
-"""Ties fall at random in the plugin, so each question is asked so often."""
-MOST = 6
-"""Devices that a container asks for."""
+QUESTIONS = 10  # of one node, each about another set of free devices
+TIMES = 4  # Ties fall at random in the plugin, so each question is asked so often
+MOST = 6  # devices that a container asks for
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +120,7 @@ class Tally:
     single: int = 0
     refused: int = 0
     promised: int = 0
-    found: list[str] = field(default_factory=list)
-    """What was not foreseen, in words."""
+    found: list[str] = field(default_factory=list)  # what was not foreseen, in words
 
     def row(self, name: str) -> str:
         """One line for people."""

@@ -278,8 +278,7 @@ class Tally:
     devices: int = 0
     slices: int = 0
     idle: int = 0
-    found: list[str] = field(default_factory=list)
-    """What differed, in words."""
+    found: list[str] = field(default_factory=list)  # what differed, in words
 
     def row(self, name: str) -> str:
         """One line for people."""

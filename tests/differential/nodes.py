@@ -12,8 +12,7 @@ from typing import Any
 
 RESOURCE = "nvidia.com/gpu"
 GIB = 1 << 30
-THREADS = 8
-"""CPUs of each NUMA node: four cores with two threads."""
+THREADS = 8  # CPUs of each NUMA node: four cores with two threads
 PCIE = {10: "SYS", 20: "NODE", 30: "PHB", 40: "PXB", 50: "PIX", 60: "BOARD"}
 VERSIONS = {"best-effort": "0.19.3", "distributed": "0.19.3", "packed": "0.20.0", "none": None}
 

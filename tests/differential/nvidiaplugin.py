@@ -22,8 +22,7 @@ from tests.waiting import PATIENCE
 
 SOURCES = Path(__file__).parent / "plugin"
 MODULE = "github.com/NVIDIA/k8s-device-plugin"
-VERSION = "v0.19.3"
-"""As in ``plugin/go.mod``."""
+VERSION = "v0.19.3"  # as in `plugin/go.mod`
 
 
 _VERSION = re.compile(r"^VERSION \?= (v\S+)", re.MULTILINE)

@@ -33,10 +33,8 @@ NODE = NodeName("node")
 
 OUTSIDE = "outside the prediction"
 """A pod got devices that it could not get, or was refused where no refusal was foreseen."""
-BROKEN = "promise broken"
-"""A pod got devices that do not satisfy what it was promised."""
-REFUSED = "promise refused"
-"""A pod with a promise was refused."""
+BROKEN = "promise broken"  # a pod got devices that do not satisfy what it was promised
+REFUSED = "promise refused"  # a pod with a promise was refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +58,8 @@ class Played:
     family: str
     admissions: int = 0
     promised: int = 0
-    decided: int = 0
-    """Admissions of which it was sure that they come about, or that they do not."""
-    single: int = 0
-    """Admissions for which one outcome alone was foreseen."""
+    decided: int = 0  # Admissions of which it was sure that they come about, or that they do not
+    single: int = 0  # Admissions for which one outcome alone was foreseen
     found: list[Counterexample] = field(default_factory=list)
 
 
@@ -72,8 +68,7 @@ class _Bound:
     spec: Json
     record: PodRecord
     verdict: Verdict | None
-    unreported: bool = False
-    """See :class:`Counterexample`."""
+    unreported: bool = False  # See `Counterexample`
 
 
 class Play:
@@ -88,11 +83,9 @@ class Play:
         self._version = 0
         self._waiting: dict[str, _Bound] = {}
         self._admitted: dict[str, _Bound] = {}
-        self._late: list[PodRecord] = []
-        """Pods that have ended and of which we have not heard."""
+        self._late: list[PodRecord] = []  # pods that have ended and of which we have not heard
         self._registered = True
-        self._unseen = False
-        """Whether something has changed that only the next report can show."""
+        self._unseen = False  # whether something has changed that only the next report can show
         self._amounts = _room(self._node)
         self.played = Played(family(self._node))
 
@@ -322,8 +315,7 @@ class Play:
 class _Foreseen:
     sets: tuple[int, ...] | None
     hazards: tuple[str, ...]
-    narrow: Outlook
-    """What may come of it if no running pod ends."""
+    narrow: Outlook  # what may come of it if no running pod ends
     topology: NodeTopology
     width: int
     pending: Unreported

@@ -22,11 +22,9 @@ from topology.machines import machine
 
 RECORDED = Path(__file__).parent / "cases/shared-v0.20.jsonl"
 VERSION = plugin_version("v0.20.0")
-MACHINE = "dgx1-v100"
-"""Any: only how many GPUs there are matters."""
+MACHINE = "dgx1-v100"  # any: only how many GPUs there are matters
 MOST_GPUS, MOST_REPLICAS = 8, 6
-TIMES = 24
-"""Ties fall at random, so each question is asked so often."""
+TIMES = 24  # Ties fall at random, so each question is asked so often
 
 Counts = tuple[int, ...]
 

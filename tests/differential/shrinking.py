@@ -9,8 +9,7 @@ from tests.differential.histories import History
 from tests.differential.managers import Managers
 from tests.differential.play import play
 
-TRIES = 3
-"""Ties fall at random in the real allocator, so a smaller history is tried more than once."""
+TRIES = 3  # Ties fall at random in the real allocator, so a smaller history is tried more than once
 
 
 def shrunk(history: History, kind: str, managers: Managers) -> History:

@@ -36,13 +36,10 @@ from topology.core.scoring import scores
 
 GIB = 1 << 30
 NODES = 4
-CORES = 16
-"""Of each socket, with two threads each."""
+CORES = 16  # of each socket, with two threads each
 POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
-REPORTED = 0.7
-"""How likely a node's report comes before the next pod."""
-PATIENCE = 5
-"""Pods that come before a waiting one gives up."""
+REPORTED = 0.7  # how likely a node's report comes before the next pod
+PATIENCE = 5  # pods that come before a waiting one gives up
 
 
 def two_sockets(policy: str, scope: str) -> Node:

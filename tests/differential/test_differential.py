@@ -23,8 +23,7 @@ from tests.differential.tally import Table
 pytestmark = pytest.mark.long
 
 CASES = sorted((Path(__file__).parent / "cases").glob("*.json"))
-TIMES = 8
-"""Ties fall at random in the real programs, so each case is played so often."""
+TIMES = 8  # Ties fall at random in the real programs, so each case is played so often
 ADMISSIONS = 1200
 SEED = 1_000_000
 

@@ -9,8 +9,7 @@ import pytest
 from tests.differential.choices import POLICIES
 from tests.differential.recording import Choice, recorded
 
-LEAST = 150
-"""Questions of each policy."""
+LEAST = 150  # questions of each policy
 
 
 def outside(choice: Choice) -> set[int]:

@@ -38,8 +38,7 @@ COMMANDS = {
     "node": "node train-01 --cluster examples/clusters/where.yaml",
     "waiting": "waiting -n team-a --cluster examples/clusters/where.yaml",
 }
-COLUMNS = {1400: 110, 400: 44}
-"""By how many pixels wide a picture is, the columns of its terminal."""
+COLUMNS = {1400: 110, 400: 44}  # by how many pixels wide a picture is, the columns of its terminal
 SIDES = (("light", 1400), ("dark", 400))
 """How each page is shown: both colours and both widths, once each."""
 

@@ -15,8 +15,7 @@ from tests.documents.test_manifests import contains
 
 PATHS = sorted((ROOT / "examples" / "howto").glob("*.yaml"))
 PAGE = ROOT / "docs" / "howto.md"
-NOT_OBJECTS = {"kubeadm", "packing"}
-"""Files for programs, which nobody applies."""
+NOT_OBJECTS = {"kubeadm", "packing"}  # Files for programs, which nobody applies
 
 
 def test_the_page_names_each_of_them() -> None:

@@ -26,8 +26,7 @@ FILES = {("kubeadm.k8s.io/v1beta4", "ClusterConfiguration")}
 """What no API server takes: it has to be an excerpt of a file that is shipped."""
 KUSTOMIZATION = {"resources", "components", "patches", "images"}
 SCHEDULER = {"profiles", "extenders"}
-PLUGINS = {"pluginConfig"}
-"""Read by the real kube-scheduler in tests/e2e/test_howto.py."""
+PLUGINS = {"pluginConfig"}  # Read by the real kube-scheduler in tests/e2e/test_howto.py
 EXCERPTS = ("manifests/samples", "examples", "manifests/base", "manifests/scheduler")
 
 

@@ -17,8 +17,7 @@ from tests.documents.terminals import COMMANDS, IMAGES, SIDES, THEMES, Picture, 
 
 PAGE = (ROOT / "docs" / "screenshots.md").read_text()
 SHOWN = re.findall(r"!\[([^]]*)\]\(images/([^)]*)\)", PAGE)
-NEEDED = 4.5
-"""The contrast that WCAG asks of text (success criterion 1.4.3)."""
+NEEDED = 4.5  # the contrast that WCAG asks of text (success criterion 1.4.3)
 AFRESH = "make the pictures anew: python -m tests.documents.terminals"
 
 

@@ -20,8 +20,7 @@ from topology.core.report import UNACCOUNTED_USE
 
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
 VARIES = "…"
-STATUSES = {"503"}
-"""Numbers of HTTP, and no message."""
+STATUSES = {"503"}  # Numbers of HTTP, and no message
 
 
 def messages() -> list[str]:

@@ -167,8 +167,7 @@ def _kubernetes(module: Path, *programs: str) -> ProgramSet:
 CONTROL_PLANE = _kubernetes(
     KUBERNETES, "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"
 )
-NODE = _kubernetes(KUBERNETES, "kubelet", "cri")
-"""What a node runs besides NVIDIA's programs."""
+NODE = _kubernetes(KUBERNETES, "kubelet", "cri")  # what a node runs besides NVIDIA's programs
 GANGS = _kubernetes(GANG_KUBERNETES, "kube-apiserver", "kube-scheduler")
 """The release in which gang scheduling is beta."""
 KUEUE = ProgramSet(HERE / "kueue", ("kueue",), ("sigs.k8s.io/kueue/cmd/kueue",), "")

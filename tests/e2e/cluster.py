@@ -71,8 +71,7 @@ class RealCluster:
         """Where kube-scheduler asks: at the extender, or at whoever stands before it."""
         self.tls = folder / "tls"
         self.client_name = "kube-scheduler"
-        self.extender_flags: Sequence[str] = ()
-        """Further flags of the extender, for its next start."""
+        self.extender_flags: Sequence[str] = ()  # Further flags of the extender, for its next start
         self.changed_extender: Mapping[str, Any] = {}
         """Fields of kube-scheduler's entry for the extender that differ from the shipped ones, for
         its next start; None takes one out."""

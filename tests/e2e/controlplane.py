@@ -32,8 +32,7 @@ PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler
 CONTROLLERS = ("replicaset-controller", "disruption-controller", "resourcequota-controller")
 """Those that tests need. Others would work against tests that make and break nodes by hand: the
 node controllers taint and empty nodes without a kubelet."""
-PERIOD = 0.05
-"""Seconds between two looks at what the control plane does."""
+PERIOD = 0.05  # seconds between two looks at what the control plane does
 
 
 class ControlPlaneFailed(Exception):  # noqa: N818
@@ -144,10 +143,8 @@ class ControlPlane:
         self._port = free_port()
         self._etcd = (free_port(), free_port())
         self._processes: dict[str, Process] = {}
-        self.apiserver_flags: list[str] = []
-        """Further flags of kube-apiserver, for its next start."""
-        self.scheduler_flags: list[str] = []
-        """The same for kube-scheduler."""
+        self.apiserver_flags: list[str] = []  # Further flags of kube-apiserver, for its next start
+        self.scheduler_flags: list[str] = []  # the same for kube-scheduler
         self.url = f"https://127.0.0.1:{self._port}"
         self.tokens = {
             name: secrets.token_hex(16)

@@ -25,8 +25,7 @@ from tests.e2e.proto.deviceplugin_pb2 import (
 SERVICE = "/v1beta1.DevicePlugin"
 REGISTRATION = "/v1beta1.Registration"
 HEALTHY = "Healthy"
-TIMEOUT = 120.0
-"""Seconds for one answer: an allocator may take long, and so may a busy machine."""
+TIMEOUT = 120.0  # seconds for one answer: an allocator may take long, and so may a busy machine
 
 
 @dataclass(frozen=True, slots=True)

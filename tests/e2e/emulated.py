@@ -30,8 +30,7 @@ from topology.core.placement import satisfies
 from topology.emulation import EmulatedKubelet, Refused
 
 RUNS = "e2e/runs-seconds"
-HEARTBEAT = 60.0
-"""Seconds after which an agent reports though nothing has changed."""
+HEARTBEAT = 60.0  # seconds after which an agent reports though nothing has changed
 ALL_PODS = "/api/v1/pods"
 
 

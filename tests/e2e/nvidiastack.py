@@ -41,8 +41,7 @@ class PluginSettings:
     serves: tuple[tuple[str, int], ...] | None = None
 
 
-STOCK = PluginSettings()
-"""As NVIDIA's chart installs it."""
+STOCK = PluginSettings()  # as NVIDIA's chart installs it
 _MPS_CONTROL = Path(__file__).parent / "nvidia" / "mps"
 MPS = (("PATH", f"{_MPS_CONTROL}:{os.environ['PATH']}"), ("MPS_ROOT", "/run/nvidia/mps"))
 """The environment of a plugin that shares GPUs by MPS: it finds its daemon well. There is none."""

@@ -27,8 +27,7 @@ class Stage:
         return f"--runtime-config=scheduling.k8s.io/{self.version}=true"
 
 
-BETA = Stage("v1beta1", ("GenericWorkload",))
-"""Kubernetes 1.37."""
+BETA = Stage("v1beta1", ("GenericWorkload",))  # Kubernetes 1.37
 
 
 @dataclass(frozen=True, slots=True)

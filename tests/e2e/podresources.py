@@ -28,8 +28,7 @@ A container without devices is there with none; a pod that asks for none is ther
 Answer = TypeVar("Answer")
 SERVICE = "/v1.PodResourcesLister"
 FIRST_BACKOFF = 0.1
-PREFIX = "nvidia.com/"
-"""Of every resource that NVIDIA's plugin serves."""
+PREFIX = "nvidia.com/"  # of every resource that NVIDIA's plugin serves
 
 
 class PodResources:

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-NEAR, FAR = 10, 21
-"""Distances as firmware tells them: of a node to itself, of two sockets."""
+NEAR, FAR = 10, 21  # Distances as firmware tells them: of a node to itself, of two sockets
 SYSTEM = "/sys/devices/system"
 
 

@@ -28,8 +28,7 @@ from tests.e2e.proto.deviceplugin_pb2 import (
 
 POLL = 0.1
 TIMEOUT = 120.0
-WORKERS = 16
-"""Each stream of devices holds one until its end."""
+WORKERS = 16  # each stream of devices holds one until its end
 
 
 @dataclass(frozen=True, slots=True)

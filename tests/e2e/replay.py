@@ -15,8 +15,7 @@ from tests.waiting import eventually
 
 POLL = 0.06
 
-Positions = tuple[int, ...]
-"""GPUs by position in the node's topology, ascending."""
+Positions = tuple[int, ...]  # GPUs by position in the node's topology, ascending
 
 
 @dataclass(frozen=True)

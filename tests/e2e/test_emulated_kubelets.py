@@ -20,8 +20,7 @@ from topology.machines import machine
 pytestmark = pytest.mark.e2e
 
 PODS_SENT = 320
-RATE = 9.0
-"""Pods a second; the fleet has room for most of them at any time."""
+RATE = 9.0  # pods a second; the fleet has room for most of them at any time
 
 FLEET = (
     ("dgx1-v100", 4),

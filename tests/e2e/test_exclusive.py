@@ -22,8 +22,7 @@ pytestmark = pytest.mark.e2e
 NODE = "static"
 MIB = 1 << 20
 PROCESSORS = Processors(sockets=2, cores=4, memory_kb=1 << 20)
-RESERVED = 128 * MIB
-"""Memory of each NUMA node that is the system's."""
+RESERVED = 128 * MIB  # Memory of each NUMA node that is the system's
 NODES = {
     NODE: RealNode(
         "dgx1-v100",

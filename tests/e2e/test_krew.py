@@ -22,8 +22,7 @@ from tests.waiting import FOREVER
 
 pytestmark = pytest.mark.e2e
 ADDRESS = "https://files.example.com/gpu-topology"
-BASE = Path(sys.base_prefix) / "bin"
-"""The Python that is on a user's PATH: without our packages."""
+BASE = Path(sys.base_prefix) / "bin"  # the Python that is on a user's PATH: without our packages
 
 
 class Krew:

@@ -27,8 +27,7 @@ POOL = "example.com/pool"
 TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
 TRAINER = machine("a100-pcie-4-bridged").topology("trainer")
 """Two bridges: pairs are linked, no three GPUs are."""
-SERVER = machine("l40s-4").topology("server")
-"""No NVLink at all."""
+SERVER = machine("l40s-4").topology("server")  # No NVLink at all
 TAINTED = machine("hgx-h100-4").topology("tainted")
 """Any four GPUs are linked; its taint keeps pods away that do not tolerate it."""
 FLEET = {TRAINER: "training", SERVER: "inference", TAINTED: "research"}

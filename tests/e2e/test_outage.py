@@ -28,8 +28,7 @@ from topology.machines import machine
 
 pytestmark = pytest.mark.e2e
 MACHINE = "a30-4-bridged"
-HIT = 2
-"""The GPU that is lost, by index and position."""
+HIT = 2  # the GPU that is lost, by index and position
 UNWATCHED = (("DP_DISABLE_HEALTHCHECKS", "all"),)
 
 Make = Callable[[PluginSettings], LonePlugin]
@@ -83,8 +82,7 @@ def check_whole_gpus(plugin: LonePlugin, client: DevicePlugin, *, counted: bool)
     return refused
 
 
-ASKED = 32
-"""Questions in :func:`check_whole_gpus`: of four GPUs every set, and every count of each."""
+ASKED = 32  # questions in `check_whole_gpus`: of four GPUs every set, and every count of each
 
 
 @pytest.mark.parametrize("version", versions())

@@ -58,12 +58,9 @@ NODES = {
 }
 SECONDS = 60.0 if EVERY_MACHINE else 15.0
 """For how long failed pods are counted, once the ReplicaSet is there."""
-RUNS_AWAY = 20
-"""Failed pods that say without doubt that nothing holds the controller back."""
-MOST = 5
-"""Failed pods with the extender, where nobody could foresee the first."""
-FALLEN_OFF_THE_BUS = 79
-"""The Xid."""
+RUNS_AWAY = 20  # Failed pods that say without doubt that nothing holds the controller back
+MOST = 5  # Failed pods with the extender, where nobody could foresee the first
+FALLEN_OFF_THE_BUS = 79  # the Xid
 LOST = 3
 
 

@@ -38,8 +38,7 @@ from tests.fakes.identities import Identities
 from tests.fakes.selectors import selects
 
 Json = dict[str, Any]
-Key = tuple[str, str]
-"""Namespace (empty for cluster-scoped objects) and name."""
+Key = tuple[str, str]  # Namespace (empty for cluster-scoped objects) and name
 
 STATUS_SUBRESOURCE = frozenset({"pods", "nodes", "gputopologies"})
 """Resources whose status only ``/status`` changes (and, for creations, nobody)."""

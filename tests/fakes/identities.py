@@ -17,8 +17,7 @@ class Identities:
     def __init__(self) -> None:
         self._users: dict[str, Json] = {}
         self._rules: list[tuple[str, str, str]] = []
-        self.reviewed: list[Json] = []
-        """Every review as it was answered."""
+        self.reviewed: list[Json] = []  # every review as it was answered
 
     def add(self, token: str, name: str, *groups: str) -> None:
         """A token of a user."""

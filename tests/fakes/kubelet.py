@@ -28,10 +28,8 @@ from topology.agent.asks.proto.podresources_pb2 import (
 )
 
 GPU = "nvidia.com/gpu"
-Containers = Mapping[str, Mapping[str, list[str]]]
-"""Device ids by container and resource."""
-Block = tuple[str, int, Sequence[int]]
-"""Memory: type, bytes, NUMA nodes."""
+Containers = Mapping[str, Mapping[str, list[str]]]  # Device ids by container and resource
+Block = tuple[str, int, Sequence[int]]  # Memory: type, bytes, NUMA nodes
 
 
 class FakeKubelet:

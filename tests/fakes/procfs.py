@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-MOST_GPU_INSTANCES = 15
-"""Of one GPU, as the driver lists their capabilities."""
+MOST_GPU_INSTANCES = 15  # of one GPU, as the driver lists their capabilities
 
 
 def write_capabilities(folder: Path, gpus: Iterable[int]) -> None:

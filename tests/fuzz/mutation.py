@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
-CHANGES = (1, 1, 1, 2, 3, 8)
-"""How many changes one input sees: a single one gets deepest."""
+CHANGES = (1, 1, 1, 2, 3, 8)  # how many changes one input sees: a single one gets deepest
 MOST_REPEATS = 300
 VALUES: tuple[Any, ...] = (
     *(

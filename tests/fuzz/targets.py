@@ -34,8 +34,7 @@ from topology.core.graph import NodeTopology
 from topology.core.report import Allocation, Report
 from topology.machines import machine
 
-LONGEST = 1000
-"""Characters of a refusal."""
+LONGEST = 1000  # Characters of a refusal
 WORDS = (
     '"',
     "{",

@@ -17,8 +17,7 @@ from tests.manifests.building import KUBERNETES, ROOT
 
 FOLDER = ROOT / "manifests" / "samples" / "neighbours"
 PATHS = sorted(FOLDER.glob("*.yaml"))
-DEFAULTED = {"limits-pair"}
-"""Who says how many GPUs it wants only through a LimitRange."""
+DEFAULTED = {"limits-pair"}  # who says how many GPUs it wants only through a LimitRange
 
 
 def documents() -> list[Any]:

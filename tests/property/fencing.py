@@ -251,8 +251,7 @@ class Write:
     by: Replica
     uid: PodUid
     version: int | None
-    held: bool
-    """Whether it takes long."""
+    held: bool  # whether it takes long
 
 
 class World:

@@ -38,8 +38,7 @@ from topology.machines import machine
 
 NODE = NodeName("node")
 UNTIL = 2000.0
-PLAYED = 3
-"""How often what may follow is played after each step."""
+PLAYED = 3  # how often what may follow is played after each step
 GIB = 1 << 30
 
 
@@ -99,10 +98,8 @@ class History:
         self.kubelet = EmulatedKubelet(self.topology, self.rng)
         self.cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
         self.cluster.budgets, self.cluster.today = (), lambda: 1000.0
-        self.pods: dict[PodUid, PodRecord] = {}
-        """Those that live, as the API server shows them."""
-        self.coming: list[PodUid] = []
-        """Bound, and not admitted."""
+        self.pods: dict[PodUid, PodRecord] = {}  # Those that live, as the API server shows them
+        self.coming: list[PodUid] = []  # Bound, and not admitted
         self.wants: PodRecord | None = None
         self.victims: list[PodUid] = []
         self.seen: Counter[str] = Counter()

@@ -33,8 +33,7 @@ from topology.core.report import Allocation, Report
 
 GPUS = 4
 NODES = ("a", "b")
-PATIENCE, LATEST = 10, 9
-"""A bind is committed at most so long after its answer was lost."""
+PATIENCE, LATEST = 10, 9  # a bind is committed at most so long after its answer was lost
 
 
 @dataclass

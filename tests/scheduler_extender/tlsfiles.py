@@ -10,8 +10,7 @@ import trustme
 
 from scheduler_extender.http.addresses import Tls
 
-SCHEDULER = "kube-scheduler.example"
-"""The client's name that the extender allows."""
+SCHEDULER = "kube-scheduler.example"  # the client's name that the extender allows
 
 
 @dataclass(frozen=True, slots=True)

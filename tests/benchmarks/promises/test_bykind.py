@@ -32,12 +32,12 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> ByKind:
 
 
 def test_nothing_is_broken_whatever_is_placed(written: ByKind) -> None:
-    assert set(written.rows) == {k.name + more for k in KINDS for more in ("", WITH_FAULTS)}
+    assert set(written.rows) == {name + more for name in KINDS for more in ("", WITH_FAULTS)}
     assert sum(row.placed for row in written.rows.values()) >= PLACEMENTS
     for name, row in written.rows.items():
         assert row.kept, (name, row)
         assert row.guaranteed > 0, name
-    groups = written.rows[KINDS[0].name]
+    groups = written.rows[next(iter(KINDS))]
     assert groups.gang_binds > 0
     assert groups.whole_groups > 0
 
@@ -72,7 +72,7 @@ def in_racks(tally: Tally) -> int:
 def test_memory_that_nobody_adds_up_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug that is planted: its row says that something was not kept."""
     monkeypatch.setattr(verdict, "short_of_memory", lambda *_: None)
-    first = next(kind.first for kind in KINDS if kind.first.workload == "shares")
+    first = next(kind for kind in KINDS.values() if kind.workload == "shares")
     row = row_of(counted(play(first)))
     assert row.memory_exceeded > 0
     assert not row.kept

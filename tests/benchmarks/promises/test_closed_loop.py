@@ -25,11 +25,9 @@ from topology.core.placement.constraints import passing_share
 
 pytestmark = pytest.mark.long
 
-TIMES = int(os.environ.get("GPU_TOPOLOGY_CLOSED_LOOP_TIMES", "1"))
-"""How many times as long to play."""
+TIMES = int(os.environ.get("GPU_TOPOLOGY_CLOSED_LOOP_TIMES", "1"))  # how many times as long to play
 
-PLACEMENTS = 30_000 * TIMES
-"""At least; the tests of single faults make some thousands besides."""
+PLACEMENTS = 30_000 * TIMES  # at least; the tests of single faults make some thousands besides
 PLAYS = (
     Play("extender", 10_500 * TIMES, 1, restarts=7 * TIMES),
     Play("extender", 10_500 * TIMES, 2, foreign=0.1, restarts=7 * TIMES),

@@ -67,8 +67,7 @@ class Faults:
         self._rng = random.Random(seed)
         self._broken: list[_Broken] = []
         self._next = time.monotonic() + 2.0
-        self.has_ended_a_leader = False
-        """Whether somebody has had to begin a term since."""
+        self.has_ended_a_leader = False  # whether somebody has had to begin a term since
 
     def step(self) -> None:
         """Mend what is due, and break something if it is time."""

@@ -41,8 +41,7 @@ MERGE = {"Content-Type": "application/merge-patch+json"}
 WRITE_TIMEOUT = 2.0
 HEARTBEAT = 15.0
 """Seconds after which an agent reports though nothing has changed; the real one takes a minute."""
-AGAIN = 0.5
-"""Seconds before a write that failed is tried again."""
+AGAIN = 0.5  # seconds before a write that failed is tried again
 
 
 class Kubelets:

@@ -29,8 +29,7 @@ class Network:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self.servers: list[asyncio.Server] = []
-        """Whoever listens on it; they are closed at the end."""
+        self.servers: list[asyncio.Server] = []  # Whoever listens on it; they are closed at the end
         self._thread = threading.Thread(target=self._loop.run_forever, name="network", daemon=True)
 
     def __enter__(self) -> Self:

@@ -35,10 +35,8 @@ NAMESPACE = "gpu-topology-system"
 SLICES = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"
 POD_ADDRESS = "10.244.0.1"
 """Of every replica's pod: it stands in the EndpointSlice, and the port tells them apart."""
-SHIPPED_LEASE = 10.0
-"""Seconds: the default of ``--lease-seconds``."""
-PRODUCT = ("-m", "scheduler_extender")
-"""The extender as it is."""
+SHIPPED_LEASE = 10.0  # seconds: the default of `--lease-seconds`
+PRODUCT = ("-m", "scheduler_extender")  # the extender as it is
 
 
 @dataclass(slots=True)
@@ -78,8 +76,7 @@ class EndpointFollower:
     """Follows the Service's EndpointSlice; what it said last holds while nobody answers."""
 
     def __init__(self) -> None:
-        self.port = 0
-        """The port of the address in it; 0 before there is one."""
+        self.port = 0  # the port of the address in it; 0 before there is one
         self.changes: list[tuple[float, int]] = []
         """When (time.monotonic) it changed, and to which port."""
 

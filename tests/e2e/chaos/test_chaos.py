@@ -30,8 +30,7 @@ SECONDS = float(os.environ.get("GPU_TOPOLOGY_CHAOS_SECONDS", "40"))
 SEED = int(os.environ.get("GPU_TOPOLOGY_CHAOS_SEED", "0")) or random.SystemRandom().randrange(
     1, 10**6
 )
-LEASE_SECONDS = 3.0
-"""Shorter than the one that we ship, so that leaders change often."""
+LEASE_SECONDS = 3.0  # Shorter than the one that we ship, so that leaders change often
 FLEET = (
     ("dgx1-v100", 3),
     ("a100-pcie-4-bridged", 2),
@@ -41,16 +40,14 @@ FLEET = (
 RATE = 5.0
 RATES = ((0.95, 1.05), (1.05, 0.95), (1.05, 1.05), (1.0, 1.0))
 """How fast the clocks of the two replicas run."""
-RUNS = (0.3, 2.5)
-"""Seconds for which a pod runs, from and to."""
+RUNS = (0.3, 2.5)  # seconds for which a pod runs, from and to
 STUCK = 240.0
 """Seconds without a pod that is bound or ends, after which whoever waits is taken to be forgotten.
 Less than the five minutes after which kube-scheduler looks by itself again at a pod that fitted
 nowhere. More than it takes to watch again after several outages of the API server: 85 s were
 seen."""
 BETWEEN_LOOKS = 2.0
-TAKEN_DOWN = 30.0
-"""Seconds between two looks at what etcd has stored; it keeps all of it meanwhile."""
+TAKEN_DOWN = 30.0  # seconds between two looks at what etcd has stored; it keeps all of it meanwhile
 
 
 def test_nothing_is_lost_and_nothing_is_given_twice(

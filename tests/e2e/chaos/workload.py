@@ -26,8 +26,7 @@ KINDS: tuple[tuple[int, int, bool], ...] = (
     (8, 3, True),
     (8, 4, True),
 )
-REMOVED = 0.06
-"""The share of pods after which another pod is deleted."""
+REMOVED = 0.06  # the share of pods after which another pod is deleted
 AGAIN = 0.3
 
 

@@ -20,8 +20,7 @@ from tests.waiting import FOREVER, eventually
 from topology.machines import machine
 
 OVER = ("Succeeded", "Failed")
-Fleet = Sequence[tuple[str, int]]
-"""Machines of the catalogue, and how many of each."""
+Fleet = Sequence[tuple[str, int]]  # machines of the catalogue, and how many of each
 
 CUT_OFF = "ignore:Exception ignored in. <ssl.SSLSocket:pytest.PytestUnraisableExceptionWarning"
 """A connection that ends in the middle of its TLS handshake is closed by the garbage collector."""

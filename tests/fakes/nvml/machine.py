@@ -34,8 +34,7 @@ RECOVERY_ACTIONS = {
 NO_CLUSTER = "00000000-0000-0000-0000-000000000000"
 FABRIC_NOT_SUPPORTED, FABRIC_COMPLETED = 0, 3
 NO_INSTANCE = 0xFFFFFFFF
-RESERVED_SHARE = 128
-"""One part in so many of a GPU's memory is the driver's own."""
+RESERVED_SHARE = 128  # one part in so many of a GPU's memory is the driver's own
 IDLE_MILLIWATTS = 70_000
 ENERGY_AT_START = 3_600_000
 FIRST_SWITCH_BUS = 0xC4
@@ -102,8 +101,7 @@ class _State:
 @dataclass(frozen=True, slots=True)
 class _Fault:
     function: str
-    code: int | None
-    """None: it hangs."""
+    code: int | None  # None: it hangs
     index: int | None
 
 

@@ -17,8 +17,7 @@ from topology.core.devices import DeviceId, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.report import Allocation, Health, Report
 
-Held = tuple[str, *tuple[int, ...]]
-"""A namespace, and the GPUs that a pod of it holds."""
+Held = tuple[str, *tuple[int, ...]]  # a namespace, and the GPUs that a pod of it holds
 
 
 class Cluster:

@@ -43,8 +43,7 @@ from topology.kubeapi.apiserver import (
 from topology.machines import machine
 
 PODS = "/api/v1/namespaces/default/pods"
-SINCE, UNTIL = 1000.0, 1600.0
-"""When the eviction was tried first, and when the place's time is up."""
+SINCE, UNTIL = 1000.0, 1600.0  # when the eviction was tried first, and when the place's time is up
 
 
 def answered(status: int, retry_after: float = 0.0) -> ApiFailure:

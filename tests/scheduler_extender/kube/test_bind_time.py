@@ -24,8 +24,7 @@ from tests.scheduler_extender.serving import Clock
 from topology.core.devices import NodeName, PodUid
 from topology.kubeapi.apiserver import ConflictError, Query
 
-HTTP_TIMEOUT = 10.0
-"""Seconds, as manifests/scheduler/kube-scheduler-config.yaml has it."""
+HTTP_TIMEOUT = 10.0  # seconds, as manifests/scheduler/kube-scheduler-config.yaml has it
 POD = pod(2, uid="u")
 
 

@@ -42,8 +42,7 @@ class Rig:
         self.rng = random.Random(seed)
         self.fake = fake
         self.api = api
-        self.step = 0.0
-        """Seconds by which the time of day is wrong."""
+        self.step = 0.0  # seconds by which the time of day is wrong
         self.sequence = 0
         self.cluster, self.source = self.follower()
 

@@ -33,10 +33,8 @@ LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/gpu-topolog
 SLICE = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices/gpu-topology-leader-ipv4"
 NODE = switched()
 NAME = str(NODE.name)
-RENEWED_EVERY = 0.4
-"""Seconds between two renewals: so often as for a Lease of two seconds."""
-STANDS_BACK = 4.0
-"""Seconds for which a replica that could not take over leaves it to the others."""
+RENEWED_EVERY = 0.4  # seconds between two renewals: so often as for a Lease of two seconds
+STANDS_BACK = 4.0  # seconds for which a replica that could not take over leaves it to the others
 LEADER = "scheduler_extender.leader.leader"
 
 

@@ -19,8 +19,7 @@ from topology.machines import machine
 PAIRS = machine("a100-pcie-4-bridged").topology("pairs")
 PCIE = machine("l40s-4").topology("pcie")
 ROOMY = machine("l40s-4").topology("roomy")
-EIGHT: Amounts = (("cpu", 8000),)
-"""What each pod with GPUs asks for here."""
+EIGHT: Amounts = (("cpu", 8000),)  # what each pod with GPUs asks for here
 
 
 def cluster(*nodes: tuple[NodeTopology, str]) -> Cluster:

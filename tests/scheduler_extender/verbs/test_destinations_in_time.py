@@ -27,8 +27,7 @@ from topology.core.report import Allocation, Report
 
 NODES = 200
 TERMS = MOST_LINES // 2
-ENOUGH = 20 * TERMS
-"""Look-ups after which the time is up: those of a tenth of the nodes."""
+ENOUGH = 20 * TERMS  # Look-ups after which the time is up: those of a tenth of the nodes
 
 
 class Meter:

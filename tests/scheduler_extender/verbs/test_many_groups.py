@@ -32,8 +32,7 @@ from topology.machines import machine
 NODES = 2_000
 GROUPS = 300
 ZONE = {"group-domain": "zone"}
-TRIES = 3
-"""The first question works out what the next ones find."""
+TRIES = 3  # the first question works out what the next ones find
 
 
 @pytest.fixture(scope="module")

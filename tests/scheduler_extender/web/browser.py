@@ -26,8 +26,7 @@ BROWSER = next(
 Scheme = Literal["light", "dark"]
 QUIET = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
 """``--no-sandbox``: as root, and in containers, Chromium refuses to start otherwise."""
-MOST_HEIGHT = 16_000
-"""Pixels of a screenshot."""
+MOST_HEIGHT = 16_000  # Pixels of a screenshot
 
 
 class PageError(AssertionError):

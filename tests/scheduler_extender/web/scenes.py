@@ -34,8 +34,7 @@ spec:
 """
 EIGHT = PAIR.replace("nvidia.com/gpu: 2", "nvidia.com/gpu: 8")
 MISSPELT = PAIR.replace("link: nvlink", "link: nvswitch")
-CROWD = 600
-"""Nodes of the large cluster."""
+CROWD = 600  # nodes of the large cluster
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,7 @@ from tests.scheduler_extender.web.cluster import NVLINK, STARTED, Building, larg
 from topology.core.devices import NodeName
 from topology.core.remembering import forget
 
-MOST = 300_000
-"""Bytes of a page."""
+MOST = 300_000  # bytes of a page
 NOW = View(STARTED + 3 * 3600)
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=y>&"
 

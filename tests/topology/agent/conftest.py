@@ -42,8 +42,7 @@ PLUGIN = {
 }
 QUICK = Cadence(vitals=0.1, look=1.0, reopen=0.5, hung=FOREVER, slice=0.05)
 """It looks often, and no call is said to hang because the machine is slow."""
-HUNG = 2.0
-"""Seconds after which a call is said to hang, in a test in which one does."""
+HUNG = 2.0  # seconds after which a call is said to hang, in a test in which one does
 BRISK = PollIntervals(held=0.3, idle=0.5, watchful=0.2, restart=FOREVER, silence=FOREVER)
 """It asks often, and a kubelet may take as long as it likes to answer and to come back."""
 

@@ -62,8 +62,7 @@ class ScriptedNode:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.clock_off = 0.0
-        """By how many seconds the time of day was set."""
+        self.clock_off = 0.0  # by how many seconds the time of day was set
         self.boot = "boot-1"
         self.listed: list[Entry] = []
         self.served: dict[str, list[str]] = {GPU: [f"GPU-{i}" for i in range(4)]}
@@ -75,8 +74,7 @@ class ScriptedNode:
         """When a part of sysfs was read."""
         self.failure: KubeletDownError | None = None
         self.restarts = 0
-        self.asked: list[float] = []
-        """When the kubelet's list was asked for."""
+        self.asked: list[float] = []  # when the kubelet's list was asked for
         self.around = Surroundings(
             {}, Plugin("v0.17.1", {}), kubelet=KubeletFacts("none"), pods_version="1"
         )

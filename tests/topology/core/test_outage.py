@@ -26,8 +26,7 @@ from topology.core.requests import (
 LOST = (MissingGpu("GPU-2", counted=True),)
 GONE = (MissingGpu("GPU-2", counted=False),)
 NAMELESS = (MissingGpu("GPU 2", counted=True),)
-OFFERED, WITHHELD = 0b1111, 0b1011
-"""What is free: all four GPUs, and all but the missing one."""
+OFFERED, WITHHELD = 0b1111, 0b1011  # what is free: all four GPUs, and all but the missing one
 CLOSE = Constraints(link=LinkKind.NODE)
 
 

@@ -16,8 +16,7 @@ from topology.sources.imported import MAX_FINDINGS
 from topology.sources.lines import MAX_LINE, MAX_LINES
 
 NODE = NodeName("node-1")
-LONGEST = 600
-"""Characters of a refusal: a person reads it in a terminal."""
+LONGEST = 600  # Characters of a refusal: a person reads it in a terminal
 
 XML = """\
 <system version="1">

@@ -26,8 +26,7 @@ from topology.machines import MACHINES, machine
 from topology.sources import SourceError, read
 
 NODE = NodeName("n")
-CUT = {"TRUNC-dgx2-v100x16-first4rows"}
-"""Postings that nobody could read."""
+CUT = {"TRUNC-dgx2-v100x16-first4rows"}  # Postings that nobody could read
 
 
 def discover(sys: Path) -> tuple[NodeTopology, tuple[Unseen, ...]]:

@@ -250,8 +250,7 @@ MESSAGE = (
 )
 LOST = "Allocate failed due to device plugin GetPreferredAllocation rpc failed: GPU is lost"
 
-LABELS = {"kubernetes.io/hostname": "n"}
-"""Every Node has some."""
+LABELS = {"kubernetes.io/hostname": "n"}  # every Node has some
 
 
 @dataclass

@@ -51,8 +51,7 @@ from topology.core.placement import NOT_READY
 from topology.core.report import Allocation, IdleAllocation, Report
 from topology.core.requests import Constraints, gpu_request
 
-ETCD_LIMIT = 3 * 2**19
-"""Bytes of one object."""
+ETCD_LIMIT = 3 * 2**19  # bytes of one object
 NOON = "2026-01-01T12:00:00Z"
 
 # --- every limit of the schema ----------------------------------------------------------------

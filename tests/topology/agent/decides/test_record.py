@@ -301,8 +301,7 @@ def test_cpus_that_nobody_can_see_are_unseen() -> None:
     assert picture.report.holdings == OWN
 
 
-CUT = cut(TOPOLOGY, ["1g.5gb", "1g.5gb"], gpus=[0])
-"""As if a V100 could be cut."""
+CUT = cut(TOPOLOGY, ["1g.5gb", "1g.5gb"], gpus=[0])  # as if a V100 could be cut
 
 
 def test_the_numa_nodes_of_instances_are_their_gpus() -> None:

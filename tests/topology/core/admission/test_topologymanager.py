@@ -24,8 +24,7 @@ from topology.core.graph import AllocatorFacts
 from topology.core.requests import Role
 
 LOWER, UPPER, BOTH = 0x0F, 0xF0, 0xFF
-FIRST, SECOND, EITHER = 0b01, 0b10, 0b11
-"""Sets of NUMA nodes."""
+FIRST, SECOND, EITHER = 0b01, 0b10, 0b11  # Sets of NUMA nodes
 EVERY_UNION = (None, LOWER, UPPER, BOTH)
 
 

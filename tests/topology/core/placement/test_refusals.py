@@ -26,8 +26,7 @@ from topology.core.requests import (
 from topology.emulation import EmulatedKubelet, Refused
 from topology.machines import machine
 
-DGX = machine("dgx1-v100").topology("n")
-"""Two NUMA nodes of four GPUs: 0 to 3 and 4 to 7."""
+DGX = machine("dgx1-v100").topology("n")  # two NUMA nodes of four GPUs: 0 to 3 and 4 to 7
 POLICIES = [
     AllocatorFacts("best-effort", None, policy, scope, "none", "None")
     for policy in ("best-effort", "restricted", "single-numa-node")
@@ -35,8 +34,7 @@ POLICIES = [
 ]
 SINGLE_NODE = AllocatorFacts("best-effort", None, "single-numa-node", "container", "none", "None")
 RESTRICTED = replace(SINGLE_NODE, topology_manager_policy="restricted")
-SPREAD = 0b0001_0011
-"""Free: two GPUs on one NUMA node and one on the other."""
+SPREAD = 0b0001_0011  # free: two GPUs on one NUMA node and one on the other
 
 
 def containers(*counts: tuple[Role, int]) -> GpuRequest:
