@@ -119,7 +119,7 @@ class Fleet:
             one.begin(described)
             described["reservedCpus"] = reserved_cpus(described, one.ask(do="look"))
 
-    def has_room(self, at: int, spec: Json) -> bool:
+    def has_memory(self, at: int, spec: Json) -> bool:
         """Whether kube-scheduler would count CPUs, memory and GPUs enough."""
         held = Counter[str]()
         for where, arrival, _ in self.running.values():
@@ -199,7 +199,7 @@ def _tried(fleet: Fleet, arrival: Arrival, now: int, found: Outcome) -> bool:
     """Whether the oracle has placed a pod."""
     request = _request(arrival.spec)
     for at, node in enumerate(fleet.nodes):
-        if not fleet.has_room(at, arrival.spec):
+        if not fleet.has_memory(at, arrival.spec):
             continue
         answer = fleet.admit(at, arrival, now)
         if not answer.get("admitted"):
@@ -296,7 +296,7 @@ def by_extender(fleet: Fleet, pods: Sequence[Arrival], rng: Random) -> Outcome:
 
 
 def _rooms(fleet: Fleet, spec: Json) -> list[bool]:
-    return [fleet.has_room(at, spec) for at in range(len(fleet.nodes))]
+    return [fleet.has_memory(at, spec) for at in range(len(fleet.nodes))]
 
 
 def _reason(extender: Extender, fleet: Fleet, pod: Arrival) -> str:

@@ -36,6 +36,7 @@ from typing import NamedTuple
 
 from topology.core.admission import (
     Admission,
+    Admissions,
     Kubelet,
     Others,
     admissions,
@@ -111,29 +112,28 @@ def _only_endings(free: Pool, holders: tuple[Holder, ...], one_container: bool) 
     """The belief where no pod is unreported: any of the holders may have released."""
     if 1 << len(holders) > MAX_STATES:
         return Belief(None)
-    found = [FreeState(free)]
+    states = [FreeState(free)]
     for holder in holders:
-        released = [FreeState(state.free + holder.shown, state.later) for state in found]
+        released = [FreeState(state.free + holder.shown, state.later) for state in states]
         if not one_container:
-            found = [FreeState(state.free, (*state.later, holder.shown)) for state in found]
-        found += released
-    return Belief(tuple(sorted(set(found))), len(found) // 8)
+            states = [FreeState(state.free, (*state.later, holder.shown)) for state in states]
+        states += released
+    return Belief(tuple(sorted(set(states))), len(states) // 8)
 
 
 class _State(NamedTuple):
-    """One point of the node's near future: see the drawing at the top of this module.
-
-    ``held`` and ``departed`` are the pools that may be released, one for each pod, ascending.
-    ``held`` are those of pods that may end: pods that were there, with what they hide, and pods
-    that were admitted on the way. ``departed`` are those of departing pods, and of departed ones
-    that were admitted on the way: they have to be released before ours is admitted. ``unreported``
-    numbers the pods that are not yet admitted; equal pods have one number.
-    """
+    """One point of the node's near future: see the drawing at the top of this module."""
 
     free: Pool
+    # Pools that may be released, one for each pod, ascending: of pods that may end. They were there
+    # (what they hide included), or were admitted on the way.
     held: tuple[Pool, ...]
+    # Likewise of departing pods, and of departed ones that were admitted on the way. These have to
+    # be released before ours is admitted.
     departed: tuple[Pool, ...]
-    unreported: tuple[int, ...]
+    unreported: tuple[
+        int, ...
+    ]  # numbers of the pods that are not yet admitted; equal pods share one
 
     @property
     def pools(self) -> tuple[Pool, ...]:
@@ -153,28 +153,18 @@ class _State(NamedTuple):
     def after_endings(self) -> set[_State]:
         """The states after one of the pods that may end has ended."""
         free, held, departed, unreported = self
-        if not held and not departed:
-            return set()
-        found = {
+        return {
             _State(free + pool, held[:n] + held[n + 1 :], departed, unreported)
             for n, pool in enumerate(held)
+        } | {
+            _State(free + pool, held, departed[:n] + departed[n + 1 :], unreported)
+            for n, pool in enumerate(departed)
         }
-        for n, pool in enumerate(departed):
-            left = departed[:n] + departed[n + 1 :]
-            found.add(_State(free + pool, held, left, unreported))
-        return found
 
 
 _Settled = tuple[Pool, tuple[Pool, ...]]
 """What is free and what is held in a state in which nobody is unreported or departed any more: most
 states are such, and all that can follow there is that pods end."""
-
-
-class _Ways(NamedTuple):
-    """The ways in which one pod may be admitted, and the steps that they cost."""
-
-    ways: tuple[Admission, ...]
-    steps: int
 
 
 class _Newcomer:
@@ -189,8 +179,8 @@ class _Newcomer:
         self.stays = not (pod.departed or self.asks_for_releases)
         self.may_end = may_end
         self.others: Others | None = None
-        # The ways by what is free and what may be released meanwhile; None if too many.
-        self.known: dict[tuple[Pool, tuple[Pool, ...]], _Ways | None] = {}
+        # How it may be admitted, by what is free and what may be released meanwhile.
+        self.known: dict[tuple[Pool, tuple[Pool, ...]], Admissions] = {}
 
 
 class _Future:
@@ -309,8 +299,8 @@ class _Future:
     def _steps(self, state: _State) -> set[_State] | None:
         """Every next state; None where there are too many."""
         interruptible()
-        found = state.after_endings()
-        self.spent += 4 + 2 * len(found)
+        reached = state.after_endings()
+        self.spent += 4 + 2 * len(reached)
         if self.spent > self._most:
             return None
         unreported = state.unreported
@@ -321,52 +311,48 @@ class _Future:
             rest = unreported[:at] + unreported[at + 1 :]
             if newcomer.pod.started:  # its admission may also fail
                 free = state.free + newcomer.pod.shown
-                found.add(_State(free, state.held, state.departed, rest))
-            admitted = self._ways(state, newcomer)
-            if admitted is None:
+                reached.add(_State(free, state.held, state.departed, rest))
+            admitted = self._admissions(state, newcomer)
+            if admitted.ways is None:
                 return None
-            self.spent += admitted.steps
+            self.spent += admitted.steps + 2 * len(admitted.ways)
             if self.spent > self._most:
                 return None
             if not rest and newcomer.stays:
                 settled = _after_the_last(state, newcomer, admitted.ways)
-                if len(found) + len(settled) > MAX_STATES:
+                if len(reached) + len(settled) > MAX_STATES:
                     return None
                 self._settle(settled)
                 continue
             after = {_after(state, rest, newcomer, way) for way in admitted.ways}
-            if len(found) + len(after) > MAX_STATES:
+            if len(reached) + len(after) > MAX_STATES:
                 return None
-            found |= after
-        return found
+            reached |= after
+        return reached
 
-    def _ways(self, state: _State, newcomer: _Newcomer) -> _Ways | None:
-        """The ways in which a pod may be admitted in a state; None if too many."""
+    def _admissions(self, state: _State, newcomer: _Newcomer) -> Admissions:
+        """How a pod may be admitted in a state."""
         later = state.pools if newcomer.asks_for_releases else ()
         asked = (state.free, later)
         if asked not in newcomer.known:
             others = newcomer.others or self._hear(newcomer)
-            counts = newcomer.pod.counts
-            found = admissions(newcomer.kubelet, state.free, counts, others, releasing=later)
-            ways = found.ways
-            steps = 0 if ways is None else found.steps + 2 * len(ways)
-            newcomer.known[asked] = None if ways is None else _Ways(ways, steps)
+            newcomer.known[asked] = admissions(
+                newcomer.kubelet, state.free, newcomer.pod.counts, others, releasing=later
+            )
         return newcomer.known[asked]
 
     def _hear(self, newcomer: _Newcomer) -> Others:
         """What the kubelet's other managers say to an unreported pod; counted once for each."""
         pod = newcomer.pod
-        room = self._now.room_for(self._kubelet, endings=self._endings, but=pod)
-        heard = others_on(
+        newcomer.others = others_on(
             self._kubelet,
-            room,
+            self._now.room_for(self._kubelet, endings=self._endings, but=pod),
             pod.counts,
             only_gpu_plugin=pod.only_gpu_plugin,
             exclusive=pod.exclusive,
         )
-        newcomer.others = heard
-        self.spent += heard.steps
-        return heard
+        self.spent += newcomer.others.steps
+        return newcomer.others
 
 
 def _after_the_last(

@@ -45,9 +45,9 @@ from topology.core.admission import Kubelet, Others, admissions, others_on
 from topology.core.availability import Availability
 from topology.core.belief import FreeState, free_states
 from topology.core.budget import LARGE, SCORE_STEPS
-from topology.core.devices import Mask, positions, subsets
+from topology.core.devices import Mask, positions
 from topology.core.links import GBps, LinkKind
-from topology.core.patterns import has_ring
+from topology.core.patterns import has_ring, subset_masks
 from topology.core.placement import Assessment, Verdict
 from topology.core.placement.constraints import expected_gpus
 from topology.core.pools import Pool, choices, gpus, only, total
@@ -114,25 +114,19 @@ PRIOR: Mix = (
 @hashed_once
 @dataclass(frozen=True)
 class Merit:
-    """How good a node that passes filter is for one request.
-
-    ``damage`` is in GPUs of worth; ``ring`` in GB/s, ``ceiling`` the best the hardware could give;
-    ``left`` counts the devices left after the placement. ``known`` is false without a report,
-    ``measured`` where the damage is too much to work out: then the score is in the middle.
-    ``may_refuse`` says that the kubelet may refuse the pod. ``rack`` is the level of the rack that
-    a pod which needs none would break into here: 0 on a node in no rack, else more where more of
-    its rack is free.
-    """
+    """How good a node that passes filter is for one request."""
 
     verdict: Verdict
-    damage: float = 0.0
-    ring: float = 0.0
-    ceiling: float = 0.0
-    share: float = 0.0
-    left: int = 0
-    known: bool = True
-    measured: bool = True
-    may_refuse: bool = False
+    damage: float = 0.0  # in GPUs of worth
+    ring: float = 0.0  # GB/s of the best ring, mean over the outcomes
+    ceiling: float = 0.0  # the best that the hardware could give
+    share: float = 0.0  # the part of the outcomes that satisfies the constraints
+    left: int = 0  # devices left after the placement
+    known: bool = True  # false without a report
+    measured: bool = True  # false if damage is too much to work out: a score in the middle then
+    may_refuse: bool = False  # whether the kubelet may refuse the pod
+    # The level of the rack that a pod which needs none would break into here: 0 on a node in no
+    # rack, else more where more of its rack is free.
     rack: int = 0
 
 
@@ -141,13 +135,10 @@ UNKNOWN = Merit(Verdict.POSSIBLE, known=False)
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
-    """A merit before classes are weighed, so that it outlives a change of their weights.
-
-    ``losses`` are the GPUs' worth of each class that the placement takes away (:func:`losses`).
-    """
+    """A merit before classes are weighed, so that it outlives a change of their weights."""
 
     merit: Merit
-    losses: tuple[float, ...] = ()
+    losses: tuple[float, ...] = ()  # GPUs' worth of each class that the placement takes away
 
     def weighed(self, mix: Mix) -> Merit:
         """The merit under these weights; ``mix`` has the classes that the prospect was made of."""
@@ -197,14 +188,14 @@ def scores(request: GpuRequest, merits: Iterable[Merit]) -> dict[Merit, int]:
     distinct = set(merits)
     known = [m for m in distinct if m.known]
     unreported = PLAIN_UNREPORTED if request.plain else UNREPORTED
-    found = dict.fromkeys(distinct - set(known), unreported)
+    others = dict.fromkeys(distinct - set(known), unreported)
     if request.plain:
-        return found | _plain_scores(known)
+        return others | _plain_scores(known)
     if request.required:
         sure = [m for m in known if m.verdict is Verdict.GUARANTEED]
         rest = [m for m in known if m.verdict is not Verdict.GUARANTEED]
-        return found | _spread(sure, GUARANTEED) | _spread(rest, EXPECTED)
-    return found | _preferred_scores(known)
+        return others | _spread(sure, GUARANTEED) | _spread(rest, EXPECTED)
+    return others | _preferred_scores(known)
 
 
 def _plain_scores(known: list[Merit]) -> dict[Merit, int]:
@@ -364,7 +355,7 @@ def best_ring(shape: Shape, mask: Mask) -> GBps:
     """
     if mask.bit_count() < 2:
         return GBps(float("inf"))
-    values = sorted({link.bandwidth for link in shape.distinct_links})
+    values = _bandwidths(shape)
     low, high = 0, len(values)
     while low < high:  # values[:low] are known to do
         middle = (low + high) // 2
@@ -390,17 +381,16 @@ def _ring(shape: Shape, mask: Mask) -> float:
         carried = best_ring(shape, mask)
         return 0.0 if isinf(carried) else float(carried)
     members = positions(mask)
-    if len(members) < 2:
-        return 0.0
     links = [[shape.links[p][q] for q in members if q != p] for p in members]
     hops = [sorted((k.bandwidth if k else 0.0 for k in row), reverse=True) for row in links]
-    # Every GPU has two hops in a ring, or the one.
-    return float(min(row[min(1, len(row) - 1)] for row in hops))
+    # Every GPU has two hops in a ring, or the one; a GPU alone has none.
+    return float(min(row[:2][-1] for row in hops)) if len(members) > 1 else 0.0
 
 
 @remembered
-def _bandwidths(shape: Shape) -> frozenset[float]:
-    return frozenset(float(link.bandwidth) for link in shape.distinct_links)
+def _bandwidths(shape: Shape) -> tuple[GBps, ...]:
+    """What hops of this shape carry, ascending."""
+    return tuple(sorted({link.bandwidth for link in shape.distinct_links}))
 
 
 @remembered
@@ -410,4 +400,4 @@ def _best_ring_of_size(shape: Shape, count: int) -> float:
         return 0.0
     if comb(shape.size, count) > MAX_RINGS:
         return max(_bandwidths(shape), default=0.0)
-    return max(_ring(shape, mask) for mask in subsets(shape.all_gpus, count))
+    return max(_ring(shape, mask) for mask in subset_masks(shape.all_gpus, count).tolist())

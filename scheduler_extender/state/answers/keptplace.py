@@ -12,7 +12,7 @@ from topology.core.placement import (
     NOT_SERVED,
     Reason,
     Rejection,
-    has_room,
+    has_memory,
     keeps,
     short_of_memory,
 )
@@ -72,7 +72,7 @@ def place_of(kept: NodeFacts, waiting: PodRecord, newcomer: GpuRequest | None = 
     enough = request.effective_count <= now.devices_left and short is None
     if enough and keeps(kubelet, now, entry).every:
         return Place.THERE
-    if short is not None and not has_room(kubelet, now, request):
+    if short is not None and not has_memory(kubelet, now, request):
         return Place.LOST
     somewhere = keeps(kubelet, now, replace(entry, survives_endings=False)).some
     return Place.UNCERTAIN if somewhere else Place.LOST

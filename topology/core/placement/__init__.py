@@ -8,7 +8,7 @@ report has shown yet.
 """
 
 from topology.core.placement.constraints import always_met, satisfies
-from topology.core.placement.memory import GpuMemory, has_room, short_of_memory, used_memory
+from topology.core.placement.memory import GpuMemory, has_memory, short_of_memory, used_memory
 from topology.core.placement.outstanding import endangers, keeps, predicted
 from topology.core.placement.rejections import (
     BUSY,
@@ -53,7 +53,7 @@ __all__ = [
     "busy",
     "device_unit",
     "endangers",
-    "has_room",
+    "has_memory",
     "keeps",
     "predicted",
     "satisfies",

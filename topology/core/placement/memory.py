@@ -44,10 +44,10 @@ Amount = int  # Bytes times replicas
 
 @dataclass(frozen=True, slots=True)
 class GpuMemory:
-    """The memory of one GPU, in bytes: what its holders use by what they say, and what there is."""
+    """The memory of one GPU."""
 
-    used: Bytes
-    memory: Bytes
+    used: Bytes  # by its holders, as they say
+    memory: Bytes  # what there is
 
 
 def used_memory(kubelet: Kubelet, now: Availability) -> tuple[GpuMemory, ...]:
@@ -103,7 +103,7 @@ def _once_departed(now: Availability) -> Availability:
     return replace(now.once_departed, unreported=unreported)
 
 
-def has_room(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool:
+def has_memory(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool:
     """Whether some GPU with a free share has memory for the pod, as the last report shows it, and
     once whoever departs is gone."""
     now = now.once_departed
@@ -132,26 +132,21 @@ def _blamed(kubelet: Kubelet, now: Availability, newcomer: Unreported) -> Mask:
 
 @dataclass(frozen=True, slots=True)
 class _Tenant:
-    """A pod on one GPU: how many devices it has there, and the memory that it uses there."""
+    """A pod on one GPU."""
 
-    devices: int
-    amount: Amount
+    devices: int  # how many it has there
+    amount: Amount  # the memory that it uses there
 
 
 @dataclass(frozen=True, slots=True)
 class _Incoming:
-    """A pod on its way here: its ``devices``, and its ``memory`` on each GPU in bytes (0: its
-    shares' part).
-
-    ``others`` are devices that may be taken before it is admitted. One that comes ``anywhere`` is
-    not followed. ``on`` are GPUs on which its memory is counted already.
-    """
+    """A pod on its way here."""
 
     devices: int
-    memory: int
-    others: int
-    anywhere: bool
-    on: Mask = 0
+    memory: int  # bytes on each GPU; 0: its shares' part
+    others: int  # devices that may be taken before it is admitted
+    anywhere: bool  # whether it may get any share that is free
+    on: Mask = 0  # GPUs on which its memory is counted already
 
     def most(self, above: Sequence[int], own: int, left: int) -> int:
         """How many devices it may get on a GPU that has ``left``.
@@ -270,10 +265,9 @@ def _fields(pool: Pool, width: int) -> Iterator[tuple[int, int]]:
 
 def _least_released(tenants: Iterable[_Tenant]) -> dict[int, Amount]:
     """The least memory that comes free with exactly so many devices, if some of them end."""
-    found = {0: 0}
+    least = {0: 0}
     for tenant in tenants:
-        for devices, amount in list(found.items()):
+        for devices, amount in list(least.items()):
             after, more = devices + tenant.devices, amount + tenant.amount
-            if more < found.get(after, more + 1):
-                found[after] = more
-    return found
+            least[after] = min(more, least.get(after, more))
+    return least

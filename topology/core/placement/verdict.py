@@ -12,7 +12,7 @@ from topology.core.devices import Mask
 from topology.core.graph import UNKNOWN
 from topology.core.placement.constraints import compiled
 from topology.core.placement.indifference import indifferent_to
-from topology.core.placement.memory import has_room, short_of_memory
+from topology.core.placement.memory import has_memory, short_of_memory
 from topology.core.placement.outlook import Judgement, Outlook, judged, outlook, spent
 from topology.core.placement.refusals import certain_refusal
 from topology.core.placement.rejections import (
@@ -89,7 +89,7 @@ def assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessme
         return found
     if not (found.verdict.holds or request.plain):
         return replace(found, memory=memory)
-    verdict = Verdict.POSSIBLE if has_room(kubelet, now, request) else Verdict.IMPOSSIBLE
+    verdict = Verdict.POSSIBLE if has_memory(kubelet, now, request) else Verdict.IMPOSSIBLE
     rejection = None if request.plain else memory
     return replace(found, verdict=verdict, rejection=rejection, memory=memory)
 
