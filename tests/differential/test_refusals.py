@@ -15,8 +15,7 @@ import pytest
 
 from tests.differential.managers import REQUIRE, ManagersUnavailable, programs
 from topology.core.allocators import Call
-from topology.core.allocators.best_effort import BEST_EFFORT
-from topology.core.allocators.splits import PCIE_SCORE
+from topology.core.allocators.best_effort import BEST_EFFORT, PCIE_SCORE
 from topology.core.devices import NodeName
 from topology.core.graph import NodeTopology
 from topology.core.links import Link, Via

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from topology.core.devices import Mask, positions
 from topology.core.remembering import remembered
+from topology.core.requests import Pattern
 
 Rows = tuple[Mask, ...]  # An adjacency: `rows[p]` is the mask of the positions joined to `p`
 Masks = NDArray[np.uint64]
@@ -181,17 +182,23 @@ def are_connected(rows: Rows, masks: Masks) -> Flags:
         seen = reached
 
 
+def have_pattern(rows: Rows, pattern: Pattern, masks: Masks) -> tuple[Flags, bool]:
+    """Whether each mask has the pattern, and whether all answers are sure."""
+    if pattern is Pattern.RING:
+        return have_rings(rows, masks)
+    every = are_cliques if pattern is Pattern.PAIRWISE else are_connected
+    return every(rows, masks), True
+
+
 def have_rings(rows: Rows, masks: Masks) -> tuple[Flags, bool]:
     """:func:`has_ring` of each mask, and whether all are sure.
 
     In shapes of more than 16 GPUs only so many searches are made; what is left is not sure.
     """
-    if len(rows) <= TABLE_GPUS:
-        undecided = _undecided(rows, masks)
-        if len(undecided[1]) > _TABLE_PAYS:
-            return _rings(rows)[masks], True
-        return _searched(rows, masks, *undecided)
-    return _searched(rows, masks, *_undecided(rows, masks))
+    good, undecided = _undecided(rows, masks)
+    if len(rows) <= TABLE_GPUS and len(undecided) > _TABLE_PAYS:
+        return _rings(rows)[masks], True
+    return _searched(rows, masks, good, undecided)
 
 
 _ALL = (1 << 64) - 1

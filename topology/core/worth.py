@@ -22,8 +22,7 @@ from topology.core.patterns import (
     Masks,
     Rows,
     are_cliques,
-    are_connected,
-    have_rings,
+    have_pattern,
     subset_masks,
 )
 from topology.core.placement.constraints import compiled, inside
@@ -103,8 +102,7 @@ def _every_set_passes(kubelet: Kubelet, masks: Masks, wanted: RequestClass) -> F
             good &= inside(groups, masks)
     if test.apart is not None and kubelet.shared:
         good[:] = False
-    parts = [(test.linked, test.pattern), (test.wide, Pattern.RING)]
-    for rows, pattern in parts:
+    for rows, pattern in ((test.linked, test.pattern), (test.wide, Pattern.RING)):
         if rows is None:
             continue
         passed = are_cliques(rows, masks)
@@ -119,7 +117,7 @@ def _every_set_passes(kubelet: Kubelet, masks: Masks, wanted: RequestClass) -> F
 def _holding_a_bad_set(rows: Rows, pattern: Pattern, count: int) -> Flags:
     """For every mask of at most 16 GPUs, whether some set of that size in it lacks the pattern."""
     sets = subset_masks((1 << len(rows)) - 1, count)
-    good = have_rings(rows, sets)[0] if pattern is Pattern.RING else are_connected(rows, sets)
+    good = have_pattern(rows, pattern, sets)[0]
     bad = np.zeros(1 << len(rows), dtype=np.bool_)
     bad[sets[~good]] = True
     for p in range(len(rows)):

@@ -18,7 +18,7 @@ For each container:
 
 ``kubelet`` says how one node hands out. ``topologymanager`` models step 2: ``hints`` has the rule
 by which hints are combined, ``managers`` those of the CPU Manager and the Memory Manager,
-``others`` what these say to one pod. ``walk`` goes through the containers, and ``ways`` answers.
+``others`` what these say to one pod. ``ways`` goes through the containers and answers.
 """
 
 from topology.core.admission.kubelet import (
@@ -30,9 +30,9 @@ from topology.core.admission.kubelet import (
 )
 from topology.core.admission.others import AFFINITY, MANAGERS, SILENT, Others, others_on
 from topology.core.admission.topologymanager import TOO_MANY_NODES
-from topology.core.admission.walk import TOO_FEW
 from topology.core.admission.ways import (
     SEVERAL,
+    TOO_FEW,
     Admission,
     Admissions,
     admissions,

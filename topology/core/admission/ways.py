@@ -2,8 +2,29 @@
 
 :func:`admissions` takes the shortest of three roads. Under a monotone allocator (``any``) whatever
 is shown and held may be any devices. One container on a node without a Topology Manager is one
-question to the allocator. Everything else is walked through container by container
-(:mod:`topology.core.admission.walk`).
+question to the allocator. Everything else is walked through container by container.
+
+A :class:`Stage` is the pod between two containers. The walk begins with one stage and takes each
+container in turn::
+
+    {stage}  ──1. releases──▶  {stages}  ──2. container──▶  {stages}  ──…──▶  {last stages}
+
+1. *Releases.* Between two containers the kubelet looks for pods that have ended. Each pod in
+   ``releasing`` may have released its devices by then, once, or not: every stage becomes up to two
+   for each of them (:meth:`Walk._with_releases`). Where there are hints, it also looks between a
+   hint and what is handed out under it.
+2. *Container.* In each stage the container gets devices:
+
+   a. An init container that the reusable devices cover changes nothing: it takes a part of them and
+      leaves them for use again.
+   b. Otherwise it may get several sets (:meth:`Walk.given`): a choice of the reusable devices where
+      these cover it; else all of them, and for each hint what the plugin may answer
+      (:meth:`Walk._asked`).
+   c. Each set makes one next stage (:meth:`Walk._next`): an init container's devices become
+      reusable, those of the others are shown.
+
+The walk gives up, with None, where the stages or sets are too many to list or its budget of steps
+is spent. It notes as hazards the refusals that it meets on the way.
 """
 
 from __future__ import annotations
@@ -12,15 +33,256 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
+from topology.core.admission.hints import NO_HINTS
 from topology.core.admission.kubelet import Kubelet
-from topology.core.admission.others import SILENT, Others
-from topology.core.admission.topologymanager import TOO_MANY_NODES, too_many_nodes
-from topology.core.admission.walk import TOO_FEW, Asked, Stage, Walk, asked_by
+from topology.core.admission.others import AFFINITY, MANAGERS, SILENT, Heard, Others
+from topology.core.admission.topologymanager import (
+    TOO_MANY_NODES,
+    Aligned,
+    hints_whole_pods,
+    merged_hints,
+    too_many_nodes,
+)
 from topology.core.allocators import every_set
-from topology.core.budget import ASKED_STEPS, MAX_SETS_OF_MIG, SPENT, most_sets
-from topology.core.pools import Pool, choices, choices_count, marked, total
+from topology.core.budget import ADMISSION_STEPS, ASKED_STEPS, MAX_SETS_OF_MIG, SPENT, most_sets
+from topology.core.pools import Pool, choices, choices_count, common, marked, only, total
 from topology.core.remembering import remembered
 from topology.core.requests import Counts, Role, device_count
+from topology.core.shape import hinted_nodes
+
+TOO_FEW = "too-few-devices"
+"""The kubelet may find too few healthy devices (UnexpectedAdmissionError)."""
+
+
+class Stage(NamedTuple):
+    """The pod between two containers."""
+
+    free: Pool  # what nobody holds
+    reusable: Pool = 0  # what ordinary init containers left
+    shown: Pool = 0  # what app and sidecar containers have so far
+    released: int = 0  # bit *n*: the pod in place *n* of `releasing` has released its devices
+
+
+PodHint = tuple[Aligned] | None
+"""The pod's one hint under scope ``pod``; None where every container has its own."""
+
+
+class Asked(NamedTuple):
+    """What one container asks for."""
+
+    role: Role
+    devices: int
+    others: Heard = NO_HINTS  # the hints of others than the device manager
+
+
+def asked_by(counts: Counts, others: Others = SILENT) -> tuple[Asked, ...]:
+    """What each container of a pod asks for, in the kubelet's order."""
+    return tuple(Asked(role, n, others.of(i)) for i, (role, n) in enumerate(counts))
+
+
+class Walk:
+    """Goes through a pod's containers, and notes on the way what makes the answer unsure."""
+
+    def __init__(
+        self,
+        kubelet: Kubelet,
+        others: Others = SILENT,
+        releasing: tuple[Pool, ...] = (),
+    ) -> None:
+        self._kubelet = kubelet
+        self._others = others
+        self._releasing = releasing
+        self._width = kubelet.width
+        self._hazards: set[str] = set()
+        self._hinted: dict[tuple[Pool, Pool, int, Heard], tuple[Aligned, ...]] = {}
+        self._most = most_sets(kubelet.shape.size, kubelet.width)
+        self.exact = True  # false once some set may be impossible
+        self.steps = 0  # what it cost so far
+
+    @property
+    def spent(self) -> bool:
+        """Whether the budget is spent; notes it as a hazard."""
+        if self.steps <= ADMISSION_STEPS:
+            return False
+        self._hazards.add(SPENT)
+        return True
+
+    @property
+    def hazards(self) -> tuple[str, ...]:
+        """The refusals that were noted, in alphabetical order."""
+        return tuple(sorted(self._hazards))
+
+    def note(self, hazard: str) -> None:
+        """Remember a way in which the pod may be refused."""
+        self._hazards.add(hazard)
+
+    def pod_hints(self, free: Pool, counts: Counts) -> list[PodHint]:
+        """The hints to go through the pod with, one after the other."""
+        if hints_whole_pods(self._kubelet):
+            hints = self._hints(free, 0, device_count(counts), self._others.pod)
+            return [(hint,) for hint in hints]
+        return [None]
+
+    def through(
+        self, stages: set[Stage], containers: tuple[Asked, ...], pod_hint: PodHint
+    ) -> set[Stage] | None:
+        """The stages after all of ``containers``; None where there are too many."""
+        for i, asked in enumerate(containers):
+            if i or pod_hint is not None:  # the hint of a pod was merged before
+                if self._too_many_releases(stages):
+                    return None
+                stages = self._with_releases(stages)
+            after = self._after_container(stages, asked, pod_hint)
+            if after is None or len(after) > self._most:
+                return None
+            stages = after
+        return stages
+
+    def given_in(self, stages: set[Stage], asked: Asked, pod_hint: PodHint) -> set[Pool] | None:
+        """What one container may get in any of the stages; None where there is too much."""
+        pairs = self._given_by_stage(stages, asked, pod_hint)
+        return None if pairs is None or self.spent else {given for _, given in pairs}
+
+    def given(self, stage: Stage, count: int, hints: tuple[Aligned, ...]) -> set[Pool] | None:
+        """What one container may get in one stage under these hints, reused devices included."""
+        width, reusable = self._width, stage.reusable
+        self.steps += 1
+        if not hints:
+            return set()
+        missing = count - total(reusable, width)
+        if missing > total(stage.free, width):
+            self._hazards.add(TOO_FEW)
+            return set()
+        if missing <= 0:
+            if choices_count(reusable, count, width, self._most) > self._most:
+                return None
+            return set(choices(reusable, count, width))
+        given: set[Pool] = set()
+        for hint in hints:
+            sets = self._asked(stage, count, hint)
+            if sets is None:
+                return None
+            given.update(sets)
+            self.steps += len(sets)
+            if self.spent:
+                return None
+        return given
+
+    # 1. Releases.
+
+    def _too_many_releases(self, stages: set[Stage]) -> bool:
+        """Whether the ways in which pods may release between two containers are over budget."""
+        pods = len(self._releasing)
+        self.steps += sum(1 << pods - stage.released.bit_count() for stage in stages) if pods else 0
+        return self.spent
+
+    def _with_releases(self, stages: set[Stage]) -> set[Stage]:
+        """The stages once any of the ending pods have released; each does so once."""
+        for i, pool in enumerate(self._releasing):
+            stages = stages | {
+                stage._replace(free=stage.free + pool, released=stage.released | 1 << i)
+                for stage in stages
+                if not stage.released >> i & 1
+            }
+        return stages
+
+    def _after_hint(self, stage: Stage, pod_hint: PodHint) -> set[Stage] | None:
+        """The stages in which a container gets its devices, once its hint was merged in one; None
+        where they are over budget."""
+        if not self._kubelet.aligns or pod_hint is not None or not self._releasing:
+            return {stage}
+        return None if self._too_many_releases({stage}) else self._with_releases({stage})
+
+    # 2. One container.
+
+    def _after_container(
+        self, stages: set[Stage], asked: Asked, pod_hint: PodHint
+    ) -> set[Stage] | None:
+        """The stages after one more container; None where there is too much."""
+        unchanged: set[Stage] = set()
+        if asked.role is Role.INIT:  # it takes a part of what it then leaves for use again
+            width, count = self._width, asked.devices
+            unchanged = {stage for stage in stages if count <= total(stage.reusable, width)}
+        self.steps += len(unchanged)
+        pairs = self._given_by_stage(stages - unchanged, asked, pod_hint)
+        if pairs is None:
+            return None
+        after = {stage for stage in unchanged if self._hints_for(stage, asked, pod_hint)}
+        after.update(self._next(stage, given, asked.role) for stage, given in pairs)
+        return after
+
+    def _given_by_stage(
+        self, stages: set[Stage], asked: Asked, pod_hint: PodHint
+    ) -> list[tuple[Stage, Pool]] | None:
+        """What a container may get, each with the stage in which it does; None: too much."""
+        pairs: list[tuple[Stage, Pool]] = []
+        for stage in stages:
+            hints = self._hints_for(stage, asked, pod_hint)
+            laters = self._after_hint(stage, pod_hint)
+            if laters is None:
+                return None
+            for later in laters:
+                sets = self.given(later, asked.devices, hints)
+                if sets is None or self.spent:
+                    return None
+                self.steps += len(sets)
+                pairs += [(later, given) for given in sets]
+        return pairs
+
+    def _next(self, stage: Stage, given: Pool, role: Role) -> Stage:
+        """The stage after a container that got these devices."""
+        reused = common(given, stage.reusable, self._width)
+        free = stage.free - (given - reused)
+        if role is Role.INIT:
+            reusable = stage.reusable + (given - reused)
+            return stage._replace(free=free, reusable=reusable)
+        left = stage.reusable - reused
+        return Stage(free, left, stage.shown + given, stage.released)
+
+    def _asked(self, stage: Stage, count: int, hint: Aligned) -> tuple[Pool, ...] | None:
+        """What the plugin may answer under one hint; None where that is too much to list."""
+        width, required = self._width, stage.reusable
+        available = stage.free
+        if hint is not None:
+            aligned = only(stage.free, hint, width)
+            missing = count - total(required, width)
+            inside = total(aligned, width)
+            if missing < inside:
+                available = aligned
+            elif missing == inside:
+                return (required + aligned,)
+            else:
+                required += aligned
+                available = stage.free - aligned
+        self.steps += ASKED_STEPS
+        outcomes = self._kubelet.outcomes(available + required, count, required)
+        self.exact &= outcomes.exact
+        self._hazards.update(outcomes.hazards)
+        return outcomes.sets
+
+    # The hints of step 2b.
+
+    def _hints_for(self, stage: Stage, asked: Asked, pod_hint: PodHint) -> tuple[Aligned, ...]:
+        """The hints that the container may have; none where it is surely refused."""
+        if pod_hint is not None:
+            return pod_hint
+        if not self._kubelet.aligns:
+            return (None,)
+        return self._hints(stage.free, stage.reusable, asked.devices, asked.others)
+
+    def _hints(self, free: Pool, reusable: Pool, count: int, others: Heard) -> tuple[Aligned, ...]:
+        """Every hint that the merge may end with; notes where it may refuse the container."""
+        asked = (free, reusable, count, others)
+        if asked not in self._hinted:
+            self.steps += 1 << len(hinted_nodes(self._kubelet.shape))
+            merged = merged_hints(self._kubelet, free, reusable, count, others)
+            if merged.may_refuse:
+                self._hazards.add(AFFINITY)
+            if merged.short_of_memory:
+                self._hazards.add(MANAGERS)
+            self._hinted[asked] = merged.hints
+        return self._hinted[asked]
+
 
 SEVERAL = "more-than-one-share"
 """The plugin may refuse a container more than one shared device (UnexpectedAdmissionError)."""

@@ -16,15 +16,7 @@ from numpy.typing import NDArray
 from topology.core.budget import SMALL
 from topology.core.devices import Mask, positions
 from topology.core.links import is_product
-from topology.core.patterns import (
-    Flags,
-    Masks,
-    Rows,
-    are_cliques,
-    are_connected,
-    have_rings,
-    is_clique,
-)
+from topology.core.patterns import Flags, Masks, Rows, have_pattern, is_clique
 from topology.core.pools import Pool, count, total
 from topology.core.remembering import remembered
 from topology.core.requests import Constraints, Pattern
@@ -90,15 +82,10 @@ class CompiledConstraints:
             parts = np.bitwise_count(masks) if self.whole else count
             good &= touched(self.apart, masks) >= parts
         sure = True
-        if self.linked is not None and self.pattern is Pattern.PAIRWISE:
-            good[good] = are_cliques(self.linked, masks[good])
-        elif self.linked is not None and self.pattern is Pattern.CONNECTED:
-            good[good] = are_connected(self.linked, masks[good])
-        rings = [self.linked] if self.pattern is Pattern.RING else []
-        for rows in (*rings, self.wide):
+        for rows, pattern in ((self.linked, self.pattern), (self.wide, Pattern.RING)):
             if rows is not None:
                 asked = good.copy()
-                good[asked], known = have_rings(rows, masks[asked])
+                good[asked], known = have_pattern(rows, pattern, masks[asked])
                 sure &= known
         return good, sure
 

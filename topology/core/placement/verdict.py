@@ -14,7 +14,6 @@ from topology.core.placement.constraints import compiled
 from topology.core.placement.indifference import indifferent_to
 from topology.core.placement.memory import has_memory, short_of_memory
 from topology.core.placement.outlook import Judgement, Outlook, judged, outlook, spent
-from topology.core.placement.refusals import certain_refusal
 from topology.core.placement.rejections import (
     TOO_FEW_WHOLE,
     TOO_MUCH,
@@ -22,6 +21,7 @@ from topology.core.placement.rejections import (
     Reason,
     Rejection,
     busy,
+    certain_refusal,
     device_unit,
     hardware_rejection,
     set_of,
