@@ -195,41 +195,31 @@ def have_rings(rows: Rows, masks: Masks) -> tuple[Flags, bool]:
 
     In shapes of more than 16 GPUs only so many searches are made; what is left is not sure.
     """
-    good, undecided = _undecided(rows, masks)
-    if len(rows) <= TABLE_GPUS and len(undecided) > _TABLE_PAYS:
-        return _rings(rows)[masks], True
-    return _searched(rows, masks, good, undecided)
-
-
-_ALL = (1 << 64) - 1
-_TABLE_PAYS = 8
-_MOST_SEARCHES = 64
-_MOST_IN_VAIN = 2
-
-
-def _undecided(rows: Rows, masks: Masks) -> tuple[Flags, NDArray[np.intp]]:
-    """What is sure from counting neighbours, and the places of the masks for which it is not."""
+    # Counting neighbours decides most.
     sizes = np.bitwise_count(masks)
     fewest = np.full(len(masks), 64, dtype=np.uint8)
     for p in _members(masks):
         near = np.bitwise_count(masks & np.uint64(rows[p]))
         np.minimum(fewest, near, out=fewest, where=masks & np.uint64(1 << p) != 0)
     good = (sizes <= 1) | ((sizes == 2) & (fewest == 1)) | ((sizes > 2) & (2 * fewest >= sizes))
-    return good, np.flatnonzero(~good & (fewest >= 2) & (sizes > 2))
-
-
-def _searched(
-    rows: Rows, masks: Masks, good: Flags, undecided: NDArray[np.intp]
-) -> tuple[Flags, bool]:
+    undecided = np.flatnonzero(~good & (fewest >= 2) & (sizes > 2))
+    if len(rows) <= TABLE_GPUS and len(undecided) > _TABLE_PAYS:
+        return _rings(rows)[masks], True
     sure, failed = True, 0
     for tried, i in enumerate(undecided):
         if tried >= _MOST_SEARCHES or failed >= _MOST_IN_VAIN:
             return good, False
-        found = find_ring(rows, int(masks[i]))
-        good[i] = found is True
-        failed += found is None
-        sure &= found is not None
+        ring = find_ring(rows, int(masks[i]))
+        good[i] = ring is True
+        failed += ring is None
+        sure &= ring is not None
     return good, sure
+
+
+_ALL = (1 << 64) - 1
+_TABLE_PAYS = 8
+_MOST_SEARCHES = 64
+_MOST_IN_VAIN = 2
 
 
 def _members(masks: Masks) -> list[int]:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from topology.core.devices import MIB, Bytes, Gpu, GpuResource, GpuUuid, MigInstance
+from topology.core.devices import MIB, Bytes, Gpu, GpuResource, MigInstance
 from topology.core.graph import NodeTopology, TopologyError
 from topology.core.links import Link
 from topology.core.mig import MIG
@@ -120,10 +120,9 @@ def _check(profiles: Sequence[str], strategy: str, *, whole: bool) -> None:
 
 
 def _cut(gpu: Gpu, profiles: Sequence[str]) -> Gpu:
-    parts = tuple(_instance(gpu.uuid, number, profile) for number, profile in enumerate(profiles))
+    name = gpu.uuid.removeprefix("GPU-")
+    parts = tuple(
+        MigInstance(f"MIG-{name}-{number}", profile, nominal_memory(profile) or Bytes(0))
+        for number, profile in enumerate(profiles)
+    )
     return replace(gpu, mig_mode="enabled", mig_instances=parts)
-
-
-def _instance(gpu: GpuUuid, number: int, profile: str) -> MigInstance:
-    memory = nominal_memory(profile) or Bytes(0)
-    return MigInstance(f"MIG-{gpu.removeprefix('GPU-')}-{number}", profile, memory)

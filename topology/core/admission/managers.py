@@ -113,7 +113,11 @@ class MemoryManager:
         self._held, self._ending = left.held, left.ending
         self._taken = dict(added(room.taken_memory, before))
         self._unknown = room.memory_unknown
-        alone = all(self._fits_on_each(amounts) for amounts in (room.largest_memory, before))
+        alone = all(
+            self._total.suffice(1 << i, amounts)
+            for amounts in (room.largest_memory, before)
+            for i in positions(self._every)
+        )
         self._may_group = bool(self._taken) and not (only_fewest and alone)
 
     def hints(self, amounts: Amounts) -> Provider:
@@ -152,9 +156,6 @@ class MemoryManager:
             if short or (enough and (single or self._serves(nodes))) or single:
                 accepted.add(nodes)
         return frozenset(accepted)
-
-    def _fits_on_each(self, amounts: Amounts) -> bool:
-        return all(self._total.suffice(1 << i, amounts) for i in positions(self._every))
 
     def _has_surely(self, nodes: Mask, amounts: Amounts) -> bool:
         """Whether enough is left there wherever pods take theirs."""

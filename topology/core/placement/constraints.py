@@ -131,8 +131,10 @@ def compiled(
     instance is served as so many replicas."""
     # Of a GPU in MIG mode nobody knows what part the pod would get.
     allowed = shape.all_gpus & ~sick & ~shape.in_mig_mode
+    memory, nic = constraints.least_memory(replicas), constraints.nic
     for p in positions(allowed):
-        if not _gpu_meets(shape, p, constraints, replicas):
+        near = nic is None or shape.nic[p] >= nic
+        if not (near and shape.memory[p] >= memory and model_meets(shape, p, constraints)):
             allowed &= ~(1 << p)
     linked = None
     if constraints.link is not None or constraints.min_nvlinks is not None:
@@ -178,14 +180,6 @@ def always_met(shape: Shape, constraints: Constraints, replicas: int = 1) -> boo
         and not found.whole
         and not (found.over_pairs and replicas > 1)
         and (found.linked is None or is_clique(found.linked, every))
-    )
-
-
-def _gpu_meets(shape: Shape, p: int, constraints: Constraints, replicas: int) -> bool:
-    return (
-        model_meets(shape, p, constraints)
-        and shape.memory[p] >= constraints.least_memory(replicas)
-        and (constraints.nic is None or shape.nic[p] >= constraints.nic)
     )
 
 

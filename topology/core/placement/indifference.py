@@ -50,14 +50,8 @@ def pool_sizes(kubelet: Kubelet, now: Availability) -> frozenset[int]:
     for holder in (*now.running, *now.releasing):
         reached |= reached << total(holder.shown, now.width)
     for pod in now.unreported:
-        before = reached
-        for taken in _may_take(pod.counts):
+        before, asked = reached, sum(count for _, count in pod.counts)
+        # Containers may share devices with others of the pod that have ended.
+        for taken in range(1 if len(pod.counts) > 1 else asked, asked + 1):
             reached |= before >> taken
     return frozenset(n for n in range(most + 1) if reached >> n & 1)
-
-
-def _may_take(counts: Counts) -> range:
-    """How many devices a pod may have once it has come; containers may share them with others that
-    have ended."""
-    asked = [count for _, count in counts]
-    return range(1 if len(asked) > 1 else sum(asked), sum(asked) + 1)

@@ -78,20 +78,16 @@ def short_of_memory(kubelet: Kubelet, now: Availability, request: GpuRequest) ->
     reported = replace(now, unreported=started)
     if len(started) < len(now.unreported) and not _blamed(kubelet, reported, newcomer):
         return IN_PROGRESS
-    if not _blamed(kubelet, _without_those_alone(now), newcomer):
-        return NOT_ALONE
-    some = memory_text(declared) if declared else "the pod's shares"
-    words = f"too little GPU memory is left for {some} on a GPU that may come"
-    return Rejection(words, True, Reason.MEMORY_IN_USE)
-
-
-def _without_those_alone(now: Availability) -> Availability:
-    """The same without pods that were promised their GPUs for themselves."""
     running, releasing = (
         tuple(holder for holder in holders if holder.memory != ALL_MEMORY)
         for holders in (now.running, now.releasing)
     )
-    return replace(now, running=running, releasing=releasing)
+    sharing = replace(now, running=running, releasing=releasing)
+    if not _blamed(kubelet, sharing, newcomer):
+        return NOT_ALONE
+    some = memory_text(declared) if declared else "the pod's shares"
+    words = f"too little GPU memory is left for {some} on a GPU that may come"
+    return Rejection(words, True, Reason.MEMORY_IN_USE)
 
 
 def _once_departed(now: Availability) -> Availability:

@@ -243,9 +243,11 @@ def certain_refusal(
         only_gpu_plugin=request.only_gpu_plugin,
         exclusive=request.exclusive,
     )
+    numa = kubelet.facts.numa
+    room = None if numa is None or now.room is None else emptied(numa)
     alone = outlook(
         kubelet,
-        _with_all_pods_gone(kubelet, now),
+        Availability(now.widest(endings=True), width=now.width, gone=now.gone, room=room),
         request.counts,
         request.only_gpu_plugin,
         request.exclusive,
@@ -271,12 +273,6 @@ def certain_refusal(
 
 def _refuses(found: Outlook) -> bool:
     return found.sets == () and bool(found.hazards) and SPENT not in found.hazards
-
-
-def _with_all_pods_gone(kubelet: Kubelet, now: Availability) -> Availability:
-    numa = kubelet.facts.numa
-    room = None if numa is None or now.room is None else emptied(numa)
-    return Availability(now.widest(endings=True), width=now.width, gone=now.gone, room=room)
 
 
 def _affinity_words(
