@@ -197,8 +197,8 @@ class Availability:
         they may end. Then withheld devices may come back, too. Room matters to pods that have
         exclusive CPUs or memory, such as one that asks for ``exclusive``.
         """
-        found = self._key_with_endings if endings else self._key_without_endings
-        return (found or self).without_needless_room(exclusive)
+        other = self._key_with_endings if endings else self._key_without_endings
+        return (other or self).without_needless_room(exclusive)
 
     @cached_property
     def _key_with_endings(self) -> Availability | None:
@@ -214,7 +214,7 @@ class Availability:
         if self.declares:
             running = tuple(holder.outcome_key() for holder in running)
             releasing = tuple(sorted(holder.outcome_key() for holder in releasing))
-        found = Availability(
+        key = Availability(
             self.free,
             releasing,
             tuple(sorted(h for h in running if h != NOBODY)),
@@ -225,7 +225,7 @@ class Availability:
             room=self.room,
             departing=tuple(sorted(holder.outcome_key() for holder in self.departing)),
         )
-        return None if found == self else found
+        return None if key == self else key
 
     def without_needless_room(self, exclusive: Exclusive) -> Availability:
         """The same for a pod that asks for ``exclusive``: without room where none matters."""
@@ -244,13 +244,13 @@ class Availability:
         numa = kubelet.facts.numa
         if self.room is None or numa is None:
             return None
-        found, left = self.room, but
+        room, left = self.room, but
         for pod in self.unreported:
             if left is not None and pod == left:
                 left = None
                 continue
-            found = found.beside(pod.exclusive)
-        return at_any_moment(numa, found) if endings else found
+            room = room.beside(pod.exclusive)
+        return at_any_moment(numa, room) if endings else room
 
     def widest(self, *, endings: bool = False) -> Pool:
         """What is free at most: no pod is admitted first, and every ending pod has released.

@@ -211,29 +211,29 @@ class _Future:
             return None
         known = (*holders, *now.departing)
         hidden_by_others = now.hidden - sum(holder.hidden for holder in known)
-        found = {_State(now.free, (), (), self._everybody)}
+        states = {_State(now.free, (), (), self._everybody)}
         hiding: list[tuple[Pool | None, int]] = [(h.shown, h.hidden) for h in known]
         for n, (shown, hidden) in enumerate((*hiding, (None, hidden_by_others))):
             departs = len(holders) <= n < len(known)
             sizes = range(max(0, hidden - now.gone), hidden + 1)
             ways = sum(
-                choices_count(s.free, n, now.width, MAX_STATES) for s in found for n in sizes
+                choices_count(s.free, n, now.width, MAX_STATES) for s in states for n in sizes
             )
             self.spent += ways
             if ways > MAX_STATES or self.spent > self._most:
                 return None
-            found = {
+            states = {
                 _State(
                     s.free - more,
                     s.held if shown is None or departs else _ascending(s.held, shown + more),
                     _ascending(s.departed, (shown or 0) + more) if departs else s.departed,
                     s.unreported,
                 )
-                for s in found
+                for s in states
                 for n in sizes
                 for more in choices(s.free, n, now.width)
             }
-        return found or None  # more is hidden than there is: what we see contradicts itself
+        return states or None  # more is hidden than there is: what we see contradicts itself
 
     def follow(self, states: set[_State]) -> bool:
         """Go through all states that may follow on these; False where there are too many."""
@@ -249,16 +249,16 @@ class _Future:
 
     def at_rest(self, one_container: bool) -> list[FreeState]:
         """The states in which another pod can be admitted, ascending."""
-        found = [
+        resting = [
             state
             for state in self._seen
             if not state.departed and self._started.isdisjoint(state.unreported)
         ]
         if one_container:
-            masks = {state.free for state in found}
+            masks = {state.free for state in resting}
             masks.update(free for free, _ in self._settled)
             return [FreeState(free) for free in sorted(masks)]
-        pairs = {(state.free, state.held) for state in found}
+        pairs = {(state.free, state.held) for state in resting}
         return [FreeState(free, held) for free, held in sorted(pairs | self._settled)]
 
     @property
@@ -271,14 +271,14 @@ class _Future:
 
         Once nobody is unreported any more the departed only have to go.
         """
-        found = []
+        unseen = []
         for state in states:
             if not state.unreported:
                 self._settle({(state.free + sum(state.departed), state.held)})
             elif state not in self._seen:
                 self._seen.add(state)
-                found.append(state)
-        return found
+                unseen.append(state)
+        return unseen
 
     def _settle(self, new: set[_Settled]) -> None:
         """Go through the states that follow where pods can only end, until there are too many."""

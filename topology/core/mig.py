@@ -54,17 +54,17 @@ class ServedDevices:
         return sum(1 << p for p, gpu in enumerate(self.gpu_of) if gpus >> gpu & 1)
 
 
-def shape_of(topology: NodeTopology, served: GpuResource) -> Shape:
+def shape_of(topology: NodeTopology, resource: GpuResource) -> Shape:
     """The shape that one resource of a node is served from: the node's own, unless of MIG."""
-    return served_devices(topology, served).shape if served.strategy == MIG else topology.shape
+    return served_devices(topology, resource).shape if resource.strategy == MIG else topology.shape
 
 
-def served_devices(topology: NodeTopology, served: GpuResource) -> ServedDevices:
+def served_devices(topology: NodeTopology, resource: GpuResource) -> ServedDevices:
     """The devices of one resource of a node; worked out once for each node and resource."""
-    known = topology.views.get(served)
+    known = topology.views.get(resource)
     if known is None:
-        work_out = _instances if served.strategy == MIG else _gpus
-        known = topology.views[served] = work_out(topology, served)
+        work_out = _instances if resource.strategy == MIG else _gpus
+        known = topology.views[resource] = work_out(topology, resource)
     return known
 
 
@@ -105,19 +105,19 @@ def own_memory(part: MigInstance) -> Bytes:
     >>> own_memory(MigInstance("MIG-1", "3g.20gb", Bytes(21_000_000_000)))
     21000000000
     """
-    found = _COMPUTE_INSTANCE.match(part.profile)
-    if found is None:
+    compute = _COMPUTE_INSTANCE.match(part.profile)
+    if compute is None:
         return part.memory
-    slices, of_all = map(int, found.groups())
+    slices, of_all = map(int, compute.groups())
     return Bytes(part.memory * min(slices, of_all) // of_all)
 
 
-def _gpus(topology: NodeTopology, served: GpuResource) -> ServedDevices:
+def _gpus(topology: NodeTopology, resource: GpuResource) -> ServedDevices:
     everything = tuple(range(len(topology.gpus)))
     return ServedDevices(
         topology.shape,
         cast("Mapping[str, int]", topology.position_of_uuid),
-        (served.replicas,) * len(everything),
+        (resource.replicas,) * len(everything),
         everything,
         tuple(gpu.index for gpu in topology.gpus),
     )
@@ -132,12 +132,12 @@ class _Place:
     ids: list[str]
 
 
-def _instances(topology: NodeTopology, served: GpuResource) -> ServedDevices:
-    places = list(_places(topology, served))
+def _instances(topology: NodeTopology, resource: GpuResource) -> ServedDevices:
+    places = list(_places(topology, resource))
     problem = ""
     if len(places) > MAX_GPUS:
         problem = (
-            f"resources: {served.name} has {len(places)} MIG instances that are time-sliced, at "
+            f"resources: {resource.name} has {len(places)} MIG instances that are time-sliced, at "
             f"most {MAX_GPUS} can be followed"
         )
         places = places[:MAX_GPUS]
@@ -156,23 +156,23 @@ def _instances(topology: NodeTopology, served: GpuResource) -> ServedDevices:
     return ServedDevices(
         shared_shape(shape),
         {uuid: position for position, place in enumerate(places) for uuid in place.ids},
-        tuple(len(place.ids) * served.replicas for place in places),
+        tuple(len(place.ids) * resource.replicas for place in places),
         tuple(gpus),
         tuple(topology.gpus[g].index for g in gpus),
         problem,
     )
 
 
-def _places(topology: NodeTopology, served: GpuResource) -> Iterator[_Place]:
+def _places(topology: NodeTopology, resource: GpuResource) -> Iterator[_Place]:
     """By ascending GPU, and on each in the driver's order."""
-    profile = profile_named(served.name)
-    names = {profile_named(other.name) for other in (*topology.resources, served)} - {""}
+    profile = profile_named(resource.name)
+    names = {profile_named(other.name) for other in (*topology.resources, resource)} - {""}
     for position, gpu in enumerate(topology.gpus):
         alike: dict[object, _Place] = {}
         for part in gpu.mig_instances:
             if profile and _served_as(part.profile, names) != profile:
                 continue
-            kind = part.uuid if served.replicas > 1 else (part.profile, part.memory)
+            kind = part.uuid if resource.replicas > 1 else (part.profile, part.memory)
             alike.setdefault(kind, _Place(position, part, [])).ids.append(part.uuid)
         yield from alike.values()
 

@@ -63,12 +63,12 @@ def find_ring(rows: Rows, mask: Mask) -> bool | None:
         return False
     if 2 * fewest >= k:
         return True
-    found = _search(rows, mask)
-    if found is None and k <= TABLE_GPUS:
+    ring = _search(rows, mask)
+    if ring is None and k <= TABLE_GPUS:
         return bool(_rings(_compressed(rows, mask))[-1])
-    if found is None and any(not is_connected(rows, mask ^ 1 << p) for p in positions(mask)):
+    if ring is None and any(not is_connected(rows, mask ^ 1 << p) for p in positions(mask)):
         return False
-    return found
+    return ring
 
 
 def _search(rows: Rows, mask: Mask) -> bool | None:
@@ -125,13 +125,13 @@ def _rings(rows: Rows) -> Flags:
     for size in range(2, n + 1):
         of_size = masks[counts == size]
         above = of_size ^ low[of_size]
-        found = np.zeros(len(of_size), dtype=np.uint32)
+        last = np.zeros(len(of_size), dtype=np.uint32)
         for p in range(1, n):
             bit = np.uint32(1 << p)
             had = above & bit != 0
             before = of_size[had] ^ bit
-            found[had] |= np.where(ends[before] & np.uint32(rows[p]) != 0, bit, 0).astype(np.uint32)
-        ends[of_size] = found
+            last[had] |= np.where(ends[before] & np.uint32(rows[p]) != 0, bit, 0).astype(np.uint32)
+        ends[of_size] = last
     home = np.zeros(1 << n, dtype=np.uint32)
     for p in range(n):
         home[low == 1 << p] = rows[p]
@@ -149,8 +149,8 @@ def subset_masks(mask: Mask, size: int) -> Masks:
     if not 0 <= size <= len(bits):
         return np.zeros(0, dtype=np.uint64)
     chosen = bits[picks(len(bits), size)]
-    found: Masks = np.bitwise_or.reduce(chosen, axis=1) if size else np.zeros(1, dtype=np.uint64)
-    return np.sort(found)
+    subsets: Masks = np.bitwise_or.reduce(chosen, axis=1) if size else np.zeros(1, dtype=np.uint64)
+    return np.sort(subsets)
 
 
 @remembered

@@ -49,11 +49,11 @@ def total(pool: Pool, width: int) -> int:
     """How many devices are in the pool."""
     if width == 1:
         return pool.bit_count()
-    field, found = (1 << width) - 1, 0
+    field, devices = (1 << width) - 1, 0
     while pool:
-        found += pool & field
+        devices += pool & field
         pool >>= width
-    return found
+    return devices
 
 
 def gpus(pool: Pool, width: int) -> Mask:
@@ -75,11 +75,11 @@ def gpu_masks(pools: Sequence[Pool], positions: int, width: int) -> NDArray[np.u
         return _wide_masks(pools, positions, width)
     packed = np.array(pools, dtype=np.uint64)
     field = np.uint64((1 << width) - 1)
-    found = np.zeros(len(packed), dtype=np.uint64)
+    masks = np.zeros(len(packed), dtype=np.uint64)
     for p in range(positions):
         there = packed >> np.uint64(p * width) & field != 0
-        found |= there.astype(np.uint64) << np.uint64(p)
-    return found
+        masks |= there.astype(np.uint64) << np.uint64(p)
+    return masks
 
 
 def _wide_masks(pools: Sequence[Pool], positions: int, width: int) -> NDArray[np.uint64]:
@@ -105,13 +105,13 @@ def members(pool: Pool, width: int) -> list[int]:
     """The positions of which the pool has a device, ascending."""
     if width == 1:
         return positions(pool)
-    field, found, p = (1 << width) - 1, [], 0
+    field, places, p = (1 << width) - 1, [], 0
     while pool:
         if pool & field:
-            found.append(p)
+            places.append(p)
         pool >>= width
         p += 1
-    return found
+    return places
 
 
 def only(pool: Pool, mask: Mask, width: int) -> Pool:
@@ -126,11 +126,11 @@ def common(a: Pool, b: Pool, width: int) -> Pool:
     """What is in both pools."""
     if width == 1:
         return a & b
-    field, found, shift = (1 << width) - 1, 0, 0
+    field, shared, shift = (1 << width) - 1, 0, 0
     while a >> shift and b >> shift:
-        found |= min(a >> shift & field, b >> shift & field) << shift
+        shared |= min(a >> shift & field, b >> shift & field) << shift
         shift += width
-    return found
+    return shared
 
 
 def choices(pool: Pool, size: int, width: int) -> Iterator[Pool]:

@@ -59,10 +59,10 @@ class Memory(Generic[K, V]):
 
     def get(self, key: K) -> V | None:
         """The value of a key; None where it is not remembered."""
-        found = self.young.get(key)
-        if found is None and (found := self.old.get(key)) is not None:
-            self.put(key, found)
-        return found
+        value = self.young.get(key)
+        if value is None and (value := self.old.get(key)) is not None:
+            self.put(key, value)
+        return value
 
     def put(self, key: K, value: V) -> None:
         """Remember a value. Weighing each small one would cost as much as most answers."""
@@ -94,15 +94,15 @@ class Remembered(Memory[Any, R], Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The answer, remembered or worked out now."""
         key: Any = (args, *kwargs.items()) if kwargs else args
-        found = self.young.get(key, _ABSENT)
-        if found is not _ABSENT:
-            return found  # type: ignore[no-any-return]
-        found = self.old.get(key, _ABSENT)
-        if found is _ABSENT:
+        value = self.young.get(key, _ABSENT)
+        if value is not _ABSENT:
+            return value  # type: ignore[no-any-return]
+        value = self.old.get(key, _ABSENT)
+        if value is _ABSENT:
             interruptible()
-            found = self._function(*args, **kwargs)
-        self.put(key, found)
-        return found  # type: ignore[no-any-return]
+            value = self._function(*args, **kwargs)
+        self.put(key, value)
+        return value  # type: ignore[no-any-return]
 
 
 def remembered(function: Callable[P, R]) -> Remembered[P, R]:
@@ -261,6 +261,6 @@ def _kept_hash(self: Any) -> int:
     try:
         return self._hash  # type: ignore[no-any-return]
     except AttributeError:
-        found: int = self._hash_of_fields()
-        object.__setattr__(self, "_hash", found)
-        return found
+        hashed: int = self._hash_of_fields()
+        object.__setattr__(self, "_hash", hashed)
+        return hashed

@@ -216,12 +216,12 @@ def _preferred_scores(known: list[Merit]) -> dict[Merit, int]:
         quality = 0.0 if m.verdict is Verdict.NEVER else (m.share + reached) / 2
         quality /= 2 if m.may_refuse else 1
         levels.setdefault(round(PREFERRED_QUALITY * quality), []).append(m)
-    found: dict[Merit, int] = {}
+    rated: dict[Merit, int] = {}
     for base, group in levels.items():
         never = all(m.verdict is Verdict.NEVER for m in group)
         low, high = NEVER if never else PREFERRED_DAMAGE
-        found |= _spread(group, Span(base + low, base + high))
-    return found
+        rated |= _spread(group, Span(base + low, base + high))
+    return rated
 
 
 def _spread(merits: list[Merit], span: Span) -> dict[Merit, int]:
@@ -261,10 +261,10 @@ def opened_gpus(kubelet: Kubelet, now: Availability, request: GpuRequest) -> flo
         and total(only(now.free, gpu, width), width) == kubelet.devices_on(gpu)
     )
     key = now.outcome_key(endings=False, exclusive=request.exclusive)
-    found = admissions(kubelet, key.free, request.counts)
-    if kubelet.monotone or not found.sets:
+    admitted = admissions(kubelet, key.free, request.counts)
+    if kubelet.monotone or not admitted.sets:
         return expected_gpus(shape, now.free, request.effective_count, width, unused)
-    masks = [gpus(pool, width) for pool in found.sets]
+    masks = [gpus(pool, width) for pool in admitted.sets]
     return sum(mask & gpu != 0 for mask in masks for gpu in unused) / len(masks)
 
 
@@ -289,11 +289,11 @@ def losses(
     step = -(-len(enough) // MAX_FREE_STATES) or 1
     lost, steps = [], others.steps
     for state in enough[::step]:
-        found, cost = _losses_at(kubelet, state.free, request.counts, others, classes)
+        at_state, cost = _losses_at(kubelet, state.free, request.counts, others, classes)
         steps += cost
-        if found is None or steps > SCORE_STEPS:
+        if at_state is None or steps > SCORE_STEPS:
             return None
-        lost.append(found)
+        lost.append(at_state)
     return tuple(sum(of_class) / len(lost) for of_class in zip(*lost, strict=True)) or (0.0,) * len(
         classes
     )
@@ -311,27 +311,27 @@ def _losses_at(
     if not taken:
         return (0.0,) * len(classes), steps
     left = [free - way for way in taken]
-    found = []
+    lost = []
     for wanted in classes:
         before, cost = mean_promises(kubelet, (free,), wanted)
         after, more = mean_promises(kubelet, left, wanted)
         steps += cost + more
         if before is None or after is None or steps > SCORE_STEPS:
             return None, steps
-        found.append(wanted.count * (before - after))
-    return tuple(found), steps
+        lost.append(wanted.count * (before - after))
+    return tuple(lost), steps
 
 
 def _taken(
     kubelet: Kubelet, free: Pool, counts: Counts, others: Others
 ) -> tuple[Sequence[Pool], int]:
     """What a pod may hold in the end, way by way."""
-    found = admissions(kubelet, free, counts, others)
-    if found.sets is None:
-        return (next(choices(free, device_count(counts), kubelet.width)),), found.steps
-    if found.several is None:
-        return found.sets, found.steps
-    return [way.taken for way in found.several], found.steps
+    admitted = admissions(kubelet, free, counts, others)
+    if admitted.sets is None:
+        return (next(choices(free, device_count(counts), kubelet.width)),), admitted.steps
+    if admitted.several is None:
+        return admitted.sets, admitted.steps
+    return [way.taken for way in admitted.several], admitted.steps
 
 
 def worth(kubelet: Kubelet, free: Pool, mix: Mix) -> float:
@@ -370,7 +370,7 @@ def _mean_ring(shape: Shape, sets: tuple[Mask, ...] | None) -> float:
     if not sets:
         return 0.0
     step = -(-len(sets) // MAX_RINGS)
-    rings = [_ring(shape, found) for found in sets[::step]]
+    rings = [_ring(shape, mask) for mask in sets[::step]]
     return sum(rings) / len(rings)
 
 

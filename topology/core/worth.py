@@ -60,8 +60,8 @@ def mean_promises(
         good = int(_every_set_passes(kubelet, masks, wanted).sum())
         return devices // wanted.count * good / len(pools), 1
     if kubelet.answers_at_once and kubelet.shape.size > SMALL:
-        found = _followed(kubelet, np.array(pools, dtype=np.int32), wanted)
-        return int(found.sum()) / len(pools), 1
+        each = _followed(kubelet, np.array(pools, dtype=np.int32), wanted)
+        return int(each.sum()) / len(pools), 1
     if kubelet.shape.size <= SMALL and kubelet.width == 1:
         # There are at most 256 pools, each worked out once.
         if kubelet.answers_at_once and kubelet.refuses_several is False:
@@ -138,10 +138,10 @@ def _known(allocator: Allocator, shape: Shape, wanted: RequestClass) -> NDArray[
 @remembered
 def _passing(shape: Shape, wanted: RequestClass) -> Flags:
     """By mask, for those of the class's size: whether it passes."""
-    found = np.zeros(1 << shape.size, dtype=np.bool_)
+    passing = np.zeros(1 << shape.size, dtype=np.bool_)
     sets = subset_masks(shape.all_gpus, wanted.count)
-    found[sets] = compiled(shape, wanted.constraints, 0, 1).passing(sets, wanted.count)[0]
-    return found
+    passing[sets] = compiled(shape, wanted.constraints, 0, 1).passing(sets, wanted.count)[0]
+    return passing
 
 
 def _followed(kubelet: Kubelet, pools: Ints, wanted: RequestClass) -> NDArray[np.int8]:
@@ -174,14 +174,14 @@ def _expected_of_every_pool(
 ) -> tuple[float, ...]:
     """By mask: the promises, expected over the outcomes of each placement."""
     good = compiled(shape, wanted.constraints, 0, 1).good_sets(wanted.count)
-    found: list[float] = []
+    expected: list[float] = []
     for free, outcomes in enumerate(of_every_pool(allocator, shape, wanted.count)):
         ways = () if outcomes is None or outcomes.hazards else outcomes.sets or ()
         if ways and good.issuperset(ways):  # what they leave is a smaller mask, so it is known
-            found.append(1.0 + sum([found[free - way] for way in ways]) / len(ways))
+            expected.append(1.0 + sum([expected[free - way] for way in ways]) / len(ways))
         else:
-            found.append(0.0)
-    return tuple(found)
+            expected.append(0.0)
+    return tuple(expected)
 
 
 # Everything else, pool by pool.
@@ -200,32 +200,32 @@ def _expected(kubelet: Kubelet, free: Pool, wanted: RequestClass) -> float:
 @remembered
 def _one_after_the_other(kubelet: Kubelet, free: Pool, wanted: RequestClass) -> tuple[int, int]:
     """How many placements, the lowest outcome of each followed; and the steps that it took."""
-    found, steps = 0, 0
+    placements, steps = 0, 0
     while total(free, kubelet.width) >= wanted.count and steps <= SCORE_STEPS:
         ways, cost = _promised_ways(kubelet, free, wanted)
         steps += cost
         if not ways:
             break
         free -= ways[0]
-        found += 1
-    return found, steps
+        placements += 1
+    return placements, steps
 
 
 def _promised_ways(
     kubelet: Kubelet, free: Pool, wanted: RequestClass
 ) -> tuple[tuple[Pool, ...], int]:
     """The outcomes if all of them pass, else none; and the steps that it took."""
-    found = admissions(kubelet, free, ((Role.APP, wanted.count),))
-    if found.hazards or not found.sets:
-        return (), found.steps
+    admitted = admissions(kubelet, free, ((Role.APP, wanted.count),))
+    if admitted.hazards or not admitted.sets:
+        return (), admitted.steps
     if wanted.constraints != NO_CONSTRAINTS:
         test = compiled(kubelet.shape, wanted.constraints, 0, kubelet.replicas)
         if test.known is not None and kubelet.width == 1:
-            every = test.good_sets(wanted.count).issuperset(found.sets)
-            return found.sets if every else (), found.steps
-        masks = gpu_masks(found.sets, kubelet.shape.size, kubelet.width)
+            every = test.good_sets(wanted.count).issuperset(admitted.sets)
+            return admitted.sets if every else (), admitted.steps
+        masks = gpu_masks(admitted.sets, kubelet.shape.size, kubelet.width)
         sizes = np.bitwise_count(masks)
         for size in np.unique(sizes).tolist():
             if not test.passing(masks[sizes == size], size)[0].all():
-                return (), found.steps
-    return found.sets, found.steps
+                return (), admitted.steps
+    return admitted.sets, admitted.steps

@@ -63,15 +63,15 @@ def cut(
     if split - everything:
         raise TopologyError(f"mig: gpus: there is no GPU {min(split - everything)}")
     _check(profiles, strategy, whole=bool(everything - split))
-    found = tuple(_cut(gpu, profiles) if gpu.index in split else gpu for gpu in topology.gpus)
+    after = tuple(_cut(gpu, profiles) if gpu.index in split else gpu for gpu in topology.gpus)
     links = tuple(
         Link(link.a, link.b, link.pcie) if {link.a, link.b} & split else link
         for link in topology.links
     )
-    served: tuple[GpuResource, ...] = (GpuResource("nvidia.com/gpu", MIG, replicas),)
+    resource: tuple[GpuResource, ...] = (GpuResource("nvidia.com/gpu", MIG, replicas),)
     if strategy == "mixed":
-        served = mixed_resources(found, replicas)
-    return replace(topology, gpus=found, links=links, resources=served)
+        resource = mixed_resources(after, replicas)
+    return replace(topology, gpus=after, links=links, resources=resource)
 
 
 def mixed_resources(gpus: Sequence[Gpu], replicas: int = 1) -> tuple[GpuResource, ...]:

@@ -121,11 +121,11 @@ class Machine:
     def classes(self) -> dict[tuple[str, str], LinkKind]:
         """The PCIe class of every two leaves, both ways round."""
         joins = [LinkKind[word] for word in self.pcie.split()[1::2]]
-        found: dict[tuple[str, str], LinkKind] = {}
+        kinds: dict[tuple[str, str], LinkKind] = {}
         for i, j in combinations(range(len(self.leaves)), 2):
             a, b = self.leaves[i], self.leaves[j]
-            found[a, b] = found[b, a] = min(joins[i:j])
-        return found
+            kinds[a, b] = kinds[b, a] = min(joins[i:j])
+        return kinds
 
     @cached_property
     def links(self) -> tuple[Link, ...]:
@@ -142,13 +142,13 @@ class Machine:
     @cached_property
     def nics(self) -> tuple[Nic, ...]:
         """The RDMA NICs, each with its distance to every GPU and the NUMA node it shares."""
-        found = []
+        nics = []
         for name in self.leaves:
             if not name.isdecimal():
                 kinds = [(i, self.classes[name, str(i)]) for i in range(self.size)]
                 near = (self.numa_nodes[i] for i, kind in kinds if kind > LinkKind.SYS)
-                found.append(Nic(name, tuple(kinds), next(near, None)))
-        return tuple(found)
+                nics.append(Nic(name, tuple(kinds), next(near, None)))
+        return tuple(nics)
 
     @cached_property
     def numa_nodes(self) -> tuple[int | None, ...]:
@@ -182,14 +182,14 @@ class Machine:
             for i, (numa, bus) in enumerate(zip(self.numa_nodes, self.pci_bus_ids, strict=True))
         )
         fabric = Fabric(_uuid(f"{self.name}/{group}"), 1) if self.rack_scale else None
-        found = NodeTopology(
+        node_topology = NodeTopology(
             NodeName(node), gpus, self.links, self.nics, allocator=allocator, fabric=fabric
         )
         if self._shape is None:
-            object.__setattr__(self, "_shape", found.shape)
+            object.__setattr__(self, "_shape", node_topology.shape)
         # All nodes of a machine have one shape: worked out once, not for each of thousands.
-        vars(found)["shape"] = self._shape
-        return found
+        vars(node_topology)["shape"] = self._shape
+        return node_topology
 
 
 def _address(word: str) -> str:

@@ -60,10 +60,10 @@ def all_nodes(facts: NumaFacts) -> Mask:
 
 def masks(every: Mask) -> Iterator[Mask]:
     """Every set of these NUMA nodes but the empty one, ascending."""
-    found = 0
-    while found != every:
-        found = (found - every) & every
-        yield found
+    subset = 0
+    while subset != every:
+        subset = (subset - every) & every
+        yield subset
 
 
 def rankings(
@@ -104,11 +104,11 @@ def preferred(providers: Iterable[Provider], ranked: tuple[Ranking, ...]) -> Pre
     preferences = [[hint for hint in provider if hint.preferred] for provider in providers]
     possible = set.intersection(*({h.nodes for h in hints} for hints in preferences))
     certain = set.intersection(*({h.nodes for h in hints if h.sure} for hints in preferences))
-    found: dict[Mask, None] = {}
+    best: dict[Mask, None] = {}
     for rank in ranked:
         worst = min(map(rank, certain), default=None)
-        found |= {m: None for m in sorted(possible) if worst is None or rank(m) <= worst}
-    return Preferred(tuple(found), may_fail=not certain)
+        best |= {m: None for m in sorted(possible) if worst is None or rank(m) <= worst}
+    return Preferred(tuple(best), may_fail=not certain)
 
 
 def not_preferred(
@@ -132,11 +132,11 @@ def not_preferred(
     below = [m for m in combined if m.bit_count() <= wanted]
     size = max((m.bit_count() for m in below), default=0)
     left = [m for m in below if m.bit_count() == size] or list(combined)
-    found: dict[Mask, None] = {}
+    merged: dict[Mask, None] = {}
     for rank in ranked:
         best = min(map(rank, left))
-        found |= {m: None for m in sorted(left) if rank(m) == best}
-    return tuple(found)
+        merged |= {m: None for m in sorted(left) if rank(m) == best}
+    return tuple(merged)
 
 
 def on_one_node(provider: Provider) -> Provider:

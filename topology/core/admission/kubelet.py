@@ -117,21 +117,21 @@ def widened(kubelet: Kubelet) -> Kubelet | None:
 
 
 def kubelet_of(
-    topology: NodeTopology, served: GpuResource, missing: tuple[MissingGpu, ...] = ()
+    topology: NodeTopology, resource: GpuResource, missing: tuple[MissingGpu, ...] = ()
 ) -> Kubelet:
     """How a node hands out one of its resources while the ``missing`` GPUs do not answer."""
     facts = topology.allocator
     policy = allocator(facts.policy)
-    plugin = policy.on_node(topology, served, missing)
+    plugin = policy.on_node(topology, resource, missing)
     if plugin is not policy and not plugin.broken:
         facts = replace(facts, policy=plugin.name)
-    shape = shape_of(topology, served)
-    beside_mig = served.strategy != MIG and any(r.strategy == MIG for r in topology.resources)
+    shape = shape_of(topology, resource)
+    beside_mig = resource.strategy != MIG and any(r.strategy == MIG for r in topology.resources)
     return _interned(
         shape,
         facts,
-        served.replicas,
-        policy.refuses_several(topology, served),
+        resource.replicas,
+        policy.refuses_several(topology, resource),
         None if plugin is allocator(facts.policy) else plugin,
         beside_mig and shape.in_mig_mode != 0,
     )

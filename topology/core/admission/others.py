@@ -117,10 +117,10 @@ def _others_on(
         may_refuse = memory or (cpus and facts.full_cores_only is not False)
         return Others(unknown, None, (MANAGERS,) * may_refuse)
     managers = _Managers(kubelet, facts.numa, room, cpus=cpus, memory=memory)
-    found = managers.look(exclusive.demands, asked)
-    if only_gpu_plugin or found.refused:
-        return found
-    return Others(unknown, None, found.hazards, steps=found.steps)
+    others = managers.say(exclusive.demands, asked)
+    if only_gpu_plugin or others.refused:
+        return others
+    return Others(unknown, None, others.hazards, steps=others.steps)
 
 
 def _with_devices(exclusive: Exclusive, counts: Counts) -> tuple[int, ...] | None:
@@ -168,7 +168,7 @@ class _Managers:
         self._refused = ""
         self._steps = 0
 
-    def look(self, demands: tuple[Demand, ...], asked: tuple[int, ...]) -> Others:
+    def say(self, demands: tuple[Demand, ...], asked: tuple[int, ...]) -> Others:
         """What they say; ``asked`` are the places of the containers with devices."""
         whole = self._kubelet.facts.topology_manager_scope == "pod" and self._policy != "none"
         pod: Heard = NO_HINTS
@@ -180,14 +180,14 @@ class _Managers:
             self._refuse_cpus(demand, step)
             hints = self._hints(demand, step)
             if whole:
-                hints = NO_HINTS  # merged for all, and each has been asked whether it is served
+                hints = NO_HINTS  # one for all; each has been asked for its memory
             elif place not in asked:
                 self._judge(demand, hints)
             if place in asked:
                 containers.append(hints)
             step = step.after(demand)
         if whole and self._memory and len(demands) > 1:
-            self._hazards.add(MANAGERS)  # each container is served for itself all the same
+            self._hazards.add(MANAGERS)  # each container gets its memory by itself all the same
         return Others(
             tuple(containers),
             pod,
@@ -198,7 +198,7 @@ class _Managers:
 
     def _hints(self, demand: Demand, step: _Step, *, whole: bool = False) -> Heard:
         """The hints for one container, or for the ``whole`` pod as one."""
-        found: list[Provider] = []
+        providers: list[Provider] = []
         accepted = None
         if self._cpus and demand.cpus and self._policy != "none":
             self._steps += HINT_STEPS << len(self._numa.nodes)
@@ -207,7 +207,7 @@ class _Managers:
             )
             if cpus is None:
                 return None
-            found.append(cpus)
+            providers.append(cpus)
         if self._memory and demand.memory:
             self._steps += HINT_STEPS << len(self._numa.nodes)
             manager = MemoryManager(
@@ -223,8 +223,8 @@ class _Managers:
                 self._refuse_memory(memory)
             elif memory and not any(hint.sure for hint in memory):
                 return None  # it may have none, and is silent then
-            found += [memory] * len(demand.memory) if memory else []  # without any it is silent
-        return Hints(tuple(found), accepted)
+            providers += [memory] * len(demand.memory) if memory else []  # without any it is silent
+        return Hints(tuple(providers), accepted)
 
     def _judge(self, demand: Demand, hints: Heard) -> None:
         """Note what comes of a container that asks for no GPU."""

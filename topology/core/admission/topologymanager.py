@@ -153,11 +153,11 @@ def _merged(kubelet: Kubelet, others: Hints, ours: tuple[Provider, ...]) -> Merg
     facts = kubelet.facts
     single = facts.topology_manager_policy == SINGLE
     ranked = rankings(False if single else facts.prefers_closest, facts.numa_distances)
-    found = preferred([on_one_node(p) if single else p for p in providers], ranked)
-    hints = _stored(kubelet, found.nodes)
-    if facts.topology_manager_policy != BEST_EFFORT or not found.may_fail:
-        return Merged(hints, found.may_fail)
-    loose = None if found.nodes else _not_preferred(kubelet, providers, ranked)
+    merged = preferred([on_one_node(p) if single else p for p in providers], ranked)
+    hints = _stored(kubelet, merged.nodes)
+    if facts.topology_manager_policy != BEST_EFFORT or not merged.may_fail:
+        return Merged(hints, merged.may_fail)
+    loose = None if merged.nodes else _not_preferred(kubelet, providers, ranked)
     more = _every_union(kubelet) if loose is None else _stored(kubelet, loose)
     accepted = others.accepted
     short = accepted is not None and (loose is None or not accepted.issuperset(loose))
@@ -193,7 +193,7 @@ def _stored(kubelet: Kubelet, merged: Sequence[Mask]) -> tuple[Aligned, ...]:
     ``single-numa-node`` lets go of a hint that names all NUMA nodes of the machine: of its only
     one. Where the machine's NUMA nodes are not known, that may be so or not.
     """
-    found: list[Aligned] = []
+    stored: list[Aligned] = []
     nodes = hinted_nodes(kubelet.shape)
     for numbers in merged:
         there = 0
@@ -202,12 +202,12 @@ def _stored(kubelet: Kubelet, merged: Sequence[Mask]) -> tuple[Aligned, ...]:
         if kubelet.facts.topology_manager_policy == SINGLE and len(nodes) == 1:
             machine = kubelet.facts.numa_distances
             if machine is None:
-                found += [there, None]
+                stored += [there, None]
             else:
-                found.append(None if len(machine) == 1 else there)
+                stored.append(None if len(machine) == 1 else there)
         else:
-            found.append(there)
-    return tuple(dict.fromkeys(found))
+            stored.append(there)
+    return tuple(dict.fromkeys(stored))
 
 
 def _every_union(kubelet: Kubelet) -> tuple[Aligned, ...]:

@@ -335,9 +335,11 @@ def admissions(
         return Admissions((), hazards=(SEVERAL,))
     if others.refused:
         return Admissions((), hazards=others.hazards)
-    found = _admissions(kubelet, free, counts, others, releasing)
+    admitted = _admissions(kubelet, free, counts, others, releasing)
     more = (SEVERAL,) * several + others.hazards
-    return replace(found, hazards=tuple(sorted({*found.hazards, *more}))) if more else found
+    return (
+        replace(admitted, hazards=tuple(sorted({*admitted.hazards, *more}))) if more else admitted
+    )
 
 
 def _admissions(
@@ -407,14 +409,14 @@ def _walked(
     containers = _without_repeats(containers)
     counts = tuple((c.role, c.devices) for c in containers)
     for hint in walk.pod_hints(free, counts):
-        found = walk.through({Stage(free)}, containers, hint)
-        if found is None:
+        last = walk.through({Stage(free)}, containers, hint)
+        if last is None:
             if kubelet.may_refuse and (len(containers) > 1 or kubelet.aligns):
                 walk.note(SPENT)  # what was not followed may be refused
             if device_count(counts) > total(free, kubelet.width):
                 walk.note(TOO_FEW)
             return Admissions(None, exact=False, hazards=walk.hazards, steps=walk.steps)
-        stages |= found
+        stages |= last
     ways = {
         Admission(
             stage.shown, free + marked(releasing, stage.released) - stage.free, stage.released
@@ -449,7 +451,7 @@ def container_sets(
     """For each container, every set that it may get; None where they are too many to list."""
     if kubelet.aligns and too_many_nodes(kubelet.shape):
         return (None,) * len(counts)
-    found: list[tuple[Pool, ...] | None] = [()] * len(counts)
+    known: list[tuple[Pool, ...] | None] = [()] * len(counts)
     if others.refused:
         return ((),) * len(counts)
     walk = Walk(kubelet, others)
@@ -459,6 +461,6 @@ def container_sets(
         for i, asked in enumerate(containers):
             sets = None if stages is None else walk.given_in(stages, asked, hint)
             stages = None if stages is None else walk.through(stages, (asked,), hint)
-            old = found[i]
-            found[i] = None if old is None or sets is None else tuple(sorted(sets.union(old)))
-    return tuple(found)
+            old = known[i]
+            known[i] = None if old is None or sets is None else tuple(sorted(sets.union(old)))
+    return tuple(known)

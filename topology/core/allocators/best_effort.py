@@ -189,7 +189,7 @@ def _outcomes(call: Call) -> Outcomes:
     shape, available, required, size = call.shape, call.available, call.required, call.size
     if not required:
         parts = BEST_EFFORT.answers(shape, np.array([available], dtype=np.int32), size)
-        return next((found for part in parts for _, found in part.by_pool()), Outcomes(()))
+        return next((outcomes for part in parts for _, outcomes in part.by_pool()), Outcomes(()))
     if size == 1:
         # Every GPU alone scores nothing: the first in an order that nobody controls.
         return every_choice(call, exact=True)
@@ -276,11 +276,11 @@ def _blank_sets_can_win(
 
 def _have_pair(rows: tuple[Mask, ...], pools: NDArray[np.integer[Any]]) -> Flags:
     """For each pool, whether it has a pair of this adjacency."""
-    found = np.zeros(len(pools), dtype=np.bool_)
+    flags = np.zeros(len(pools), dtype=np.bool_)
     for p, row in enumerate(rows):
         if row:
-            found |= (pools >> p & 1 != 0) & (pools & row != 0)
-    return found
+            flags |= (pools >> p & 1 != 0) & (pools & row != 0)
+    return flags
 
 
 def _has_pair(rows: tuple[Mask, ...], available: Mask) -> bool:
@@ -467,10 +467,10 @@ def subsets_of(masks: Ints, members: int, size: int) -> Ints:
     # The library under numpy computes on unused lanes of the processor's registers, too. What they
     # happen to hold can raise the processor's flag for "invalid"; no number here is one.
     with np.errstate(invalid="ignore"):
-        found = bits @ _picks(members, size)
-    if not np.isfinite(found).all():
+        sums = bits @ _picks(members, size)
+    if not np.isfinite(sums).all():
         raise FloatingPointError("a sum of powers of two is no number: the processor is broken")
-    return found.astype(np.int32)
+    return sums.astype(np.int32)
 
 
 @remembered

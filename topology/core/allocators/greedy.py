@@ -40,13 +40,13 @@ class Greedy(NvidiaPlugin):
         True
         """
         fair = call.version is not None and call.version >= ROUND_ROBIN_SINCE
-        found = _picks(call.available, call.required, call.size, call.width, self.spreads, fair)
+        sets = _picks(call.available, call.required, call.size, call.width, self.spreads, fair)
         missing = call.size - total(call.required, call.width)
-        if found is None:
+        if sets is None:
             return every_choice(call, exact=False)
         # Without the rule of the round a sort decides that is stable on short lists: not every way
         # in which the ties may fall need occur.
-        return Outcomes(found, exact=fair or missing <= 1 or len(found) == 1)
+        return Outcomes(sets, exact=fair or missing <= 1 or len(sets) == 1)
 
 
 @remembered
@@ -63,10 +63,10 @@ def _picks(
     missing = size - total(required, width)
     left = {p: count(candidates, p, width) for p in members(candidates, width)}
     if fewest_first:
-        found = _levelled(left, missing, width, fair)
+        taken_sets = _levelled(left, missing, width, fair)
     else:
-        found = _emptied(left, missing, width)
-    return None if found is None else tuple(sorted(required + taken for taken in found))
+        taken_sets = _emptied(left, missing, width)
+    return None if taken_sets is None else tuple(sorted(required + taken for taken in taken_sets))
 
 
 def _levelled(left: dict[int, int], missing: int, width: int, fair: bool) -> set[Pool] | None:

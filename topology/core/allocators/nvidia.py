@@ -48,22 +48,22 @@ class NvidiaPlugin(Allocator):
     """A policy of NVIDIA's plugin."""
 
     def on_node(
-        self, topology: NodeTopology, served: GpuResource, missing: tuple[MissingGpu, ...]
+        self, topology: NodeTopology, resource: GpuResource, missing: tuple[MissingGpu, ...]
     ) -> Allocator:
         """The outage where GPUs are missing; any devices where these are MIG instances."""
-        if missing and served.strategy == "none":
+        if missing and resource.strategy == "none":
             return outage(topology, missing)
-        alike = served.strategy == MIG and served.replicas == 1
+        alike = resource.strategy == MIG and resource.replicas == 1
         return ANYTHING if alike and self.name != ANYTHING.name else self
 
-    def refuses_several(self, topology: NodeTopology, served: GpuResource) -> bool | None:
+    def refuses_several(self, topology: NodeTopology, resource: GpuResource) -> bool | None:
         """Whether it refuses a container more than one share; never where nothing is shared."""
-        if served.strategy == "none" or (served.strategy == MIG and served.replicas == 1):
+        if resource.strategy == "none" or (resource.strategy == MIG and resource.replicas == 1):
             return False
         version = plugin_version(topology.allocator.plugin_version)
-        if served.strategy == "mps" and version is not None and version < REFUSES_SEVERAL_SINCE:
+        if resource.strategy == "mps" and version is not None and version < REFUSES_SEVERAL_SINCE:
             return True
-        return served.refuses_several
+        return resource.refuses_several
 
 
 @dataclass(frozen=True, slots=True)

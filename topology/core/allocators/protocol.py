@@ -136,12 +136,12 @@ class Allocator(ABC):
         return size == 1 and not self.hazards
 
     def on_node(
-        self, topology: NodeTopology, served: GpuResource, missing: tuple[MissingGpu, ...]
+        self, topology: NodeTopology, resource: GpuResource, missing: tuple[MissingGpu, ...]
     ) -> Allocator:
         """The allocator of one resource of a node while the ``missing`` GPUs do not answer."""
         return self
 
-    def refuses_several(self, topology: NodeTopology, served: GpuResource) -> bool | None:
+    def refuses_several(self, topology: NodeTopology, resource: GpuResource) -> bool | None:
         """Whether it refuses a container more than one device; None where that is not known."""
         return False
 
@@ -183,8 +183,8 @@ def of_every_pool(allocator: Allocator, shape: Shape, size: int) -> tuple[Outcom
     """
     outcomes: list[Outcomes | None] = [None] * (1 << shape.size)
     for part in allocator.answers(shape, np.arange(1 << shape.size, dtype=np.int32), size):
-        for pool, found in part.by_pool():
-            outcomes[pool] = found
+        for pool, of_pool in part.by_pool():
+            outcomes[pool] = of_pool
     return tuple(outcomes)
 
 
@@ -204,6 +204,6 @@ def every_choice(call: Call, *, exact: bool, hazards: tuple[str, ...] = ()) -> O
 def every_set(required: Pool, rest: Pool, missing: int, width: int) -> tuple[Pool, ...]:
     """The required devices with every choice of so many others, ascending."""
     if width == 1:
-        found = subset_masks(rest, missing) | np.uint64(required)
-        return tuple(np.sort(found).tolist())
+        sets = subset_masks(rest, missing) | np.uint64(required)
+        return tuple(np.sort(sets).tolist())
     return tuple(sorted(required + more for more in choices(rest, missing, width)))

@@ -92,18 +92,18 @@ class CompiledConstraints:
 
 def inside(nodes: tuple[Mask, ...], masks: Masks) -> Flags:
     """For each mask, whether its GPUs are all on one of the NUMA nodes."""
-    found = np.zeros(len(masks), dtype=np.bool_)
+    flags = np.zeros(len(masks), dtype=np.bool_)
     for node in nodes:
-        found |= masks & np.uint64(~node & _ALL) == 0
-    return found
+        flags |= masks & np.uint64(~node & _ALL) == 0
+    return flags
 
 
 def touched(groups: tuple[Mask, ...], masks: Masks) -> NDArray[np.int64]:
     """For each mask, in how many of the groups it has something."""
-    found = np.zeros(len(masks), dtype=np.int64)
+    counts = np.zeros(len(masks), dtype=np.int64)
     for group in groups:
-        found += masks & np.uint64(group) != 0
-    return found
+        counts += masks & np.uint64(group) != 0
+    return counts
 
 
 def satisfies(
@@ -170,16 +170,16 @@ def always_met(shape: Shape, constraints: Constraints, replicas: int = 1) -> boo
     So it is where no GPU is barred and all are joined well enough with all others. Then places for
     such pods are as many as the devices allow, whoever took the others.
     """
-    found = compiled(shape, constraints, 0, replicas)
+    test = compiled(shape, constraints, 0, replicas)
     every = shape.all_gpus
     return (
-        found.allowed == every
-        and all(g is None or g == (every,) for g in (found.numa, found.one_gpu))
-        and found.apart is None
-        and found.wide is None
-        and not found.whole
-        and not (found.over_pairs and replicas > 1)
-        and (found.linked is None or is_clique(found.linked, every))
+        test.allowed == every
+        and all(g is None or g == (every,) for g in (test.numa, test.one_gpu))
+        and test.apart is None
+        and test.wide is None
+        and not test.whole
+        and not (test.over_pairs and replicas > 1)
+        and (test.linked is None or is_clique(test.linked, every))
     )
 
 
@@ -256,8 +256,8 @@ def expected_gpus(shape: Shape, pool: Pool, size: int, width: int, gpus: tuple[M
     everything = comb(devices, size)
     if not everything:
         return 0.0
-    found = 0.0
+    expected = 0.0
     for gpu in gpus:
         there = sum(count(pool, p, width) for p in positions(gpu))
-        found += 1 - comb(devices - there, size) / everything
-    return found
+        expected += 1 - comb(devices - there, size) / everything
+    return expected

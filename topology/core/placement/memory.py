@@ -55,7 +55,7 @@ def used_memory(kubelet: Kubelet, now: Availability) -> tuple[GpuMemory, ...]:
     replicas = kubelet.replicas
     return tuple(
         GpuMemory(
-            Bytes(-(-sum(found.amount for found in tenants) // replicas)),
+            Bytes(-(-sum(tenant.amount for tenant in tenants) // replicas)),
             kubelet.shape.memory[p],
         )
         for p, tenants in enumerate(_tenants(kubelet, now))
@@ -107,7 +107,7 @@ def has_memory(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool
     replicas, memory = kubelet.replicas, kubelet.shape.memory
     return any(
         count(now.free, p, kubelet.width)
-        and sum(found.amount for found in tenants)
+        and sum(tenant.amount for tenant in tenants)
         + (declared * replicas if declared else memory[p])
         <= memory[p] * replicas
         for p, tenants in enumerate(_tenants(kubelet, now))
@@ -171,7 +171,7 @@ def _exceeded(kubelet: Kubelet, now: Availability) -> tuple[Mask, Mask]:
     over = reached = 0
     for p, tenants in enumerate(_tenants(kubelet, now)):
         interruptible()
-        used = sum(found.amount for found in tenants)
+        used = sum(tenant.amount for tenant in tenants)
         for released, less in _least_released(tenants).items():
             left = min(free[p] + released, replicas)
             parts: list[Amount] = []
@@ -228,20 +228,20 @@ def _tenants(kubelet: Kubelet, now: Availability) -> list[list[_Tenant]]:
     width, replicas, memory = kubelet.width, kubelet.replicas, kubelet.shape.memory
     holders = [*now.running, *now.releasing]
     holders += [Holder(pod.shown, 0, pod.memory) for pod in now.unreported if pod.shown]
-    found: list[list[_Tenant]] = [[] for _ in memory]
+    by_gpu: list[list[_Tenant]] = [[] for _ in memory]
     kept = [0] * len(memory)
     for holder in holders:
         for p, devices in _fields(holder.shown, width):
             used = _used(holder, memory[p])
             amount = used * replicas if used else devices * memory[p]
-            found[p].append(_Tenant(devices, amount))
+            by_gpu[p].append(_Tenant(devices, amount))
         for p, devices in _fields(holder.kept, width):
             kept[p] += devices
             if not count(holder.shown, p, width):
-                found[p].append(_Tenant(0, _used(holder, memory[p]) * replicas))
+                by_gpu[p].append(_Tenant(0, _used(holder, memory[p]) * replicas))
     for p, devices in _fields(now.withheld, width):
-        found[p] += [_Tenant(1, memory[p])] * (devices - kept[p])
-    return found
+        by_gpu[p] += [_Tenant(1, memory[p])] * (devices - kept[p])
+    return by_gpu
 
 
 def _used(holder: Holder, memory: Bytes) -> Bytes:

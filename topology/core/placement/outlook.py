@@ -161,50 +161,54 @@ class Judgement(NamedTuple):
     sure: bool = True  # false where a search for a ring was given up
 
 
-def judged(kubelet: Kubelet, found: Outlook, constraints: CompiledConstraints) -> Judgement:
+def judged(kubelet: Kubelet, foreseen: Outlook, constraints: CompiledConstraints) -> Judgement:
     """How far an outlook meets the constraints."""
-    if kubelet.shape.of_mig and kubelet.monotone and found.sets != () and found.count:
+    if kubelet.shape.of_mig and kubelet.monotone and foreseen.sets != () and foreseen.count:
         # Any of the free instances may come, whether or not all choices are listed.
-        some = passing_share(kubelet.shape, constraints, found.free, found.count, kubelet.width)
-        return Judgement(some[0] and not found.hazards, *some[1:])
-    if found.sets is None:
-        return _judged_unlisted(kubelet, found, constraints)
-    count, width = found.count, kubelet.width
-    listed = len(found.sets)
+        some = passing_share(
+            kubelet.shape, constraints, foreseen.free, foreseen.count, kubelet.width
+        )
+        return Judgement(some[0] and not foreseen.hazards, *some[1:])
+    if foreseen.sets is None:
+        return _judged_unlisted(kubelet, foreseen, constraints)
+    count, width = foreseen.count, kubelet.width
+    listed = len(foreseen.sets)
     if not listed:
         return Judgement(False, False, 0.0)
     sure = True
     if constraints.known is not None:
         good = constraints.good_sets(count)
-        masks = found.sets if width == 1 else [gpus(s, width) for s in found.sets]
+        masks = foreseen.sets if width == 1 else [gpus(s, width) for s in foreseen.sets]
         passed = sum(map(good.__contains__, masks))
     else:
-        flags, sure = constraints.passing(gpu_masks(found.sets, kubelet.shape.size, width), count)
+        flags, sure = constraints.passing(
+            gpu_masks(foreseen.sets, kubelet.shape.size, width), count
+        )
         passed = int(flags.sum())
-    every = 0 < passed == listed and not found.hazards
+    every = 0 < passed == listed and not foreseen.hazards
     return Judgement(every, passed > 0 or not sure, passed / listed, sure)
 
 
 def _judged_unlisted(
-    kubelet: Kubelet, found: Outlook, constraints: CompiledConstraints
+    kubelet: Kubelet, foreseen: Outlook, constraints: CompiledConstraints
 ) -> Judgement:
     """A sound judgement where any devices may come.
 
     All of them pass only if the widest pool is one clique of allowed GPUs (and GPUs are not shared,
     where a pair may fall on one). Some are taken to pass if enough GPUs are allowed.
     """
-    count, width = found.count, kubelet.width
+    count, width = foreseen.count, kubelet.width
     if constraints.one_gpu is not None or constraints.apart is not None or constraints.whole:
         return Judgement(False, True, 0.5)  # not followed
-    free = gpus(found.free, width)
+    free = gpus(foreseen.free, width)
     parts = [rows for rows in (constraints.linked, constraints.wide) if rows is not None]
     every = (
         not free & ~constraints.allowed
         and not (width > 1 and constraints.over_pairs)
-        and total(found.free, width) >= count
+        and total(foreseen.free, width) >= count
         and all(is_clique(rows, free) for rows in parts)
         and (constraints.numa is None or any(free & ~node == 0 for node in constraints.numa))
     )
     fewest = 1 if width > 1 and not constraints.over_pairs else count
     some = every or (free & constraints.allowed).bit_count() >= fewest
-    return Judgement(every and not found.hazards, some, 1.0 if every else 0.5 * some)
+    return Judgement(every and not foreseen.hazards, some, 1.0 if every else 0.5 * some)

@@ -69,9 +69,11 @@ def _judged(kubelet: Kubelet, now: Availability, pod: Unreported) -> tuple[Judge
         if kept.every:
             return kept, steps
     key = now.outcome_key(endings=endings, exclusive=pod.exclusive)
-    found = outlook(kubelet, key, pod.counts, pod.only_gpu_plugin, pod.exclusive, endings=endings)
+    foreseen = outlook(
+        kubelet, key, pod.counts, pod.only_gpu_plugin, pod.exclusive, endings=endings
+    )
     constraints = compiled(kubelet.shape, pod.promised, now.sick, kubelet.replicas)
-    return judged(kubelet, found, constraints), found.steps
+    return judged(kubelet, foreseen, constraints), foreseen.steps
 
 
 def predicted(
@@ -84,10 +86,10 @@ def predicted(
     """
     kubelet = opaque(kubelet) if pod.opaque else kubelet
     key = _with_departed_alive(now).outcome_key(endings=True, exclusive=pod.exclusive)
-    found = outlook(kubelet, key, pod.counts, pod.only_gpu_plugin, pod.exclusive, endings=True)
-    if found.sets is None:
-        return None, found.hazards
-    return tuple(s + pod.shown for s in found.sets), found.hazards
+    foreseen = outlook(kubelet, key, pod.counts, pod.only_gpu_plugin, pod.exclusive, endings=True)
+    if foreseen.sets is None:
+        return None, foreseen.hazards
+    return tuple(s + pod.shown for s in foreseen.sets), foreseen.hazards
 
 
 def _with_departed_alive(now: Availability) -> Availability:

@@ -227,14 +227,13 @@ def _has_set(kubelet: Kubelet, test: CompiledConstraints, count: int) -> bool:
 
 
 def certain_refusal(
-    kubelet: Kubelet, now: Availability, request: GpuRequest, found: Outlook
+    kubelet: Kubelet, now: Availability, request: GpuRequest, foreseen: Outlook
 ) -> Rejection | None:
     """Why the kubelet surely refuses the pod at this moment; None where it may admit it.
 
-    ``found`` is the pod's outlook. The rejection is resolvable if the node might hand something out
-    with every running pod gone.
+    The rejection is resolvable if the node might hand something out with every running pod gone.
     """
-    if not _refuses(found):
+    if not _refuses(foreseen):
         return None
     others = others_on(
         kubelet,
@@ -253,14 +252,14 @@ def certain_refusal(
         request.exclusive,
     )
     resolvable = not _refuses(alone)
-    of_plugin = kubelet.allocator.words(found.hazards)
+    of_plugin = kubelet.allocator.words(foreseen.hazards)
     if of_plugin and kubelet.allocator.broken:
         words = of_plugin
-    elif SEVERAL in found.hazards:
+    elif SEVERAL in foreseen.hazards:
         words = "NVIDIA's device plugin gives a container no more than one share of a GPU"
     elif others.refused:
         words = others.reason
-    elif AFFINITY in found.hazards:
+    elif AFFINITY in foreseen.hazards:
         words = _affinity_words(kubelet, now, request, resolvable)
     elif of_plugin:
         words = of_plugin
@@ -271,8 +270,8 @@ def certain_refusal(
     return Rejection(words, resolvable, Reason.KUBELET)
 
 
-def _refuses(found: Outlook) -> bool:
-    return found.sets == () and bool(found.hazards) and SPENT not in found.hazards
+def _refuses(foreseen: Outlook) -> bool:
+    return foreseen.sets == () and bool(foreseen.hazards) and SPENT not in foreseen.hazards
 
 
 def _affinity_words(

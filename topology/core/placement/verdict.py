@@ -81,17 +81,17 @@ def assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessme
     per distinct state. Where GPUs are shared it also looks whether their memory is enough for
     whoever may come there (:mod:`.memory`), plain pods included.
     """
-    found = _assess(kubelet, now, request)
-    if not found.fits:
-        return found
+    assessed = _assess(kubelet, now, request)
+    if not assessed.fits:
+        return assessed
     memory = short_of_memory(kubelet, now, request)
     if memory is None:
-        return found
-    if not (found.verdict.holds or request.plain):
-        return replace(found, memory=memory)
+        return assessed
+    if not (assessed.verdict.holds or request.plain):
+        return replace(assessed, memory=memory)
     verdict = Verdict.POSSIBLE if has_memory(kubelet, now, request) else Verdict.IMPOSSIBLE
     rejection = None if request.plain else memory
-    return replace(found, verdict=verdict, rejection=rejection, memory=memory)
+    return replace(assessed, verdict=verdict, rejection=rejection, memory=memory)
 
 
 def _assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessment:
@@ -125,22 +125,22 @@ def _assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessm
         never = Assessment(Verdict.NEVER, fits=fits, rejection=hardware)
         if request.required or not fits:
             return never
-        found = _outlook_of(kubelet, now, request, endings=False)
-        refusal = certain_refusal(kubelet, now, request, found)
-        return replace(never, hazards=found.hazards, refusal=refusal)
+        before = _outlook_of(kubelet, now, request, endings=False)
+        refusal = certain_refusal(kubelet, now, request, before)
+        return replace(never, hazards=before.hazards, refusal=refusal)
     if not fits:
         return Assessment(Verdict.IMPOSSIBLE, fits=False, rejection=busy(device_unit(kubelet)))
     constraints = compiled(shape, request.constraints, now.sick, kubelet.replicas)
-    found = _outlook_of(kubelet, now, request, endings=False)
-    judgement = judged(kubelet, found, constraints)
+    before = _outlook_of(kubelet, now, request, endings=False)
+    judgement = judged(kubelet, before, constraints)
     if not judgement.every:
-        refusal = certain_refusal(kubelet, now, request, found)
-        return replace(_not_promised(kubelet, request, found, judgement), refusal=refusal)
+        refusal = certain_refusal(kubelet, now, request, before)
+        return replace(_not_promised(kubelet, request, before, judgement), refusal=refusal)
     after = _outlook_of(kubelet, now, request, endings=True)
     survives = judged(kubelet, after, constraints).every
     verdict = Verdict.GUARANTEED if survives else Verdict.EXPECTED
-    sets = found.gpus(kubelet)
-    return Assessment(verdict, True, None, sets, judgement.share, found.hazards, found.exact)
+    sets = before.gpus(kubelet)
+    return Assessment(verdict, True, None, sets, judgement.share, before.hazards, before.exact)
 
 
 def _assess_plain(
@@ -149,11 +149,11 @@ def _assess_plain(
     """The verdict for a pod that asks for devices and nothing else."""
     if not fits:
         return Assessment(Verdict.IMPOSSIBLE, fits=False, rejection=busy(device_unit(kubelet)))
-    found = _outlook_of(kubelet, now, request, endings=False)
-    verdict = Verdict.POSSIBLE if found.hazards else Verdict.GUARANTEED
-    refusal = certain_refusal(kubelet, now, request, found)
-    sets = found.gpus(kubelet)
-    return Assessment(verdict, True, None, sets, 1.0, found.hazards, found.exact, refusal)
+    before = _outlook_of(kubelet, now, request, endings=False)
+    verdict = Verdict.POSSIBLE if before.hazards else Verdict.GUARANTEED
+    refusal = certain_refusal(kubelet, now, request, before)
+    sets = before.gpus(kubelet)
+    return Assessment(verdict, True, None, sets, 1.0, before.hazards, before.exact, refusal)
 
 
 def sets_spoken_of(
@@ -171,7 +171,7 @@ def sets_spoken_of(
     if after is None:
         return None
     known = set(assessed.sets)
-    return (*assessed.sets, *(found for found in after if found not in known))
+    return (*assessed.sets, *(mask for mask in after if mask not in known))
 
 
 def _outlook_of(
@@ -184,27 +184,27 @@ def _outlook_of(
 
 
 def _not_promised(
-    kubelet: Kubelet, request: GpuRequest, found: Outlook, judgement: Judgement
+    kubelet: Kubelet, request: GpuRequest, before: Outlook, judgement: Judgement
 ) -> Assessment:
     """The assessment where some outcome fails, or may fail for all we know."""
     verdict = Verdict.POSSIBLE if judgement.some else Verdict.IMPOSSIBLE
-    sets, share = found.gpus(kubelet), judgement.share
+    sets, share = before.gpus(kubelet), judgement.share
     if not judgement.sure:
-        return Assessment(verdict, True, TOO_MUCH, sets, share, spent(found.hazards))
-    rejection = _rejection(kubelet, request, found, judgement)
-    return Assessment(verdict, True, rejection, sets, share, found.hazards, found.exact)
+        return Assessment(verdict, True, TOO_MUCH, sets, share, spent(before.hazards))
+    rejection = _rejection(kubelet, request, before, judgement)
+    return Assessment(verdict, True, rejection, sets, share, before.hazards, before.exact)
 
 
 def _rejection(
-    kubelet: Kubelet, request: GpuRequest, found: Outlook, judgement: Judgement
+    kubelet: Kubelet, request: GpuRequest, before: Outlook, judgement: Judgement
 ) -> Rejection:
     """Why the node cannot promise now what its hardware could."""
     policy = kubelet.facts.topology_manager_policy
-    if judgement.some and AFFINITY in found.hazards and policy == UNKNOWN:
+    if judgement.some and AFFINITY in before.hazards and policy == UNKNOWN:
         return UNASKED
-    if SPENT in found.hazards or TOO_MANY_NODES in found.hazards:
+    if SPENT in before.hazards or TOO_MANY_NODES in before.hazards:
         return TOO_MUCH
-    if found.hazards and (judgement.share == 1 or not found.sets):
+    if before.hazards and (judgement.share == 1 or not before.sets):
         words = "not guaranteed: the node's kubelet may refuse the pod"
         return Rejection(words, True, Reason.KUBELET)
     if not judgement.some:
