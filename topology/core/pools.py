@@ -49,11 +49,13 @@ def total(pool: Pool, width: int) -> int:
     """How many devices are in the pool."""
     if width == 1:
         return pool.bit_count()
-    field, devices = (1 << width) - 1, 0
-    while pool:
-        devices += pool & field
-        pool >>= width
-    return devices
+    field = (1 << width) - 1
+    return sum(pool >> p * width & field for p in range(_fields(pool, width)))
+
+
+def _fields(pool: Pool, width: int) -> int:
+    """How many positions the pool has, up to the last with a device."""
+    return -(-pool.bit_length() // width)
 
 
 def gpus(pool: Pool, width: int) -> Mask:
@@ -105,13 +107,8 @@ def members(pool: Pool, width: int) -> list[int]:
     """The positions of which the pool has a device, ascending."""
     if width == 1:
         return positions(pool)
-    field, places, p = (1 << width) - 1, [], 0
-    while pool:
-        if pool & field:
-            places.append(p)
-        pool >>= width
-        p += 1
-    return places
+    field = (1 << width) - 1
+    return [p for p in range(_fields(pool, width)) if pool >> p * width & field]
 
 
 def only(pool: Pool, mask: Mask, width: int) -> Pool:
@@ -126,11 +123,8 @@ def common(a: Pool, b: Pool, width: int) -> Pool:
     """What is in both pools."""
     if width == 1:
         return a & b
-    field, shared, shift = (1 << width) - 1, 0, 0
-    while a >> shift and b >> shift:
-        shared |= min(a >> shift & field, b >> shift & field) << shift
-        shift += width
-    return shared
+    both = range(_fields(min(a, b), width))
+    return sum(min(count(a, p, width), count(b, p, width)) << p * width for p in both)
 
 
 def choices(pool: Pool, size: int, width: int) -> Iterator[Pool]:

@@ -36,6 +36,7 @@ pod.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import comb, isinf
@@ -238,11 +239,6 @@ def _spread(merits: list[Merit], span: Span) -> dict[Merit, int]:
     return {m: rank[cost(m)] if m.measured else span.middle for m in merits}
 
 
-def damage(kubelet: Kubelet, now: Availability, request: GpuRequest, mix: Mix) -> float:
-    """The worth that a placement is expected to take away, in GPUs."""
-    return _weighed(losses(kubelet, now, request, classes_of(mix)) or (), mix)
-
-
 def _weighed(lost: tuple[float, ...], mix: Mix) -> float:
     return sum(weight * loss for (_, weight), loss in zip(mix, lost, strict=bool(lost)))
 
@@ -356,14 +352,8 @@ def best_ring(shape: Shape, mask: Mask) -> GBps:
     if mask.bit_count() < 2:
         return GBps(float("inf"))
     values = _bandwidths(shape)
-    low, high = 0, len(values)
-    while low < high:  # values[:low] are known to do
-        middle = (low + high) // 2
-        if has_ring(wide_rows(shape, values[middle]), mask):
-            low = middle + 1
-        else:
-            high = middle
-    return values[low - 1] if low else GBps(0.0)
+    good = bisect_left(values, True, key=lambda v: not has_ring(wide_rows(shape, v), mask))
+    return values[good - 1] if good else GBps(0.0)
 
 
 def _mean_ring(shape: Shape, sets: tuple[Mask, ...] | None) -> float:

@@ -32,18 +32,18 @@ STOCK = AllocatorFacts(
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A GPU model: the product string as NVML reports it, and NVML's total memory in MiB."""
+    """A GPU model."""
 
-    product: str
-    mib: int
+    product: str  # as NVML reports it
+    mib: int  # NVML's total memory
 
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """NVLinks per pair of GPU indices, and whether they end at the other GPU or in a switch."""
+    """The NVLinks of a machine."""
 
-    count: Callable[[int, int], int]
-    via: Via = Via.DIRECT
+    count: Callable[[int, int], int]  # how many, for a pair of GPU indices
+    via: Via = Via.DIRECT  # where they end
 
 
 UNLINKED = Wiring(lambda a, b: 0)
@@ -78,25 +78,19 @@ def switched(links: int) -> Wiring:
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine of the catalogue: what every node of its kind has in common.
-
-    ``pcie`` is its bus line. ``numa`` has one character per GPU in the order of the indices, ``-``
-    where the platform does not say. ``buses`` are PCI addresses whose usual parts may be left out
-    (``07`` is ``0000:07:00.0``). ``numa_note`` gives the reason where PCIe classes and NUMA nodes
-    disagree (SYS within a node, or less than SYS between two). ``rack_scale`` machines are trays
-    of one multi-node NVLink fabric.
-    """
+    """A machine of the catalogue: what every node of its kind has in common."""
 
     name: str
     description: str
     card: Card
-    pcie: str
-    numa: str
-    buses: str
+    pcie: str  # its bus line
+    numa: str  # a character per GPU, in the order of the indices; `-`: the platform does not say
+    buses: str  # PCI addresses; their usual parts may be left out (`07` is `0000:07:00.0`)
     source: str
     nvlink: Wiring = UNLINKED
+    # Why PCIe classes and NUMA nodes disagree (SYS within a node, or less than SYS between two).
     numa_note: str = ""
-    rack_scale: bool = False
+    rack_scale: bool = False  # a tray of one multi-node NVLink fabric
     _shape: Shape | None = field(default=None, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -132,12 +126,12 @@ class Machine:
         """The link of every pair of GPUs."""
         port = nvlink_port(self.card.product)
         one_way = port.one_way if port is not None else GBps(0.0)
-        return tuple(self._link(a, b, one_way) for a, b in combinations(range(self.size), 2))
-
-    def _link(self, a: int, b: int, one_way: GBps) -> Link:
-        pcie = self.classes[str(a), str(b)]
-        count = self.nvlink.count(a, b)
-        return Link(a, b, pcie, count, self.nvlink.via, one_way) if count else Link(a, b, pcie)
+        links = []
+        for a, b in combinations(range(self.size), 2):
+            pcie, count = self.classes[str(a), str(b)], self.nvlink.count(a, b)
+            nvlinks = (count, self.nvlink.via, one_way) if count else ()
+            links.append(Link(a, b, pcie, *nvlinks))
+        return tuple(links)
 
     @cached_property
     def nics(self) -> tuple[Nic, ...]:

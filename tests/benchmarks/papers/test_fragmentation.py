@@ -20,6 +20,7 @@ from topology.core import scoring
 from topology.core.admission import Kubelet
 from topology.core.availability import Availability
 from topology.core.graph import AllocatorFacts
+from topology.core.placement import assess
 from topology.core.pools import pack
 from topology.core.requests import gpu_request
 from topology.core.scoring import Mix, RequestClass
@@ -28,6 +29,12 @@ sizes = st.sampled_from([1, 2, 4, 8])
 usual = st.lists(sizes, min_size=1, max_size=19)
 """Fewer than twenty, so that none is too rare to be typical."""
 free_gpus = st.lists(st.booleans(), min_size=1, max_size=8)
+
+
+def damage_of(kubelet: Kubelet, now: Availability, count: int, weights: Mix) -> float:
+    request = gpu_request(count)
+    assessed = assess(kubelet, now, request)
+    return scoring.merit(kubelet, now, request, assessed, weights).damage
 
 
 def papers(free: list[int]) -> Nodes:
@@ -58,7 +65,7 @@ def test_whole_gpus(free: list[bool], counts: list[int], wanted: int) -> None:
     pod = PodKind(1, 1, wanted, WHOLE)
     score = POLICIES["Worth"](nodes, pod, typical).scores[0]
     nodes.take(0, pod, np.flatnonzero(free)[:wanted].tolist())
-    damage = scoring.damage(kubelet, Availability(pool), gpu_request(wanted), mix(counts))
+    damage = damage_of(kubelet, Availability(pool), wanted, mix(counts))
     assert before - worth(typical, nodes) == pytest.approx(WHOLE * damage)
     assert score == pytest.approx(-WORTH_PART * WHOLE * damage / STEP, abs=1 + 1e-6)
 
@@ -78,5 +85,5 @@ def test_shares_of_one_size_are_replicas(replicas: int, data: st.DataObject) -> 
     if any(left):
         nodes.take(0, share, [next(i for i, n in enumerate(left) if n)])
         now = Availability(pool, width=kubelet.width)
-        damage = scoring.damage(kubelet, now, gpu_request(1), mix([1]))
+        damage = damage_of(kubelet, now, 1, mix([1]))
         assert before - worth(typical, nodes) == pytest.approx(part * damage)

@@ -21,8 +21,8 @@ from topology.core.scoring import (
     PRIOR,
     UNKNOWN,
     Merit,
+    Mix,
     RequestClass,
-    damage,
     merit,
     promises,
     scores,
@@ -34,6 +34,10 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
 SINGLE, PAIR = gpu_request(1), gpu_request(2, NVLINK)
 SOFT_PAIR = gpu_request(2, NVLINK, Policy.PREFERRED)
 BEST_EFFORT = AllocatorFacts("best-effort")
+
+
+def damage(kubelet: Kubelet, now: Availability, request: GpuRequest, mix: Mix) -> float:
+    return merit(kubelet, now, request, assess(kubelet, now, request), mix).damage
 
 
 def node(name: str) -> Kubelet:

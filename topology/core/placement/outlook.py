@@ -159,6 +159,7 @@ class Judgement(NamedTuple):
     some: bool  # whether some outcome does
     share: float  # the part of the outcomes that does
     sure: bool = True  # false where a search for a ring was given up
+    steps: int = 0  # what it cost, if that is asked for
 
 
 def judged(kubelet: Kubelet, foreseen: Outlook, constraints: CompiledConstraints) -> Judgement:

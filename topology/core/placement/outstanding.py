@@ -42,8 +42,8 @@ def _endangers(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool
         if i and pod == now.unreported[i - 1]:
             continue  # what holds for the one holds for the other
         others = unreported_order((*now.unreported[:i], *now.unreported[i + 1 :], newcomer))
-        kept, cost = _judged(kubelet, replace(now, unreported=others), pod)
-        steps += cost + len(others)
+        kept = keeps(kubelet, replace(now, unreported=others), pod)
+        steps += kept.steps + len(others)
         if not kept.every or steps > CHECK_STEPS:
             return True
     return False
@@ -55,25 +55,20 @@ def keeps(kubelet: Kubelet, now: Availability, pod: Unreported) -> Judgement:
     It comes once whoever has departed, or is departing, is gone. What is too much to work out does
     not hold.
     """
-    return _judged(kubelet, now, pod)[0]
-
-
-def _judged(kubelet: Kubelet, now: Availability, pod: Unreported) -> tuple[Judgement, int]:
-    """:func:`keeps`, and the steps that it took."""
     endings = pod.survives_endings
     wide = None
     if not pod.exclusive:
         wide = widened(kubelet) or indifferent_to(kubelet, now, pod.counts, pod.promised)
     if wide is not None:
-        kept, steps = _judged(wide, now, pod)
+        kept = keeps(wide, now, pod)
         if kept.every:
-            return kept, steps
+            return kept
     key = now.outcome_key(endings=endings, exclusive=pod.exclusive)
     foreseen = outlook(
         kubelet, key, pod.counts, pod.only_gpu_plugin, pod.exclusive, endings=endings
     )
     constraints = compiled(kubelet.shape, pod.promised, now.sick, kubelet.replicas)
-    return judged(kubelet, foreseen, constraints), foreseen.steps
+    return judged(kubelet, foreseen, constraints)._replace(steps=foreseen.steps)
 
 
 def predicted(
