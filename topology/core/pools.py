@@ -49,8 +49,11 @@ def total(pool: Pool, width: int) -> int:
     """How many devices are in the pool."""
     if width == 1:
         return pool.bit_count()
-    field = (1 << width) - 1
-    return sum(pool >> p * width & field for p in range(_fields(pool, width)))
+    field, devices = (1 << width) - 1, 0
+    while pool:  # half again as quick as a sum, and it is asked often
+        devices += pool & field
+        pool >>= width
+    return devices
 
 
 def _fields(pool: Pool, width: int) -> int:
