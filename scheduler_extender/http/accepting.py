@@ -1,7 +1,7 @@
-"""Takes the connections of one port: TLS first, within a time and a number of its own.
+"""Takes the connections of one port, and limits how many TLS handshakes run and for how long.
 
-uvicorn's connection begins when the handshake is over. Before that a client has shown nothing yet,
-so it gets seconds, and there is room for so many such clients at one time.
+uvicorn counts a connection only when its handshake is over. Before that a client has shown nothing,
+so it gets some seconds, and only so many such clients are served at one time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from scheduler_extender.http.strangers import Lack, Strangers
 from scheduler_extender.limits import Limits
 
-# Seconds until we try again where the system has no descriptor for one more connection.
+# Seconds until we try again if the system has no descriptor for one more connection.
 ACCEPT_PAUSE = 0.2
 BACKLOG = 2048  # connections that the system holds for us, as uvicorn has it
 
@@ -25,9 +25,9 @@ Factory = Callable[[], HttpToolsProtocol]
 
 
 class Acceptor:
-    """The listener of one port; uvicorn's server holds it as it would hold asyncio's own.
+    """The listener of one port; uvicorn's server holds it in place of asyncio's own.
 
-    ``context`` gives the TLS of a new connection and is asked for each; None for plain HTTP.
+    ``context`` gives the TLS context for each new connection; None means plain HTTP.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Acceptor:
                 task = loop.create_task(self._begin(sock, address[0]))
                 self._beginning[task] = None
                 task.add_done_callback(partial(self._begun, sock))
-                # While more of them wait, accepting one does not let the others have their turn.
+                # ``sock_accept`` returns without a pause while others wait: let other tasks run.
                 await asyncio.sleep(0)
         finally:
             self._listener.close()
@@ -114,7 +114,7 @@ class Acceptor:
                 sock,
                 ssl=self._context(),
                 ssl_handshake_timeout=self._limits.handshake_seconds,
-                # The end of TLS is the client's word that it has read everything.
+                # The client ends TLS when it has read everything.
                 ssl_shutdown_timeout=self._limits.write_seconds,
             )
         except asyncio.CancelledError:

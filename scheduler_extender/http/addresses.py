@@ -12,7 +12,7 @@ class Tls:
 
     ``client_ca`` and ``client_names`` are about the scheduler-facing port. With ``client_ca`` a
     client must show a certificate of that CA; with ``client_names`` also one whose common name or
-    DNS name is among them, since the chain alone would let in everybody whom the CA ever signed.
+    DNS name is among them, since the CA may have signed others.
     """
 
     certificate: Path

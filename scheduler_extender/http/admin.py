@@ -117,7 +117,7 @@ def _add_questions(app: FastAPI, cluster: Cluster, desk: Desk) -> None:
     )
     @desk.encoded
     def explain(namespace: str, pod: str) -> Explanation | Unreadable:
-        """What every node would answer to a pod now, and what would help where none takes it."""
+        """What every node would answer to a pod now, and what would help if none takes it."""
         seen = cluster.snapshot()
         record = seen.pod_named(namespace, pod)
         if record is None:
@@ -139,7 +139,7 @@ def _add_questions(app: FastAPI, cluster: Cluster, desk: Desk) -> None:
 
 
 def _add_metrics(app: FastAPI, service: Service) -> None:
-    desk = Desk(1, PEOPLE_WAITING)  # of its own: readers of the rest are no reason for a gap
+    desk = Desk(1, PEOPLE_WAITING)  # of its own, so that other readers cause no gap in the metrics
 
     @app.get("/metrics", response_class=PlainTextResponse, responses=REFUSED)
     async def metrics() -> Response:

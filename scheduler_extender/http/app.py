@@ -43,7 +43,7 @@ def create_app(service: Service) -> FastAPI:
 
     def leading(decode: Callable[[wire.Body], Args]) -> Callable[[wire.Body], Args]:
         def read(body: wire.Body) -> Args:
-            answers.need_lead()  # before: who does not lead says so to an unreadable body, too
+            answers.need_lead()  # first: an unreadable body gets this answer, too
             return decode(body)
 
         return read
@@ -60,9 +60,9 @@ def create_app(service: Service) -> FastAPI:
 
 
 class _Answers:
-    """The verbs from what is asked to the answer. ``arrived`` is by :func:`time.monotonic`. With
-    ``at_once`` a verb answers if that takes a moment only, and nobody holds the lock. Else it
-    raises :class:`NotAtOnceError`."""
+    """Answers each verb, from the decoded request to the encoded answer. ``arrived`` is by
+    :func:`time.monotonic`. With ``at_once`` a verb answers only if that takes a moment and the lock
+    is free; otherwise it raises :class:`NotAtOnceError`."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -89,7 +89,8 @@ class _Answers:
         return wire.encode(msgspec.structs.replace(result, nodes=kept, node_names=None))
 
     def _filtered(self, pod: wire.Pod, names: Sequence[str], *, at_once: bool) -> wire.FilterResult:
-        """The answer to filter; in shadow whoever counts is told what it leaves out."""
+        """The answer to filter; in shadow the counter is told which nodes would have been
+        refused."""
         would = None
         with self._deadline(at_once=at_once) as deadline:
             if self._service.shadow is None:
@@ -113,8 +114,8 @@ class _Answers:
 
     @contextmanager
     def _deadline(self, *, at_once: bool) -> Iterator[Deadline]:
-        """Until when a verb may work nodes out. The event loop holds the lock of the cluster, and
-        leaves the answer to a thread where it would have to wait for it."""
+        """Until when a verb may work nodes out. On the event loop this holds the cluster's lock; if
+        the lock is not free, a thread has to answer."""
         if at_once:
             with self._cluster.locked_if_free():
                 yield immediate(self._cluster.clock)
@@ -156,10 +157,10 @@ class _Answers:
         return wire.encode(verbs.preempt(self._cluster, args, deadline))
 
     def need_lead(self) -> None:
-        """Raises :class:`NotReadyError` where another replica leads.
+        """Raises :class:`NotReadyError` if another replica leads.
 
-        Asked before a body is decoded, and again where the answer is worked out: the request may
-        have waited for a thread in between.
+        It is called before a body is decoded, and again before the answer is worked out: the
+        request may have waited for a thread in between.
         """
         if (reason := self._service.standby()) is not None:
             raise NotReadyError(reason)
@@ -172,7 +173,7 @@ class _Answers:
 def _nodes_of(
     args: wire.ExtenderArgs,
 ) -> tuple[list[tuple[str, msgspec.Raw]] | None, Sequence[str]]:
-    """The nodes that are asked about: as whole objects, if they came so, and by name."""
+    """The nodes of the request: as whole objects, if they came so, and by name."""
     full = args.full_nodes()
     return full, (args.node_names or []) if full is None else [name for name, _ in full]
 

@@ -56,8 +56,8 @@ def refusing(status: int, message: str) -> ASGIApp:
 
 
 class Failures:
-    """ASGI: a fault of ours that a request meets is answered with 500, and logged once a minute
-    however often a client causes it. Around everything else of one port. Event loop only."""
+    """ASGI middleware around everything else of one port. An exception of ours is answered with
+    500, and logged once a minute, however often a client causes it. Event loop only."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -85,7 +85,7 @@ class Failures:
 
 
 def add_errors(app: FastAPI) -> None:
-    """Answer errors of routing in the one form that all our errors have."""
+    """Answer errors of routing in the form of all our errors."""
 
     @app.exception_handler(HTTPException)
     async def error(request: Request, raised: HTTPException) -> Response:

@@ -1,11 +1,10 @@
-"""Web pages do not speak for whoever looks at them.
+"""Refuses requests that a web page of another site sends through somebody's browser.
 
-Who connects on a loopback address is on this machine, and is asked for no token. But a browser on
-this machine connects there for any page that it shows: a page may send a POST anywhere, and under
-a name of its own that leads to 127.0.0.1 (DNS rebinding) it may read the answer, too. A browser
-says which page asks (``Origin``), and by which name it has come (``Host``). kube-scheduler, kubectl
-and Prometheus send no ``Origin``.
-"""
+Whoever connects on a loopback address is on this machine and needs no token. But a browser on this
+machine connects there for any page that it shows: a page may send a POST anywhere, and with a host
+name of its own that leads to 127.0.0.1 (DNS rebinding) it may read the answer, too. A browser says
+which page asks (``Origin``), and which host name it has used (``Host``). kube-scheduler, kubectl
+and Prometheus send no ``Origin``."""
 
 from __future__ import annotations
 
@@ -17,10 +16,10 @@ MAX_SHOWN = 100  # characters that we repeat of a header
 
 
 def refusal(headers: Iterable[tuple[bytes, bytes]], *, local: bool) -> str | None:
-    """Why a request is refused that a page of another site may have sent; None where it is not.
+    """Why a request is refused that a page of another site may have sent; None if it is not.
 
-    The names of ``headers`` are in lower case. ``local`` says that we listen on loopback, without
-    TLS: then only names of this machine lead to us, an IP address or localhost.
+    The names of ``headers`` are in lower case. ``local`` says that we listen on loopback without
+    TLS: then ``Host`` must be an IP address or localhost.
     """
     hosts = [value for name, value in headers if name == b"host"]
     for name, value in headers:

@@ -1,9 +1,8 @@
 """The certificates of both ports, read again when their files change.
 
-A Secret's volume changes while we run: the kubelet swaps a symlink, and cert-manager or a person
-has renewed what is behind it. New connections get what the files say now; those that stand go on
-with what they began with. Files that cannot be used change nothing: what was read before stays in
-use, and a log line and a metric say so.
+A Secret's volume changes while we run: cert-manager or a person renews the certificate, and the
+kubelet swaps a symlink. New connections get the new certificates; open ones keep theirs. If files
+cannot be used, the former ones stay in use, and a log line and a metric say so.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from topology import regularfile
 
 log = structlog.get_logger(__name__)
 
-# Seconds between two looks at the files. The kubelet itself takes up to a minute or two to bring a
-# changed Secret into a pod.
+# Seconds between two readings of the files. The kubelet itself takes up to a minute or two to bring
+# a changed Secret into a pod.
 LOOK_EVERY = 5.0
 WARN_BEFORE = timedelta(days=14)
 MAX_FILE = 1024 * 1024  # bytes of a certificate or key
@@ -39,7 +38,7 @@ class CertificatesError(Exception):
 class Contexts:
     """What new connections get: kube-scheduler's, which shows a certificate, and people's.
 
-    ``expires`` is when our own certificate does, ``authority`` a digest of the client CA's file.
+    ``expires`` is when our own certificate expires, ``authority`` a digest of the client CA's file.
     """
 
     scheduler: ssl.SSLContext
@@ -72,7 +71,7 @@ class Certificates:
         return self.contexts.admin
 
     def expiry_warning(self, now: datetime) -> str | None:
-        """What to say about a certificate that expires soon, or has; None where it is good."""
+        """What to say about a certificate that expires soon, or has expired; None for others."""
         expires = self.contexts.expires
         if expires - now > WARN_BEFORE:
             return None
@@ -80,10 +79,10 @@ class Certificates:
         return f"the certificate of both ports {verb} on {expires:%Y-%m-%d}: renew it"
 
     def look(self) -> None:
-        """Take in what has changed since the last look.
+        """Take in what has changed since the last call.
 
-        The digest is of the files before they are loaded: if they change meanwhile, the next look
-        finds another one and loads them again.
+        The digest is taken before the files are loaded: if they change in between, the next call
+        sees another digest and loads them again.
         """
         try:
             seen = _digest(self._tls)
@@ -112,7 +111,7 @@ class Certificates:
 
 def contexts(tls: Tls) -> Contexts:
     """What the files say. Raises :class:`CertificatesError`."""
-    # Before it is loaded: if it changes in between, the next look finds another authority.
+    # Taken before the file is loaded: if it changes in between, the next call sees another digest.
     authority = hashlib.sha256(_bytes(tls.client_ca)).digest() if tls.client_ca else b""
     scheduler, admin = _serving(tls), _serving(tls)
     if tls.client_ca is not None:
@@ -141,7 +140,7 @@ def _serving(tls: Tls) -> ssl.SSLContext:
 
 
 def _no_password(key: Path) -> Callable[[], str]:
-    def refuse() -> str:  # else OpenSSL asks on the terminal
+    def refuse() -> str:  # otherwise OpenSSL asks on the terminal
         raise ValueError(f"{key} is encrypted with a password")
 
     return refuse
@@ -172,8 +171,8 @@ def _bytes(path: Path) -> bytes:
 
 @contextmanager
 def _path(path: Path) -> Iterator[str]:
-    """A path under which OpenSSL, which opens files itself, finds the regular file that ``path``
-    leads to now."""
+    """A path by which OpenSSL, which opens files itself, opens the regular file that ``path`` leads
+    to now."""
     descriptor = regularfile.opened(path)
     try:
         yield f"/dev/fd/{descriptor}"

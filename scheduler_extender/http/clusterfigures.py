@@ -1,8 +1,8 @@
 """Gauges over the whole cluster, worked out when Prometheus asks: GPUs and nodes by state, and how
 much can still be promised.
 
-Nodes in one state are worked out once, so thousands of nodes cost a walk through them. It runs in
-a thread and holds no lock but to take the facts.
+Nodes in the same state are worked out once. This runs in a thread, and holds the lock only to take
+the facts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from topology.core.remembering import remembered
 GPU_STATES = ("free", "stranded", "partly-free", "held", "in-flight", "sick", "mig", "unknown")
 NODE_STATES = ("ready", "not-ready", "stale", "no-report", "unusable", "refusing-pods")
 Counts = tuple[tuple[str, int], ...]
-NOTHING = "none"  # the verdict of a pod that requires nothing
+NOTHING = "none"  # the verdict for a pod without required constraints
 
 
 class ClusterFigures(Collector):
@@ -42,7 +42,7 @@ class ClusterFigures(Collector):
         self._waiting = WaitingReasons(cluster)
 
     def describe(self) -> Iterable[Metric]:
-        """The families without figures: nothing has to be worked out to register them."""
+        """The families without figures, so that registering them works nothing out."""
         return [family for family, _ in self._families()]
 
     def collect(self) -> Iterator[Metric]:

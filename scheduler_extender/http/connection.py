@@ -1,7 +1,7 @@
-"""One HTTP connection, within limits: of header bytes, of time, and of connections beside it.
+"""One HTTP connection with limits: of header bytes, of time, and of the number of connections.
 
-uvicorn bounds none of these for its fast parser: a client could send headers without an end, or
-half a request and then nothing, for ever.
+uvicorn has none of these limits with its fast parser: a client could send endless headers, or half
+a request and then nothing, for ever.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def _foreign_name(self, transport: asyncio.Transport) -> str | None:
-        """What the client's certificate calls it, if that is no name we allow."""
+        """The names in the client's certificate, if none is allowed."""
         if not self.allowed:
             return None
         names = _names(transport)
@@ -93,8 +93,8 @@ class Connection(HttpToolsProtocol):
             self.stranger(lack, told, str((transport.get_extra_info("peername") or ("",))[0]))
 
     def shutdown(self) -> None:
-        """No more requests, as where the service stops: an idle client has seconds to say that it
-        has seen the end."""
+        """Take no more requests, as when the service stops. An idle client has some seconds to
+        close its side."""
         super().shutdown()
         if self.transport.is_closing():
             self._end_within(LAST_WORD)
@@ -116,8 +116,8 @@ class Connection(HttpToolsProtocol):
             self._crowded = True
 
     def _is_slow(self) -> bool:
-        """Whether it is the client who is waited for, and not we: for a request, for the rest of
-        the only one, until it reads an answer, or for its side of the end."""
+        """Whether we wait for the client: for a request or the rest of one, until it reads an
+        answer, or until it closes its side."""
         body_missing = self._phase is _Phase.BODY
         waits = self._unanswered <= body_missing or self._writing is not None
         return waits or self.transport.is_closing()
@@ -157,8 +157,8 @@ class Connection(HttpToolsProtocol):
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header. A trailer (behind a body in chunks) is none, and is left out: whoever has
-        looked at the headers already (the gate, a proxy) has not seen it."""
+        """Take a header. A trailer (after a chunked body) is left out: the gate or a proxy has
+        judged the headers already, and has not seen it."""
         self._count(len(name) + len(value) + 4)
         if self._phase is _Phase.HEADERS:
             super().on_header(name, value)
@@ -187,7 +187,7 @@ class Connection(HttpToolsProtocol):
             self.app = refusing(403, page)
         elif crowded and self.url.partition(b"?")[0] not in HEALTH:
             self.app = refusing(503, "too many connections")
-        super().on_headers_complete()  # raises where the target is no URL: then nothing begins
+        super().on_headers_complete()  # raises if the target is no URL: then no request begins
         self.app = app
         self._phase = _Phase.BODY
         self._progressed = True
@@ -200,7 +200,7 @@ class Connection(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The request is here in whole: from now on it is we who are waited for."""
+        """The request is complete: from now on the client waits for us."""
         self._phase = _Phase.IDLE
         self._progressed = True
         self._allow(None if self._unanswered else self.limits.idle_seconds)
@@ -221,7 +221,7 @@ class Connection(HttpToolsProtocol):
         super().on_response_complete()
 
     def pause_writing(self) -> None:
-        """The client does not read: bounded over one answer, not over each pause."""
+        """The client does not read. The limit is for the whole answer, not for each pause."""
         super().pause_writing()
         self._paused_at = self.loop.time()
         left = max(0.0, self.limits.write_seconds - self._paused_for)
@@ -229,8 +229,8 @@ class Connection(HttpToolsProtocol):
         self._make_answers_fit()
 
     def _make_answers_fit(self) -> None:
-        """Cut clients off, the one that has not read for longest first, until what the others have
-        not read is within :attr:`Limits.unread`."""
+        """Cut off clients that do not read, the slowest first, until the unread answers of the
+        others are within :attr:`Limits.unread`."""
         slow = [
             one
             for one in self.connections
@@ -256,7 +256,7 @@ class Connection(HttpToolsProtocol):
         self._refuse(*(self._refusal or (400, "this is not a request of HTTP/1.1")))
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection, also one whose client has not read its last answer."""
+        """Close an idle connection, even if its client has not read its last answer."""
         if self.transport.get_write_buffer_size():
             self.transport.abort()
         else:
@@ -265,10 +265,10 @@ class Connection(HttpToolsProtocol):
     # Time.
 
     def _allow(self, seconds: float | None) -> None:
-        """From now so long until :meth:`_expire`; None for as long as it takes us.
+        """Call :meth:`_expire` after so many seconds; None: never, since the client waits for us.
 
-        One timer a connection: it is moved only where the new moment is earlier, and looks again
-        when it fires. Most requests move nothing.
+        There is one timer for each connection. It is moved only to an earlier moment, and checks
+        when it fires; most requests move nothing.
         """
         if seconds is None:
             self._deadline = None
@@ -303,7 +303,7 @@ class Connection(HttpToolsProtocol):
         return 431, f"headers are longer than {self.limits.header_bytes} bytes"
 
     def _refuse(self, status: int, message: str) -> None:
-        """One line and the end, or only the end where the line would answer another request."""
+        """Answer one line and close; only close if the line would answer another request."""
         if self.transport.is_closing():
             return
         self._tell(Lack.REQUEST, message, self.transport)
@@ -320,7 +320,7 @@ class Connection(HttpToolsProtocol):
         self._end_within(LAST_WORD)
 
     def _end_within(self, seconds: float) -> None:
-        """The connection is closing: what the client has not read by then it never will."""
+        """The connection is closing: cut it off if the client has not read everything by then."""
         if self._ending is None:
             self._ending = self.loop.call_later(seconds, self.transport.abort)
 

@@ -1,8 +1,8 @@
-"""Work for people, apart from the verbs: a few threads, and a bounded queue.
+"""Answers people's questions apart from the verbs, with a few threads and a bounded queue.
 
-Threads that compute take the interpreter from each other and from the event loop: forty threads for
-forty readers would keep kube-scheduler waiting. So a desk has few threads, and refuses a question
-where too many wait. People who wait for the same answer share it.
+Threads that compute slow each other and the event loop down: forty threads for forty readers would
+keep kube-scheduler waiting. So a desk has few threads, and refuses a question if too many wait.
+People who ask the same share one answer.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Desk:
         return await self._turn(None, work)
 
     async def shared(self, key: Hashable, work: Callable[[], _Result]) -> _Result:
-        """The same. Callers with an equal key that come before the work has begun share the answer,
-        so no answer is older than its question. Raises :class:`FullError`."""
+        """The same; callers with an equal key share the answer if they come before the work begins.
+        So no answer is older than its question. Raises :class:`FullError`."""
         turn = self._turns.get(key)
         if turn is None:
             self._take_place()
@@ -83,8 +83,8 @@ class Desk:
             self._streams -= 1
 
     def encoded(self, endpoint: Callable[..., Any]) -> Callable[..., Any]:
-        """The endpoint of a route whose answer is worked out, and becomes JSON, in a thread; the
-        same for all who ask the same at one time. The arguments come by name, from the path.
+        """Make the endpoint of a route. Its answer is worked out and encoded in a thread, once for
+        all who ask the same at one time. The arguments come by name, from the path.
 
         FastAPI would go through the values of an answer on the event loop, one by one: with 5,000
         nodes that held every other request for 0.15 s.
@@ -103,8 +103,8 @@ class Desk:
         return answered
 
     async def pieces(self, source: Iterator[bytes]) -> AsyncIterator[bytes]:
-        """What an iterator gives, a few pieces in each turn: a client that reads slowly keeps
-        nobody else waiting."""
+        """The pieces of an iterator, a few in each turn, so that a slow client keeps nobody else
+        waiting."""
         while True:
             async with self._threads:
                 made = await anyio.to_thread.run_sync(lambda: list(islice(source, PIECES)))

@@ -1,9 +1,8 @@
 """One verb as an ASGI endpoint: a bounded body in, one line of JSON out.
 
-What takes a moment is answered on the event loop: what has been worked out before, and a few
-answers that have not (:data:`.limits.AT_ONCE_SECONDS`). Everything else is done in a thread, and
-the loop waits for nobody's lock, so that the other requests, and the kubelet's probes above all,
-are answered meanwhile.
+The event loop answers what takes a moment: remembered answers, and a few that have to be worked
+out (:data:`.limits.AT_ONCE_SECONDS`). Threads do everything else. The loop never waits for a lock,
+so other requests, above all the kubelet's probes, are answered meanwhile.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ from scheduler_extender.wire import Body, TooDenseError
 # Bytes of an answer that are handed over at a time; the next when the client has read.
 PIECE = 256 * 1024
 
-Args = TypeVar("Args")  # what a verb is asked, decoded
-# From what a verb is asked, and the moment of :func:`time.monotonic` at which the request came, to
-# the answer's body.
+Args = TypeVar("Args")  # the decoded request of a verb
+# From the decoded request, and the moment (:func:`time.monotonic`) at which it came, to the
+# answer's body.
 Answer = Callable[[Args, float], bytes]
 
 
@@ -49,7 +48,7 @@ class BodyError(Exception):
 
 
 async def read(scope: Scope, receive: Receive, limit: int, held: Held) -> Body:
-    """The whole body. Raises :class:`BodyError` if it is too large, or too much with the others."""
+    """The whole body. Raises :class:`BodyError` if it is too large, alone or with the others."""
     size = 0
     declared = next((v for k, v in scope["headers"] if k == b"content-length"), b"0")
     if int(declared) > limit:
@@ -154,8 +153,8 @@ class _Endpoint:
 class VerbApp(FastAPI):
     """A FastAPI app with verbs, to which their requests go past all of its middleware.
 
-    Middleware costs a tenth of a millisecond, and nothing of it is needed there: a verb reads,
-    answers and reports errors by itself. Everything else takes the usual way.
+    Middleware costs a tenth of a millisecond, and a verb needs none of it: it reads, answers and
+    reports errors itself. All other requests go through the middleware.
     """
 
     def __init__(self, metrics: Metrics, bodies: Bodies) -> None:

@@ -1,9 +1,9 @@
-"""The gate before the admin port: a bearer token that the API server accepts, and the right to go
-where it asks to go.
+"""The gate before the admin port: a client needs a bearer token that the API server accepts, and
+the right to get the path.
 
 It judges as kube-rbac-proxy and the kubelet do: TokenReview, then SubjectAccessReview on the path
-as a non-resource URL. Answers are remembered for seconds. Whatever goes wrong, nobody is let in
-whom the API server has not let in.
+as a non-resource URL. Answers are remembered for some seconds. Nobody gets in without the API
+server's word, whatever fails.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from topology.kubeapi.apiserver import ApiError, ApiFailure
 PROBES = frozenset({"/healthz", "/readyz"})  # open to everybody: the kubelet shows no token
 METRICS = "/metrics"
 
-# For how long an answer of the API server holds, good or bad. A token or a right that is taken away
-# is good for so long.
+# Seconds for which an answer of the API server holds, good or bad. So a token or a right that is
+# taken away is good for so long.
 REMEMBERED_SECONDS = 10.0
 REMEMBERED = 1024  # tokens, and rights of users to paths
 # Requests that ask the API server at one time, and that wait for their turn; over it 503. So many
@@ -39,7 +39,7 @@ REVIEWS_WAITING = 16
 # costs it no more than that. Tokens that were let in before are counted apart, and wait apart, so
 # that their owners are kept out neither by guesses nor by the tokens that every pod has.
 REVIEW_RATE, REVIEW_BURST = 10.0, 40
-LET_IN_SECONDS = 3600.0  # for how long a token is one that was let in before
+LET_IN_SECONDS = 3600.0  # seconds for which a token counts as let in before
 MAX_TOKEN = 16 * 1024  # characters; a service account's token has about a thousand
 
 _Value = TypeVar("_Value")
@@ -83,11 +83,11 @@ class _Refused(Exception):  # noqa: N818 (an answer, no fault)
 
 
 class Gate:
-    """ASGI middleware. ``reviews`` is None where there is no API server: then nobody is let in.
+    """ASGI middleware. ``reviews`` is None without an API server: then nobody is let in.
 
-    ``open_paths`` are open to everybody, as :data:`PROBES` always are. ``serves`` says whether
-    there is an answer to a request: a right to what we do not have, as every account has one to
-    ``/api/*``, lets nobody in. Event loop only.
+    ``open_paths`` are open to everybody, as :data:`PROBES` always are. ``serves`` says whether we
+    have such a path: every account has a right to ``/api/*``, which must not let it in. Event loop
+    only.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Gate:
                 "read on loopback addresses only",
             )
         token = _token(scope)
-        # What routes see is what is judged: the path after decoding.
+        # The path is judged as routes see it: decoded.
         verb, path = scope["method"].lower(), scope["path"]
         key = hashlib.sha256(token.encode()).digest()
         now = self._clock()
@@ -149,7 +149,7 @@ class Gate:
                 return
         kind = int(self._let_in.get(key, now) is not None)
         self._check_load(kind)
-        # Counted from here on: a request waits for a thread only after the loop has gone on.
+        # It is counted here, since it waits for a thread only after the loop has gone on.
         self._asking[kind] += 1
         try:
             user, right = await self._ask(token, known[0] if known else None, verb, path, kind)
@@ -171,8 +171,8 @@ class Gate:
             raise _Refused(403, Lack.RIGHT, said)
 
     def _check_load(self, kind: int) -> None:
-        """Raises :class:`_Refused` where the API server is asked about too many tokens of this
-        kind: 1 for those that were let in before."""
+        """Raises :class:`_Refused` if the API server is asked about too many tokens of this kind.
+        Kind 1 are tokens that were let in before."""
         full = self._asking[kind] >= REVIEW_THREADS + REVIEWS_WAITING
         if full or not self._rates[kind].allows("", self._clock()):
             raise _Refused(503, Lack.JUDGE, "too many tokens are being judged, try again")
@@ -195,7 +195,8 @@ class Gate:
 def _review(
     reviews: Reviews, token: str, user: User | None, verb: str, path: str
 ) -> tuple[User | None, bool]:
-    """Whose the token is (``user``, where that is known) and whether they may; in a thread."""
+    """Whose token it is (``user``, if known) and whether that user may get the path; in a
+    thread."""
     user = user or reviews.user_of(token)
     return user, user is not None and reviews.may(user, verb, path)
 

@@ -1,4 +1,4 @@
-"""What the extender counts, for Prometheus, and the log lines about what nobody foresaw."""
+"""What the extender counts for Prometheus, and the log lines about surprises."""
 
 from __future__ import annotations
 
@@ -96,9 +96,11 @@ class Metrics:
         )
 
     def watch(self, cluster: Cluster) -> None:
-        """Count and log what reports show and nobody foresaw; the log line replays it.
+        """Count and log surprises: reports that were not foreseen. The log line has what replays
+        one.
 
-        Each is counted. A pod is logged once in a while, and a few pods a second.
+        Each is counted. The log has a line for one pod once in a while, and for a few pods a
+        second.
         """
         limit = LogLimit(LOG_PAUSE, LOG_RATE, LOG_BURST)
 
@@ -143,7 +145,7 @@ class Metrics:
         )
 
     def _refusal_noter(self) -> Callable[[NodeRefusal], None]:
-        """Counts each refusal, and logs one for each node and reason once in a while."""
+        """Count each refusal, and log one for each node and reason once in a while."""
         limit = LogLimit(LOG_PAUSE, LOG_RATE, LOG_BURST)
 
         def note(refused: NodeRefusal) -> None:
@@ -187,11 +189,11 @@ class Metrics:
         )
 
     def follow(self, name: str, what: str, count: Callable[[], int]) -> None:
-        """Show a number that only grows and that somebody else counts; ``count`` gives it."""
+        """Show a number that only grows and that ``count`` gives."""
         self._read.append((Counter(f"gpu_topology_{name}", what, registry=self.registry), count))
 
     def tell_term(self, term: Callable[[], int]) -> None:
-        """Show the term in which this replica leads; ``term`` gives it, 0 where it does not."""
+        """Show the term in which this replica leads; ``term`` gives it, 0 if it does not lead."""
         gauge = Gauge(
             "gpu_topology_leader_term",
             "The number of the term in which this replica leads, 0 where another does",
@@ -233,7 +235,7 @@ class Metrics:
         return turns
 
     def tell_shadow(self) -> Callable[[WouldRefuse], None]:
-        """Show that nothing is refused; returns who counts what would have been."""
+        """Show that nothing is refused. Returns what counts the would-be refusals."""
         shadow = Gauge(
             "gpu_topology_shadow", "1 where the extender refuses nothing", registry=self.registry
         )
@@ -262,7 +264,7 @@ class Metrics:
         return note
 
     def look(self, now: float) -> None:
-        """Bring up to date what others count; ``now`` is the cluster's clock."""
+        """Update the numbers that others count; ``now`` is by the cluster's clock."""
         with self._looking:  # two scrapes at once would each add what is new
             for counter, count in self._read:
                 shown = next(iter(counter.collect())).samples[0].value

@@ -1,6 +1,6 @@
 """What the admin port answers, as ``/openapi.json`` describes it: the structs that it sends.
 
-FastAPI describes pydantic's models by itself. Ours are msgspec's, which it takes as schemas.
+FastAPI describes pydantic's models by itself; ours are msgspec's, so we hand it their schemas.
 """
 
 from __future__ import annotations

@@ -63,7 +63,8 @@ def loopback(listener: socket.socket) -> bool:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers (one pair serves both apps) and with our own door."""
+    """uvicorn without its signal handlers (one pair serves both apps), and with our own
+    acceptor."""
 
     def __init__(
         self,
@@ -100,8 +101,8 @@ class _Server(uvicorn.Server):
         self.started = True
 
     def admit_anew(self) -> None:
-        """End every connection, those in the middle of an answer after it, so that each client has
-        to show its certificate again."""
+        """End every connection, after the answer that is being sent, so that each client has to
+        show its certificate again."""
         self._door.give_up_handshakes()
         for each in list(self.server_state.connections):
             each.shutdown()
@@ -123,10 +124,9 @@ class _Server(uvicorn.Server):
 class Servers:
     """Both servers together. :meth:`run` blocks; :meth:`stop` may come from any thread.
 
-    ``ports`` are the numbers that they listen on, ``warnings`` what whoever starts them has to be
-    told. ``on_stop`` are called, on the event loop, when it is told to stop.
-    Without ``certificates`` both speak plain HTTP.
-    ``client_names`` are those of the scheduler-facing port (:class:`.Tls`).
+    ``ports`` are the numbers that they listen on, ``warnings`` are for whoever starts them.
+    ``on_stop`` are called, on the event loop, when they are told to stop. Without ``certificates``
+    both speak plain HTTP. ``client_names`` are those of the scheduler-facing port (:class:`.Tls`).
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Servers:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._certificates = certificates
         names = certificates.client_names if certificates else frozenset[str]()
-        # With TLS a page comes no further than to a certificate that is not its name's.
+        # With TLS a page of another name fails at the certificate.
         local = [certificates is None and loopback(listener) for listener in sockets]
         scheduler = connection(limits, names, strangers.note, local=local[0])
         people = connection(limits, stranger=strangers.note, local=local[1])
@@ -157,7 +157,7 @@ class Servers:
 
     def run(self, on_started: Callable[[], None] = lambda: None, *, signals: bool = True) -> None:
         """Serve until stopped, by SIGINT or SIGTERM too if ``signals``."""
-        # Threads work answers out in pure Python: so often the event loop gets its turn.
+        # Threads compute in pure Python: this is how often the event loop gets its turn.
         sys.setswitchinterval(SWITCH_INTERVAL)
         gc.set_threshold(*GC_THRESHOLDS)
         uvloop.run(self._run(on_started, signals))
@@ -170,7 +170,7 @@ class Servers:
             server.should_exit = True
 
     def close_idle(self) -> None:
-        """Close the connections to the verbs that wait for no answer; from any thread."""
+        """Close the idle connections of the verbs' port; from any thread."""
         if (loop := self._loop) is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._servers[0].close_idle)
 
@@ -180,7 +180,7 @@ class Servers:
             loop = asyncio.get_running_loop()
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, self.stop)
-        # Load what the libraries load late; else the first verb holds the loop for 20 ms.
+        # Load what the libraries load late; otherwise the first verb holds the loop for 20 ms.
         await anyio.to_thread.run_sync(int)
         for app in self._apps:
             app.middleware_stack = app.build_middleware_stack()
@@ -204,8 +204,8 @@ class Servers:
             try:
                 await anyio.to_thread.run_sync(self._certificates.look)
             except Exception:
-                # One bad look must not end all later ones.
+                # A check that failed must not end the later ones.
                 log.exception("looking at the TLS files failed")
             if self._certificates.contexts.authority != authority:
-                # Whoever was let in by the former authority, or is about to be.
+                # Clients that the former authority has let in, or is about to.
                 self._servers[0].admit_anew()

@@ -32,6 +32,6 @@ class Service:
     bodies: Bodies = field(default_factory=Bodies)  # the memory that both ports share
 
     def not_ready(self) -> str | None:
-        """Why nobody should be sent here; verbs go on answering while a watch is blind."""
+        """Why this replica is not Ready; verbs go on answering while a watch is blind."""
         blind = self.cluster.unready()
         return self.unready() or (f"blind watches: {', '.join(blind)}" if blind else None)

@@ -1,4 +1,4 @@
-"""Who was not let in: counted, and told in the log once in a while."""
+"""Counts clients that were refused, and logs them once in a while."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_TOLD = 300  # characters of what a stranger says about itself
 
 
 class Lack(StrEnum):
-    """What a client was refused for, as the metric's label ``why`` says it."""
+    """Why a client was refused, as the metric's label ``why`` says it."""
 
     HANDSHAKE = "handshake"
     NAME = "name"
@@ -46,7 +46,8 @@ class Strangers:
         self._limit = LogLimit(LOG_PAUSE, LOG_RATE, LOG_BURST)
 
     def note(self, lack: Lack, told: str, client: str) -> None:
-        """A client was refused; for the log, ``told`` says more and ``client`` is its address."""
+        """Note that a client was refused; ``told`` (more words) and ``client`` (its address) are
+        for the log."""
         self._counter.labels(lack.value).inc()
         untold = self._limit.untold(lack, time.monotonic())
         if untold is not None:
