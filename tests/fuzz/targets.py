@@ -198,8 +198,9 @@ def check_annotation(text: str) -> str:
 
 def check_node(text: str) -> str:
     """A Node, as a watch brings it."""
+    NodeSink(blank()).apply(msgspec.Raw(text.encode()))
     try:
-        NodeSink(blank()).apply(msgspec.Raw(text.encode()))
+        wire.node_decoder.decode(text.encode())
     except (msgspec.DecodeError, RecursionError):
         return "no node"
     return "read"
