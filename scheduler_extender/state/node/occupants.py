@@ -8,7 +8,7 @@ are few, for each of them holds a device.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, ValuesView
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TypeVar
@@ -41,6 +41,10 @@ class Buckets(Mapping[K, V]):
 
     def __len__(self) -> int:
         return self._size
+
+    def values(self) -> ValuesView[V]:
+        """Every value; without looking each key up again."""
+        return dict(kv for bucket in self.buckets for kv in bucket.items()).values()
 
     def having(self, key: K, value: V | None) -> Buckets[K, V]:
         """The same with this value of a key; None for none. O(size / 256)."""
@@ -178,7 +182,8 @@ class Occupants:
     @property
     def every(self) -> tuple[PodRecord, ...]:
         """The pods that hold devices here or will: bound, with a bind in flight, or leaving."""
-        return (*self.bound.values(), *self.in_flight.values(), *self._leaving)
+        bound, ended = self.bound.alive.values(), self.bound.ended.values()
+        return (*bound, *ended, *self.in_flight.values(), *self._leaving)
 
     @property
     def here(self) -> frozenset[PodUid]:
@@ -200,7 +205,8 @@ class Occupants:
     def promised(self) -> bool:
         """Whether somebody here was promised something, and may not have its devices yet: no report
         has shown them, and its kubelet has not said that it took the pod."""
-        return any(pod.promised != NO_CONSTRAINTS and self._awaits(pod) for pod in self.every)
+        pods = (*self.living, *self._leaving)
+        return any(pod.promised != NO_CONSTRAINTS and self._awaits(pod) for pod in pods)
 
     def unanswered(self, resource: str) -> list[PodRecord]:
         """Pods over a resource of which nobody has seen yet whether the kubelet takes them."""
