@@ -10,43 +10,38 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from scheduler_extender.cli.gpurows import FREE, reserved_gpus
-from scheduler_extender.told.nodes import GpuState, NodeState, Use
+from scheduler_extender.told.nodes import MEANINGS, GpuState, NodeState, Use
 from topology.core.devices import Mask, positions
 from topology.core.graph import NodeTopology
 from topology.core.links import LinkKind
 from topology.core.shape import Shape
 
-RESERVED = "reserved"
 
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """How cells of one kind look: letter and style, and what they mean in few words."""
+class Cell(NamedTuple):
+    """How a GPU that stands so is drawn."""
 
     letter: str
     style: str
-    meaning: str
 
 
-KINDS: dict[str, Kind] = {
-    Use.FREE.value: Kind("f", "bold green", "free"),
-    Use.STRANDED.value: Kind(
-        "s", "#000000 on #f5c542", "stranded: free, but no other free GPU has an NVLink to it"
-    ),
-    RESERVED: Kind("R", "#ffffff on #7b3fa0", "reserved: a pod that is on its way will have it"),
-    Use.KEPT.value: Kind("K", "#ffffff on #2166ac", "kept: its pod has the GPUs it asks for"),
-    Use.PLAIN.value: Kind("P", "#ffffff on #5b6770", "plain: any GPU will do for its pod"),
-    Use.BROKEN.value: Kind("B", "bold #ffffff on #c62828", "broken: its pod requires other GPUs"),
-    Use.ENDING.value: Kind("E", "#000000 on #a8d5e2", "ending: its pod is on its way out"),
-    Use.SICK.value: Kind("X", "bold reverse", "sick: unhealthy, or it does not answer"),
+CELLS = {
+    Use.FREE: Cell("f", "bold green"),
+    Use.STRANDED: Cell("s", "#000000 on #f5c542"),
+    Use.IN_FLIGHT: Cell("W", "#ffffff on #7b3fa0"),  # on its way
+    Use.KEPT_PLACE: Cell("A", "#ffffff on #00695c"),  # set aside
+    Use.KEPT: Cell("K", "#ffffff on #2166ac"),
+    Use.PLAIN: Cell("P", "#ffffff on #5b6770"),
+    Use.BROKEN: Cell("B", "bold #ffffff on #c62828"),
+    Use.ENDING: Cell("E", "#000000 on #a8d5e2"),
+    Use.SICK: Cell("X", "bold reverse"),
 }
-"""By the word for it, in the order of the legend."""
+"""In the order of the legend."""
 PARTLY = "a small letter in place of a capital: some of its shares are free"
 MARKS = {
     "[ ]": "joined by NVLinks, directly or over one another",
@@ -100,22 +95,11 @@ def _joined(shape: Shape, rows: Sequence[Mask]) -> Iterator[Mask]:
         yield mask
 
 
-def words_of(state: NodeState) -> list[str]:
-    """How each GPU stands, by position: the words that :data:`KINDS` has.
-
-    Free GPUs are reserved where pods on their way take all of them; of fewer nobody knows which.
-    """
-    free = sum(gpu.use in FREE for gpu in state.gpus)
-    all_reserved = 0 < free <= reserved_gpus(state)
-    return [RESERVED if all_reserved and gpu.use in FREE else gpu.use.value for gpu in state.gpus]
-
-
 def node_cells(state: NodeState) -> list[Text]:
     """The node's GPUs as texts that may stand on lines of their own between one another."""
     topology = state.topology
     if topology is None:
         return []
-    words = words_of(state)
     width = len(str(topology.gpus[-1].index)) if topology.gpus else 1
     found: list[Text] = []
     before: int | None = None
@@ -127,7 +111,7 @@ def node_cells(state: NodeState) -> list[Text]:
             if number:
                 found.append(Text("|", "dim"))
             for p in part:
-                found.append(_cell(topology.gpus[p].index, state.gpus[p], words[p], width))
+                found.append(_cell(topology.gpus[p].index, state.gpus[p], width))
         first = -sum(map(len, group.parts)) - len(group.parts) + 1
         found[first] = Text.assemble((group.opens, "dim"), found[first])
         found[-1] = Text.assemble(found[-1], (group.closes, "dim"))
@@ -135,23 +119,24 @@ def node_cells(state: NodeState) -> list[Text]:
     return found
 
 
-def _cell(index: int, gpu: GpuState, word: str, width: int) -> Text:
-    kind = KINDS[word]
-    letter = kind.letter.lower() if gpu.partly and word not in (Use.SICK.value,) else kind.letter
-    return Text(f"{index:>{width}}{letter}", kind.style)
+def _cell(index: int, gpu: GpuState, width: int) -> Text:
+    letter, style = CELLS[gpu.use]
+    if gpu.partly and gpu.use is not Use.SICK:
+        letter = letter.lower()
+    return Text(f"{index:>{width}}{letter}", style)
 
 
 def legend(states: Iterable[NodeState]) -> Table:
     """What the letters, brackets and bars mean that occur."""
     shown = list(states)
-    there = {word for state in shown for word in words_of(state)}
+    there = {gpu.use for state in shown for gpu in state.gpus}
     drawn = "".join(text.plain for state in shown for text in node_cells(state))
     found = Table.grid(padding=(0, 2))
     found.add_column(no_wrap=True)
     found.add_column(overflow="fold")
-    for word, kind in KINDS.items():
-        if word in there:
-            found.add_row(Text.assemble((f" {kind.letter} ", kind.style)), kind.meaning)
+    for use, (letter, style) in CELLS.items():
+        if use in there:
+            found.add_row(Text(f" {letter} ", style), f"{use.word}: {MEANINGS[use]}")
     if any(gpu.partly for state in shown for gpu in state.gpus):
         found.add_row(" k ", PARTLY)
     for mark, meaning in MARKS.items():

@@ -13,9 +13,9 @@ from rich.text import Text
 from scheduler_extender.cli.adminport import open_map
 from scheduler_extender.cli.cells import folded, legend, node_cells
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.gpurows import GpuRow, total_of, total_text
 from scheduler_extender.cli.looking import answer_from
 from scheduler_extender.cli.nodes import told
+from scheduler_extender.cli.nodewords import total_text, warnings
 from scheduler_extender.cli.options import (
     ListedNamespaceOption,
     OutputOption,
@@ -24,6 +24,8 @@ from scheduler_extender.cli.options import (
     Where,
 )
 from scheduler_extender.cli.outputs import form_of
+from scheduler_extender.told.nodes import NodeState
+from scheduler_extender.told.view import View
 from scheduler_extender.web.glance import Filters, Tile, glance, some
 
 NAMES = 28  # columns for a node's name beside its cells; a longer one gets a line of its own
@@ -58,41 +60,30 @@ def map_(
         open_map(where.access, where.system)
     answer_from(
         where,
-        lambda look: told(look, selector, draw, gpus=True),
+        lambda look: told(look, selector, draw, devices=True),
         form,
         watch=watch,
         namespace=namespace,
     )
 
 
-def draw(console: Console, rows: Sequence[GpuRow], *, wide: bool) -> None:
+def draw(console: Console, nodes: Sequence[NodeState], view: View, *, wide: bool) -> None:
     """The nodes by kind of machine, then what the letters mean."""
-    by_name = {row.name: row for row in rows}
-    states = [row.state for row in rows]
-    shown = glance(states, lambda state: by_name[state.name].capacity, Filters())
-    for section in shown.sections:
-        of_kind = [row for row in rows if row.state.kind == section.kind]
+    at_a_glance = glance(nodes, Filters())
+    for section in at_a_glance.sections:
         console.print(Text(section.kind, "bold"))
-        console.print(_sum(of_kind))
-        tiles = _alone(of_kind) if wide else section.tiles
+        console.print(total_text(section.totals))
+        of_kind = (node for node in nodes if node.kind == section.kind)
+        tiles = [Tile(node, (node.name,)) for node in of_kind] if wide else section.tiles
         beside = _beside(console, tiles)
         for tile in tiles:
-            _tile(console, tile, by_name, beside)
+            _tile(console, tile, view, beside)
         if section.unseen and not wide:
             console.print(Text(f"… {section.unseen:,} more nodes (-o wide shows each)", "dim"))
         console.print()
-    if shown.kinds_left:
-        console.print(f"… {shown.kinds_left} more kinds of machines (nodes lists them)")
-    console.print(legend(states))
-
-
-def _sum(rows: Sequence[GpuRow]) -> str:
-    counts, capacity = total_of(rows)
-    return total_text(len(rows), counts, capacity)
-
-
-def _alone(rows: Sequence[GpuRow]) -> list[Tile]:
-    return [Tile(row.state, (row.name,)) for row in rows]
+    if at_a_glance.kinds_left:
+        console.print(f"… {at_a_glance.kinds_left} more kinds of machines (nodes lists them)")
+    console.print(legend(nodes))
 
 
 def _beside(console: Console, tiles: Sequence[Tile]) -> int:
@@ -102,23 +93,21 @@ def _beside(console: Console, tiles: Sequence[Tile]) -> int:
     return 2 + max((name for name in names if name <= most), default=0) + 2
 
 
-def _tile(console: Console, tile: Tile, by_name: dict[str, GpuRow], beside: int) -> None:
+def _tile(console: Console, tile: Tile, view: View, beside: int) -> None:
     """A node, or several that look the same: name, cells, and what is particular about it."""
-    row = by_name[tile.sample.name]
-    cells = node_cells(tile.sample)
+    node, name = tile.sample, tile.sample.name
+    cells = node_cells(node)
+    indent = 4
     if tile.many > 1:
         like = "alike" if tile.exact else "similar"
         console.print(f"  {tile.many:,} nodes {like}: {some(tile.nodes)}")
-        indent = 4
-    elif cell_len(row.name) + 4 <= beside and cells:
+    elif cell_len(name) + 4 <= beside and cells:
         indent = beside
     else:
-        console.print(f"  {row.name}", overflow="fold")
-        indent = 4
-    lines = folded(cells, max(console.width - indent, 1))
-    for number, line in enumerate(lines):
-        name = f"  {row.name}" if not number and indent > 4 else ""
-        console.print(Text(name.ljust(indent)) + line, soft_wrap=True)
-    words = row.words() if tile.many == 1 else [w for w in row.words() if tile.exact]
-    for word in (*words, *(tile.sample.trouble if tile.many == 1 else ())):
+        console.print(f"  {name}", overflow="fold")
+    for number, line in enumerate(folded(cells, max(console.width - indent, 1))):
+        left = f"  {name}" if not number and indent > 4 else ""
+        console.print(Text(left.ljust(indent)) + line, soft_wrap=True)
+    words = warnings(node, view) if tile.exact else []
+    for word in (*words, *(node.trouble if tile.many == 1 else ())):
         console.print(Text(f"    {word}", "yellow"), overflow="fold")

@@ -23,10 +23,10 @@ from scheduler_extender.cli import nodetext
 from scheduler_extender.cli.adminport import ADMIN, Credentials, port_at
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.completion import node_completions
-from scheduler_extender.cli.gpurows import node_row
 from scheduler_extender.cli.inputs import check_node_name
 from scheduler_extender.cli.kubeconfig import Access, asking
 from scheduler_extender.cli.looking import Look, answer_from
+from scheduler_extender.cli.nodewords import node_named
 from scheduler_extender.cli.options import (
     ClusterOption,
     ListedNamespaceOption,
@@ -93,11 +93,11 @@ def node(
 
 def told(look: Look, name: str) -> Told:
     """The answer. Raises :class:`BadInputError` where there is no such node with GPUs."""
-    row = node_row(look, name)
+    state = node_named(look, name)
     return Told(
-        row.as_json(gpus=True),
-        [f"node/{row.name}"],
-        lambda console, wide: nodetext.draw(console, row, wide=wide),
+        state.as_json(look.view, devices=True),
+        [f"node/{name}"],
+        lambda console, wide: nodetext.draw(console, state, look.view, wide=wide),
         look.notes,
     )
 

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from scheduler_extender.cli.gpurows import (
-    GpuRow,
-    ago,
-    gpu_rows,
-    gpus_text,
-    promises_text,
-    total_of,
-    total_text,
-)
 from scheduler_extender.cli.looking import Look, answer_from, selected_nodes
+from scheduler_extender.cli.nodewords import ago, gpus_text, promises_text, total_text, warnings
 from scheduler_extender.cli.options import (
     ListedNamespaceOption,
     OutputOption,
@@ -28,6 +21,8 @@ from scheduler_extender.cli.options import (
 )
 from scheduler_extender.cli.outputs import Told, form_of
 from scheduler_extender.terminal import column, fits, show, stacked, table
+from scheduler_extender.told.nodes import Nodes, NodeState, has_gpus, tally, totals
+from scheduler_extender.told.view import View
 
 NOBODY = "no node with GPUs is known"
 
@@ -57,72 +52,86 @@ def nodes(
 class Drawing(Protocol):
     """Draws nodes, of which there is at least one."""
 
-    def __call__(self, console: Console, rows: Sequence[GpuRow], *, wide: bool) -> None:
+    def __call__(
+        self, console: Console, nodes: Sequence[NodeState], view: View, *, wide: bool
+    ) -> None:
         """Draw them on a console."""
         ...
 
 
-def told(look: Look, selector: str | None, drawing: Drawing, *, gpus: bool = False) -> Told:
-    """The answer about all nodes with GPUs, or those that are selected; with ``gpus`` the data has
-    each of them."""
-    rows = gpu_rows(look, selected_nodes(look, selector))
+def told(look: Look, selector: str | None, drawing: Drawing, *, devices: bool = False) -> Told:
+    """The answer about all nodes with GPUs, or those that are selected; with ``devices`` the data
+    has each of their GPUs."""
+    names, view = selected_nodes(look, selector), look.view
+    nodes = [
+        node
+        for node in Nodes(look.cluster).all()
+        if has_gpus(node.facts) and (names is None or node.name in names)
+    ]
     return Told(
-        {"nodes": [row.as_json(gpus=gpus) for row in rows]},
-        [f"node/{row.name}" for row in rows],
-        lambda console, wide: drawing(console, rows, wide=wide) if rows else console.print(NOBODY),
+        {"nodes": [node.as_json(view, devices=devices) for node in nodes]},
+        [f"node/{node.name}" for node in nodes],
+        lambda console, wide: (
+            drawing(console, nodes, view, wide=wide) if nodes else console.print(NOBODY)
+        ),
         look.notes,
-        bool(rows),
+        bool(nodes),
     )
 
 
-def draw(console: Console, rows: Sequence[GpuRow], *, wide: bool) -> None:
+def draw(console: Console, nodes: Sequence[NodeState], view: View, *, wide: bool) -> None:
     """The nodes as a table, and a line about all of them."""
-    table = _table(rows, wide=wide)
+    table = _table(nodes, view, wide=wide)
     if wide or fits(console, table):
         show(console, table)
     else:
-        for row in rows:
-            _stacked(console, row)
-    counts, capacity = total_of(rows)
+        for node in nodes:
+            lines = [gpus_text(node.uses), f"can still promise {promises_text(node.capacity)}"]
+            beware = [Text(words, "yellow") for words in warnings(node, view, counted=True)]
+            stacked(console, node.name, [*lines, *beware])
     console.print()
-    console.print(total_text(len(rows), counts, capacity))
+    console.print(total_text(totals(nodes)))
 
 
-def _stacked(console: Console, row: GpuRow) -> None:
-    lines = [gpus_text(row.counts), f"can still promise {promises_text(row.capacity)}"]
-    beware = [Text(words, "yellow") for words in row.words(counted=True)]
-    stacked(console, row.name, [*lines, *beware])
+STYLES = {
+    "free": "green",
+    "stranded": "yellow",
+    "in flight": "magenta",
+    "kept place": "magenta",
+    "held": "",
+    "sick": "red",
+}
+ALWAYS = ("free", "stranded", "held", "sick")
+"""Columns that are there though every number in them is 0."""
 
 
-def _table(rows: Sequence[GpuRow], *, wide: bool) -> Table:
-    reserved = wide or any(row.counts.reserved for row in rows)
-    beware = any(row.words(counted=True) for row in rows)
+def _table(nodes: Sequence[NodeState], view: View, *, wide: bool) -> Table:
+    all_of_them = tally(totals(nodes).uses)
+    beware = any(warnings(node, view, counted=True) for node in nodes)
     return table(
-        rows,
-        column("node", lambda row: row.name),
-        column("GPUs", lambda row: str(row.counts.gpus or "–"), figure=True),
-        column("free", lambda row: _figure(row.counts.free, "green"), figure=True),
-        column("stranded", lambda row: _figure(row.counts.stranded, "yellow"), figure=True),
-        column(
-            "reserved",
-            lambda row: _figure(row.counts.reserved, "magenta"),
-            figure=True,
-            when=reserved,
+        nodes,
+        column("node", lambda node: node.name),
+        column("GPUs", lambda node: str(len(node.gpus) or "–"), figure=True),
+        *(
+            column(word, partial(_tallied, word), figure=True, when=wide or word in ALWAYS or n > 0)
+            for word, n in all_of_them.items()
         ),
-        column("held", lambda row: _figure(row.counts.held, ""), figure=True),
-        column("sick", lambda row: _figure(row.counts.sick, "red"), figure=True),
-        column("pairs", lambda row: _figure(row.capacity.pairs, "green"), figure=True),
-        column("quads", lambda row: _figure(row.capacity.quads, "green"), figure=True),
-        column("whole", lambda row: _figure(row.capacity.nodes, "green"), figure=True),
-        column("machine", lambda row: row.state.kind, folds=True, when=wide),
-        column("reported", lambda row: ago(row.reported), when=wide),
+        column("pairs", lambda node: _figure(node.capacity.pairs, "green"), figure=True),
+        column("quads", lambda node: _figure(node.capacity.quads, "green"), figure=True),
+        column("whole", lambda node: _figure(node.capacity.nodes, "green"), figure=True),
+        column("machine", lambda node: node.kind, folds=True, when=wide),
+        column("reported", lambda node: ago(node.reported(view)), when=wide),
         column(
             "beware",
-            lambda row: Text("; ".join(row.words(counted=True)), "yellow"),
+            lambda node: Text("; ".join(warnings(node, view, counted=True)), "yellow"),
             folds=True,
             when=beware,
         ),
     )
+
+
+def _tallied(word: str, node: NodeState) -> Text:
+    return _figure(tally(node.uses)[word], STYLES[word])
 
 
 def _figure(n: int, style: str) -> Text:

@@ -8,35 +8,36 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from scheduler_extender.cli.cells import KINDS, node_cells, words_of
-from scheduler_extender.cli.gpurows import GpuRow, ago, promises_text
+from scheduler_extender.cli.cells import CELLS, node_cells
+from scheduler_extender.cli.nodewords import ago, promises_text, warnings
 from scheduler_extender.terminal import column, show, table
-from scheduler_extender.told.nodes import GpuState
+from scheduler_extender.told.nodes import NodeState
+from scheduler_extender.told.view import View
 from scheduler_extender.told.words import duration
 from topology.core.devices import Nic
 from topology.core.graph import NodeTopology
 
 
-def draw(console: Console, row: GpuRow, *, wide: bool) -> None:
+def draw(console: Console, node: NodeState, view: View, *, wide: bool) -> None:
     """The node for people; ``wide`` adds what else is known of each GPU, and the NICs."""
-    state, topology = row.state, row.state.topology
-    console.print(Text(row.name, "bold") + Text(f"  {state.kind}"))
-    for words in (*row.words(), *state.trouble):
+    topology, reported = node.topology, node.reported(view)
+    console.print(Text(node.name, "bold") + Text(f"  {node.kind}"))
+    for words in (*warnings(node, view), *node.trouble):
         console.print(Text(words, "yellow"))
     if topology is None:
         return
-    when = "" if row.reported is None else f"; reported {ago(row.reported)}"
-    console.print(f"can still promise {promises_text(row.capacity)}{when}")
-    console.print(Text(" ").join(node_cells(state)))
+    when = "" if reported is None else f"; reported {ago(reported)}"
+    console.print(f"can still promise {promises_text(node.capacity)}{when}")
+    console.print(Text(" ").join(node_cells(node)))
     console.print()
-    show(console, _gpus(row, topology, wide=wide))
+    show(console, _gpus(node, topology, view, wide=wide))
     if len(topology.gpus) > 1:
         console.print()
         show(console, _links(topology, wide=wide))
 
 
-def _gpus(row: GpuRow, topology: NodeTopology, *, wide: bool) -> Table:
-    gpus, states, words = topology.gpus, row.state.gpus, words_of(row.state)
+def _gpus(node: NodeState, topology: NodeTopology, view: View, *, wide: bool) -> Table:
+    gpus, states = topology.gpus, node.gpus
 
     def numa(p: int) -> str:
         return "–" if gpus[p].numa_node is None else str(gpus[p].numa_node)
@@ -44,31 +45,31 @@ def _gpus(row: GpuRow, topology: NodeTopology, *, wide: bool) -> Table:
     def by(p: int) -> str:
         each = states[p]
         shares = f"{each.held} of {each.devices} shares: " if each.devices > 1 else ""
-        return shares + ", ".join(row.holders(each)) if each.holders else shares.rstrip(": ")
+        names = ", ".join(holder.name(view) for holder in each.holders)
+        return shares + names if names else shares.rstrip(": ")
 
     def asks(p: int) -> str:
         return ", ".join(dict.fromkeys(holder.asks for holder in states[p].holders if holder.asks))
 
+    def since(p: int) -> str:
+        """For how long the pods have been on the GPU."""
+        seconds = [view.seconds_since(holder.since) for holder in states[p].holders]
+        return ", ".join(duration(each) for each in seconds if each is not None)
+
     held = any(each.holders for each in states)
-    aged = any(_since(row, each) for each in states)
+    aged = any(map(since, range(len(states))))
     troubled = any(each.trouble for each in states)
     return table(
         range(len(gpus)),
         column("GPU", lambda p: str(gpus[p].index), figure=True),
-        column("state", lambda p: Text(f" {words[p]} ", KINDS[words[p]].style)),
+        column("state", lambda p: Text(f" {states[p].use.word} ", CELLS[states[p].use].style)),
         column("NUMA", numa, figure=True, when=wide),
         column("UUID", lambda p: gpus[p].uuid, when=wide),
         column("held by", by, folds=True, when=held),
         column("asks for", asks, folds=True, when=held),
-        column("for", lambda p: _since(row, states[p]), figure=True, when=aged),
+        column("for", since, figure=True, when=aged),
         column("trouble", lambda p: Text(states[p].trouble, "red"), folds=True, when=troubled),
     )
-
-
-def _since(row: GpuRow, gpu: GpuState) -> str:
-    """For how long the pods have been on the GPU."""
-    found = [row.view.today - holder.since for holder in gpu.holders if holder.since is not None]
-    return ", ".join(duration(seconds) for seconds in found)
 
 
 def _links(topology: NodeTopology, *, wide: bool) -> Table:

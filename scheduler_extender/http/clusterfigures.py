@@ -1,36 +1,41 @@
 """Gauges over the whole cluster, worked out when Prometheus asks: GPUs and nodes by state, and how
 much can still be promised.
 
-Nodes in the same state are worked out once. This runs in a thread, and holds the lock only to take
-the facts.
+A node is worked out once until its facts change, so thousands of nodes cost a walk through them. It
+runs in a thread and holds no lock but to take the facts.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from scheduler_extender.state.answers.capacity import Capacities, Capacity, stranded
+from scheduler_extender.state.answers.capacity import Capacity
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.node.facts import NodeFacts, Offer
+from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.told.nodes import HELD, Nodes, NodeState, Use
 from scheduler_extender.told.waiting import WaitingReasons
-from topology.core.admission import Kubelet
-from topology.core.availability import Availability
-from topology.core.placement import UNUSABLE, Reason, Verdict
-from topology.core.pools import count
-from topology.core.remembering import remembered
+from topology.core.devices import NodeName
+from topology.core.placement import Reason, Verdict
 
-# ``stranded``: free, and without an NVLink to another free GPU of its node, where the node has
-# NVLinks. ``partly-free``: some shares are held. ``in-flight``: bound to pods that no report shows
-# yet. ``mig``: split into instances. ``unknown``: of a node whose record cannot be used.
-GPU_STATES = ("free", "stranded", "partly-free", "held", "in-flight", "sick", "mig", "unknown")
+GPU_STATES = (
+    "free",
+    "stranded",  # free, without an NVLink to another free GPU of its node, if that has NVLinks
+    "in-flight",  # looks free; a pod on its way will have it
+    "kept-place",  # looks free; a place is kept for a waiting pod
+    "partly-free",  # some of its shares are held
+    "held",
+    "sick",
+    "mig",  # split into instances
+    "unknown",  # of a node whose record cannot be used
+)
 NODE_STATES = ("ready", "not-ready", "stale", "no-report", "unusable", "refusing-pods")
-Counts = tuple[tuple[str, int], ...]
-NOTHING = "none"  # the verdict for a pod without required constraints
+NOTHING = "none"  # the verdict of a pod that requires nothing
 
 
 class ClusterFigures(Collector):
@@ -38,7 +43,8 @@ class ClusterFigures(Collector):
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._capacities = Capacities(cluster.settings)
+        self._nodes = Nodes(cluster)
+        self._known: dict[NodeName, _Figures] = {}
         self._waiting = WaitingReasons(cluster)
 
     def describe(self) -> Iterable[Metric]:
@@ -52,12 +58,16 @@ class ClusterFigures(Collector):
         gpus: Counter[str] = Counter(dict.fromkeys(GPU_STATES, 0))
         nodes: Counter[str] = Counter(dict.fromkeys(NODE_STATES, 0))
         possible = Capacity()
-        for facts in cluster.snapshot().nodes:
-            if facts.topology is None and facts.record.problem is None:
-                continue  # a node without an agent, perhaps without GPUs
-            nodes[node_state(facts)] += 1
-            gpus.update(gpu_states(facts))
-            possible += self._capacity(facts)
+        self._known = {
+            facts.name: self._of(facts)
+            for facts in cluster.snapshot().nodes
+            if facts.topology is not None
+            or facts.record.problem is not None  # else it has no agent
+        }
+        for node in self._known.values():
+            nodes[node.state] += 1
+            gpus.update(node.gpus)
+            possible += node.capacity
         verdicts = {v.value: placements[v.value] for v in Verdict} | {NOTHING: placements[""]}
         size = cluster.remembered()
         figures: dict[str, Mapping[str, int]] = {
@@ -80,12 +90,12 @@ class ClusterFigures(Collector):
                 family.add_metric([label] if label else [], value)
             yield family
 
-    def _capacity(self, facts: NodeFacts) -> Capacity:
-        try:
-            return self._capacities.of(facts)
-        except Exception as error:  # noqa: BLE001 (a listener logs it)
-            self._cluster.faults.note(facts.name, error)
-            return Capacity()
+    def _of(self, facts: NodeFacts) -> _Figures:
+        known = self._known.get(facts.name)
+        if known is not None and known.facts is facts:
+            return known
+        node = self._nodes.of(facts)
+        return _Figures(facts, state_of(facts), gpu_states(node), node.capacity)
 
     @staticmethod
     def _families() -> list[tuple[GaugeMetricFamily | CounterMetricFamily, str]]:
@@ -129,7 +139,17 @@ def _version() -> str:
         return "unknown"
 
 
-def node_state(facts: NodeFacts) -> str:
+@dataclass(frozen=True, slots=True)
+class _Figures:
+    """One node's, worked out on these facts."""
+
+    facts: NodeFacts
+    state: str
+    gpus: Counter[str]
+    capacity: Capacity
+
+
+def state_of(facts: NodeFacts) -> str:
     """One of :data:`NODE_STATES`."""
     if facts.record.problem is not None or not _usable(facts):
         return "unusable"
@@ -145,44 +165,24 @@ def node_state(facts: NodeFacts) -> str:
 def _usable(facts: NodeFacts) -> bool:
     if facts.topology is None or facts.report is None:
         return True
-    return UNUSABLE not in (facts.last_offer(served.name) for served in facts.topology.resources)
+    return not any(facts.record.contradiction(served.name) for served in facts.topology.resources)
 
 
-def gpu_states(facts: NodeFacts) -> Counter[str]:
-    """How many GPUs of a node are in each of :data:`GPU_STATES`."""
-    topology, states = facts.topology, Counter[str]()
-    if topology is None:
-        return states
-    every = len(topology.gpus)
-    if node_state(facts) in ("unusable", "no-report", "stale"):
-        return Counter(unknown=every)
-    for served in topology.resources:
-        offer = facts.last_offer(served.name)
-        if served.strategy != "mig" and isinstance(offer, Offer):
-            states.update(dict(_states_of(offer.kubelet, offer.availability)))
-    states["mig"] += topology.shape.in_mig_mode.bit_count()
-    states["unknown"] += max(0, every - states.total())
-    return states
+def gpu_states(node: NodeState) -> Counter[str]:
+    """How many GPUs of a node are in each of :data:`GPU_STATES`: the one count, but for GPUs that
+    are split or shared, and for nodes of which nobody knows how they stand now."""
+    if state_of(node.facts) in ("unusable", "no-report", "stale"):
+        return Counter(unknown=len(node.gpus))
+    states = Counter({_word(use): 0 for use in Use})
+    for use, gpus in node.uses.items():
+        states[_word(use)] += gpus
+    split = node.topology.shape.in_mig_mode if node.topology is not None else 0
+    for p, gpu in enumerate(node.gpus):
+        if split >> p & 1 or (gpu.partly and gpu.use is not Use.SICK):
+            states["mig" if split >> p & 1 else "partly-free"] += 1
+            states[_word(gpu.use)] -= 1
+    return +states
 
 
-@remembered
-def _states_of(kubelet: Kubelet, now: Availability) -> Counts:
-    shape, width = kubelet.shape, kubelet.width
-    states = Counter[str]()
-    whole = 0
-    for p in range(shape.size):
-        if shape.in_mig_mode >> p & 1:
-            continue
-        free, every = count(now.free, p, width), kubelet.devices_on(1 << p)
-        if now.sick >> p & 1:
-            states["sick"] += 1
-        elif free == every:
-            whole |= 1 << p
-        else:
-            states["partly-free" if free else "held"] += 1
-    coming = sum(pod.held for pod in now.unreported if not pod.departed)
-    coming = min(whole.bit_count(), -(-coming // kubelet.replicas))
-    states["in-flight"] += coming
-    states["stranded"] += min(stranded(shape, whole).bit_count(), whole.bit_count() - coming)
-    states["free"] += whole.bit_count() - coming - states["stranded"]
-    return tuple(states.items())
+def _word(use: Use) -> str:
+    return "held" if use in HELD else use.value

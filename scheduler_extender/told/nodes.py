@@ -1,53 +1,66 @@
-"""How every GPU of a node stands, as people see it: free, held and by whom, or sick."""
+"""How every GPU of a node stands: free, on its way to a pod, held and by whom, or sick.
+
+The commands, the map, the metrics and their JSON all count GPUs by :attr:`NodeState.uses`.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Any
 
-from scheduler_extender.state.answers.capacity import stranded
-from scheduler_extender.state.node.facts import NodeFacts
-from scheduler_extender.state.pods.record import PodRecord
-from topology.core.devices import GpuResource, PodUid
+from scheduler_extender.state.answers.capacity import Capacities, Capacity, stranded
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.facts import NodeFacts, Offer
+from scheduler_extender.state.node.transitions import without_record
+from scheduler_extender.state.pods.record import PodName, PodRecord
+from scheduler_extender.told.answers import serves_nothing
+from scheduler_extender.told.view import GONE, HIDDEN, View, pods_on
+from scheduler_extender.told.words import asks_text
+from topology.core.devices import GpuUuid, NodeName, PodUid
 from topology.core.graph import NodeTopology
-from topology.core.mig import ServedDevices, served_devices
 from topology.core.placement import Rejection
 from topology.core.placement.constraints import satisfies
-from topology.core.pools import count, gpus
+from topology.core.pools import count, gpus, total
 from topology.core.report import Health
 from topology.core.requests import GpuRequest
+from topology.times import seconds_of
 
 
 class Use(Enum):
-    """How a GPU stands; the value is the word for it in pages, filters and style sheets."""
+    """How a GPU stands; the value is the word for it in filters, style sheets and metrics."""
 
     FREE = "free"
-    """Nobody holds it, or nobody holds a share of it."""
     STRANDED = "stranded"
-    """Free on a node with NVLinks, and no other free GPU has an NVLink to it."""
+    IN_FLIGHT = "in-flight"
+    KEPT_PLACE = "kept-place"
     KEPT = "kept"
-    """Held by a pod that has what it asks for."""
     PLAIN = "plain"
-    """Held by a pod to which any GPU will do, or of which nothing is known."""
     BROKEN = "broken"
-    """Held by a pod that requires other GPUs."""
     ENDING = "ending"
-    """Held by a pod that is on its way out."""
     SICK = "sick"
-    """Called unhealthy, or it does not answer; whoever holds it."""
+
+    @property
+    def word(self) -> str:
+        """The word for people."""
+        return self.value.replace("-", " ")
 
 
 MEANINGS = {
     Use.FREE: "nobody holds it",
     Use.STRANDED: "free, but no other free GPU has an NVLink to it",
+    Use.IN_FLIGHT: "looks free, but a pod that is on its way will have it",
+    Use.KEPT_PLACE: "looks free, but it is of a place that is kept for a waiting pod",
     Use.KEPT: "held by a pod that has the GPUs it asks for",
     Use.PLAIN: "held by a pod for which any GPU will do",
     Use.BROKEN: "held by a pod that requires other GPUs",
     Use.ENDING: "held by a pod that is ending",
     Use.SICK: "unhealthy, or it does not answer; whoever holds it",
 }
+HELD = (Use.BROKEN, Use.KEPT, Use.PLAIN, Use.ENDING)
+"""Held by pods. Of several pods on a GPU the first of these says how the GPU stands."""
 
 
 class Flag(Enum):
@@ -66,32 +79,34 @@ class Flag(Enum):
 
 @dataclass(frozen=True, slots=True)
 class GpuHolder:
-    """A pod on a GPU, and how many of the GPU's devices it holds.
+    """A pod on a GPU."""
 
-    ``name`` is the pod's, with its namespace; its UID where the pod is not known. ``since`` is when
-    its kubelet took it, in seconds since 1970; None where nobody says.
-    """
-
-    name: str
+    uid: PodUid
+    pod: PodName | None  # None: nobody says what it is called
     use: Use
-    devices: int
+    devices: int  # of the GPU, that it holds
     asks: str = ""
-    since: float | None = None
+    since: float | None = None  # when its kubelet took it, in seconds since 1970
+    gone: bool = False  # only the report knows of it any more
+
+    def name(self, view: View) -> str:
+        """The pod as the reader may see it."""
+        if self.pod is None:
+            return GONE
+        name = view.name(*self.pod)
+        return f"{name} (gone)" if self.gone and name != HIDDEN else name
 
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
-    """One GPU: how it stands, and ``held`` of its ``devices`` (1 for a whole GPU).
-
-    ``trouble`` is what its agent says of its health, ``since`` when it said so first (RFC 3339).
-    """
+    """One GPU: how it stands."""
 
     use: Use
-    held: int
-    devices: int
+    held: int  # of its devices
+    devices: int  # 1 for a whole GPU
     holders: tuple[GpuHolder, ...] = ()
-    trouble: str = ""
-    since: str = ""
+    trouble: str = ""  # what its agent says of its health
+    since: str = ""  # when it said so first (RFC 3339)
 
     @property
     def partly(self) -> bool:
@@ -106,85 +121,192 @@ class GpuState:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """A node as the map shows it: its GPUs by position, and what else is to be said.
-
-    ``coming`` counts devices of pods that are bound and that no report shows yet: they look free,
-    and which ones they are, the kubelet decides or has decided. ``place_for`` is the waiting pod
-    for which a place is kept. ``trouble`` says what is wrong, in words.
-    """
+    """A node: its GPUs by position, and what else is to be said."""
 
     facts: NodeFacts
-    kind: str
+    kind: str  # the machine in one line
     gpus: tuple[GpuState, ...] = ()
     flags: frozenset[Flag] = frozenset()
-    coming: int = 0
-    place_for: str = ""
-    trouble: tuple[str, ...] = ()
-    uses: Counter[Use] = field(default_factory=Counter)
+    coming: int = 0  # devices of pods that no report shows yet: which ones, the kubelet decides
+    place_for: PodName | None = None  # the waiting pod for which a place is kept
+    trouble: tuple[str, ...] = ()  # what is wrong, in words
+    uses: Counter[Use] = field(default_factory=Counter)  # GPUs by how they stand
+    capacity: Capacity = field(default_factory=Capacity)  # what it can still promise
 
     @property
-    def name(self) -> str:
+    def name(self) -> NodeName:
         """The node's name."""
         return self.facts.name
 
     @property
     def topology(self) -> NodeTopology | None:
-        """The node's hardware, where its record can be used."""
+        """The node's hardware, if its record can be used."""
         return self.facts.topology
 
     @property
-    def free(self) -> int:
-        """GPUs that nobody holds, stranded ones included."""
-        return self.uses[Use.FREE] + self.uses[Use.STRANDED]
+    def observed_at(self) -> str:
+        """When the agent looked, by its own clock (RFC 3339); empty if it does not say."""
+        return self.facts.report.observed_at if self.facts.report is not None else ""
+
+    def reported(self, view: View) -> float | None:
+        """Seconds since the agent looked; None if it does not say when."""
+        return view.seconds_since(seconds_of(self.observed_at))
+
+    def as_json(self, view: View, *, devices: bool) -> dict[str, Any]:
+        """The node as data; with ``devices`` each of its GPUs."""
+        data: dict[str, Any] = {
+            "node": self.name,
+            "machine": self.kind,
+            "gpus": {
+                "total": len(self.gpus),
+                **{_camel(word): n for word, n in tally(self.uses).items()},
+            },
+            "canPromise": {
+                "pairs": self.capacity.pairs,
+                "quads": self.capacity.quads,
+                "wholeNodes": self.capacity.nodes,
+            },
+            "flags": sorted(flag.value for flag in self.flags),
+            "trouble": list(self.trouble),
+            "onTheirWay": self.coming,
+            "placeKeptFor": view.name(*self.place_for) if self.place_for is not None else None,
+            "observedAt": self.observed_at or None,
+        }
+        if devices and self.topology is not None:
+            data["devices"] = [
+                {
+                    "gpu": gpu.index,
+                    "uuid": gpu.uuid,
+                    "product": gpu.product,
+                    "numaNode": gpu.numa_node,
+                    "state": state.use.value,
+                    "held": state.held,
+                    "of": state.devices,
+                    "pods": [holder.name(view) for holder in state.holders],
+                    "trouble": state.trouble or None,
+                }
+                for gpu, state in zip(self.topology.gpus, self.gpus, strict=True)
+            ]
+        return data
+
+
+def tally(uses: Counter[Use]) -> dict[str, int]:
+    """GPUs by how they stand, those that pods hold as one number."""
+    apart = {use.word: uses[use] for use in Use if use not in HELD and use is not Use.SICK}
+    return {**apart, "held": sum(uses[use] for use in HELD), "sick": uses[Use.SICK]}
+
+
+def _camel(word: str) -> str:
+    first, *rest = word.split()
+    return first + "".join(map(str.title, rest))
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Several nodes together."""
+
+    nodes: int
+    uses: Counter[Use]
+    coming: int
+    capacity: Capacity
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs they have."""
+        return self.uses.total()
+
+
+def totals(nodes: Iterable[NodeState]) -> Totals:
+    """The sums over these nodes."""
+    nodes = list(nodes)
+    uses: Counter[Use] = Counter()
+    for node in nodes:
+        uses.update(node.uses)
+    capacity = sum((node.capacity for node in nodes), Capacity())
+    return Totals(len(nodes), uses, sum(node.coming for node in nodes), capacity)
 
 
 NO_RECORD = "no usable record"
-"""In place of a machine's kind, where nothing is known of the machine."""
+"""In place of a machine's kind, if nothing is known of the machine."""
+
+
+class Nodes:
+    """How the nodes of a cluster stand; of those that have not changed it is remembered. Any
+    thread."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._capacities = Capacities(cluster.settings)
+        self._known: dict[NodeName, NodeState] = {}
+
+    def all(self) -> list[NodeState]:
+        """Every node, by name."""
+        states = [self.of(facts) for facts in self._cluster.snapshot().nodes]
+        self._known = {state.name: state for state in states}
+        return states
+
+    def of(self, facts: NodeFacts) -> NodeState:
+        """One node. A fault of ours costs the node, not the answer: it is noted, and told as a
+        trouble."""
+        known = self._known.get(facts.name)
+        if known is not None and known.facts is facts:
+            return known
+        try:
+            state = node_state(facts)
+            return replace(state, capacity=self._capacities.of(facts)) if state.gpus else state
+        except Exception as error:  # noqa: BLE001 (a listener logs it)
+            self._cluster.faults.note(facts.name, error)
+            trouble = (f"internal error: {type(error).__name__}",)
+            bare = without_record(facts)
+            return NodeState(bare, NO_RECORD, flags=frozenset({Flag.UNUSABLE}), trouble=trouble)
+
+
+def has_gpus(facts: NodeFacts) -> bool:
+    """Whether there is anything to tell of a node."""
+    if facts.topology is not None or facts.record.problem is not None:
+        return True
+    return facts.node_object.exists and not serves_nothing(facts)
 
 
 def node_state(facts: NodeFacts) -> NodeState:
-    """How a node stands. Raises whatever a fault of ours in its ledger raises."""
+    """How a node stands, but for its capacity. Raises whatever a fault of ours raises."""
     flags, trouble = set(_flags(facts)), []
     topology, report = facts.topology, facts.report
     if topology is None:
+        flags.add(Flag.UNUSABLE)
         trouble.append(facts.record.problem or "its agent has written no record yet")
-        return NodeState(
-            facts, NO_RECORD, flags=frozenset({*flags, Flag.UNUSABLE}), trouble=(*trouble,)
-        )
+        return NodeState(facts, NO_RECORD, flags=frozenset(flags), trouble=tuple(trouble))
     if report is not None and report.not_ready:
         trouble.append(report.not_ready)
-    entries = [_Devices(facts, served, topology) for served in topology.resources]
-    for each in entries:
-        why = facts.record.contradiction(each.served.name)
-        if why is not None:
-            flags.add(Flag.UNUSABLE)
-            trouble.append(why)
+    wrong = [facts.record.contradiction(served.name) for served in topology.resources]
     if report is None:
-        flags.add(Flag.UNUSABLE)
-        trouble.append("its agent has written no report yet")
-    states = _gpu_states(facts, topology, entries)
-    if any(state.use is Use.SICK for state in states):
-        flags.add(Flag.SICK)
-    for gone in facts.record.missing:
-        trouble.append(f"{gone.name} does not answer its driver")
-        flags.add(Flag.SICK)
-    coming = sum(each.coming for each in entries)
-    if coming:
-        flags.add(Flag.COMING)
-    if any(state.devices != 1 for state in states):
-        flags.add(Flag.SHARED)
+        wrong.append("its agent has written no report yet")
+    trouble += filter(None, wrong)
+    trouble += [f"{gone.name} does not answer its driver" for gone in facts.record.missing]
+    offers = [facts.last_offer(served.name) for served in topology.resources]
+    usable = [offer for offer in offers if not isinstance(offer, Rejection)]
+    coming = sum(map(_coming, usable))
     place = facts.kept_for if facts.kept is not None else None
-    if place is not None:
-        flags.add(Flag.KEPT_PLACE)
+    states = _gpu_states(facts, topology, usable)
+    shares = max((state.devices for state in states), default=1)
+    kept = place.request.count if place and isinstance(place.request, GpuRequest) else 0
+    states, uses = _with_takers(states, -(-coming // shares), -(-(coming + kept) // shares))
+    more = {
+        Flag.UNUSABLE: any(wrong),
+        Flag.SICK: bool(uses[Use.SICK] or facts.record.missing),
+        Flag.COMING: coming > 0,
+        Flag.SHARED: any(state.devices != 1 for state in states),
+        Flag.KEPT_PLACE: place is not None,
+    }
     return NodeState(
         facts,
         _kind(topology),
         states,
-        frozenset(flags),
+        frozenset({*flags, *(flag for flag, there in more.items() if there)}),
         coming,
-        f"{place.namespace}/{place.name}" if place is not None else "",
+        (place.namespace, place.name) if place is not None else None,
         tuple(trouble),
-        Counter(state.use for state in states),
+        uses,
     )
 
 
@@ -206,109 +328,110 @@ def _kind(topology: NodeTopology) -> str:
     return f"{summary}, {replicas} shares of each" if replicas > 1 else summary
 
 
-class _Devices:
-    """The devices of one resource of a node, and who holds them."""
-
-    def __init__(self, facts: NodeFacts, served: GpuResource, topology: NodeTopology) -> None:
-        self.served = served
-        self.devices: ServedDevices = served_devices(topology, served)
-        self.offer = facts.last_offer(served.name)
-
-    @property
-    def coming(self) -> int:
-        """Devices that pods have or will get, and that no report shows yet."""
-        if isinstance(self.offer, Rejection):
-            return 0
-        now = self.offer.availability
-        return now.hidden + sum(pod.held for pod in now.unreported if not pod.departed)
-
-    def holders(
-        self, facts: NodeFacts, pods: dict[PodUid, PodRecord]
-    ) -> Iterator[tuple[int, GpuHolder]]:
-        """By the position of a GPU: who holds how many of its devices."""
-        if isinstance(self.offer, Rejection):
-            return
-        width = self.offer.availability.width
-        for uid, pool in self.offer.ledger.shown.items():
-            pod = pods.get(uid)
-            use = (
-                Use.ENDING
-                if pod is None or uid in facts.pods.ending
-                else self._use(pod, pool, width)
-            )
-            if pod is None and not facts.pods.complete:
-                use = Use.PLAIN
-            found: Counter[int] = Counter()
-            for p, gpu in enumerate(self.devices.gpu_of):
-                found[gpu] += count(pool, p, width)
-            for gpu, devices in found.items():
-                if devices:
-                    yield gpu, _holder(uid, pod, use, devices)
-
-    def _use(self, pod: PodRecord, pool: int, width: int) -> Use:
-        """How a pod stands that holds these devices."""
-        request = pod.request
-        if not isinstance(request, GpuRequest) or request.plain:
-            return Use.PLAIN
-        shape, mask = self.devices.shape, gpus(pool, width)
-        held = sum(count(pool, p, width) for p in range(len(self.devices.gpu_of)))
-        if held < request.count:  # the rest is not shown yet: nobody can judge
-            return Use.KEPT
-        met = satisfies(shape, request.constraints, mask, count=held, replicas=self.served.replicas)
-        if met:
-            return Use.KEPT
-        return Use.BROKEN if request.required else Use.PLAIN
+def _coming(offer: Offer) -> int:
+    """Devices that pods have or will get, and that no report shows yet."""
+    now = offer.availability
+    return now.hidden + sum(pod.held for pod in now.unreported if not pod.departed)
 
 
-def _holder(uid: PodUid, pod: PodRecord | None, use: Use, devices: int) -> GpuHolder:
-    if pod is None:
-        return GpuHolder(uid, use, devices)
-    asks = pod.request.text if isinstance(pod.request, GpuRequest) else pod.request.reason
-    return GpuHolder(f"{pod.namespace}/{pod.name}", use, devices, asks, pod.started)
+def _with_takers(
+    states: tuple[GpuState, ...], in_flight: int, taken: int
+) -> tuple[tuple[GpuState, ...], Counter[Use]]:
+    """The GPUs, and how many stand how, if pods on their way take ``in_flight`` of the free ones
+    at least, and these and a kept place ``taken``.
+
+    Which of the free ones they take nobody knows, so a GPU says it only if all of them are taken.
+    Stranded ones are counted as taken last.
+    """
+    uses = Counter(state.use for state in states)
+    free = uses[Use.FREE] + uses[Use.STRANDED]
+    taken = min(free, taken)
+    uses[Use.IN_FLIGHT] = min(in_flight, taken)
+    uses[Use.KEPT_PLACE] = taken - uses[Use.IN_FLIGHT]
+    uses[Use.STRANDED] = min(uses[Use.STRANDED], free - taken)
+    uses[Use.FREE] = free - taken - uses[Use.STRANDED]
+    if not 0 < taken == free:
+        return states, uses
+    takers = Counter({use: uses[use] for use in (Use.IN_FLIGHT, Use.KEPT_PLACE)}).elements()
+    looks_free = (Use.FREE, Use.STRANDED)
+    return tuple(
+        replace(state, use=next(takers)) if state.use in looks_free else state for state in states
+    ), uses
 
 
 def _gpu_states(
-    facts: NodeFacts, topology: NodeTopology, entries: list[_Devices]
+    facts: NodeFacts, topology: NodeTopology, offers: list[Offer]
 ) -> tuple[GpuState, ...]:
     n = len(topology.gpus)
-    totals, holders = [0] * n, [list[GpuHolder]() for _ in range(n)]
-    pods = {pod.uid: pod for pod in facts.pods.every}
-    for each in entries:
-        for p, gpu in enumerate(each.devices.gpu_of):
-            totals[gpu] += each.devices.counts[p]
-        for gpu, holder in each.holders(facts, pods):
+    devices, free, holders = [0] * n, [0] * n, [list[GpuHolder]() for _ in range(n)]
+    for offer in offers:
+        now = offer.availability
+        for p, gpu in enumerate(offer.devices.gpu_of):
+            devices[gpu] += offer.devices.counts[p]
+            free[gpu] += count(now.free, p, now.width)
+        for gpu, holder in _holders(facts, offer):
             holders[gpu].append(holder)
-    health = {found.uuid: found for found in (facts.report.health if facts.report else ())}
-    free = sum(
-        1 << p for p in range(n) if not holders[p] and _healthy(health.get(topology.gpus[p].uuid))
-    )
-    lonely = stranded(topology.shape, free)
+    told = {health.uuid: health for health in (facts.report.health if facts.report else ())}
+    health = [
+        NOT_HANDED_OUT
+        if devices[p] and not free[p] and not holders[p] and told.get(gpu.uuid, WELL).healthy
+        else told.get(gpu.uuid, WELL)
+        for p, gpu in enumerate(topology.gpus)
+    ]
+    whole = sum(1 << p for p in range(n) if not holders[p] and health[p].healthy)
+    lonely = stranded(topology.shape, whole)
     return tuple(
-        _gpu_state(
-            totals[p], holders[p], health.get(topology.gpus[p].uuid), lonely=bool(lonely >> p & 1)
-        )
+        _gpu_state(devices[p], holders[p], health[p], lonely=bool(lonely >> p & 1))
         for p in range(n)
     )
 
 
-def _healthy(found: Health | None) -> bool:
-    return found is None or found.healthy
+WELL = Health(GpuUuid(""), True)
+NOT_HANDED_OUT = Health(GpuUuid(""), False, "the kubelet does not hand it out")
 
 
-ORDER = (Use.BROKEN, Use.KEPT, Use.PLAIN, Use.ENDING)
-"""Of several pods on a GPU the first of these says how the GPU stands."""
+def _holders(facts: NodeFacts, offer: Offer) -> Iterator[tuple[int, GpuHolder]]:
+    """By the position of a GPU: who holds how many of its devices."""
+    pods, names = {pod.uid: pod for pod in facts.pods.every}, pods_on(facts)
+    width = offer.availability.width
+    for uid, pool in offer.ledger.shown.items():
+        pod, on = pods.get(uid), Counter[int]()
+        for p, gpu in enumerate(offer.devices.gpu_of):
+            on[gpu] += count(pool, p, width)
+        holder = GpuHolder(uid, names.get(uid), _use(facts, offer, uid, pod, pool), on.total())
+        if pod is not None:
+            holder = replace(holder, asks=asks_text(pod.request), since=pod.started)
+        elif facts.pods.complete:
+            holder = replace(holder, gone=True)
+        for gpu, devices in on.items():
+            if devices:
+                yield gpu, replace(holder, devices=devices)
 
 
-def _gpu_state(
-    total: int, holders: list[GpuHolder], health: Health | None, *, lonely: bool
-) -> GpuState:
+def _use(facts: NodeFacts, offer: Offer, uid: PodUid, pod: PodRecord | None, pool: int) -> Use:
+    """How a pod stands that holds these devices."""
+    if uid in facts.pods.ending or (pod is None and facts.pods.complete):
+        return Use.ENDING
+    request = pod.request if pod is not None else None
+    if not isinstance(request, GpuRequest) or request.plain:
+        return Use.PLAIN
+    width, replicas = offer.availability.width, offer.resource.replicas
+    held = total(pool, width)
+    if held < request.count:  # the rest is not shown yet: nobody can judge
+        return Use.KEPT
+    shape, mask = offer.devices.shape, gpus(pool, width)
+    if satisfies(shape, request.constraints, mask, count=held, replicas=replicas):
+        return Use.KEPT
+    return Use.BROKEN if request.required else Use.PLAIN
+
+
+def _gpu_state(devices: int, holders: list[GpuHolder], health: Health, *, lonely: bool) -> GpuState:
     held = sum(holder.devices for holder in holders)
     uses = {holder.use for holder in holders}
-    if health is not None and not health.healthy:
+    if not health.healthy:
         use = Use.SICK
     elif uses:
-        use = next(found for found in ORDER if found in uses)
+        use = next(use for use in HELD if use in uses)
     else:
         use = Use.STRANDED if lonely else Use.FREE
-    trouble, since = (health.reason, health.since) if health is not None else ("", "")
-    return GpuState(use, held, max(total, held, 1), tuple(holders), trouble, since)
+    return GpuState(use, held, max(devices, held, 1), tuple(holders), health.reason, health.since)

@@ -2,7 +2,8 @@
 
 Nothing has a colour here: classes name what is drawn, and the style sheet has a colour for each in
 light and in dark. What is not told by colour alone: free GPUs are hollow, stranded ones dashed,
-sick ones crossed out, broken promises have a thick edge.
+those that a pod will have are hollow with a thick edge, sick ones crossed out, broken promises have
+a thick edge.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from scheduler_extender.told.nodes import MEANINGS, GpuState, NodeState, Use
+from scheduler_extender.told.view import EVERYBODYS
 from topology.core.graph import NodeTopology
 from topology.core.links import LinkKind, Via
 
@@ -102,7 +104,7 @@ def in_words(node: NodeState) -> str:
     """A node's drawing as a sentence, for those who do not see it."""
     if node.topology is None:
         return f"{node.name}: {', '.join(node.trouble)}"
-    uses = [f"{n} {use.value}" for use in Use if (n := node.uses[use])]
+    uses = [f"{n} {use.word}" for use in Use if (n := node.uses[use])]
     more = [flag.value for flag in sorted(node.flags, key=lambda flag: flag.name)]
     return f"{node.name}: {len(node.gpus)} GPUs, {', '.join([*uses, *more])}"
 
@@ -113,7 +115,7 @@ def gpu_in_words(state: GpuState) -> str:
     if state.devices > 1:
         words += f", {state.devices - state.held} of {state.devices} devices free"
     if state.holders:
-        words += ": " + ", ".join(holder.name for holder in state.holders)
+        words += ": " + ", ".join(holder.name(EVERYBODYS) for holder in state.holders)
     return f"{words} ({state.trouble})" if state.trouble else words
 
 
@@ -159,7 +161,7 @@ def _wires(
 ) -> Iterator[Markup]:
     """Direct NVLinks, as thick as their number, one path for each; a switch with its spokes."""
     at = topology.position_of_index
-    pod_on = [{h.name for h in state.holders} if not state.partly else set() for state in node.gpus]
+    pod_on = [{h.uid for h in state.holders} if not state.partly else set() for state in node.gpus]
     if any(link.nvlinks and link.via is Via.SWITCH for link in topology.links):
         yield from _hub(spots, scale)
     paths: dict[tuple[str, int, str], list[str]] = {}

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from scheduler_extender.state.answers.capacity import Capacity
-from scheduler_extender.told.nodes import Flag, NodeState, Use
+from scheduler_extender.told.nodes import Flag, NodeState, Totals, Use, totals
 
 ALONE = 48
 """Nodes that are each drawn by themselves."""
@@ -50,7 +49,9 @@ class Filters:
     def _names(self, node: NodeState) -> bool:
         part = self.name.lower()
         return part in node.name.lower() or any(
-            part in holder.name.lower() for gpu in node.gpus for holder in gpu.holders
+            part in "/".join(holder.pod or ()).lower()
+            for gpu in node.gpus
+            for holder in gpu.holders
         )
 
     @property
@@ -61,12 +62,11 @@ class Filters:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """One drawing: ``sample`` is drawn, and ``nodes`` are all that it stands for. ``exact`` says
-    that they would all look the same."""
+    """One drawing, of one node or of several."""
 
-    sample: NodeState
-    nodes: tuple[str, ...]
-    exact: bool = True
+    sample: NodeState  # the one that is drawn
+    nodes: tuple[str, ...]  # all that it stands for
+    exact: bool = True  # they would all look the same
 
     @property
     def many(self) -> int:
@@ -76,67 +76,44 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class KindSection:
-    """All nodes of one kind of machine: counts over all of them, and drawings of some.
-
-    ``unseen`` nodes are in no drawing, for want of room on the page.
-    """
+    """All nodes of one kind of machine, with drawings of some."""
 
     kind: str
-    nodes: int
-    gpus: int
-    uses: Counter[Use]
-    coming: int
-    capacity: Capacity
+    totals: Totals
     tiles: tuple[Tile, ...]
-    unseen: int = 0
+    unseen: int  # nodes in no drawing, for want of room on the page
 
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """The whole map. ``total`` counts all nodes, ``seen`` those that the filters let through.
-
-    ``uses``, ``flags`` and ``capacity`` are over the nodes that are seen; ``coming`` counts devices
-    of pods on their way there. ``kinds`` are all kinds that there are, for the filter.
-    ``kinds_left`` kinds have no section of their own.
-    """
+    """The whole map."""
 
     filters: Filters
-    total: int
-    seen: int
-    gpus: int
-    uses: Counter[Use]
-    flags: Counter[Flag]
-    coming: int
-    capacity: Capacity
-    kinds: tuple[str, ...]
-    sections: tuple[KindSection, ...] = field(default=())
-    kinds_left: int = 0
+    total: int  # all nodes
+    seen: Totals  # those that the filters let through
+    flags: Counter[Flag]  # of these
+    kinds: tuple[str, ...]  # all that there are, for the filter
+    sections: tuple[KindSection, ...]
+    kinds_left: int  # kinds without a section of their own
 
 
-def glance(
-    nodes: Sequence[NodeState], capacity_of: Callable[[NodeState], Capacity], filters: Filters
-) -> Glance:
+def glance(nodes: Sequence[NodeState], filters: Filters) -> Glance:
     """The map of these nodes through these filters."""
     seen = [node for node in nodes if filters.let(node)]
     by_kind: dict[str, list[NodeState]] = {}
     for node in seen:
         by_kind.setdefault(node.kind, []).append(node)
-    counted = {kind: _sum(map(capacity_of, group)) for kind, group in by_kind.items()}
     ordered = sorted(by_kind, key=lambda kind: (-len(by_kind[kind]), kind))
-    room = _rooms([len(by_kind[kind]) for kind in ordered[:KINDS]])
+    rooms = _rooms([len(by_kind[kind]) for kind in ordered[:KINDS]])
     return Glance(
         filters,
         len(nodes),
-        len(seen),
-        sum(len(node.gpus) for node in seen),
-        _uses(seen),
+        totals(seen),
         Counter(flag for node in seen for flag in node.flags),
-        sum(node.coming for node in seen),
-        _sum(counted.values()),
         tuple(sorted({node.kind for node in nodes})[: KINDS * 2]),
         tuple(
-            _section(kind, by_kind[kind], counted[kind], tiles, alone=len(seen) <= ALONE)
-            for kind, tiles in zip(ordered[:KINDS], room, strict=True)
+            _section(kind, by_kind[kind], room, alone=len(seen) <= ALONE)
+            for kind, room in zip(ordered[:KINDS], rooms, strict=True)
         ),
         max(0, len(ordered) - KINDS),
     )
@@ -160,21 +137,10 @@ def _rooms(sizes: Sequence[int]) -> list[int]:
     return found
 
 
-def _section(
-    kind: str, nodes: list[NodeState], capacity: Capacity, room: int, *, alone: bool
-) -> KindSection:
+def _section(kind: str, nodes: list[NodeState], room: int, *, alone: bool) -> KindSection:
     tiles = _tiles(nodes, room, alone=alone)
-    shown = tiles[:room]
-    return KindSection(
-        kind,
-        len(nodes),
-        sum(len(node.gpus) for node in nodes),
-        _uses(nodes),
-        sum(node.coming for node in nodes),
-        capacity,
-        tuple(shown),
-        sum(tile.many for tile in tiles[room:]),
-    )
+    unseen = sum(tile.many for tile in tiles[room:])
+    return KindSection(kind, totals(nodes), tuple(tiles[:room]), unseen)
 
 
 def _tiles(nodes: list[NodeState], room: int, *, alone: bool) -> list[Tile]:
@@ -206,19 +172,9 @@ def _looks(node: NodeState) -> Hashable:
 
 
 def _counts(node: NodeState) -> Hashable:
-    free, sick = node.free, node.uses[Use.SICK]
-    return free, sick, node.uses[Use.BROKEN] > 0, node.uses[Use.STRANDED] > 0, node.flags
-
-
-def _uses(nodes: Iterable[NodeState]) -> Counter[Use]:
-    found: Counter[Use] = Counter()
-    for node in nodes:
-        found.update(node.uses)
-    return found
-
-
-def _sum(capacities: Iterable[Capacity]) -> Capacity:
-    return sum(capacities, Capacity())
+    uses = node.uses
+    free = sum(uses[use] for use in (Use.FREE, Use.STRANDED, Use.IN_FLIGHT, Use.KEPT_PLACE))
+    return free, uses[Use.SICK], uses[Use.BROKEN] > 0, uses[Use.STRANDED] > 0, node.flags
 
 
 def some(names: Sequence[str], most: int = NAMES) -> str:

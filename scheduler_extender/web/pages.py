@@ -10,26 +10,24 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
 from scheduler_extender.deadline import OutOfTimeError, within
 from scheduler_extender.files import podfile
-from scheduler_extender.state.answers.capacity import Capacities, Capacity
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import NodeFacts
-from scheduler_extender.state.node.transitions import without_record
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.answers import answers
-from scheduler_extender.told.nodes import NO_RECORD, Flag, NodeState, Use, node_state
+from scheduler_extender.told.nodes import Nodes, Use
 from scheduler_extender.told.view import View
+from scheduler_extender.told.words import asks_text
 from scheduler_extender.web.drawing import whole
 from scheduler_extender.web.glance import Filters, glance
 from scheduler_extender.web.html import page
 from scheduler_extender.web.waiting import outlook_of, queues
-from topology.core.devices import NodeName
+from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.remembering import interruptible
 from topology.core.requests import GpuRequest
@@ -67,8 +65,7 @@ class Pages:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._clock = cluster.clock
-        self._states: dict[NodeName, tuple[NodeFacts, NodeState]] = {}
-        self._capacities = Capacities(cluster.settings)
+        self._nodes = Nodes(cluster)
         self._kinds = {kind: _Kind() for kind in ("map", "waiting", "node")}
 
     def map(self, filters: Filters, *, signed_in: bool = False) -> str:
@@ -141,8 +138,7 @@ class Pages:
             return text
 
     def _map(self, filters: Filters, version: int, signed_in: bool) -> str:
-        nodes = self._all_states()
-        found = glance(nodes, self._capacity, filters)
+        found = glance(self._nodes.all(), filters)
         return page("map.html", "/map", signed_in=signed_in, glance=found, version=version)
 
     def _waiting(self, version: int, signed_in: bool) -> str:
@@ -158,16 +154,16 @@ class Pages:
             version=version,
             queues=found,
             left_out=left_out,
-            running=[(pod, _asks(pod)) for pod in pods[:RUNNING]],
+            running=[(pod, asks_text(pod.request)) for pod in pods[:RUNNING]],
             running_left=max(0, len(pods) - RUNNING),
         )
 
     def _node(self, facts: NodeFacts, version: int, signed_in: bool) -> str:
-        state = self._state(facts)
+        state = self._nodes.of(facts)
         topology = state.topology
         pods = facts.pods.every
         broken = {
-            holder.name for gpu in state.gpus for holder in gpu.holders if holder.use is Use.BROKEN
+            holder.uid for gpu in state.gpus for holder in gpu.holders if holder.use is Use.BROKEN
         }
         return page(
             "node.html",
@@ -175,13 +171,13 @@ class Pages:
             signed_in=signed_in,
             version=version,
             node=state,
-            capacity=self._capacity(state),
+            view=self._view(),
             graph=whole(state),
             rows=list(zip(topology.gpus, state.gpus, strict=False)) if topology else [],
             links=_matrix(topology) if topology is not None else [],
             nics=topology.nics if topology is not None else (),
             pods=[
-                (pod, _asks(pod), _word(facts, pod, broken), pod.promised.text)
+                (pod, asks_text(pod.request), _word(facts, pod, broken), pod.promised.text)
                 for pod in pods[:RUNNING]
             ],
             more_pods=max(0, len(pods) - RUNNING),
@@ -192,47 +188,13 @@ class Pages:
         """Whoever may see the map may see every pod."""
         return View(self._cluster.today())
 
-    def _all_states(self) -> list[NodeState]:
-        """Every node's state; those that have not changed are taken from the last time."""
-        found = [self._state(facts) for facts in self._cluster.snapshot().nodes]
-        self._states = {state.facts.name: (state.facts, state) for state in found}
-        return found
-
-    def _state(self, facts: NodeFacts) -> NodeState:
-        known = self._states.get(facts.name)
-        if known is not None and known[0] is facts:
-            return known[1]
-        try:
-            return node_state(facts)
-        except Exception as error:  # noqa: BLE001 (a listener logs it)
-            self._cluster.faults.note(facts.name, error)
-            return NodeState(
-                without_record(facts),
-                NO_RECORD,
-                flags=frozenset({Flag.UNUSABLE}),
-                trouble=(f"internal error: {type(error).__name__}",),
-            )
-
-    def _capacity(self, state: NodeState) -> Capacity:
-        if state.topology is None:
-            return Capacity()
-        try:
-            return self._capacities.of(state.facts)
-        except Exception as error:  # noqa: BLE001 (a listener logs it)
-            self._cluster.faults.note(state.facts.name, error)
-            return Capacity()
-
 
 def _gpus(pod: PodRecord) -> int:
     return pod.request.count if isinstance(pod.request, GpuRequest) else 0
 
 
-def _asks(pod: PodRecord) -> str:
-    return pod.request.text if isinstance(pod.request, GpuRequest) else pod.request.reason
-
-
-def _word(facts: NodeFacts, pod: PodRecord, broken: AbstractSet[str]) -> str:
-    """What the pod does here, in a word; ``broken`` names those that require other GPUs."""
+def _word(facts: NodeFacts, pod: PodRecord, broken: Collection[PodUid]) -> str:
+    """What the pod does here, in a word; ``broken`` are those that require other GPUs."""
     if pod.ended:
         return "ended"
     if pod.uid in facts.pods.in_flight:
@@ -241,7 +203,7 @@ def _word(facts: NodeFacts, pod: PodRecord, broken: AbstractSet[str]) -> str:
         return "ending"
     if pod.uid not in facts.pods.reported:
         return "on its way"
-    if f"{pod.namespace}/{pod.name}" in broken:
+    if pod.uid in broken:
         return "has other GPUs than it requires"
     return "has its GPUs"
 

@@ -85,10 +85,10 @@ def test_the_map_in_a_pipe(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) ->
         "  gpu-node-with-a-long-name.eu-west-1.example.com\n"
         "    [0P 1P 2f 3f | 4P 5X 6f 7f]\n"
         "\n"
-        " f   free\n"
+        " f   free: nobody holds it\n"
         " s   stranded: free, but no other free GPU has an NVLink to it\n"
-        " P   plain: any GPU will do for its pod\n"
-        " X   sick: unhealthy, or it does not answer\n"
+        " P   plain: held by a pod for which any GPU will do\n"
+        " X   sick: unhealthy, or it does not answer; whoever holds it\n"
         "[ ]  joined by NVLinks, directly or over one another\n"
         " |   another NUMA node begins\n"
     )
@@ -123,7 +123,7 @@ def test_as_data(cluster: Cluster) -> None:
     pairs = found["nodes"][3]
     assert (pairs["node"], found["notes"]) == ("train-07", [])
     assert pairs["gpus"] == {
-        "total": 4, "free": 0, "stranded": 1, "reserved": 0, "held": 2, "sick": 1
+        "total": 4, "free": 0, "stranded": 1, "inFlight": 0, "keptPlace": 0, "held": 2, "sick": 1
     }  # fmt: skip
     assert pairs["canPromise"] == {"pairs": 0, "quads": 0, "wholeNodes": 0}
     assert yaml.safe_load(cluster.asked("nodes", "-o", "yaml").stdout)["nodes"][3] == pairs
@@ -176,10 +176,13 @@ def test_pods_on_their_way_and_a_kept_place(cluster: Cluster) -> None:
     manifest = pod(2, {"link": "nvlink"}, name="coming", uid="coming", node="serve-01")
     cluster.pod(manifest)
     (_, serve, *_) = json.loads(cluster.asked("nodes", "-o", "json").stdout)["nodes"]
-    assert (serve["gpus"]["free"], serve["gpus"]["reserved"], serve["onTheirWay"]) == (2, 2, 2)
+    assert (serve["gpus"]["free"], serve["gpus"]["inFlight"], serve["onTheirWay"]) == (2, 2, 2)
     cluster.pod(pod(2, name="more", uid="more", node="serve-01"))
     done = cluster.asked("map")
-    assert "serve-01  0R 1R | 2R 3R\n    4 GPUs reserved for pods on their way\n" in done.stdout
+    assert (
+        "serve-01  0W 1W | 2W 3W\n    4 GPUs in flight: pods on their way will have them\n"
+        in done.stdout
+    )
 
 
 def test_many_nodes_that_look_alike_share_a_line(cluster: Cluster) -> None:

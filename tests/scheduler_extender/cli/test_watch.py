@@ -69,7 +69,7 @@ def test_each_document_of_json_is_whole(cluster: Cluster) -> None:
             except json.JSONDecodeError:
                 continue
             text = text[end:].lstrip()
-            held.append(found["nodes"][0]["gpus"]["reserved"])
+            held.append(found["nodes"][0]["gpus"]["inFlight"])
             cluster.pod(pod(2, name="new", uid="new", node="serve-01"))
     assert held == [0, 2]
 
@@ -176,7 +176,7 @@ def test_a_terminal_is_drawn_anew(cluster: Cluster) -> None:
             seen += os.read(ours, 65536).decode()
         assert seen.startswith("\x1b[H\x1b[2J")
         cluster.pod(pod(4, name="new", uid="new", node="serve-01"))
-        while "reserved for pods on their way" not in seen:
+        while "in flight: pods on their way will have them" not in seen:
             seen += os.read(ours, 65536).decode()
     os.close(ours)
     assert seen.count("\x1b[2J") == 2

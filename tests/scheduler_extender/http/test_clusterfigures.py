@@ -10,11 +10,12 @@ import pytest
 from prometheus_client import generate_latest
 
 from scheduler_extender import verbs
-from scheduler_extender.http.clusterfigures import gpu_states, node_state
+from scheduler_extender.http.clusterfigures import gpu_states, state_of
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.serving import in_memory
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.told.nodes import node_state
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import bridged, pcie, pod, switched
 from tests.scheduler_extender.serving import Clock
@@ -51,16 +52,16 @@ def cluster_of(*records: tuple[NodeTopology, Report]) -> Cluster:
 )
 def test_gpus_by_state(node: NodeTopology, holds: list[int], states: dict[str, int]) -> None:
     cluster = cluster_of((node, held(node, holds)))
-    assert +gpu_states(cluster.facts(node.name)) == states
+    assert gpu_states(node_state(cluster.facts(node.name))) == states
 
 
 def test_sick_and_unknown_gpus_are_not_free() -> None:
     node = switched(4)
     sick = replace(held(node, []), health=(Health(node.gpus[0].uuid, False, "Xid"),))
     facts = cluster_of((node, sick)).facts(node.name)
-    assert +gpu_states(facts) == {"free": 3, "sick": 1}
+    assert gpu_states(node_state(facts)) == {"free": 3, "sick": 1}
     silent = replace(held(node, []), conditions=(Condition("Ready", False, "KubeletSilent"),))
-    assert node_state(cluster_of((node, silent)).facts(node.name)) == "not-ready"
+    assert state_of(cluster_of((node, silent)).facts(node.name)) == "not-ready"
 
 
 def shown(cluster: Cluster) -> dict[str, float]:

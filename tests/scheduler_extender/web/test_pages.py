@@ -85,12 +85,14 @@ def test_who_has_no_free_partner_is_stranded() -> None:
 
 
 def test_without_nvlinks_nothing_is_stranded() -> None:
-    assert state(small(), "l40s-02").uses == Counter({Use.FREE: 4})
+    assert state(small(), "l40s-02").uses[Use.STRANDED] == 0
 
 
 def test_a_pod_on_its_way_is_told_and_holds_no_gpu_yet() -> None:
     found = state(small(), "l40s-02")
-    assert (found.coming, found.free) == (2, 4)
+    assert found.coming == 2
+    assert found.uses == Counter({Use.FREE: 2, Use.IN_FLIGHT: 2})
+    assert {gpu.use for gpu in found.gpus} == {Use.FREE}, "which ones, the kubelet decides"
     assert Flag.COMING in found.flags
 
 
@@ -148,19 +150,19 @@ def test_a_cordoned_node_promises_nothing() -> None:
 def test_filters_let_through_what_they_name(filters: Filters, names: set[str]) -> None:
     made = small()
     nodes = [node_state(facts) for facts in made.cluster.snapshot().nodes]
-    found = glance(nodes, lambda node: Capacity(), filters)
+    found = glance(nodes, filters)
     assert {n for s in found.sections for tile in s.tiles for n in tile.nodes} == names
-    assert (found.seen, found.total) == (len(names), 9)
+    assert (found.seen.nodes, found.total) == (len(names), 9)
 
 
 def test_every_node_is_in_a_drawing_or_counted_as_left_out() -> None:
     made = large(600)
     nodes = [node_state(facts) for facts in made.cluster.snapshot().nodes]
-    found = glance(nodes, lambda node: Capacity(), Filters())
+    found = glance(nodes, Filters())
     for section in found.sections:
-        assert sum(tile.many for tile in section.tiles) + section.unseen == section.nodes
-        assert sum(section.uses.values()) == section.gpus
-    assert sum(section.nodes for section in found.sections) == 600
+        assert sum(tile.many for tile in section.tiles) + section.unseen == section.totals.nodes
+        assert section.totals.gpus == sum(len(n.gpus) for n in nodes if n.kind == section.kind)
+    assert sum(section.totals.nodes for section in found.sections) == 600
     named = [n for s in found.sections for tile in s.tiles for n in tile.nodes]
     assert len(named) == len(set(named))
 
@@ -170,7 +172,7 @@ def test_alike_nodes_share_a_drawing() -> None:
     for number in range(ALONE + 1):
         made.node("dgx-a100", f"n-{number:03d}")
     nodes = [node_state(facts) for facts in made.cluster.snapshot().nodes]
-    (section,) = glance(nodes, lambda node: Capacity(), Filters()).sections
+    (section,) = glance(nodes, Filters()).sections
     assert [(tile.many, tile.exact) for tile in section.tiles] == [(ALONE + 1, True)]
 
 

@@ -1,0 +1,111 @@
+"""The commands, the map, the metrics and the JSON count GPUs alike."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from prometheus_client import generate_latest
+
+from scheduler_extender.cli import main
+from scheduler_extender.files.clusterfile import feed, load
+from scheduler_extender.files.snapshot import cluster_file
+from scheduler_extender.http.metrics import Metrics
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.standing import Standing
+from scheduler_extender.told.nodes import HELD, Use, node_state
+from scheduler_extender.web.glance import Filters
+from scheduler_extender.web.pages import Pages
+from tests.commands import ROOT, asked
+from tests.scheduler_extender.web.cluster import Building, small
+from topology.core.devices import NodeName
+
+EXAMPLES = sorted((ROOT / "examples" / "clusters").glob("*.yaml"))
+HELD_WORDS = {use.word for use in HELD}
+SPLIT, PARTLY = "mig", "partly-free"
+
+
+def kept() -> Building:
+    """A place for three GPUs is kept, and a pod is on its way."""
+    made = small()
+    node = made.node("dgx-a100", "kept-01")
+    made.pod("comes-too", 2, node, running=False)
+    wants = made.pod("wants-three", 3, None)
+    place = Standing(nominated=NodeName("kept-01"), priority=7)
+    made.cluster.put_pod(replace(wants, standing=place))
+    return made
+
+
+def of_commands(file: Path) -> tuple[Counter[str], str]:
+    """What ``nodes`` counts, as data and in a sentence."""
+    data = json.loads(asked(main, "nodes", "--cluster", file, "-o", "json").stdout)
+    found = Counter[str]()
+    for node in data["nodes"]:
+        counts = node["gpus"]
+        assert counts.pop("total") == sum(counts.values())
+        found.update(counts)
+    camel = {"in flight": "inFlight", "kept place": "keptPlace"}
+    return Counter({word: found[camel.get(word, word)] for word in words()}), asked(
+        main, "nodes", "--cluster", file
+    ).stdout.splitlines()[-1]
+
+
+def words() -> list[str]:
+    return [*(use.word for use in Use if use not in HELD), "held"]
+
+
+def of_map(cluster: Cluster) -> Counter[str]:
+    """What the head of the map counts."""
+    page = Pages(cluster).map(Filters())
+    summary = page.partition('class="summary"')[2].partition("</section>")[0]
+    counts = re.findall(r"</i>([\d,]+) ([a-z ]+)</span>", summary)
+    found = Counter[str]()
+    for number, word in counts:
+        found["held" if word in HELD_WORDS else word] += int(number.replace(",", ""))
+    return found
+
+
+def of_metrics(cluster: Cluster) -> Counter[str]:
+    """What Prometheus is told, by the words of the others."""
+    metrics = Metrics()
+    metrics.watch(cluster)
+    text = generate_latest(metrics.registry).decode()
+    states = re.findall(r'^gpu_topology_gpus{state="([a-z-]+)"} ([\d.]+)$', text, re.MULTILINE)
+    word = {use.value: use.word for use in Use}
+    return Counter({word.get(state, state): int(float(n)) for state, n in states})
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
+def test_every_example_is_counted_alike(file: Path) -> None:
+    cluster = Cluster(lambda: 0.0, Settings(stale_after=None, all_pods_known=False))
+    feed(cluster, load(file))
+    check(cluster, file)
+
+
+def test_pods_on_their_way_and_kept_places_are_counted_alike(tmp_path: Path) -> None:
+    made = kept()
+    state = node_state(made.cluster.facts(NodeName("kept-01")))
+    assert +state.uses == Counter({Use.FREE: 3, Use.IN_FLIGHT: 2, Use.KEPT_PLACE: 3})
+    file = tmp_path / "cluster.yaml"
+    file.write_bytes(b"".join(cluster_file(made.cluster)))
+    assert of_commands(file)[0]["kept place"] == 3
+    check(made.cluster, file)
+
+
+def check(cluster: Cluster, file: Path) -> None:
+    counts, sentence = of_commands(file)
+    said = {word: int(n) for n, word in re.findall(r"(\d+) ([a-z ]+?)[,;]", sentence)}
+    assert +counts == +Counter({word: said.get(word, 0) for word in words()})
+    assert +counts == +of_map(cluster)
+    told = of_metrics(cluster)
+    assert told.total() == counts.total()
+    apart = told.pop(SPLIT) + told.pop(PARTLY) + told.pop("unknown")
+    assert all(told[word] <= counts[word] for word in words())
+    assert apart == sum(counts[word] - told[word] for word in words())
+    if not apart:
+        assert told == counts
