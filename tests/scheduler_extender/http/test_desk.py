@@ -90,12 +90,12 @@ async def until(happens: Callable[[], bool]) -> None:
 @pytest.mark.parametrize(
     ("path", "asks", "threads"),
     [
-        pytest.param("/v1/nodes", "all_facts", 1, id="nodes"),
+        pytest.param("/v1/nodes", "snapshot", 1, id="nodes"),
         pytest.param("/v1/nodes/{}", "facts", 1, id="a node"),
         pytest.param("/v1/explain/a/{}", "pod_named", 1, id="explain"),
         pytest.param("/v1/unblock/a/{}", "pod_named", 1, id="unblock"),
         pytest.param("/v1/snapshot", "unbound_pods", 1, id="snapshot"),
-        pytest.param("/map", "all_facts", 2, id="map"),
+        pytest.param("/map", "snapshot", 2, id="map"),
         pytest.param("/map/nodes/{}", "facts", 2, id="the map's node"),
     ],
 )
@@ -123,7 +123,7 @@ def test_readers_are_bounded_and_nobody_else_waits(
 
 
 def test_the_verbs_go_on_while_people_read(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
-    with held(work, monkeypatch, "all_facts") as service, ThreadPoolExecutor(60) as pool:
+    with held(work, monkeypatch, "snapshot") as service, ThreadPoolExecutor(60) as pool:
         asked = [pool.submit(get, service, path) for path in ("/v1/nodes", "/map") * 20]
         eventually(lambda: work.at_once >= 2)
         passed = service.filter(pod(2, {"link": "nvlink"}), "a", "b")
