@@ -62,7 +62,7 @@ class Extender:
             self._watches,
         )
         self._cluster.faults.on_fault(lambda node, error: self.faults.append(f"{node}: {error!r}"))
-        self._cluster.on_surprise(self._hear_of)
+        self._cluster.on_surprise.append(self._hear_of)
         for name, node in self._scene.nodes.items():
             given = amounts_of({node.resources[0].name: self._scene.capacity.there(name)})
             self._cluster.put_node(name, advertises=True, allocatable=given)

@@ -42,7 +42,7 @@ class Extender(Base):
         self._verbs = InProcess(self._cluster, self)
         self._changed = set(fleet.names)
         self._states = {name: np.zeros(len(fleet), dtype=np.int64) for name in fleet.resources}
-        self._cluster.on_change(self._changed.add)
+        self._cluster.on_change.append(self._changed.add)
         for row, node in enumerate(fleet.nodes):
             for pod in node.pods:
                 self._cluster.put_pod(pod)
@@ -139,7 +139,7 @@ class Unblocking(Extender):
         """The cheapest plan's."""
         record = pod_record(pod.ask.pod(pod.name, pod.uid, pod.resource), MANAGED)
         assert record is not None
-        plan = search(self._cluster.snapshot().nodes, record, (), self._cluster.settings).plan
+        plan = search(self._cluster.snapshot(), record).plan
         if plan is None or plan.cost.lost:
             return ()
         homes = [(step.pod.uid, step.home) for step in plan.steps]

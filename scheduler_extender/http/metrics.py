@@ -123,8 +123,8 @@ class Metrics:
         def fault(node: NodeName, error: Exception) -> None:
             log.error("a node could not be evaluated", node=node, exc_info=error)
 
-        cluster.on_surprise(note)
-        cluster.on_refusal(self._refusal_noter())
+        cluster.on_surprise.append(note)
+        cluster.on_refusal.append(self._refusal_noter())
         cluster.faults.on_fault(fault)
         self._cluster = cluster
         self.registry.register(ClusterFigures(cluster))

@@ -102,7 +102,7 @@ class Waker:
         # A value that another extender wrote, before us or started with us, would change nothing,
         # and wake nobody.
         self._ours = uuid4().hex[:12]
-        cluster.on_change(self._note)
+        cluster.on_change.append(self._note)
 
     def _note(self, name: NodeName) -> None:
         with self._lock:

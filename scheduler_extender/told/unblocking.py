@@ -22,7 +22,6 @@ from scheduler_extender.unblocking import Cost, Plan, search
 from scheduler_extender.unblocking.homes import Places
 from scheduler_extender.unblocking.victims import after, importance
 from scheduler_extender.verbs.afterwards import Afterwards
-from topology.core.placement import Verdict
 from topology.core.requests import GpuRequest
 
 NO_BUDGETS = "the PodDisruptionBudgets are not known (yet): nothing is planned without them"
@@ -120,17 +119,14 @@ def unblocking_of(cluster: Cluster, namespace: str, name: str) -> Unblocking | N
     if seen.budgets is None:
         return answer(text=[NO_BUDGETS])
     advice = search(
-        seen.nodes,
+        seen,
         pod,
-        seen.budgets,
-        seen.settings,
         deadline,
         request=None if member is None else member.request,
         group=afterwards.on,
-        others=seen.others,
     )
     if advice.plan is not None:
-        facts = next(facts for facts in seen.nodes if facts.name == advice.plan.node)
+        facts = seen.facts(advice.plan.node)
         without = after(facts, (step.pod for step in advice.plan.steps), pod.uid)
         advice = replace(advice, plan=replace(advice.plan, beside=afterwards.beside(without)))
     plan = None if advice.plan is None else _plan(advice.plan)
@@ -187,9 +183,8 @@ def _kept(
         return None
     facts = seen.facts(node)
     without = facts.without(kept.victims | facts.pods.ending | {pod.uid})
-    settings = replace(seen.settings, require=Verdict.GUARANTEED)
     request = pod.request if member is None else member.request
-    holds = Places((), settings).guaranteed(without, request)
+    holds = Places(seen).guaranteed(without, request)
     lost = not holds and (facts.kept is None or place_of(facts.kept, pod) is Place.LOST)
     if holds:
         holds = afterwards.on(without, kept.victims).rejection is None

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from scheduler_extender.state.answers.decision import Settings, decide
+from scheduler_extender.state.asking.enquiry import answer
+from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.domains import domain_of
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.node.transitions import with_bind_in_flight
@@ -20,6 +21,7 @@ from scheduler_extender.state.pods.selecting import Destinations
 from scheduler_extender.unblocking.spare import Spare
 from scheduler_extender.unblocking.victims import TIED, guarantees
 from topology.core.devices import NodeName, PodUid
+from topology.core.placement import Verdict
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest, Policy
 
 MAX_VISITS = 2_000
@@ -44,13 +46,9 @@ def domain_that_binds(pod: PodRecord) -> str | None:
 class Places:
     """The guaranteed places of all nodes as they are; nodes that answer alike are asked once."""
 
-    def __init__(
-        self, nodes: Iterable[NodeFacts], settings: Settings, spare: Spare | None = None
-    ) -> None:
-        self._settings = settings
-        self.spare = Spare() if spare is None else spare
-        self._nodes = tuple(nodes)
-        self._by_name = {facts.name: facts for facts in self._nodes}
+    def __init__(self, seen: Snapshot) -> None:
+        self._seen = seen.requiring(Verdict.GUARANTEED)
+        self.spare = Spare(seen.others)
         self._answers: dict[tuple[Hashable, GpuRequest], bool] = {}
         self._kinds: dict[str, dict[Hashable, list[NodeFacts]]] = {}
         self._open: dict[tuple[GpuRequest, Destinations], tuple[tuple[NodeFacts, ...], ...]] = {}
@@ -61,11 +59,7 @@ class Places:
             return False
         key = (facts.key(request.resource), request)
         if key not in self._answers:
-            try:
-                found = guarantees(decide(facts, request, self._settings), request)
-            except Exception:  # noqa: BLE001 (a node about which deciding fails has no place)
-                found = False
-            self._answers[key] = found
+            self._answers[key] = guarantees(answer(self._seen, facts, request), request)
         return self._answers[key]
 
     def keeps_group(self, facts: NodeFacts, pod: PodRecord) -> bool:
@@ -74,7 +68,7 @@ class Places:
         kind = domain_that_binds(pod)
         if kind is None:
             return True
-        now = self._by_name.get(pod.node) if pod.node is not None else None
+        now = self._seen.by_name.get(pod.node) if pod.node is not None else None
         domain = None if now is None else domain_of(now, kind)
         return domain is not None and domain_of(facts, kind) == domain
 
@@ -94,7 +88,7 @@ class Places:
     def _kinds_over(self, resource: str) -> Iterable[list[NodeFacts]]:
         if resource not in self._kinds:
             kinds: dict[Hashable, list[NodeFacts]] = {}
-            for facts in self._nodes:
+            for facts in self._seen.nodes:
                 if facts.topology is not None and facts.record.problem is None:
                     kinds.setdefault(facts.key(resource), []).append(facts)
             self._kinds[resource] = kinds

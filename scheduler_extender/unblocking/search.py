@@ -8,19 +8,19 @@ differ in nothing but their names count once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.deadline import NO_DEADLINE, Deadline, OutOfTimeError
-from scheduler_extender.state.answers.decision import Settings, decide
+from scheduler_extender.state.asking.enquiry import answer
+from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.domains import domain_of
 from scheduler_extender.state.groups.groups import KEPT
 from scheduler_extender.state.node.facts import NodeFacts, Offer
-from scheduler_extender.state.pods.budgets import Budgets, refused
+from scheduler_extender.state.pods.budgets import refused
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.state.pods.standing import Others, nobody_knows
 from scheduler_extender.unblocking.homes import (
     Home,
     Places,
@@ -30,7 +30,6 @@ from scheduler_extender.unblocking.homes import (
     rehearse,
 )
 from scheduler_extender.unblocking.plan import Advice, Cost, Plan, Step
-from scheduler_extender.unblocking.spare import Spare
 from scheduler_extender.unblocking.victims import (
     TIED,
     Reckoning,
@@ -68,21 +67,18 @@ NOBODY: frozenset[PodUid] = frozenset()
 
 
 def search(
-    nodes: Iterable[NodeFacts],
+    seen: Snapshot,
     pod: PodRecord,
-    budgets: Budgets,
-    settings: Settings = Settings(),
     deadline: Deadline = NO_DEADLINE,
     *,
     request: GpuRequest | None = None,
     group: Group = lambda facts, gone: Joining(),
-    others: Others = nobody_knows,
 ) -> Advice:
     """The cheapest plan for a waiting pod, or why there is none.
 
     A place where its ``group`` does not let it go is none. ``request`` is what a member of a gang
-    asks for with its siblings; the pod's own if left out. ``others`` says what the pods without
-    devices ask for on a node: one that lacks CPU or memory is no place and no home (:mod:`.spare`).
+    asks for with its siblings; the pod's own if left out. A node that lacks CPU or memory is no
+    place and no home (:mod:`.spare`).
     A place that is kept for a nominated pod of lower priority is not kept from the waiting pod, as
     filter has it; no evicted pod is sent to one.
 
@@ -92,13 +88,7 @@ def search(
     """
     if isinstance(pod.request, Malformed):
         return Advice(reason=pod.request.reason)
-    settings = replace(settings, require=Verdict.GUARANTEED)
-    ordered = sorted(nodes, key=lambda facts: facts.name)
-    places = Places(ordered, settings, Spare(others))
-    ordered = [facts.yielding_to(pod.standing.priority, pod.gang) for facts in ordered]
-    found = _Search(
-        places, ordered, pod, request or pod.request, budgets, settings, deadline, group
-    )
+    found = _Search(seen, pod, request or pod.request, deadline, group)
     whole = True
     try:
         with deadline.enforced():
@@ -134,24 +124,21 @@ class _Candidate:
 class _Search:
     def __init__(
         self,
-        places: Places,
-        nodes: Sequence[NodeFacts],
+        seen: Snapshot,
         pod: PodRecord,
         request: GpuRequest,
-        budgets: Budgets,
-        settings: Settings,
         deadline: Deadline,
         group: Group,
     ) -> None:
-        self._nodes = nodes
+        self._seen = seen.requiring(Verdict.GUARANTEED)
+        self._nodes = [f.yielding_to(pod.standing.priority, pod.gang) for f in seen.nodes]
         self._group = group
         self._deadline = deadline
         self._pod = pod
         self._request = request
-        self._budgets = budgets
-        self._settings = settings
-        self._places = places
-        self._spare = places.spare
+        self._budgets = seen.budgets or ()
+        self._places = Places(seen)
+        self._spare = self._places.spare
         self._takes: NodeFacts | None = None
         self._best: Plan | None = None
         self._could = False
@@ -205,19 +192,16 @@ class _Search:
 
     def _sites(self) -> Iterator[_Site]:
         """The nodes on which a place could appear, one of each kind, with those that are alike."""
-        seen: dict[Hashable, list[tuple[NodeFacts, tuple[PodRecord, ...]]]] = {}
+        of_kind: dict[Hashable, list[tuple[NodeFacts, tuple[PodRecord, ...]]]] = {}
         for facts in self._nodes:
             if facts.topology is None or facts.record.problem is not None:
                 continue
             self._deadline.check()
             if not facts.is_open_to(self._pod):
                 continue
-            try:
-                # Beside a nominated pod there may be a place once others have gone.
-                everything = self._without_asking(facts).yielding_to(HIGHEST)
-                decision = decide(everything, self._request, self._settings)
-            except Exception:  # noqa: BLE001, S112 (it is told when a pod asks the node itself)
-                continue
+            # Beside a nominated pod there may be a place once others have gone.
+            everything = self._without_asking(facts).yielding_to(HIGHEST)
+            decision = answer(self._seen, everything, self._request)
             if decision.rejection is not None and not decision.rejection.resolvable:
                 continue
             joining = self._group(self._without_asking(facts), NOBODY)
@@ -226,7 +210,7 @@ class _Search:
             self._could = True
             pods = tuple(p for p in candidates(facts, self._request.resource) if self._may(p))
             kind = (joining.domain, self._kind(facts, pods))
-            alike = seen.setdefault(kind, [])
+            alike = of_kind.setdefault(kind, [])
             alike.append((facts, pods))
             if len(alike) == 1:
                 reckoning = Reckoning(facts, self._request, self._pod.uid, pods)

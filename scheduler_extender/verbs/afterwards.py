@@ -8,7 +8,7 @@ evicted the group is owed a place, maybe the very one that has come free.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from scheduler_extender.deadline import Deadline, OutOfTimeError, within
 from scheduler_extender.limits import VERB_SECONDS
@@ -112,15 +112,9 @@ class Afterwards:
             answered = ask(self._seen, member.request, names, deadline)
             if answered.late:
                 raise OutOfTimeError
-            takes = [n for n, found in answered.each() if found and found.rejection is None]
-            self._one_of_each = self._by_domain(member, takes)
+            domains = self._seen.domains(member.membership.domain or NODE).of
+            self._one_of_each = {}
+            for name, decision in answered.each():
+                if name in domains and decision is not None and decision.rejection is None:
+                    self._one_of_each.setdefault(domains[name], name)
         return self._one_of_each
-
-    def _by_domain(self, member: Member, names: Iterable[str]) -> dict[str, str]:
-        domains = self._seen.domains(member.membership.domain or NODE)
-        found: dict[str, str] = {}
-        for name in names:
-            domain = domains.of.get(name)
-            if domain is not None:
-                found.setdefault(domain, name)
-        return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from scheduler_extender.annotations import Malformed, parse
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
@@ -13,7 +13,6 @@ from scheduler_extender.state.asking.groupenquiry import gather
 from scheduler_extender.state.asking.members import Member, member_of
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.snapshot import Snapshot
-from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.wire import FilterResult, Pod
 from topology.core.devices import NodeName, PodUid
@@ -69,12 +68,11 @@ def filtered(
     """Which of the offered nodes can keep the pod's request.
 
     An annotation that cannot be read refuses every node with the same reason; a pod without GPUs
-    passes everywhere. Nodes that are not worked out by the ``deadline``
-    are answered as undecided, and if one of them is refused for that and no other takes the pod the
-    whole answer is the error :data:`STILL_WORKING`: then kube-scheduler asks again soon, when more
-    is worked out, and evicts nobody meanwhile. The event loop
-    holds the cluster's lock, and is told with :class:`.NotAtOnceError` where the answer would take
-    too long for it.
+    passes everywhere. Nodes that are not worked out by the ``deadline`` are answered as undecided.
+    If one of them is refused for that and no other takes the pod, the whole answer is the error
+    :data:`STILL_WORKING`: then kube-scheduler asks again soon, when more is worked out, and evicts
+    nobody meanwhile. The event loop holds the cluster's lock, and is told with
+    :class:`.NotAtOnceError` where the answer would take too long for it.
     """
     asks = parse(pod, seen.settings.managed)
     if asks is None:
@@ -92,11 +90,11 @@ def filtered(
     gang = member.gang if member is not None else None
     apart = seen.asked_apart(uid, priority, gang)
     deadline.need_quick(quick=apart.isdisjoint(names))
-    others = [name for name in names if name not in apart] if apart else names
-    found = _result(request, ask(seen, request, others, deadline))
-    for name in sorted(apart.intersection(names)):
-        facts = seen.facts(name).without(frozenset({uid})).yielding_to(priority, gang)
-        found = _with_answer(seen, facts, request, found)
+    for_this_pod = seen.with_facts(
+        seen.facts(name).without(frozenset({uid})).yielding_to(priority, gang)
+        for name in apart.intersection(names)
+    )
+    found = _result(request, ask(for_this_pod, request, names, deadline))
     if member is None or not member.minds_groups or not found.passed:
         return found
     return _with_group(seen, member, found, deadline)
@@ -155,18 +153,6 @@ def _result_one_by_one(request: GpuRequest, answered: Answers) -> Filtered:
 def _put(found: Filtered, name: str, why: Rejection | None) -> None:
     """Put one node into the answer."""
     (found.passed if why is None else found.refused.setdefault(why, [])).append(name)
-
-
-def _with_answer(
-    seen: Snapshot, facts: NodeFacts, request: GpuRequest, others: Filtered
-) -> Filtered:
-    """The answer with that of one more node, which has other facts for this very pod."""
-    why = answer(seen, facts, request).rejection
-    if why is not None and others.error:
-        return others
-    found = replace(others, error="")
-    _put(found, facts.name, why)
-    return found
 
 
 def _only_where_in_flight(

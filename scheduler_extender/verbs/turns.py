@@ -71,7 +71,7 @@ class Turns:
         self.late_for_turn = 0
         self.late_for_news = 0
         self.waited: Callable[[str, float], None] = lambda awaits, seconds: None
-        cluster.on_change(self._news)
+        cluster.on_change.append(self._news)
 
     @property
     def waiting_for_turn(self) -> int:

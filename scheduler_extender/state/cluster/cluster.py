@@ -81,9 +81,12 @@ class Cluster:
         self._keeping = LastKeeping(self._lock, self._remembered)
         self._gangs = GangDomains()
         self._node_objects = self._racks_wanted = False
-        self._on_change: list[Callable[[NodeName], None]] = []
-        self._on_surprise: list[Callable[[Surprise], None]] = []
-        self._on_refusal: list[Callable[[NodeRefusal], None]] = []
+        # Called whenever what a node can offer may have changed: under the lock, to take a note.
+        self.on_change: list[Callable[[NodeName], None]] = []
+        # Called by whoever feeds a report that shows what was not foreseen, or a pod that a kubelet
+        # has refused and we had seen before. They should not be kept waiting.
+        self.on_surprise: list[Callable[[Surprise], None]] = []
+        self.on_refusal: list[Callable[[NodeRefusal], None]] = []
 
     def snapshot(self, deadline: Deadline = NO_DEADLINE) -> Snapshot:
         """All that is known now."""
@@ -133,27 +136,6 @@ class Cluster:
             yield
         finally:
             self._lock.release()
-
-    def on_change(self, listener: Callable[[NodeName], None]) -> None:
-        """Call ``listener`` with a node's name whenever what it can offer may have changed.
-
-        Called under the lock, so it must only take a note.
-        """
-        self._on_change.append(listener)
-
-    def on_surprise(self, listener: Callable[[Surprise], None]) -> None:
-        """Call ``listener`` when a report shows what was not foreseen.
-
-        Called by whoever feeds the report, who should not be kept waiting.
-        """
-        self._on_surprise.append(listener)
-
-    def on_refusal(self, listener: Callable[[NodeRefusal], None]) -> None:
-        """Call ``listener`` when a kubelet has refused a pod that we had seen before.
-
-        Called by whoever feeds the pod, who should not be kept waiting.
-        """
-        self._on_refusal.append(listener)
 
     # What is known now, piece by piece.
 
@@ -435,7 +417,7 @@ class Cluster:
         try:
             if pod.refusal is not None:
                 found = refusing.refusal_by(before, after, pod, pod.refusal, self.settings)
-                for listener in self._on_refusal:
+                for listener in self.on_refusal:
                     listener(found)
         except Exception as error:  # noqa: BLE001 (a listener logs it)
             self.faults.note(before.name, error)
@@ -618,7 +600,7 @@ class Cluster:
             self._tell(name)
 
     def _tell(self, name: NodeName) -> None:
-        for listener in self._on_change:
+        for listener in self.on_change:
             listener(name)
 
     def _verify(self, taken: TakenRecord) -> None:
@@ -627,7 +609,7 @@ class Cluster:
             found = verify(taken.before, taken.after) if taken.told_anew else Verified()
             self.tallies.keep(found.kept)
             for surprise in found.surprises:
-                for listener in self._on_surprise:
+                for listener in self.on_surprise:
                     listener(surprise)
         except Exception as error:  # noqa: BLE001 (a listener logs it)
             self.faults.note(taken.before.name, error)

@@ -26,6 +26,7 @@ from scheduler_extender.state.pods.budgets import Budgets
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.standing import Others
 from topology.core.devices import NodeName, PodUid
+from topology.core.placement import Verdict
 from topology.core.scoring import Mix
 
 KINDS_KEPT = 16
@@ -137,6 +138,11 @@ class Snapshot:
             return self
         by_name, own = {**self.by_name, **instead}, self.own | instead.keys()
         return replace(self, base=self.base or self, by_name=by_name, own=own, numbers={})
+
+    def requiring(self, weakest: Verdict) -> Snapshot:
+        """The same for a pod that passes on no weaker verdict. No answer of it is remembered."""
+        settings = replace(self.settings, require=weakest)
+        return replace(self, parts=replace(self.parts, settings=settings))
 
     def pod_named(self, namespace: str, name: str) -> PodRecord | None:
         """The pod of this name, as last seen. O(pods)."""

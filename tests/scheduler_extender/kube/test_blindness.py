@@ -143,7 +143,7 @@ def test_a_refused_watch_is_seen_as_failing_and_heals(
 ) -> None:
     fake, found, cluster, skew = source
     woken: list[NodeName] = []
-    cluster.on_change(woken.append)
+    cluster.on_change.append(woken.append)
     assert not cluster.blind()
     fake.refuse(403, times=None, path="/pods$")
     fake.end_streams()
@@ -196,7 +196,7 @@ def test_a_settler_that_is_held_up_does_not_hold_up_the_lookout(
 ) -> None:
     _, found, cluster, skew = source
     woken: list[NodeName] = []
-    cluster.on_change(woken.append)
+    cluster.on_change.append(woken.append)
     busy, done = threading.Event(), threading.Event()
 
     def held_up() -> list[PodRecord]:

@@ -146,7 +146,7 @@ def bound(uid: str, wishes: dict[str, str], count: int = 2) -> dict[str, Any]:
 def surprises(wishes: dict[str, str], *devices: DeviceId) -> list[str]:
     """What is said when the next report shows a pod with these devices."""
     cluster, found = cluster_of(NODE), list[Surprise]()
-    cluster.on_surprise(found.append)
+    cluster.on_surprise.append(found.append)
     cluster.put_pod(record(bound("u", wishes)))
     cluster.put_record(NODE, Report("boot", 2, allocations=(shows("u", SMALL, *devices),)))
     return [surprise.kind for surprise in found]

@@ -379,7 +379,7 @@ def test_a_whole_gpu_is_always_had_alone() -> None:
 
 def test_a_pod_that_is_not_alone_is_called_out() -> None:
     shared, found = Node(node()), list[Surprise]()
-    shared.cluster.on_surprise(found.append)
+    shared.cluster.on_surprise.append(found.append)
     promise = '{"verdict":"guaranteed","node":"node","uid":"alone"}'
     shared.holds("alone", ["0::0", "0::1"], {**ALONE, "placement": promise})
     assert [surprise.kind for surprise in found] == [BROKEN]

@@ -45,7 +45,7 @@ def cluster(domain: str | None, policy: Policy = Policy.REQUIRED) -> Cluster:
 def plan(of: Cluster) -> Advice:
     """For a pod that waits for a linked pair."""
     wants = waiting("wants", gpu_request(2, NVLINKED), Standing(0))
-    return search(of.snapshot().nodes, wants, (), of.settings)
+    return search(of.snapshot(), wants)
 
 
 def homes(found: Advice) -> set[str | None]:
@@ -86,7 +86,7 @@ def test_of_two_nodes_that_are_alike_the_one_is_taken_whose_members_have_a_home(
         twin.put_pod(pod)
     twin.put_node(facts.name, advertises=True, labels={BLOCK: "c"})
     wants = waiting("wants", gpu_request(2, NVLINKED), Standing(0))
-    found = search([*nodes.snapshot().nodes, *twin.snapshot().nodes], wants, (), nodes.settings)
+    found = search(nodes.snapshot().with_facts(twin.snapshot().nodes), wants)
     assert found.plan is not None
     assert found.plan.node == "pairs"
     assert homes(found) == {"near"}

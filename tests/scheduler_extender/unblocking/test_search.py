@@ -44,7 +44,7 @@ def pair(priority: int = 0) -> PodRecord:
 def plan_for(cluster: Cluster, pod: PodRecord) -> Advice:
     """What the search finds."""
     assert cluster.budgets is not None
-    return search(cluster.snapshot().nodes, pod, cluster.budgets, cluster.settings)
+    return search(cluster.snapshot(), pod)
 
 
 def steps(found: Advice) -> dict[str, str | None]:
@@ -147,9 +147,7 @@ def test_hardware_that_never_can_is_said() -> None:
 
 def test_a_search_that_is_out_of_time_says_so() -> None:
     cluster = cluster_of({PAIRS: {"a": Held((0,)), "b": Held((2,))}})
-    found = search(
-        cluster.snapshot().nodes, pair(), (), cluster.settings, deadline=ending_when(lambda: True)
-    )
+    found = search(cluster.snapshot(), pair(), ending_when(lambda: True))
     assert not found.whole
 
 
@@ -211,13 +209,8 @@ def test_the_cheapest_equals_brute_force_where_cpus_are_short() -> None:
                 asks = (("cpu", rng.choice((0, 4000, 8000))),)
                 cluster.put_pod(replace(each, standing=replace(each.standing, asks=asks)))
         pod = replace(pod, standing=replace(pod.standing, asks=(("cpu", 8000),)))
-        found = search(
-            cluster.snapshot().nodes,
-            pod,
-            cluster.budgets or (),
-            cluster.settings,
-            others=nobody_else,
-        )
+        cluster.others = nobody_else
+        found = search(cluster.snapshot(), pod)
         least = cheapest(cluster.snapshot().nodes, pod, cluster.budgets or (), cluster.settings)
         ours = Cost() if found.takes is not None else found.plan and found.plan.cost
         assert ours == least, seed
@@ -258,11 +251,9 @@ def test_the_search_ends_in_time_among_thousands_of_budgets() -> None:
     cluster.budgets = tuple(Budget("team", f"b{i}", selector, 1) for i in range(50))
     CountedRequirement.looks = 0
     found = search(
-        cluster.snapshot().nodes,
+        cluster.snapshot(),
         pair(1000),
-        cluster.budgets,
-        cluster.settings,
-        deadline=ending_when(lambda: CountedRequirement.looks > 1_000),
+        ending_when(lambda: CountedRequirement.looks > 1_000),
     )
     assert not found.whole
     assert CountedRequirement.looks < 1_500

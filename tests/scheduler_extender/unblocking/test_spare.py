@@ -40,7 +40,8 @@ def pair(asks: Amounts = EIGHT) -> PodRecord:
 
 
 def plan(of: Cluster, pod: PodRecord, others: Others) -> Advice:
-    return search(of.snapshot().nodes, pod, (), of.settings, others=others)
+    of.others = others
+    return search(of.snapshot(), pod)
 
 
 def homes(found: Advice) -> set[str | None]:
@@ -100,8 +101,8 @@ def test_of_nodes_that_are_alike_the_one_with_room_is_cleared() -> None:
     node = NodeObject(exists=True, allocatable=EIGHT_TIMES_FOUR)
     facts = [replace(each, node_object=node) for each in twin.snapshot().nodes]
     for full, cleared in (("pairs", "pairs-2"), ("pairs-2", "pairs")):
-        others = busy(**{full: 16_000})
-        found = search([*nodes.snapshot().nodes, *facts], pair(), (), nodes.settings, others=others)
+        nodes.others = busy(**{full: 16_000})
+        found = search(nodes.snapshot().with_facts(facts), pair())
         assert found.plan is not None
         assert found.plan.node == cleared
         assert {step.pod.name[0] for step in found.plan.steps} == {

@@ -228,7 +228,7 @@ def test_once_a_bind_is_settled_every_node_is_news_to_its_pod(kube: Kube, bound:
     assert bound.bind(train, "switched") != ""
     assert bound.filter(train, "bridged")["NodeNames"] == []
     changed: list[NodeName] = []
-    kube.cluster.on_change(changed.append)
+    kube.cluster.on_change.append(changed.append)
     settler = Settler(kube.cluster, kube.binder, patience=10)
     for now in (0, 10, 20):
         settler.round(now)

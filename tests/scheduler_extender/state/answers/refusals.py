@@ -33,7 +33,7 @@ class World:
         self.cluster = Cluster(self.clock, settings)
         self.cluster.put_record(switched(8), Report("boot", 1))
         self.told: list[NodeRefusal] = []
-        self.cluster.on_refusal(self.told.append)
+        self.cluster.on_refusal.append(self.told.append)
         self.sequence = 1
 
     def bind(self, uid: str, asking: GpuRequest = ASKING) -> PodRecord:

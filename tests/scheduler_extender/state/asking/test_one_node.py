@@ -224,7 +224,7 @@ def test_verification_holds_no_lock(cluster: Cluster) -> None:
         thread.start()
         thread.join(PATIENCE)
 
-    cluster.on_surprise(listener)
+    cluster.on_surprise.append(listener)
     train = record(pod(2, NVLINK, node="a"))
     bad = replace(train, promised=replace(train.request.constraints, min_nvlinks=18))  # type: ignore[union-attr]
     cluster.put_pod(bad)

@@ -172,7 +172,7 @@ def test_bind_keeps_the_place_and_gives_it_to_its_pod(cluster: Cluster) -> None:
 def test_it_ends(cluster: Cluster, end: Any) -> None:
     wants = keep_place(cluster)
     changed: list[NodeName] = []
-    cluster.on_change(changed.append)
+    cluster.on_change.append(changed.append)
     end(cluster, wants)
     assert asked(cluster) == ""
     assert not cluster.snapshot().places_of(wants.uid)
@@ -417,7 +417,7 @@ def test_of_too_many_every_replica_keeps_the_same(seed: int) -> None:
     assert kept_in(cluster) == list(range(MOST))
     assert cluster.facts(NodeName(f"n{MOST}")).kept_for is None
     changed: list[NodeName] = []
-    cluster.on_change(changed.append)
+    cluster.on_change.append(changed.append)
     cluster.drop_pod(PodUid("w3"))
     assert kept_in(cluster) == sorted(set(order) - {3})
     assert {NodeName("n3"), NodeName(f"n{MOST}")} <= set(changed)

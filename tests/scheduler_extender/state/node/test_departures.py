@@ -206,7 +206,7 @@ def test_who_waits_is_told_when_a_deleted_pod_is_let_go_beside_unreported_ones(
     delete(cluster, bound("uid-1", 1), 20)
     assert not fits(cluster, 1)
     told: list[str] = []
-    cluster.on_change(told.append)
+    cluster.on_change.append(told.append)
     cluster.put_record(NODE, report(2, 20))
     assert told == [NAME]
     assert fits(cluster, 1)

@@ -380,7 +380,7 @@ def test_a_heartbeat_keeps_a_node_fresh_and_wakes_nobody() -> None:
     cluster = Cluster(clock, Settings(stale_after=100))
     cluster.put_record(NODE, Report("boot", 1))
     changes: list[str] = []
-    cluster.on_change(changes.append)
+    cluster.on_change.append(changes.append)
     for i in range(2, 6):
         clock.now += 60
         cluster.put_report(NodeName("node"), Report("boot", i))

@@ -185,7 +185,7 @@ def test_gpus_that_changed_while_the_pod_was_unreported_count_up_to_its_report(
     when: str, *, in_parts: bool
 ) -> None:
     cluster, seen = Cluster(lambda: 0.0, Settings(stale_after=None)), list[Surprise]()
-    cluster.on_surprise(seen.append)
+    cluster.on_surprise.append(seen.append)
     two = record("pair", containers=[container("a", 1), container("b", 2)], link=False)
     pod = two if in_parts else record("pair", link=False)
     first, second = shows("pair", 0, name="a"), shows("pair", 3, 4, name="b")
@@ -259,7 +259,7 @@ def surprised() -> tuple[Cluster, list[Surprise], Metrics]:
     cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
     metrics, seen = Metrics(), list[Surprise]()
     metrics.watch(cluster)
-    cluster.on_surprise(seen.append)
+    cluster.on_surprise.append(seen.append)
     cluster.put_record(NODE, BEFORE)
     cluster.put_pod(PAIR)
     cluster.put_record(NODE, report(shows("pair", 0, 5)))

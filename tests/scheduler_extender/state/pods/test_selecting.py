@@ -128,7 +128,7 @@ def test_labels_change_no_answer() -> None:
     cluster = Cluster(lambda: 0.0)
     changed: list[NodeName] = []
     cluster.put_node(NODE, advertises=True)
-    cluster.on_change(changed.append)
+    cluster.on_change.append(changed.append)
     cluster.put_node(NODE, advertises=True, labels={"a": "b"}, cordoned=True)
     assert changed == []
     assert cluster.facts(NODE).node_object.labels == {"a": "b"}
