@@ -109,7 +109,7 @@ def in_brief(cluster: Cluster, facts: NodeFacts) -> NodeInBrief:
             continue
         rooms.append(_room(offer))
         instances += _instances(offer, served)
-        shared += shared_gpus(facts, served, View(cluster.today()))
+        shared += shared_gpus(facts, offer, View(cluster.today()))
     return NodeInBrief(
         node=facts.name,
         stale=facts.record.stale,

@@ -14,7 +14,7 @@ from scheduler_extender.told.struct import Struct
 from scheduler_extender.told.view import View
 from topology.core.admission import container_sets, others_on
 from topology.core.devices import Mask
-from topology.core.mig import ServedDevices, served_devices
+from topology.core.mig import ServedDevices
 from topology.core.placement import Assessment, Rejection
 from topology.core.pools import gpus
 from topology.core.requests import GpuRequest, Role
@@ -107,25 +107,21 @@ def rows_of(
 
 
 def _outcomes(row: Answer, request: GpuRequest) -> list[list[int]]:
-    sets = row.outcomes.sets if row.outcomes else ()
-    return _indices(_devices(row, request), sets or ())
+    offer = row.facts.last_offer(request.resource)
+    if isinstance(offer, Rejection) or row.outcomes is None:
+        return []
+    return _indices(offer.devices, row.outcomes.sets or ())
 
 
 def _shared(row: Answer, request: GpuRequest, view: View) -> list[SharedGpu]:
-    served = row.facts.topology.resource(request.resource) if row.facts.topology else None
-    return shared_gpus(row.facts, served, view) if served and row.facts.report else []
-
-
-def _devices(row: Answer, request: GpuRequest) -> ServedDevices | None:
-    topology = row.facts.topology
-    served = topology.resource(request.resource) if topology else None
-    return served_devices(topology, served) if topology and served else None
-
-
-def _indices(devices: ServedDevices | None, sets: Iterable[Mask]) -> list[list[int]]:
-    """The sets as driver indices, in order."""
-    if devices is None:
+    offer = row.facts.last_offer(request.resource)
+    if isinstance(offer, Rejection) or row.facts.report is None:
         return []
+    return shared_gpus(row.facts, offer, view)
+
+
+def _indices(devices: ServedDevices, sets: Iterable[Mask]) -> list[list[int]]:
+    """The sets as driver indices, in order."""
     return [list(gpus) for gpus in sorted({devices.indices(mask) for mask in sets})]
 
 

@@ -7,11 +7,11 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.facts import NodeFacts, Offer
 from scheduler_extender.told.struct import Struct
 from scheduler_extender.told.view import GONE, View, pods_on
-from topology.core.devices import MIB, GpuResource
-from topology.core.placement import Rejection, used_memory
+from topology.core.devices import MIB
+from topology.core.placement import used_memory
 from topology.core.pools import count
 
 
@@ -30,10 +30,9 @@ class SharedGpu(Struct, frozen=True):
     pods: Annotated[list[str], Meta(description="those that a report shows on it")]
 
 
-def shared_gpus(facts: NodeFacts, served: GpuResource, view: View) -> list[SharedGpu]:
-    """The GPUs that a node shares among pods as one resource; empty if it shares none."""
-    offer = facts.last_offer(served.name)
-    if served.replicas == 1 or isinstance(offer, Rejection):
+def shared_gpus(facts: NodeFacts, offer: Offer, view: View) -> list[SharedGpu]:
+    """The GPUs that a node shares among pods by one of its offers; empty if it shares none."""
+    if offer.resource.replicas == 1:
         return []
     devices, now, gpus = offer.devices, offer.availability, offer.topology.gpus
     profiles = {part.uuid: part.profile for gpu in gpus for part in gpu.mig_instances}
@@ -43,7 +42,7 @@ def shared_gpus(facts: NodeFacts, served: GpuResource, view: View) -> list[Share
     return [
         SharedGpu(
             gpu=devices.indices_of[p],
-            resource=served.name,
+            resource=offer.resource.name,
             profile=profile_at[p],
             shares=shares,
             free=count(now.free, p, now.width),

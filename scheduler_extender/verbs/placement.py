@@ -6,10 +6,9 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.state.node.facts import Offer
+from scheduler_extender.state.pods.record import PodRecord, resource_of
 from scheduler_extender.verbs.deciding import DecidedBind
-from topology.core.mig import served_devices
-from topology.core.requests import GpuRequest
 
 MAX_SETS_WRITTEN = 16
 
@@ -32,15 +31,9 @@ def placement(decided: DecidedBind, pod: PodRecord, time: str) -> Placement:
     """
     facts, decision = decided.facts, decided.decision
     found = Placement(verdict=decision.verdict, node=facts.name, uid=pod.uid, sets=[], time=time)
-    sets = decided.sets
-    topology, request = facts.topology, decided.ours.request
-    served = (
-        topology.resource(request.resource)
-        if topology is not None and isinstance(request, GpuRequest)
-        else None
-    )
-    if topology is not None and served is not None and sets:
-        indices = served_devices(topology, served).indices
+    sets, offer = decided.sets, facts.last_offer(resource_of(decided.ours))
+    if sets and isinstance(offer, Offer):
+        indices = offer.devices.indices
         # MIG instances of several kinds may be on one GPU.
         listed = list(dict.fromkeys(indices(mask) for mask in sets))
         found["sets"] = [list(gpus) for gpus in listed[:MAX_SETS_WRITTEN]]

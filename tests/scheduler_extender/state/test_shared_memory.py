@@ -19,7 +19,7 @@ from scheduler_extender.state.pods.record import pod_record
 from scheduler_extender.told.sharing import shared_gpus
 from scheduler_extender.told.view import View
 from scheduler_extender.wire import Pod
-from tests.nodes import GIB, pcie, pod
+from tests.nodes import GIB, offered, pcie, pod
 from tests.scheduler_extender.serving import Clock
 from topology.core.devices import Bytes, DeviceId, GpuResource, NodeName, PodUid
 from topology.core.graph import AllocatorFacts, NodeTopology
@@ -442,7 +442,8 @@ def test_other_gpus_are_open_beside_one_that_is_anothers_alone() -> None:
 
 
 def rows(shared: Node) -> list[Any]:
-    return shared_gpus(shared.cluster.facts(NAME), shared.topology.resources[0], View(0.0))
+    facts = shared.cluster.facts(NAME)
+    return shared_gpus(facts, offered(facts, shared.topology.resources[0].name), View(0.0))
 
 
 @pytest.mark.parametrize("resource", [GPU, RENAMED])
