@@ -77,8 +77,8 @@ class Unreported:
 def coming(request: GpuRequest, replicas: int) -> Unreported:
     """A pod with this request that is to be admitted and was promised nothing.
 
-    A GPU has ``replicas`` devices. What init containers leave unused is held though no report will
-    show it, so nobody can tell afterwards which devices these are: the pod is opaque.
+    A GPU has ``replicas`` devices. The pod is opaque if it has init containers: what they leave
+    unused stays held, and no report will show which devices these are.
     """
     return Unreported(
         request.counts,
@@ -90,8 +90,8 @@ def coming(request: GpuRequest, replicas: int) -> Unreported:
 
 
 def memory_of(request: GpuRequest, replicas: int) -> int:
-    """What a pod says that it uses on each of its GPUs, in bytes; 0 where it says nothing, or
-    shares them with nobody."""
+    """The bytes that a pod says it uses on each of its GPUs; 0 if it says nothing, or shares them
+    with nobody."""
     return (request.constraints.gpu_memory or 0) if replicas > 1 else 0
 
 
@@ -166,15 +166,17 @@ class Availability:
 
     @cached_property
     def devices_left(self) -> int:
-        """Devices that are surely left once every unreported pod is admitted, and whoever departs
-        is gone; may be negative."""
+        """Devices that are surely left after every unreported pod is admitted.
+
+        Departing pods are gone by then. It may be negative.
+        """
         free = total(self.once_departed.free, self.width)
         hidden = sum(holder.hidden for holder in (*self.running, *self.releasing))
         return free - hidden - sum(pod.held for pod in self.unreported if not pod.departed)
 
     @cached_property
     def once_departed(self) -> Availability:
-        """The same once whoever departs is gone."""
+        """The same after every departing pod is gone."""
         started = sum(pod.shown for pod in self.unreported if pod.departed)
         if not self.departing and not started:
             return self
@@ -209,7 +211,7 @@ class Availability:
         return self._key(tuple(Holder(0, h.hidden) for h in self.running if h.hidden), 0)
 
     def _key(self, running: tuple[Holder, ...], withheld: Pool) -> Availability | None:
-        """The key with these running pods, room included; None where that is this very value."""
+        """The key with these running pods, room included; None if it equals this value."""
         releasing = self.releasing
         if self.declares:
             running = tuple(holder.outcome_key() for holder in running)
@@ -228,7 +230,7 @@ class Availability:
         return None if key == self else key
 
     def without_needless_room(self, exclusive: Exclusive) -> Availability:
-        """The same for a pod that asks for ``exclusive``: without room where none matters."""
+        """The same for a pod that asks for ``exclusive``: without room if nobody needs any."""
         needed = bool(exclusive) or any(pod.exclusive for pod in self.unreported)
         if self.room is None or needed:
             return self
@@ -237,7 +239,7 @@ class Availability:
     def room_for(
         self, kubelet: Kubelet, *, endings: bool, but: Unreported | None = None
     ) -> Room | None:
-        """The room that a pod finds: all unreported pods may come before it, ``but`` not this one.
+        """The room that a pod meets. All unreported pods may come before it, except ``but``.
 
         With ``endings`` pods may come and end, with GPUs or without.
         """

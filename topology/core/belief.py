@@ -96,7 +96,7 @@ def belief(
 
 
 def _coming_back(now: Availability, endings: bool) -> tuple[Holder, ...]:
-    """Withheld devices as if each were held by a pod of its own that may end.
+    """Withheld devices, each as if held by a pod of its own that may end.
 
     Those of one shared GPU come back one by one, as the pods that hold them end.
     """
@@ -202,7 +202,7 @@ class _Future:
         self.spent = len(now.unreported) ** 2 // 16
 
     def beginnings(self, holders: tuple[Holder, ...]) -> set[_State] | None:
-        """The states now: what pods hide may be any devices that seem free; None if too many.
+        """The states now: pods may hide any devices that seem free; None if there are too many.
 
         ``holders`` are the pods that may end.
         """
@@ -236,7 +236,7 @@ class _Future:
         return states or None  # more is hidden than there is: what we see contradicts itself
 
     def follow(self, states: set[_State]) -> bool:
-        """Go through all states that may follow on these; False where there are too many."""
+        """Visit all states that may follow; False if there are too many."""
         frontier = self._new(states)
         while frontier:
             reached = self._steps(frontier.pop())
@@ -267,9 +267,9 @@ class _Future:
         return many or self.spent > self._most
 
     def _new(self, states: set[_State]) -> list[_State]:
-        """Those of the states that were not seen yet; the settled ones are gone through here.
+        """The states that were not visited yet. Settled ones are visited here.
 
-        Once nobody is unreported any more the departed only have to go.
+        If nobody is unreported any more, departed pods can only go.
         """
         unseen = []
         for state in states:
@@ -281,7 +281,7 @@ class _Future:
         return unseen
 
     def _settle(self, new: set[_Settled]) -> None:
-        """Go through the states that follow where pods can only end, until there are too many."""
+        """Visit the states that follow where pods can only end, until there are too many."""
         settled = self._settled
         new -= settled
         settled |= new
@@ -358,8 +358,8 @@ class _Future:
 def _after_the_last(
     state: _State, newcomer: _Newcomer, ways: tuple[Admission, ...]
 ) -> set[_Settled]:
-    """The same as :func:`_after` for the last pod, if nobody releases anything meanwhile; then the
-    departed go."""
+    """As :func:`_after`, for the last pod, if nobody releases anything meanwhile. Then the departed
+    pods go."""
     free, held, shown = state.free + sum(state.departed), state.held, newcomer.pod.shown
     if not newcomer.may_end:
         return {(free - way.taken, held) for way in ways}

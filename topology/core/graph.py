@@ -59,7 +59,7 @@ class AllocatorFacts:
 
     @property
     def aligned_anyhow(self) -> bool:
-        """Whether the kubelet aligns devices and nobody knows by which NUMA nodes."""
+        """Whether the kubelet aligns devices by NUMA nodes that nobody knows."""
         return self.topology_manager_policy != "none" and not self.sees_topology
 
 
@@ -177,7 +177,7 @@ class NodeTopology:
         return tuple(self.gpus[p].index for p in positions(mask))
 
     def resource(self, name: str) -> GpuResource | None:
-        """How the node serves the extended resource ``name``, None where it does not."""
+        """The extended resource ``name`` of the node; None if the node does not serve it."""
         return next((each for each in self.resources if each.name == name), None)
 
     def summary(self) -> str:
@@ -211,10 +211,9 @@ def _unique(what: str, values: Sequence[object]) -> None:
 
 
 def names_strange_nodes(shape: Shape, facts: AllocatorFacts) -> bool:
-    """Whether the plugin names NUMA nodes that the machine has not, by its distances.
+    """Whether the plugin names NUMA nodes that the machine does not have, by its distances.
 
-    A kubelet hints at the NUMA nodes of its machine only, so it is not known what it makes of
-    these.
+    A kubelet hints only at NUMA nodes of its machine, so nobody knows what it makes of others.
     """
     known = facts.numa_distances
     return known is not None and any(n >= len(known) for n, _ in hinted_nodes(shape))

@@ -97,8 +97,8 @@ def product_of(gpu: Gpu, part: MigInstance) -> str:
 def own_memory(part: MigInstance) -> Bytes:
     """The memory that an instance has for itself.
 
-    Compute instances of one GPU instance share its memory, and the driver shows each all of it.
-    Each has a share by its slices, so that together they never have more than there is.
+    Compute instances of one GPU instance share its memory, and the driver shows all of it for
+    each. Each gets a part by its slices, so that the parts add up to what there is.
 
     >>> own_memory(MigInstance("MIG-1", "1c.3g.20gb", Bytes(21_000_000_000)))
     7000000000
@@ -178,11 +178,11 @@ def _places(topology: NodeTopology, resource: GpuResource) -> Iterator[_Place]:
 
 
 def _served_as(profile: str, names: Collection[str]) -> str:
-    """The name among those of a node's resources under which instances of a profile are served.
+    """The resource name under which instances of a profile are served, one of the node's ``names``.
 
     Since v0.20 of the plugin it is the profile's own. Before, the plugin looked for a name *within*
     the profile: it served ``1g.10gb+me`` and ``1c.1g.10gb`` as ``1g.10gb``, and nothing as
-    ``1g.10gb.me`` (k8s-device-plugin#1462, #1807). Empty where no name fits.
+    ``1g.10gb.me`` (k8s-device-plugin#1462, #1807). Empty if no name fits.
     """
     own = profile.replace("+", ".")
     if own in names:

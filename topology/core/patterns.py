@@ -49,9 +49,9 @@ def has_ring(rows: Rows, mask: Mask) -> bool:
 
 @remembered
 def find_ring(rows: Rows, mask: Mask) -> bool | None:
-    """Whether joined pairs form a ring through every GPU of ``mask``; None where we gave up.
+    """Whether joined pairs form a ring through every GPU of ``mask``; None if we gave up.
 
-    A ring of one is trivial, a ring of two is the pair. Otherwise a Hamiltonian cycle: cheap
+    A ring of one is trivial, a ring of two is the pair. Otherwise it is a Hamiltonian cycle: cheap
     answers first (too few neighbours; Dirac's theorem), then a search.
     """
     k = mask.bit_count()
@@ -72,7 +72,7 @@ def find_ring(rows: Rows, mask: Mask) -> bool | None:
 
 
 def _search(rows: Rows, mask: Mask) -> bool | None:
-    """Depth first, the GPU with the fewest ways on first; None once the steps are spent."""
+    """Depth first, beginning at the GPU with the fewest neighbours; None after too many steps."""
     start = min(positions(mask), key=lambda p: (rows[p] & mask).bit_count())
     home = rows[start]
     path = [(start, mask ^ 1 << start)]

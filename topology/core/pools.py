@@ -154,7 +154,7 @@ def choices(pool: Pool, size: int, width: int) -> Iterator[Pool]:
 
 
 def choices_count(pool: Pool, size: int, width: int, stop: int) -> int:
-    """How many :func:`choices` there are, or some number above ``stop``.
+    """How many :func:`choices` there are; above ``stop`` any larger number.
 
     >>> choices_count(pack([2, 1], 2), 2, 2, 100), choices_count(0b1111, 2, 1, 3)
     (2, 4)

@@ -135,11 +135,11 @@ class Interruption(BaseException):
 
 @contextmanager
 def interrupted_by(check: Callable[[], None]) -> Iterator[None]:
-    """Call ``check`` before each part of what this thread works out inside, after the checks of
-    whoever asked for all of this.
+    """Call ``check`` before each part of what this thread works out inside, after the checks of its
+    callers.
 
-    It interrupts by raising an :class:`Interruption`, which reaches whoever asked. Nothing that is
-    half done is remembered.
+    It interrupts by raising an :class:`Interruption`, which reaches the caller. Nothing half done
+    is remembered.
     """
     before = _thread.check
 
@@ -176,7 +176,7 @@ def _age() -> None:
 
 
 def _large(value: object) -> bool:
-    """Whether an entry has to be weighed by itself: something in it is long, or is shared and not
+    """Whether an entry has to be weighed by itself: a part of it is long, or is shared and not
     counted yet."""
     if isinstance(value, (tuple, frozenset)):
         return len(value) > MANY or any(map(_large, value))

@@ -140,7 +140,7 @@ class Constraints:
     exclusive_gpus: bool = False  # all shares of its GPUs
 
     def least_memory(self, replicas: int) -> Bytes:
-        """The memory that a GPU has to have which is served as so many replicas.
+        """The memory that a GPU needs if it is served as so many replicas.
 
         ``min_gpu_memory`` is what each share's part has to be, unless the pod has its GPUs alone or
         says what it uses of them.
@@ -260,22 +260,22 @@ class GpuRequest:
 
     @property
     def alone(self) -> GpuRequest:
-        """The same for a pod that nobody may come before."""
+        """The same request as if no other pod could come first."""
         return replace(self, siblings=0, others=()) if self.in_company else self
 
     @property
     def in_company(self) -> bool:
-        """Whether others may come before the pod."""
+        """Whether pods of its gang may come before the pod."""
         return self.company > 0
 
     @property
     def company(self) -> int:
-        """How many others may come before the pod."""
+        """How many pods of its gang may come before the pod."""
         return self.siblings + sum(count for _, count in self.others)
 
     @property
     def unit(self) -> str:
-        """What it asks for some of, as far as the resource's name tells.
+        """What it asks for, as far as the resource's name tells.
 
         >>> gpu_request(2, resource="nvidia.com/mig-1g.10gb").unit
         'MIG instance'
@@ -315,7 +315,7 @@ def gpu_request(
 
 
 def first_few(models: Sequence[str]) -> str:
-    """Models as a reason names them: the first few, for every node's reason repeats them.
+    """Models as a reason names them: the first few, because every node's reason repeats them.
 
     >>> first_few(("a100*", "a30", "h100*", "h200*", "v100*"))
     'a100*,a30,h100* and 2 more'

@@ -45,7 +45,7 @@ class Room:
         return self._sum(self.free, nodes) + self._sum(self.back, nodes)
 
     def beside(self, pod: Exclusive) -> Room:
-        """The room once this pod is admitted, nobody knows where."""
+        """The room after this pod is admitted, nobody knows where."""
         if not pod.demands:
             if pod == Exclusive.NOTHING:
                 return self
@@ -54,7 +54,7 @@ class Room:
         return self.without(pod.most_cpus, pod.most_memory)
 
     def without(self, cpus: int, memory: Amounts) -> Room:
-        """The room once so much of it is somebody's, nobody knows which part."""
+        """The room after so much of it is taken, nobody knows which part."""
         if not cpus and not memory:
             return self
         return replace(
@@ -104,9 +104,9 @@ def emptied(facts: NumaFacts) -> Room:
 
 
 def at_any_moment(facts: NumaFacts, room: Room) -> Room:
-    """The room where pods, with GPUs or without, may come and end before ours is admitted.
+    """The room if pods, with GPUs or without, may come and end before ours is admitted.
 
-    Those that come find CPUs enough beside ours, for kube-scheduler counts them.
+    Those that come leave enough CPUs for ours, because kube-scheduler counts them.
     """
     empty = emptied(facts)
     none = (0,) * len(empty.free)

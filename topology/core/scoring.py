@@ -245,7 +245,7 @@ def _weighed(lost: tuple[float, ...], mix: Mix) -> float:
 
 @remembered
 def opened_gpus(kubelet: Kubelet, now: Availability, request: GpuRequest) -> float:
-    """How many GPUs of which nobody has an instance a placement is expected to begin on.
+    """How many unused GPUs a placement is expected to begin on.
 
     A GPU that nobody uses can be cut anew, or be a whole GPU again.
     """
@@ -268,9 +268,9 @@ def opened_gpus(kubelet: Kubelet, now: Availability, request: GpuRequest) -> flo
 def losses(
     kubelet: Kubelet, now: Availability, request: GpuRequest, classes: RequestClasses
 ) -> tuple[float, ...] | None:
-    """How many GPUs' worth of each class a placement is expected to take away, unweighed.
+    """The worth of each class, in GPUs, that a placement is expected to take away, unweighed.
 
-    None where that is too much to work out.
+    None if that is too much to work out.
     """
     key = now.outcome_key(endings=False, exclusive=request.exclusive)
     believed = free_states(kubelet, key) or (FreeState(now.free),)

@@ -89,8 +89,7 @@ def promises(kubelet: Kubelet, free: Pool, wanted: RequestClass) -> float:
 def _every_set_passes(kubelet: Kubelet, masks: Masks, wanted: RequestClass) -> Flags:
     """For each mask of free GPUs, whether every set of the class's size passes.
 
-    On more than 16 GPUs, and where they are shared, rings and connected sets pass where all pairs
-    do.
+    On more than 16 GPUs, and on shared ones, rings and connected sets pass only if all pairs do.
     """
     shape, count = kubelet.shape, wanted.count
     test = compiled(shape, wanted.constraints, 0, kubelet.replicas)
@@ -145,7 +144,7 @@ def _passing(shape: Shape, wanted: RequestClass) -> Flags:
 
 
 def _followed(kubelet: Kubelet, pools: Ints, wanted: RequestClass) -> NDArray[np.int8]:
-    """The promises of each pool; the lowest outcome of each placement is followed."""
+    """The promises of each pool, following the lowest outcome of each placement."""
     shape, count = kubelet.shape, wanted.count
     known, passing = _known(kubelet.allocator, shape, wanted), _passing(shape, wanted)
     asked = np.unique(pools[known[pools] < 0])
@@ -199,7 +198,7 @@ def _expected(kubelet: Kubelet, free: Pool, wanted: RequestClass) -> float:
 
 @remembered
 def _one_after_the_other(kubelet: Kubelet, free: Pool, wanted: RequestClass) -> tuple[int, int]:
-    """How many placements, the lowest outcome of each followed; and the steps that it took."""
+    """How many placements, following the lowest outcome of each; and the steps that it took."""
     placements, steps = 0, 0
     while total(free, kubelet.width) >= wanted.count and steps <= SCORE_STEPS:
         ways, cost = _promised_ways(kubelet, free, wanted)

@@ -44,9 +44,9 @@ def cut(
     """A node whose GPUs are cut into instances of these profiles.
 
     ``gpus`` are driver indices, None for all. Under the strategy ``single`` NVIDIA's plugin serves
-    all instances as ``nvidia.com/gpu``, which it does only where all GPUs are cut into instances of
-    one profile; under ``mixed`` each profile has a resource of its own. ``replicas`` above 1 stands
-    for instances that are time-sliced. Raises :class:`TopologyError`.
+    all instances as ``nvidia.com/gpu``, but only if all GPUs are cut into instances of one profile.
+    Under ``mixed`` each profile has a resource of its own. If ``replicas`` is above 1, instances
+    are time-sliced. Raises :class:`TopologyError`.
 
     >>> from topology.machines import machine
     >>> node = cut(machine("dgx-a100").topology("n"), ["3g.20gb", "2g.10gb"], gpus=[0])
@@ -91,9 +91,9 @@ def nominal_memory(profile: str) -> Bytes | None:
 
 
 def resource_name(profile: str) -> str:
-    """The resource that NVIDIA's plugin serves a profile as under the strategy ``mixed``.
+    """The resource under which NVIDIA's plugin serves a profile with the strategy ``mixed``.
 
-    A compute instance has none of its own: where it is served, then as its GPU instance.
+    A compute instance has no resource of its own: it is served as its GPU instance, if at all.
 
     >>> resource_name("1g.10gb+me"), resource_name("1c.3g.40gb")
     ('nvidia.com/mig-1g.10gb.me', 'nvidia.com/mig-3g.40gb')

@@ -157,11 +157,11 @@ class Machine:
     def topology(
         self, node: str, *, allocator: AllocatorFacts = STOCK, group: str = ""
     ) -> NodeTopology:
-        """A node of this kind; the same arguments give an equal node, another name other UUIDs.
+        """A node of this kind. The same arguments give an equal node, another name other UUIDs.
 
         Nodes of one machine share links, NICs and shape. Trays of a rack-scale machine with the
-        same ``group`` share one fabric: its cluster UUID is made of the group's name and stands
-        for one that a fabric manager would hand out.
+        same ``group`` share one fabric. Its cluster UUID is made of the group's name, in place of
+        one that a fabric manager would hand out.
 
         >>> from topology.machines import machine
         >>> node = machine("dgx1-v100").topology("train-00")

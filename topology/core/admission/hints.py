@@ -59,7 +59,7 @@ def all_nodes(facts: NumaFacts) -> Mask:
 
 
 def masks(every: Mask) -> Iterator[Mask]:
-    """Every set of these NUMA nodes but the empty one, ascending."""
+    """Every non-empty set of these NUMA nodes, ascending."""
     subset = 0
     while subset != every:
         subset = (subset - every) & every
@@ -69,9 +69,9 @@ def masks(every: Mask) -> Iterator[Mask]:
 def rankings(
     closest: bool | None, distances: tuple[tuple[int, ...], ...] | None
 ) -> tuple[Ranking, ...]:
-    """The rankings that the Topology Manager may go by.
+    """The rankings that the Topology Manager may use.
 
-    ``closest`` is its option ``prefer-closest-numa-nodes``, None where that is not known.
+    ``closest`` is its option ``prefer-closest-numa-nodes``; None if that is not known.
     """
 
     def nearest(nodes: Mask) -> Rank:
@@ -92,14 +92,14 @@ def lowest(nodes: Mask) -> Rank:
 
 
 def fewest(nodes: Mask) -> Rank:
-    """Fewest NUMA nodes first; which of as many, nobody knows, unless it is one: the lowest."""
+    """Fewest NUMA nodes first; of sets with as many any, of single nodes the lowest."""
     return (nodes.bit_count(), nodes if nodes.bit_count() == 1 else 0)
 
 
 def preferred(providers: Iterable[Provider], ranked: tuple[Ranking, ...]) -> Preferred:
-    """The sets of NUMA nodes that may be the best that every provider prefers.
+    """The sets of NUMA nodes that every provider prefers and that may be the best of these.
 
-    ``providers`` are those that care. Of hints that may be given, any may be missing.
+    ``providers`` are those that care. A hint that is not sure may be missing.
     """
     preferences = [[hint for hint in provider if hint.preferred] for provider in providers]
     possible = set.intersection(*({h.nodes for h in hints} for hints in preferences))
@@ -114,10 +114,10 @@ def preferred(providers: Iterable[Provider], ranked: tuple[Ranking, ...]) -> Pre
 def not_preferred(
     providers: Iterable[Provider], every: Mask, ranked: tuple[Ranking, ...]
 ) -> tuple[Mask, ...] | None:
-    """What the merge ends with where no combination is preferred; None where that is not known.
+    """The merges that may come if no combination is preferred; None if they are not known.
 
-    It goes for as many NUMA nodes as the provider needs that needs the most, or as near below that
-    as can be had. ``every`` are all NUMA nodes of the machine.
+    The merge takes as many NUMA nodes as the neediest provider needs, or the next smaller number
+    that a combination has. ``every`` are all NUMA nodes of the machine.
     """
     combined = {every}
     wanted = 0

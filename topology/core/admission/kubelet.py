@@ -74,18 +74,18 @@ class Kubelet:
 
     @property
     def devices_served(self) -> int:
-        """How many devices it has, free or not: of GPUs that are split by MIG none."""
+        """How many devices it has, free or not. GPUs that are split by MIG have none."""
         away = self.shape.in_mig_mode if self.split else 0
         return self.devices_on(self.shape.all_gpus & ~away)
 
     @property
     def may_refuse(self) -> bool:
-        """Whether a container may be refused, by whomever, though there are devices enough."""
+        """Whether anybody may refuse a container although enough devices are free."""
         strict = self.aligns and self.facts.topology_manager_policy != "best-effort"
         return strict or bool(self.allocator.hazards) or self.refuses_several is not False
 
     def outcomes(self, available: Pool, size: int, required: Pool = 0) -> Outcomes:
-        """What the plugin may answer, asked for so many of these devices."""
+        """What the plugin may answer if it is asked for so many of these devices."""
         version = plugin_version(self.facts.plugin_version)
         call = Call(self.shape, available, size, required, self.width, version)
         return self.allocator.outcomes(call)
@@ -98,18 +98,18 @@ class Kubelet:
 
 @remembered
 def opaque(kubelet: Kubelet) -> Kubelet:
-    """The same node with nothing known of how it chooses."""
+    """The same node as if nothing were known of how its plugin chooses."""
     broken = kubelet.plugin if kubelet.allocator.broken else None
     return replace(kubelet, facts=UNKNOWN_FACTS, plugin=broken)
 
 
 @remembered
 def widened(kubelet: Kubelet) -> Kubelet | None:
-    """The same node as if any devices might come, where that hides no refusal; else None.
+    """The same node as if any devices might come, if that hides no refusal; else None.
 
-    Of MIG instances every free one may come, but for the Topology Manager. Under its policy
-    ``best-effort`` it refuses nobody, and can only narrow the choice. What holds for every choice
-    is told at once, and what the hints come to need not be followed.
+    Any free MIG instance may come, unless the Topology Manager aligns them. Its policy
+    ``best-effort`` refuses nobody and can only narrow the choice. So what holds for every choice
+    holds, and the hints need not be followed.
     """
     if kubelet.shape.of_mig and kubelet.aligns and not kubelet.may_refuse:
         return opaque(kubelet)

@@ -26,8 +26,8 @@ def cpu_hints(
 ) -> Provider | None:
     """The CPU Manager's hints for a container that asks for ``cpus``; None if they are not known.
 
-    Containers of the same pod have taken ``before`` CPUs, of which ordinary init containers left
-    ``reusable`` for use again: then only NUMA nodes will do that include those.
+    Earlier containers of the pod have taken ``before`` CPUs. Ordinary init containers left
+    ``reusable`` of them for use again; then a hint has to include the NUMA nodes of these.
     """
     cpus_of = [node.cpus.bit_count() for node in facts.nodes]
     every = sum(1 << i for i, there in enumerate(cpus_of) if there)
@@ -81,7 +81,7 @@ class MemoryLeft:
 
 
 def _left(tables: list[Amounts], blocks: Iterable[MemoryBlock]) -> _Sums:
-    """What is left. A block on several NUMA nodes is taken from the first, then the next."""
+    """What is left. A block on several NUMA nodes is taken from the first, then from the next."""
     left = [dict(table) for table in tables]
     for block in blocks:
         rest = block.amount
@@ -158,16 +158,16 @@ class MemoryManager:
         return frozenset(accepted)
 
     def _has_surely(self, nodes: Mask, amounts: Amounts) -> bool:
-        """Whether enough is left there wherever pods take theirs."""
+        """Whether enough is left there, wherever other pods take theirs."""
         more = tuple((kind, amount + self._taken.get(kind, 0)) for kind, amount in amounts)
         return self._least.suffice(nodes, more)
 
     def _may_serve(self, nodes: Mask) -> bool:
-        """Whether the grouping of what stays allows it."""
+        """Whether the groups that stay allow it."""
         return all(self._held[i] <= {nodes} or len(self._held[i]) > 1 for i in positions(nodes))
 
     def _serves(self, nodes: Mask) -> bool:
-        """Whether the grouping surely allows it."""
+        """Whether the groups surely allow it."""
         single = nodes.bit_count() == 1
         for i in positions(nodes):
             held, ending = self._held[i], self._ending[i]

@@ -124,14 +124,14 @@ def _others_on(
 
 
 def _with_devices(exclusive: Exclusive, counts: Counts) -> tuple[int, ...] | None:
-    """The places of the containers with devices; None if these are not the pod's ``counts``."""
+    """The places of the containers with devices; None if they contradict the pod's ``counts``."""
     places = tuple(i for i, demand in enumerate(exclusive.demands) if demand.devices)
     same = tuple((exclusive.demands[i].role, exclusive.demands[i].devices) for i in places)
     return places if same == counts else None
 
 
 def _too_much(numa: NumaFacts, exclusive: Exclusive) -> bool:
-    """Whether there are too many sets of NUMA nodes, times containers, to go through."""
+    """Whether there are too many sets of NUMA nodes, times containers, to try."""
     nodes = len(numa.nodes)
     return nodes > MAX_NUMA_NODES or len(exclusive.demands) << nodes > MAX_SETS
 
@@ -169,7 +169,7 @@ class _Managers:
         self._steps = 0
 
     def say(self, demands: tuple[Demand, ...], asked: tuple[int, ...]) -> Others:
-        """What they say; ``asked`` are the places of the containers with devices."""
+        """What they say. ``asked`` are the places of the containers with devices."""
         whole = self._kubelet.facts.topology_manager_scope == "pod" and self._policy != "none"
         pod: Heard = NO_HINTS
         if whole:
@@ -227,7 +227,7 @@ class _Managers:
         return Hints(tuple(providers), accepted)
 
     def _judge(self, demand: Demand, hints: Heard) -> None:
-        """Note what comes of a container that asks for no GPU."""
+        """Note what may happen to a container that asks for no GPU."""
         if self._policy == "none":
             return
         if hints is None:

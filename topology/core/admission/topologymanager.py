@@ -70,14 +70,14 @@ class Merged(NamedTuple):
 
 
 def too_many_nodes(shape: Shape) -> bool:
-    """Whether so many NUMA nodes have GPUs that hints are not followed."""
+    """Whether GPUs are on more NUMA nodes than we follow hints for."""
     return len(hinted_nodes(shape)) > MAX_NUMA_NODES
 
 
 def hints_whole_pods(kubelet: Kubelet) -> bool:
     """Whether one hint holds for all containers of a pod.
 
-    Under a policy that nobody could tell each container may have any hint.
+    Under an unknown policy each container may have any hint.
     """
     facts = kubelet.facts
     return (
@@ -116,8 +116,8 @@ def merged_hints(
 def device_hints(kubelet: Kubelet, free: Pool, reusable: Pool, count: int) -> Provider:
     """The device manager's hints: NUMA nodes whose free devices suffice, the fewest preferred.
 
-    None where no hint is possible: too few devices are free, or too few of which a NUMA node is
-    known. NUMA nodes without GPUs are left out: they make no hint better.
+    Empty if too few devices are free, or too few of those whose NUMA node is known. NUMA nodes
+    without GPUs are left out: they make no hint better.
     """
     width = kubelet.width
     if total(free, width) + total(reusable, width) < count:
@@ -167,9 +167,10 @@ def _merged(kubelet: Kubelet, others: Hints, ours: tuple[Provider, ...]) -> Merg
 def _not_preferred(
     kubelet: Kubelet, providers: list[Provider], ranked: tuple[Ranking, ...]
 ) -> tuple[Mask, ...] | None:
-    """What the merge ends with where no combination is preferred; None where it is not known.
+    """The merges that may come if no combination is preferred; None if they are not known.
 
-    The device manager of Kubernetes 1.36 hints at NUMA nodes with devices only, older ones at all.
+    The device manager of Kubernetes 1.36 hints at NUMA nodes with devices only, older ones at all
+    NUMA nodes.
     """
     with_gpus = sum(1 << number for number, _ in hinted_nodes(kubelet.shape))
     if len(providers) == 1:  # NUMA nodes without GPUs change nothing
@@ -190,8 +191,8 @@ def _not_preferred(
 def _stored(kubelet: Kubelet, merged: Sequence[Mask]) -> tuple[Aligned, ...]:
     """The merged NUMA nodes as the device manager gets them: the GPUs there.
 
-    ``single-numa-node`` lets go of a hint that names all NUMA nodes of the machine: of its only
-    one. Where the machine's NUMA nodes are not known, that may be so or not.
+    ``single-numa-node`` drops a hint that names all NUMA nodes of the machine, which has one. If
+    the machine's NUMA nodes are not known, it may drop the hint or keep it.
     """
     stored: list[Aligned] = []
     nodes = hinted_nodes(kubelet.shape)

@@ -171,13 +171,13 @@ class Walk:
     # 1. Releases.
 
     def _too_many_releases(self, stages: set[Stage]) -> bool:
-        """Whether the ways in which pods may release between two containers are over budget."""
+        """Whether pods may release between two containers in more ways than the budget allows."""
         pods = len(self._releasing)
         self.steps += sum(1 << pods - stage.released.bit_count() for stage in stages) if pods else 0
         return self.spent
 
     def _with_releases(self, stages: set[Stage]) -> set[Stage]:
-        """The stages once any of the ending pods have released; each does so once."""
+        """The stages after any of the ending pods have released. Each pod does so once."""
         for i, pool in enumerate(self._releasing):
             stages = stages | {
                 stage._replace(free=stage.free + pool, released=stage.released | 1 << i)
@@ -187,8 +187,10 @@ class Walk:
         return stages
 
     def _after_hint(self, stage: Stage, pod_hint: PodHint) -> set[Stage] | None:
-        """The stages in which a container gets its devices, once its hint was merged in one; None
-        where they are over budget."""
+        """The stages in which a container gets its devices after its hint was merged in ``stage``.
+
+        None if they are over budget.
+        """
         if not self._kubelet.aligns or pod_hint is not None or not self._releasing:
             return {stage}
         return None if self._too_many_releases({stage}) else self._with_releases({stage})
@@ -214,7 +216,7 @@ class Walk:
     def _given_by_stage(
         self, stages: set[Stage], asked: Asked, pod_hint: PodHint
     ) -> list[tuple[Stage, Pool]] | None:
-        """What a container may get, each with the stage in which it does; None: too much."""
+        """Each set that a container may get, with the stage in which it gets it; None: too many."""
         pairs: list[tuple[Stage, Pool]] = []
         for stage in stages:
             hints = self._hints_for(stage, asked, pod_hint)
@@ -327,8 +329,7 @@ def admissions(
 
     ``counts`` are the containers in the kubelet's order, init containers first; ``others`` is what
     the kubelet's other managers say to the pod. Each of ``releasing`` may become free between two
-    containers. An answer without ways and hazards cannot be: devices that do not suffice are a
-    hazard too.
+    containers. An answer has ways or hazards: too few devices are a hazard too.
     """
     several = kubelet.refuses_several is not False and any(n > 1 for _, n in counts)
     if several and kubelet.refuses_several:
@@ -349,7 +350,7 @@ def _admissions(
     others: Others,
     releasing: tuple[Pool, ...],
 ) -> Admissions:
-    """The same, whatever the plugin says to a container's count and the managers to the pod."""
+    """The same without the plugin's rule on several shares and the managers' refusals."""
     if kubelet.monotone:
         widest = free + sum(releasing)
         anything, plugin = _any_devices(kubelet, widest, counts), kubelet.allocator
@@ -366,7 +367,7 @@ def _admissions(
 
 
 def _any_devices(kubelet: Kubelet, free: Pool, counts: Counts) -> Admissions:
-    """Under ``any`` the stages change nothing: whatever is shown and held may be any devices."""
+    """Under ``any`` the stages change nothing: the devices shown and held may be any."""
     width = kubelet.width
     most = MAX_SETS_OF_MIG if kubelet.shape.of_mig else most_sets(kubelet.shape.size, width)
     shown = sum(n for role, n in counts if role is not Role.INIT)
@@ -387,7 +388,7 @@ def _any_devices(kubelet: Kubelet, free: Pool, counts: Counts) -> Admissions:
 
 
 def _one_container(kubelet: Kubelet, free: Pool, count: int) -> Admissions:
-    """What most pods ask: one container, and nobody but the plugin has a say."""
+    """The common case: one container, and only the plugin decides."""
     if count > total(free, kubelet.width):
         return Admissions((), hazards=(TOO_FEW,))
     outcomes = kubelet.outcomes(free, count)
@@ -430,9 +431,9 @@ def _walked(
 def _without_repeats(containers: tuple[Asked, ...]) -> tuple[Asked, ...]:
     """The containers without init containers that change nothing.
 
-    An init container that asks for no more than what those before it left for use again takes a
-    part of that, and leaves it. The second of two equal ones in a row is kept, for the Topology
-    Manager may see it otherwise than the first; a third it sees as the second.
+    An init container that asks for no more than earlier ones left for use again takes a part of
+    that, and leaves it. Of equal ones in a row the second is kept, because the Topology Manager
+    may treat it otherwise than the first. It treats a third as the second.
     """
     return tuple(
         c

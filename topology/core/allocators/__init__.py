@@ -45,5 +45,5 @@ ALLOCATORS: dict[str, Allocator] = {a.name: a for a in (ANY, BEST_EFFORT, DISTRI
 
 
 def allocator(policy: str) -> Allocator:
-    """The model of a policy; one that is not modelled is judged by :data:`ANY`."""
+    """The model of a policy; :data:`ANY` if there is none."""
     return ALLOCATORS.get(policy, ANY)

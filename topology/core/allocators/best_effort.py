@@ -85,6 +85,7 @@ class BestEffort(NvidiaPlugin):
     def outcomes(self, call: Call) -> Outcomes:
         """Exactly what may come, up to 16 GPUs with known PCIe classes.
 
+        >>> from topology.core.devices import positions
         >>> from topology.machines import machine
         >>> shape = machine("dgx1-v100").topology("n").shape
         >>> [positions(s) for s in BestEffort().outcomes(Call(shape, 0b00011111, 3)).sets]
@@ -129,9 +130,8 @@ BEST_EFFORT = BestEffort()
 
 @dataclass(frozen=True, slots=True)
 class Unforeseen(NvidiaPlugin):
-    """NVIDIA's plugin over whole GPUs where nobody knows which of them it is asked about, or how it
-    ranks them: any may come, and it may fail as it may over any part of them.
-    """
+    """NVIDIA's plugin over whole GPUs if nobody knows which GPUs it is asked about, or how it ranks
+    them. Any may come, and it may fail as over any part of them."""
 
     ranked: bool  # whether it is known how it ranks them
 
@@ -161,12 +161,12 @@ def _bounded(
     ranked: bool = True,
 ) -> tuple[str, ...]:
     """The refusals that may come when the plugin chooses among so many (``counts``) of these GPUs,
-    by bounds of what their pairs score.
+    from bounds on what their pairs score.
 
-    A set with blanks never wins where its pairs can score less than those of any full set. What is
-    left when so many are split into sets of the size stands beside the blanks. Of GPUs that the
-    plugin has to choose (``required``) the full set may be lost. Where it is not known what the
-    pairs score (``ranked`` is false) two GPUs beside the blanks may score more than any others.
+    A set with blanks never wins if its pairs can score less than those of any full set. It holds
+    the GPUs that remain when the others are split into full sets. If the plugin has to choose
+    certain GPUs (``required``), the full set around them may be lost. If nobody knows what pairs
+    score (``ranked`` is false), two GPUs beside the blanks may score more than any others.
     """
     splits = {(n % size, -(-n // size)) for n in counts if n >= size}
     if size == 1 or not splits:
@@ -302,9 +302,8 @@ def _uneven_rows(shape: Shape) -> tuple[Mask, ...]:
 def _overwritten(splits: int) -> int:
     """How many of the last sets of a remembered split can be overwritten.
 
-    Go's append moves to new memory when one, two, four, eight … sets are full; what is appended
-    after that is shared by every split with the same beginning, and the last set is fixed by the
-    others.
+    Go's append moves to new memory when one, two, four, eight … sets are full. All splits with the
+    same beginning share what is appended after that. The others determine the last set.
     """
     moved = max(n for n in (1, 2, 3, 5, 9, 17, 33, 65) if n <= splits)
     shared = splits - moved
@@ -383,7 +382,7 @@ def _pair_score(shape: Shape, p: int, q: int, highest: bool) -> int:
 
 
 def _table(shape: Shape, size: int, highest: bool, count: int) -> Table:
-    """The table, right for masks of ``count`` GPUs, and what is left of them set by set."""
+    """The table, filled in for masks of ``count`` GPUs and for what full sets leave of them."""
     table = _empty_table(shape, size, highest)
     # Where the blank set is taken away, whole sets are left.
     for members in (*range(0, count, size), *range(count % size, count + 1, size)):
@@ -401,7 +400,7 @@ def _empty_table(shape: Shape, size: int, highest: bool) -> Table:
 
 
 def _fill(table: Table, size: int, count: int) -> None:
-    """Fill in the masks of ``count`` GPUs from those with a set less."""
+    """Fill in the masks of ``count`` GPUs from those with one set less."""
     score, total, best = table.score, table.total, table.best
     masks = masks_by_count(len(score).bit_length() - 1)[count]
     if count < size:
@@ -429,7 +428,7 @@ _AT_ONCE = 1 << 15  # Elements of a matrix that stay in the processor's cache
 
 
 def chunks(masks: Ints, width: int) -> Iterator[Ints]:
-    """The masks in parts whose matrices of so many columns are small."""
+    """The masks in parts, so that a matrix of a part and ``width`` columns is small."""
     step = max(1, _AT_ONCE // width)
     return (masks[at : at + step] for at in range(0, len(masks), step))
 
@@ -447,7 +446,7 @@ def _set_scores(pairs: tuple[tuple[int, ...], ...], n: int) -> Ints:
 
 @remembered
 def masks_by_count(n: int) -> tuple[Ints, ...]:
-    """Every mask of ``n`` GPUs, in a row for each number of GPUs in it, from 0 to ``n``."""
+    """Every mask of ``n`` GPUs: an array for each number of GPUs in it, from 0 to ``n``."""
     masks = np.arange(1 << n, dtype=np.int32)
     counts = np.bitwise_count(masks)
     return tuple(masks[counts == c] for c in range(n + 1))

@@ -53,11 +53,11 @@ class Greedy(NvidiaPlugin):
 def _picks(
     available: Pool, required: Pool, size: int, width: int, fewest_first: bool, fair: bool
 ) -> tuple[Pool, ...] | None:
-    """Every pool that may come, ascending; None where they are too many.
+    """Every pool that may come, ascending; None if there are too many.
 
-    Picking one by one ends like this. Every GPU has as many replicas, so the fewest allocated has
-    the most left. ``distributed`` brings all GPUs down to one level and picks from some of those
-    that stand on it once more; ``packed`` empties the GPUs with the least left, one by one.
+    Every GPU has as many replicas, so the fewest allocated are the most left. Picking one by one,
+    ``distributed`` brings all GPUs down to one level and picks once more from some of those on it;
+    ``packed`` empties the GPUs with the least left, one by one.
     """
     candidates = available - required
     missing = size - total(required, width)

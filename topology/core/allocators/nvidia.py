@@ -95,7 +95,7 @@ class Outage(Allocator):
         return every_choice(call, exact=False, hazards=(MISSING,))
 
     def told(self, facts: AllocatorFacts, *, whole: bool) -> Allocator:
-        """It may fail and may not, where nobody knows which GPUs it is asked about."""
+        """It may fail or not if nobody knows which GPUs it is asked about."""
         return replace(self, certain=False) if facts.aligned_anyhow else self
 
 

@@ -177,7 +177,7 @@ ANYTHING = Anything()
 
 @remembered
 def of_every_pool(allocator: Allocator, shape: Shape, size: int) -> tuple[Outcomes | None, ...]:
-    """By mask: the outcomes of every pool of a node of few GPUs; None where fewer than ``size``.
+    """By mask: the outcomes of every pool of a node of few GPUs; None for one below ``size``.
 
     All pools at once cost little more than one.
     """

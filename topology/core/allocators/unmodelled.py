@@ -25,7 +25,7 @@ class Unmodelled(NvidiaPlugin):
         return every_choice(call, exact=True)
 
     def told(self, facts: AllocatorFacts, *, whole: bool) -> Allocator:
-        """Only NVIDIA's plugin is known to have a version, so all of its refusals may come."""
+        """All of NVIDIA's refusals may come if a version is known: only NVIDIA's plugin has one."""
         return Unforeseen(ranked=False) if whole and facts.plugin_version is not None else self
 
 

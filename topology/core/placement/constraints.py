@@ -66,7 +66,7 @@ class CompiledConstraints:
     def passing(self, masks: Masks, count: int) -> tuple[Flags, bool]:
         """:meth:`passes` of each mask, and whether all answers are sure.
 
-        Where a search for a ring was given up a set does not pass, and the answer is not sure.
+        If a search for a ring was given up, the set does not pass and the answer is not sure.
         """
         good = masks & np.uint64(~self.allowed & _ALL) == 0
         if self.whole:  # no GPU has more devices than that, so so few GPUs have given all of theirs
@@ -117,8 +117,8 @@ def satisfies(
 ) -> bool:
     """Whether the GPUs of ``mask`` meet every constraint. A sick GPU meets none.
 
-    ``count`` is how many devices they are, where several of them may be at one position, and
-    ``replicas`` how many shares of each GPU there are.
+    ``count`` is how many devices they are, if several may be at one position; ``replicas`` is how
+    many shares each GPU has.
     """
     return compiled(shape, constraints, sick, replicas).passes(mask, count or mask.bit_count())
 
@@ -165,10 +165,10 @@ def compiled(
 
 @remembered
 def always_met(shape: Shape, constraints: Constraints, replicas: int = 1) -> bool:
-    """Whether it makes no difference to a pod which devices it gets, as far as is told at once.
+    """Whether any devices meet the constraints, as far as that can be told at once.
 
-    So it is where no GPU is barred and all are joined well enough with all others. Then places for
-    such pods are as many as the devices allow, whoever took the others.
+    It is so if every GPU is allowed and joined well enough with all others. Then as many such pods
+    fit as the devices allow, whoever took the others.
     """
     test = compiled(shape, constraints, 0, replicas)
     every = shape.all_gpus
@@ -190,7 +190,7 @@ def model_meets(shape: Shape, p: int, constraints: Constraints) -> bool:
 
 @remembered
 def _products_meant(shape: Shape, models: tuple[str, ...]) -> frozenset[str]:
-    """The products of a node that are meant; each product is tried once."""
+    """The products of a node that match one of the models; each product is tried once."""
     return frozenset(
         name for name in set(shape.products) if any(is_product(name, wanted) for wanted in models)
     )
@@ -250,8 +250,8 @@ def _one_of_each(by_gpu: list[int], size: int) -> int:
 
 
 def expected_gpus(shape: Shape, pool: Pool, size: int, width: int, gpus: tuple[Mask, ...]) -> float:
-    """How many of these GPUs, each as its positions, get a device taken from them if any ``size``
-    devices of the pool are, all choices equally often."""
+    """How many of these GPUs (each as its positions) are expected to lose a device if any ``size``
+    devices of the pool are taken, all choices equally often."""
     devices = total(pool, width)
     everything = comb(devices, size)
     if not everything:

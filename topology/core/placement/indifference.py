@@ -14,10 +14,10 @@ def indifferent_to(
 ) -> Kubelet | None:
     """The same node as if any devices might come, for a pod to which that makes no difference.
 
-    That is one container with one device, or with several GPUs that will do for it whichever they
-    are. The plugin never refuses it (:meth:`.Allocator.never_refuses`), so it is admitted wherever
-    devices enough are free. Its own outcomes can only become more. None for other pods, and where
-    the node is so already or the Topology Manager has a say.
+    Such a pod has one container, with one device or with several GPUs of which any will do. The
+    plugin never refuses it (:meth:`.Allocator.never_refuses`), so it is admitted wherever enough
+    devices are free. Its outcomes can only become more. None for other pods, and if the node is so
+    already or the Topology Manager has a say.
     """
     if len(counts) != 1 or kubelet.monotone or kubelet.aligns:
         return None
@@ -38,9 +38,9 @@ def indifferent_to(
 def pool_sizes(kubelet: Kubelet, now: Availability) -> frozenset[int]:
     """How many devices may be free when one more pod comes: every number, or more than that.
 
-    Each pod that holds devices may have ended by then, whoever departs has, and each that is to
-    come may have come. Where pods hide devices, or one is in the middle of its admission, it is any
-    number.
+    Each pod that holds devices may have ended by then, each pod that is to come may have come, and
+    every departing pod is gone. It is any number if pods hide devices, or one is in the middle of
+    its admission.
     """
     most = kubelet.devices_on(kubelet.shape.all_gpus)
     unsure = now.gone or now.hidden or now.withheld

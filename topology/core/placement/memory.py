@@ -63,10 +63,10 @@ def used_memory(kubelet: Kubelet, now: Availability) -> tuple[GpuMemory, ...]:
 
 
 def short_of_memory(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Rejection | None:
-    """Why the pod may not come: on some GPU more memory could be used than there is.
+    """Why the pod may not come: on some GPU, pods could use more memory than there is.
 
-    None where that cannot be. Where it could only be for pods that no report shows yet, the next
-    report may tell: then the placement waits.
+    None if they cannot. If only pods that no report shows yet could, the next report may tell: then
+    the placement waits.
     """
     declared = request.constraints.gpu_memory
     if kubelet.replicas == 1 or not (declared or now.declares):
@@ -91,8 +91,8 @@ def short_of_memory(kubelet: Kubelet, now: Availability, request: GpuRequest) ->
 
 
 def _once_departed(now: Availability) -> Availability:
-    """The same once whoever departs is gone. Who comes before that may be anywhere: the GPUs that
-    had most shares left were others."""
+    """The same after every departing pod is gone. Pods that come before that may be anywhere: other
+    GPUs had the most shares left."""
     if now.once_departed is now and not any(pod.departed for pod in now.unreported):
         return now
     unreported = tuple(replace(pod, opaque=True) for pod in now.once_departed.unreported)
@@ -100,8 +100,8 @@ def _once_departed(now: Availability) -> Availability:
 
 
 def has_memory(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool:
-    """Whether some GPU with a free share has memory for the pod, as the last report shows it, and
-    once whoever departs is gone."""
+    """Whether some GPU with a free share has memory for the pod, by the last report and after every
+    departing pod is gone."""
     now = now.once_departed
     declared = request.constraints.gpu_memory
     replicas, memory = kubelet.replicas, kubelet.shape.memory
@@ -117,7 +117,7 @@ def has_memory(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool
 def _blamed(kubelet: Kubelet, now: Availability, newcomer: Unreported) -> Mask:
     """The GPUs whose memory may be exceeded because of the newcomer.
 
-    Those where it may land, and those where others may land only if it comes first.
+    It may land there, or others may land there only if it comes first.
     """
     with_it = replace(now, unreported=(*now.unreported, newcomer))
     over, reached = _exceeded(kubelet, with_it)
@@ -193,7 +193,7 @@ def _exceeded(kubelet: Kubelet, now: Availability) -> tuple[Mask, Mask]:
 
 
 def _incoming(kubelet: Kubelet, now: Availability) -> list[_Incoming]:
-    """The unreported pods, in order; departed ones only come before others."""
+    """The unreported pods, in order. Departed ones only come before others."""
     followed = kubelet.allocator.spreads and not kubelet.aligns
     everybody = sum(pod.held for pod in now.unreported) + now.hidden
     return [
@@ -245,7 +245,7 @@ def _tenants(kubelet: Kubelet, now: Availability) -> list[list[_Tenant]]:
 
 
 def _used(holder: Holder, memory: Bytes) -> Bytes:
-    """What a pod says that it uses on each of its GPUs, on one that has so much."""
+    """The bytes that a pod says it uses on a GPU that has ``memory``."""
     return memory if holder.memory == ALL_MEMORY else Bytes(holder.memory)
 
 

@@ -54,9 +54,9 @@ def outlook(
     *,
     endings: bool = False,
 ) -> Outlook:
-    """What may come of a pod with these containers; with ``endings`` running pods may end first.
+    """What may come of a pod with these containers. With ``endings`` running pods may end first.
 
-    ``now`` is an :meth:`~topology.core.availability.Availability.outcome_key`: availabilities which
+    ``now`` is an :meth:`~topology.core.availability.Availability.outcome_key`: availabilities that
     differ in nothing else have one answer.
     """
     one = len(counts) == 1 and not kubelet.aligns  # a pod may end after its hint was merged
@@ -193,10 +193,10 @@ def judged(kubelet: Kubelet, foreseen: Outlook, constraints: CompiledConstraints
 def _judged_unlisted(
     kubelet: Kubelet, foreseen: Outlook, constraints: CompiledConstraints
 ) -> Judgement:
-    """A sound judgement where any devices may come.
+    """A sound judgement if any devices may come.
 
-    All of them pass only if the widest pool is one clique of allowed GPUs (and GPUs are not shared,
-    where a pair may fall on one). Some are taken to pass if enough GPUs are allowed.
+    All pass only if the widest pool is one clique of allowed GPUs, and GPUs are not shared (a pair
+    may fall on one). Some are taken to pass if enough GPUs are allowed.
     """
     count, width = foreseen.count, kubelet.width
     if constraints.one_gpu is not None or constraints.apart is not None or constraints.whole:

@@ -23,8 +23,8 @@ from topology.core.requests import NO_CONSTRAINTS, GpuRequest
 def endangers(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool:
     """Whether a pod with this request could break a promise if it were admitted first.
 
-    Under a monotone allocator none can: what is left after it is a part of what the promise was
-    given over. A pod in the middle of its admission is past that.
+    Under a monotone allocator it cannot: what it leaves is a part of what the promise was given
+    over. A pod in the middle of its admission is safe.
     """
     if kubelet.monotone or request.effective_count == 0 or not now.unreported:
         return False
@@ -52,8 +52,8 @@ def _endangers(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool
 def keeps(kubelet: Kubelet, now: Availability, pod: Unreported) -> Judgement:
     """How far a pod gets what it was promised, over every free state; ``now`` is without it.
 
-    It comes once whoever has departed, or is departing, is gone. What is too much to work out does
-    not hold.
+    It comes after every departed or departing pod is gone. If that is too much to work out, the
+    promise does not hold.
     """
     endings = pod.survives_endings
     wide = None
@@ -88,7 +88,7 @@ def predicted(
 
 
 def _with_departed_alive(now: Availability) -> Availability:
-    """What an unreported pod may have met: pods that departed since may have been there then."""
+    """What an unreported pod may have met: pods that have departed since were still there."""
     if not any(pod.departed for pod in now.unreported):
         return now
     pods = (replace(p, departed=False, ending=True) if p.departed else p for p in now.unreported)

@@ -101,22 +101,22 @@ UNUSABLE = Rejection("topology record unusable", False, Reason.UNUSABLE)
 
 @remembered
 def busy(unit: str) -> Rejection:
-    """:data:`BUSY`, in the word for what the pod would get here."""
+    """:data:`BUSY` with the word for what the pod would get here."""
     return BUSY if unit == "GPU" else Rejection(f"not enough free {unit}s", True, Reason.BUSY)
 
 
 @remembered
 def too_few(unit: str) -> Rejection:
-    """:data:`TOO_FEW`, in the word for what the pod would get here."""
+    """:data:`TOO_FEW` with the word for what the pod would get here."""
     if unit == "GPU":
         return TOO_FEW
     return Rejection(f"node has fewer {unit}s than asked for", False, Reason.TOO_FEW)
 
 
 def hardware_rejection(kubelet: Kubelet, request: GpuRequest) -> Rejection | None:
-    """Why no set of this hardware could ever do, naming the key that rules it out.
+    """Why no set of this hardware could ever do; it names the key that rules it out.
 
-    Where GPUs are shared, keys that do not speak about pairs can be met by one GPU.
+    If GPUs are shared, one GPU can meet keys that do not speak about pairs.
     """
     wanted, count = request.constraints, request.count
     if wanted.exclusive_gpus and count % kubelet.replicas:
@@ -160,7 +160,7 @@ def device_unit(kubelet: Kubelet) -> str:
 
 
 def _other_model(shape: Shape, there: Collection[int], wanted: Constraints) -> Rejection:
-    """That too few of the GPUs there are of a wanted model; where none is, what they are."""
+    """The rejection for too few GPUs of a wanted model; if there are none, it names the models."""
     words = f"too few GPUs are {wanted.models_text}"
     if not any(model_meets(shape, p, wanted) for p in there):
         others = first_few(sorted({shape.products[p] for p in there}))
@@ -171,7 +171,7 @@ def _other_model(shape: Shape, there: Collection[int], wanted: Constraints) -> R
 def _too_little(
     shape: Shape, there: Collection[int], wanted: Constraints, replicas: int
 ) -> Rejection:
-    """That a GPU has too little memory, or enough only for who has it alone."""
+    """The rejection for GPUs with too little memory, at least for a pod that shares them."""
     least, unit = wanted.least_memory(1), unit_of(shape)
     few = memory_text(least)
     words = f"{unit} memory is under {few}"
@@ -277,7 +277,7 @@ def _refuses(foreseen: Outlook) -> bool:
 def _affinity_words(
     kubelet: Kubelet, now: Availability, request: GpuRequest, resolvable: bool
 ) -> str:
-    """What no NUMA nodes have: GPUs, and CPUs and memory where the ones before alone would do."""
+    """What no NUMA nodes have: GPUs, and CPUs and memory if GPUs alone could be aligned."""
     policy = kubelet.facts.topology_manager_policy
     some = _to_align(kubelet, now, request)
     if not resolvable:

@@ -78,8 +78,8 @@ def assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessme
     """The verdict of a node in this state for this request.
 
     Pure, and remembered by its arguments: a request over thousands of nodes costs one evaluation
-    per distinct state. Where GPUs are shared it also looks whether their memory is enough for
-    whoever may come there (:mod:`.memory`), plain pods included.
+    per distinct state. If GPUs are shared, it also judges whether their memory is enough for every
+    pod that may come there (:mod:`.memory`), plain pods included.
     """
     assessed = _assess(kubelet, now, request)
     if not assessed.fits:
@@ -159,11 +159,10 @@ def _assess_plain(
 def sets_spoken_of(
     kubelet: Kubelet, now: Availability, request: GpuRequest, assessed: Assessment
 ) -> tuple[Mask, ...] | None:
-    """The GPUs that the pod may have in all that its verdict speaks of, the likelier sets first.
+    """The GPUs that the pod may have by its verdict, the likelier sets first; None: too many.
 
-    Those of ``assessed`` are what may come if no running pod ends. What is guaranteed to a pod with
-    constraints holds though some do, so then follow the sets that come only of that. None where
-    they are too many to list.
+    The sets of ``assessed`` may come if no running pod ends. A guarantee to a pod with constraints
+    holds even if some end: then the sets follow that come only of that.
     """
     if assessed.verdict is not Verdict.GUARANTEED or request.plain or assessed.sets is None:
         return assessed.sets
