@@ -39,7 +39,7 @@ class Holder(NamedTuple):
         return Holder(self.shown, self.hidden) if self.memory else self
 
 
-NOBODY = Holder(0)  # A pod that holds nothing; it counts for nothing
+NOBODY = Holder(0)  # a pod that holds nothing; it counts for nothing
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ from topology.core.budget import belief_steps
 from topology.core.pools import Pool, choices, choices_count, count, marked, members
 from topology.core.remembering import interruptible, remembered
 
-MAX_STATES = 4096  # A belief of more states is given up: then nothing is promised
+MAX_STATES = 4096  # a belief of more states is given up: then nothing is promised
 
 
 class FreeState(NamedTuple):

@@ -16,25 +16,25 @@ from __future__ import annotations
 SPENT = "too-much-at-once"
 """The hazard of a question that was given up: too much may happen to follow it all."""
 
-ADMISSION_STEPS = 6_000  # For one way to admit one pod, all its containers together
-ASKED_STEPS = 20  # What a question to the allocator is counted as
+ADMISSION_STEPS = 6_000  # for one way to admit one pod, all its containers together
+ASKED_STEPS = 20  # what a question to the allocator is counted as
 HINT_STEPS = 2
 """What one set of NUMA nodes is counted as, that a manager may name in a hint for one container."""
 BELIEF_STEPS = 20_000
 """For every state that a node may be in. Four pairs that come to an 8-GPU node at one time, before
 a report shows the first, take 14,000."""
-BELIEF_STEPS_OF_LARGER = 10_000  # The same on nodes of more than 8 GPUs, where a step costs more
+BELIEF_STEPS_OF_LARGER = 10_000  # the same on nodes of more than 8 GPUs, where a step costs more
 OUTLOOK_STEPS = 60_000
 """For what may come of one pod in all these states; given up early where it would take twice."""
-OUTLOOK_STEPS_OF_LARGER = 8_000  # The same on nodes of more than 8 GPUs, where a step costs more
-SCORE_STEPS = 10_000  # For the worth that one placement takes away
-CHECK_STEPS = 60_000  # For whether one more pod would endanger any promise outstanding on a node
+OUTLOOK_STEPS_OF_LARGER = 8_000  # the same on nodes of more than 8 GPUs, where a step costs more
+SCORE_STEPS = 10_000  # for the worth that one placement takes away
+CHECK_STEPS = 60_000  # for whether one more pod would endanger any promise outstanding on a node
 
 SMALL = 8
 """GPUs; of so few there are at most 256 sets, so what holds of each is worked out once for all."""
 LARGE = 16  # GPUs; on larger nodes fewer sets are listed, and there are no tables of all sets
-MAX_SETS = 20_000  # Above so many sets they are not listed: C(16, 8) = 12,870 is
-MAX_SETS_OF_LARGE = 2_048  # The same for nodes of more than 16 GPUs: C(64, 2) = 2,016 is
+MAX_SETS = 20_000  # above so many sets they are not listed: C(16, 8) = 12,870 is
+MAX_SETS_OF_LARGE = 2_048  # the same for nodes of more than 16 GPUs: C(64, 2) = 2,016 is
 
 
 MAX_SETS_OF_MIG = 256

@@ -17,7 +17,7 @@ DeviceId = NewType("DeviceId", str)
 ``::<n>`` behind it."""
 PodUid = NewType("PodUid", str)
 Bytes = NewType("Bytes", int)
-Mask = int  # A set of GPUs: bit *p* is the GPU at position *p* of `NodeTopology.gpus`
+Mask = int  # a set of GPUs: bit *p* is the GPU at position *p* of `NodeTopology.gpus`
 
 MIB = 1024 * 1024
 

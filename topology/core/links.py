@@ -22,12 +22,12 @@ class LinkKind(IntEnum):
     """
 
     UNKNOWN = 0
-    SYS = 1  # Across the interconnect between NUMA nodes
-    NODE = 2  # Across PCIe host bridges of one NUMA node
-    PHB = 3  # Across one PCIe host bridge
-    PXB = 4  # Across several PCIe switches, no host bridge
-    PIX = 5  # Across one PCIe switch
-    BOARD = 6  # On one board
+    SYS = 1  # across the interconnect between NUMA nodes
+    NODE = 2  # across PCIe host bridges of one NUMA node
+    PHB = 3  # across one PCIe host bridge
+    PXB = 4  # across several PCIe switches, no host bridge
+    PIX = 5  # across one PCIe switch
+    BOARD = 6  # on one board
     NVLINK = 7
 
     @property
@@ -159,7 +159,4 @@ def nvlink_port(product: str) -> NvlinkPort | None:
     NvlinkPort(links=8, one_way=25.0)
     """
     name = canonical_product(product)
-    for pattern, port in NVLINK_PORTS:
-        if re.match(pattern, name):
-            return port
-    return None
+    return next((port for pattern, port in NVLINK_PORTS if re.match(pattern, name)), None)

@@ -27,9 +27,9 @@ from topology.core.graph import MAX_GPUS, NodeTopology
 from topology.core.links import canonical_product
 from topology.core.shape import Shape, shared_shape
 
-MIG = "mig"  # The strategy of a resource of MIG instances
-MIG_IDS = "MIG-"  # What the device id of an instance begins with
-MIG_RESOURCE = "/mig-"  # In the name of a resource of the mixed strategy, before the profile
+MIG = "mig"  # the strategy of a resource of MIG instances
+MIG_IDS = "MIG-"  # what the device id of an instance begins with
+MIG_RESOURCE = "/mig-"  # in the name of a resource of the mixed strategy, before the profile
 _COMPUTE_INSTANCE = re.compile(r"([1-7])c\.([1-7])g\.")
 """What the profile of a compute instance begins with: its slices, and those of its GPU instance."""
 

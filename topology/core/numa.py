@@ -13,10 +13,10 @@ from typing import NewType
 
 from topology.core.devices import positions
 
-CpuSet = NewType("CpuSet", int)  # Logical CPUs: bit *n* is the CPU with the kernel's number *n*
+CpuSet = NewType("CpuSet", int)  # logical CPUs: bit *n* is the CPU with the kernel's number *n*
 
 NO_CPUS = CpuSet(0)
-MOST_CPUS = 4096  # Numbers of CPUs go up to one less
+MOST_CPUS = 4096  # numbers of CPUs go up to one less
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ class MemoryBlock:
     """Exclusive memory of one type that one container has, somewhere on these NUMA nodes."""
 
     type: str
-    amount: int  # Bytes
-    nodes: tuple[int, ...]  # Numbers of NUMA nodes, ascending
+    amount: int  # bytes
+    nodes: tuple[int, ...]  # numbers of NUMA nodes, ascending
 
 
 @dataclass(frozen=True, slots=True)

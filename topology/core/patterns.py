@@ -17,12 +17,12 @@ from topology.core.devices import Mask, positions
 from topology.core.remembering import remembered
 from topology.core.requests import Pattern
 
-Rows = tuple[Mask, ...]  # An adjacency: `rows[p]` is the mask of the positions joined to `p`
+Rows = tuple[Mask, ...]  # an adjacency: `rows[p]` is the mask of the positions joined to `p`
 Masks = NDArray[np.uint64]
 Flags = NDArray[np.bool_]
 
-TABLE_GPUS = 16  # Among so many GPUs every ring is known exactly, from a table of all masks
-RING_STEPS = 500  # Larger rings are searched for in at most so many steps
+TABLE_GPUS = 16  # among so many GPUs every ring is known exactly, from a table of all masks
+RING_STEPS = 500  # larger rings are searched for in at most so many steps
 
 
 def is_clique(rows: Rows, mask: Mask) -> bool:

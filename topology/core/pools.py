@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from topology.core.devices import Mask, positions
 from topology.core.remembering import remembered
 
-Pool = int  # Devices counted per GPU; the width says how many bits a field has
+Pool = int  # devices counted per GPU; the width says how many bits a field has
 
 
 def width_for(replicas: int) -> int:

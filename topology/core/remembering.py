@@ -26,7 +26,7 @@ from types import FunctionType
 from typing import Any, Generic, ParamSpec, TypeVar
 from weakref import WeakSet
 
-BYTES = 64 * 1024 * 1024  # The bound on all memories of the process together
+BYTES = 64 * 1024 * 1024  # the bound on all memories of the process together
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -192,24 +192,21 @@ def _large(value: object) -> bool:
 
 SAMPLED = 32
 """Of so many small values of one memory one is weighed, and the others are taken to be like it."""
-MANY = 64  # What is longer is always weighed
-_ENTRY = 200  # A dictionary's own bytes for an entry, and a little
-_LISTED = 4  # Of longer tuples so many members are weighed, and the others taken to be like them
+MANY = 64  # what is longer is always weighed
+_ENTRY = 200  # a dictionary's own bytes for an entry, and a little
+_LISTED = 4  # of longer tuples so many members are weighed, and the others taken to be like them
 
 
 def bytes_of(value: object) -> int:
     """About how many bytes a value takes; one that says its ``shared_bytes`` counts only once."""
-    kind = type(value)
-    if kind is int or kind is float:
-        return 32
-    if kind is tuple or kind is frozenset or kind is set:
-        return _bytes_of_all(value)  # type: ignore[arg-type]
-    if value is None or kind is bool or isinstance(value, Enum):
+    if isinstance(value, (tuple, frozenset, set)):
+        return _bytes_of_all(value)
+    if value is None or isinstance(value, (bool, Enum)):
         return 0
+    if isinstance(value, (int, float)):
+        return 32
     if isinstance(value, (str, bytes)):
         return 50 + len(value)
-    if isinstance(value, tuple):
-        return _bytes_of_all(value)
     if isinstance(value, Number):
         return 104
     content = getattr(value, "nbytes", None)  # an array of numpy, which not everybody installs

@@ -103,7 +103,7 @@ def added(*amounts: Amounts) -> Amounts:
 Exclusive.NOTHING = Exclusive()
 Exclusive.MEMORY = Exclusive(memory=True)
 Exclusive.CPUS = Exclusive(cpus=True, memory=True)
-MAX_DEMANDS = 64  # Containers of a pod whose CPUs and memory are followed
+MAX_DEMANDS = 64  # containers of a pod whose CPUs and memory are followed
 
 
 class Policy(Enum):
@@ -192,7 +192,7 @@ class Constraints:
 
 
 MODELS_SHOWN = 3
-MODEL_SHOWN = 64  # Characters of each
+MODEL_SHOWN = 64  # characters of each
 NO_CONSTRAINTS = Constraints()
 
 

@@ -89,13 +89,13 @@ PLAIN_RISKY = Span(0, 3)
 """For plain pods where some kubelets may refuse them: on the others, and on these."""
 PLAIN_UNREPORTED = 5
 NEVER = Span(0, 0)
-UNREPORTED = 0  # For required and preferred pods
+UNREPORTED = 0  # for required and preferred pods
 
 # Beyond these an answer is sampled or bounded.
-MAX_FREE_STATES = 16  # Of a larger belief so many states are sampled for the damage
+MAX_FREE_STATES = 16  # of a larger belief so many states are sampled for the damage
 MAX_RINGS = 128
 """So many sets at most are looked at for the mean ring, and for the best ring of the hardware."""
-MAX_BANDWIDTHS = 8  # In shapes with more kinds of hops rings are bounded
+MAX_BANDWIDTHS = 8  # in shapes with more kinds of hops rings are bounded
 
 
 RequestClasses = tuple[RequestClass, ...]

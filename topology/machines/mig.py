@@ -12,7 +12,7 @@ from topology.core.graph import NodeTopology, TopologyError
 from topology.core.links import Link
 from topology.core.mig import MIG
 
-SLICES = 7  # Compute slices of a GPU, at most; an A30 has four
+SLICES = 7  # compute slices of a GPU, at most; an A30 has four
 STRATEGIES = ("single", "mixed")
 PROFILES = (
     *("1g.5gb", "1g.5gb+me", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"),

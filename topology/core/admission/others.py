@@ -45,12 +45,12 @@ from topology.core.room import Room
 
 MANAGERS = "cpu-or-memory-manager"
 """A static CPU or Memory Manager may refuse the pod, by whatever name."""
-AFFINITY = "topology-affinity"  # The Topology Manager may refuse the pod (TopologyAffinityError)
+AFFINITY = "topology-affinity"  # the Topology Manager may refuse the pod (TopologyAffinityError)
 
-MAX_NUMA_NODES = 8  # The kubelet's own limit for the Topology Manager, unless it is raised
-MAX_SETS = 2048  # Sets of NUMA nodes that are gone through for one pod, over all of its containers
+MAX_NUMA_NODES = 8  # the kubelet's own limit for the Topology Manager, unless it is raised
+MAX_SETS = 2048  # sets of NUMA nodes that are gone through for one pod, over all of its containers
 
-Heard = Hints | None  # The hints for a container; None where any hint may be given
+Heard = Hints | None  # the hints for a container; None where any hint may be given
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Others:
         return self.containers[container] if self.containers else NO_HINTS
 
 
-SILENT = Others()  # Nobody else cares
+SILENT = Others()  # nobody else cares
 
 
 def others_on(

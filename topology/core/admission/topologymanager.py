@@ -50,7 +50,7 @@ from topology.core.pools import Pool, gpus, only, total
 from topology.core.remembering import remembered
 from topology.core.shape import Shape, hinted_nodes, placed_gpus
 
-TOO_MANY_NODES = "too-many-numa-nodes"  # More NUMA nodes have GPUs than hints are followed for
+TOO_MANY_NODES = "too-many-numa-nodes"  # more NUMA nodes have GPUs than hints are followed for
 
 Aligned = Mask | None  # GPUs on the hinted NUMA nodes; None where there is no hint
 
@@ -194,18 +194,13 @@ def _stored(kubelet: Kubelet, merged: Sequence[Mask]) -> tuple[Aligned, ...]:
     ``single-numa-node`` drops a hint that names all NUMA nodes of the machine, which has one. If
     the machine's NUMA nodes are not known, it may drop the hint or keep it.
     """
+    nodes, machine = hinted_nodes(kubelet.shape), kubelet.facts.numa_distances
     stored: list[Aligned] = []
-    nodes = hinted_nodes(kubelet.shape)
     for numbers in merged:
-        there = 0
-        for number, mask in nodes:
-            there |= mask if numbers >> number & 1 else 0
-        if kubelet.facts.topology_manager_policy == SINGLE and len(nodes) == 1:
-            machine = kubelet.facts.numa_distances
-            if machine is None:
-                stored += [there, None]
-            else:
-                stored.append(None if len(machine) == 1 else there)
+        there = reduce(or_, (mask for number, mask in nodes if numbers >> number & 1), 0)
+        only_one = kubelet.facts.topology_manager_policy == SINGLE and len(nodes) == 1
+        if only_one and (machine is None or len(machine) == 1):
+            stored += [there, None] if machine is None else [None]
         else:
             stored.append(there)
     return tuple(dict.fromkeys(stored))

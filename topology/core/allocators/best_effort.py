@@ -322,7 +322,7 @@ PCIE_SCORE = {
     LinkKind.PIX: 50,
     LinkKind.BOARD: 60,
 }
-NVLINK_SCORE = 100  # For each direct link of a pair; links into a switch count nothing
+NVLINK_SCORE = 100  # for each direct link of a pair; links into a switch count nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,7 +424,7 @@ def _fill(table: Table, size: int, count: int) -> None:
 
 
 _HIGHEST = np.int64((1 << 32) - 1)
-_AT_ONCE = 1 << 15  # Elements of a matrix that stay in the processor's cache
+_AT_ONCE = 1 << 15  # elements of a matrix that stay in the processor's cache
 
 
 def chunks(masks: Ints, width: int) -> Iterator[Ints]:

@@ -27,7 +27,7 @@ from topology.core.remembering import remembered
 from topology.core.report import MissingGpu
 from topology.core.shape import Shape
 
-Ints = NDArray[np.int32]  # Masks of nodes with few GPUs, many at once
+Ints = NDArray[np.int32]  # masks of nodes with few GPUs, many at once
 
 
 _LAST = np.int32(2**31 - 1)  # above every mask
@@ -100,7 +100,7 @@ class Allocator(ABC):
     Allocators are compared and hashed; a plain class is by identity, so it has one instance.
     """
 
-    name: str  # The policy's name in a node's record
+    name: str  # the policy's name in a node's record
     # Whether a larger pool never loses an outcome. Then the largest pool of a belief speaks for
     # all, and a pod that comes first can only narrow what a later one gets.
     monotone = False
@@ -110,7 +110,7 @@ class Allocator(ABC):
     broken = False
     # Whether each share comes from a GPU with the most shares left. Else any may be the next.
     spreads = False
-    answers_up_to = 0  # On nodes of up to so many whole GPUs `answers` tells of many pools at once
+    answers_up_to = 0  # on nodes of up to so many whole GPUs `answers` tells of many pools at once
     shared_bytes = 500  # about what it takes; memories share it
 
     @abstractmethod

@@ -39,7 +39,7 @@ NOT_ALONE = Rejection(
     True,
     Reason.MEMORY_IN_USE,
 )
-Amount = int  # Bytes times replicas
+Amount = int  # bytes times replicas
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,35 +39,35 @@ class Reason(Enum):
     The values are stable: programs read them, and Prometheus may have them as a label.
     """
 
-    NOT_SERVED = "not-served"  # The node does not serve the resource
-    TOO_FEW = "too-few-gpus"  # The node has fewer devices than asked for, free or not
-    SPLIT = "split-by-mig"  # The node's GPUs are split by MIG
+    NOT_SERVED = "not-served"  # the node does not serve the resource
+    TOO_FEW = "too-few-gpus"  # the node has fewer devices than asked for, free or not
+    SPLIT = "split-by-mig"  # the node's GPUs are split by MIG
     MODEL = "gpu-model"
     MEMORY = "gpu-memory"
     NIC = "nic"
-    LINKS = "links"  # No set of its GPUs is linked as asked for, free or not
+    LINKS = "links"  # no set of its GPUs is linked as asked for, free or not
     # No set of its GPUs meets all that is asked for, and links are not among it.
     HARDWARE = "hardware"
-    SHARES = "shares"  # Its GPUs are not shared as the pod asks for
-    BUSY = "busy"  # Fewer devices are free than asked for
-    SCATTERED = "scattered"  # Devices enough are free, and no set of them meets the constraints
+    SHARES = "shares"  # its GPUs are not shared as the pod asks for
+    BUSY = "busy"  # fewer devices are free than asked for
+    SCATTERED = "scattered"  # devices enough are free, and no set of them meets the constraints
     # A set that meets the constraints is free, and the node may hand out another one.
     NOT_GUARANTEED = "not-guaranteed"
-    MEMORY_IN_USE = "memory-in-use"  # Too little memory of a shared GPU is left
+    MEMORY_IN_USE = "memory-in-use"  # too little memory of a shared GPU is left
     # A pod that is bound to the node has to be reported first.
     IN_PROGRESS = "placement-in-progress"
-    KEPT_PLACE = "kept-place"  # The place is kept for another pod
-    KUBELET = "kubelet"  # The node's kubelet or device plugin refuses the pod, or may refuse it
-    REFUSING = "refusing-pods"  # The node's kubelet has refused such pods in a row
-    GROUP = "group"  # The pod's group or gang is to be elsewhere, or has no room
+    KEPT_PLACE = "kept-place"  # the place is kept for another pod
+    KUBELET = "kubelet"  # the node's kubelet or device plugin refuses the pod, or may refuse it
+    REFUSING = "refusing-pods"  # the node's kubelet has refused such pods in a row
+    GROUP = "group"  # the pod's group or gang is to be elsewhere, or has no room
     NO_REPORT = "no-report"
     STALE = "report-stale"
     NOT_READY = "report-not-ready"
     UNUSABLE = "record-unusable"
     DRA_ONLY = "dra-only"
-    UNDECIDED = "undecided"  # The node could not be worked out
-    MALFORMED = "malformed"  # What the pod asks for cannot be read
-    OUT_OF_DATE = "out-of-date"  # The extender's view of the cluster is out of date
+    UNDECIDED = "undecided"  # the node could not be worked out
+    MALFORMED = "malformed"  # what the pod asks for cannot be read
+    OUT_OF_DATE = "out-of-date"  # the extender's view of the cluster is out of date
     OTHER = "other"
 
 

@@ -37,10 +37,10 @@ class Verdict(Enum):
 
     # Every outcome under every mask of the belief satisfies it, also if running pods end.
     GUARANTEED = "guaranteed"
-    EXPECTED = "expected"  # The same, unless a running GPU pod ends in the moment before admission
-    POSSIBLE = "possible"  # Some outcome satisfies it
-    IMPOSSIBLE = "impossible"  # No outcome can, now; the hardware could
-    NEVER = "never"  # The hardware itself cannot
+    EXPECTED = "expected"  # the same, unless a running GPU pod ends in the moment before admission
+    POSSIBLE = "possible"  # some outcome satisfies it
+    IMPOSSIBLE = "impossible"  # no outcome can, now; the hardware could
+    NEVER = "never"  # the hardware itself cannot
 
     @property
     def holds(self) -> bool:
