@@ -12,6 +12,7 @@ import queue
 import random
 import threading
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -32,6 +33,7 @@ from topology.emulation import EmulatedKubelet, Refused
 RUNS = "e2e/runs-seconds"
 HEARTBEAT = 60.0  # seconds after which an agent reports though nothing has changed
 ALL_PODS = "/api/v1/pods"
+MERGE = {"Content-Type": "application/merge-patch+json"}
 
 
 @dataclass(slots=True)
@@ -138,23 +140,101 @@ class Kubelets:
     def _see(self, kind: str, pod: dict[str, Any]) -> None:
         node = self._nodes.get(pod["spec"].get("nodeName", ""))
         if node is not None:
-            node.inbox.put((kind, pod))
+            node.inbox.put((pod["metadata"]["uid"], None if kind == "DELETED" else pod))
 
 
-class _Node:
-    """One node's kubelet and agent."""
+class EmulatedNode:
+    """One node's kubelet and agent, as far as it does not matter how they write to the API server.
 
-    def __init__(self, kubelets: Kubelets, topology: NodeTopology, rng: random.Random) -> None:
-        self._kubelets = kubelets
-        self._topology = topology
+    Who inherits says how a pod is admitted, what follows when one ends, and what is written.
+    """
+
+    reports = (0.0, 0.3)  # seconds that the agent takes to report a change, from and to
+
+    def __init__(self, topology: NodeTopology, rng: random.Random) -> None:
+        self.name = str(topology.name)
         self._rng = rng
         self._kubelet = EmulatedKubelet(topology, rng)
-        self._path = f"/apis/gpu-topology.io/v1alpha1/gputopologies/{topology.name}/status"
-        self.inbox: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
         self._known: dict[str, dict[str, Any]] = {}
         self._running: dict[str, float] = {}
         self._leaving: dict[str, float] = {}
         self._report_at: float | None = None
+
+    def _admit(self, pod: dict[str, Any]) -> None:
+        """Give the pod its devices, or refuse it."""
+        raise NotImplementedError
+
+    def _end(self, uid: str) -> None:
+        """A pod holds nothing any more."""
+        raise NotImplementedError
+
+    def _say(self, uid: str, phase: str) -> None:
+        """Tell the API server a pod's phase, or, if that is empty, that it can be deleted."""
+        raise NotImplementedError
+
+    def _take(self, news: Iterable[tuple[str, dict[str, Any] | None]]) -> None:
+        """Hear of pods by their UIDs (None: it is gone), and admit the new ones, oldest first."""
+        batch: dict[str, dict[str, Any]] = {}
+        for uid, pod in news:
+            if pod is None:
+                batch.pop(uid, None)
+                self._end(uid)
+                self._running.pop(uid, None)
+                self._leaving.pop(uid, None)
+                self.changed()  # whoever waits for the pod to go has to hear that we know
+                continue
+            if pod["metadata"].get("deletionTimestamp") and uid not in self._leaving:
+                self._leaving[uid] = time.monotonic() + self._rng.uniform(0.0, 0.5)
+            if uid not in self._known:
+                self._known[uid] = pod
+                if pod["status"].get("phase", "Pending") == "Pending":
+                    batch[uid] = pod
+        come = [pod for uid, pod in batch.items() if uid not in self._leaving]
+        for pod in sorted(come, key=lambda p: p["metadata"]["creationTimestamp"]):
+            self._admit(pod)
+
+    def _run_for_a_while(self, pod: dict[str, Any]) -> None:
+        """The pod runs for the seconds that its annotation gives."""
+        meta = pod["metadata"]
+        runs = float(meta.get("annotations", {}).get(RUNS, "1e9"))
+        self._running[meta["uid"]] = time.monotonic() + runs
+        self.changed()
+        self._say(meta["uid"], "Running")
+
+    def _let_end(self) -> None:
+        now = time.monotonic()
+        for uid in [uid for uid, until in self._running.items() if now >= until]:
+            del self._running[uid]
+            self._end(uid)
+            self._say(uid, "Succeeded")
+        for uid in [uid for uid, until in self._leaving.items() if now >= until]:
+            del self._leaving[uid]
+            self._running.pop(uid, None)
+            self._end(uid)
+            self._say(uid, "")
+
+    def _path(self, uid: str) -> str:
+        meta = self._known[uid]["metadata"]
+        return f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
+
+    def changed(self) -> None:
+        """Something may have changed: there will be a report."""
+        if self._report_at is None:
+            least, most = self.reports
+            late = self._rng.random() < 0.05
+            seconds = self._rng.uniform(least, most + 2.0 if late else most)
+            self._report_at = time.monotonic() + seconds
+
+
+class _Node(EmulatedNode):
+    """A node whose kubelet writes at once."""
+
+    def __init__(self, kubelets: Kubelets, topology: NodeTopology, rng: random.Random) -> None:
+        super().__init__(topology, rng)
+        self._kubelets = kubelets
+        self._topology = topology
+        self._record = f"/apis/gpu-topology.io/v1alpha1/gputopologies/{topology.name}/status"
+        self.inbox: queue.Queue[tuple[str, dict[str, Any] | None]] = queue.Queue()
         self._heartbeat_at = time.monotonic() + HEARTBEAT
         self.thread = threading.Thread(
             target=kubelets.run, args=(self._run,), name=topology.name, daemon=True
@@ -164,32 +244,19 @@ class _Node:
         with self._kubelets.client() as api:
             self._api = api
             while not self._kubelets.stopping:
-                batch = self._take()
-                for pod in sorted(batch, key=lambda p: p["metadata"]["creationTimestamp"]):
-                    self._admit(pod)
+                time.sleep(self._rng.uniform(0.0, 0.1))  # in which more may come
+                self._take(self._news())
                 self._let_end()
                 self._report()
 
-    def _take(self) -> list[dict[str, Any]]:
-        """New pods of this node, after a short while in which more may come."""
-        time.sleep(self._rng.uniform(0.0, 0.1))
-        batch = []
+    def _news(self) -> Iterator[tuple[str, dict[str, Any] | None]]:
         while not self.inbox.empty():
-            kind, pod = self.inbox.get_nowait()
-            uid = pod["metadata"]["uid"]
-            if kind == "DELETED":
-                self._forget(uid)
-            elif pod["metadata"].get("deletionTimestamp") and uid not in self._leaving:
-                self._leaving[uid] = time.monotonic() + self._rng.uniform(0.0, 0.5)
-            elif uid not in self._known and pod["status"].get("phase", "Pending") == "Pending":
-                self._known[uid] = pod
-                batch.append(pod)
-        return batch
+            yield self.inbox.get_nowait()
 
     def _admit(self, pod: dict[str, Any]) -> None:
         meta = pod["metadata"]
         asks = parse(msgspec.convert(pod, Pod))
-        if not isinstance(asks, Asks) or meta["uid"] in self._leaving:
+        if not isinstance(asks, Asks):
             return
         uid = PodUid(meta["uid"])
         try:
@@ -199,46 +266,22 @@ class _Node:
                 self._report()
         except Refused as refusal:
             self._kubelets.refuse(pod, str(refusal))
-            self._phase(pod, "Failed")
+            self._say(uid, "Failed")
             return
         self._kubelets.record(pod, self._topology, self._kubelet.held(uid))
-        runs = float(meta.get("annotations", {}).get(RUNS, "1e9"))
-        self._running[meta["uid"]] = time.monotonic() + runs
-        self._phase(pod, "Running")
+        self._run_for_a_while(pod)
 
-    def _let_end(self) -> None:
-        now = time.monotonic()
-        for uid, until in list(self._running.items()):
-            if now >= until:
-                del self._running[uid]
-                self._kubelet.end(PodUid(uid))
-                self.changed()
-                self._phase(self._known[uid], "Succeeded")
-        for uid, until in list(self._leaving.items()):
-            if now >= until and uid in self._known:
-                self._kubelet.end(PodUid(uid))
-                self.changed()
-                meta = self._known[uid]["metadata"]
-                path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
-                self._api.delete(path, params={"gracePeriodSeconds": 0})
-                self._forget(uid)
-
-    def _forget(self, uid: str) -> None:
+    def _end(self, uid: str) -> None:
         self._kubelet.end(PodUid(uid))
         self.changed()
-        self._running.pop(uid, None)
 
-    def _phase(self, pod: dict[str, Any], phase: str) -> None:
-        meta = pod["metadata"]
-        path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}/status"
-        kind = {"Content-Type": "application/merge-patch+json"}
-        self._api.patch(path, content=json.dumps({"status": {"phase": phase}}), headers=kind)
-
-    def changed(self) -> None:
-        """Something may have changed: there will be a report."""
-        if self._report_at is None:
-            late = self._rng.random() < 0.05
-            self._report_at = time.monotonic() + self._rng.uniform(0.0, 2.5 if late else 0.3)
+    def _say(self, uid: str, phase: str) -> None:
+        path = self._path(uid)
+        if phase:
+            content = json.dumps({"status": {"phase": phase}})
+            self._api.patch(f"{path}/status", content=content, headers=MERGE)
+        else:
+            self._api.delete(path, params={"gracePeriodSeconds": 0})
 
     def _report(self) -> None:
         now = time.monotonic()
@@ -248,6 +291,6 @@ class _Node:
         self._report_at, self._heartbeat_at = None, now + HEARTBEAT
         # A merge leaves in place what it does not name, and this agent does not say what it knew.
         status = {"podsResourceVersion": None, **codec.encode_report(self._kubelet.report())}
-        kind = {"Content-Type": "application/merge-patch+json"}
-        answer = self._api.patch(self._path, content=json.dumps({"status": status}), headers=kind)
+        content = json.dumps({"status": status})
+        answer = self._api.patch(self._record, content=content, headers=MERGE)
         assert answer.is_success, answer.text

@@ -13,7 +13,7 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
@@ -25,19 +25,17 @@ from tests.chaos import history
 from tests.chaos.history import Recorder
 from tests.e2e.cluster import RECORDS
 from tests.e2e.controlplane import ControlPlane
+from tests.e2e.emulated import ALL_PODS, MERGE, EmulatedNode
 from tests.waiting import PATIENCE
 from topology import codec
 from topology.core.devices import PodUid
 from topology.core.graph import NodeTopology
 from topology.core.requests import gpu_request
-from topology.emulation import EmulatedKubelet, Refused
+from topology.emulation import Refused
 from topology.kubeapi.apiserver import ApiServer
 from topology.kubeapi.reflector import Reflector, Watched
 
-RUNS = "e2e/runs-seconds"
 RESOURCE = "nvidia.com/gpu"
-ALL_PODS = "/api/v1/pods"
-MERGE = {"Content-Type": "application/merge-patch+json"}
 WRITE_TIMEOUT = 2.0
 HEARTBEAT = 15.0
 """Seconds after which an agent reports though nothing has changed; the real one takes a minute."""
@@ -155,25 +153,20 @@ class _Write:
     due: float = 0.0
 
 
-class Node:
+class Node(EmulatedNode):
     """One node's kubelet and agent. While it is ``silent`` the agent writes nothing."""
 
     def __init__(self, kubelets: Kubelets, topology: NodeTopology, rng: random.Random) -> None:
+        super().__init__(topology, rng)
+        self.reports = kubelets.reports
         self._kubelets = kubelets
         self._recorder = kubelets.recorder
-        self.name = str(topology.name)
-        self._rng = rng
-        self._kubelet = EmulatedKubelet(topology, rng)
         self._record = f"{RECORDS}/{self.name}"
         self.inbox: queue.Queue[_News] = queue.Queue()
         self.silent = False
         self._pods_version = ""
-        self._known: dict[str, dict[str, Any]] = {}
-        self._running: dict[str, float] = {}
-        self._leaving: dict[str, float] = {}
         self._holding: set[str] = set()
         self._writes: list[_Write] = []
-        self._report_at: float | None = None
         self._due = 0.0
         self.thread = threading.Thread(target=self._run, name=self.name, daemon=True)
 
@@ -192,37 +185,18 @@ class Node:
             raise
 
     def _turn(self) -> None:
-        batch = self._take()
-        for pod in sorted(batch, key=lambda p: p["metadata"]["creationTimestamp"]):
-            self._admit(pod)
+        self._kubelets.stopping.wait(self._rng.uniform(0.02, 0.1))  # in which more may come
+        self._take(self._news())
         self._let_end()
         self._write()
         self._report()
 
-    def _take(self) -> list[dict[str, Any]]:
-        """New pods of this node, after a short while in which more may come."""
-        self._kubelets.stopping.wait(self._rng.uniform(0.02, 0.1))
-        batch: dict[str, dict[str, Any]] = {}
+    def _news(self) -> Iterator[tuple[str, dict[str, Any] | None]]:
         while not self.inbox.empty():
             news = self.inbox.get_nowait()
-            uid, pod = news.uid, news.pod
             self._pods_version = news.version
-            if not uid:
-                continue
-            if pod is None:
-                batch.pop(uid, None)
-                self._end(uid)
-                self._running.pop(uid, None)
-                self._leaving.pop(uid, None)
-                self._changed()  # whoever waits for the pod to go has to hear that we know
-                continue
-            if pod["metadata"].get("deletionTimestamp") and uid not in self._leaving:
-                self._leaving[uid] = time.monotonic() + self._rng.uniform(0.0, 0.5)
-            if uid not in self._known:
-                self._known[uid] = pod
-                if pod["status"].get("phase", "Pending") == "Pending":
-                    batch[uid] = pod
-        return [pod for uid, pod in batch.items() if uid not in self._leaving]
+            if news.uid:
+                yield news.uid, news.pod
 
     def _admit(self, pod: dict[str, Any]) -> None:
         meta = pod["metadata"]
@@ -235,40 +209,23 @@ class Node:
             self._kubelet.admit(PodUid(uid), meta["namespace"], meta["name"], gpu_request(count))
         except Refused as refusal:
             recorder.add(history.Refused(recorder.now, self.name, uid, str(refusal)))
-            self._later(uid, "Failed")
+            self._say(uid, "Failed")
             return
         held = self._kubelet.held(PodUid(uid))
         devices = [str(self._kubelet.topology.gpus[p].uuid) for p in held]
         recorder.add(history.Given(recorder.now, self.name, uid, devices))
         self._holding.add(uid)
-        runs = float(meta.get("annotations", {}).get(RUNS, "1e9"))
-        self._running[uid] = time.monotonic() + runs
-        self._changed()
-        self._later(uid, "Running")
-
-    def _let_end(self) -> None:
-        now = time.monotonic()
-        for uid in [uid for uid, until in self._running.items() if now >= until]:
-            del self._running[uid]
-            self._end(uid)
-            self._later(uid, "Succeeded")
-        for uid in [uid for uid, until in self._leaving.items() if now >= until]:
-            del self._leaving[uid]
-            self._running.pop(uid, None)
-            self._end(uid)
-            self._later(uid, "")
+        self._run_for_a_while(pod)
 
     def _end(self, uid: str) -> None:
         if uid in self._holding:
             self._holding.remove(uid)
             self._recorder.add(history.Released(self._recorder.now, self.name, uid))
             self._kubelet.end(PodUid(uid))
-            self._changed()
+            self.changed()
 
-    def _later(self, uid: str, phase: str) -> None:
-        meta = self._known[uid]["metadata"]
-        path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
-        self._writes.append(_Write(uid, path, phase))
+    def _say(self, uid: str, phase: str) -> None:
+        self._writes.append(_Write(uid, self._path(uid), phase))
 
     def _write(self) -> None:
         """Write what is due; of one pod, one thing after the other."""
@@ -298,13 +255,6 @@ class Node:
         except httpx.HTTPError:
             return False
         return answer.is_success or answer.status_code == 404
-
-    def _changed(self) -> None:
-        if self._report_at is None:
-            least, most = self._kubelets.reports
-            late = self._rng.random() < 0.05
-            seconds = self._rng.uniform(least, most + 2.0 if late else most)
-            self._report_at = time.monotonic() + seconds
 
     def _report(self) -> None:
         due = min(self._due, self._report_at if self._report_at is not None else self._due)
