@@ -68,43 +68,31 @@ class Singles(Figures):
 
 
 class KindRow(Figures):
-    """Sums over the plays of one kind under one policy.
-
-    ``guaranteed`` and ``expected`` count promises, ``…_broken`` those that were broken, and
-    ``unreported`` those that met a kubelet's restart or a change of a GPU's health of which no
-    report could tell. ``memory_exceeded`` counts admissions after which the pods of a shared GPU
-    use more memory than it has; those that met such an event are ``memory_unreported``.
-    ``devices_short`` are pods that a kubelet refused for want of devices. ``group_members`` were
-    bound, ``whole_groups`` lived with all their members at one time, and ``split_groups`` counts
-    members outside their group's domain. Of ``gang_binds``, some were refused for a reason that was
-    known when the gang's members passed filter, some after something had changed, and some where
-    kube-scheduler had counted more free GPUs than the extender knew of: one has fallen sick, or a
-    bind of the gang had no answer and may be written yet.
-    ``not_foreseen`` counts GPUs that verification did not see in the outcomes, ``faults`` nodes
-    about which deciding failed.
-    """
+    """Sums over the plays of one kind under one policy."""
 
     asked: Count
     placed: Count
-    required: Count
+    required: Count  # pods with constraints
     required_placed: Count
-    guaranteed: Count
+    guaranteed: Count  # promises
     expected: Count
     guaranteed_broken: Count
     expected_broken: Count
-    unreported: Count
-    memory_exceeded: Count
-    memory_unreported: Count
-    devices_short: Count
-    group_members: Count
-    whole_groups: Count
-    split_groups: Count
+    unreported: Count  # broken after an event on the node that no report could tell of
+    memory_exceeded: Count  # admissions after which a shared GPU's pods use more than its memory
+    memory_unreported: Count  # the same after such an event
+    devices_short: Count  # pods that a kubelet refused for want of devices
+    group_members: Count  # that were bound
+    whole_groups: Count  # that lived with all their members at one time
+    split_groups: Count  # members outside their group's domain
     gang_binds: Count
-    gang_refusals_known: Count
-    gang_refusals_changed: Count
+    gang_refusals_known: Count  # for a reason that was known when the gang passed filter
+    gang_refusals_changed: Count  # something had changed since
+    # kube-scheduler had counted more free GPUs than the extender knew of: one has fallen sick, or a
+    # bind of the gang had no answer and may be written yet.
     gang_refusals_miscounted: Count
-    not_foreseen: Count
-    faults: Count
+    not_foreseen: Count  # GPUs that verification did not see in the outcomes
+    faults: Count  # nodes about which deciding failed
 
     @property
     def kept(self) -> bool:

@@ -128,16 +128,7 @@ class Demand(Figures):
 
 
 class Run(Figures):
-    """One simulation.
-
-    ``unplaceable`` jobs fit on no node even when it is empty, ``stuck`` ones waited to the end, and
-    ``asking`` ones have annotations. ``kept`` is the share of those placed among them whose GPUs
-    satisfy the annotations. ``hop`` is the mean weakest hop of jobs with more than one GPU;
-    ``hops`` counts these jobs by GPUs and hop. ``waits`` are :data:`QUANTILES`. ``allocated`` is
-    the share of GPU time given out until the last arrival, ``fragmented`` the mean over arrivals,
-    both in percent. ``moved`` pods were moved for ``unblocked`` jobs, and ``restarted`` of them
-    found no place again. The runs of the first seed have curves, maps and demands as well.
-    """
+    """One simulation. Only the runs of the first seed have curves, maps and demands."""
 
     left_out = frozenset({"curve", "maps", "asks"})
 
@@ -151,25 +142,25 @@ class Run(Figures):
     jobs: Count
     placed: Count
     unplaceable: Unplaceable
-    stuck: Count
-    asking: Count
-    kept: Number | None
-    hop: Number | None
+    stuck: Count  # jobs that waited to the end
+    asking: Count  # placed jobs with annotations
+    kept: Number | None  # the share of these whose GPUs satisfy the annotations
+    hop: Number | None  # the mean weakest hop of jobs with more than one GPU
     hop_least_tenth: Number | None
-    hops: dict[NumberText, dict[NumberText, Count]]
+    hops: dict[NumberText, dict[NumberText, Count]]  # such jobs by GPUs and hop
     wait: Number | None
     wait_asking: Number | None
-    waits: Annotated[tuple[Number, ...], Field(max_length=len(QUANTILES))]
+    waits: Annotated[tuple[Number, ...], Field(max_length=len(QUANTILES))]  # by QUANTILES
     completion: Number | None
     completion_several: Number | None
-    allocated: Number | None
-    fragmented: Number | None
+    allocated: Number | None  # percent of GPU time given out until the last arrival
+    fragmented: Number | None  # percent, the mean over arrivals
     ended: Number | None = None
     reasons: dict[str, Count] = Field(default_factory=dict)
     refused_by_kubelet: dict[str, Count] = Field(default_factory=dict)
-    moved: Count = 0
-    unblocked: Count = 0
-    restarted: Count = 0
+    moved: Count = 0  # pods that were moved
+    unblocked: Count = 0  # jobs that they were moved for
+    restarted: Count = 0  # moved pods that found no place again
     curve: tuple[CurvePoint, ...] | None = None
     maps: Maps | None = None
     asks: tuple[Demand, ...] | None = None

@@ -49,21 +49,16 @@ class Latency(Measured):
 
 
 class ThroughputRow(Figures):
-    """One way to run kube-scheduler, in one round.
-
-    ``pods_per_second`` is from the first bound pod to the last, ``settled_per_second`` until each
-    pod runs and its node's record says so. ``cpu_ms`` are milliseconds of CPU for each pod, by
-    process, over the latter time. ``waits_ms`` are milliseconds for each pod in which
-    kube-scheduler waited for our extender, by what for; ``refused_binds`` how many binds of a
-    hundred pods it refused, by why.
-    """
+    """One way to run kube-scheduler, in one round."""
 
     way: str
     round: Count
-    pods_per_second: Number
-    settled_per_second: Number
-    cpu_ms: dict[str, Number]
+    pods_per_second: Number  # from the first bound pod to the last
+    settled_per_second: Number  # until each pod runs and its node's record says so
+    cpu_ms: dict[str, Number]  # for each pod, by process, over the latter time
+    # For each pod: what kube-scheduler waited for at our extender, and how long.
     waits_ms: dict[str, Number] = Field(default_factory=dict)
+    # Of a hundred pods: how many binds our extender refused, by why.
     refused_binds: dict[str, Number] = Field(default_factory=dict)
 
 
@@ -87,17 +82,13 @@ class FollowingRow(Figures):
 
 
 class Following(Measured):
-    """The whole file of ``following``.
-
-    ``ready_s`` is from the start of the process, ``ready_cpu_s`` what it had used by then.
-    ``ready_mib`` is its resident memory then, ``peak_mib`` the most that it ever was.
-    """
+    """The whole file of ``following``."""
 
     benchmark: Literal["following"] = "following"
-    ready_s: Number
-    ready_cpu_s: Number
-    ready_mib: Number
-    peak_mib: Number
+    ready_s: Number  # from the start of the process
+    ready_cpu_s: Number  # what it had used by then
+    ready_mib: Number  # its resident memory then
+    peak_mib: Number  # the most that it ever was
     burst_cpu_s: Number
     rows: tuple[FollowingRow, ...]
 
@@ -130,16 +121,12 @@ class VerbCost(Figures):
 
 
 class ClusterCost(Figures):
-    """Verbs over a cluster, how many states its nodes are in, and the slowest single verdict.
-
-    ``report`` is what it costs to take in one node's report that has changed, ``changed`` what
-    filter of that node costs then, and ``changed_new`` the same for a request that no pod has made.
-    """
+    """Verbs over a cluster, in how many states its nodes are, and the slowest single verdict."""
 
     filter: VerbCost
     prioritize: VerbCost
-    report: Number
-    changed: Number
+    report: Number  # to take in one node's report that has changed
+    changed: Number  # filter of that node then; and for a request that no pod has made
     changed_new: Number = Field(serialization_alias="changed, new constraints")
     distinct_states: Count = Field(serialization_alias="distinct states")
     worst_verdict: Number = Field(serialization_alias="worst verdict")
@@ -231,15 +218,14 @@ class Scale(Figures):
 class WorstRow(Figures):
     """One pod: how long each verb took, how large its answer was, and whom the verbs held up.
 
-    ``passed`` is how many nodes filter left; ``loop_ms`` for how long the event loop was held.
-    ``loop_cpu_ms`` and ``healthz_cpu_ms`` are the same moments in CPU time that the service itself
-    used: what it is to blame for, also on a machine that others keep busy.
+    ``…_cpu_ms`` are the same moments in CPU time that the service itself used: what it is to blame
+    for, also on a machine that others keep busy.
     """
 
     case: str
     filter_ms: Number
     filter_bytes: Count
-    passed: Count
+    passed: Count  # how many nodes filter left
     prioritize_ms: Number
     prioritize_bytes: Count
     preempt_ms: Number
@@ -248,7 +234,7 @@ class WorstRow(Figures):
     bind_bytes: Count
     healthz_ms: Number
     healthz_cpu_ms: Number
-    loop_ms: Number
+    loop_ms: Number  # for how long the event loop was held
     loop_cpu_ms: Number
 
 

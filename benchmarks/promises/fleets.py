@@ -49,19 +49,16 @@ def _facts(
 
 @dataclass(frozen=True, slots=True)
 class NodeCase:
-    """A machine and how it chooses.
-
-    ``nodes`` are the NUMA nodes that the plugin names, GPU by GPU, where these are not the
-    machine's own. ``served`` says how GPUs are shared. With ``profiles`` all GPUs are cut into
-    such MIG instances, each served as many times as ``served`` says: under the strategy ``single``,
-    or, for a resource of its own for each profile, ``mixed``; then the loop plays the smallest.
-    """
+    """A machine and how it chooses."""
 
     machine: str
     facts: AllocatorFacts
+    # The NUMA nodes that the plugin names, GPU by GPU, where these are not the machine's own.
     nodes: tuple[tuple[int, ...], ...] = ()
-    served: GpuResource = GpuResource()  # noqa: RUF009 (it is frozen)
+    served: GpuResource = GpuResource()  # noqa: RUF009 (it is frozen); how GPUs are shared
+    # The MIG instances that each GPU is cut into, each served as many times as ``served`` says.
     profiles: tuple[str, ...] = ()
+    # ``mixed``: a resource of its own for each profile; the loop plays the smallest.
     strategy: str = "single"
 
     def node(self, number: int) -> NodeTopology:

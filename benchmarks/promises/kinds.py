@@ -47,16 +47,13 @@ WISHES = (
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How many sets of free GPUs hold what a pod asks for, and on how many it is promised.
-
-    ``promised`` is by policy, ``with_cpus`` the same for a pod that asks for whole CPUs, too.
-    """
+    """How many sets of free GPUs hold what a pod asks for, and on how many it is promised."""
 
     machine: str
     request: GpuRequest
     held: int
-    promised: tuple[int, ...]
-    with_cpus: tuple[int, ...]
+    promised: tuple[int, ...]  # by policy
+    with_cpus: tuple[int, ...]  # the same for a pod that asks for whole CPUs, too
 
 
 def kinds(machines: Iterable[str] = MACHINES) -> Iterator[Kind]:

@@ -27,14 +27,11 @@ STATUS_PERIOD = 10.0  # seconds between two statuses of a node that its kubelet 
 
 @dataclass(frozen=True, slots=True)
 class _Admission:
-    """A pod that is being admitted; each of the ``steps`` that are left is one container.
-
-    ``life`` says which of the kubelet's lives it is part of.
-    """
+    """A pod that is being admitted."""
 
     entry: PodEntry
-    steps: Iterator[str]
-    life: int
+    steps: Iterator[str]  # the containers that are left
+    life: int  # which of the kubelet's lives it is part of
 
 
 class Kubelets(Actor):

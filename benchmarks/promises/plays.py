@@ -44,24 +44,19 @@ WORKLOADS = {
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """One closed loop to play.
+    """One closed loop to play."""
 
-    ``nodes`` is a key of FLEETS, ``workload`` one of WORKLOADS or ``groups``, and ``policy`` one of
-    those that :func:`play` names. ``runs`` is how many seconds a pod runs, on average. ``refusals``
-    is the extender's flag.
-    """
-
-    policy: str
+    policy: str  # one of those that :func:`play` names
     pods: int
     seed: int
-    nodes: str = "mixed"
-    workload: str = "everything"
-    rate: float = 0.8
-    foreign: float = 0.02
-    restarts: int = 0
-    runs: float = 60.0
+    nodes: str = "mixed"  # a key of FLEETS
+    workload: str = "everything"  # one of WORKLOADS, or ``groups``
+    rate: float = 0.8  # pods a second
+    foreign: float = 0.02  # the share of pods that others bind
+    restarts: int = 0  # of the extender
+    runs: float = 60.0  # seconds that a pod runs, on average
     faults: Faults = Faults()  # noqa: RUF009 (it is frozen)
-    refusals: str = "certain"
+    refusals: str = "certain"  # the extender's flag
 
 
 def play(what: Play) -> Tally:

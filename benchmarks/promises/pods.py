@@ -55,41 +55,29 @@ class GroupOf:
 
 @dataclass(frozen=True, slots=True)
 class PublishedReport:
-    """A report as it stands in a record: the record's UID, and when the agent looked."""
+    """A report as it stands in a record."""
 
     report: Report
-    record: str
-    looked: float
+    record: str  # the record's UID
+    looked: float  # when the agent looked
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One pod of a workload: when it comes, how long it runs, and what it asks.
-
-    Times are in seconds. A pod that kube-scheduler cannot place is given up after ``patience``.
-    ``deleted``: somebody deletes the pod before it ends by itself. ``foreign``: others bind it,
-    behind the extender's back. ``group`` is the group that it belongs to.
-    """
+    """One pod of a workload. Times are in seconds."""
 
     arrives: float
     runs: float
     manifest: Manifest
-    patience: float = 60.0
-    deleted: bool = False
-    foreign: bool = False
+    patience: float = 60.0  # after so long its owner gives up a pod that cannot be placed
+    deleted: bool = False  # whether somebody deletes it before it ends by itself
+    foreign: bool = False  # whether others bind it, behind the extender's back
     group: GroupOf | None = None
 
 
 @dataclass(slots=True, eq=False)
 class PodEntry:
-    """A pod at the API server, and what the closed loop knows about it.
-
-    ``promise`` is the verdict that the pod was bound with, ``decided`` when that was decided, and
-    ``blind_for`` for how many seconds a watch of the extender had been failing by then. ``seen`` is
-    when the extender heard that the pod is bound. ``view`` is the last report of the node that it
-    knew when it decided. ``gone``: the API server has forgotten the pod. ``admitted``: its kubelet
-    has decided over it.
-    """
+    """A pod at the API server, and what the closed loop knows about it."""
 
     job: Job
     pod: Pod
@@ -97,20 +85,20 @@ class PodEntry:
     record: PodRecord
     request: GpuRequest
     created: float
-    kind: str
-    promise: str | None = None
-    decided: float = 0.0
-    blind_for: float = 0.0
-    view: PublishedReport | None = None
+    kind: str  # its name without the number
+    promise: str | None = None  # the verdict that it was bound with
+    decided: float = 0.0  # when that was decided
+    blind_for: float = 0.0  # for how many seconds a watch of the extender had been failing then
+    view: PublishedReport | None = None  # the node's last report that the extender knew then
     bound: float = float("inf")
-    seen: float = float("inf")
+    seen: float = float("inf")  # when the extender heard that it is bound
     ended: bool = False
-    gone: bool = False
-    admitted: bool = False
+    gone: bool = False  # whether the API server has forgotten it
+    admitted: bool = False  # whether its kubelet has decided over it
 
     @classmethod
     def of(cls, job: Job, now: float) -> PodEntry:
-        """The entry of a job's pod, created now. Its ``kind`` is the name without the number."""
+        """The entry of a job's pod, created now."""
         pod, record, request = read_pod(job.manifest)
         assert isinstance(request, GpuRequest)
         kind = record.name.rpartition("-")[0]

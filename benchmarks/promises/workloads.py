@@ -11,14 +11,11 @@ from scheduler_extender.membership import DOMAIN, GROUP, NODE, NVLINK_DOMAIN, SI
 
 @dataclass(frozen=True, slots=True)
 class PodTemplate:
-    """A kind of pod of a workload: how often it comes beside the others, and what it asks.
+    """A kind of pod of a workload."""
 
-    ``annotations`` are without our prefix.
-    """
-
-    weight: float
+    weight: float  # how often it comes beside the others
     name: str
-    annotations: dict[str, str]
+    annotations: dict[str, str]  # without our prefix
     containers: tuple[GpuContainer, ...]
 
 
@@ -162,18 +159,16 @@ COSCHEDULING = SOURCES[0].label
 
 @dataclass(frozen=True, slots=True)
 class GroupTemplate:
-    """A kind of group: how often it comes beside the others, how many members it may have, how many
-    GPUs each of them asks for, and what they share. ``says_size`` is whether they say how many
-    they are."""
+    """A kind of group."""
 
-    weight: float
+    weight: float  # how often it comes beside the others
     name: str
-    sizes: tuple[int, ...]
-    gpus: int
+    sizes: tuple[int, ...]  # how many members it may have
+    gpus: int  # that each member asks for
     annotations: dict[str, str] = field(default_factory=lambda: NVLINK)
-    domain: str = ""
+    domain: str = ""  # what its members share
     gang: bool = False
-    says_size: bool = True
+    says_size: bool = True  # whether the members say how many they are
 
 
 GROUPS = (

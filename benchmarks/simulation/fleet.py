@@ -28,30 +28,25 @@ Bools = NDArray[np.bool_]
 @hashed_once
 @dataclass(frozen=True)
 class State:
-    """What a policy may know of a node's GPUs; nodes that are alike share one.
-
-    ``free`` are GPUs of which nobody holds a device; ``left`` counts devices, which are parts of
-    GPUs where ``replicas`` is above 1.
-    """
+    """What a policy may know of a node's GPUs; nodes that are alike share one."""
 
     shape: Shape
-    free: Mask
-    left: int
+    free: Mask  # GPUs of which nobody holds a device
+    left: int  # devices, which are parts of GPUs where ``replicas`` is above 1
     replicas: int
     kubelet: Kubelet
 
 
 @dataclass(frozen=True, slots=True)
 class SimPod:
-    """One pod of a job; ``request`` is None where it asks for no GPU, and ``alone`` says that the
-    job has no other pod."""
+    """One pod of a job."""
 
     uid: PodUid
     name: str
     ask: Ask
     resource: str
-    request: GpuRequest | None
-    alone: bool = True
+    request: GpuRequest | None  # None if it asks for no GPU
+    alone: bool = True  # whether the job has no other pod
 
 
 class Fleet:

@@ -57,16 +57,13 @@ class JobsError(ValueError):
 @hashed_once
 @dataclass(frozen=True)
 class Ask:
-    """What one pod asks; equal asks are one object of study. ``cpu`` in milli, ``memory`` in MiB.
-
-    ``share`` is None for whole GPUs. ``annotations`` are without the prefix, sorted.
-    """
+    """What one pod asks; equal asks are one object of study."""
 
     gpus: int = 1
-    share: float | None = None
-    cpu: int = 0
-    memory: int = 0
-    annotations: tuple[tuple[str, str], ...] = ()
+    share: float | None = None  # of one GPU; None for whole ones
+    cpu: int = 0  # milli
+    memory: int = 0  # MiB
+    annotations: tuple[tuple[str, str], ...] = ()  # without the prefix, sorted
 
     def pod(self, name: str, uid: str, resource: str) -> Pod:
         """The Pod that kube-scheduler sends to an extender."""

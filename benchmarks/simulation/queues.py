@@ -23,20 +23,15 @@ kube-scheduler. ``none``: each job is tried once, on arrival."""
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of one job. Times in seconds, NaN where it never came to that.
-
-    ``kept``: whether the GPUs of every pod satisfy its annotations, None where it has none.
-    ``hop`` is the weakest hop in GB/s, 0 for one GPU; ``gpus`` are those it takes, a device that is
-    part of one as that part; ``places`` are nodes and GPUs.
-    """
+    """What became of one job. Times in seconds, NaN where it never came to that."""
 
     job: Job
     started: float = float("nan")
     ended: float = float("nan")
-    kept: bool | None = None
-    hop: float = 0.0
-    gpus: float = 0.0
-    places: list[tuple[int, Mask]] = field(default_factory=list)
+    kept: bool | None = None  # whether each pod's GPUs satisfy its annotations, if it has any
+    hop: float = 0.0  # the weakest hop in GB/s, 0 for one GPU
+    gpus: float = 0.0  # those it takes, a device that is part of one as that part
+    places: list[tuple[int, Mask]] = field(default_factory=list)  # nodes and GPUs
 
     @property
     def placed(self) -> bool:
@@ -72,15 +67,12 @@ class PlacedPod:
 
 @dataclass(slots=True)
 class Attempt:
-    """A job that has come as the ``number``-th, and those of its pods that have a place.
+    """A job that has come, and those of its pods that have a place."""
 
-    ``looked_at`` is when evictions for it were looked for last.
-    """
-
-    number: int
+    number: int  # the how-manieth it is
     outcome: Outcome
     pods: list[PlacedPod] = field(default_factory=list)
-    looked_at: float = float("-inf")
+    looked_at: float = float("-inf")  # when evictions for it were looked for last
 
     @property
     def lack(self) -> Lack:

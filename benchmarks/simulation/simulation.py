@@ -34,14 +34,10 @@ KUBELETS_REFUSE = Wait("every kubelet refuses it")
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """When running pods are moved for one that waits, where the policy says whom.
+    """When running pods are moved for a job with one pod that waits, where the policy says whom."""
 
-    A job with one pod that has waited for ``after`` seconds is looked at, and again each time it
-    has waited for as long. Each move costs ``cost`` seconds of work that is done again.
-    """
-
-    after: float = 600.0
-    cost: float = 600.0
+    after: float = 600.0  # seconds that it has waited, and again each time it has waited as long
+    cost: float = 600.0  # seconds of work that each moved pod does again
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +52,17 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A simulation's outcomes by arrival, why pods waited (tries), and refusals of kubelets.
+    """What a simulation comes to."""
 
-    ``moved`` pods were moved so that ``unblocked`` jobs could run; ``restarted`` ones of them found
-    no place again and waited.
-    """
-
-    outcomes: list[Outcome]
-    reasons: Counter[str]
-    refused: Counter[str]
+    outcomes: list[Outcome]  # by arrival
+    reasons: Counter[str]  # why pods waited, by tries
+    refused: Counter[str]  # by kubelets
     unplaceable: int
     stuck: int
     ended: float
-    moved: int = 0
-    unblocked: int = 0
-    restarted: int = 0
+    moved: int = 0  # pods that were moved
+    unblocked: int = 0  # jobs that ran for it
+    restarted: int = 0  # moved pods that found no place again, and waited
 
 
 class Simulation:

@@ -28,18 +28,13 @@ DEMANDS = ("none", "nvlink", "preferred")
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Which jobs: everything that :func:`jobs` needs beside the cluster and the seed.
+    """Which jobs: everything that :func:`jobs` needs beside the cluster and the seed."""
 
-    ``source`` is a path, ``philly``, ``openb``, ``openb:WORKLOAD`` or ``synthetic``; ``count`` how
-    many jobs at most; ``demand`` what jobs without annotations get (:func:`demanding`); and
-    ``pod_gpus`` the most GPUs of one pod, None for the cluster's largest node.
-    """
-
-    source: str = "synthetic"
-    count: int | None = 2000
+    source: str = "synthetic"  # or a path, ``philly``, ``openb``, ``openb:WORKLOAD``
+    count: int | None = 2000  # jobs at most
     load: float | None = None
-    demand: str = "nvlink"
-    pod_gpus: int | None = None
+    demand: str = "nvlink"  # what jobs without annotations get (:func:`demanding`)
+    pod_gpus: int | None = None  # the most GPUs of one pod, None for the largest node's
 
 
 def jobs(workload: Workload, cluster: Sequence[Node], seed: int) -> list[Job]:
