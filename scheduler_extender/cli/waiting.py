@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import NamedTuple
 
 import msgspec
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from scheduler_extender.annotations import MANAGED, Malformed
@@ -27,8 +25,10 @@ from scheduler_extender.cli.options import (
 from scheduler_extender.cli.outputs import Told, form_of
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.terminal import ROOMY, column, fits, show, stacked, table
-from scheduler_extender.told.answers import alike, answers_to
+from scheduler_extender.told.answers import answers_to
 from scheduler_extender.told.counts import Counts, counts_of
+from scheduler_extender.told.view import View
+from scheduler_extender.told.waiting import WaitingPod, alike, waiting_pods
 from scheduler_extender.told.words import asked_text, duration
 from scheduler_extender.wire import pod_decoder
 from topology.times import seconds_of
@@ -63,60 +63,24 @@ def waiting(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Waits:
-    """A pod that waits. ``since`` is when it was made, in seconds since 1970; None where nobody
-    says. ``gated`` says that it has scheduling gates."""
+class Waits(NamedTuple):
+    """A pod that waits."""
 
     pod: PodRecord
-    since: float | None = None
-    gated: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A pod that waits, and why. ``counts`` is None where no node was asked."""
-
-    waits: Waits
-    reason: str
-    counts: Counts | None
-    seconds: float | None = None
-
-    @property
-    def name(self) -> str:
-        """The pod's name and namespace."""
-        return f"{self.waits.pod.namespace}/{self.waits.pod.name}"
-
-    @property
-    def hopeless(self) -> bool:
-        """Whether no node would take it."""
-        return isinstance(self.waits.pod.request, Malformed) or (
-            self.counts is not None and not self.counts.takes
-        )
-
-    def as_json(self) -> dict[str, Any]:
-        """The row as data."""
-        counts, since = self.counts, self.waits.since
-        return {
-            "pod": self.name,
-            "asks": asked_text(self.waits.pod),
-            "since": None if since is None else datetime.fromtimestamp(since, UTC).isoformat(),
-            "gated": self.waits.gated,
-            "reason": self.reason,
-            "nodes": None if counts is None else counts.nodes,
-            "takes": None if counts is None else counts.takes,
-            "refusals": {kind.value: n for kind, n in counts.refusals.items()} if counts else {},
-        }
+    since: float | None = None  # when it was made, in seconds since 1970, if anybody says it
+    gated: bool = False  # it has scheduling gates
 
 
 def told(look: Look, whose: Whose) -> Told:
     """The answer."""
-    rows = list(_rows(look, sorted(_waiting(look, whose), key=_name)))
+    rows = list(_rows(look, _waiting(look, whose)))
     return Told(
-        {"pods": [row.as_json() for row in rows]},
-        [f"pod/{row.waits.pod.name}" for row in rows],
+        {"pods": msgspec.to_builtins(rows)},
+        [f"pod/{row.pod.rpartition('/')[2]}" for row in rows],
         lambda console, wide: (
-            draw(console, rows, wide=wide) if rows else console.print(_nobody(look, whose))
+            draw(console, rows, look.view, wide=wide)
+            if rows
+            else console.print(_nobody(look, whose))
         ),
         look.notes,
         not any(row.hopeless for row in rows),
@@ -130,22 +94,13 @@ def _nobody(look: Look, whose: Whose) -> str:
     return f"no pod of the namespace {look.namespace} waits for GPUs; -A looks into all namespaces"
 
 
-def _name(waits: Waits) -> tuple[str, str]:
-    return waits.pod.namespace, waits.pod.name
-
-
 def _waiting(look: Look, whose: Whose) -> list[Waits]:
     if look.api is None:
         if whose.selector is not None:
             look.reachable("--selector")
-        return [
-            Waits(pod)
-            for pod in look.cluster.snapshot().unbound
-            if (whose.everybody or pod.namespace == look.namespace)
-            and not pod.deleting
-            and not pod.ended
-        ]
-    return list(_listed(look, whose))
+        pods = waiting_pods(look.cluster.snapshot())
+        return [Waits(pod) for pod in pods if whose.everybody or pod.namespace == look.namespace]
+    return sorted(_listed(look, whose), key=lambda waits: (waits.pod.namespace, waits.pod.name))
 
 
 class _Meta(msgspec.Struct, rename="camel", frozen=True):
@@ -192,25 +147,33 @@ def _since(raw: msgspec.Raw) -> float | None:
         return None
 
 
-def _rows(look: Look, waiting: Sequence[Waits]) -> Iterator[Row]:
+def _rows(look: Look, waiting: Sequence[Waits]) -> Iterator[WaitingPod]:
     """Why each waits. Pods that ask the same, and may go to the same nodes, share an answer."""
     seen = look.cluster.snapshot()
     until = time.monotonic() + SECONDS
     known: dict[object, Counts] = {}
     for waits in waiting:
-        pod = waits.pod
-        seconds = None if waits.since is None else max(0.0, look.view.today - waits.since)
-        if isinstance(pod.request, Malformed):
-            yield Row(waits, pod.request.reason, None, seconds)
-            continue
-        key = alike(pod)
-        counts = known.get(key)
-        if counts is None and time.monotonic() < until:
-            counts = known[key] = counts_of(answers_to(seen, pod))
-        yield Row(waits, _reason(waits, counts), counts, seconds)
+        pod, key, counts = waits.pod, alike(waits.pod), None
+        if not isinstance(pod.request, Malformed):
+            if key not in known and time.monotonic() < until:
+                known[key] = counts_of(answers_to(seen, pod))
+            counts = known.get(key)
+        since = waits.since
+        yield WaitingPod(
+            pod=f"{pod.namespace}/{pod.name}",
+            asks=asked_text(pod),
+            since=None if since is None else datetime.fromtimestamp(since, UTC).isoformat(),
+            gated=waits.gated,
+            reason=_reason(waits, counts),
+            nodes=None if counts is None else counts.nodes,
+            takes=None if counts is None else counts.takes,
+            refusals={kind.value: n for kind, n in counts.refusals.items()} if counts else {},
+        )
 
 
 def _reason(waits: Waits, counts: Counts | None) -> str:
+    if isinstance(waits.pod.request, Malformed):
+        return waits.pod.request.reason
     said = NOT_ASKED if counts is None else counts.headline
     if waits.gated:
         return f"kept back by its scheduling gates; {said}"
@@ -219,41 +182,33 @@ def _reason(waits: Waits, counts: Counts | None) -> str:
     return said
 
 
-def draw(console: Console, rows: Sequence[Row], *, wide: bool) -> None:
+def draw(console: Console, rows: Sequence[WaitingPod], view: View, *, wide: bool) -> None:
     """The pods as a table."""
-    table = _table(rows, wide=wide)
-    if wide or (fits(console, table) and console.width >= ROOMY):
-        show(console, table)
-        return
-    for row in rows:
-        _stacked(console, row)
 
+    def age(row: WaitingPod) -> str:
+        seconds = view.seconds_since(seconds_of(row.since or ""))
+        return "" if seconds is None else duration(seconds)
 
-def _stacked(console: Console, row: Row) -> None:
-    since = "" if row.seconds is None else f", waits for {duration(row.seconds)}"
-    asks = f"asks for {asked_text(row.waits.pod)}" if asked_text(row.waits.pod) else "unreadable"
-    stacked(console, row.name, [f"{asks}{since}", Text(row.reason, _style(row))])
+    def why(row: WaitingPod) -> Text:
+        return Text(row.reason, "red" if row.hopeless else "yellow")
 
-
-def _style(row: Row) -> str:
-    return "red" if row.hopeless else "yellow"
-
-
-def _table(rows: Sequence[Row], *, wide: bool) -> Table:
-    return table(
+    rows_table = table(
         rows,
-        column("pod", lambda row: row.name, folds=True),
-        column(
-            "waits",
-            lambda row: "–" if row.seconds is None else duration(row.seconds),
-            figure=True,
-        ),
-        column("asks for", lambda row: asked_text(row.waits.pod) or "–", folds=True),
+        column("pod", lambda row: row.pod, folds=True),
+        column("waits", lambda row: age(row) or "–", figure=True),
+        column("asks for", lambda row: row.asks or "–", folds=True),
         column(
             "nodes",
-            lambda row: "–" if row.counts is None else f"{row.counts.takes}/{row.counts.nodes}",
+            lambda row: "–" if row.nodes is None else f"{row.takes}/{row.nodes}",
             figure=True,
             when=wide,
         ),
-        column("why", lambda row: Text(row.reason, _style(row)), folds=True),
+        column("why", why, folds=True),
     )
+    if wide or (fits(console, rows_table) and console.width >= ROOMY):
+        show(console, rows_table)
+        return
+    for row in rows:
+        asks = f"asks for {row.asks}" if row.asks else "unreadable"
+        since = f", waits for {age(row)}" if age(row) else ""
+        stacked(console, row.pod, [f"{asks}{since}", why(row)])

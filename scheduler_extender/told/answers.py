@@ -6,7 +6,6 @@ nothing: that is what it would say to the same pod if its constraints were requi
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
@@ -139,14 +138,6 @@ def answers_to(seen: Snapshot, pod: PodRecord, deadline: Deadline = NO_DEADLINE)
         destinations=pod.standing.destinations,
         deadline=deadline,
     )
-
-
-def alike(pod: PodRecord) -> Hashable:
-    """Equal for waiting pods to which all nodes answer alike."""
-    waits = pod.kept_place is not None or pod.standing.nominated is not None
-    itself = pod.uid if waits else None
-    standing = pod.standing
-    return pod.request, pod.membership, standing.destinations, standing.priority, itself
 
 
 def _answers(

@@ -7,15 +7,17 @@ tried out: the node is asked about each waiting request as if the pod had ended.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import islice
 
 from scheduler_extender.deadline import Deadline, OutOfTimeError
 from scheduler_extender.state.asking.enquiry import ask
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.told.answers import alike, as_asked_by
+from scheduler_extender.told.answers import as_asked_by
 from scheduler_extender.told.ends import Ends
+from scheduler_extender.told.waiting import queues, waiting_pods
 from topology.core.devices import DeviceId, NodeName, PodUid, base_uuid
 from topology.core.report import Allocation, IdleAllocation
 from topology.core.requests import GpuRequest
@@ -136,12 +138,13 @@ def _waiting(seen: Snapshot, deadline: Deadline) -> Iterator[Sequence[PodRecord]
 
     A member of a group waits for its group, too: nothing is said of it.
     """
-    together: dict[object, list[PodRecord]] = {}
-    for pod in sorted(seen.unbound, key=lambda pod: (pod.namespace, pod.name)):
-        grouped = pod.membership is not None and (pod.membership.gang or pod.membership.domain)
-        if isinstance(pod.request, GpuRequest) and not (pod.deleting or pod.ended or grouped):
-            together.setdefault(alike(replace(pod, membership=None)), []).append(pod)
-    for pods in sorted(together.values(), key=lambda pods: -len(pods))[:MOST_REQUESTS]:
+    readable = (
+        pod
+        for pod in waiting_pods(seen)
+        if isinstance(pod.request, GpuRequest)
+        and not (pod.membership is not None and (pod.membership.gang or pod.membership.domain))
+    )
+    for pods in islice(queues(readable).values(), MOST_REQUESTS):
         deadline.check()
         if not _goes(seen, pods[0]):
             yield pods

@@ -1,4 +1,4 @@
-"""Why pods wait, by reason: of one pod for its Event, of all of them for Prometheus.
+"""The pods that wait, and why, by reason: of one pod for its Event, of all of them for Prometheus.
 
 A pod is refused by nodes for several reasons, and counts for one (:func:`main_reason`). Pods that
 ask the same are looked at together. However many wait, one look at all of them takes about
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 from scheduler_extender.annotations import Malformed
@@ -20,6 +20,7 @@ from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.answers import serves_nothing
+from scheduler_extender.told.struct import Struct
 from topology.core.placement import NO_REPORT, Reason
 
 SECONDS = 0.2
@@ -48,6 +49,50 @@ LASTING = frozenset(
     }
 )
 """Reasons that stay whichever pods end: the node's hardware, or how its GPUs are served."""
+
+
+class WaitingPod(Struct, frozen=True):
+    """A pod that waits for GPUs, and why."""
+
+    pod: str
+    asks: str  # empty if that cannot be read
+    since: str | None  # when it was made (RFC 3339), if anybody says it
+    gated: bool  # it has scheduling gates
+    reason: str
+    nodes: int | None  # those that were asked; None: nobody was
+    takes: int | None  # those of them that would take it
+    refusals: dict[str, int]
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether no node would take it."""
+        return self.takes == 0 or not self.asks
+
+
+def waiting_pods(seen: Snapshot) -> list[PodRecord]:
+    """The pods that wait for a node, by namespace and name."""
+    pods = (pod for pod in seen.unbound if not pod.deleting and not pod.ended)
+    return sorted(pods, key=lambda pod: (pod.namespace, pod.name))
+
+
+def alike(pod: PodRecord) -> Hashable:
+    """Equal for waiting pods to which all nodes answer alike.
+
+    A group's members are asked about with their group, so they stand apart from other groups', and
+    so do pods that may be sent to other nodes.
+    """
+    waits = pod.kept_place is not None or pod.standing.nominated is not None
+    itself = pod.uid if waits else None
+    standing = pod.standing
+    return pod.request, pod.membership, standing.destinations, standing.priority, itself
+
+
+def queues(pods: Iterable[PodRecord]) -> dict[Hashable, list[PodRecord]]:
+    """The pods by what they ask (:func:`alike`), the most numerous first."""
+    together: dict[Hashable, list[PodRecord]] = {}
+    for pod in pods:
+        together.setdefault(alike(pod), []).append(pod)
+    return dict(sorted(together.items(), key=lambda each: -len(each[1])))
 
 
 def refusals_of(seen: Snapshot, pod: PodRecord, deadline: Deadline) -> dict[Reason, int]:
@@ -112,26 +157,24 @@ class WaitingReasons:
         """Pods that kube-scheduler has called unschedulable, by one of :data:`LABELS`; all of these
         are there."""
         with self._lock:
-            alike: dict[Hashable, list[PodRecord]] = {}
             seen = self._cluster.snapshot()
-            for pod in seen.unschedulable:
-                alike.setdefault((pod.request, pod.membership), []).append(pod)
-            self._known = {key: found for key, found in self._known.items() if key in alike}
-            self._look(seen, alike)
+            waiting = queues(seen.unschedulable)
+            self._known = {key: found for key, found in self._known.items() if key in waiting}
+            self._look(seen, waiting)
             counted = dict.fromkeys(LABELS, 0)
-            for key, pods in alike.items():
+            for key, pods in waiting.items():
                 found = self._known.get(key)
                 counted[found.label if found is not None else UNKNOWN] += len(pods)
             return counted
 
-    def _look(self, seen: Snapshot, alike: Mapping[Hashable, list[PodRecord]]) -> None:
+    def _look(self, seen: Snapshot, waiting: Mapping[Hashable, list[PodRecord]]) -> None:
         """Look at the requests whose turn it is, those first that were looked at longest ago."""
         now = self._cluster.clock()
         deadline = within(self._cluster.clock, SECONDS)
-        for key in sorted(alike, key=self._looked):
+        for key in sorted(waiting, key=self._looked):
             if deadline.passed() or self._looked(key) > now - LATER:
                 break
-            self._known[key] = _Found(_label(seen, alike[key][0], deadline), now)
+            self._known[key] = _Found(_label(seen, waiting[key][0], deadline), now)
 
     def _looked(self, key: Hashable) -> float:
         found = self._known.get(key)

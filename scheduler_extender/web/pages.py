@@ -26,7 +26,7 @@ from scheduler_extender.told.words import asks_text
 from scheduler_extender.web.drawing import whole
 from scheduler_extender.web.glance import Filters, glance
 from scheduler_extender.web.html import page
-from scheduler_extender.web.waiting import outlook_of, queues
+from scheduler_extender.web.outlook import outlook_of, waiting_queues
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.remembering import interruptible
@@ -144,7 +144,7 @@ class Pages:
     def _waiting(self, version: int, signed_in: bool) -> str:
         seen = self._cluster.snapshot()
         deadline = within(self._clock, WAITING_SECONDS)
-        found, left_out = queues(seen, self._view(), deadline)
+        found, left_out = waiting_queues(seen, self._view(), deadline)
         pods = [pod for facts in seen.nodes for pod in facts.pods.living]
         pods.sort(key=lambda pod: (-_gpus(pod), pod.namespace, pod.name))
         return page(

@@ -22,8 +22,8 @@ from scheduler_extender.told.nodes import Flag, NodeState, Use, node_state
 from scheduler_extender.told.view import View
 from scheduler_extender.web.drawing import tile, whole
 from scheduler_extender.web.glance import ALONE, Filters, glance
+from scheduler_extender.web.outlook import waiting_queues
 from scheduler_extender.web.pages import WHAT_IF_SECONDS, Pages
-from scheduler_extender.web.waiting import queues
 from tests.scheduler_extender.web.cluster import NVLINK, STARTED, Building, large, small
 from topology.core.devices import NodeName
 from topology.core.remembering import forget
@@ -177,7 +177,7 @@ def test_alike_nodes_share_a_drawing() -> None:
 
 
 def test_waiting_pods_that_ask_the_same_stand_together_with_their_reasons() -> None:
-    found, left_out = queues(small().cluster.snapshot(), NOW)
+    found, left_out = waiting_queues(small().cluster.snapshot(), NOW)
     assert left_out == 0
     assert [(queue.asks, len(queue.pods)) for queue in found] == [
         ("8 GPUs link=nvlink", 3),
@@ -218,7 +218,7 @@ def test_the_nearest_misses_are_those_of_why_with_who_is_in_the_way() -> None:
     made.report(full, [(made.pod("a", 4, full), (0, 1, 2, 3))])
     made.report(half, [(made.pod(n, 1, half), (p,)) for n, p in (("b", 0), ("c", 2), ("d", 3))])
     made.pod("pair", 2, None, NVLINK)
-    (queue,), _ = queues(made.cluster.snapshot(), NOW)
+    (queue,), _ = waiting_queues(made.cluster.snapshot(), NOW)
     assert queue.outlook is not None
     first, second = queue.outlook.misses
     assert first == NearMiss(
@@ -233,7 +233,7 @@ def test_the_nearest_misses_are_those_of_why_with_who_is_in_the_way() -> None:
 
 @pytest.mark.parametrize("made", [small(), large(9)], ids=["small", "large"])
 def test_every_queue_names_the_nearest_misses_of_why(made: Building) -> None:
-    found, _ = queues(made.cluster.snapshot(), NOW)
+    found, _ = waiting_queues(made.cluster.snapshot(), NOW)
     waiting = {f"{pod.namespace}/{pod.name}": pod for pod in made.cluster.snapshot().unbound}
     seen = made.cluster.snapshot()
     told = 0

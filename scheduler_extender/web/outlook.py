@@ -10,12 +10,13 @@ from scheduler_extender.annotations import Malformed
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.told.answers import Answer, alike, answers_to
+from scheduler_extender.told.answers import Answer, answers_to
 from scheduler_extender.told.counts import counts_of
 from scheduler_extender.told.explanation import passed_over
 from scheduler_extender.told.nearest import NearMiss, miss_of, nearest
 from scheduler_extender.told.rows import NodeAnswer, rows_of
 from scheduler_extender.told.view import View
+from scheduler_extender.told.waiting import queues, waiting_pods
 from scheduler_extender.told.words import asked_text
 from topology.core.requests import GpuRequest
 
@@ -52,21 +53,12 @@ class Queue:
     note: str = ""  # nodes would take the pods, and kube-scheduler has found none all the same
 
 
-def queues(seen: Snapshot, view: View, deadline: Deadline = NO_DEADLINE) -> tuple[list[Queue], int]:
+def waiting_queues(
+    seen: Snapshot, view: View, deadline: Deadline = NO_DEADLINE
+) -> tuple[list[Queue], int]:
     """The waiting pods, those that ask the same together, the most numerous first; and how many
-    pods are left out.
-
-    A group's members are asked about with their group, so they stand apart from other groups', and
-    so do pods that may be sent to other nodes. After the ``deadline`` nobody is
-    asked about any more.
-    """
-    together: dict[object, list[PodRecord]] = {}
-    for pod in sorted(seen.unbound, key=lambda pod: (pod.namespace, pod.name)):
-        if not pod.deleting and not pod.ended:
-            together.setdefault(alike(pod), []).append(pod)
-    ordered = sorted(
-        together.values(), key=lambda pods: (-len(pods), pods[0].namespace, pods[0].name)
-    )
+    pods are left out. After the ``deadline`` nobody is asked about any more."""
+    ordered = list(queues(waiting_pods(seen)).values())
     found, shown, asked = [], 0, 0
     for pods in ordered:
         if shown >= SHOWN_PODS:
