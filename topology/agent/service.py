@@ -33,6 +33,17 @@ from topology.agent.settings import Settings
 from topology.kubeapi.apiserver import ApiFailure, ApiServer
 from topology.kubeapi.reflector import Reflector, Timing, Watched
 
+log = structlog.get_logger(__name__)
+
+FIRST_LOOK = 5.0  # seconds after which a record is written even if some source has not answered
+TAKE_OVER_PAUSE = 1.0
+LONGEST_PAUSE = 30.0
+STUCK = 60.0  # seconds without a turn after which the agent says that it is not alive
+NOT_YET = "no record has been written yet"
+# A cluster's agents spread their return after an outage over the backoff's seconds. If a watch says
+# nothing, not even a bookmark, only a list tells up to which version the node's pods are known.
+TIMING = Timing(backoff_cap_s=10.0, relist_after_s=80.0)
+
 
 class Wakeup:
     """A note that there is news, for one waiting thread; from any thread and from a signal handler.
@@ -56,20 +67,6 @@ class Wakeup:
         except BlockingIOError:
             return False
         return True
-
-
-log = structlog.get_logger(__name__)
-
-FIRST_LOOK = 5.0  # seconds after which a record is written even if some source has not answered
-TAKE_OVER_PAUSE = 1.0
-LONGEST_PAUSE = 30.0
-STUCK = 60.0  # seconds without a turn after which the agent says that it is not alive
-NOT_YET = "no record has been written yet"
-
-
-# A cluster's agents spread their return after an outage over the backoff's seconds. If a watch says
-# nothing, not even a bookmark, only a list tells up to which version the node's pods are known.
-TIMING = Timing(backoff_cap_s=10.0, relist_after_s=80.0)
 
 
 class BootIdError(Exception):

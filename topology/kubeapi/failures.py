@@ -19,6 +19,10 @@ _POOL = re.compile(r"^\w+\(host='[^']*', port=\w+\): ")
 _ABSENT = re.compile(r"Expected object with name (.*) in .*/(\w+)s list")
 _PREFIX = re.compile(r"^Invalid kube-config(?: file)?\. ")
 NO_POD = "Service host/port is not set."  # what the `kubernetes` package says outside a pod
+MODULE = "kube_config"  # the module of the package that runs plugins
+MOST = 400  # characters of what a plugin says
+_ERRNO = re.compile(r"\[Errno \d+\] ([^:]+)(: .*)?")
+_ENDED = re.compile(r"exec: process returned (-?\d+)\.? ?(.*)", re.DOTALL)
 
 
 def unreachable_text(asked: str, error: BaseException) -> str:
@@ -47,12 +51,6 @@ def misconfigured_text(error: BaseException) -> str:
         return "there is none outside a pod"
     absent = _ABSENT.search(text)
     return f"it has no {absent[2]} {absent[1]!r}" if absent else _PREFIX.sub("", text)
-
-
-MODULE = "kube_config"  # the module of the package that runs plugins
-MOST = 400  # characters of what a plugin says
-_ERRNO = re.compile(r"\[Errno \d+\] ([^:]+)(: .*)?")
-_ENDED = re.compile(r"exec: process returned (-?\d+)\.? ?(.*)", re.DOTALL)
 
 
 class _Hears(logging.Filter):

@@ -41,6 +41,10 @@ from topology.kubeapi.apiserver import (
     api_error,
 )
 
+log = structlog.get_logger(__name__)
+
+LONGEST_ASKED = 30.0  # seconds that a server may make us wait with Retry-After
+
 
 class PageMeta(msgspec.Struct, rename="camel"):
     """The list's version, and the token of the next page; empty on the last."""
@@ -87,12 +91,6 @@ decode_list = msgspec.json.Decoder(Page).decode
 decode_event = msgspec.json.Decoder(Event).decode
 decode_object = msgspec.json.Decoder(Object).decode
 decode_status = msgspec.json.Decoder(Status).decode
-
-
-log = structlog.get_logger(__name__)
-
-
-LONGEST_ASKED = 30.0  # seconds that a server may make us wait with Retry-After
 
 
 class Sink(Protocol):

@@ -25,6 +25,34 @@ from topology.sources.lines import Line
 
 UNKNOWN_PRODUCT = "unknown"
 MOST_NVLINKS = max(port.links for _, port in NVLINK_PORTS)
+_LISTED = re.compile(r"\s*GPU ([0-9]{1,4}): (.{1,200}?) \(UUID: (GPU-\S{1,200}?)\)\s*")
+_MIG_DEVICE = re.compile(r"\s+MIG (\S{1,32})\s+Device\s+[0-9]+: \(UUID: (MIG-\S{1,200}?)\)\s*")
+MOST_MIG_DEVICES = 16  # of one GPU, as in a record
+# Columns of `nvidia-smi --query-gpu` that are read, besides `index`.
+_COLUMNS = {
+    "name": "product",
+    "gpu_name": "product",
+    "uuid": "uuid",
+    "gpu_uuid": "uuid",
+    "memory.total": "memory",
+    "pci.bus_id": "pci_bus_id",
+    "gpu_bus_id": "pci_bus_id",
+    "mig.mode.current": "mig_mode",
+}
+_WORDS = r"[\w .()+/-]{1,60}?"
+_NAMED = re.compile(
+    r"\s*(?:GPU models and configuration:\s*)?GPU ([0-9]{1,4})((?:,[0-9]{1,4}){0,64}): "
+    rf"((?:(?:NVIDIA|Tesla|GeForce|Quadro|TITAN) |[ABHLPTV][0-9]){_WORDS})\s*"
+)
+_BY_CUDA = re.compile(r"\s*GPU [0-9,]+ Compute Capability:")
+_WITHOUT_HEADER = re.compile(rf"\s*(?:[0-9]{{1,4}}, ?)?(NVIDIA {_WORDS}), ?[0-9].*")
+# The first of the three lines of a GPU in the table of `nvidia-smi`.
+_CARD = re.compile(
+    r"\s*([0-9]{1,4})\s+(\S.{0,60}?)\s+(?:On|Off|N/A|WDDM|TCC|MCDM) *\t *"
+    r"([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9])\s.*"
+)
+_CARD_MEMORY = re.compile(r".{0,200}?[0-9]MiB */ *([0-9]{1,7})MiB\s.*")
+_CARD_IN_MIG_MODE = re.compile(r"(?:.{0,200}\t)?\s*Enabled\*?\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,36 +219,6 @@ def _catalogue_memory(product: str) -> Bytes | None:
 def _made_up_uuid(node: NodeName, index: int) -> str:
     digits = sha256(f"{node}/{index}".encode(errors="backslashreplace")).hexdigest()
     return f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:32]}"
-
-
-_LISTED = re.compile(r"\s*GPU ([0-9]{1,4}): (.{1,200}?) \(UUID: (GPU-\S{1,200}?)\)\s*")
-_MIG_DEVICE = re.compile(r"\s+MIG (\S{1,32})\s+Device\s+[0-9]+: \(UUID: (MIG-\S{1,200}?)\)\s*")
-MOST_MIG_DEVICES = 16  # of one GPU, as in a record
-# Columns of `nvidia-smi --query-gpu` that are read, besides `index`.
-_COLUMNS = {
-    "name": "product",
-    "gpu_name": "product",
-    "uuid": "uuid",
-    "gpu_uuid": "uuid",
-    "memory.total": "memory",
-    "pci.bus_id": "pci_bus_id",
-    "gpu_bus_id": "pci_bus_id",
-    "mig.mode.current": "mig_mode",
-}
-_WORDS = r"[\w .()+/-]{1,60}?"
-_NAMED = re.compile(
-    r"\s*(?:GPU models and configuration:\s*)?GPU ([0-9]{1,4})((?:,[0-9]{1,4}){0,64}): "
-    rf"((?:(?:NVIDIA|Tesla|GeForce|Quadro|TITAN) |[ABHLPTV][0-9]){_WORDS})\s*"
-)
-_BY_CUDA = re.compile(r"\s*GPU [0-9,]+ Compute Capability:")
-_WITHOUT_HEADER = re.compile(rf"\s*(?:[0-9]{{1,4}}, ?)?(NVIDIA {_WORDS}), ?[0-9].*")
-# The first of the three lines of a GPU in the table of `nvidia-smi`.
-_CARD = re.compile(
-    r"\s*([0-9]{1,4})\s+(\S.{0,60}?)\s+(?:On|Off|N/A|WDDM|TCC|MCDM) *\t *"
-    r"([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9])\s.*"
-)
-_CARD_MEMORY = re.compile(r".{0,200}?[0-9]MiB */ *([0-9]{1,7})MiB\s.*")
-_CARD_IN_MIG_MODE = re.compile(r"(?:.{0,200}\t)?\s*Enabled\*?\s*")
 
 
 def read_inventory(lines: Sequence[Line]) -> tuple[dict[int, Listed], list[str]]:

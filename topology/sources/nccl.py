@@ -37,6 +37,11 @@ ROOTS = {
     "graphs": "this is NCCL_GRAPH_DUMP_FILE's, what NCCL made of the topology",
 }
 ELSE = "NCCL_TOPO_DUMP_FILE writes the topology, `nvidia-smi topo -m` prints it"
+MAX_DEVICES = 256  # GPUs, and NICs; real files have far fewer, and pairs grow as the square
+GPU_CLASS, NIC_CLASS, NVSWITCH_CLASS = "0x03", "0x02", "0x068000"
+NVIDIA = "0x10de"
+# Makers of GPUs by PCI vendor id; for messages only.
+VENDORS = {"0x1002": "AMD", "0x8086": "Intel", "0x1d94": "Hygon", "0x1ed5": "Moore Threads"}
 
 
 @dataclass(slots=True)
@@ -109,14 +114,6 @@ def tree(text: str) -> Element:
             skipped + error.lineno, None, f"broken XML: {expat.ErrorString(error.code)}"
         ) from error
     return top[0]
-
-
-MAX_DEVICES = 256  # GPUs, and NICs; real files have far fewer, and pairs grow as the square
-
-GPU_CLASS, NIC_CLASS, NVSWITCH_CLASS = "0x03", "0x02", "0x068000"
-NVIDIA = "0x10de"
-# Makers of GPUs by PCI vendor id; for messages only.
-VENDORS = {"0x1002": "AMD", "0x8086": "Intel", "0x1d94": "Hygon", "0x1ed5": "Moore Threads"}
 
 
 @dataclass(frozen=True, slots=True)

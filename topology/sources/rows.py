@@ -30,6 +30,9 @@ P2P = frozenset(("OK", "CNS", "GNS", "TNS", "NS", "DR", "U"))
 GPU = re.compile(r"GPU(?:0|[1-9][0-9]{0,3})")
 NIC = re.compile(r"(?:NIC|mlx)[0-9]\w{0,60}", re.ASCII)
 DOTS = re.compile(r"\.{2,}|\u2026")  # where people or a terminal left columns out
+_CPUS = re.compile(r"[0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*|N/A")
+_NODES = re.compile(r"[0-9]{1,4}(?:[-,][0-9]{1,4})*|N/A")
+_TYPED_NUMA = re.compile(r"\s*NUMA(?:\s?node)?\s?[:=#]?\s?([0-9]{1,3})\s*", re.IGNORECASE)
 
 
 def is_row(text: str, columns: tuple[str, ...] | None) -> bool:
@@ -69,11 +72,6 @@ def split_row(
         if merged is not None:
             merged.setdefault(quoted(word), line)
     return found
-
-
-_CPUS = re.compile(r"[0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*|N/A")
-_NODES = re.compile(r"[0-9]{1,4}(?:[-,][0-9]{1,4})*|N/A")
-_TYPED_NUMA = re.compile(r"\s*NUMA(?:\s?node)?\s?[:=#]?\s?([0-9]{1,3})\s*", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,22 @@ _COMMANDS = {
 _SIGNS = tuple((whose, re.compile(sign)) for whose, sign in _TOOLS)
 _COMMAND = re.compile(rf"(?:.*?[$#>%])?\s?(?:sudo )?({'|'.join(_COMMANDS)})\b")
 _MOST = 200  # characters at the beginning of a line in which a sign is looked for
+PCIE = {
+    "SYS": LinkKind.SYS,
+    "NODE": LinkKind.NODE,
+    "PHB": LinkKind.PHB,
+    "PXB": LinkKind.PXB,
+    "PIX": LinkKind.PIX,
+    "PSB": LinkKind.BOARD,  # two GPUs of one board, such as a K80
+}
+_PCIE_VIEW = re.compile(r"\btopo\s+(?:-mp|--matrix_pci)\b")
+_LINK_VIEW = re.compile(r"\btopo\s+(?:-m|--matrix)(?![\w-])")
+_LEGEND_PIX = re.compile(r"\s*PIX\s+= .*")
+_LEGEND_NVLINK = re.compile(r"\s*NV#\s+= .*")
+# The legend of drivers before NVLink, which has no NV# either.
+_LEGEND_SOC = re.compile(r"\s*SOC\s+= .*")
+_NIC_NAME = re.compile(r"\s*(NIC[0-9]+)\s*:\s*([A-Za-z][\w.-]*)\W*")
+Pairs = dict[tuple[int, int], str]
 
 
 def refuse_foreign(lines: Iterable[Line], cause: SourceError | None = None) -> None:
@@ -81,26 +97,6 @@ def refuse_foreign(lines: Iterable[Line], cause: SourceError | None = None) -> N
             None,
             f"this is {whose}: only NVIDIA's GPUs are read, paste `nvidia-smi topo -m`",
         ) from cause
-
-
-PCIE = {
-    "SYS": LinkKind.SYS,
-    "NODE": LinkKind.NODE,
-    "PHB": LinkKind.PHB,
-    "PXB": LinkKind.PXB,
-    "PIX": LinkKind.PIX,
-    "PSB": LinkKind.BOARD,  # two GPUs of one board, such as a K80
-}
-
-_PCIE_VIEW = re.compile(r"\btopo\s+(?:-mp|--matrix_pci)\b")
-_LINK_VIEW = re.compile(r"\btopo\s+(?:-m|--matrix)(?![\w-])")
-_LEGEND_PIX = re.compile(r"\s*PIX\s+= .*")
-_LEGEND_NVLINK = re.compile(r"\s*NV#\s+= .*")
-# The legend of drivers before NVLink, which has no NV# either.
-_LEGEND_SOC = re.compile(r"\s*SOC\s+= .*")
-_NIC_NAME = re.compile(r"\s*(NIC[0-9]+)\s*:\s*([A-Za-z][\w.-]*)\W*")
-
-Pairs = dict[tuple[int, int], str]
 
 
 def parse_topo(

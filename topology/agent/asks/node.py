@@ -26,8 +26,16 @@ from topology.core.devices import NodeName
 from topology.kubeapi.apiserver import ApiError, ApiFailure, ApiServer
 from topology.yamltext import documents
 
+log = structlog.get_logger(__name__)
+
+
 TIMEOUT = 5.0
 MAX_FILE = 1024 * 1024  # bytes of a configuration file
+# Seconds between two looks: usually, and while it matters how many devices the kubelet counts.
+PERIOD, SHORT_PERIOD = 300.0, 30.0
+RETRY = 15.0  # the longest pause after a look that failed, in seconds; the first pauses are shorter
+TIMEOUT = 5.0
+NODES_PATH = "/api/v1/nodes"
 
 
 class ConfigurationUnseenError(Exception):
@@ -80,15 +88,6 @@ def from_kubelet(
     if not isinstance(content, dict):
         raise ConfigurationUnseenError(f"{url}: not a kubelet's configuration")
     return kubelet_facts(content)
-
-
-log = structlog.get_logger(__name__)
-
-# Seconds between two looks: usually, and while it matters how many devices the kubelet counts.
-PERIOD, SHORT_PERIOD = 300.0, 30.0
-RETRY = 15.0  # the longest pause after a look that failed, in seconds; the first pauses are shorter
-TIMEOUT = 5.0
-NODES_PATH = "/api/v1/nodes"
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,25 @@ NOT_TOLD = (
 )
 
 Handle = Any  # a device as `pynvml` hands it out
+REMOTES = {
+    pynvml.NVML_NVLINK_DEVICE_TYPE_GPU: Remote.GPU,
+    pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH: Remote.SWITCH,
+    pynvml.NVML_NVLINK_DEVICE_TYPE_IBMNPU: Remote.OTHER,
+}
+RECOVERY_ACTIONS = {
+    pynvml.NVML_GPU_RECOVERY_ACTION_NONE: "none",
+    pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET: "reset",
+    pynvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT: "reboot",
+    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_P2P: "drain-p2p",
+    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET: "drain-and-reset",
+}
+GIB = 1024 * MIB
+EIGHTHS = 8  # MIG cuts a GPU's memory into so many parts
+NUMA_WORDS = 16  # 64-bit words of a NUMA node mask: more nodes than Linux runs with
+NVIDIA = 0x10DE
+# PCI device ids of NVSwitches, for drivers that do not tell a far end's type (pci-ids).
+SWITCH_DEVICES = frozenset({0x1AC1, 0x1AC2, 0x1AF1, 0x22A3, 0x2900})
+NO_SUCH_LINK = (*ABSENT, pynvml.NVML_ERROR_INVALID_ARGUMENT)
 
 
 class Asker:
@@ -84,27 +103,6 @@ class Asker:
 def words(error: Exception) -> str:
     """NVML's own words for an error."""
     return str(error) or type(error).__name__
-
-
-REMOTES = {
-    pynvml.NVML_NVLINK_DEVICE_TYPE_GPU: Remote.GPU,
-    pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH: Remote.SWITCH,
-    pynvml.NVML_NVLINK_DEVICE_TYPE_IBMNPU: Remote.OTHER,
-}
-RECOVERY_ACTIONS = {
-    pynvml.NVML_GPU_RECOVERY_ACTION_NONE: "none",
-    pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET: "reset",
-    pynvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT: "reboot",
-    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_P2P: "drain-p2p",
-    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET: "drain-and-reset",
-}
-GIB = 1024 * MIB
-EIGHTHS = 8  # MIG cuts a GPU's memory into so many parts
-NUMA_WORDS = 16  # 64-bit words of a NUMA node mask: more nodes than Linux runs with
-NVIDIA = 0x10DE
-# PCI device ids of NVSwitches, for drivers that do not tell a far end's type (pci-ids).
-SWITCH_DEVICES = frozenset({0x1AC1, 0x1AC2, 0x1AF1, 0x22A3, 0x2900})
-NO_SUCH_LINK = (*ABSENT, pynvml.NVML_ERROR_INVALID_ARGUMENT)
 
 
 def seen_gpu(asker: Asker, index: int, uuid: GpuUuid, handle: Handle) -> SeenGpu:

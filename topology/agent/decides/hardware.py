@@ -44,6 +44,8 @@ VERSION_ONE_WAY: dict[int, GBps] = {
     6: GBps(25.0),
     7: GBps(50.0),
 }
+# Links that do not count, whatever they show now: NVML's numbers by GPU.
+Down = Mapping[GpuUuid, frozenset[int]]
 
 
 def topology_of(
@@ -209,10 +211,6 @@ def _lowest_free(taken: set[int]) -> int:
 def nothing_seen(node: NodeName) -> NodeTopology:
     """A node that nobody could look into: no devices, and an unknown way of choosing them."""
     return NodeTopology(node, (), allocator=AllocatorFacts(topology_manager_policy=UNKNOWN))
-
-
-# Links that do not count, whatever they show now: NVML's numbers by GPU.
-Down = Mapping[GpuUuid, frozenset[int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

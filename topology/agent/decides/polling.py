@@ -15,6 +15,8 @@ from topology.agent.decides.holdings import Entry, NodePod
 from topology.core.devices import DeviceId, PodUid
 
 NEVER = float("-inf")
+# Seconds until the second reading; each later pause is twice the one before, up to the longest.
+FIRST_REREADING, LONGEST_REREADING = 10.0, 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,24 +220,20 @@ class AllocatablePolling:
         self._entries = entries
 
 
-# Seconds until the second reading; each later pause is twice the one before, up to the longest.
-FIRST, LONGEST = 10.0, 300.0
-
-
 class Rereading:
     """When to read one part of sysfs again; times are seconds that only run forward."""
 
     def __init__(self) -> None:
-        self._pause = FIRST
+        self._pause = FIRST_REREADING
         self._due = float("inf")
 
     def was_read(self, now: float, *, complete: bool) -> None:
         """It was read; ``complete`` says that all of it could be."""
         if complete:
-            self._pause, self._due = FIRST, float("inf")
+            self._pause, self._due = FIRST_REREADING, float("inf")
         else:
             self._due = now + self._pause
-            self._pause = min(2 * self._pause, LONGEST)
+            self._pause = min(2 * self._pause, LONGEST_REREADING)
 
     def is_due(self, now: float) -> bool:
         """Whether to read it again now, without any other cause."""

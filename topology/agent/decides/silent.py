@@ -35,6 +35,8 @@ from topology.core.devices import DeviceId, GpuUuid, base_uuid
 from topology.core.report import MissingGpu
 
 NVIDIA = "nvidia.com/"
+WITHIN = 600.0  # seconds
+ANSWERS_FOR = 30.0  # seconds
 
 
 class MissingBook:
@@ -96,10 +98,6 @@ def _all_in_order(counted: CountedDevices, offered: Mapping[str, Collection[Devi
         if devices != counted.in_order.get(name) or devices != handed_out.get(name, devices):
             return False
     return bool(handed_out)
-
-
-WITHIN = 600.0  # seconds
-ANSWERS_FOR = 30.0  # seconds
 
 
 class FlappingBook:

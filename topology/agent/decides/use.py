@@ -37,6 +37,16 @@ from topology.core.report import Allocation, IdleAllocation, Report
 # Memory in use on a GPU without a pod above which somebody must be computing there.
 USED_MEMORY = 256 * MIB
 LOOKS = 3  # looks in a row with use that no pod accounts for before it is published
+SHORTEST = 600.0  # seconds after which a spell is published
+ROUNDED_TO = 600  # seconds to which a published time is rounded down
+# Seconds without information after which nobody knows what happened in between.
+LONGEST_GAP = 600.0
+# Seconds by which the clocks may differ before the beginning of a spell is worked out anew.
+STEP = 60.0
+# Memory in use on a MIG instance above which a process must have a context there. An instance
+# without processes shows some tens of MiB, depending on its size.
+INSTANCE_MEMORY = 128 * MIB
+Key = tuple[PodUid, GpuUuid]  # a pod, and a GPU or MIG instance that it holds
 
 
 class UnaccountedUse:
@@ -64,19 +74,6 @@ class UnaccountedUse:
     def gpus(self) -> frozenset[GpuUuid]:
         """The GPUs that are used without a pod."""
         return frozenset(uuid for uuid, looks in self._looks.items() if looks >= LOOKS)
-
-
-SHORTEST = 600.0  # seconds after which a spell is published
-ROUNDED_TO = 600  # seconds to which a published time is rounded down
-# Seconds without information after which nobody knows what happened in between.
-LONGEST_GAP = 600.0
-# Seconds by which the clocks may differ before the beginning of a spell is worked out anew.
-STEP = 60.0
-# Memory in use on a MIG instance above which a process must have a context there. An instance
-# without processes shows some tens of MiB, depending on its size.
-INSTANCE_MEMORY = 128 * MIB
-
-Key = tuple[PodUid, GpuUuid]  # a pod, and a GPU or MIG instance that it holds
 
 
 @dataclass(slots=True)
