@@ -56,7 +56,7 @@ from topology.agent.decides.use import IdleBook, UnaccountedUse
 from topology.agent.settings import Settings
 from topology.core.devices import DeviceId, GpuUuid, PodUid, base_uuid
 from topology.core.graph import NodeTopology
-from topology.core.report import READY, MissingGpu, Report
+from topology.core.report import READY, Report
 
 log = structlog.get_logger(__name__)
 
@@ -288,7 +288,7 @@ class NodeAgent:
     def _look_at_processors(self, around: Surroundings) -> None:
         """Read sysfs if a manager is static, once for each start of the kubelet, which does the
         same."""
-        if not (around.kubelet.static_cpus or around.kubelet.static_memory):
+        if not around.kubelet.static:
             return
         now, restarts = self._clock.seconds(), self._polling.restarts
         first = self._processors is None or restarts != self._kubelets
@@ -301,6 +301,7 @@ class NodeAgent:
 
     def _facts(self, around: Surroundings, nvml: NvmlState) -> Facts:
         now, polling = self._clock.seconds(), self._polling
+        told = self._settings.refuses_several
         return Facts(
             boot_id=self._boot,
             hardware=self._hardware.hardware,
@@ -318,7 +319,11 @@ class NodeAgent:
             allocatable=self._allocatable.allocatable,
             holders=self._holders.holders,
             health=self._health.report(),
-            missing=self._missing_gpus(around),
+            missing=self._missing.report(
+                around.plugin.started if around.plugin else "",
+                self._allocatable.allocatable or {},
+                around.counted,
+            ),
             unaccounted=self._unaccounted.gpus(),
             idle=self._idle.since(now, self._clock.text()),
             due=polling.due,
@@ -326,20 +331,9 @@ class NodeAgent:
             processors=self._processors,
             exclusive=self._exclusive,
             policy=self._settings.policy,
-            refuses_several=self._refuses_several(),
+            refuses_several=self._shares.refuses_several if told is None else told,
             several_shares=self._shares.learnt,
         )
-
-    def _missing_gpus(self, around: Surroundings) -> tuple[MissingGpu, ...]:
-        return self._missing.report(
-            around.plugin.started if around.plugin else "",
-            self._allocatable.allocatable or {},
-            around.counted,
-        )
-
-    def _refuses_several(self) -> bool | None:
-        told = self._settings.refuses_several
-        return self._shares.refuses_several if told is None else told
 
     # What is logged, once, when it begins.
 

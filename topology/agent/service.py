@@ -85,7 +85,7 @@ class AgentService:
         self._wakeup = Wakeup()
         self._pod_news = threading.Event()
         self._stopping = False
-        self._pods = NodePods(self._note_pods, self._static)
+        self._pods = NodePods(self._note_pods, lambda: self._node.state.kubelet.static)
         self._reflector: Reflector | None = None
         self._publisher: Publisher | None = None
         if api is not None:
@@ -295,11 +295,6 @@ class AgentService:
         """Note the latency of pods that the record written just now shows."""
         for seconds in self._latency.written(picture.due, picture.shown, time.monotonic()):
             self._metrics.latency.observe(seconds)
-
-    def _static(self) -> bool:
-        """Whether pods may have exclusive CPUs or memory."""
-        kubelet = self._node.state.kubelet
-        return kubelet.static_cpus or kubelet.static_memory
 
     def _note_pods(self) -> None:
         self._pod_news.set()

@@ -70,16 +70,19 @@ def decode(data: Mapping[str, object], *, strict: bool = False) -> Record:
             given = wire.Object.model_validate(data)
     except ValidationError as error:
         raise RecordError(first_error(error)) from error
-    spec = given.spec
+    spec, fabric = given.spec, given.spec.fabric
     try:
         topology = NodeTopology(
             name=NodeName(given.metadata.name),
             gpus=_gpus(spec),
             links=tuple(_link(k) for k in spec.links),
             nics=tuple(_nic(n) for n in spec.nics),
-            resources=tuple(_resource(r) for r in spec.resources),
+            resources=tuple(
+                GpuResource(r.name, r.strategy, r.replicas, r.fail_requests_greater_than_one)
+                for r in spec.resources
+            ),
             allocator=_allocator(spec),
-            fabric=None if spec.fabric is None else _fabric(spec.fabric),
+            fabric=None if fabric is None else Fabric(fabric.cluster_uuid, fabric.clique_id),
         )
     except TopologyError as error:
         raise RecordError(f"spec.{error}") from error
@@ -136,10 +139,6 @@ def _known_only(data: Mapping[str, object]) -> dict[str, object]:
     return found
 
 
-def _resource(r: wire.Resource) -> GpuResource:
-    return GpuResource(r.name, r.strategy, r.replicas, r.fail_requests_greater_than_one)
-
-
 def _allocator(spec: wire.Spec) -> AllocatorFacts:
     a = spec.allocator
     return AllocatorFacts(
@@ -165,10 +164,6 @@ def _sees_topology(spec: wire.Spec) -> bool:
     """
     aligned = spec.allocator.topology_manager_policy != "none"
     return not aligned or all(d.topology_nodes is not None for d in spec.devices)
-
-
-def _fabric(f: wire.Fabric) -> Fabric:
-    return Fabric(f.cluster_uuid, f.clique_id)
 
 
 def _gpus(spec: wire.Spec) -> tuple[Gpu, ...]:
@@ -204,7 +199,7 @@ def _nic(n: wire.Nic) -> Nic:
 
 
 def _report(status: wire.Status) -> Report:
-    allocatable = status.allocatable
+    allocatable, shares = status.allocatable, status.several_shares
     return Report(
         boot_id=status.boot_id,
         sequence=status.sequence,
@@ -237,7 +232,11 @@ def _report(status: wire.Status) -> Report:
         ),
         holdings=_holdings(status.exclusive),
         missing=tuple(MissingGpu(m.name, m.counted, m.since or "") for m in status.missing or ()),
-        several_shares=None if status.several_shares is None else _shares(status.several_shares),
+        several_shares=None
+        if shares is None
+        else SharesAnswer(
+            shares.refused, shares.pod_started, shares.plugin_started, shares.configuration or ""
+        ),
         idle=tuple(
             IdleAllocation(Uid(a.pod_uid), a.container, a.resource, a.idle_since)
             for a in status.allocations
@@ -245,12 +244,6 @@ def _report(status: wire.Status) -> Report:
         ),
         observed_at=status.observed_at or "",
         pods_version=status.pods_resource_version or "",
-    )
-
-
-def _shares(answer: wire.SeveralShares) -> SharesAnswer:
-    return SharesAnswer(
-        answer.refused, answer.pod_started, answer.plugin_started, answer.configuration or ""
     )
 
 

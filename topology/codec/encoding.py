@@ -8,11 +8,11 @@ from typing import Any
 from pydantic import BaseModel
 
 from topology.codec import wire
-from topology.core.devices import Fabric, Gpu, GpuResource, Nic, base_uuid
+from topology.core.devices import Gpu, Nic, base_uuid
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.links import Link
 from topology.core.numa import Holding, cpu_list
-from topology.core.report import Allocation, Condition, Health, Report, SharesAnswer
+from topology.core.report import Allocation, Report
 
 
 def encode(topology: NodeTopology, report: Report | None = None) -> dict[str, object]:
@@ -30,13 +30,24 @@ def encode(topology: NodeTopology, report: Report | None = None) -> dict[str, ob
 
 def encode_spec(topology: NodeTopology) -> dict[str, object]:
     """The ``spec`` object of a node's hardware."""
+    fabric = topology.fabric
     spec = wire.Spec(
-        resources=[_resource(r) for r in topology.resources],
+        resources=[
+            wire.Resource(
+                name=r.name,
+                strategy=_literal(r.strategy),
+                replicas=r.replicas,
+                fail_requests_greater_than_one=r.refuses_several,
+            )
+            for r in topology.resources
+        ],
         allocator=_allocator(topology.allocator),
         devices=[_device(gpu, topology.allocator) for gpu in topology.gpus],
         links=[_link(link) for link in topology.links],
         nics=[_nic(nic) for nic in topology.nics],
-        fabric=None if topology.fabric is None else _fabric(topology.fabric),
+        fabric=None
+        if fabric is None
+        else wire.Fabric(clusterUUID=fabric.cluster_uuid, clique_id=fabric.clique_id),
         numa_nodes=_numa_nodes(topology.allocator),
         cpus=_cpus(topology.allocator),
     )
@@ -49,6 +60,7 @@ def encode_report(report: Report, topology: NodeTopology | None = None) -> dict[
     With the topology it has the summary that ``kubectl get`` shows.
     """
     idle = {(i.pod_uid, i.container, i.resource): i.since for i in report.idle}
+    shares = report.several_shares
     status = wire.Status(
         bootID=report.boot_id,
         sequence=report.sequence,
@@ -60,35 +72,43 @@ def encode_report(report: Report, topology: NodeTopology | None = None) -> dict[
             for a in report.allocations
         ],
         exclusive=_exclusive(report.holdings),
-        health=[_health(h) for h in report.health],
+        health=[
+            wire.Health(
+                uuid=h.uuid,
+                healthy=h.healthy,
+                reason=h.reason,
+                since=h.since or None,
+                links_down=list(h.links_down) or None,
+                energy_millijoules=h.energy,
+            )
+            for h in report.health
+        ],
         missing=[
             wire.MissingGpu(name=m.name, counted=m.counted, since=m.since or None)
             for m in report.missing
         ]
         or None,
-        several_shares=None if report.several_shares is None else _shares(report.several_shares),
-        conditions=[_condition(c) for c in report.conditions],
+        several_shares=None
+        if shares is None
+        else wire.SeveralShares(
+            refused=shares.refused,
+            pod_started=shares.pod_started,
+            plugin_started=shares.plugin_started,
+            configuration=shares.configuration or None,
+        ),
+        conditions=[
+            wire.Condition(
+                type=c.type,
+                status="True" if c.status else "False",
+                reason=c.reason,
+                message=c.message,
+                last_transition_time=c.since or None,
+            )
+            for c in report.conditions
+        ],
         summary=None if topology is None else _summary(topology, report),
     )
     return _dump(status)
-
-
-def _shares(answer: SharesAnswer) -> wire.SeveralShares:
-    return wire.SeveralShares(
-        refused=answer.refused,
-        pod_started=answer.pod_started,
-        plugin_started=answer.plugin_started,
-        configuration=answer.configuration or None,
-    )
-
-
-def _resource(resource: GpuResource) -> wire.Resource:
-    return wire.Resource(
-        name=resource.name,
-        strategy=_literal(resource.strategy),
-        replicas=resource.replicas,
-        fail_requests_greater_than_one=resource.refuses_several,
-    )
 
 
 def _topology_nodes(gpu: Gpu, facts: AllocatorFacts) -> list[int] | None:
@@ -158,10 +178,6 @@ def _nic(nic: Nic) -> wire.Nic:
     )
 
 
-def _fabric(fabric: Fabric) -> wire.Fabric:
-    return wire.Fabric(clusterUUID=fabric.cluster_uuid, clique_id=fabric.clique_id)
-
-
 def _allocation(allocation: Allocation, idle_since: str | None) -> wire.Allocation:
     return wire.Allocation(
         podUID=allocation.pod_uid,
@@ -171,27 +187,6 @@ def _allocation(allocation: Allocation, idle_since: str | None) -> wire.Allocati
         resource=allocation.resource,
         idle_since=idle_since,
         device_ids=list(allocation.device_ids),
-    )
-
-
-def _health(health: Health) -> wire.Health:
-    return wire.Health(
-        uuid=health.uuid,
-        healthy=health.healthy,
-        reason=health.reason,
-        since=health.since or None,
-        links_down=list(health.links_down) or None,
-        energy_millijoules=health.energy,
-    )
-
-
-def _condition(condition: Condition) -> wire.Condition:
-    return wire.Condition(
-        type=condition.type,
-        status="True" if condition.status else "False",
-        reason=condition.reason,
-        message=condition.message,
-        last_transition_time=condition.since or None,
     )
 
 

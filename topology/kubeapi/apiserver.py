@@ -121,7 +121,10 @@ def path(collection: str, *parts: str) -> str:
     return "/".join((collection, *(quote(part, safe="") for part in parts)))
 
 
-class _Status(msgspec.Struct):
+class Status(msgspec.Struct):
+    """What an error answer, or an ERROR event of a watch, carries instead of an object."""
+
+    code: int = 500
     reason: str = ""
     message: str = ""
 
@@ -339,9 +342,9 @@ class ApiServer:
         except (HTTPError, OSError) as error:
             raise ApiUnreachable(unreachable_text(f"{method} {path}: {host}", error)) from error
         try:
-            status = msgspec.json.decode(answer, type=_Status)
+            status = msgspec.json.decode(answer, type=Status)
         except msgspec.DecodeError:  # a proxy's page, not the API server's
-            status = _Status(message=answer[:200].decode("utf-8", "replace"))
+            status = Status(message=answer[:200].decode("utf-8", "replace"))
         failure = api_error(response.status, status.reason or response.reason or "", status.message)
         asked = response.headers.get("Retry-After", "")
         if asked.isdecimal():  # the API server sends seconds, never a date

@@ -37,6 +37,7 @@ from topology.kubeapi.apiserver import (
     GoneError,
     NotFoundError,
     Query,
+    Status,
     WatchStream,
     api_error,
 )
@@ -77,14 +78,6 @@ class Object(msgspec.Struct):
     """Any object, for its version."""
 
     metadata: ObjectMeta
-
-
-class Status(msgspec.Struct):
-    """What an ERROR event carries instead of an object."""
-
-    code: int = 500
-    reason: str = ""
-    message: str = ""
 
 
 decode_list = msgspec.json.Decoder(Page).decode

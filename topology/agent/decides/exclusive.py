@@ -62,11 +62,10 @@ class _HiddenError(Exception):
 
 def published(kubelet: KubeletFacts, allocatable: Allocatable | None) -> bool:
     """Whether the record says what pods have: a manager is static, and the kubelet tells it."""
-    if allocatable is None:
+    if not kubelet.static or allocatable is None:
         return False
     told_memory = bool(allocatable.memory) or not kubelet.static_memory
-    told_cpus = bool(allocatable.cpus) or not kubelet.static_cpus
-    return (kubelet.static_cpus or kubelet.static_memory) and told_cpus and told_memory
+    return told_memory and (bool(allocatable.cpus) or not kubelet.static_cpus)
 
 
 def numa_facts(
@@ -77,9 +76,7 @@ def numa_facts(
     None if no manager is static, before the kubelet's first answer, and if a fact is missing.
     ``processors`` are None before anybody has looked.
     """
-    if not (kubelet.static_cpus or kubelet.static_memory):
-        return None, ()
-    if allocatable is None or processors is None:
+    if not kubelet.static or allocatable is None or processors is None:
         return None, ()
     if isinstance(processors, Unseen):
         return None, (processors,)

@@ -150,7 +150,7 @@ def compose(facts: Facts, conditions: ConditionBook, now: str) -> Picture:
         shown.allocations,
         facts.health,
         (
-            _ready(_not_ready(facts, unfit), conditions, now),
+            _ready(facts, unfit, conditions, now),
             _unaccounted(facts, resources, conditions, now, known=not unknown),
             _complete(unseen, conditions, now),
         ),
@@ -264,31 +264,27 @@ def _unanswered(facts: Facts) -> list[Unseen]:
     return found
 
 
-def _not_ready(facts: Facts, unfit: Problem | None) -> Problem | None:
-    """The first reason why the record cannot be relied on; None if it can."""
-    kubelet = facts.kubelet
+def _ready(facts: Facts, unfit: Problem | None, conditions: ConditionBook, now: str) -> Condition:
+    """Whether the record can be relied on; if not, the first reason that applies."""
+    problem, kubelet = None, facts.kubelet
     if facts.nvml_problem:
-        return Problem("NvmlUnavailable", f"NVML: {facts.nvml_problem}")
-    if facts.hardware.contradiction:
-        return Problem("HardwareContradictory", facts.hardware.contradiction)
+        problem = Problem("NvmlUnavailable", f"NVML: {facts.nvml_problem}")
+    elif facts.hardware.contradiction:
+        problem = Problem("HardwareContradictory", facts.hardware.contradiction)
     # A kubelet that is gone may come back with other devices to hand out, and admit pods at once.
-    if kubelet.silent and (kubelet.gone or kubelet.too_long or not kubelet.accepted):
-        return Problem("KubeletUnavailable", kubelet.cause)
-    if not kubelet.accepted:
-        return Problem("Starting", "the node's pods are not known yet")
-    if unfit is not None:
-        return unfit
-    if kubelet.devices_missing:
-        return Problem("DevicesMissing", "the kubelet has started and offers no GPUs yet")
-    if kubelet.pods_missing:
-        return Problem("PodsMissing", "the kubelet does not show pods that are alive")
-    return None
-
-
-def _ready(problem: Problem | None, conditions: ConditionBook, now: str) -> Condition:
-    if problem is not None:
-        return conditions.say(READY, False, problem.reason, problem.message, now)
-    return conditions.say(READY, True, "Watching", "", now)
+    elif kubelet.silent and (kubelet.gone or kubelet.too_long or not kubelet.accepted):
+        problem = Problem("KubeletUnavailable", kubelet.cause)
+    elif not kubelet.accepted:
+        problem = Problem("Starting", "the node's pods are not known yet")
+    elif unfit is not None:
+        problem = unfit
+    elif kubelet.devices_missing:
+        problem = Problem("DevicesMissing", "the kubelet has started and offers no GPUs yet")
+    elif kubelet.pods_missing:
+        problem = Problem("PodsMissing", "the kubelet does not show pods that are alive")
+    if problem is None:
+        return conditions.say(READY, True, "Watching", "", now)
+    return conditions.say(READY, False, problem.reason, problem.message, now)
 
 
 def _unaccounted(

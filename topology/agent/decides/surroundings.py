@@ -57,6 +57,11 @@ class KubeletFacts:
         """Whether pods may have exclusive memory."""
         return self.memory_manager_policy == "Static"
 
+    @property
+    def static(self) -> bool:
+        """Whether pods may have exclusive CPUs or memory."""
+        return self.static_cpus or self.static_memory
+
     def over(self, other: KubeletFacts) -> KubeletFacts:
         """These facts, completed by the other's."""
         return KubeletFacts(
