@@ -1,9 +1,8 @@
 """Which evictions help: pure functions over the facts of nodes.
 
-- ``victims`` says who may be evicted on one node, and whether a place appears without them;
-- ``replacing`` finds better victims than kube-scheduler's on a node that it has chosen;
-- ``homes`` rehearses where evicted pods would go;
-- ``spare`` says where CPU and memory are left;
+- ``victims`` says who may be evicted on one node, and whether a place appears without them; and it
+  finds better victims than kube-scheduler's;
+- ``homes`` rehearses where evicted pods would go, and says where CPU and memory are left;
 - ``search`` finds the cheapest plan of the whole cluster, and ``plan`` is what it finds, in words.
 """
 

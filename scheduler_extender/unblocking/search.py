@@ -78,7 +78,7 @@ def search(
 
     A place where its ``group`` does not let it go is none. ``request`` is what a member of a gang
     asks for with its siblings; the pod's own if left out. A node that lacks CPU or memory is no
-    place and no home (:mod:`.spare`).
+    place and no home (:class:`.homes.Spare`).
     A place that is kept for a nominated pod of lower priority is not kept from the waiting pod, as
     filter has it; no evicted pod is sent to one.
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import TypeVar
+from typing import TypedDict, TypeVar
 
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.pods.record import PodRecord, time_text
+from scheduler_extender.state.node.facts import Offer
+from scheduler_extender.state.pods.record import PodRecord, resource_of, time_text
 from scheduler_extender.verbs.binder import (
     Binder,
     BindError,
@@ -22,7 +23,6 @@ from scheduler_extender.verbs.binder import (
     InProgressError,
 )
 from scheduler_extender.verbs.deciding import DecidedBind, decide, decide_again
-from scheduler_extender.verbs.placement import placement
 from scheduler_extender.verbs.turns import LOOKS_EVERY, WRITE, Turns
 from scheduler_extender.wire import BindingArgs
 from topology.core.devices import NodeName, PodUid
@@ -170,3 +170,35 @@ def _in_time(deadline: Deadline, *, has_turn: bool) -> None:
 def _requires(decided: DecidedBind) -> bool:
     request = decided.ours.request
     return isinstance(request, GpuRequest) and request.required
+
+
+MAX_SETS_WRITTEN = 16
+
+
+class Placement(TypedDict, total=False):
+    """The placement annotation's JSON. ``sets`` are sets of GPUs as driver indices."""
+
+    verdict: str
+    node: str
+    uid: str
+    sets: list[list[int]]
+    time: str
+    setsOmitted: int
+
+
+def placement(decided: DecidedBind, pod: PodRecord, time: str) -> Placement:
+    """The placement annotation: verdict, node, pod UID, possible sets of GPUs as indices, time.
+
+    The UID tells it from one that somebody wrote into a template.
+    """
+    facts, decision = decided.facts, decided.decision
+    found = Placement(verdict=decision.verdict, node=facts.name, uid=pod.uid, sets=[], time=time)
+    sets, offer = decided.sets, facts.last_offer(resource_of(decided.ours))
+    if sets and isinstance(offer, Offer):
+        indices = offer.devices.indices
+        # MIG instances of several kinds may be on one GPU.
+        listed = list(dict.fromkeys(indices(mask) for mask in sets))
+        found["sets"] = [list(gpus) for gpus in listed[:MAX_SETS_WRITTEN]]
+        if len(listed) > MAX_SETS_WRITTEN:
+            found["setsOmitted"] = len(listed) - MAX_SETS_WRITTEN
+    return found

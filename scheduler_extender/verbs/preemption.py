@@ -2,7 +2,7 @@
 
 kube-scheduler's dry run counts GPUs and knows nothing of links, so it may name victims on a node
 where the pod would still not be promised what it requires. There others are named, whose GPUs
-complete the set (:mod:`.unblocking.replacing`); a node where none would do is dropped: nobody is
+complete the set (:func:`.victims.replaced`); a node where none would do is dropped: nobody is
 evicted for nothing. Nodes are never invented.
 """
 
@@ -23,8 +23,7 @@ from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.budgets import violations
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.standing import asks_of
-from scheduler_extender.unblocking.replacing import Preemptor, replaced
-from scheduler_extender.unblocking.victims import after, importance
+from scheduler_extender.unblocking.victims import Preemptor, after, importance, replaced
 from scheduler_extender.verbs.afterwards import Afterwards
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs, PreemptionResult
 from topology.core.devices import NodeName, PodUid

@@ -13,7 +13,7 @@
 
 The best domain is the one with the fewest places left over, and among equals the first by name: so
 racks that are in use fill up, and whole ones stay whole. Where domains are single nodes, those
-whose rack is in use come before those whose rack is whole (:mod:`.racks`).
+whose rack is in use come before those whose rack is whole (:func:`.rack_rooms`).
 """
 
 from __future__ import annotations

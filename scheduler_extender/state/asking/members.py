@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from scheduler_extender.annotations import Asks
 from scheduler_extender.membership import NVLINK_DOMAIN, Group, Membership
 from scheduler_extender.state.cluster.snapshot import Snapshot
-from scheduler_extender.state.groups.racks import room_of
+from scheduler_extender.state.groups.keeping import devices_left
+from scheduler_extender.state.node.facts import NodeFacts
 from topology.core.devices import PodUid
 from topology.core.requests import GpuRequest, Policy
 
@@ -22,6 +23,8 @@ room for: then the answers do not change with every member that is bound."""
 OTHER_KINDS = 4
 """Things that siblings ask for besides what the member asks, that are told apart."""
 ALL_SIBLINGS = 1024
+SMALLEST = 2
+"""Nodes of an NVLink domain that is a rack: a single machine may report a domain of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,11 @@ def member_of(seen: Snapshot, uid: PodUid, asks: Asks) -> Member | None:
 def rack_rooms(
     seen: Snapshot, request: GpuRequest, names: Sequence[str], membership: Membership | None = None
 ) -> list[int] | None:
-    """How much is left of the rack of each node, 0 for a node in none (:mod:`.racks`).
+    """How much is left of the rack of each node, 0 for a node in none.
+
+    A pod that needs no rack had better go where it breaks into none, and else into the fullest one,
+    so that whole racks stay whole for the groups that need them. It matters from the moment that
+    some group's pods ask for one: in a cluster without such groups a tray is a node like any other.
 
     None where that makes no difference: the pod's own group asks for a rack, nobody has asked for
     one, or there is none.
@@ -69,12 +76,21 @@ def rack_rooms(
     rooms = seen.remembered.sums(request.resource, NVLINK_DOMAIN, wanted)
     trays = {rack: domains.nodes[rack] for rack in wanted - rooms.keys()}
     new = {
-        rack: room_of([seen.facts(name) for name in names], request.resource)
+        rack: _room_of([seen.facts(name) for name in names], request.resource)
         for rack, names in trays.items()
     }
     seen.remembered.remember_sums(request.resource, NVLINK_DOMAIN, new, trays, seen.moment)
     rooms |= new
     return [rooms.get(rack or "", 0) for rack in racks] if any(rooms.values()) else None
+
+
+def _room_of(trays: Sequence[NodeFacts], resource: str) -> int:
+    """One more than the devices that are left on a rack's nodes; 0 where they are no rack."""
+    if len(trays) < SMALLEST:
+        return 0
+    return 1 + sum(
+        devices_left(facts, resource) for facts in trays if not facts.node_object.cordoned
+    )
 
 
 def as_member(seen: Snapshot, uid: PodUid, membership: Membership, request: GpuRequest) -> Member:

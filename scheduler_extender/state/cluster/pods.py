@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from enum import Enum
 
 from scheduler_extender.state.groups.shared import Shared
-from scheduler_extender.state.node.occupants import Occupants
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName, PodUid
 
@@ -64,21 +63,6 @@ LIFE: Mapping[Stage, Mapping[str, frozenset[Stage]]] = {
     Stage.LEAVING: {"put_report": frozenset({Stage.UNKNOWN})},  # the kubelet has let go
 }
 """The stages that may follow, by what is called of :class:`.Cluster`."""
-
-
-def stage_of(pod: PodRecord | None, uid: PodUid, there: Occupants) -> Stage:
-    """The stage of a pod that was last seen as ``pod``; ``there`` are the pods of its node."""
-    if uid in there.in_flight:
-        return Stage.IN_FLIGHT
-    if pod is None:
-        return Stage.LEAVING if uid in there.leaving else Stage.UNKNOWN
-    if pod.node is None:
-        return Stage.WAITING
-    if pod.ended:
-        return Stage.ENDED
-    if pod.deleting:
-        return Stage.ENDING
-    return Stage.REPORTED if uid in there.reported else Stage.BOUND
 
 
 class Pods:

@@ -149,6 +149,14 @@ def most_places(room: Mapping[str, int], request: GpuRequest) -> int:
     return max(0, room.get(request.resource, 0)) // max(1, request.count)
 
 
+def devices_left(facts: NodeFacts, resource: str) -> int:
+    """The devices that are left on a node; 0 where nobody can tell."""
+    try:
+        return max(0, facts.devices_left(resource))
+    except Exception:  # noqa: BLE001 (a fault of ours shows when the node is asked)
+        return 0
+
+
 def merged(kept: Iterable[tuple[Group, Arrivals]]) -> tuple[Arrivals, ...]:
     """The kept places whoever they are for: pods that ask the same are counted together."""
     found: dict[GpuRequest, int] = {}

@@ -9,7 +9,8 @@ import pytest
 
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.cluster.pods import LIFE, Stage, stage_of
+from scheduler_extender.state.cluster.pods import LIFE, Stage
+from scheduler_extender.state.node.occupants import Occupants
 from scheduler_extender.state.pods.record import PodRecord
 from tests.nodes import switched
 from topology.core.devices import DeviceId, NodeName, PodUid
@@ -18,6 +19,21 @@ from topology.core.requests import gpu_request
 
 NODE = NodeName("switched")
 UIDS = [PodUid(f"p{i}") for i in range(3)]
+
+
+def stage_of(pod: PodRecord | None, uid: PodUid, there: Occupants) -> Stage:
+    """The stage of a pod that was last seen as ``pod``; ``there`` are the pods of its node."""
+    if uid in there.in_flight:
+        return Stage.IN_FLIGHT
+    if pod is None:
+        return Stage.LEAVING if uid in there.leaving else Stage.UNKNOWN
+    if pod.node is None:
+        return Stage.WAITING
+    if pod.ended:
+        return Stage.ENDED
+    if pod.deleting:
+        return Stage.ENDING
+    return Stage.REPORTED if uid in there.reported else Stage.BOUND
 
 
 class World:

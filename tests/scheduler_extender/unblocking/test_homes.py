@@ -9,7 +9,7 @@ from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.standing import Amounts, Others, Standing, amounts_of
 from scheduler_extender.unblocking import Advice, search
-from scheduler_extender.unblocking.spare import MAX_NODES
+from scheduler_extender.unblocking.homes import MAX_NODES
 from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
 from topology.core.devices import NodeName
 from topology.core.graph import NodeTopology
