@@ -118,6 +118,11 @@ def blank() -> Cluster:
     return cluster
 
 
+def take(sink: RecordSink | PodSink | NodeSink, text: str) -> None:
+    """Take an object as a watch brings it; what the sink would tell the log is raised here."""
+    sink._take(msgspec.Raw(text.encode()))
+
+
 def ask(cluster: Cluster, manifest: wire.Pod) -> None:
     """Ask filter and prioritize, and hold the answers against what kube-scheduler needs of them."""
     names = [str(facts.name) for facts in cluster.snapshot().nodes]
@@ -149,7 +154,7 @@ def check_record(text: str) -> str:
     """A GPUTopology object, as a watch brings it."""
     cluster = blank()
     try:
-        RecordSink(cluster, lambda: 0.0).apply(msgspec.Raw(text.encode()))
+        take(RecordSink(cluster, lambda: 0.0), text)
     except (msgspec.DecodeError, RecursionError):  # of which not even the name can be read
         return "no object"
     for facts in cluster.snapshot().nodes:
@@ -171,7 +176,7 @@ def check_pod(text: str) -> str:
         manifest = wire.pod_decoder.decode(text.encode())
     except (msgspec.DecodeError, RecursionError):
         return "no pod"
-    PodSink(cluster, lambda: 0.0).apply(msgspec.Raw(text.encode()))
+    take(PodSink(cluster, lambda: 0.0), text)
     request = parse(manifest)
     record = pod_record(manifest, MANAGED)  # the sink passes over texts without our resource's name
     if record is not None:
@@ -198,9 +203,8 @@ def check_annotation(text: str) -> str:
 
 def check_node(text: str) -> str:
     """A Node, as a watch brings it."""
-    NodeSink(blank()).apply(msgspec.Raw(text.encode()))
     try:
-        wire.node_decoder.decode(text.encode())
+        take(NodeSink(blank()), text)
     except (msgspec.DecodeError, RecursionError):
         return "no node"
     return "read"
