@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -28,7 +28,7 @@ from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.state.pods.standing import Amounts, amounts_of
 from scheduler_extender.told.placed import Written, written_on
 from scheduler_extender.wire import Node, Pod, Taint
-from topology.codec import API_VERSION, Record, RecordError, decode, shortened
+from topology.codec import API_VERSION, Record, decode, shortened
 from topology.core.devices import NodeName, PodUid
 from topology.core.report import Report
 from topology.yamltext import YamlTextError, documents
@@ -38,6 +38,9 @@ MAX_FILE = 256 * 1024 * 1024
 # value is the version of the form. Every version is read alike.
 SNAPSHOT = "gpu-topology.io/snapshot"
 SNAPSHOT_VERSION = "1"
+
+
+Object = TypeVar("Object", Node, BudgetObject, Pod)
 
 
 class ClusterFileError(ValueError):
@@ -107,12 +110,12 @@ class _Objects:
 
     def take(self, item: Any, where: str) -> None:
         """Take one object. Raises :class:`ClusterFileError`."""
-        kinds: dict[object, Callable[[Any, str], None]] = {
-            "GPUTopology": lambda item, where: self._parts.append([_record(item, where)]),
+        kinds: dict[object, Callable[[Any], None]] = {
+            "GPUTopology": lambda item: self._parts.append([_record(item)]),
             "MachineGroup": self._take_group,
             "Node": self._take_node,
             "Pod": self._take_pod,
-            KIND: lambda item, where: self._budgets.append(_budget(item, where)),
+            KIND: lambda item: self._budgets.append(_budget(item)),
         }
         kind = item.get("kind") if isinstance(item, Mapping) else None
         take = kinds.get(kind) if isinstance(kind, str) else None
@@ -121,25 +124,26 @@ class _Objects:
                 f"{where}: kind: allowed are GPUTopology, List, MachineGroup, Node, Pod, "
                 f"{KIND}, not {shortened(kind)}"
             )
-        take(item, where)
-
-    def _take_group(self, item: Any, where: str) -> None:
         try:
-            group = read_group(item, MAX_GROUPED - self._grouped)
+            take(item)
         except ValueError as error:
             raise ClusterFileError(f"{where}: {error}") from error
+
+    def _take_group(self, item: Any) -> None:
+        group = read_group(item, MAX_GROUPED - self._grouped)
         self._grouped += group.gpus
         self._parts.append(group.records())
         if group.has is not None:
             self._allocatable |= dict.fromkeys(group.names, group.has)
 
-    def _take_node(self, item: Any, where: str) -> None:
-        node = _node(item, where)
-        self._allocatable |= _given(node, where)
+    def _take_node(self, item: Any) -> None:
+        node = _converted(item, Node, "node")
+        if node.status.allocatable:
+            self._allocatable[_name(node)] = allocatable_of(node.status.allocatable)
         self._nodes.append(node)
 
-    def _take_pod(self, item: Any, where: str) -> None:
-        pod = _pod(item, where)
+    def _take_pod(self, item: Any) -> None:
+        pod = _pod(item)
         known = pod_record(pod, MANAGED, trusted=True)
         self._pods += [] if known is None else [known]
         placement = written_on(pod)
@@ -167,7 +171,8 @@ class _Objects:
             self._written,
             frozenset(_name(node) for node in nodes if node.spec.unschedulable),
             {_name(node): tuple(node.spec.taints) for node in nodes if node.spec.taints},
-            frozenset(map(_name, filter(_is_whole, nodes))),
+            # Who has written taints has thought of all of them.
+            frozenset(_name(n) for n in nodes if _is_from_server(n) or n.spec.taints),
             {_name(node): offered for node in nodes if (offered := _offered(node)) is not None},
             tuple(sorted(budgets, key=lambda each: (each.namespace, each.name))),
         )
@@ -196,12 +201,6 @@ def _name(node: Node) -> NodeName:
     return NodeName(node.metadata.name)
 
 
-def _is_whole(node: Node) -> bool:
-    """Whether all labels and taints are there: as a snapshot writes a Node and as the API server
-    gives it; and where somebody has written taints, who thought of it."""
-    return bool(_is_from_server(node) or node.spec.taints)
-
-
 def _is_from_server(node: Node) -> bool:
     """Whether a Node is as the API server gives it, or as a snapshot writes it."""
     metadata = node.metadata
@@ -226,36 +225,23 @@ def _documents(text: str, name: str) -> Iterator[Any]:
         raise ClusterFileError(f"{name}: {error}") from error
 
 
-def _record(item: Mapping[str, Any], where: str) -> Record:
+def _record(item: Mapping[str, Any]) -> Record:
     version = item.get("apiVersion")
     if version != API_VERSION:
-        raise ClusterFileError(
-            f"{where}: apiVersion: allowed is {API_VERSION}, not {shortened(version)}"
-        )
-    try:
-        record = decode(item, strict=True)
-    except RecordError as error:
-        raise ClusterFileError(f"{where}: {error}") from error
+        raise ValueError(f"apiVersion: allowed is {API_VERSION}, not {shortened(version)}")
+    record = decode(item, strict=True)
     return record if record.report is not None else replace(record, report=Report())
 
 
-def _node(item: Mapping[str, Any], where: str) -> Node:
+def _converted(item: object, kind: type[Object], what: str) -> Object:
+    """An object from parsed YAML or JSON. Raises :class:`ValueError`."""
     try:
-        node = msgspec.convert(item, Node)
+        made = msgspec.convert(item, kind)
     except msgspec.ValidationError as error:
-        raise ClusterFileError(f"{where}: node: {error}") from error
-    if not node.metadata.name:
-        raise ClusterFileError(f"{where}: node: metadata.name is missing")
-    return node
-
-
-def _given(node: Node, where: str) -> dict[NodeName, Allocatable]:
-    """What the file says that pods can have of the node."""
-    try:
-        amounts = node.status.allocatable
-        return {_name(node): allocatable_of(amounts)} if amounts else {}
-    except ValueError as error:
-        raise ClusterFileError(f"{where}: {error}") from error
+        raise ValueError(f"{what}: {error}") from error
+    if not made.metadata.name:
+        raise ValueError(f"{what}: metadata.name is missing")
+    return made
 
 
 def _offered(node: Node) -> Amounts | None:
@@ -265,28 +251,19 @@ def _offered(node: Node) -> Amounts | None:
     return amounts_of(amounts) if amounts and _is_from_server(node) else None
 
 
-def _budget(item: Mapping[str, Any], where: str) -> Budget:
-    try:
-        budget = budget_of(msgspec.convert(item, BudgetObject))
-    except msgspec.ValidationError as error:
-        raise ClusterFileError(f"{where}: {KIND}: {error}") from error
-    if not budget.name:
-        raise ClusterFileError(f"{where}: {KIND}: metadata.name is missing")
+def _budget(item: object) -> Budget:
+    budget = budget_of(_converted(item, BudgetObject, KIND))
     return budget if budget.namespace else replace(budget, namespace="default")
 
 
-def _pod(item: Mapping[str, Any], where: str) -> Pod:
-    try:
-        pod = read_pod(item)
-    except ValueError as error:
-        raise ClusterFileError(f"{where}: {error}") from error
-    if not pod.metadata.uid:
-        # Hand-written pods rarely carry one; their name is unique in a file.
-        metadata = msgspec.structs.replace(
-            pod.metadata, uid=f"{pod.metadata.namespace}/{pod.metadata.name}"
-        )
-        pod = msgspec.structs.replace(pod, metadata=metadata)
-    return pod
+def _pod(item: object) -> Pod:
+    pod = read_pod(item)
+    if pod.metadata.uid:
+        return pod
+    # Hand-written pods rarely carry one; their name is unique in a file.
+    uid = f"{pod.metadata.namespace}/{pod.metadata.name}"
+    metadata = msgspec.structs.replace(pod.metadata, uid=uid)
+    return msgspec.structs.replace(pod, metadata=metadata)
 
 
 def read_pod(item: object) -> Pod:
@@ -294,12 +271,7 @@ def read_pod(item: object) -> Pod:
     unquoted = _unquoted(item)
     if unquoted is not None:
         raise ValueError(unquoted)
-    try:
-        pod = msgspec.convert(item, Pod)
-    except msgspec.ValidationError as error:
-        raise ValueError(f"pod: {error}") from error
-    if not pod.metadata.name:
-        raise ValueError("pod: metadata.name is missing")
+    pod = _converted(item, Pod, "pod")
     namespace = pod.metadata.namespace or "default"
     metadata = msgspec.structs.replace(pod.metadata, namespace=namespace)
     return msgspec.structs.replace(pod, metadata=metadata)
