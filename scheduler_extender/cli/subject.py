@@ -58,14 +58,12 @@ def subject(api: ApiServer, namespace: str, meant: str) -> Subject:
     waiting = [pod for pod in pods if pod[0].node is None and not pod[0].ended]
     chosen, manifest = (waiting or pods)[0]
     others = [pod for pod, _ in pods if pod is not chosen]
-    beside = [*_held_up(made), *map(_brief, others[:MOST_BRIEF])]
+    beside = [*_held_up(made)]
+    for one in others[:MOST_BRIEF]:
+        beside.append(f"{one.name} is on {one.node}" if one.node else f"{one.name} waits, too")
     if len(others) > MOST_BRIEF:
         beside.append(f"{len(others) - MOST_BRIEF} more pods of {meant}")
     return replace(_subject(api, chosen, manifest), beside=tuple(beside))
-
-
-def _brief(pod: PodRecord) -> str:
-    return f"{pod.name} is on {pod.node}" if pod.node else f"{pod.name} waits, too"
 
 
 def _pod(api: ApiServer, namespace: str, name: str) -> Subject:

@@ -180,25 +180,20 @@ class Gate:
     async def _ask(
         self, token: str, user: User | None, verb: str, path: str, kind: int
     ) -> tuple[User | None, bool]:
-        assert self._reviews is not None  # noqa: S101 (for the type)
+        reviews = self._reviews
+        assert reviews is not None  # noqa: S101 (for the type)
+
+        def review() -> tuple[User | None, bool]:
+            owner = user or reviews.user_of(token)
+            return owner, owner is not None and reviews.may(owner, verb, path)
+
         try:
-            return await anyio.to_thread.run_sync(
-                _review, self._reviews, token, user, verb, path, limiter=self._threads[kind]
-            )
+            return await anyio.to_thread.run_sync(review, limiter=self._threads[kind])
         except ApiFailure as error:
             word = f"{error.status} {error.reason}" if isinstance(error, ApiError) else "no answer"
             raise _Refused(
                 503, Lack.JUDGE, f"the API server has not judged the token: {word}", str(error)
             ) from error
-
-
-def _review(
-    reviews: Reviews, token: str, user: User | None, verb: str, path: str
-) -> tuple[User | None, bool]:
-    """Whose token it is (``user``, if known) and whether that user may get the path; in a
-    thread."""
-    user = user or reviews.user_of(token)
-    return user, user is not None and reviews.may(user, verb, path)
 
 
 def _token(scope: Scope) -> str:

@@ -50,17 +50,8 @@ class Bindable:
         self._known: dict[PodUid, Known] = {}
         self._anew: dict[PodUid, Known] | None = None
         self._mark = self._mark_anew = ""
-        self._term = self._others = 0
-
-    @property
-    def term(self) -> int:
-        """The latest term that any replica has begun; 0 before the first."""
-        return self._term
-
-    @property
-    def others_term(self) -> int:
-        """The latest term that another replica has begun."""
-        return self._others
+        self.term = 0  # the latest that any replica has begun; 0 before the first
+        self.others_term = 0  # the latest that another replica has begun
 
     def take(self, pod: Pod, *, managed: bool) -> None:
         """A pod is new or changed. ``managed`` says that it asks for GPUs."""
@@ -124,9 +115,9 @@ class Bindable:
         with self._changed:
             term, _, writer = mark.partition(" ")
             if term.isdecimal() and len(term) <= 10 and int(term) <= HIGHEST_TERM:
-                self._term = max(self._term, int(term))
+                self.term = max(self.term, int(term))
                 if writer.partition(" ")[0] != self._identity:
-                    self._others = max(self._others, int(term))
+                    self.others_term = max(self.others_term, int(term))
             if name == self._own.name:
                 if self._anew is None:
                     self._mark = mark

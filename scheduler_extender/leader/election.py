@@ -49,7 +49,7 @@ class Election:
     def __init__(self, identity: str, seconds: float) -> None:
         self.identity = identity
         self._seconds = seconds
-        self._lease: Lease | None = None
+        self.lease: Lease | None = None  # as it was last seen; None before
         self._since = 0.0
         self._until = float("-inf")
         self._others_until = float("-inf")
@@ -59,19 +59,14 @@ class Election:
         self._after = Lease()
 
     @property
-    def lease(self) -> Lease | None:
-        """The Lease as it was last seen; None before."""
-        return self._lease
-
-    @property
     def holds(self) -> bool:
         """Whether the Lease names us, even if it has run out."""
-        return self._lease is not None and self._lease.holder == self.identity
+        return self.lease is not None and self.lease.holder == self.identity
 
     @property
     def term(self) -> int:
         """The number of our term, if the Lease names us."""
-        return self._lease.term if self._lease is not None else 0
+        return self.lease.term if self.lease is not None else 0
 
     @property
     def after_drained(self) -> bool:
@@ -92,8 +87,8 @@ class Election:
 
     def saw(self, lease: Lease, now: float) -> None:
         """Take in the Lease as it was read. Any change of it starts the wait anew."""
-        if self._lease is None or lease.version != self._lease.version:
-            self._lease, self._since = lease, now
+        if self.lease is None or lease.version != self.lease.version:
+            self.lease, self._since = lease, now
             if lease.holder not in ("", self.identity):
                 self._others_until = max(self._others_until, now + lease.seconds)
         self._highest = max(self._highest, lease.term)
@@ -113,7 +108,7 @@ class Election:
 
     def step(self, now: float) -> Step:
         """What to write now."""
-        lease = self._lease
+        lease = self.lease
         if lease is None:
             return Step.NOTHING
         if self.holds:
@@ -129,7 +124,7 @@ class Election:
 
     def wanted(self, step: Step) -> Lease:
         """The Lease to write for :attr:`Step.TAKE` or :attr:`Step.RENEW`, over the version seen."""
-        seen = self._lease or Lease()
+        seen = self.lease or Lease()
         if step is Step.TAKE:
             self._after = seen
             seen = replace(seen, holder=self.identity, term=self._highest + 1)
@@ -139,7 +134,7 @@ class Election:
 
     def released(self, *, drained: bool) -> Lease:
         """The Lease to write when we resign: nobody holds it."""
-        seen = self._lease or Lease()
+        seen = self.lease or Lease()
         return replace(seen, holder="", drained=seen.term if drained else -1, offered=False)
 
     def wrote(self, lease: Lease, asked: float, now: float) -> None:
