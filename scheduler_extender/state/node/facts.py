@@ -56,6 +56,17 @@ class Offer:
         """The devices, by position."""
         return served_devices(self.topology, self.resource)
 
+    def overcounted(self, given: int, pods: Iterable[PodRecord]) -> int:
+        """The devices that are free neither now nor soon, if so many are ``given`` out to these
+        pods; 0 if what one asks cannot be read."""
+        for pod in pods:
+            if not isinstance(pod.request, GpuRequest):
+                return 0
+            if pod.request.resource == self.resource.name:
+                given -= pod.request.effective_count
+        now = self.availability
+        return max(0, given - now.devices_left - now.devices_ending)
+
     def available_to(self, request: GpuRequest) -> Availability:
         """What is available to a pod, without CPUs and memory if none of them matter to it."""
         return self.availability.without_needless_room(request.exclusive)
@@ -120,33 +131,8 @@ class NodeFacts:
         """
         found = self._offers.get(resource)
         if found is None:
-            found = self._offers[resource] = self._offer(resource)
+            found = self._offers[resource] = _offer(self, resource)
         return found
-
-    def _offer(self, resource: str) -> Offer | Rejection:
-        topology = self.topology
-        if topology is None:
-            return NO_REPORT if self.record.problem is None else UNUSABLE
-        served = topology.resource(resource)
-        if served is None:
-            return NOT_SERVED
-        if self.record.contradiction(resource) is not None:
-            return UNUSABLE
-        kubelet = kubelet_of(topology, served, self.record.missing)
-        return Offer(topology, served, kubelet, self._ledger(topology, resource))
-
-    def _ledger(self, topology: NodeTopology, resource: str) -> Ledger:
-        report = self.report or Report()
-        return ledger(
-            topology,
-            report,
-            self.pods.in_ledger(report),
-            resource,
-            all_pods_known=self.pods.complete,
-            reported=self.pods.reported,
-            departed=self.pods.departed.values(),
-            departing=self.departing,
-        )
 
     def devices_left(self, resource: str) -> int:
         """The devices that are left of a resource by the last report; 0 if nobody can tell."""
@@ -162,34 +148,16 @@ class NodeFacts:
         So it is with a GPU that the plugin calls sick, until the node's status says so. 0 if nobody
         knows what kube-scheduler counts. O(pods of the node).
         """
-        given = self.node_object.pieces(resource)
-        if given is None or self.report is None or not self.pods.complete:
+        given, offer = self.node_object.pieces(resource), self.last_offer(resource)
+        known = given is not None and self.report is not None and self.pods.complete
+        if not known or isinstance(offer, Rejection):
             return 0
-        offer = self.last_offer(resource)
-        if isinstance(offer, Rejection):
-            return 0
-        for pod in self.pods.living:
-            request = pod.request
-            if not isinstance(request, GpuRequest):
-                return 0
-            given -= request.effective_count if request.resource == resource else 0
-        available = offer.availability
-        return max(0, given - available.devices_left - available.devices_ending)
+        return offer.overcounted(given or 0, self.pods.living)
 
-    def unreported(
-        self, resource: str, everybody: Iterable[PodUid] | None = None
-    ) -> frozenset[PodUid]:
-        """Who is unreported; ``everybody`` if that cannot be told: all that have not ended, if left
-        out."""
-        topology = self.topology
-        if topology is not None:
-            with suppress(Exception):  # a fault of ours shows when the node is asked
-                offer = self.last_offer(resource)
-                if isinstance(offer, Offer):
-                    return frozenset(offer.ledger.unreported)
-                if offer is NOT_SERVED and self.record.contradiction(resource) is None:
-                    return frozenset(self._ledger(topology, resource).unreported)
-        return self.pods.here if everybody is None else frozenset(everybody)
+    def unreported(self, resource: str) -> frozenset[PodUid]:
+        """The unreported pods; all that have not ended if nobody can tell."""
+        unreported = _unreported(self, resource)
+        return self.pods.here if unreported is None else unreported
 
     # What has been promised.
 
@@ -210,25 +178,8 @@ class NodeFacts:
 
     @cached_property
     def kept(self) -> NodeFacts | None:
-        """The facts for the pod for which a place is kept; None if none is.
-
-        It is on its way here, and was promised what it asks for. Whoever is evicted for it, and
-        whoever is ending, lets go before it comes: some of them, or all, may still be here when
-        another pod does.
-        """
-        pod = self.kept_for
-        if pod is None or pod.kept_place is None:
-            return None
-        if pod.uid in self.pods.bound or pod.uid in self.pods.in_flight:
-            return None
-        departing, request = pod.kept_place.victims | self.pods.ending, pod.request
-        promised = NO_CONSTRAINTS
-        if isinstance(request, GpuRequest) and request.required:
-            promised = request.constraints
-        survives = promised != NO_CONSTRAINTS
-        ours = replace(pod, node=self.name, promised=promised, survives_endings=survives)
-        pods = self.pods.with_deleting(departing).with_in_flight(ours)
-        return replace(self, pods=pods, departing=departing, kept_for=None)
+        """The facts for the pod for which a place is kept; None if none is."""
+        return _for_kept_place(self)
 
     def keeps_place_for(self, uid: PodUid) -> bool:
         """Whether a place is kept here for this pod."""
@@ -270,9 +221,9 @@ class NodeFacts:
         takes one."""
         if request.resource not in self.history.streaks:
             return None
-        return self.history.refusing(request, self._trying(request.resource))
+        return self.history.refusing(request, self.trying(request.resource))
 
-    def _trying(self, resource: str) -> frozenset[GpuRequest]:
+    def trying(self, resource: str) -> frozenset[GpuRequest]:
         """The kinds of the pods that the kubelet has not answered."""
         if resource not in self.history.streaks:
             return frozenset()
@@ -289,7 +240,7 @@ class NodeFacts:
         """
         found = self._keys.get(resource)
         if found is None:
-            found = self._keys[resource] = self._key(resource)
+            found = self._keys[resource] = _key(self, resource)
         return found
 
     def prepare(self) -> None:
@@ -302,33 +253,6 @@ class NodeFacts:
                 self.key(served.name)
             except Exception:  # noqa: BLE001
                 return
-
-    def _key(self, resource: str) -> Hashable:
-        record, topology, report = self.record, self.topology, self.report
-        key: tuple[Hashable, ...] = (
-            record.problem is not None,
-            report is None,
-            self.node_object.dra_only,
-            record.stale,
-            report is not None and report.not_ready != "",
-            self.promises,
-            self.shares_promised(resource),
-            self.history.key(resource, self._trying(resource)),
-        )
-        if topology is None:
-            served = None
-        elif (served := topology.resource(resource)) is None:
-            # Whatever else is on it.
-            return (*key, bool(topology.resources), bool(self.node_object.pieces(resource)))
-        if topology is not None and served is not None:
-            offer = self.last_offer(resource) if report is not None else NO_REPORT
-            available = offer.availability if isinstance(offer, Offer) else offer
-            shape = shape_of(topology, served)  # profiles and memory of MIG instances are in it
-            key += (shape, topology.allocator, topology.resources, available, record.missing)
-            key += (self.overcounted(resource), self.pods.too_many_departed)
-        if self.kept_for is not None and self.kept is not None:
-            key += (self.kept_for.uid, self.kept_for.kept_place, self.kept.key(resource))
-        return key
 
     # What it would be.
 
@@ -356,12 +280,102 @@ class NodeFacts:
         if not departed or self.topology is None or self.report is None:
             return self
         resources = {resource_of(gone.pod) for gone in departed.values()}
-        unreported = {each: self.unreported(each, departed) for each in resources}
+        unreported = {each: _unreported(self, each) for each in resources}
         kept = {
-            uid: gone for uid, gone in departed.items() if uid in unreported[resource_of(gone.pod)]
+            uid: gone
+            for uid, gone in departed.items()
+            if (pods := unreported[resource_of(gone.pod)]) is None or uid in pods
         }
         return self if len(kept) == len(departed) else self.with_departed(kept)
 
     def with_departed(self, departed: Mapping[PodUid, Departed]) -> NodeFacts:
         """The facts with these departed pods."""
         return replace(self, pods=replace(self.pods, departed=departed))
+
+
+def _offer(facts: NodeFacts, resource: str) -> Offer | Rejection:
+    topology = facts.topology
+    if topology is None:
+        return NO_REPORT if facts.record.problem is None else UNUSABLE
+    served = topology.resource(resource)
+    if served is None:
+        return NOT_SERVED
+    if facts.record.contradiction(resource) is not None:
+        return UNUSABLE
+    kubelet = kubelet_of(topology, served, facts.record.missing)
+    return Offer(topology, served, kubelet, _ledger(facts, topology, resource))
+
+
+def _ledger(facts: NodeFacts, topology: NodeTopology, resource: str) -> Ledger:
+    report = facts.report or Report()
+    return ledger(
+        topology,
+        report,
+        facts.pods.in_ledger(report),
+        resource,
+        all_pods_known=facts.pods.complete,
+        reported=facts.pods.reported,
+        departed=facts.pods.departed.values(),
+        departing=facts.departing,
+    )
+
+
+def _unreported(facts: NodeFacts, resource: str) -> frozenset[PodUid] | None:
+    """The unreported pods; None if nobody can tell."""
+    topology = facts.topology
+    if topology is not None:
+        with suppress(Exception):  # a fault of ours shows when the node is asked
+            offer = facts.last_offer(resource)
+            if isinstance(offer, Offer):
+                return frozenset(offer.ledger.unreported)
+            if offer is NOT_SERVED and facts.record.contradiction(resource) is None:
+                return frozenset(_ledger(facts, topology, resource).unreported)
+    return None
+
+
+def _for_kept_place(facts: NodeFacts) -> NodeFacts | None:
+    """The facts for the pod for which a place is kept.
+
+    It is on its way here, and was promised what it asks for. The pods that are evicted for it, and
+    those that are ending, let go before it comes. Some or all of them may still be here when
+    another pod comes.
+    """
+    pod, pods = facts.kept_for, facts.pods
+    if pod is None or pod.kept_place is None or pod.uid in pods.bound or pod.uid in pods.in_flight:
+        return None
+    departing, request = pod.kept_place.victims | pods.ending, pod.request
+    promised = NO_CONSTRAINTS
+    if isinstance(request, GpuRequest) and request.required:
+        promised = request.constraints
+    survives = promised != NO_CONSTRAINTS
+    ours = replace(pod, node=facts.name, promised=promised, survives_endings=survives)
+    pods = pods.with_deleting(departing).with_in_flight(ours)
+    return replace(facts, pods=pods, departing=departing, kept_for=None)
+
+
+def _key(facts: NodeFacts, resource: str) -> Hashable:
+    record, topology, report = facts.record, facts.topology, facts.report
+    key: tuple[Hashable, ...] = (
+        record.problem is not None,
+        report is None,
+        facts.node_object.dra_only,
+        record.stale,
+        report is not None and report.not_ready != "",
+        facts.promises,
+        facts.shares_promised(resource),
+        facts.history.key(resource, facts.trying(resource)),
+    )
+    if topology is None:
+        served = None
+    elif (served := topology.resource(resource)) is None:
+        # Whatever else is on it.
+        return (*key, bool(topology.resources), bool(facts.node_object.pieces(resource)))
+    if topology is not None and served is not None:
+        offer = facts.last_offer(resource) if report is not None else NO_REPORT
+        available = offer.availability if isinstance(offer, Offer) else offer
+        shape = shape_of(topology, served)  # profiles and memory of MIG instances are in it
+        key += (shape, topology.allocator, topology.resources, available, record.missing)
+        key += (facts.overcounted(resource), facts.pods.too_many_departed)
+    if facts.kept_for is not None and facts.kept is not None:
+        key += (facts.kept_for.uid, facts.kept_for.kept_place, facts.kept.key(resource))
+    return key

@@ -293,39 +293,41 @@ class _Entries:
             releasing=_in_order(self.releasing),
             running=_in_order(self.running),
             unreported=unreported_order(self.unreported.values()),
-            sick=self._sick(),
+            sick=_sick(self),
             width=devices.width,
             gone=devices.gone(taken) if hiding else 0,
             withheld=devices.withheld(taken),
             room=room(self.topology, self.report, self.pods, self.unreported),
-            beside=self._beside(),
+            beside=_beside(self),
             departing=_in_order(self.departing),
         )
 
-    def _sick(self) -> Mask:
-        """The sick GPUs; a fault of a GPU is one of all its MIG instances."""
-        found = 0
-        for gpu in self.report.health:
-            if not gpu.healthy:
-                found |= self.topology.bit_of_uuid.get(gpu.uuid, 0)
-        if found and self.served.strategy == MIG:
-            return served_devices(self.topology, self.served).on(found)
-        return found
 
-    def _beside(self) -> Mask:
-        """The positions whose GPU has MIG instances of another profile in use."""
-        if self.served.strategy != MIG:
-            return 0
-        ours = served_devices(self.topology, self.served)
-        held = {base_uuid(device) for device in self.taken} - ours.position_of.keys()
-        if not held:
-            return 0
-        used = sum(
-            1 << p
-            for p, gpu in enumerate(self.topology.gpus)
-            if any(part.uuid in held for part in gpu.mig_instances)
-        )
-        return ours.on(used)
+def _sick(entries: _Entries) -> Mask:
+    """The sick GPUs; a fault of a GPU is one of all its MIG instances."""
+    found = 0
+    for gpu in entries.report.health:
+        if not gpu.healthy:
+            found |= entries.topology.bit_of_uuid.get(gpu.uuid, 0)
+    if found and entries.served.strategy == MIG:
+        return served_devices(entries.topology, entries.served).on(found)
+    return found
+
+
+def _beside(entries: _Entries) -> Mask:
+    """The positions whose GPU has MIG instances of another profile in use."""
+    if entries.served.strategy != MIG:
+        return 0
+    ours = served_devices(entries.topology, entries.served)
+    held = {base_uuid(device) for device in entries.taken} - ours.position_of.keys()
+    if not held:
+        return 0
+    used = sum(
+        1 << p
+        for p, gpu in enumerate(entries.topology.gpus)
+        if any(part.uuid in held for part in gpu.mig_instances)
+    )
+    return ours.on(used)
 
 
 def _hidden(holders: list[Holder]) -> int:
