@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from rich.table import Table
 
-from benchmarks.figures.promised import PromiseRow, Promises, Shares, Singles
+from benchmarks.figures.promised import Promises, Shares, Singles
 from benchmarks.output import table_of
 from benchmarks.promises.faults import RARE_FAULTS
 from benchmarks.promises.fleets import MIXED
@@ -26,6 +27,8 @@ from benchmarks.promises.plays import Play, play_all
 from benchmarks.promises.tally import Tally
 
 MOST_REASONS = 12
+NAMES = {"sickened": "gpus_sickened"}
+"""What stands in files under another name."""
 
 
 def promises(pods: int, seed: int) -> Promises:
@@ -75,34 +78,20 @@ def _shares(tallies: Sequence[Tally]) -> Shares:
     )
 
 
-def _row(tally: Tally) -> PromiseRow:
-    return PromiseRow(
-        placed=tally.placed,
-        required=tally.required,
-        required_placed=tally.required_placed,
-        promised=dict(tally.promised),
-        broken=dict(tally.broken),
-        excused=dict(tally.excused),
-        unreported=dict(tally.unreported),
-        kubelet_refusals=dict(tally.kubelet_refusals),
-        unreported_refusals=dict(tally.unreported_refusals),
-        refused_by_bind=tally.refused_by_bind,
-        gave_up=tally.gave_up,
-        unexcused=dict(tally.unexcused),
-        stale=tally.stale,
-        blind=tally.blind,
-        faults=len(tally.faults),
-        forced=tally.forced,
-        late_commits=tally.late_commits,
-        blindings=tally.blindings,
-        deaths=tally.deaths,
-        recreated=tally.recreated,
-        foreign=tally.foreign,
-        restarts=tally.restarts,
-        kubelet_restarts=tally.kubelet_restarts,
-        gpus_sickened=tally.sickened,
-        reasons=dict(tally.reasons.most_common(MOST_REASONS)),
-    )
+WRITTEN = (
+    *("placed", "required", "required_placed", "promised", "broken", "excused", "unreported"),
+    *("kubelet_refusals", "unreported_refusals", "refused_by_bind", "gave_up", "unexcused"),
+    *("stale", "blind", "faults", "forced", "late_commits", "blindings", "deaths", "recreated"),
+    *("foreign", "restarts", "kubelet_restarts", "sickened", "reasons"),
+)
+"""What a file says of each play."""
+
+
+def _row(tally: Tally) -> dict[str, Any]:
+    row = {name: getattr(tally, name) for name in WRITTEN}
+    row["faults"] = len(tally.faults)
+    row["reasons"] = dict(tally.reasons.most_common(MOST_REASONS))
+    return {NAMES.get(name, name): value for name, value in row.items()}
 
 
 def promises_table(found: Promises) -> Table:
@@ -114,13 +103,12 @@ def promises_table(found: Promises) -> Table:
     for name, row in found.policies.items():
         table.add_row(
             name,
-            f"{row.placed}",
-            f"{row.required_placed} of {row.required}",
-            _counts(row.promised),
-            _counts(row.broken),
-            _counts(row.excused),
-            _counts(row.unreported),
-            _counts(row.kubelet_refusals),
+            f"{row['placed']}",
+            f"{row['required_placed']} of {row['required']}",
+            *(
+                _counts(row[what])
+                for what in ("promised", "broken", "excused", "unreported", "kubelet_refusals")
+            ),
         )
     return table
 
@@ -128,7 +116,7 @@ def promises_table(found: Promises) -> Table:
 def reasons_table(found: Promises) -> Table:
     """Why the extender let pods wait."""
     table = table_of(("why the extender let a pod wait",), ("tries",))
-    for reason, count in Counter(found.policies["extender"].reasons).most_common():
+    for reason, count in Counter(found.policies["extender"]["reasons"]).most_common():
         table.add_row(reason, str(count))
     return table
 

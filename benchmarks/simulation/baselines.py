@@ -112,7 +112,27 @@ def pod_kind(job: Job, models: Sequence[str]) -> PodKind:
     return PodKind(ask.cpu, ask.memory, ask.gpus, milli if ask.gpus else 0, wanted)
 
 
-class Preserve(ByState):
+class OwnPlugin(ByState):
+    """A policy whose own plugin picks the GPUs; parts of GPUs go where least is left."""
+
+    def best(self, pod: SimPod, state: State) -> tuple[tuple[float, float], Mask] | None:
+        """A score, and the GPUs that the pod gets; None where it must not go."""
+        raise NotImplementedError
+
+    def score(self, pod: SimPod, state: State) -> Any:
+        """The best set's."""
+        if state.replicas > 1:
+            return -state.left, 0.0
+        found = self.best(pod, state)
+        return None if found is None else found[0]
+
+    def gpus(self, pod: SimPod, state: State) -> Mask | None:
+        """The best set."""
+        found = None if state.replicas > 1 else self.best(pod, state)
+        return None if found is None else found[1]
+
+
+class Preserve(OwnPlugin):
     """MAPA's policy of that name, a set of GPUs for each pod (Ranganath et al., SC 2021).
 
     A pod with NVLink demands is bandwidth-sensitive: it takes the free set with the best ring. Any
@@ -120,26 +140,13 @@ class Preserve(ByState):
     GPUs are free.
     """
 
-    def score(self, pod: SimPod, state: State) -> Any:
-        """The best set's; parts of GPUs go where least is left."""
-        if state.replicas > 1:
-            return -state.left, 0.0
-        found = _preserve(state.shape, state.free, pod.ask.gpus, _sensitive(pod))
-        return None if found is None else found[0]
-
-    def gpus(self, pod: SimPod, state: State) -> Mask | None:
-        """The best set."""
-        if state.replicas > 1:
-            return None
-        found = _preserve(state.shape, state.free, pod.ask.gpus, _sensitive(pod))
-        return None if found is None else found[1]
+    def best(self, pod: SimPod, state: State) -> tuple[tuple[float, float], Mask] | None:
+        """The best set of free GPUs."""
+        sensitive = pod.request is not None and not pod.request.plain
+        return _preserve(state.shape, state.free, pod.ask.gpus, sensitive)
 
 
 MOST_SETS = 20_000
-
-
-def _sensitive(pod: SimPod) -> bool:
-    return pod.request is not None and not pod.request.plain
 
 
 @cache
@@ -226,7 +233,7 @@ def free_cell(tree: tuple[Mask, ...], free: Mask, count: int) -> tuple[int, Mask
     return split.bit_count(), taken
 
 
-class Buddy(ByState):
+class Buddy(OwnPlugin):
     """Buddy allocation of cells in HiveD's manner (Zhao et al., OSDI 2020).
 
     A node's GPUs are halved again and again along its links. A pod gets the smallest free cell that
@@ -234,16 +241,7 @@ class Buddy(ByState):
     cell is free, even if GPUs are.
     """
 
-    def score(self, pod: SimPod, state: State) -> Any:
-        """The smaller the cell that is taken or split, the better; parts go where least is left."""
-        if state.replicas > 1:
-            return -state.left
+    def best(self, pod: SimPod, state: State) -> tuple[tuple[float, float], Mask] | None:
+        """The smaller the cell that is taken or split, the better."""
         found = free_cell(cells(state.shape), state.free, pod.ask.gpus)
-        return None if found is None else -found[0]
-
-    def gpus(self, pod: SimPod, state: State) -> Mask | None:
-        """GPUs of that cell."""
-        if state.replicas > 1:
-            return None
-        found = free_cell(cells(state.shape), state.free, pod.ask.gpus)
-        return None if found is None else found[1]
+        return None if found is None else ((-found[0], 0.0), found[1])
