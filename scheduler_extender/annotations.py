@@ -1,9 +1,9 @@
-"""Pod manifest → :class:`~topology.core.requests.GpuRequest`, or why not.
+"""Pod manifest → what the pod asks (:class:`Asks`), or why that cannot be read.
 
 The contract of the annotations is one table, :data:`KEYS`: a key, how its value is read, and what
-is allowed. A value that cannot be read and a key that nobody knows are refused with a reason that
-names both; it is the same text every time, since kube-scheduler compares it, and short, since it
-stands in the answer of every node.
+is allowed. An unreadable value and an unknown key are refused with a reason that names both. The
+reason is the same text every time, since kube-scheduler compares it, and short, since it stands in
+the answer of every node.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ class Asks:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A pod without what tells it from others made from one template, and without what is written
-    later: where it is bound, and how it fares."""
+    """What pods made from one template have in common. It stays the same while a pod is bound, runs
+    and ends."""
 
     pod: Pod
     too_much: str | None  # why the pod is not read further than its containers
@@ -152,7 +152,7 @@ def once(read: Callable[[Template, Managed], T]) -> Callable[[Template, Managed]
 
 
 def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> Asks | Malformed | None:
-    """What the pod asks of the ``managed`` resources; None where it asks for none of them.
+    """What the pod asks of the ``managed`` resources; None if it asks for none of them.
 
     A pod without our annotations is plain whatever else it carries. What DRA serves to it holds no
     device of a plugin; pod-level resources and ephemeral containers carry no GPUs.
@@ -244,7 +244,7 @@ def _values(pod: Pod) -> dict[str, Any]:
 
 
 def asks_for_any(pod: Pod, managed: tuple[str, ...]) -> bool:
-    """Whether a container of the pod asks for a ``managed`` resource, whoever serves it."""
+    """Whether a container of the pod asks for a ``managed`` resource, even if DRA serves it."""
     return any(
         managed_among(_resources(container), managed) for container, _ in containers_with_roles(pod)
     )
@@ -287,7 +287,7 @@ def _other_devices(names: Collection[str], managed: tuple[str, ...]) -> bool:
 
 
 def _count(container: Container, resource: str) -> int:
-    """How many devices a container asks: its request, or its limit where only that is written."""
+    """How many devices a container asks for: its request, or its limit if that stands alone."""
     resources = container.resources or Resources()
     for amounts in (resources.requests, resources.limits):
         if amounts and resource in amounts:

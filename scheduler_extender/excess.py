@@ -1,9 +1,9 @@
 """What a pod may say at most: lists that an API server takes and that no sane pod has.
 
-A pod that says more is refused, with one reason that names the field, the number and what is
-allowed. So whatever is kept of a pod, or worked out for it, is bounded, and no other pod pays for
-it. Nor does a takeover wait for it (:mod:`.kube.bindable`): an API server refuses to change some of
-these pods, and takes half a minute for others.
+A pod that says more is refused. The reason names the field, the number and what is allowed. So all
+that we keep of a pod, or work out for it, is bounded, and no other pod pays for it. A takeover does
+not wait for such a pod either (:mod:`.kube.bindable`): an API server refuses to change some of
+them, and takes half a minute for others.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def exclusive_of(pod: Pod, resource: str) -> Exclusive:
 
 
 def _demand(container: Container, role: Role, resource: str) -> Demand | None:
-    """What a container asks of devices, CPUs and memory; None where an amount cannot be read."""
+    """What a container asks of devices, CPUs and memory; None if an amount cannot be read."""
     asked = container.resources or Resources()
     amounts = {**(asked.limits or {}), **(asked.requests or {})}
     read = {
@@ -76,7 +76,7 @@ def _is_guaranteed(resources: Resources) -> bool:
 
 
 def _amount(given: str | int | float | None) -> Decimal | None:
-    """A quantity as a number; None where it cannot be read."""
+    """A quantity as a number; None if it cannot be read."""
     try:
         return quantity(str(given)) if given is not None else Decimal(0)
     except ValueError:

@@ -1,13 +1,13 @@
 """Which group a pod belongs to, and where the group may go; or why that cannot be read.
 
-A *group* is pods of one namespace that belong together. Our annotation ``group`` names it; without
-it the group is the one that people have made already, the first of :data:`SOURCES` that the pod
-names. ``group-size`` says how many members it has, ``group-domain`` what they must share: their
-pods then go to nodes of one *domain*.
+A *group* is pods of one namespace that belong together. Our annotation ``group`` names it. Without
+it the group is one that another program made: the first of :data:`SOURCES` that the pod names.
+``group-size`` says how many members it has, ``group-domain`` what they must share: they then go to
+nodes of one *domain*.
 
-A *gang* is a group whose scheduler decides about all members before it binds the first: it is named
-by ``spec.schedulingGroup`` or by the label of the coscheduling plugin. Our annotations alone make
-no gang, for the stock scheduler binds such pods one by one.
+A *gang* is a group whose scheduler decides about all members before it binds the first:
+``spec.schedulingGroup`` or the label of the coscheduling plugin names it. Our annotations alone
+make no gang, for the stock scheduler binds such pods one by one.
 """
 
 from __future__ import annotations
@@ -105,9 +105,9 @@ class Membership:
 
 
 def membership_of(pod: Pod) -> Membership | None:
-    """The pod's membership; None for a pod without annotations of ours for it that is in no gang.
+    """The pod's membership; None if it is in no gang and has none of our annotations for groups.
 
-    Raises :class:`BadValueError` with the reason where it cannot be read.
+    Raises :class:`BadValueError` with the reason if it cannot be read.
     """
     ours = pod.metadata.annotations or {}
     labels = pod.metadata.labels or {}

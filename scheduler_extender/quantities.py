@@ -51,8 +51,8 @@ def quantity(text: str) -> Decimal:
 def memory(text: str) -> int:
     """A quantity of GPU memory in bytes; a :class:`BadValueError` says what it should have been.
 
-    A number without a unit is bytes to Kubernetes, and whoever wrote it meant another unit: the one
-    in which it is from 1Gi to 1Ti.
+    To Kubernetes a number without a unit is bytes. Its author meant another unit: the one in which
+    the number is from 1Gi to 1Ti.
     """
     try:
         amount = quantity(text)

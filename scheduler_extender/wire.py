@@ -202,7 +202,7 @@ class ExtenderArgs(msgspec.Struct, rename="pascal", frozen=True):
     node_names: list[str] | None = None
 
     def full_nodes(self) -> list[tuple[str, msgspec.Raw]] | None:
-        """The full nodes by name, as they came; None where names were sent."""
+        """The full nodes by name, as they came; None if names were sent."""
         if self.node_names is not None or self.nodes is None:
             return None
         decode = msgspec.json.Decoder(_NamedNode).decode

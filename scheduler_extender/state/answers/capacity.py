@@ -98,7 +98,7 @@ class Capacities:
 
 
 def stranded(shape: Shape, free: Mask) -> Mask:
-    """The free GPUs without an NVLink to another free one; none where the node has no NVLinks.
+    """The free GPUs without an NVLink to another free one; none if the node has no NVLinks.
 
     Nobody can have a linked pair with them now.
 

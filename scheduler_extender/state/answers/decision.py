@@ -214,7 +214,7 @@ def undecided(facts: NodeFacts, request: GpuRequest) -> Decision:
 
 def breaks_unseen(facts: NodeFacts, request: GpuRequest) -> Rejection | None:
     """Why a pod that requires nothing may not come to a node of which something is not known: it
-    could break a promise that stands there. None where none does."""
+    could break a promise that stands there. None if none does."""
     if facts.promises:
         return IN_PROGRESS
     return PROMISED if facts.shares_promised(request.resource) else None
@@ -243,7 +243,7 @@ def refusing(reason: str, *, alike: bool) -> Rejection:
 def unconstrained(facts: NodeFacts, request: GpuRequest) -> Assessment | None:
     """What a node may hand out to the same pod without its constraints.
 
-    None where its record cannot be used.
+    None if its record cannot be used.
     """
     offer = facts.offer(request.resource)
     if isinstance(offer, Rejection):
@@ -256,7 +256,7 @@ def sets_of(facts: NodeFacts, request: GpuRequest, decision: Decision) -> tuple[
     """The GPUs that the pod may have here, set by set, as far as its verdict speaks of them.
 
     See :func:`~topology.core.placement.sets_spoken_of`. A pod that prefers what this hardware never
-    has gets some GPUs all the same. None where the sets are too many to list; none are listed where
+    has gets some GPUs all the same. None if the sets are too many to list; none are listed where
     there is no usable record.
     """
     if request.in_company:

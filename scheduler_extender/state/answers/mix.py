@@ -29,9 +29,9 @@ class RequestMix:
         self.current: Mix = PRIOR
 
     def observe(self, request: GpuRequest) -> bool:
-        """Count a pod's request; True where :attr:`current` has changed.
+        """Count a pod's request; true if :attr:`current` has changed.
 
-        Pods that ask for MIG instances by their profile say nothing of those that want GPUs.
+        Pods that ask for MIG instances by profile say nothing about pods that want GPUs.
         """
         if MIG_RESOURCE in request.resource:
             return False

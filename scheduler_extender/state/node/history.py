@@ -1,12 +1,12 @@
 """How a node's kubelet has answered pods: its refusals that count, and what it has admitted.
 
-*Proven* are kinds of pods that it has admitted since the node last changed. Where no policy of the
-Topology Manager and no static manager treats the next pod differently, it answers that like the one
-before. Then nobody has to wait for its answer before more of them are bound
+A kind of pods is *proven* if the kubelet has admitted one of them since the node last changed. It
+answers the next one alike, unless a policy of the Topology Manager or a static manager treats it
+differently. Then more of them may be bound before it answers
 (:mod:`scheduler_extender.verbs.turns`). Any change of the node ends the proof: of its hardware or
 policies, of the GPUs that it calls allocatable, sick or missing, of what kube-scheduler gives out
-there; a boot, a time in which its agent could not vouch for it or said nothing, and a refusal,
-whatever its kind.
+there. So do a boot, a time in which the agent could not vouch for the node or was silent, and a
+refusal of any kind.
 """
 
 from __future__ import annotations

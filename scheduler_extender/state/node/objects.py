@@ -111,7 +111,7 @@ def _twice_held(allocations: Iterable[Allocation]) -> Iterator[str]:
         for i, device in enumerate(allocation.device_ids):
             first = holder.setdefault(device, allocation)
             if device in allocation.device_ids[:i]:
-                yield f"status.allocations: {device} stands twice in one"
+                yield f"status.allocations: {device} is listed twice for one container"
             if first is not allocation:
                 # Not by whom: Events and commands tell this to people who may not see these pods.
                 yield (

@@ -29,7 +29,7 @@ def room(
     pods: Iterable[PodRecord],
     unreported: Collection[str],
 ) -> Room | None:
-    """The room of a node; None where its record does not say what its managers have given.
+    """The room of a node; None if its record does not say what its managers have given.
 
     ``pods`` are those with this node, ``unreported`` the UIDs of those that are counted as
     unreported: they take their part later.

@@ -1,9 +1,9 @@
 """The pods that hold devices on a node, or will, or may have.
 
-All of it is a value: who changes it gets another one. A controller that runs away leaves thousands
-of ended pods on a node. If all of them were copied for each one that comes, the time would grow
-with the square of their number. So ended pods lie in buckets, and one bucket is copied; the others
-are few, for each of them holds a device.
+They are a value: a change gives another one. A controller that runs away leaves thousands of ended
+pods on a node. If each new pod copied them all, the time would grow with the square of their
+number. So ended pods lie in buckets, and a change copies one bucket. The other pods are few, for
+each of them holds a device.
 """
 
 from __future__ import annotations
@@ -88,9 +88,9 @@ class Roster(Mapping[PodUid, PodRecord]):
         return len(self.alive) + len(self.ended)
 
     def ended_shown_by(self, report: Report) -> list[PodRecord]:
-        """The ended pods of which a report shows something still, in the order of their UIDs.
+        """The ended pods that a report still shows, in the order of their UIDs.
 
-        It shows devices by the pods' UIDs, where the agent knows them, and CPUs by their names.
+        It shows devices by the pods' UIDs, if the agent knows them, and CPUs by the pods' names.
         """
         if not self.ended:
             return []
@@ -140,10 +140,10 @@ class Leaving:
     def confirmed_by(self, report: Report) -> bool:
         """Whether the report's agent surely knew of the deletion when it asked the kubelet.
 
-        A pod that had ended is gone as soon as a report shows it no more: its kubelet had it.
-        If the agent does not say what it knew, or nothing that can be compared, the second later
-        report will do: the first may have been on its way already, and an agent looks again only
-        once it has written what it saw.
+        An ended pod is gone as soon as a report no longer shows it: its kubelet had it. If the
+        agent does not say what it knew, or nothing that can be compared, the second later report is
+        enough: the first may have been on its way already, and an agent looks again only once it
+        has written what it saw.
         """
         if self.pod.ended:
             return True
@@ -209,7 +209,7 @@ class Occupants:
         return any(pod.promised != NO_CONSTRAINTS and self._awaits(pod) for pod in pods)
 
     def unanswered(self, resource: str) -> list[PodRecord]:
-        """Pods over a resource of which nobody has seen yet whether the kubelet takes them."""
+        """The pods over a resource that the kubelet has not answered, as far as we know."""
         return [pod for pod in self.living if self._awaits(pod) and resource_of(pod) == resource]
 
     def _awaits(self, pod: PodRecord) -> bool:

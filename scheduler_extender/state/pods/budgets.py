@@ -42,8 +42,8 @@ Budgets = tuple[Budget, ...]
 class Violations:
     """Counts how many of some evictions violate a budget, as kube-scheduler does.
 
-    To it a budget with an empty selector selects nobody, nor is a pod without labels in any. Who is
-    in which budget is looked up once, for all ``pods``.
+    For kube-scheduler a budget with an empty selector selects no pod, and no budget selects a pod
+    without labels. Which pod is in which budget is looked up once, for all ``pods``.
     """
 
     def __init__(self, pods: Iterable[PodRecord], budgets: Budgets) -> None:
@@ -80,7 +80,7 @@ def violations(victims: Sequence[PodRecord], budgets: Budgets) -> int:
 
 
 def refused(victims: Iterable[PodRecord], budgets: Budgets) -> PodRecord | None:
-    """A victim that the Eviction API would refuse to evict beside the others; None where none is.
+    """A victim that the Eviction API would refuse to evict beside the others; None if none is.
 
     It refuses a pod that is in two budgets, too. A pod that has not been started is in none.
     """

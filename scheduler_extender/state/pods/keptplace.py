@@ -5,9 +5,9 @@ Its value is JSON, as ``gpu-topology unblock --evict`` writes it::
     {"uid": "5f…", "node": "train-01", "until": "2026-11-22T12:05:00Z", "victims": ["7a…"],
      "version": 4711}
 
-It names the pod's own UID, so one in a template counts for nothing. It is written twice: first
-without ``version``, then with the resourceVersion that the pod had after the first write. So places
-are told in the order in which the API server took them, whatever the writers' clocks say (ADR 16).
+It names the pod's own UID: in a template it counts for nothing. It is written twice: first without
+``version``, then with the resourceVersion that the pod had after the first write. So places have
+the order in which the API server took them, whatever the writers' clocks say (ADR 16).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class KeptPlace:
 
     @property
     def by_nomination(self) -> bool:
-        """Whether kube-scheduler keeps it: the pod is nominated, and nobody tells how long."""
+        """Whether kube-scheduler keeps it for a nominated pod: then nobody tells how long."""
         return self.until == inf
 
     @property
@@ -73,7 +73,7 @@ _read = msgspec.json.Decoder(_Written).decode
 
 
 def kept_place_of(pod: Pod) -> KeptPlace | None:
-    """The place that is kept for a pod; None where none is, or the value cannot be read."""
+    """The place that is kept for a pod; None if none is, or the value cannot be read."""
     text = (pod.metadata.annotations or {}).get(KEPT_PLACE)
     if text is None or pod.spec.node_name:
         return None

@@ -99,15 +99,15 @@ def without(found: Mapping[PodUid, T], gone: Collection[PodUid]) -> Mapping[PodU
 
 
 def resource_of(pod: PodRecord) -> str:
-    """The resource that a pod asks for; empty where what it asks cannot be read."""
+    """The resource that a pod asks for; empty if what it asks cannot be read."""
     return pod.request.resource if isinstance(pod.request, GpuRequest) else ""
 
 
 def pod_record(pod: Pod, managed: tuple[str, ...], *, trusted: bool = False) -> PodRecord | None:
-    """The record of a pod, or None where it asks for none of the ``managed`` resources.
+    """The record of a pod, or None if it asks for none of the ``managed`` resources.
 
-    ``trusted`` says that nobody but us, or the author of a cluster file, can have written the
-    placement annotation: then it need not prove whose it is.
+    ``trusted`` says that only we, or the author of a cluster file, can have written the placement
+    annotation: then it need not prove whose it is.
     """
     template = template_of(pod)
     asks = _as_snapshot_says(pod, managed) if trusted else asks_in(template, managed)
@@ -149,8 +149,8 @@ def pod_record(pod: Pod, managed: tuple[str, ...], *, trusted: bool = False) -> 
 
 
 def _as_snapshot_says(pod: Pod, managed: tuple[str, ...]) -> Asks | Malformed | None:
-    """What a pod asks in a cluster file: where a snapshot has written that it could not be
-    read, it cannot be read now, for the same reason."""
+    """What a pod asks in a cluster file. If a snapshot says that this could not be read, it cannot
+    be read now either, for the same reason."""
     annotations = dict(pod.metadata.annotations or {})
     reason = annotations.pop(MALFORMED, None)
     if reason is None:
@@ -199,11 +199,11 @@ _PROMISES = {verdict.value: verdict for verdict in Verdict if verdict.holds}
 
 
 def _placement_of(pod: Pod, *, trusted: bool) -> _Placement | None:
-    """What we wrote about the pod when we bound it; None where we did not.
+    """What we wrote about the pod when we bound it; None if we did not.
 
-    Anybody may write the annotation, in a template for one. Only one that names this very pod, by
-    UID, and the node that the pod is on can be ours: both are written by one Binding, and nobody
-    knows a pod's UID before it exists.
+    Anybody may write the annotation, for example in a template. It can be ours only if it names
+    this very pod, by UID, and the pod's node: one Binding writes both, and nobody knows a pod's UID
+    before the pod exists.
     """
     written = (pod.metadata.annotations or {}).get(PLACEMENT)
     if written is None or not pod.spec.node_name:
@@ -219,7 +219,7 @@ def _placement_of(pod: Pod, *, trusted: bool) -> _Placement | None:
 def with_promise_of(pod: PodRecord, *known: PodRecord | None) -> PodRecord:
     """A bound pod with the promise that we know of, not the one that its annotation tells now.
 
-    A promise is given by the bind and stays: whoever writes to the pod later changes nothing.
+    A bind gives a promise, and it stays: later writes to the pod change nothing.
     """
     for earlier in known:
         if earlier is not None and earlier.node == pod.node:

@@ -1,4 +1,4 @@
-"""What counts as a refusal: a kubelet has turned a pod away that was bound to its node.
+"""What counts as a refusal: a kubelet has turned away a pod that was bound to its node.
 
 The kubelet decides whether it admits a pod before it starts anything. If it does not, it writes
 ``status.phase: Failed`` with a reason and a message of its own, and the pod never runs. The same
@@ -65,7 +65,7 @@ class Refusal:
 
 
 def refusal_of(phase: str, reason: str, message: str, *, has_containers: bool) -> Refusal | None:
-    """Why the kubelet has refused a pod with this status; None where it has not.
+    """Why the kubelet has refused a pod with this status; None if it has not.
 
     ``has_containers`` is whether the status names containers: then the pod was admitted once. It
     counts only for reasons that we do not know: a kubelet that restarts may refuse a pod that ran.

@@ -28,7 +28,7 @@ class Requirement:
     of_field: bool = False  # the key is a field of the node, such as its name, and not a label
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether labels meet it; an operator that nobody knows is met by none."""
+        """Whether labels meet it; no labels meet an unknown operator."""
         found = labels.get(self.key)
         match self.operator:
             case "In":
@@ -49,7 +49,7 @@ class Requirement:
 
 
 def _compares(value: str, operator: str, bound: str) -> bool:
-    """Whether a number is above (Gt) or below (Lt) another one; no where one of them is none."""
+    """Whether a number is above (Gt) or below (Lt) another one; false if either is no number."""
     numbers = [int(text) for text in (value, bound) if _NUMBER.fullmatch(text)]
     if len(numbers) < 2 or any(not -(1 << 63) <= n < 1 << 63 for n in numbers):
         return False

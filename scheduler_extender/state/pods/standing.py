@@ -19,7 +19,7 @@ Amounts = tuple[tuple[str, int], ...]
 
 Others = Callable[[NodeName], Amounts | None]
 """What the pods that ask for no devices ask for on a node, all together, and how many they are, as
-``pods``; None where nobody knows."""
+``pods``; None if nobody knows."""
 
 _MOST = 2**63
 
@@ -40,7 +40,7 @@ BARE = Standing()
 
 
 def nobody_knows(name: NodeName) -> Amounts | None:
-    """:data:`Others` of whom nothing is known."""
+    """:data:`Others` as long as nothing is known."""
     return None
 
 
@@ -49,7 +49,7 @@ def standing_of(template: Template, managed: Managed) -> Standing:
     """The standing of pods of a template, nominated to no node; ``managed`` are the resources that
     are not among ``asks``.
 
-    Of a pod that says too much (:mod:`..excess`) little is kept, and it may go nowhere.
+    We keep little of a pod that says too much (:mod:`..excess`), and it may go nowhere.
     """
     pod, sane = template.pod, template.too_much is None
     return Standing(
@@ -62,7 +62,7 @@ def standing_of(template: Template, managed: Managed) -> Standing:
 
 
 def controller_of(owners: Iterable[OwnerReference]) -> str:
-    """The kind of the owner that makes a pod anew; empty where none does.
+    """The kind of the owner that makes a pod anew; empty if none does.
 
     A static pod's owner is its Node, which brings it back in the same place.
     """
@@ -106,7 +106,7 @@ def quantities_of(amounts: Amounts) -> dict[str, str]:
 
 
 def pieces(amounts: Amounts, resource: str) -> int | None:
-    """How much there is of a resource that comes in whole pieces; None where nobody said so."""
+    """How much there is of a resource that comes in whole pieces; None if nobody said so."""
     thousandths = dict(amounts).get(resource)
     return None if thousandths is None else thousandths // 1000
 

@@ -166,7 +166,7 @@ def test_a_bound_pod_with_a_bad_annotation_still_holds_its_gpus() -> None:
                     ),
                 )
             ),
-            "stands twice",
+            "is listed twice for one container",
             id="twice",
         ),
     ],
