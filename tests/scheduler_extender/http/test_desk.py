@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from http.client import HTTPConnection
 
 import pytest
 
 from scheduler_extender.http.desk import PIECES, Desk, FullError
 from scheduler_extender.limits import PEOPLE_WAITING, SEARCHES_WAITING
+from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.web.pages import Pages
 from tests.nodes import pod, switched
 from tests.scheduler_extender.serving import Running, running
@@ -54,11 +56,16 @@ def work() -> Iterator[Work]:
 
 
 @contextmanager
-def held(work: Work, monkeypatch: pytest.MonkeyPatch, *names: str) -> Iterator[Running]:
-    """A service whose cluster answers such questions of people only when told to."""
+def held(work: Work, monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[Running]:
+    """A service whose cluster, or snapshots, answer such questions of people only when told to."""
     with running(switched(8, "a"), switched(8, "b")) as service:
-        for name in names:
-            monkeypatch.setattr(service.cluster, name, work.before(getattr(service.cluster, name)))
+        asked = getattr(Snapshot, name, None)
+        if name == "facts":
+            monkeypatch.setattr(service.cluster, name, work.before(service.cluster.facts))
+        elif isinstance(asked, cached_property):
+            monkeypatch.setattr(Snapshot, name, property(work.before(asked.func)))
+        else:
+            monkeypatch.setattr(Snapshot, name, work.before(getattr(Snapshot, name)))
         try:
             yield service
         finally:
@@ -90,12 +97,12 @@ async def until(happens: Callable[[], bool]) -> None:
 @pytest.mark.parametrize(
     ("path", "asks", "threads"),
     [
-        pytest.param("/v1/nodes", "snapshot", 1, id="nodes"),
+        pytest.param("/v1/nodes", "nodes", 1, id="nodes"),
         pytest.param("/v1/nodes/{}", "facts", 1, id="a node"),
-        pytest.param("/v1/explain/a/{}", "snapshot", 1, id="explain"),
-        pytest.param("/v1/unblock/a/{}", "snapshot", 1, id="unblock"),
-        pytest.param("/v1/snapshot", "snapshot", 1, id="snapshot"),
-        pytest.param("/map", "snapshot", 2, id="map"),
+        pytest.param("/v1/explain/a/{}", "pod_named", 1, id="explain"),
+        pytest.param("/v1/unblock/a/{}", "pod_named", 1, id="unblock"),
+        pytest.param("/v1/snapshot", "unbound", 1, id="snapshot"),
+        pytest.param("/map", "nodes", 2, id="map"),
         pytest.param("/map/nodes/{}", "facts", 2, id="the map's node"),
     ],
 )
@@ -123,7 +130,7 @@ def test_readers_are_bounded_and_nobody_else_waits(
 
 
 def test_the_verbs_go_on_while_people_read(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
-    with held(work, monkeypatch, "snapshot") as service, ThreadPoolExecutor(60) as pool:
+    with held(work, monkeypatch, "nodes") as service, ThreadPoolExecutor(60) as pool:
         asked = [pool.submit(get, service, path) for path in ("/v1/nodes", "/map") * 20]
         eventually(lambda: work.at_once >= 2)
         passed = service.filter(pod(2, {"link": "nvlink"}), "a", "b")
