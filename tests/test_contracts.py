@@ -34,6 +34,7 @@ NEW = [
         "The agent is for the agent's",
     ),
     ("scheduler_extender/state/new.py", "", "Inside the extender's state"),
+    ("scheduler_extender/told/new.py", "", "Inside what people are told"),
     (
         "scheduler_extender/state/node/new.py",
         "import scheduler_extender.state.answers.decision",

@@ -1,10 +1,13 @@
-"""What people and programs are told of nodes and pods: on the admin port, the command line and the
+"""What people and programs are told of nodes and pods, on the admin port, the command line and the
 map.
 
-Of nodes: ``nodes`` says how each GPU stands, ``sharing`` who shares one. Of pods, from the bottom:
-``words`` has the phrases; ``answers`` asks every node; ``nearest`` says what a refusing node lacks;
-``rows`` has all that one node answers, ``counts`` all nodes in a line; ``relaxing`` lists what a
-pod could ask for instead; ``helps`` tries what would change that; ``placed`` says what a pod got;
-``explanation`` puts these together. ``waiting`` counts waiting pods by reason, ``idle`` says whose
-end would let them in, ``unblocking`` whom to evict, and ``together`` judges pods of a file.
+What is told is structs (``struct``): values in Python, JSON on the wire, and the schemas of
+``/openapi.json``. Of a node, ``nodes`` says how each GPU stands, ``brief`` what is free of it, and
+``sharing`` who shares a GPU. Of a pod, from the bottom: ``answers`` asks all nodes; ``nearest`` has
+what a refusing node lacks; ``rows`` all that one node answers, ``counts`` all nodes in a line;
+``relaxing`` lists what the pod could ask for instead, ``ends`` tries the end of other pods, and
+``helps`` says what of it would do; ``placed`` says what the pod got; ``explanation`` puts these
+together. ``waiting`` has the pods that wait, ``idle`` says whose end would let them in,
+``unblocking`` whom to evict, and ``together`` judges pods of a file. ``view`` says whose names the
+reader may see, ``words`` has the phrases.
 """

@@ -189,6 +189,7 @@ def _each_for_itself(
     stern = ask(seen, strict, None, deadline, counts=False)
     handed_out: dict[State, Assessment | None] = {}
     rows = []
+    scored: int | None
     for facts, state, scored, (_, decision), (_, told) in zip(
         seen.nodes,
         asked.states,
@@ -197,25 +198,28 @@ def _each_for_itself(
         stern.each(),
         strict=True,
     ):
-        if asking is not None and counts_on(asking, facts):
-            rows.append(_without(seen, facts, asking, request, strict, deadline))
-            continue
         assert decision is not None and told is not None  # noqa: S101, PT018 (all have been asked)
-        if state is None:
+        if asking is not None and counts_on(asking, facts):  # as if the pod were not there
+            facts, state, scored = facts.without(frozenset({asking})), None, None
+            decision = answer(seen, facts, request, deadline)
+            told = answer(seen, facts, strict, deadline)
+            outcomes = _outcomes(seen, facts, request, decision, deadline)
+        elif state is None:
             outcomes = None
-        elif state in handed_out:
-            outcomes = handed_out[state]
         else:
-            outcomes = handed_out[state] = _outcomes(seen, facts, request, decision, deadline)
-        decision = _as_served(facts, decision)
-        score = None if decision.rejection else scored
+            if state not in handed_out:
+                handed_out[state] = _outcomes(seen, facts, request, decision, deadline)
+            outcomes = handed_out[state]
+        if serves_nothing(facts):  # kube-scheduler counts no GPUs there, and does not ask filter
+            decision = Decision(NOT_SERVED)
+        refused = decision.rejection is not None
         rows.append(
             Answer(
                 facts,
                 state,
                 decision,
-                score,
-                _doubt(decision, told),
+                None if refused else scored,
+                None if refused else told.rejection,
                 outcomes,
                 lacks(facts, request),
             )
@@ -235,24 +239,6 @@ def as_asked_by(pod: PodRecord, facts: NodeFacts) -> NodeFacts:
     """A node's facts for a pod that asks: without itself, and without a place that yields to it."""
     without = facts.without(frozenset({pod.uid})) if counts_on(pod.uid, facts) else facts
     return without.yielding_to(pod.standing.priority, pod.gang)
-
-
-def _without(
-    seen: Snapshot,
-    facts: NodeFacts,
-    asking: PodUid,
-    request: GpuRequest,
-    strict: GpuRequest,
-    deadline: Deadline,
-) -> Answer:
-    """The answer that a node would give if the pod that is asking were not there."""
-    before = facts.without(frozenset({asking}))
-    told = answer(seen, before, strict, deadline)
-    decision = _as_served(before, answer(seen, before, request, deadline))
-    outcomes = _outcomes(seen, before, request, decision, deadline)
-    return Answer(
-        before, None, decision, None, _doubt(decision, told), outcomes, lacks(before, request)
-    )
 
 
 def lacks(facts: NodeFacts, request: GpuRequest) -> tuple[str, ...]:
@@ -279,16 +265,6 @@ def lacks(facts: NodeFacts, request: GpuRequest) -> tuple[str, ...]:
         "status.exclusive": report.holdings is not None,
     }
     return tuple(field for field, there in has.items() if not there)
-
-
-def _doubt(decision: Decision, strict: Decision) -> Rejection | None:
-    return None if decision.rejection else strict.rejection
-
-
-def _as_served(facts: NodeFacts, decision: Decision) -> Decision:
-    """The decision as kube-scheduler comes to it: by its count a node without GPUs takes no pod, so
-    filter is not asked about it."""
-    return Decision(NOT_SERVED) if serves_nothing(facts) else decision
 
 
 def serves_nothing(facts: NodeFacts) -> bool:

@@ -31,26 +31,15 @@ MOST_TOGETHER = 64
 
 @dataclass(frozen=True, slots=True)
 class Completes:
-    """Waiting pods that ask the same, of which the node would take one then.
+    """Waiting pods that ask the same, of which the node would take one then."""
 
-    ``together`` are idle pods of the node that would have to end, too.
-    """
-
-    pods: tuple[PodRecord, ...]
-    request: GpuRequest
-    together: tuple[PodUid, ...] = ()
+    pods: Sequence[PodRecord]
+    together: tuple[PodUid, ...] = ()  # idle pods of the node that would have to end, too
 
 
 @dataclass(frozen=True, slots=True)
 class IdlePod:
-    """A pod, and those of its devices of one resource that it does not use.
-
-    ``gpus`` are driver indices; of MIG instances those of their GPUs. ``since`` is RFC 3339,
-    rounded down by the agent; ``seconds`` lie between it and the agent's last look, both by the
-    node's clock, and ``looked`` is when that was (RFC 3339). ``partly`` says that another container
-    of the pod uses what it holds. ``completes`` is empty where that was not tried, as of such a
-    pod.
-    """
+    """A pod, and those of its devices of one resource that it does not use."""
 
     node: NodeName
     uid: PodUid
@@ -58,22 +47,20 @@ class IdlePod:
     pod: str
     containers: tuple[str, ...]
     resource: str
-    gpus: tuple[int, ...]
+    gpus: tuple[int, ...]  # driver indices; of MIG instances those of their GPUs
     devices: tuple[DeviceId, ...]
-    since: str
-    seconds: float
-    looked: str = ""
-    partly: bool = False
-    completes: tuple[Completes, ...] = ()
+    since: str  # RFC 3339, rounded down by the agent
+    seconds: float  # between this and the agent's last look, both by the node's clock
+    looked: str  # when that was (RFC 3339)
+    partly: bool  # another container of the pod uses what it holds
 
 
 @dataclass(slots=True)
 class Tried:
-    """What came of trying: by idle pod, whom its end would help. ``whole`` is false where there was
-    no time to try everything."""
+    """What came of trying: by idle pod, whom its end would help."""
 
     completes: dict[PodUid, list[Completes]] = field(default_factory=dict)
-    whole: bool = True
+    whole: bool = True  # there was time to try everything
 
 
 def idle_pods(seen: Snapshot, today: float) -> list[IdlePod]:
@@ -124,13 +111,13 @@ def _try(
     for uid in uids:
         if ends.lets_in(facts, request, frozenset({uid})):
             helped = True
-            found.completes.setdefault(uid, []).append(Completes(tuple(pods), request))
+            found.completes.setdefault(uid, []).append(Completes(pods))
     if helped or not 2 <= len(uids) <= MOST_TOGETHER:
         return
     together = ends.fewest(facts, request, uids) or frozenset()
     for uid in together:
         others = tuple(other for other in uids if other in together and other != uid)
-        found.completes.setdefault(uid, []).append(Completes(tuple(pods), request, others))
+        found.completes.setdefault(uid, []).append(Completes(pods, others))
 
 
 def _waiting(seen: Snapshot, deadline: Deadline) -> Iterator[Sequence[PodRecord]]:
