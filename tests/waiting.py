@@ -9,8 +9,10 @@ fails at its deadline instead.
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 PATIENCE = 120.0  # seconds after which a test says that something does not happen: it hangs
 FOREVER = 600.0  # seconds for what is not to end by itself during a test
@@ -40,3 +42,12 @@ def eventually(
 def _place(happens: Callable[[], object]) -> str:
     code = getattr(happens, "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(happens)
+
+
+def everything(client: socket.socket) -> bytes:
+    """What comes until the other side closes the connection, or cuts it off."""
+    found = b""
+    with suppress(ConnectionResetError):
+        while data := client.recv(65536):
+            found += data
+    return found

@@ -10,15 +10,12 @@ from benchmarks.figures.schema import Count, Figures, Number
 
 
 class Promises(Figures):
-    """The whole file of ``promises``; ``fleet`` is how many nodes of each machine there are.
-
-    The words of a policy's counts are those of :class:`benchmarks.promises.tally.Tally`.
-    """
+    """The whole file of ``promises``."""
 
     pods: Count
     seed: int
-    fleet: dict[str, Count]
-    policies: dict[str, dict[str, Any]]
+    fleet: dict[str, Count]  # how many nodes of each machine there are
+    policies: dict[str, dict[str, Any]]  # counts of :class:`benchmarks.promises.tally.Tally`
 
 
 class Shares(Figures):
@@ -80,14 +77,11 @@ class KindRow(Figures):
 
 
 class ByKind(Figures):
-    """The whole file: ``rows`` are the extender's, by what is placed; ``oracle`` those beside it.
-
-    ``rare_faults`` are the rates of the rows with rare faults.
-    """
+    """The whole file of ``promises-by-kind``."""
 
     placements: Count
     seed: int
     rounds: Count
-    rare_faults: dict[str, Number]
-    rows: dict[str, KindRow]
-    oracle: dict[str, KindRow]
+    rare_faults: dict[str, Number]  # the rates in the rows with rare faults
+    rows: dict[str, KindRow]  # the extender's, by what is placed
+    oracle: dict[str, KindRow]  # those beside it

@@ -73,16 +73,13 @@ class Parameters(Figures):
 
 
 class CurvePoint(Figures):
-    """The cluster at one arrival, in percent of its GPUs; of the free ones for ``fragmented``.
-
-    ``arrived`` is what has been asked for so far; ``waiting`` counts jobs.
-    """
+    """The cluster at one arrival, in percent of its GPUs."""
 
     time: Number | None = None
-    arrived: Number
+    arrived: Number  # what has been asked for so far
     allocated: Number
-    fragmented: Number
-    waiting: Count | None = None
+    fragmented: Number  # of the free GPUs
+    waiting: Count | None = None  # jobs
 
 
 class Moment(Figures):

@@ -21,10 +21,7 @@ class Measured(Figures):
 
 
 class LatencyRow(Figures):
-    """One verb in one state, beside the route that does nothing; ``ratio_p50`` is ours to its.
-
-    ``lookup`` is the route that also looks each name up in a dict and answers by what it finds.
-    """
+    """One verb in one state, beside a route that does nothing, and one that looks names up."""
 
     verb: str
     state: str
@@ -35,7 +32,7 @@ class LatencyRow(Figures):
     nothing_p50_ms: Number
     nothing_p99_ms: Number
     lookup_p50_ms: Number
-    ratio_p50: Number
+    ratio_p50: Number  # ours to that of the route that does nothing
 
 
 class Latency(Measured):
@@ -133,15 +130,12 @@ class ClusterCost(Figures):
 
 
 class WakerCost(Figures):
-    """Rounds of the waker over so many pods that wait with so many different requests.
+    """Rounds of the waker over pods that wait."""
 
-    ``changed`` nodes change before the first round, ``changes`` before each round after it.
-    """
-
-    waiting: Count
-    changed: Count
-    requests: Count
-    changes: Count
+    waiting: Count  # pods
+    changed: Count  # nodes that change before the first round
+    requests: Count  # how many different ones the pods have
+    changes: Count  # nodes that change before each round after the first
     first: Number
     longest: Number
     last: Number

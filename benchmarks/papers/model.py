@@ -22,13 +22,13 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class PodKind:
-    """What a pod asks; equal pods are one kind. ``milli`` is per GPU, ``models`` empty is any."""
+    """What a pod asks; equal pods are one kind."""
 
     cpu: int
     memory: int
     gpus: int
-    milli: int
-    models: frozenset[str] = frozenset()
+    milli: int  # of each GPU
+    models: frozenset[str] = frozenset()  # none is any
 
     @property
     def gpu_milli(self) -> int:

@@ -25,12 +25,12 @@ REFUSED = -np.inf
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a sequence. ``curve`` has, per arrival, arrived and allocated GPU milli."""
+    """What became of a sequence."""
 
     capacity: int
     placed: int = 0
     failed: int = 0
-    curve: list[tuple[int, int]] = field(default_factory=list)
+    curve: list[tuple[int, int]] = field(default_factory=list)  # GPU milli asked for, and given
     fragmented: float = 0.0
 
     def allocated(self, percent: float) -> float:

@@ -19,18 +19,18 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A figure or a name; ``mark`` is a CSS class: ``best`` of its column, or ``far`` off."""
+    """A figure or a name."""
 
     text: str
-    mark: str = ""
+    mark: str = ""  # a CSS class: ``best`` of its column, or ``far`` off
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Cells; ``ours`` is emphasised."""
+    """Cells."""
 
     cells: Sequence[Cell]
-    ours: bool = False
+    ours: bool = False  # which is emphasised
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +63,16 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One drawing. ``says`` is it in words for who cannot see it."""
+    """One drawing."""
 
     caption: str
     drawing: Markup
-    says: str
+    says: str  # the same in words, for those who cannot see it
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Drawings of one kind, small multiples of one another.
-
-    ``lined``: the section's legend is needed to read it, on paper right there.
-    """
+    """Drawings of one kind, small multiples of one another."""
 
     title: str
     text: str
@@ -83,7 +80,7 @@ class Figure:
     keys: Sequence[Key] = ()
     small: bool = False
     folded: bool = False
-    lined: bool = False
+    lined: bool = False  # whether it is read by the section's legend, on paper right there
 
 
 @dataclass(frozen=True, slots=True)

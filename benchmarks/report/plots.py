@@ -80,15 +80,12 @@ class Dot:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A named axis from ``least`` to ``most``, never beyond ``floor`` and ``ceiling``.
-
-    ``at`` is where to draw a line.
-    """
+    """A named axis, and what it shows."""
 
     name: str
-    floor: float = -inf
+    floor: float = -inf  # it never goes beyond these two
     ceiling: float = inf
-    at: float | None = None
+    at: float | None = None  # where to draw a line
     least: float = 0.0
     most: float = 1.0
 

@@ -101,11 +101,11 @@ def _template(ask: Ask, resource: str) -> Pod:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """``pods`` equal pods that ``arrive`` together and run ``runs`` seconds at full speed."""
+    """Equal pods that arrive together."""
 
     name: str
     arrives: float
-    runs: float
+    runs: float  # seconds at full speed
     ask: Ask
     pods: int = 1
 

@@ -33,13 +33,10 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Why a pod gets no node now.
-
-    ``for_good``: on a cluster without other pods, whoever comes or goes changes nothing about it.
-    """
+    """Why a pod gets no node now."""
 
     reason: str
-    for_good: bool = False
+    for_good: bool = False  # without other pods, whoever comes or goes changes nothing about it
 
 
 NO_ROOM = Wait("no node has room", for_good=True)

@@ -19,11 +19,11 @@ from topology.core.shape import Shape
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """``full`` and ``network`` (between nodes) in GB/s, both ways; ``communication`` a share."""
+    """The three numbers."""
 
-    communication: float = 0.05
-    full: float = 50.0
-    network: float = 25.0
+    communication: float = 0.05  # the share of its time for which a job communicates
+    full: float = 50.0  # GB/s from which on nothing is lost, both ways
+    network: float = 25.0  # GB/s between nodes, both ways
 
     def slowdown(self, hop: float) -> float:
         """How many times as long a job takes whose weakest hop has so many GB/s; 0 is no hop.

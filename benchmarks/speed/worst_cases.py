@@ -174,11 +174,11 @@ NVLINK, RING = {"link": "nvlink"}, {"link": "nvlink", "shape": "ring"}
 
 @dataclass(frozen=True, slots=True)
 class WorstPod:
-    """A pod, and what is bad about it; ``annotations`` are without our prefix."""
+    """A pod, and what is bad about it."""
 
     case: str
     containers: Sequence[GpuContainer]
-    annotations: dict[str, str] = field(default_factory=dict)
+    annotations: dict[str, str] = field(default_factory=dict)  # without our prefix
 
     def manifest(self) -> dict[str, Any]:
         """The Pod as JSON has it."""

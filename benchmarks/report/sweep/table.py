@@ -15,12 +15,13 @@ from benchmarks.simulation.rows import spread
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """A column of figures. ``best`` picks the best mean; None where none is better as such."""
+    """A column of figures."""
 
     column: Column
     name: str
     form: str
     unit: float = 1.0
+    # Picks the best mean; None if none is better as such.
     best: Callable[[Iterable[float]], float] | None = None
 
 

@@ -16,7 +16,7 @@ from scheduler_extender.http.servers import PortError, listen
 from scheduler_extender.limits import MIB, Bodies, OverBudgetError
 from tests.nodes import pod, switched
 from tests.scheduler_extender.serving import UNHURRIED, Running, running
-from tests.waiting import PATIENCE, eventually
+from tests.waiting import PATIENCE, eventually, everything
 
 NODE = switched(4, "node")
 SHORT_HEADERS = replace(UNHURRIED, header_seconds=0.3)
@@ -34,17 +34,6 @@ def connected(port: int) -> Iterator[socket.socket]:
 def head(size: int, path: str = "/scheduler/filter", more: str = "") -> bytes:
     first = f"POST {path} HTTP/1.1\r\nHost: localhost\r\n"
     return f"{first}{more}Content-Length: {size}\r\n\r\n".encode()
-
-
-def everything(client: socket.socket) -> bytes:
-    """What comes until the service closes the connection."""
-    found = b""
-    try:
-        while data := client.recv(65536):
-            found += data
-    except ConnectionResetError:
-        pass
-    return found
 
 
 def status_and_error(answer: bytes) -> tuple[int, str]:

@@ -25,7 +25,7 @@ from scheduler_extender.http.certificates import Certificates, CertificatesError
 from tests.nodes import switched
 from tests.scheduler_extender.serving import UNHURRIED, Running, running
 from tests.scheduler_extender.tlsfiles import SCHEDULER, TlsFiles, trusting
-from tests.waiting import PATIENCE, eventually
+from tests.waiting import PATIENCE, eventually, everything
 
 CA = trustme.CA()
 OTHER = trustme.CA()
@@ -121,13 +121,7 @@ def test_tls_older_than_1_2_is_not_spoken(service: Running, port: int) -> None:
 def test_plain_http_is_not_answered(service: Running, port: int) -> None:
     with socket.create_connection(("127.0.0.1", service.ports[port]), timeout=PATIENCE) as client:
         client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        answer = b""
-        try:
-            while data := client.recv(4096):
-                answer += data
-        except ConnectionResetError:
-            pass
-        assert b"HTTP" not in answer
+        assert b"HTTP" not in everything(client)
     assert ask(service, scheduler(), port) == 200
 
 

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from tests.waiting import FOREVER, PATIENCE
+from tests.waiting import FOREVER, PATIENCE, everything
 from topology.agent import serving
 from topology.agent.serving import MetricsServer, PortError
 
@@ -67,17 +67,6 @@ def asked(port: int, sent: bytes = PROBE) -> bytes:
     with connected(port) as client:
         client.sendall(sent)
         return everything(client)
-
-
-def everything(client: socket.socket) -> bytes:
-    """Until the other side has closed, or cut off."""
-    found = b""
-    try:
-        while data := client.recv(65536):
-            found += data
-    except ConnectionResetError:
-        pass
-    return found
 
 
 @pytest.mark.parametrize(
