@@ -157,8 +157,7 @@ class EmulatedKubelet:
 
     def withhold(self, positions: Iterable[int]) -> None:
         """Do not hand out these GPUs from now on, as if others held them."""
-        gone = set(positions)
-        self._withheld |= {d for d in self._devices if self._gpu(d) in gone}
+        self._withheld |= self._on(positions)
 
     def stop(self) -> None:
         """The kubelet ends; when it starts it shows no pods, and has no device plugin."""
@@ -183,13 +182,11 @@ class EmulatedKubelet:
 
     def sicken(self, positions: Iterable[int]) -> None:
         """The device plugin calls GPUs sick: they are not handed out, but holders keep them."""
-        gone = set(positions)
-        self._sick |= {d for d in self._devices if self._gpu(d) in gone}
+        self._sick |= self._on(positions)
 
     def heal(self, positions: Iterable[int]) -> None:
         """The device plugin calls GPUs healthy."""
-        back = set(positions)
-        self._sick = {d for d in self._sick if self._gpu(d) not in back}
+        self._sick -= self._on(positions)
 
     def held(self, uid: PodUid) -> tuple[int, ...]:
         """Positions of the GPUs that a pod's app and sidecar containers have, ascending."""
@@ -267,6 +264,11 @@ class EmulatedKubelet:
     def _gpu(self, device: Device) -> int:
         """The position of the GPU that a device is, or is on."""
         return self._units[device[0]].gpu
+
+    def _on(self, positions: Iterable[int]) -> set[Device]:
+        """The devices on the GPUs at these positions."""
+        gpus = set(positions)
+        return {d for d in self._devices if self._gpu(d) in gpus}
 
     def _available(self) -> list[Device]:
         for uid in [uid for uid, pod in self._pods.items() if pod.ended]:

@@ -362,7 +362,8 @@ class Reflector:
             raise UnusableAnswerError(f"unknown watch event {event.type!r}")
         self._resume_from = version
         self._heard()
-        self._note(resource_version=version, events=events, **self._whole())
+        now = self._clock()
+        self._note(resource_version=version, events=events, whole_at=now, failing_since=None)
 
     def _deliver(self, change: str, version: str, call: Callable[..., None], *args: object) -> bool:
         if self._stopping.is_set():
@@ -381,9 +382,6 @@ class Reflector:
 
     def _heard(self) -> None:
         self._note(last_contact=self._clock(), failures=0)
-
-    def _whole(self) -> dict[str, object]:
-        return {"whole_at": self._clock(), "failing_since": None}
 
     def _note(self, **changes: object) -> None:
         # Only the reflector's thread writes, so readers get one whole state or the next.

@@ -147,11 +147,7 @@ def _entry(pod: ListedPod) -> Entry:
 
 def _cpus(numbers: Iterable[int]) -> CpuSet:
     """The CPUs, without those whose number is too high for a record."""
-    found = 0
-    for number in numbers:
-        if 0 <= number < MOST_CPUS:
-            found |= 1 << number
-    return CpuSet(found)
+    return CpuSet(sum(1 << number for number in set(numbers) if 0 <= number < MOST_CPUS))
 
 
 def _blocks(memory: Iterable[ContainerMemory]) -> list[MemoryBlock]:

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 
 from topology.agent.decides import limits
 from topology.agent.decides.holdings import Entry, Holdings, NodePod, PodName
@@ -140,10 +142,7 @@ def _memory(allocatable: Allocatable, number: int) -> tuple[tuple[str, int], ...
 
 def union(sets: Iterable[CpuSet]) -> CpuSet:
     """The CPUs that are in one of the sets."""
-    found = 0
-    for cpus in sets:
-        found |= cpus
-    return CpuSet(found)
+    return CpuSet(reduce(or_, sets, 0))
 
 
 def holdings(

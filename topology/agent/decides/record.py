@@ -19,7 +19,7 @@ from topology.agent.decides.limits import LONGEST_MESSAGE, Problem
 from topology.agent.decides.observed import Processors, Unseen
 from topology.agent.decides.surroundings import Surroundings
 from topology.agent.decides.use import Key, idle_allocations
-from topology.core.devices import DeviceId, Gpu, GpuResource, GpuUuid, PodUid, base_uuid
+from topology.core.devices import DeviceId, GpuResource, GpuUuid, PodUid, base_uuid
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.mig import MIG, served_devices
 from topology.core.numa import Holding
@@ -188,7 +188,12 @@ def _with_choosers(
         allocator,
         numa_distances=hardware.allocator.numa_distances,
         sees_topology=allocator.topology_manager_policy == "none"
-        or all(gpu.uuid in named for gpu in hardware.gpus if not _serves_nothing(gpu)),
+        # A GPU in MIG mode without instances serves nothing.
+        or all(
+            gpu.uuid in named
+            for gpu in hardware.gpus
+            if gpu.mig_mode != "enabled" or gpu.mig_instances
+        ),
     )
     gpus = tuple(
         replace(g, topology_nodes=named.get(g.uuid, g.topology_nodes)) for g in hardware.gpus
@@ -231,11 +236,6 @@ def _misnamed(
                     f"{profile[:64]!r}: what the node hands out cannot be told",
                 )
     return None
-
-
-def _serves_nothing(gpu: Gpu) -> bool:
-    """Whether it is in MIG mode and has no instances."""
-    return gpu.mig_mode == "enabled" and not gpu.mig_instances
 
 
 def _allocator(
