@@ -238,8 +238,7 @@ class NodeAgent:
                 }
                 self._exclusive = kubelet.exclusive.over(self._exclusive)
         except KubeletDownError as error:
-            failed = polling.busy if isinstance(error, KubeletBusyError) else polling.down
-            if failed(str(error)):
+            if polling.failed(str(error), busy=isinstance(error, KubeletBusyError)):
                 log.warning("kubelet does not answer", cause=str(error))
             return
         polling.answered(kubelet.restarts)

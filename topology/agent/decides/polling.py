@@ -126,7 +126,7 @@ class KubeletPolling:
         self.due = due
 
     def ask(self, now: float) -> None:
-        """A question begins; call one of the next three when it has ended."""
+        """A question begins; call one of the next two when it has ended."""
         self._asked = now
 
     def answered(self, sockets: int) -> None:
@@ -138,24 +138,20 @@ class KubeletPolling:
             self.restarts += 1
         self._silent_since, self.cause = None, ""
 
-    def busy(self, cause: str) -> bool:
-        """The kubelet asks for patience. Returns whether its silence begins here."""
-        self._not_before = self._asked + self._intervals.later
-        return self._fall_silent(cause)
+    def failed(self, cause: str, *, busy: bool = False) -> bool:
+        """The kubelet did not answer, or was ``busy`` and asked for patience.
 
-    def down(self, cause: str) -> bool:
-        """The kubelet did not answer. Returns whether its silence begins here."""
-        self._at_once = False
-        self.failures += 1
-        self.gone = True
-        return self._fall_silent(cause)
-
-    def _fall_silent(self, cause: str) -> bool:
-        first = self._silent_since is None
-        if first:
+        Returns whether its silence begins here.
+        """
+        if busy:
+            self._not_before = self._asked + self._intervals.later
+        else:
+            self._at_once, self.gone = False, True
+            self.failures += 1
+        begins, self.cause = self._silent_since is None, cause
+        if begins:
             self._silent_since = self._asked
-        self.cause = cause
-        return first
+        return begins
 
 
 class AllocatablePolling:

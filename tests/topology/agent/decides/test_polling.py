@@ -38,12 +38,12 @@ def another_socket(polling: KubeletPolling, now: float) -> None:
 
 def busy(polling: KubeletPolling, now: float) -> None:
     polling.ask(now)
-    polling.busy("busy")
+    polling.failed("busy", busy=True)
 
 
 def down(polling: KubeletPolling, now: float) -> None:
     polling.ask(now)
-    polling.down("down")
+    polling.failed("down")
 
 
 def due(polling: KubeletPolling, now: float) -> None:
@@ -155,9 +155,9 @@ def test_how_long_silence_is_passed_over() -> None:
     answered(polling, 1)
     assert (polling.silent, polling.cause) == (False, "")
     polling.ask(20)
-    assert polling.down("gone"), "the silence begins"
+    assert polling.failed("gone"), "the silence begins"
     polling.ask(25)
-    assert not polling.busy("busy"), "it goes on"
+    assert not polling.failed("busy", busy=True), "it goes on"
     assert (polling.silent, polling.cause, polling.failures) == (True, "busy", 1)
     table = [(20.0, False), (30.0, False), (30.1, True)]
     assert [(at, polling.silent_too_long(at)) for at, _ in table] == table
