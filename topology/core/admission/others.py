@@ -219,10 +219,13 @@ class _Managers:
             )
             memory = manager.hints(demand.memory)
             accepted = manager.accepted(demand.memory, memory)
-            if not whole:
-                self._refuse_memory(memory)
-            elif memory and not any(hint.sure for hint in memory):
+            sure = any(hint.sure for hint in memory)
+            if whole and memory and not sure:
                 return None  # it may have none, and is silent then
+            if not whole and not sure:
+                self._hazards.add(MANAGERS)
+            if not whole and not memory:
+                self._refused = "Memory Manager Static: no NUMA nodes have the memory"
             providers += [memory] * len(demand.memory) if memory else []  # without any it is silent
         return Hints(tuple(providers), accepted)
 
@@ -278,13 +281,6 @@ class _Managers:
             )
         elif option and demand.cpus > room.whole + room.whole_back:
             self._refused = f"CPU Manager full-pcpus-only: no whole cores with {demand.cpus} CPUs"
-
-    def _refuse_memory(self, hints: Provider) -> None:
-        """Note what the Memory Manager says to a container, whatever the merged hint is."""
-        if not any(hint.sure for hint in hints):
-            self._hazards.add(MANAGERS)
-        if not hints:
-            self._refused = "Memory Manager Static: no NUMA nodes have the memory"
 
 
 def _as_one(demands: tuple[Demand, ...]) -> Demand:

@@ -93,7 +93,7 @@ class Walk:
         self._others = others
         self._releasing = releasing
         self._width = kubelet.width
-        self._hazards: set[str] = set()
+        self.hazards: set[str] = set()  # the refusals that it met
         self._hinted: dict[tuple[Pool, Pool, int, Heard], tuple[Aligned, ...]] = {}
         self._most = most_sets(kubelet.shape.size, kubelet.width)
         self.exact = True  # false once some set may be impossible
@@ -104,17 +104,8 @@ class Walk:
         """Whether the budget is spent; notes it as a hazard."""
         if self.steps <= ADMISSION_STEPS:
             return False
-        self._hazards.add(SPENT)
+        self.hazards.add(SPENT)
         return True
-
-    @property
-    def hazards(self) -> tuple[str, ...]:
-        """The refusals that were noted, in alphabetical order."""
-        return tuple(sorted(self._hazards))
-
-    def note(self, hazard: str) -> None:
-        """Remember a way in which the pod may be refused."""
-        self._hazards.add(hazard)
 
     def pod_hints(self, free: Pool, counts: Counts) -> list[PodHint]:
         """The hints to go through the pod with, one after the other."""
@@ -151,7 +142,7 @@ class Walk:
             return set()
         missing = count - total(reusable, width)
         if missing > total(stage.free, width):
-            self._hazards.add(TOO_FEW)
+            self.hazards.add(TOO_FEW)
             return set()
         if missing <= 0:
             if choices_count(reusable, count, width, self._most) > self._most:
@@ -259,7 +250,7 @@ class Walk:
         self.steps += ASKED_STEPS
         outcomes = self._kubelet.outcomes(available + required, count, required)
         self.exact &= outcomes.exact
-        self._hazards.update(outcomes.hazards)
+        self.hazards.update(outcomes.hazards)
         return outcomes.sets
 
     # The hints of step 2b.
@@ -279,9 +270,9 @@ class Walk:
             self.steps += 1 << len(hinted_nodes(self._kubelet.shape))
             merged = merged_hints(self._kubelet, free, reusable, count, others)
             if merged.may_refuse:
-                self._hazards.add(AFFINITY)
+                self.hazards.add(AFFINITY)
             if merged.short_of_memory:
-                self._hazards.add(MANAGERS)
+                self.hazards.add(MANAGERS)
             self._hinted[asked] = merged.hints
         return self._hinted[asked]
 
@@ -413,10 +404,12 @@ def _walked(
         last = walk.through({Stage(free)}, containers, hint)
         if last is None:
             if kubelet.may_refuse and (len(containers) > 1 or kubelet.aligns):
-                walk.note(SPENT)  # what was not followed may be refused
+                walk.hazards.add(SPENT)  # what was not followed may be refused
             if device_count(counts) > total(free, kubelet.width):
-                walk.note(TOO_FEW)
-            return Admissions(None, exact=False, hazards=walk.hazards, steps=walk.steps)
+                walk.hazards.add(TOO_FEW)
+            return Admissions(
+                None, exact=False, hazards=tuple(sorted(walk.hazards)), steps=walk.steps
+            )
         stages |= last
     ways = {
         Admission(
@@ -425,7 +418,9 @@ def _walked(
         for stage in stages
     }
     sets = tuple(sorted({way.shown for way in ways}))
-    return Admissions(sets, walk.exact, walk.hazards, walk.steps, tuple(sorted(ways)))
+    return Admissions(
+        sets, walk.exact, tuple(sorted(walk.hazards)), walk.steps, tuple(sorted(ways))
+    )
 
 
 def _without_repeats(containers: tuple[Asked, ...]) -> tuple[Asked, ...]:

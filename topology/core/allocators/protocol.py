@@ -2,7 +2,8 @@
 
 :class:`Allocator` is the protocol. A new plugin is one file here with a subclass, and its name in
 the registry (:mod:`topology.core.allocators`). Verdicts, refusals, worth and scores follow: nothing
-outside this package knows a particular allocator.
+outside this package knows a particular allocator (``test_protocol.py`` has an example).
+A record may name the policy once the CRD's enumeration lists it.
 
 An allocator never answers with one set but with every set that the plugin may choose, or with a
 superset of them that says so: a superset is sound, a subset is a bug.
