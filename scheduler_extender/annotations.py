@@ -47,20 +47,20 @@ from topology.core.requests import (
 PREFIX = "gpu-topology.io/"
 PLACEMENT = PREFIX + "placement"
 WAKE = PREFIX + "wake"
+# On a Node, not on a pod: up to when an operator forgives its refusals, in RFC 3339.
 RESUME = PREFIX + "resume"
-"""On a Node, not on a pod: up to when an operator forgives its refusals, in RFC 3339."""
+# On a pod of the extender's own: the number of the last term in which it began to lead.
 TERM = PREFIX + "term"
-"""On a pod of the extender's own: the number of the last term in which it began to lead."""
+# On a waiting pod: the node on which a place is kept for it (:mod:`.state.keptplaces`).
 KEPT_PLACE = PREFIX + "reserved"
-"""On a waiting pod: the node on which a place is kept for it (:mod:`.state.keptplaces`)."""
+# On a pod of a snapshot: why the request of the pod could not be read. In a cluster nobody may
+# write it: there it is a key that nobody knows.
 MALFORMED = PREFIX + "malformed"
-"""On a pod of a snapshot: why the request of the pod could not be read. In a cluster nobody may
-write it: there it is a key that nobody knows."""
+# Not the author's to write; ignored as requests.
 OURS_TO_WRITE = frozenset({PLACEMENT, WAKE, KEPT_PLACE})
-"""Not the author's to write; ignored as requests."""
 
+# The resources that we place; a star stands for the rest of a name.
 MANAGED = ("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-*")
-"""The resources that we place; a star stands for the rest of a name."""
 MAX_COUNT = 1024
 MAX_CONTAINERS = 4096  # containers of one pod that ask for GPUs; an API server takes hundreds
 MAX_TEMPLATE = 16_384  # bytes of a pod that is remembered with what it asks
@@ -78,9 +78,9 @@ class Malformed:
     """A pod whose request cannot be read: no node may take it."""
 
     reason: str  # the same text every time, and short
+    # What its containers ask for, without constraints, if at least that can be read: somebody else
+    # may have bound the pod all the same.
     holds: GpuRequest | None = None
-    """What its containers ask for, without constraints, if at least that can be read: somebody else
-    may have bound the pod all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,6 +354,7 @@ _LINK_LEVELS = {
 }
 _NIC_LEVELS = {k: v for k, v in _LINK_LEVELS.items() if k != "nvlink"}
 
+# Annotation (without prefix) → field of Constraints, and how its value is read.
 KEYS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "link": ("link", _one_of(_LINK_LEVELS)),
     "min-nvlinks": ("min_nvlinks", _nvlinks),
@@ -369,7 +370,6 @@ KEYS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "sharing": ("exclusive_gpus", _one_of({"exclusive": True, "shared": False})),
     "policy": ("policy", _one_of({p.value: p for p in Policy})),
 }
-"""Annotation (without prefix) → field of Constraints, and how its value is read."""
 
 
 def render(request: GpuRequest) -> dict[str, str]:

@@ -16,12 +16,12 @@ from scheduler_extender.wire import Pod, PodSpec
 MOST_TOLERATIONS = 128
 MOST_LABELS = 256
 MOST_ANNOTATIONS = 1024
+# Bytes of its annotations, keys and values together. An API server takes 262,144, and refuses our
+# own annotations where there is no room for them.
 MOST_ANNOTATED = 200_000
-"""Bytes of its annotations, keys and values together. An API server takes 262,144, and refuses our
-own annotations where there is no room for them."""
+# Lines of its nodeSelector, and terms and expressions of its required node affinity together: each
+# is held against each node.
 MOST_LINES = 128
-"""Lines of its nodeSelector, and terms and expressions of its required node affinity together: each
-is held against each node."""
 MOST_VALUES = 2048  # values in that affinity: a list of some hundred host names is sane
 MOST_RESOURCES = 256  # different resources that a pod names, in all its containers together
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

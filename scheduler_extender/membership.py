@@ -22,13 +22,13 @@ from scheduler_extender.wire import Pod
 GROUP = "gpu-topology.io/group"
 SIZE = "gpu-topology.io/group-size"
 DOMAIN = "gpu-topology.io/group-domain"
+# The annotations that are read here, without their prefix.
 GROUP_KEYS = ("group", "group-size", "group-domain")
-"""The annotations that are read here, without their prefix."""
 
 NODE = "node"
 NVLINK_DOMAIN = "nvlink-domain"
+# NVIDIA's GPU feature discovery writes ``clusterUUID.cliqueId`` there.
 CLIQUE_LABEL = "nvidia.com/gpu.clique"
-"""NVIDIA's GPU feature discovery writes ``clusterUUID.cliqueId`` there."""
 
 MAX_SIZE = 4096  # members of a group
 
@@ -50,9 +50,10 @@ class Source:
 
 
 JOB_LABEL = "batch.kubernetes.io/job-name"
+# In place of a source's name: ``spec.schedulingGroup`` of kube-scheduler.
 SCHEDULING_GROUP = "podgroup"
-"""In place of a source's name: ``spec.schedulingGroup`` of kube-scheduler."""
 
+# In this order, after ``spec.schedulingGroup``: the larger whole stands before its parts.
 SOURCES = (
     Source("coscheduling", "scheduling.x-k8s.io/pod-group", gang=True),
     Source("kueue", "kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/pod-group-total-count"),
@@ -64,7 +65,6 @@ SOURCES = (
     Source("jobset", "jobset.sigs.k8s.io/jobset-name"),
     Source("job", JOB_LABEL),
 )
-"""In this order, after ``spec.schedulingGroup``: the larger whole stands before its parts."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -82,9 +82,9 @@ class Membership:
 
     group: Group
     size: int | None = None  # members; None if nobody says it
+    # What the members must share: :data:`NODE`, :data:`NVLINK_DOMAIN` or the key of a node label;
+    # None if they may go anywhere.
     domain: str | None = None
-    """What the members must share: :data:`NODE`, :data:`NVLINK_DOMAIN` or the key of a node label;
-    None if they may go anywhere."""
     gang: bool = False
     siblings_counted: bool = False  # every pod of the gang is one of ``size``
 

@@ -37,10 +37,10 @@ _SUFFIXES: dict[str, int | Decimal] = {
 LEAST_MEMORY = 64 << 20  # bytes of a GPU's memory: less is a number whose unit was forgotten
 MEMORY = "allowed are quantities of bytes from 64Mi, such as 40Gi"
 SHORT = 16  # characters of a quantity that is remembered: the same few stand in thousands of pods
+# A number and an exponent or a suffix; never both.
 _QUANTITY = re.compile(
     r"([+-]?\d{1,18}(?:\.\d{0,9})?)(?:([eE][+-]?\d{1,2})|([A-Za-z]{0,2}))", re.ASCII
 )
-"""A number and an exponent or a suffix; never both."""
 
 
 def quantity(text: str) -> Decimal:

@@ -7,10 +7,10 @@ from topology.core.requests import GpuRequest
 from topology.core.scoring import PRIOR, Mix, RequestClass
 
 MEMORY = 200.0  # pods; the weight of a pod fades to 1/e over so many later ones
+# How many pods the prior is worth at the start; it fades like everything else, down to a tenth.
 PRIOR_PODS = 20.0
-"""How many pods the prior is worth at the start; it fades like everything else, down to a tenth."""
+# Scores are weighed anew after so many pods, not after each: they stay remembered in between.
 REFRESH = 32
-"""Scores are weighed anew after so many pods, not after each: they stay remembered in between."""
 MAX_KINDS = 8
 
 

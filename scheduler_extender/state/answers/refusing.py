@@ -34,9 +34,9 @@ class NodeRefusal:
     node: str
     pod: PodRecord
     refusal: Refusal
+    # Refusals since the last success: of pods that ask the same, or of all pods once they close the
+    # node to all; 0 if the reason is the pod's own.
     in_a_row: int
-    """Refusals since the last success: of pods that ask the same, or of all pods once they close
-    the node to all; 0 if the reason is the pod's own."""
     pause: float  # seconds of the pause that it begins; 0 for none
     foreseen: tuple[str, ...]  # hazards that were known of the pod on the node before
 

@@ -18,8 +18,8 @@ from topology.core.devices import PodUid
 from topology.core.placement import Rejection
 from topology.core.requests import NO_CONSTRAINTS, Constraints, GpuRequest
 
+# Ways in which siblings may come first that are tried, if they ask for different things.
 MOST_WAYS = 16
-"""Ways in which siblings may come first that are tried, if they ask for different things."""
 
 
 @dataclass(frozen=True, slots=True)

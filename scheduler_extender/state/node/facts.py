@@ -82,8 +82,8 @@ class NodeFacts:
     pods: Occupants = field(default_factory=Occupants)
     history: KubeletHistory = field(default_factory=KubeletHistory)
     kept_for: PodRecord | None = None  # the waiting pod for which a place is kept here
+    # The pods that are gone before that one comes; only in its own facts (:attr:`kept`).
     departing: frozenset[PodUid] = frozenset()
-    """The pods that are gone before that one comes; only in its own facts (:attr:`kept`)."""
     _offers: dict[str, Offer | Rejection] = field(init=False, repr=False, default_factory=dict)
     _keys: dict[str, Hashable] = field(init=False, repr=False, default_factory=dict)
 

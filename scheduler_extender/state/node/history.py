@@ -29,13 +29,13 @@ class KubeletHistory:
     """The answers of one node's kubelet."""
 
     streaks: Mapping[str, Streaks] = field(default_factory=dict)  # refusals that count, by resource
+    # By resource the kinds of pods of which one was admitted, with the latest start time by the
+    # kubelet's clock; minus infinity if no status had one.
     admitted: Mapping[str, Mapping[GpuRequest, float]] = field(default_factory=dict)
-    """By resource the kinds of pods of which one was admitted, with the latest start time by the
-    kubelet's clock; minus infinity if no status had one."""
     proven: frozenset[GpuRequest] = frozenset()
+    # Pods that were on the node when it last changed: they may have been admitted before that,
+    # whenever we hear of it, and prove nothing.
     beside: frozenset[PodUid] = frozenset()
-    """Pods that were on the node when it last changed: they may have been admitted before that,
-    whenever we hear of it, and prove nothing."""
     resumed: float = 0.0  # when an operator has forgiven all refusals, in seconds since 1970
 
     def refusing(self, request: GpuRequest, trying: Collection[GpuRequest]) -> Streak | None:

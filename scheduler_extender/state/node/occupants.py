@@ -66,8 +66,8 @@ class Roster(Mapping[PodUid, PodRecord]):
 
     alive: Mapping[PodUid, PodRecord] = field(default_factory=dict)  # in the order they came
     ended: Buckets[PodUid, PodRecord] = field(default_factory=Buckets)
+    # The ended pods by name: one that is made anew has the name of the former.
     named: Buckets[PodName, tuple[PodUid, ...]] = field(default_factory=Buckets)
-    """The ended pods by name: one that is made anew has the name of the former."""
 
     @classmethod
     def of(cls, pods: Iterable[PodRecord]) -> Roster:
@@ -171,8 +171,8 @@ class Occupants:
     departed: Mapping[PodUid, Departed] = field(default_factory=dict)
     reported: frozenset[PodUid] = frozenset()  # a report of this boot has shown their devices
     unsettled: frozenset[PodUid] = frozenset()  # waited for it while the node's GPUs changed
+    # Succeeded, and the next reports may still show their devices; the one we keep is without.
     released: frozenset[PodUid] = frozenset()
-    """Succeeded, and the next reports may still show their devices; the one we keep is without."""
 
     @property
     def living(self) -> tuple[PodRecord, ...]:

@@ -38,22 +38,22 @@ from topology.core.devices import PodUid
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest, Policy
 
 PAUSES_AFTER = 2  # refusals of a kind in a row, or kinds of which none was admitted since
+# New kinds in a row: few nodes meet so many that never fit, and those that fit wait, too.
 NEW_PAUSE_AFTER = 4
-"""New kinds in a row: few nodes meet so many that never fit, and those that fit wait, too."""
 FIRST_PAUSE = 30.0  # seconds; each pause is twice as long as the one before
 LONGEST_PAUSE = 1800.0  # seconds, for a kind
 LONGEST_FOR_ALL = 120.0  # seconds, for the node: it keeps away pods that were never refused here
+# Seconds of every pause of new kinds: longer than the node's, so that when the node opens, kinds
+# that have run here come before those that nobody has tried.
 NEW_PAUSE = 240.0
-"""Seconds of every pause of new kinds: longer than the node's, so that when the node opens, kinds
-that have run here come before those that nobody has tried."""
+# Refusals of a streak that are remembered; more than it takes to reach the longest pause.
 MOST_REFUSALS = 32
-"""Refusals of a streak that are remembered; more than it takes to reach the longest pause."""
+# Kinds of pods of which refusals are remembered, those that were refused last. The others are new
+# again, and the streak of new kinds bounds how many of their pods are lost.
 MOST_KINDS = 64
-"""Kinds of pods of which refusals are remembered, those that were refused last. The others are new
-again, and the streak of new kinds bounds how many of their pods are lost."""
+# The kubelet writes times in whole seconds: a refusal that seems to come so many seconds before the
+# end of a pause has come after it.
 WHOLE_SECONDS = 2.0
-"""The kubelet writes times in whole seconds: a refusal that seems to come so many seconds before
-the end of a pause has come after it."""
 
 
 def kind_of(request: GpuRequest) -> GpuRequest:

@@ -34,9 +34,9 @@ from topology.core.report import Report
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest
 
 SUCCEEDED = "Succeeded"
+# Departed pods of one resource on one node that are remembered one by one; where there are more,
+# nothing is promised until nobody is unreported beside whom they may have been.
 MOST_DEPARTED = 32
-"""Departed pods of one resource on one node that are remembered one by one; where there are more,
-nothing is promised until nobody is unreported beside whom they may have been."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,8 @@ from scheduler_extender.wire import Pod
 from topology.core.devices import NodeName, PodUid
 from topology.times import instant
 
+# A place is kept for an hour at most, counted from when the annotation is seen.
 MAX_SECONDS = 3600.0
-"""A place is kept for an hour at most, counted from when the annotation is seen."""
 MAX_VICTIMS = 64
 
 

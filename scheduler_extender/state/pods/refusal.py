@@ -12,9 +12,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+# Reasons that speak about the node: it cannot give what it offers, and the next pod may meet the
+# same. So do all that begin with :data:`OUT_OF`.
 OF_THE_NODE = ("UnexpectedAdmissionError", "TopologyAffinityError", "InvalidNodeInfo")
-"""Reasons that speak about the node: it cannot give what it offers, and the next pod may meet the
-same. So do all that begin with :data:`OUT_OF`."""
+# Reasons that speak about the pod, or its match with the node: another pod does not meet them. They
+# are counted and told, and take no node out: else one bad template could take out many.
 OF_THE_POD = (
     "AppArmor",
     "NodeAffinity",
@@ -24,20 +26,18 @@ OF_THE_POD = (
     "SMTAlignmentError",
     "SysctlForbidden",
 )
-"""Reasons that speak about the pod, or its match with the node: another pod does not meet them.
-They are counted and told, and take no node out: else one bad template could take out many."""
+# How the reason begins where the kubelet counts less of a resource than the pod asks for; the
+# resource's name follows, as in ``OutOfnvidia.com/gpu``.
 OUT_OF = "OutOf"
-"""How the reason begins where the kubelet counts less of a resource than the pod asks for; the
-resource's name follows, as in ``OutOfnvidia.com/gpu``."""
 OUT_OF_NAMED = ("OutOfcpu", "OutOfmemory", "OutOfpods", "OutOfephemeral-storage")
 OUT_OF_DEVICES = "OutOfDevices"  # the label of every other reason that begins with :data:`OUT_OF`
 OTHER = "other"
+# Everything that :attr:`Refusal.label` can be.
 LABELS = (*OF_THE_NODE, *OUT_OF_NAMED, OUT_OF_DEVICES, *OF_THE_POD, OTHER)
-"""Everything that :attr:`Refusal.label` can be."""
+# How a kubelet's message begins, whatever the reason (Kubernetes 1.26 and later).
 REJECTED = "Pod was rejected"
-"""How a kubelet's message begins, whatever the reason (Kubernetes 1.26 and later)."""
+# A reason that may be told to everybody: one word, with room for a resource's name.
 _WORD = re.compile(r"[\w./-]{1,330}", re.ASCII)
-"""A reason that may be told to everybody: one word, with room for a resource's name."""
 MOST_TEXT = 200  # characters of a kubelet's message that are kept
 
 

@@ -11,11 +11,11 @@ import msgspec
 
 from scheduler_extender.wire import PodSpec, Taint, Toleration
 
+# The taint of a cordoned node.
 UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
-"""The taint of a cordoned node."""
 NAME_FIELD = "metadata.name"
+# A number as Kubernetes reads it, in Go: with ASCII digits alone.
 _NUMBER = re.compile(r"[+-]?[0-9]{1,63}")
-"""A number as Kubernetes reads it, in Go: with ASCII digits alone."""
 
 
 @dataclass(frozen=True, slots=True)

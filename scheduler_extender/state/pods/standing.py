@@ -14,12 +14,12 @@ from topology.core.devices import NodeName
 from topology.core.remembering import remembered
 
 Labels = tuple[tuple[str, str], ...]  # a pod's labels, ascending
+# Resources and how much of each, in thousandths, ascending by name.
 Amounts = tuple[tuple[str, int], ...]
-"""Resources and how much of each, in thousandths, ascending by name."""
 
+# What the pods that ask for no devices ask for on a node, all together, and how many they are, as
+# ``pods``; None if nobody knows.
 Others = Callable[[NodeName], Amounts | None]
-"""What the pods that ask for no devices ask for on a node, all together, and how many they are, as
-``pods``; None if nobody knows."""
 
 _MOST = 2**63
 
