@@ -64,7 +64,7 @@ def run_demo(
         console.print()
     show(console, tables.by_request(play))
     console.print()
-    waiting = tables.waiting(play.outcomes)
+    waiting = tables.waiting(play.after)
     if waiting.row_count:
         show(console, waiting, keys=2)
         console.print()

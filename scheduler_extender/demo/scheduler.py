@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -31,7 +30,6 @@ class Outcome:
 
     ``got`` and ``possible`` are driver indices; ``promised`` says whether the pod was placed on a
     promise, ``plain`` whether any GPUs will do, and ``met`` whether what it got is what it asks.
-    ``reasons`` counts refusals over nodes.
     """
 
     pod: str
@@ -42,7 +40,6 @@ class Outcome:
     possible: tuple[tuple[int, ...], ...] = ()
     promised: bool = False
     met: bool = False
-    reasons: tuple[tuple[str, int], ...] = ()
     plain: bool = True
 
     @property
@@ -81,22 +78,17 @@ class Scheduler:
         request = read.request if isinstance(read, Asks) else None
         count = 0 if request is None else request.count
         asks = _asked(pod) if request is None else request.text
-        short = "kube-scheduler: too few nvidia.com/gpu"
-        free = {n: self._kubelets.free(n) for n in self._kubelets.nodes}
-        offered: list[str] = [n for n, left in free.items() if left >= count]
-        reasons = Counter({short: len(free) - len(offered)})
+        offered: list[str] = [n for n in self._kubelets.nodes if self._kubelets.free(n) >= count]
         node = None
         if offered:
-            picked = pick(self, pod, offered, lambda scores: max(scores, key=scores.__getitem__))
-            node = picked.node
-            reasons.update(picked.reasons)
+            node = pick(self, pod, offered, lambda scores: max(scores, key=scores.__getitem__)).node
         if node is None:
-            return Outcome(name, asks, reasons=tuple((+reasons).most_common()))
+            return Outcome(name, asks)
         metadata = pod["metadata"]
         args = BindingArgs(name, metadata["namespace"], metadata["uid"], node)
         bound = self._post("bind", args, BindingResult)
         if bound.error:
-            return Outcome(name, asks, reasons=((bound.error, 1),))
+            return Outcome(name, asks)
         return self._admit(pod, NodeName(node), request, asks)
 
     def filter(self, pod: dict[str, Any], names: list[str]) -> FilterResult:

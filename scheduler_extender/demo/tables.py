@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,11 +12,20 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
+from scheduler_extender.annotations import Malformed
 from scheduler_extender.demo.kubelet import Kubelets
 from scheduler_extender.demo.scheduler import Outcome
 from scheduler_extender.demo.stock import StockOutcome
+from scheduler_extender.files.clusterfile import feed, parse
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.snapshot import Snapshot
+from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.terminal import column, table
-from scheduler_extender.told.words import set_text, sets_text, verdict_text
+from scheduler_extender.told.answers import answers_to
+from scheduler_extender.told.counts import counts_of
+from scheduler_extender.told.waiting import queues, waiting_pods
+from scheduler_extender.told.words import asked_text, set_text, sets_text, verdict_text
 
 SHOWN_SETS = 3
 
@@ -76,20 +86,23 @@ def _share(met: Sequence[bool | None]) -> Text:
     return Text(str(good), "" if good == len(known) else "bold red")
 
 
-def waiting(outcomes: Sequence[Outcome]) -> Table:
-    """Why pods wait: a row for each request, with the reasons of the pod that asked last."""
-    unplaced = [outcome for outcome in outcomes if outcome.node is None]
-    last = {outcome.asks: outcome for outcome in unplaced}
+def waiting(after: bytes) -> Table:
+    """Why pods wait, as ``gpu-topology waiting`` says it: a row for those that ask the same."""
+    cluster = Cluster(time.monotonic, Settings(stale_after=None, all_pods_known=False))
+    feed(cluster, parse(after.decode(), "the cluster that is left"))
+    seen = cluster.snapshot()
     return table(
-        Counter(outcome.asks for outcome in unplaced).most_common(),
-        column("waits", lambda row: str(row[1]), figure=True),
-        column("asked for", lambda row: row[0], folds=True),
-        column(
-            "why, and on how many nodes",
-            lambda row: "; ".join(f"{n} nodes: {why}" for why, n in last[row[0]].reasons),
-            folds=True,
-        ),
+        queues(waiting_pods(seen)).values(),
+        column("waits", lambda pods: str(len(pods)), figure=True),
+        column("asked for", lambda pods: asked_text(pods[0]) or "–", folds=True),
+        column("why", lambda pods: _why(seen, pods[0]), folds=True),
     )
+
+
+def _why(seen: Snapshot, pod: PodRecord) -> str:
+    if isinstance(pod.request, Malformed):
+        return pod.request.reason
+    return counts_of(answers_to(seen, pod)).headline
 
 
 def each_pod(outcomes: Sequence[Outcome]) -> Table:

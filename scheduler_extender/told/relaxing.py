@@ -42,18 +42,18 @@ def relaxations(
     wanted = request.constraints
     there = list({node.shape: node for node in nodes}.values())
     tried: dict[str, Iterator[Constraints]] = {
-        "link": _links(wanted),
-        "min-nvlinks": _nvlinks(wanted, there),
+        "link": _less(wanted, "link", LEVELS, None),
+        "min-nvlinks": _less(wanted, "min_nvlinks", _nvlinks(there), None),
         "shape": _patterns(wanted),
         "min-bandwidth": _bandwidths(wanted),
-        "min-gpu-memory": _memories(wanted, there),
-        "gpu-model": _without(wanted, bool(wanted.models), models=()),
-        "same-numa": _without(wanted, wanted.same_numa, same_numa=False),
-        "nic": _nics(wanted),
-        "same-gpu": _without(wanted, wanted.same_gpu, same_gpu=False),
-        "spread-gpus": _without(wanted, wanted.spread_gpus, spread_gpus=False),
+        "min-gpu-memory": _less(wanted, "min_gpu_memory", _memories(there), None),
+        "gpu-model": _less(wanted, "models", (), ()),
+        "same-numa": _less(wanted, "same_numa", (), False),
+        "nic": _less(wanted, "nic", LEVELS, None),
+        "same-gpu": _less(wanted, "same_gpu", (), False),
+        "spread-gpus": _less(wanted, "spread_gpus", (), False),
         "gpu-memory": _shared_memories(wanted),
-        "sharing": _without(wanted, wanted.exclusive_gpus, exclusive_gpus=False),
+        "sharing": _less(wanted, "exclusive_gpus", (), False),
     }
     for key, values in tried.items():
         yield key, (_relaxed(request, key, found) for found in islice(values, MOST_VALUES))
@@ -73,34 +73,35 @@ def _relaxed(request: GpuRequest, key: str, constraints: Constraints) -> Relaxed
     return Relaxed(key, after, words, found)
 
 
-def _without(wanted: Constraints, used: bool, **fields: Any) -> Iterator[Constraints]:
-    if used:
-        yield replace(wanted, **fields)
+def _less(
+    wanted: Constraints, field: str, values: Iterable[Any], nothing: Any
+) -> Iterator[Constraints]:
+    """A field with each of these values that asks for less, and at last with ``nothing``; none
+    if the pod does not use it."""
+    used = getattr(wanted, field)
+    if used == nothing:
+        return
+    for value in values:
+        if value < used:
+            yield replace(wanted, **{field: value})
+    yield replace(wanted, **{field: nothing})
 
 
-def _links(wanted: Constraints) -> Iterator[Constraints]:
-    if wanted.link is not None:
-        for level in LEVELS:
-            if level < wanted.link:
-                yield replace(wanted, link=level)
-        yield replace(wanted, link=None)
+def _nvlinks(nodes: list[NodeTopology]) -> list[int]:
+    """The numbers of NVLinks that there are between two GPUs, the most first."""
+    there = {link.nvlinks for node in nodes for link in node.shape.distinct_links}
+    return sorted((nvlinks for nvlinks in there if nvlinks > 0), reverse=True)
 
 
-def _nics(wanted: Constraints) -> Iterator[Constraints]:
-    if wanted.nic is not None:
-        for level in LEVELS:
-            if level < wanted.nic:
-                yield replace(wanted, nic=level)
-        yield replace(wanted, nic=None)
-
-
-def _nvlinks(wanted: Constraints, nodes: list[NodeTopology]) -> Iterator[Constraints]:
-    if wanted.min_nvlinks is not None:
-        there = {link.nvlinks for node in nodes for link in node.shape.distinct_links}
-        for count in sorted(there, reverse=True):
-            if 0 < count < wanted.min_nvlinks:
-                yield replace(wanted, min_nvlinks=count)
-        yield replace(wanted, min_nvlinks=None)
+def _memories(nodes: list[NodeTopology]) -> list[Bytes]:
+    """The memories that GPUs and their shares have, the most first."""
+    there = {
+        Bytes(memory // shares)
+        for node in nodes
+        for shares in {1, *(served.replicas for served in node.resources)}
+        for memory in node.shape.memory
+    }
+    return sorted((memory for memory in there if memory > 0), reverse=True)
 
 
 def _patterns(wanted: Constraints) -> Iterator[Constraints]:
@@ -116,20 +117,6 @@ def _bandwidths(wanted: Constraints) -> Iterator[Constraints]:
         for part in (0.75, 0.5, 0.25):
             yield replace(wanted, min_bandwidth=GBps(wanted.min_bandwidth * part))
         yield replace(wanted, min_bandwidth=None)
-
-
-def _memories(wanted: Constraints, nodes: list[NodeTopology]) -> Iterator[Constraints]:
-    if wanted.min_gpu_memory is not None:
-        there = {
-            memory // shares
-            for node in nodes
-            for shares in {1, *(served.replicas for served in node.resources)}
-            for memory in node.shape.memory
-        }
-        for memory in sorted(there, reverse=True):
-            if 0 < memory < wanted.min_gpu_memory:
-                yield replace(wanted, min_gpu_memory=Bytes(memory))
-        yield replace(wanted, min_gpu_memory=None)
 
 
 def _shared_memories(wanted: Constraints) -> Iterator[Constraints]:

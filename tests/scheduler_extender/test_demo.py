@@ -64,6 +64,9 @@ def test_the_cluster_that_it_leaves_is_there_for_the_other_commands(tmp_path: Pa
     named = asked(main, "waiting", "-A", "-o", "json", "--cluster", left)
     assert len(json.loads(named.stdout)["pods"]) == waits == 60 - placed > 0
     assert "nvlnk" in named.stdout
+    printed = "".join(done.stdout.split())
+    reasons = {pod["reason"] for pod in json.loads(named.stdout)["pods"]}
+    assert all("".join(reason.split()) in printed for reason in reasons), "they say the same"
     kinds = re.findall(r'"kind": ?"(\w+)", ?"controller"', left.read_text())
     assert {"Job", "ReplicaSet"} <= set(kinds)
     cells = asked(main, "map", "-o", "wide", "--cluster", left).stdout
