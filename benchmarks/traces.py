@@ -65,6 +65,7 @@ def _openb(name: str, size: int, sha256: str) -> TraceFile:
     return TraceFile(OPENB, f"cluster-trace-gpu-v2023/csv/{file}", f"openb/{file}", size, sha256)
 
 
+# The nodes and workloads of openb, and the Philly trace.
 FILES = (
     _openb(
         "node_list_gpu_node",
@@ -119,7 +120,6 @@ FILES = (
         "ebffb3dd1589bdf4e7bcd74496201c5ded1d557d498ee14f560463f37ec353da",
     ),
 )
-"""The nodes and workloads of openb, and the Philly trace."""
 
 
 def is_there(file: TraceFile, folder: Path) -> bool:

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+# Test files of a folder that are run where a module has none of its own; of more none are.
 MOST_OF_A_FOLDER = 12
-"""Test files of a folder that are run where a module has none of its own; of more none are."""
 
 
 def changed(since: str) -> list[Path]:

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, settings
 
 from tests.waiting import eventually
 
+# Where this is set, property tests try other examples in each run.
 EXPLORES = "GPU_TOPOLOGY_EXPLORE"
-"""Where this is set, property tests try other examples in each run."""
 
 # Else they try the same ones: what CI says of a change does not hang on what it drew. Other
 # examples are what `make fuzz` is for.

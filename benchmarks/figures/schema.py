@@ -23,8 +23,8 @@ def _as_given(value: float, check: ValidatorFunctionWrapHandler) -> float:
     return value
 
 
+# A finite number.
 Number: TypeAlias = Annotated[float, Field(allow_inf_nan=False), WrapValidator(_as_given)]
-"""A finite number."""
 Count: TypeAlias = Annotated[int, Field(ge=0)]
 
 
@@ -44,8 +44,8 @@ class Figures(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True)
 
+    # Fields that do not stand in the file where they are None.
     left_out: ClassVar[frozenset[str]] = frozenset()
-    """Fields that do not stand in the file where they are None."""
 
     @model_serializer(mode="wrap")
     def _without_nothing(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -110,10 +110,10 @@ class Maps(Figures):
         return self
 
 
+# Jobs that fit nowhere even on the empty cluster; earlier files call them ``impossible``.
 Unplaceable: TypeAlias = Annotated[
     Count, Field(validation_alias=AliasChoices("unplaceable", "impossible"))
 ]
-"""Jobs that fit nowhere even on the empty cluster; earlier files call them ``impossible``."""
 
 
 class Demand(Figures):

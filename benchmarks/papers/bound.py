@@ -40,12 +40,12 @@ from scipy.sparse import block_array, csc_array, eye_array
 from benchmarks.papers.model import WHOLE, Bools, Floats, Ints, NodeKind, PodKind
 
 CPU_STEPS = 1280  # into how many parts the largest node's CPU is cut; what pods ask is rounded down
+# Part of the arrivals: a kind that comes no oftener gets no rows, which would change little.
 RARE = 1 / 2000
-"""Part of the arrivals: a kind that comes no oftener gets no rows, which would change little."""
 CLOSE = 1e-5  # part of capacity: how near the best prices the search ends
 ROUNDS = 400  # the search ends then, however near it is
+# How much the next prices keep of the best ones: the linear program's own jump about.
 SMOOTHING = 0.5
-"""How much the next prices keep of the best ones: the linear program's own jump about."""
 
 
 def upper_bound(

@@ -97,10 +97,10 @@ def worth(nodes: Nodes, pod: PodKind, typical: Typical) -> Answer:
     return _descend(nodes, pod, typical.worth, lambda gained: np.floor(WORTH_PART * gained / STEP))
 
 
+# Worth counts every pod that could come, fragmentation one: so it is some ten times as large.
 WORTH_PART = 0.1
-"""Worth counts every pod that could come, fragmentation one: so it is some ten times as large."""
+# Milli that are no difference: FGD's floored sigmoid has as coarse a step where it is steepest.
 STEP = 40.0
-"""Milli that are no difference: FGD's floored sigmoid has as coarse a step where it is steepest."""
 
 
 def _descend(

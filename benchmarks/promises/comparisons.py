@@ -27,8 +27,8 @@ from benchmarks.promises.plays import Play, play_all
 from benchmarks.promises.tally import Tally
 
 MOST_REASONS = 12
+# What stands in files under another name.
 NAMES = {"sickened": "gpus_sickened"}
-"""What stands in files under another name."""
 
 
 def promises(pods: int, seed: int) -> Promises:
@@ -78,13 +78,13 @@ def _shares(tallies: Sequence[Tally]) -> Shares:
     )
 
 
+# What a file says of each play.
 WRITTEN = (
     *("placed", "required", "required_placed", "promised", "broken", "excused", "unreported"),
     *("kubelet_refusals", "unreported_refusals", "refused_by_bind", "gave_up", "unexcused"),
     *("stale", "blind", "faults", "forced", "late_commits", "blindings", "deaths", "recreated"),
     *("foreign", "restarts", "kubelet_restarts", "sickened", "reasons"),
 )
-"""What a file says of each play."""
 
 
 def _row(tally: Tally) -> dict[str, Any]:

@@ -63,6 +63,7 @@ class Faults:
     whole_cpus: float = 0.0
 
 
+# All of them, at rates that leave most of the time quiet.
 RARE_FAULTS = Faults(
     forced=0.05,
     late_commits=0.01,
@@ -74,4 +75,3 @@ RARE_FAULTS = Faults(
     gpus_sicken=120.0,
     sick_for=60.0,
 )
-"""All of them, at rates that leave most of the time quiet."""

@@ -12,6 +12,7 @@ from topology.core.graph import UNKNOWN, AllocatorFacts, NodeTopology
 from topology.machines import machine
 from topology.machines.mig import cut
 
+# Fifteen nodes, ten of which are not all-linked.
 MIXED = (
     ("dgx1-v100", 4),
     ("dgx1-p100", 2),
@@ -20,10 +21,9 @@ MIXED = (
     ("hgx-h100-8", 3),
     ("dgx-a100", 2),
 )
-"""Fifteen nodes, ten of which are not all-linked."""
 
+# Policies of the CPU and the Memory Manager; UNSEEN: nobody could tell.
 NONE, STATIC, UNSEEN = ("none", "None"), ("static", "Static"), (None, None)
-"""Policies of the CPU and the Memory Manager; UNSEEN: nobody could tell."""
 
 
 def _facts(
@@ -82,14 +82,15 @@ def _shared(strategy: str, replicas: int, *, refuses: bool | None = None) -> Gpu
     return GpuResource("nvidia.com/gpu", strategy, replicas, refuses)
 
 
+# Topology Managers of every kind.
 ALIGNED = (
     _facts("best-effort", "best-effort"),
     _facts("best-effort", "best-effort", managers=UNSEEN),
     _facts("best-effort", "restricted", "pod"),
     _facts("best-effort", "single-numa-node"),
 )
-"""Topology Managers of every kind."""
 
+# Machines with how they choose: the plugin's policy, the Topology Manager, shares of a GPU.
 ALLOCATORS = (
     NodeCase("dgx1-v100", _facts("best-effort")),
     NodeCase("dgx1-v100", _facts("any")),
@@ -106,15 +107,14 @@ ALLOCATORS = (
     NodeCase("hgx-h100-8", _facts("best-effort", "best-effort", "pod")),
     NodeCase("dgx-a100", _facts("packed", "best-effort"), served=_shared("time-slicing", 2)),
 )
-"""Machines with how they choose: the plugin's policy, the Topology Manager, shares of a GPU."""
 
+# Distances of four NUMA nodes: 0 is near 2, 1 is near 3.
 FOUR_NEAR_TWO = (
     (10, 32, 12, 32),
     (32, 10, 32, 12),
     (12, 32, 10, 32),
     (32, 12, 32, 10),
 )
-"""Distances of four NUMA nodes: 0 is near 2, 1 is near 3."""
 
 SOCKETS = (
     NodeCase("dgx1-v100", _facts("best-effort", "single-numa-node", managers=STATIC)),
@@ -154,6 +154,7 @@ SOCKETS = (
 """Two NUMA nodes and more under every policy: static managers, options of the Topology Manager,
 GPUs on no NUMA node and on several."""
 
+# GPUs that are shared: some plugins refuse a container more than one share, some do not say.
 SHARED = (
     NodeCase("dgx1-v100", _facts("best-effort")),
     NodeCase("a100-pcie-4-bridged", _facts("distributed"), served=_shared("time-slicing", 3)),
@@ -173,9 +174,9 @@ SHARED = (
     NodeCase("hgx-h100-8", _facts("distributed"), served=_shared("mps", 2, refuses=True)),
     NodeCase("dgx1-v100", _facts("distributed", "restricted"), served=_shared("time-slicing", 2)),
 )
-"""GPUs that are shared: some plugins refuse a container more than one share, some do not say."""
 
 
+# GPUs and MIG instances that are shared, under every policy: memory is what runs out.
 MEMORY = (
     NodeCase(
         "a100-pcie-4-bridged",
@@ -204,10 +205,10 @@ MEMORY = (
         profiles=("2g.12gb",) * 2,
     ),
 )
-"""GPUs and MIG instances that are shared, under every policy: memory is what runs out."""
 
 _SEVENTHS, _MIXED_PROFILES = ("1g.5gb",) * 7, ("3g.20gb", "2g.10gb", "1g.5gb", "1g.5gb")
 
+# GPUs cut into MIG instances of one profile, some of them time-sliced, under every policy.
 SLICED = (
     NodeCase("dgx-a100", _facts("distributed"), profiles=_SEVENTHS),
     NodeCase("hgx-a100-4", _facts("distributed", "restricted"), profiles=_SEVENTHS),
@@ -231,8 +232,8 @@ SLICED = (
         profiles=("4g.24gb",),
     ),
 )
-"""GPUs cut into MIG instances of one profile, some of them time-sliced, under every policy."""
 
+# GPUs cut into MIG instances of several profiles.
 PROFILES = (
     NodeCase("dgx-a100", _facts("best-effort"), profiles=_MIXED_PROFILES, strategy="mixed"),
     NodeCase("hgx-a100-4", _facts("any"), profiles=_MIXED_PROFILES, strategy="mixed"),
@@ -243,7 +244,6 @@ PROFILES = (
         strategy="mixed",
     ),
 )
-"""GPUs cut into MIG instances of several profiles."""
 
 
 def fleet(*groups: tuple[str, int], facts: AllocatorFacts | None = None) -> list[NodeTopology]:
@@ -277,6 +277,7 @@ def _racks() -> list[NodeTopology]:
     return [*trays, *fleet(*others)]
 
 
+# The fleets by name.
 FLEETS: dict[str, Callable[[], list[NodeTopology]]] = {
     "mixed": lambda: fleet(*MIXED),
     "aligned": _aligned,
@@ -288,7 +289,6 @@ FLEETS: dict[str, Callable[[], list[NodeTopology]]] = {
     "profiles": lambda: _of(PROFILES),
     "racks": _racks,
 }
-"""The fleets by name."""
 
 
 def as_it_may_be(node: NodeTopology, rng: random.Random) -> NodeTopology:

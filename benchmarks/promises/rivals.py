@@ -152,8 +152,8 @@ class Oracle(Extender):
         return None
 
 
+# Seconds for which a place is kept: a member that waits is tried again within the backoff.
 KEPT_FOR = LONGEST_BACKOFF + 2
-"""Seconds for which a place is kept: a member that waits is tried again within the backoff."""
 
 
 @lru_cache(maxsize=1 << 16)

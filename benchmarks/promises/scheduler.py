@@ -20,8 +20,8 @@ from scheduler_extender.membership import NVLINK_DOMAIN
 from topology.core.devices import NodeName, PodUid
 
 LONGEST_BACKOFF = 8.0  # seconds; a backoff that is so long is not doubled any more
+# In the extender's words for a bind that the API server has not answered just now.
 NO_ANSWER = "the bind was not written"
-"""In the extender's words for a bind that the API server has not answered just now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,10 @@ class _Assumed:
 
     entry: PodEntry
     node: str
+    # Of a gang's member: what the nodes of its domain were then, without the gang.
     known: Hashable = None
-    """Of a gang's member: what the nodes of its domain were then, without the gang."""
+    # Whether the scheduler took more devices of the node for free than the extender could know.
     miscounted: bool = False
-    """Whether the scheduler took more devices of the node for free than the extender could know."""
 
 
 @dataclass(slots=True)

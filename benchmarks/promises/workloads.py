@@ -20,6 +20,7 @@ class PodTemplate:
 
 
 NVLINK = {"link": "nvlink"}
+# Every kind of request and container there is.
 EVERYTHING: tuple[PodTemplate, ...] = (
     PodTemplate(30, "single", {}, (app(1),)),
     PodTemplate(6, "double", {}, (app(2),)),
@@ -34,8 +35,8 @@ EVERYTHING: tuple[PodTemplate, ...] = (
     PodTemplate(4, "preferred", {"link": "nvlink", "policy": "preferred"}, (app(2),)),
     PodTemplate(4, "numa", {"same-numa": "true"}, (app(2),)),
 )
-"""Every kind of request and container there is."""
 
+# Pods with three, four and five GPU containers of every role, among pods with one.
 CONTAINERS: tuple[PodTemplate, ...] = (
     PodTemplate(24, "single", {}, (app(1),)),
     PodTemplate(10, "pair", NVLINK, (app(2),)),
@@ -54,16 +55,16 @@ CONTAINERS: tuple[PodTemplate, ...] = (
     PodTemplate(3, "all-roles", {}, (init(1), sidecar(1), app(1), app(1))),
     PodTemplate(4, "numa-three", {"same-numa": "true"}, (app(1), app(1), app(1))),
 )
-"""Pods with three, four and five GPU containers of every role, among pods with one."""
 
+# Single-GPU pods among pairs and quads that need their links.
 SINGLES: tuple[PodTemplate, ...] = (
     PodTemplate(60, "single", {}, (app(1),)),
     PodTemplate(25, "pair", NVLINK, (app(2),)),
     PodTemplate(15, "quad", NVLINK, (app(4),)),
 )
-"""Single-GPU pods among pairs and quads that need their links."""
 
 SAME, SPREAD = {"same-gpu": "true"}, {"spread-gpus": "true"}
+# Pods that want MIG instances, or shares of a GPU: several of one GPU, or none of one.
 SLICES: tuple[PodTemplate, ...] = (
     PodTemplate(26, "single", {}, (app(1),)),
     PodTemplate(8, "double", {}, (app(2),)),
@@ -80,9 +81,9 @@ SLICES: tuple[PodTemplate, ...] = (
     PodTemplate(3, "sidecar", {"same-numa": "true"}, (sidecar(1), app(1))),
     PodTemplate(3, "preferred", {"same-gpu": "true", "policy": "preferred"}, (app(3),)),
 )
-"""Pods that want MIG instances, or shares of a GPU: several of one GPU, or none of one."""
 
 EXCLUSIVE = {"sharing": "exclusive"}
+# Pods that share GPUs: most say how much memory they use, some want all of a GPU's shares.
 SHARES: tuple[PodTemplate, ...] = (
     PodTemplate(22, "single", {}, (app(1),)),
     PodTemplate(4, "double", {}, (app(2),)),
@@ -102,7 +103,6 @@ SHARES: tuple[PodTemplate, ...] = (
     PodTemplate(2, "alone-four", EXCLUSIVE, (app(4),)),
     PodTemplate(3, "linked", NVLINK, (app(2),)),
 )
-"""Pods that share GPUs: most say how much memory they use, some want all of a GPU's shares."""
 
 FOREIGN = PodTemplate(1, "foreign", {}, (app(1),))
 
@@ -187,12 +187,12 @@ GROUPS = (
         4, "rack-preferred", (3,), 4, {"link": "nvlink", "policy": "preferred"}, NVLINK_DOMAIN
     ),
 )
+# Pods without a group that come in between.
 BETWEEN: tuple[tuple[str, dict[str, str], int], ...] = (
     ("single", {}, 1),
     ("pair", NVLINK, 2),
     ("quad", NVLINK, 4),
 )
-"""Pods without a group that come in between."""
 
 
 def group_jobs(count: int, seed: int, *, rate: float, runs: float = 60.0) -> list[Job]:

@@ -51,6 +51,7 @@ STEPS = tuple(marker(_FIRST_STEP + n) for n in range(len(_STEPS)))  # from narro
 
 _DASHED = (4.0, 1.5)
 _DOTTED = (1.2, 1.4)
+# ``Damage`` is ours, too, in the other mode.
 _KNOWN = {
     OURS: Hue("#0a58c2", "#63b3ff"),
     "LeastAllocated": Hue("#c8500a", "#ff8d55"),
@@ -66,7 +67,6 @@ _KNOWN = {
     "Damage": Hue("#0a58c2", "#63b3ff"),
     BOUND: _PAPER[0],
 }
-"""``Damage`` is ours, too, in the other mode."""
 _OTHERS = (
     Hue("#1a7a3a", "#63c983", _DOTTED),
     Hue("#b02a3a", "#ff8a94", _DOTTED),

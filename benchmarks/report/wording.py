@@ -9,8 +9,8 @@ from typing import Any
 from benchmarks.figures.compared import ComparisonParameters
 from benchmarks.figures.simulated import Parameters
 
+# Seconds of a unit, its name, and where the next one is better.
 UNITS = ((1.0, "s", 120.0), (60.0, "min", 7200.0), (3600.0, "h", 4 * 86400.0), (86400.0, "d", 0.0))
-"""Seconds of a unit, its name, and where the next one is better."""
 
 
 def unit(longest: float) -> tuple[float, str]:

@@ -21,8 +21,8 @@ from topology.core.report import Report
 from topology.machines import UnknownMachine, machine
 from topology.machines.notation import STOCK
 
+# What a node has of which nothing is said: CPU and memory do not bind.
 ENDLESS = Allocatable(10**12, 10**18, 10**6)
-"""What a node has of which nothing is said: CPU and memory do not bind."""
 MAX_NODES = 100_000
 
 

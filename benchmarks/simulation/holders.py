@@ -15,8 +15,8 @@ from topology.core.devices import GpuUuid, PodUid, base_uuid
 from topology.core.requests import ContainerRequest, GpuRequest, Role
 from topology.emulation import EmulatedKubelet, Refused
 
+# A device as the emulated kubelet counts them: the GPU's position, and which share of it.
 Replica: TypeAlias = tuple[int, int]
-"""A device as the emulated kubelet counts them: the GPU's position, and which share of it."""
 
 
 @dataclass(frozen=True, slots=True)

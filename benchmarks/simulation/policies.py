@@ -15,9 +15,10 @@ from benchmarks.simulation.baselines import Buddy, Preserve, Published, Stock
 from benchmarks.simulation.extender import Extender, Unblocking
 from benchmarks.simulation.policy import Base
 
+# Moves running pods, which no other policy does: it is not among ``all``.
 UNBLOCKING = "gpu-topology-unblock"
-"""Moves running pods, which no other policy does: it is not among ``all``."""
 
+# By the names that ``--policy`` takes.
 POLICIES: Mapping[str, Callable[[], Base]] = {
     "gpu-topology": Extender,
     UNBLOCKING: Unblocking,
@@ -32,7 +33,6 @@ POLICIES: Mapping[str, Callable[[], Base]] = {
     "BestFit": lambda: Published(published.best_fit_node),
     "FGD": lambda: Published(published.fgd),
 }
-"""By the names that ``--policy`` takes."""
 ALL = tuple(name for name in POLICIES if name != UNBLOCKING)  # what `--policy all` means
 
 

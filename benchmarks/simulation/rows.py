@@ -20,11 +20,11 @@ from benchmarks.output import table_of
 from benchmarks.ownpolicy import label
 
 OURS = "gpu-topology"
+# Figures of a run of which a row has the mean.
 MEANS = (
     *("kept", "hop", "hop_least_tenth", "wait", "wait_asking", "completion"),
     *("completion_several", "allocated", "fragmented", "cpu_seconds"),
 )
-"""Figures of a run of which a row has the mean."""
 
 
 def rows(runs: Sequence[Run]) -> tuple[PolicyRow, ...]:

@@ -16,12 +16,12 @@ import numpy as np
 from benchmarks.simulation.fleet import Fleet, Ints, SimPod
 
 TOP = 100
+# What a pod without requests counts for in scores: 100m CPU, 200 MiB.
 LEAST_CPU, LEAST_MEMORY = 100, 200
-"""What a pod without requests counts for in scores: 100m CPU, 200 MiB."""
 
 DEFAULT = {"cpu": 1, "memory": 1}  # what NodeResourcesFit scores by unless told otherwise
+# With an extended resource as the Kubernetes documentation on bin packing weighs one.
 WITH_GPUS = {"cpu": 1, "memory": 1, "gpu": 3}
-"""With an extended resource as the Kubernetes documentation on bin packing weighs one."""
 
 
 class InTree:

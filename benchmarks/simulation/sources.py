@@ -123,8 +123,8 @@ def _openb(workload: str) -> list[Job]:
     return sorted(found, key=lambda job: job.arrives)
 
 
+# GPUs of synthetic jobs and how often each comes.
 SIZES = ((1, 0.55), (2, 0.2), (4, 0.15), (8, 0.1))
-"""GPUs of synthetic jobs and how often each comes."""
 
 
 def synthetic(count: int, rng: random.Random) -> list[Job]:

@@ -37,6 +37,7 @@ MACHINES = ("dgx1-v100", "hgx-h100-8", "a100-pcie-4-bridged", "l40s-4")
 STATES_PER_MACHINE = 50
 
 
+# Verbs and the states that they are asked in.
 ASKED = (
     ("filter", "warm"),
     ("filter", "changed"),
@@ -44,7 +45,6 @@ ASKED = (
     ("prioritize", "warm"),
     ("prioritize", "changed"),
 )
-"""Verbs and the states that they are asked in."""
 SERVICES = ("extender", "nothing", "lookup")  # each is a process of its own
 
 

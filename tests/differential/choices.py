@@ -33,6 +33,7 @@ from topology.machines import machine
 from topology.machines.mig import cut
 
 MACHINES = ("l40s-4", "l40s-8", "dgx1-v100", "hgx-h100-4", "dgx-a100", "h100-pcie-1")
+# Nodes of one profile, for the strategy ``single``.
 SLICED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("dgx-a100", ("1g.5gb",) * 7),
     ("hgx-a100-4", ("3g.20gb",) * 2),
@@ -40,12 +41,11 @@ SLICED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("a30-4-bridged", ("1g.6gb",) * 4),
     ("h100-pcie-1", ("1g.10gb",) * 7),
 )
-"""Nodes of one profile, for the strategy ``single``."""
+# Nodes of several profiles, for the strategy ``mixed``.
 MIXED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("dgx-a100", ("3g.20gb", "2g.10gb", "1g.5gb", "1g.5gb")),
     ("hgx-a100-4", ("4g.20gb", "1g.5gb", "1g.5gb", "1g.5gb")),
 )
-"""Nodes of several profiles, for the strategy ``mixed``."""
 KINDS = ("time-slicing", "mps", "mig single", "mig mixed", "mig single, time-sliced")
 POLICIES = ("distributed", "packed")
 WISHES = {"same-gpu": Constraints(same_gpu=True), "spread-gpus": Constraints(spread_gpus=True)}

@@ -32,8 +32,8 @@ WISHES: tuple[dict[str, str], ...] = (
     {"same-numa": "true"},
     {"min-gpu-memory": "40Gi"},
 )
+# Quiet: a report after every admission. Busy: pods come, go and end in any order.
 KINDS = ("quiet", "busy", "health", "restart")
-"""Quiet: a report after every admission. Busy: pods come, go and end in any order."""
 
 
 def random_history(seed: int) -> History:

@@ -19,13 +19,13 @@ from tests.waiting import PATIENCE
 
 SOURCES = Path(__file__).parent / "kubelet"
 CACHE = Path(__file__).parents[2] / ".cache" / "differential"
+# Where this is set, as in CI, a machine on which the program cannot be built is a failure.
 REQUIRE = "GPU_TOPOLOGY_REQUIRE_DIFFERENTIAL"
-"""Where this is set, as in CI, a machine on which the program cannot be built is a failure."""
 MEMORY_FOLDER = Path("/dev/shm")
+# By name, whether cgo is needed: without it the managers share the e2e kubelet's build cache.
 PROGRAMS = {"managers": "0", "allocator": "1"}
-"""By name, whether cgo is needed: without it the managers share the e2e kubelet's build cache."""
+# Static managers leave a goroutine behind for each node, so the process is renewed.
 NODES_OF_ONE_PROCESS = 2000
-"""Static managers leave a goroutine behind for each node, so the process is renewed."""
 
 Json = dict[str, Any]
 

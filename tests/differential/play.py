@@ -31,8 +31,8 @@ from topology.core.requests import NO_CONSTRAINTS, Role, device_count
 
 NODE = NodeName("node")
 
+# A pod got devices that it could not get, or was refused where no refusal was foreseen.
 OUTSIDE = "outside the prediction"
-"""A pod got devices that it could not get, or was refused where no refusal was foreseen."""
 BROKEN = "promise broken"  # a pod got devices that do not satisfy what it was promised
 REFUSED = "promise refused"  # a pod with a promise was refused
 

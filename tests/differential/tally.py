@@ -18,8 +18,8 @@ class Tally:
     promised: int = 0
     decided: int = 0
     single: int = 0
+    # Counterexamples by kind; those that no report can have shown yet are counted apart.
     found: Counter[str] = field(default_factory=Counter)
-    """Counterexamples by kind; those that no report can have shown yet are counted apart."""
 
     def add(self, played: Played) -> None:
         """Count one history."""

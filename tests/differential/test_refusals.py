@@ -25,8 +25,8 @@ pytestmark = pytest.mark.long
 
 MACHINES = ("dgx2", "hgx-h100-8", "dgx-a100", "dgx1-v100", "l40s-8", "a100-pcie-4-bridged")
 QUESTIONS = 150  # For each machine and size
+# Ways to split the free GPUs into sets, all of which the allocator makes: a part of a second.
 MOST_SPLITS = 30_000
-"""Ways to split the free GPUs into sets, all of which the allocator makes: a part of a second."""
 
 
 class Allocator:

@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
 FENCE = re.compile(r"^( *)```([^\n]*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 SHELLS = ("sh", "bash", "console")
+# What a block may be. Python is run by tests/test_doctests.py; a text is what a program prints.
 LANGUAGES = {*SHELLS, "yaml", "text", "python"}
-"""What a block may be. Python is run by tests/test_doctests.py; a text is what a program prints."""
 
 
 @dataclass(frozen=True, slots=True)

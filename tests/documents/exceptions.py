@@ -84,6 +84,7 @@ NOT_RUN = (
     ),
 )
 
+# Simulations in seconds instead of minutes.
 SMALLER = (
     Stand(r"--count \d+", "--count 12", "fewer jobs"),
     Stand(r"--seeds \d+", "--seeds 1", "one seed"),
@@ -97,8 +98,8 @@ SMALLER = (
     Stand(r"(benchmarks compare)", r"\1 --seeds 1 --no-bound", "one order"),
     Stand(r"--policy FGD --policy Damage --policy Worth", "--policy Damage", "one policy"),
 )
-"""Simulations in seconds instead of minutes."""
 
+# Placeholders, and what is elsewhere on this machine.
 ELSEWHERE = (
     Stand(r"node NODE ", "node train-07 ", "a node that there is"),
     Stand(r"gputopo NODE ", "gputopo train-07 ", "a node that there is"),
@@ -118,10 +119,10 @@ ELSEWHERE = (
     ),
     Stand(r"http://localhost:8889", "http://localhost:$ADMIN_PORT", "a port that is free"),
 )
-"""Placeholders, and what is elsewhere on this machine."""
 
 STANDS = (*SMALLER, *ELSEWHERE)
 
+# Statements that end with another exit status than 0.
 EXITS = (
     (r"kubectl apply -f pair.yaml", 1, "the page shows how it is refused"),
     (r"kubectl gpu-topology why ", 1, "the pod waits"),
@@ -129,7 +130,6 @@ EXITS = (
     (r"gpu-topology waiting -n team-a ", 1, "pods wait"),
     (r"kubectl diff -k ", 1, "something would change: agent.md has applied two files alone"),
 )
-"""Statements that end with another exit status than 0."""
 
 
 def why_not_run(block: Block, statement: str) -> str:

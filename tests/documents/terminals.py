@@ -39,8 +39,8 @@ COMMANDS = {
     "waiting": "waiting -n team-a --cluster examples/clusters/where.yaml",
 }
 COLUMNS = {1400: 110, 400: 44}  # by how many pixels wide a picture is, the columns of its terminal
+# How each page is shown: both colours and both widths, once each.
 SIDES = (("light", 1400), ("dark", 400))
-"""How each page is shown: both colours and both widths, once each."""
 
 
 def _theme(back: str, fore: str, colours: str) -> TerminalTheme:
@@ -49,14 +49,14 @@ def _theme(back: str, fore: str, colours: str) -> TerminalTheme:
     return TerminalTheme(every[0], every[1], [*every[2:]])
 
 
+# The colours of the map's pages, each with a contrast of 4.5 or more to the background.
 THEMES = {
     "light": _theme("ffffff", "0b0f13", "0b0f13 a61b1b 146932 7a4f00 1a5a99 7b3fa0 006973 52606c"),
     "dark": _theme("12171c", "f0f4f7", "12171c ff8c8c 6ed68c f0b429 8ac2f5 d3a5f0 6ecdd6 f0f4f7"),
 }
-"""The colours of the map's pages, each with a contrast of 4.5 or more to the background."""
 RICH_EDGE = "rgba(255,255,255,0.35)"
+# What is around a terminal, and what rich has there, which nobody sees on white.
 EDGES = {"light": "#d5dce3", "dark": "#35404a"}
-"""What is around a terminal, and what rich has there, which nobody sees on white."""
 FORMAT = """\
 <svg xmlns="http://www.w3.org/2000/svg" width="{pixels}" viewBox="0 0 {{width}} {{height}}" \
 role="img" xml:space="preserve">

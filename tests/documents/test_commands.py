@@ -25,6 +25,7 @@ MATRIX = """\
 GPU0\t X \tNV12\t0-15\t0\t\tN/A
 GPU1\tNV12\t X \t0-15\t0\t\tN/A
 """
+# Two GPUs behind one bridge, as nvidia-smi shows them.
 NVIDIA_SMI = f"""#!/bin/sh
 case "$*" in
 -L) cat <<'EOF'
@@ -36,11 +37,10 @@ case "$*" in
 *) echo "not known here: $*" >&2; exit 2 ;;
 esac
 """
-"""Two GPUs behind one bridge, as nvidia-smi shows them."""
 
 
+# Pages with simulations, which take long.
 LONG = ("docs/cli.md", "docs/results.md", "docs/simulate.md")
-"""Pages with simulations, which take long."""
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,10 @@ from tests.documents.blocks import ROOT, Block, blocks
 from tests.manifests.building import KUBERNETES, objects, scheduler_config
 
 EVERY = [block for block in blocks() if block.language == "yaml"]
+# Kinds of a release that ``kubernetes-validate`` does not know; e2e applies them to a server.
 NEWER = {("scheduling.k8s.io/v1beta1", "PodGroup")}
-"""Kinds of a release that ``kubernetes-validate`` does not know; e2e applies them to a server."""
+# What no API server takes: it has to be an excerpt of a file that is shipped.
 FILES = {("kubeadm.k8s.io/v1beta4", "ClusterConfiguration")}
-"""What no API server takes: it has to be an excerpt of a file that is shipped."""
 KUSTOMIZATION = {"resources", "components", "patches", "images"}
 SCHEDULER = {"profiles", "extenders"}
 PLUGINS = {"pluginConfig"}  # Read by the real kube-scheduler in tests/e2e/test_howto.py

@@ -17,8 +17,8 @@ from tests.waiting import eventually
 ROOT = Path(__file__).parent.parent.parent
 NAMESPACE = "gpu-topology-system"
 ACCOUNT = "gpu-topology-agent"
+# What stands in every refusal of the policy.
 POLICY = "ValidatingAdmissionPolicy 'gpu-topology-agent'"
-"""What stands in every refusal of the policy."""
 RECORDS = "/apis/gpu-topology.io/v1alpha1/gputopologies"
 _OURS = f"/api/v1/namespaces/{NAMESPACE}"
 _DAEMON_SET = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/gpu-topology-agent"

@@ -134,12 +134,12 @@ class Source:
         return Path(found["Dir"])
 
 
+# For its schemas.
 CERT_MANAGER = Source(
     "github.com/cert-manager/cert-manager",
     "v1.21.2",
     "h1:UWgoYM+KLNtRlqmoWOKjKBOBUPVHeepQ6/ac3ERJW68=",
 )
-"""For its schemas."""
 
 
 def _go(wanted: str) -> str:
@@ -168,13 +168,13 @@ CONTROL_PLANE = _kubernetes(
     KUBERNETES, "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"
 )
 NODE = _kubernetes(KUBERNETES, "kubelet", "cri")  # what a node runs besides NVIDIA's programs
+# The release in which gang scheduling is beta.
 GANGS = _kubernetes(GANG_KUBERNETES, "kube-apiserver", "kube-scheduler")
-"""The release in which gang scheduling is beta."""
 KUEUE = ProgramSet(HERE / "kueue", ("kueue",), ("sigs.k8s.io/kueue/cmd/kueue",), "")
+# For its manifests.
 KUEUE_SOURCE = Source(
     "sigs.k8s.io/kueue", "v0.14.0", "h1:lDR34L42/k17opLfkZbZ+taymLaPpryj3ZBbvKqs/N4="
 )
-"""For its manifests."""
 
 _HELM = "helm.sh/helm/v3"
 HELM = ProgramSet(

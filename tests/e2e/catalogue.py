@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from tests.e2e.building import NEWEST, plugin_versions
 from topology.machines import MACHINES
 
+# Go through all machines and all versions of the plugin, which takes long; by hand.
 EVERY_MACHINE = bool(os.environ.get("GPU_TOPOLOGY_EVERY_MACHINE"))
-"""Go through all machines and all versions of the plugin, which takes long; by hand."""
 ONE = "dgx1-v100"
 IN_CI = ("v0.17.4", "v0.18.2", NEWEST)
 

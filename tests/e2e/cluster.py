@@ -31,11 +31,12 @@ ROOT = Path(__file__).parent.parent.parent
 EXTENDER = "system:serviceaccount:gpu-topology-system:gpu-topology-extender"
 RECORDS = "/apis/gpu-topology.io/v1alpha1/gputopologies"
 PODS = "/api/v1/namespaces/default/pods"
+# What every configuration of kube-scheduler says here.
 OWN_IDENTITY = {
     "clientConnection": {"kubeconfig": "{kubeconfig}"},
     "leaderElection": {"leaderElect": False},
 }
-"""What every configuration of kube-scheduler says here."""
+# kube-scheduler's configuration without us.
 STOCK = str(
     yaml.safe_dump(
         {
@@ -45,7 +46,6 @@ STOCK = str(
         }
     )
 )
-"""kube-scheduler's configuration without us."""
 
 
 class RealCluster:

@@ -27,8 +27,8 @@ from tests.waiting import FOREVER, PATIENCE, eventually
 SCHEDULER = "system:kube-scheduler"
 CONTROLLER_MANAGER = "system:kube-controller-manager"
 KUBECTL = Path(sys.executable).with_name("kubectl")
+# In the order in which they start.
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
-"""In the order in which they start."""
 CONTROLLERS = ("replicaset-controller", "disruption-controller", "resourcequota-controller")
 """Those that tests need. Others would work against tests that make and break nodes by hand: the
 node controllers taint and empty nodes without a kubelet."""

@@ -21,8 +21,8 @@ from topology.core.report import Report
 
 PERIOD = 0.2
 RECORDS = "/apis/gpu-topology.io/v1alpha1/gputopologies"
+# (pod, container, device ids) in order: who holds what on a node.
 State = tuple[tuple[str, str, tuple[str, ...]], ...]
-"""(pod, container, device ids) in order: who holds what on a node."""
 
 
 class Follower(Following):

@@ -32,9 +32,10 @@ from topology.core.graph import NodeTopology
 from topology.machines import Machine
 
 ROOT = "/var/lib/kubelet"
+# Folders of the machine that the kubelet writes to, whatever its configuration says.
 HIDDEN = ("/var/lib", "/var/log")
-"""Folders of the machine that the kubelet writes to, whatever its configuration says."""
 
+# Kernel settings that the kubelet changes to its liking; here it changes copies.
 TUNABLES = (
     "vm/overcommit_memory",
     "vm/panic_on_oom",
@@ -43,7 +44,6 @@ TUNABLES = (
     "kernel/keys/root_maxkeys",
     "kernel/keys/root_maxbytes",
 )
-"""Kernel settings that the kubelet changes to its liking; here it changes copies."""
 
 
 class KubeletFailed(Exception):  # noqa: N818 (as ControlPlaneFailed)

@@ -28,8 +28,8 @@ NAMESPACE = "kueue-system"
 MANAGER = f"system:serviceaccount:{NAMESPACE}:kueue-controller-manager"
 GROUPS = ("system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}", "system:authenticated")
 SECRET = f"/api/v1/namespaces/{NAMESPACE}/secrets/kueue-webhook-server-cert"
+# The manager is a process here, its configuration a file, and nobody asks how long queues are.
 LEFT_OUT = ("Deployment", "APIService", "ConfigMap")
-"""The manager is a process here, its configuration a file, and nobody asks how long queues are."""
 QUEUES = "/apis/kueue.x-k8s.io/v1beta1"
 GPU = "nvidia.com/gpu"
 FRAMEWORKS = ("batch/job", "pod")

@@ -43,8 +43,8 @@ class PluginSettings:
 
 STOCK = PluginSettings()  # as NVIDIA's chart installs it
 _MPS_CONTROL = Path(__file__).parent / "nvidia" / "mps"
+# The environment of a plugin that shares GPUs by MPS: it finds its daemon well. There is none.
 MPS = (("PATH", f"{_MPS_CONTROL}:{os.environ['PATH']}"), ("MPS_ROOT", "/run/nvidia/mps"))
-"""The environment of a plugin that shares GPUs by MPS: it finds its daemon well. There is none."""
 
 
 class NvidiaStack:

@@ -71,8 +71,8 @@ class Gangs:
         return next((c for c in status.get("conditions", []) if c["type"] in SCHEDULED), {})
 
 
+# The condition that says whether a gang had a place, from 1.37 on and before.
 SCHEDULED = ("PodGroupInitiallyScheduled", "PodGroupScheduled")
-"""The condition that says whether a gang had a place, from 1.37 on and before."""
 
 
 def member(

@@ -35,6 +35,7 @@ pytestmark = pytest.mark.e2e
 
 CRD = "gputopologies.gpu-topology.io"
 MUTATES = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
+# The chart's values that stand for the components of manifests/agent/options.
 AGENT_VALUES = {
     "device-mounts": {"deviceMounts": True},
     "every-node": {"everyNode": True},
@@ -43,9 +44,8 @@ AGENT_VALUES = {
     "kubelet-insecure-tls": {"kubeletInsecureTLS": True},
     "runtime-class": {"runtimeClassName": "nvidia"},
 }
-"""The chart's values that stand for the components of manifests/agent/options."""
+# The same for those of manifests/base/options.
 BASE_VALUES = {"cert-manager": "certManager", "validation": "validation"}
-"""The same for those of manifests/base/options."""
 
 
 def rendered(helm: Helm, *words: str, **values: Any) -> list[Object]:

@@ -30,8 +30,8 @@ ASKING = [block for block in shell_blocks() if block.asks_a_cluster]
 CHART = ("docs/helm.md", "docs/managed.md")
 """Pages that install by themselves what the others find installed; the second goes on from the
 first one's release."""
+# The first needs an empty cluster, the second pods that wait; the third lets one of them in.
 FIRST = ["docs/install.md", "docs/why.md", "docs/unblock.md"]
-"""The first needs an empty cluster, the second pods that wait; the third lets one of them in."""
 RUN = {b.page for b in ASKING if any(not exceptions.why_not_run(b, s) for s in statements(b))}
 PAGES = [*FIRST, *sorted(RUN - {*CHART, *FIRST})]
 TRAINER = machine("a100-pcie-4-bridged").topology("train-07")

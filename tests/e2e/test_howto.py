@@ -36,6 +36,7 @@ SPOT = {"key": "example.com/capacity", "value": "spot", "effect": "NoSchedule"}
 CONTROLLERS = ("replicaset-controller", "disruption-controller", "job-controller")
 STRATEGIC = {"Content-Type": "application/strategic-merge-patch+json"}
 MERGE = {"Content-Type": "application/merge-patch+json"}
+# Kubeflow's resource, without its schema and its operator.
 PYTORCHJOBS = {
     "apiVersion": "apiextensions.k8s.io/v1",
     "kind": "CustomResourceDefinition",
@@ -59,7 +60,6 @@ PYTORCHJOBS = {
         ],
     },
 }
-"""Kubeflow's resource, without its schema and its operator."""
 
 
 @pytest.fixture(scope="module")

@@ -25,11 +25,11 @@ SAMPLES = ROOT / "manifests" / "samples" / "neighbours"
 NVLINK = {"link": "nvlink"}
 POOL = "example.com/pool"
 TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
+# Two bridges: pairs are linked, no three GPUs are.
 TRAINER = machine("a100-pcie-4-bridged").topology("trainer")
-"""Two bridges: pairs are linked, no three GPUs are."""
 SERVER = machine("l40s-4").topology("server")  # No NVLink at all
+# Any four GPUs are linked; its taint keeps pods away that do not tolerate it.
 TAINTED = machine("hgx-h100-4").topology("tainted")
-"""Any four GPUs are linked; its taint keeps pods away that do not tolerate it."""
 FLEET = {TRAINER: "training", SERVER: "inference", TAINTED: "research"}
 NO_PAIR = "the hardware has no set of 2 GPUs with link=nvlink"
 NO_QUAD = "the hardware has no set of 4 GPUs with link=nvlink"

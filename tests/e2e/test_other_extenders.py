@@ -30,8 +30,8 @@ from topology.machines import machine
 pytestmark = pytest.mark.e2e
 NVLINK = {"link": "nvlink"}
 QUIET = 4.0
+# Whose pods kube-scheduler evicts for four GPUs: by priority, and two of them have no link.
 LEAST_IMPORTANT = {0, 4, 6, 7}
-"""Whose pods kube-scheduler evicts for four GPUs: by priority, and two of them have no link."""
 CLOSED = "example.com/closed"
 IN_MAINTENANCE = "node is in maintenance"
 Extenders = list[dict[str, Any]]

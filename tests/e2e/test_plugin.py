@@ -24,8 +24,8 @@ from topology.machines import machine
 
 pytestmark = pytest.mark.e2e
 QUESTIONS = 60
+# The plugin tries all; 16 GPUs by pairs would be two million, half a minute each.
 MOST_PARTITIONS = 20_000
-"""The plugin tries all; 16 GPUs by pairs would be two million, half a minute each."""
 LOST = 79
 APPLICATION_ERROR = 31
 

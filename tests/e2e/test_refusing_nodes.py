@@ -56,8 +56,8 @@ NODES = {
     ROOMY: RealNode(MACHINE, processors=HOST),
     **{sick(version): RealNode(MACHINE, PluginSettings(version)) for version in PLUGINS},
 }
+# For how long failed pods are counted, once the ReplicaSet is there.
 SECONDS = 60.0 if EVERY_MACHINE else 15.0
-"""For how long failed pods are counted, once the ReplicaSet is there."""
 RUNS_AWAY = 20  # Failed pods that say without doubt that nothing holds the controller back
 MOST = 5  # Failed pods with the extender, where nobody could foresee the first
 FALLEN_OFF_THE_BUS = 79  # the Xid

@@ -54,6 +54,7 @@ class Right:
     namespace: str = ""
 
 
+# What Kubernetes lets everybody who is known do: ask about themselves.
 EVERYBODYS = {
     Right(group, resource, "create")
     for group, resource in (
@@ -62,9 +63,8 @@ EVERYBODYS = {
         ("authorization.k8s.io", "selfsubjectrulesreviews"),
     )
 }
-"""What Kubernetes lets everybody who is known do: ask about themselves."""
+# Rights of the agent for which not the API server is asked, but the kubelet, which asks it.
 AT_THE_KUBELET = {Right("", "nodes/configz", "get")}
-"""Rights of the agent for which not the API server is asked, but the kubelet, which asks it."""
 
 
 def granted(path: str) -> set[Right]:

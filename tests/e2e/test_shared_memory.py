@@ -32,6 +32,7 @@ sharing:
 
 
 TOLD = ("--fail-requests-greater-than-one=false",)
+# T4s of 15 GiB: a share is 5 GiB on the first node, 7.5 GiB on the others.
 NODES = {
     "sliced": RealNode(
         "t4-4",
@@ -48,7 +49,6 @@ NODES = {
         PluginSettings(config=sharing("mps", 2), environment=MPS, serves=((GPU, 8),)),
     ),
 }
-"""T4s of 15 GiB: a share is 5 GiB on the first node, 7.5 GiB on the others."""
 LITTLE = "too little GPU memory is left for"
 
 

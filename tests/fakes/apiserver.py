@@ -40,8 +40,8 @@ from tests.fakes.selectors import selects
 Json = dict[str, Any]
 Key = tuple[str, str]  # Namespace (empty for cluster-scoped objects) and name
 
+# Resources whose status only ``/status`` changes (and, for creations, nobody).
 STATUS_SUBRESOURCE = frozenset({"pods", "nodes", "gputopologies"})
-"""Resources whose status only ``/status`` changes (and, for creations, nobody)."""
 
 REASONS = {
     400: "BadRequest",

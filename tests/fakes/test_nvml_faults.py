@@ -27,6 +27,7 @@ from topology.machines import machine
 XID = pynvml.nvmlEventTypeXidCriticalError
 RECOVERY = pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
 
+# Every function about a device, by the symbol behind it.
 CALLS: dict[str, Callable[[Any], Any]] = {
     "nvmlDeviceGetUUID": pynvml.nvmlDeviceGetUUID,
     "nvmlDeviceGetName": pynvml.nvmlDeviceGetName,
@@ -87,7 +88,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
         lambda h: pynvml.nvmlDeviceRegisterEvents(h, XID, pynvml.nvmlEventSetCreate())
     ),
 }
-"""Every function about a device, by the symbol behind it."""
+# Every other function, but for those that begin and end, and the texts of errors.
 SYSTEM: dict[str, Callable[[], Any]] = {
     "nvmlSystemGetDriverVersion": pynvml.nvmlSystemGetDriverVersion,
     "nvmlSystemGetNVMLVersion": pynvml.nvmlSystemGetNVMLVersion,
@@ -101,15 +102,14 @@ SYSTEM: dict[str, Callable[[], Any]] = {
     "nvmlEventSetFree": lambda: pynvml.nvmlEventSetFree(pynvml.nvmlEventSetCreate()),
     "nvmlEventSetWait_v2": lambda: pynvml.nvmlEventSetWait(pynvml.nvmlEventSetCreate(), 0),
 }
-"""Every other function, but for those that begin and end, and the texts of errors."""
 
+# Functions about a part of a GPU; test_nvml_mig.py asks them.
 OF_PARTS = {
     "nvmlComputeInstanceGetInfo_v2",
     "nvmlGpuInstanceGetComputeInstanceById",
     "nvmlGpuInstanceGetComputeInstanceProfileInfo",
     "nvmlGpuInstanceGetInfo",
 }
-"""Functions about a part of a GPU; test_nvml_mig.py asks them."""
 
 
 def code_of(call: Callable[..., Any], *arguments: Any) -> int:

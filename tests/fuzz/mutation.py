@@ -10,6 +10,7 @@ from typing import Any
 
 CHANGES = (1, 1, 1, 2, 3, 8)  # how many changes one input sees: a single one gets deepest
 MOST_REPEATS = 300
+# Small and large, near a limit and far from any; words of ours where they do not belong.
 VALUES: tuple[Any, ...] = (
     *(
         None,
@@ -46,7 +47,6 @@ VALUES: tuple[Any, ...] = (
     ),
     *([], {}, [[]], [{}], {"": ""}, {"a": {"b": []}}, [0, 0], ["a", "a"], [None]),
 )
-"""Small and large, near a limit and far from any; words of ours where they do not belong."""
 
 
 def changed_text(rng: Random, text: str, words: Sequence[str]) -> str:

@@ -139,6 +139,7 @@ ONE = msgspec.convert(pod(1, {"min-gpu-memory": "1Gi"}), wire.Pod)
 PAIR = msgspec.convert(pod(2, {"link": "nvlink"}), wire.Pod)
 QUAD = msgspec.convert(pod(4, {"shape": "ring", "policy": "preferred"}), wire.Pod)
 EXACTLY = {"nvidia.com/gpu": 2, "cpu": "2", "memory": "1Ki"}
+# The kubelet's managers have a say in what it gets.
 WHOLE_CPUS = msgspec.convert(
     pod(
         annotations={"same-numa": "true"},
@@ -147,7 +148,6 @@ WHOLE_CPUS = msgspec.convert(
     ),
     wire.Pod,
 )
-"""The kubelet's managers have a say in what it gets."""
 
 
 def check_record(text: str) -> str:

@@ -123,6 +123,7 @@ def crd() -> Object:
     return the("CustomResourceDefinition")["spec"]  # type: ignore[no-any-return]
 
 
+# The object of the design, with values where it has dots.
 EXAMPLE = """
 apiVersion: gpu-topology.io/v1alpha1
 kind: GPUTopology
@@ -152,7 +153,6 @@ status:
   - {uuid: GPU-77, healthy: false, reason: Xid79}
   conditions: []
 """
-"""The object of the design, with values where it has dots."""
 
 
 def example() -> Object:

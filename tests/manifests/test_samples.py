@@ -18,11 +18,11 @@ from tests.manifests.building import (
     sample,
 )
 
+# The design's table.
 TABLE = {
     *("link", "min-nvlinks", "shape", "min-bandwidth", "min-gpu-memory", "gpu-model"),
     *("same-numa", "nic", "same-gpu", "spread-gpus", "gpu-memory", "sharing", "policy"),
 }
-"""The design's table."""
 
 
 @every_sample
@@ -44,6 +44,7 @@ def test_the_table_is_the_codes() -> None:
     assert KEYS.keys() == TABLE
 
 
+# Machines of the catalogue that take the sample, and some that do not.
 TAKEN = {
     "mig-slices": ({"a100-one-cut"}, {"a100-all-cut", "dgx-a100"}),
     "pair-nvlink": ({"dgx-a100", "dgx-h100"}, {"v100-pcie-4", "rtx4090-8"}),
@@ -53,19 +54,18 @@ TAKEN = {
     "shared-memory": ({"a100-shared", "t4-shared", "dgx-a100"}, {"k80-shared", "k80-4"}),
     "single-model-memory": ({"dgx-h100", "dgx-a100-80"}, {"dgx-a100", "rtx4090-8"}),
 }
-"""Machines of the catalogue that take the sample, and some that do not."""
 PARTS = ["3g.40gb", "2g.20gb", "2g.20gb"]
+# Those that are cut into MIG instances.
 CUT: dict[str, dict[str, object]] = {
     "a100-one-cut": {"machine": "a100-pcie-4-bridged", "mig": {"profiles": PARTS, "gpus": [0]}},
     "a100-all-cut": {"machine": "a100-pcie-4-bridged", "mig": {"profiles": PARTS}},
 }
-"""Those that are cut into MIG instances."""
+# Those whose GPUs are shared.
 SHARED: dict[str, dict[str, object]] = {
     "a100-shared": {"machine": "a100-pcie-4-bridged", "sharing": {"replicas": 3}},
     "t4-shared": {"machine": "t4-4", "sharing": {"replicas": 2}},
     "k80-shared": {"machine": "k80-4", "sharing": {"replicas": 2}},
 }
-"""Those whose GPUs are shared."""
 KINDS = {**CUT, **SHARED}
 
 

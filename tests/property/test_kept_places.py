@@ -56,6 +56,7 @@ NODES = {
     "NVSwitch": lambda: machine("hgx-h100-8").topology(NODE),
     "shared": lambda: shared("a100-pcie-4-bridged"),
 }
+# What the pod asks for whose place is kept.
 ASKS: dict[str, list[tuple[int, dict[str, str]]]] = {
     "bridged": [(2, {"link": "nvlink"}), (1, {})],
     "DGX-1V": [
@@ -68,7 +69,6 @@ ASKS: dict[str, list[tuple[int, dict[str, str]]]] = {
     "NVSwitch": [(4, {"link": "nvlink"}), (4, {"same-numa": "true"}), (3, {})],
     "shared": [(1, {"gpu-memory": "30Gi"}), (2, {"spread-gpus": "true"}), (2, {})],
 }
-"""What the pod asks for whose place is kept."""
 COMES: tuple[dict[str, str], ...] = (
     {},
     {},

@@ -23,6 +23,7 @@ from tests.waiting import FOREVER, PATIENCE
 from topology.core.graph import NodeTopology
 from topology.core.report import Report
 
+# The usual bounds of what a client sends, and none of how long it takes.
 UNHURRIED = Limits(
     header_seconds=FOREVER,
     body_seconds=FOREVER,
@@ -30,7 +31,6 @@ UNHURRIED = Limits(
     idle_seconds=FOREVER,
     handshake_seconds=FOREVER,
 )
-"""The usual bounds of what a client sends, and none of how long it takes."""
 
 
 class Clock:

@@ -16,8 +16,8 @@ from benchmarks.report.sweep.cases import Case, caption, known, longest
 from benchmarks.simulation.rows import spread
 
 HOPS = (10.0, 25.0, 50.0, 100.0, 200.0)  # GB/s that part the steps of hops
+# Most GPUs of the jobs that a heading is about.
 SIZES = ((2, "2 GPUs"), (4, "3 and 4 GPUs"), (8, "5 to 8 GPUs"), (float("inf"), "more GPUs"))
-"""Most GPUs of the jobs that a heading is about."""
 
 
 def figures(found: Sequence[Case], palette: Palette) -> Iterator[Figure]:

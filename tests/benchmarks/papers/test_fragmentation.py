@@ -26,8 +26,8 @@ from topology.core.requests import gpu_request
 from topology.core.scoring import Mix, RequestClass
 
 sizes = st.sampled_from([1, 2, 4, 8])
+# Fewer than twenty, so that none is too rare to be typical.
 usual = st.lists(sizes, min_size=1, max_size=19)
-"""Fewer than twenty, so that none is too rare to be typical."""
 free_gpus = st.lists(st.booleans(), min_size=1, max_size=8)
 
 

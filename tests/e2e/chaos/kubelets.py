@@ -37,8 +37,8 @@ from topology.kubeapi.reflector import Reflector, Watched
 
 RESOURCE = "nvidia.com/gpu"
 WRITE_TIMEOUT = 2.0
+# Seconds after which an agent reports though nothing has changed; the real one takes a minute.
 HEARTBEAT = 15.0
-"""Seconds after which an agent reports though nothing has changed; the real one takes a minute."""
 AGAIN = 0.5  # seconds before a write that failed is tried again
 
 

@@ -33,8 +33,8 @@ from topology.kubeapi.reflector import Reflector, Watched
 
 NAMESPACE = "gpu-topology-system"
 SLICES = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"
+# Of every replica's pod: it stands in the EndpointSlice, and the port tells them apart.
 POD_ADDRESS = "10.244.0.1"
-"""Of every replica's pod: it stands in the EndpointSlice, and the port tells them apart."""
 SHIPPED_LEASE = 10.0  # seconds: the default of `--lease-seconds`
 PRODUCT = ("-m", "scheduler_extender")  # the extender as it is
 

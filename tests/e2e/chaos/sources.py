@@ -18,8 +18,8 @@ import httpx
 from tests.chaos.history import Reported, Stored, Written
 from tests.waiting import PATIENCE
 
+# Of kube-apiserver: so that etcd keeps everything, in a form that can be read.
 FLAGS = ("--storage-media-type=application/json", "--etcd-compaction-interval=0")
-"""Of kube-apiserver: so that etcd keeps everything, in a form that can be read."""
 AUDITED = """
 apiVersion: audit.k8s.io/v1
 kind: Policy

@@ -38,8 +38,8 @@ FLEET = (
     ("hgx-h100-8", 1),
 )
 RATE = 5.0
+# How fast the clocks of the two replicas run.
 RATES = ((0.95, 1.05), (1.05, 0.95), (1.05, 1.05), (1.0, 1.0))
-"""How fast the clocks of the two replicas run."""
 RUNS = (0.3, 2.5)  # seconds for which a pod runs, from and to
 STUCK = 240.0
 """Seconds without a pod that is bound or ends, after which whoever waits is taken to be forgotten.

@@ -19,8 +19,8 @@ from tests.e2e.chaos.worlds import CUT_OFF, World, judged, kept_at, world
 pytestmark = [pytest.mark.e2e, pytest.mark.filterwarnings(CUT_OFF)]
 
 LABEL = "e2e/takes-the-late-pod"
+# Shorter than the one that we ship, and no slow machine lets it run out by itself.
 LEASE_SECONDS = 6.0
-"""Shorter than the one that we ship, and no slow machine lets it run out by itself."""
 
 
 def with_bug(cluster: ReplicatedCluster, bug: str) -> None:
@@ -85,8 +85,8 @@ def late_codes(cluster: ReplicatedCluster, writer: Replica, name: str) -> set[in
     }
 
 
+# Seconds after which the agents report: until then a bind in flight is all that is known.
 SLOW = (1.0, 2.0)
-"""Seconds after which the agents report: until then a bind in flight is all that is known."""
 
 
 @pytest.mark.parametrize("bug", ["lost-bind", "double-release"])

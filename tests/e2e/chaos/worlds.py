@@ -22,8 +22,8 @@ from topology.machines import machine
 OVER = ("Succeeded", "Failed")
 Fleet = Sequence[tuple[str, int]]  # machines of the catalogue, and how many of each
 
+# A connection that ends in the middle of its TLS handshake is closed by the garbage collector.
 CUT_OFF = "ignore:Exception ignored in. <ssl.SSLSocket:pytest.PytestUnraisableExceptionWarning"
-"""A connection that ends in the middle of its TLS handshake is closed by the garbage collector."""
 
 
 @dataclass

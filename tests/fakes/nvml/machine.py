@@ -21,8 +21,8 @@ from topology.core.devices import MIB, Gpu
 from topology.core.graph import NodeTopology
 from topology.core.links import LinkKind, Via, nvlink_port
 
+# Of the driver, of NVML, and of the CUDA that the driver serves.
 DRIVER = ("570.124.06", "12.570.124.06", 12080)
-"""Of the driver, of NVML, and of the CUDA that the driver serves."""
 
 RECOVERY_ACTIONS = {
     "none": 0,
@@ -94,8 +94,8 @@ class _State:
     mig: bool = False
     instances: tuple[MigInstance | None, ...] = ()
     processes: tuple[tuple[int, int], ...] = ()
+    # Processes on MIG instances, by slot.
     inside: dict[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
-    """Processes on MIG instances, by slot."""
 
 
 @dataclass(frozen=True, slots=True)

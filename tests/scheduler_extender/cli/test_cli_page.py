@@ -16,6 +16,7 @@ from tests.commands import ROOT, asked
 PAGE = (ROOT / "docs" / "cli.md").read_text()
 SHOWN = re.findall(r"```sh\ngpu-topology ([^\n]*)\n```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
 WHERE = ("nodes", "map", "node", "waiting")
+# Options that the table of options leaves out: the text tells of some, --help of the others.
 ELSEWHERE = {
     "--resume",
     "--open",
@@ -26,7 +27,6 @@ ELSEWHERE = {
     "--require",
     "--help",
 }
-"""Options that the table of options leaves out: the text tells of some, --help of the others."""
 
 
 def options(command: str) -> set[str]:

@@ -24,11 +24,11 @@ pathlib.Path({folder!r}, "words").write_text(" ".join(sys.argv[1:]))
 pathlib.Path({folder!r}, "pid").write_text(str(os.getpid()))
 {does}
 """
+# Whoever sees the file sees all of it.
 BROWSER = """#!/bin/sh
 echo "$1" > {folder}/half
 mv {folder}/half {folder}/opened
 """
-"""Whoever sees the file sees all of it."""
 
 
 @pytest.fixture

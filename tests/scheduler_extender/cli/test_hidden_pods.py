@@ -24,8 +24,8 @@ from topology.core.graph import NodeTopology
 from topology.core.report import Allocation, IdleAllocation, Report
 
 GPU = "nvidia.com/gpu"
+# Namespace, name, UID and container of a pod of others, and the end of a device's ID.
 SECRETS = ("team-x", "secret-pod", "secret-uid", "secret-container", "::7")
-"""Namespace, name, UID and container of a pod of others, and the end of a device's ID."""
 VERBS = (("nodes",), ("node", "whole"), ("node", "shared"), ("map",), ("waiting",), ("idle", "-A"))
 FORMS = ("table", "wide", "json", "yaml", "name")
 

@@ -24,8 +24,8 @@ BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
 Scheme = Literal["light", "dark"]
+# ``--no-sandbox``: as root, and in containers, Chromium refuses to start otherwise.
 QUIET = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
-"""``--no-sandbox``: as root, and in containers, Chromium refuses to start otherwise."""
 MOST_HEIGHT = 16_000  # Pixels of a screenshot
 
 

@@ -96,6 +96,7 @@ def _refused(tab: Tab, served: Served) -> None:
     tab.click("main form button")
 
 
+# How to get to each page.
 SCENES: dict[str, Callable[[Tab, Served], None]] = {
     "map": _at("/map"),
     "map-filtered": _at("/map?use=broken&name=volta"),
@@ -114,4 +115,3 @@ SCENES: dict[str, Callable[[Tab, Served], None]] = {
     "login-refused": _refused,
     "report": lambda tab, served: tab.open(served.report),
 }
-"""How to get to each page."""

@@ -23,13 +23,14 @@ from tests.scheduler_extender.web.scenes import SCENES, Served, served
 WIDTHS = (1400, 400)
 SCHEMES: tuple[Scheme, ...] = ("light", "dark")
 COLOURS = 256
+# What the report tells of.
 SWEEP = tiny(
     clusters=("dgx1-v100=4,l40s-8=2",),
     workload=Workload("synthetic", 200),
     policies=("gpu-topology", "LeastAllocated", "MostAllocated"),
     seeds=(1, 2, 3, 4, 5),
 )
-"""What the report tells of."""
+# The screenshots that docs/images has.
 DOCS = [
     *(
         f"{name}-{side}"
@@ -38,7 +39,6 @@ DOCS = [
     ),
     "what-if-taken-light-1400",
 ]
-"""The screenshots that docs/images has."""
 IMAGES = Path(__file__).parents[3] / "docs" / "images"
 
 

@@ -18,6 +18,7 @@ from tests.waiting import PATIENCE
 
 ROOM = 3
 ASKED = 40
+# A request, as servers of either kind make it: 2.3 says that a send after the end is no error.
 SCOPE: Scope = {
     "type": "http",
     "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -30,7 +31,6 @@ SCOPE: Scope = {
     "root_path": "",
     "headers": [],
 }
-"""A request, as servers of either kind make it: 2.3 says that a send after the end is no error."""
 
 
 @pytest.fixture(autouse=True)

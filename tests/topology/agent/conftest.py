@@ -40,11 +40,11 @@ PLUGIN = {
         "containers": [{"name": "p", "image": "example/k8s-device-plugin:v0.17.1"}],
     },
 }
+# It looks often, and no call is said to hang because the machine is slow.
 QUICK = Cadence(vitals=0.1, look=1.0, reopen=0.5, hung=FOREVER, slice=0.05)
-"""It looks often, and no call is said to hang because the machine is slow."""
 HUNG = 2.0  # seconds after which a call is said to hang, in a test in which one does
+# It asks often, and a kubelet may take as long as it likes to answer and to come back.
 BRISK = PollIntervals(held=0.3, idle=0.5, watchful=0.2, restart=FOREVER, silence=FOREVER)
-"""It asks often, and a kubelet may take as long as it likes to answer and to come back."""
 
 
 @pytest.fixture(autouse=True)

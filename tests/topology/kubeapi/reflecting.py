@@ -20,15 +20,15 @@ from topology.kubeapi.reflector import Reflector, ReflectorState, Timing, Watche
 NODES = "/api/v1/nodes"
 ALL_NODES = Watched(NODES)
 
+# No request and no watch ends because the machine is slow.
 PATIENT = Timing(
     list_timeout_s=FOREVER,
     connect_timeout_s=FOREVER,
     watch_timeout_s=FOREVER,
     stall_timeout_s=FOREVER,
 )
-"""No request and no watch ends because the machine is slow."""
+# And hardly any wait between two requests.
 QUICK = dataclasses.replace(PATIENT, healthy_s=0.02, backoff_initial_s=0.005, backoff_cap_s=0.02)
-"""And hardly any wait between two requests."""
 NEVER_HEALTHY = dataclasses.replace(PATIENT, healthy_s=FOREVER)
 
 

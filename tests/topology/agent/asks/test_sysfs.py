@@ -97,8 +97,8 @@ def test_numa_distances_that_no_kernel_writes_are_not_known(row: str, tmp_path: 
     assert pci_tree(tmp_path).numa_distances is None
 
 
+# As firmware numbers them: each core's first thread first, then the second ones.
 TWO_SOCKETS = [[[0, 4], [1, 5]], [[2, 6], [3, 7]]]
-"""As firmware numbers them: each core's first thread first, then the second ones."""
 
 
 def test_two_sockets_whose_cores_have_the_same_numbers(tmp_path: Path) -> None:
