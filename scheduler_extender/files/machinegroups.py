@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -14,7 +14,7 @@ from topology.codec import Record, first_error
 from topology.core.devices import GpuResource, NodeName
 from topology.core.graph import NodeTopology, TopologyError
 from topology.core.report import Report
-from topology.machines import Machine, UnknownMachine, machine
+from topology.machines import UnknownMachine, machine
 from topology.machines.mig import cut
 
 # GPUs of all MachineGroups of a file together; a line each can ask for any number.
@@ -44,7 +44,9 @@ class _Sharing(BaseModel):
         return replace(node, resources=(served,), allocator=facts)
 
 
-class _MachineGroup(BaseModel):
+class MachineGroup(BaseModel):
+    """So many equal nodes, as the file says."""
+
     model_config = ConfigDict(extra="forbid", alias_generator=to_camel)
     kind: Literal["MachineGroup"]
     api_version: Literal["gpu-topology.io/v1alpha1"] = "gpu-topology.io/v1alpha1"
@@ -56,37 +58,34 @@ class _MachineGroup(BaseModel):
     mig: _Mig | None = None
     sharing: _Sharing | None = None
 
-
-@dataclass(frozen=True, slots=True)
-class MachineGroup:
-    """What a MachineGroup stands for. ``has`` is what it says of CPU and memory, if anything."""
-
-    machine: Machine
-    prefix: str
-    names: tuple[NodeName, ...]
-    has: Allocatable | None
-    mig: _Mig | None = None
-    sharing: _Sharing | None = None
-
     @property
     def gpus(self) -> int:
         """How many GPUs it has in all."""
-        return len(self.names) * self.machine.size
+        return self.count * machine(self.machine).size
+
+    @property
+    def names(self) -> list[NodeName]:
+        """Its nodes' names."""
+        width = max(2, len(str(self.count - 1)))
+        return [NodeName(f"{self.name_prefix}{i:0{width}}") for i in range(self.count)]
+
+    @property
+    def has(self) -> Allocatable | None:
+        """What it says of CPU and memory, if anything. Raises :class:`ValueError`."""
+        given = {"cpu": self.cpu, "memory": self.memory}
+        amounts = {name: amount for name, amount in given.items() if amount is not None}
+        return allocatable_of(amounts) if amounts else None
 
     def records(self) -> Iterator[Record]:
-        """Its nodes, made one by one."""
+        """Its nodes, made one by one. Raises :class:`TopologyError`."""
+        kind, mig = machine(self.machine), self.mig
         for name in self.names:
-            yield Record(self._node(name), Report())
-
-    def _node(self, name: NodeName) -> NodeTopology:
-        """One node. Raises :class:`TopologyError`."""
-        node = self.machine.topology(name, group=self.prefix)
-        mig = self.mig
-        if self.sharing is not None:
-            return self.sharing.of(node)
-        if mig is None:
-            return node
-        return cut(node, mig.profiles, strategy=mig.strategy, gpus=mig.gpus)
+            node = kind.topology(name, group=self.name_prefix)
+            if self.sharing is not None:
+                node = self.sharing.of(node)
+            elif mig is not None:
+                node = cut(node, mig.profiles, strategy=mig.strategy, gpus=mig.gpus)
+            yield Record(node, Report())
 
 
 def read_group(item: Mapping[str, Any], room: int) -> MachineGroup:
@@ -95,29 +94,22 @@ def read_group(item: Mapping[str, Any], room: int) -> MachineGroup:
     Raises :class:`ValueError`.
     """
     try:
-        group = _MachineGroup.model_validate(item)
+        group = MachineGroup.model_validate(item)
     except ValidationError as error:
         raise ValueError(first_error(error)) from error
     try:
-        kind = machine(group.machine)
+        size = machine(group.machine).size
     except UnknownMachine as error:
         raise ValueError(f"machine: {error}") from error
-    if group.count * kind.size > room:
+    if group.gpus > room:
         raise ValueError(
-            f"count: {group.count:,} × {kind.size} GPUs are too many; MachineGroups may "
+            f"count: {group.count:,} × {size} GPUs are too many; MachineGroups may "
             f"have {MAX_GROUPED:,} GPUs in all"
         )
-    width = max(2, len(str(group.count - 1)))
-    prefix = group.name_prefix
-    names = tuple(NodeName(f"{prefix}{i:0{width}}") for i in range(group.count))
-    given = {"cpu": group.cpu, "memory": group.memory}
-    amounts = {k: v for k, v in given.items() if v is not None}
-    has = allocatable_of(amounts) if amounts else None
     if group.mig and group.sharing:
         raise ValueError("allowed is one of mig and sharing")
-    made = MachineGroup(kind, prefix, names, has, group.mig, group.sharing)
     try:
-        next(made.records())
+        next(group.records())
     except TopologyError as error:
         raise ValueError(str(error)) from error
-    return made
+    return group
