@@ -15,7 +15,7 @@ from scheduler_extender.state.answers.decision import UNDECIDED, Decision, uncon
 from scheduler_extender.state.answers.remembered import State
 from scheduler_extender.state.asking.enquiry import answer, ask, scores
 from scheduler_extender.state.asking.groupenquiry import gather
-from scheduler_extender.state.asking.members import as_member, rack_rooms
+from scheduler_extender.state.asking.members import member_of, rack_rooms
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
@@ -151,16 +151,16 @@ def _answers(
     gang = None if membership is None else membership.as_gang
     yielding = seen.with_facts(facts.yielding_to(priority, gang) for facts in seen.nodes)
     rooms = rack_rooms(seen, request, [facts.name for facts in seen.nodes], membership)
-    if membership is None:
+    member = member_of(seen, asking or PodUid(""), membership, request)
+    if member is None:
         return _each_for_itself(yielding, request, asking, rooms, deadline)
-    member = as_member(seen, asking or PodUid(""), membership, request)
     rows = _each_for_itself(yielding, member.request, asking, rooms, deadline)
     if not member.minds_groups:
         return rows
     on = {facts.name for facts in seen.nodes if counts_on(asking, facts)}
     without = seen.with_facts(row.facts for row in rows if row.node in on)
     passing = [row.node for row in rows if row.passes]
-    direction = seen.direction_of(membership)
+    direction = seen.direction_of(member.membership)
     found = gather(without, member, passing, deadline, direction=direction)
     refused = dict.fromkeys(passing, UNDECIDED) if found.late else found.rejections
     return [

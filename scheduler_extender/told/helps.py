@@ -15,7 +15,7 @@ from msgspec import Meta
 from scheduler_extender.deadline import Deadline, OutOfTimeError
 from scheduler_extender.state.asking.enquiry import ask
 from scheduler_extender.state.asking.groupenquiry import gather
-from scheduler_extender.state.asking.members import as_member
+from scheduler_extender.state.asking.members import member_of
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts, Offer
 from scheduler_extender.state.pods.record import PodName, PodRecord, resource_of
@@ -164,12 +164,8 @@ def _passing(
 ) -> int:
     """How many nodes that are open to the pod would take it if it asked for this."""
     asked = seen.with_facts(as_asked_by(pod, facts) for facts in seen.nodes)
-    member = None
-    request = relaxed.request
-    if pod.membership is not None:
-        member = as_member(seen, pod.uid, pod.membership, request)
-        request = member.request
-    answers = ask(asked, request, counts=False)
+    member = member_of(seen, pod.uid, pod.membership, relaxed.request)
+    answers = ask(asked, member.request if member else relaxed.request, counts=False)
     passing = [
         facts
         for facts, (_, decision) in zip(asked.nodes, answers.each(), strict=True)

@@ -13,7 +13,7 @@ from msgspec import Meta
 from scheduler_extender.deadline import OutOfTimeError, within
 from scheduler_extender.limits import UNBLOCK_SECONDS
 from scheduler_extender.state.answers.keptplace import Place, place_of
-from scheduler_extender.state.asking.members import Member, as_member
+from scheduler_extender.state.asking.members import Member, member_of
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.pods.record import PodRecord
@@ -108,7 +108,8 @@ def unblocking_of(cluster: Cluster, namespace: str, name: str) -> Unblocking | N
     if seen.blind:
         return answer(text=[BLIND])
     deadline = within(cluster.clock, UNBLOCK_SECONDS)
-    member = _member(seen, pod)
+    asks = pod.request if isinstance(pod.request, GpuRequest) else None
+    member = None if asks is None else member_of(seen, pod.uid, pod.membership, asks)
     afterwards = Afterwards(seen, member, deadline, lambda facts: facts.is_open_to(pod))
     try:
         kept = _kept(seen, pod, member, afterwards)
@@ -161,13 +162,6 @@ def _why_not_scheduled(pod: PodRecord) -> str:
     if pod.gated:
         return "it has scheduling gates; until they are gone kube-scheduler does not look at it"
     return ""
-
-
-def _member(seen: Snapshot, pod: PodRecord) -> Member | None:
-    """The pod as a member of its group; None where it is in none."""
-    if pod.membership is None or not isinstance(pod.request, GpuRequest):
-        return None
-    return as_member(seen, pod.uid, pod.membership, pod.request)
 
 
 def _kept(

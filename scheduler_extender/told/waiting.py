@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.deadline import Deadline, within
 from scheduler_extender.state.asking.enquiry import ask
-from scheduler_extender.state.asking.members import as_member
+from scheduler_extender.state.asking.members import member_of
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.pods.record import PodRecord
@@ -103,9 +103,8 @@ def refusals_of(seen: Snapshot, pod: PodRecord, deadline: Deadline) -> dict[Reas
     """
     if isinstance(pod.request, Malformed):
         return {}
-    request = pod.request
-    if pod.membership is not None:
-        request = as_member(seen, pod.uid, pod.membership, request).request
+    member = member_of(seen, pod.uid, pod.membership, pod.request)
+    request = pod.request if member is None else member.request
     names = [facts.name for facts in seen.nodes if not serves_nothing(facts)]
     found: Counter[Reason] = Counter()
     for _, decision in ask(seen, request, names, deadline).each():

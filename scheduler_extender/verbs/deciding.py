@@ -16,7 +16,7 @@ from scheduler_extender.limits import VERB_SECONDS
 from scheduler_extender.state.answers.decision import SIBLINGS, Decision, sets_of
 from scheduler_extender.state.asking.enquiry import answer
 from scheduler_extender.state.asking.groupenquiry import gather
-from scheduler_extender.state.asking.members import Member, as_member
+from scheduler_extender.state.asking.members import Member, member_of
 from scheduler_extender.state.asking.placecounter import PlaceCounter
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.snapshot import Snapshot
@@ -70,7 +70,7 @@ def decide(
             asking = before is not None or facts.keeps_place_for(pod.uid)
             without = facts.without(frozenset({pod.uid})) if asking else facts
             without = without.yielding_to(pod.standing.priority, pod.gang)
-            member = _member(seen, pod, request)
+            member = member_of(seen, pod.uid, pod.membership, request)
             request = request if member is None else member.request
             request, decision = _answer(seen, member, without, request)
             if _is_bound(cluster, pod.uid, node):
@@ -121,7 +121,7 @@ def decide_again(cluster: Cluster, decided: DecidedBind) -> DecidedBind:
     if node is None:
         return decided
     seen = cluster.snapshot()
-    member = _member(seen, decided.ours, request.alone)
+    member = member_of(seen, decided.ours.uid, decided.ours.membership, request.alone)
     facts = seen.facts(node)
     if member is None and facts is decided.after and not seen.blind:
         return decided
@@ -175,13 +175,6 @@ def _refused_before_flight(
     if left_open and rejection.resolvable and facts.unreported(resource_of(pod)):
         return InProgressError(rejection.reason)
     return _refused_here(pod, facts, rejection)
-
-
-def _member(seen: Snapshot, pod: PodRecord, request: GpuRequest) -> Member | None:
-    """The pod as a member of its group; None where it is in none."""
-    if pod.membership is None:
-        return None
-    return as_member(seen, pod.uid, pod.membership, request)
 
 
 def _answer(

@@ -81,7 +81,7 @@ def filtered(
         why = Rejection(asks.reason, False, Reason.MALFORMED)
         return Filtered([], {why: list(names)})
     uid, priority = PodUid(pod.metadata.uid), pod.spec.priority or 0
-    member = member_of(seen, uid, asks)
+    member = member_of(seen, uid, asks.membership, asks.request)
     request = asks.request if member is None else member.request
     flying = seen.in_flight.get(uid)
     if flying is not None:

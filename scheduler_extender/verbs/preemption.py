@@ -52,7 +52,7 @@ def preempt(
     if isinstance(asks, Malformed):
         return PreemptionResult()
     uid = PodUid(args.pod.metadata.uid)
-    member = member_of(seen, uid, asks)
+    member = member_of(seen, uid, asks.membership, asks.request)
     request = asks.request if member is None else member.request
     flying = seen.in_flight.get(uid)
     if flying is not None:

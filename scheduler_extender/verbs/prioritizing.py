@@ -32,7 +32,7 @@ def prioritize(
     if not isinstance(asks, Asks) or (not asks.request.plain and seen.blind):
         return list(map(HostPriority, names, repeat(0)))
     uid = PodUid(pod.metadata.uid)
-    member = member_of(seen, uid, asks)
+    member = member_of(seen, uid, asks.membership, asks.request)
     request = asks.request if member is None else member.request
     answered = ask(seen, request, names, deadline, scores=True)
     found = scores(request, answered, rack_rooms(seen, request, names, asks.membership))

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from scheduler_extender.annotations import Asks
 from scheduler_extender.membership import NVLINK_DOMAIN, Group, Membership
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.keeping import devices_left
@@ -46,13 +45,6 @@ class Member:
         for. What only prefers a domain, or is in no gang and names none, goes anywhere."""
         shares = self.membership.domain is not None or self.membership.gang
         return shares and self.request.policy is Policy.REQUIRED
-
-
-def member_of(seen: Snapshot, uid: PodUid, asks: Asks) -> Member | None:
-    """The pod as a member of its group; None if it is in none. O(1) for a pod without one."""
-    if asks.membership is None:
-        return None
-    return as_member(seen, uid, asks.membership, asks.request)
 
 
 def rack_rooms(
@@ -93,8 +85,13 @@ def _room_of(trays: Sequence[NodeFacts], resource: str) -> int:
     )
 
 
-def as_member(seen: Snapshot, uid: PodUid, membership: Membership, request: GpuRequest) -> Member:
-    """A pod of a group with the siblings that may come before it now."""
+def member_of(
+    seen: Snapshot, uid: PodUid, membership: Membership | None, request: GpuRequest
+) -> Member | None:
+    """The pod as a member of its group, with the siblings that may come before it now; None if it
+    is in no group."""
+    if membership is None:
+        return None
     if membership.gang:
         others = _other_siblings(seen, uid, membership, request)
         known = sum(count for _, count in others)

@@ -140,7 +140,8 @@ class Snapshot:
         return replace(self, base=self.base or self, by_name=by_name, own=own, numbers={})
 
     def requiring(self, weakest: Verdict) -> Snapshot:
-        """The same for a pod that passes on no weaker verdict. No answer of it is remembered."""
+        """The same for a pod that passes on no weaker verdict; for :func:`.answer` only, which
+        remembers nothing."""
         settings = replace(self.settings, require=weakest)
         return replace(self, parts=replace(self.parts, settings=settings))
 

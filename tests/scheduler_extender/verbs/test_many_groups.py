@@ -11,7 +11,6 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from scheduler_extender.annotations import Asks
 from scheduler_extender.deadline import within
 from scheduler_extender.limits import VERB_SECONDS
 from scheduler_extender.state.answers.decision import Settings
@@ -100,7 +99,7 @@ def test_members_and_places_are_counted_at_one_moment() -> None:
     cluster.put_pod(replace(first, node=NodeName("a-0")))
     others = [record(member(f"m{i}", size=4, gpus=1)) for i in (1, 2, 3)]
     seen = cluster.snapshot()
-    asked = member_of(seen, others[0].uid, Asks(gpu_request(1), others[0].membership))
+    asked = member_of(seen, others[0].uid, others[0].membership, gpu_request(1))
     assert asked is not None
     for other in others[1:]:
         cluster.put_pod(replace(other, node=NodeName("a-0")))

@@ -11,7 +11,7 @@ from types import FrameType
 import pytest
 
 from scheduler_extender.membership import Group, Membership
-from scheduler_extender.state.asking.members import OTHER_KINDS, as_member
+from scheduler_extender.state.asking.members import OTHER_KINDS, member_of
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.groups.groups import Groups
 from scheduler_extender.state.pods.record import PodRecord
@@ -68,9 +68,10 @@ def calls_of_a_member(kinds: int) -> int:
 
     sys.setprofile(count)
     try:
-        member = as_member(cluster.snapshot(), PodUid("p0"), GANG, kind(1))
+        member = member_of(cluster.snapshot(), PodUid("p0"), GANG, kind(1))
     finally:
         sys.setprofile(None)
+    assert member is not None
     assert len(member.request.others) == OTHER_KINDS
     return made
 
