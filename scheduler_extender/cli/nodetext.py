@@ -11,7 +11,7 @@ from rich.text import Text
 from scheduler_extender.cli.cells import CELLS, node_cells
 from scheduler_extender.cli.nodewords import ago, promises_text, warnings
 from scheduler_extender.terminal import column, show, table
-from scheduler_extender.told.nodes import NodeState
+from scheduler_extender.told.nodes import NodeState, link_words
 from scheduler_extender.told.view import View
 from scheduler_extender.told.words import duration
 from topology.core.devices import Nic
@@ -74,10 +74,7 @@ def _gpus(node: NodeState, topology: NodeTopology, view: View, *, wide: bool) ->
 
 def _links(topology: NodeTopology, *, wide: bool) -> Table:
     """What joins each GPU to every other one, as ``nvidia-smi topo -m`` writes it."""
-    words: dict[tuple[int, int], str] = {}
-    for link in topology.links:
-        word = f"NV{link.nvlinks}" if link.nvlinks else link.pcie.label
-        words[link.a, link.b] = words[link.b, link.a] = word
+    words = link_words(topology)
     indices = [gpu.index for gpu in topology.gpus]
 
     def joined(b: int, a: int) -> Text:

@@ -1,4 +1,4 @@
-"""What nodes answer to a pod, told to people: verdict, score, and why where it is no promise.
+"""What nodes answer to a pod, for people: the verdict, the score, and why there is no promise.
 
 Filter says why a node refuses a pod. People also ask why a node that would take it promises
 nothing: that is what it would say to the same pod if its constraints were required.
@@ -28,27 +28,21 @@ from topology.core.requests import GpuRequest, Policy
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One node's answer.
+    """One node's answer."""
 
-    ``facts`` are what it was worked out on, and ``state`` is equal for nodes of one request that
-    answer alike. ``score`` is None where there is none to be had, as on a node that refuses.
-    ``doubt`` is why a node that takes the pod promises it nothing; None elsewhere. ``lacks``
-    names the fields of the node's record without which the pod's exclusive CPUs and memory count
-    for nothing here. ``closed`` says that kube-scheduler will not send the pod here, whatever we
-    answer: the node is not one of the pod's destinations.
-    ``outcomes`` is the assessment of what the node may hand out to the pod: that of the decision,
-    or, where the pod only prefers what the hardware never can, that of the same pod without its
-    constraints. It is None where nothing would be handed out.
-    """
-
-    facts: NodeFacts
-    state: State | None
+    facts: NodeFacts  # those that it was worked out on
+    state: State | None  # equal for nodes that answer one request alike
     decision: Decision
-    score: int | None
-    doubt: Rejection | None
+    score: int | None  # None on a node that refuses, is closed, or has the pod already
+    doubt: Rejection | None  # why a node that takes the pod promises it nothing
+
+    # What the node may hand out, None for nothing. If the pod only prefers what the hardware never
+    # can, it is what the same pod would get without its constraints.
     outcomes: Assessment | None
+
+    # Fields of the node's record without which the pod's exclusive CPUs and memory do not count.
     lacks: tuple[str, ...] = ()
-    closed: bool = False
+    closed: bool = False  # kube-scheduler will not send the pod here, whatever we answer
 
     @property
     def node(self) -> NodeName:
@@ -57,23 +51,23 @@ class Answer:
 
     @property
     def reason(self) -> str:
-        """Why the node refuses the pod; empty where it passes."""
+        """Why the node refuses the pod; empty if it does not."""
         return self.decision.rejection.reason if self.decision.rejection else ""
 
     @property
     def note(self) -> str:
-        """Why a node that takes the pod promises it nothing; empty elsewhere."""
+        """Why a node that takes the pod promises it nothing; empty on other nodes."""
         return self.doubt.reason if self.doubt else ""
 
     @property
     def kind(self) -> Reason | None:
-        """The reason of a refusal, or of a doubt, without its details; None where it promises."""
+        """The reason of a refusal or a doubt, without details; None if the node promises."""
         why = self.decision.rejection or self.doubt
         return why.kind if why is not None else None
 
     @property
     def verdict(self) -> str:
-        """The verdict's word; ``unknown`` where there is no usable record."""
+        """The verdict's word; ``unknown`` without a usable record."""
         return "never" if self.kind is Reason.NOT_SERVED else self.decision.verdict
 
     @property
@@ -88,7 +82,7 @@ class Answer:
 
     @property
     def resolvable(self) -> bool | None:
-        """Whether evictions may turn a refusal; None where there is none."""
+        """Whether evictions may turn a refusal; None without a refusal."""
         return None if self.decision.rejection is None else self.decision.rejection.resolvable
 
     @property

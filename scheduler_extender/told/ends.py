@@ -56,7 +56,7 @@ class Ends:
         return gone
 
     def _state_of(self, facts: NodeFacts, gone: frozenset[PodUid], resource: str) -> int:
-        """A number for the node without these pods, equal where every answer is equal."""
+        """A number for the node without these pods, equal if every answer is equal."""
         about = (facts, gone, resource)
         found = self._states.get(about)
         if found is None:

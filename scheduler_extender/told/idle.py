@@ -103,7 +103,7 @@ def _try(
     pods: Sequence[PodRecord],
     found: Tried,
 ) -> None:
-    """Try the end of each idle pod of a node; where none would do alone, of several."""
+    """Try the end of each idle pod of a node; if none would do alone, of several together."""
     request = pods[0].request
     if not isinstance(request, GpuRequest) or not facts.is_open_to(pods[0]):
         return

@@ -1,4 +1,4 @@
-"""What a node lacks that takes a pod not: the set of GPUs that comes nearest, and who holds it."""
+"""What a refusing node lacks: the set of GPUs that comes nearest, and who holds it."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def nearest(answers: Iterable[tuple[Answer, Miss | None]]) -> list[NearMiss]:
 
 
 def miss_of(row: Answer, request: GpuRequest, view: View) -> Miss | None:
-    """What the node lacks; None where no set of its GPUs is near, or nothing is known of it."""
+    """What the node lacks; None if no set of its GPUs is near, or nothing is known of it."""
     offer = row.facts.last_offer(request.resource)
     if row.kind not in NEAR or row.facts.report is None or isinstance(offer, Rejection):
         return None
@@ -132,7 +132,7 @@ class _Node:
         return "" if constraints == NO_CONSTRAINTS else "fitting "
 
     def _good(self, size: int) -> Masks | None:
-        """The sets of so many GPUs that meet the constraints; None where they cannot be listed."""
+        """The sets of ``size`` GPUs that meet the constraints; None if they cannot be listed."""
         kubelet = self.offer.kubelet
         if kubelet.width != 1:
             return None
@@ -193,7 +193,7 @@ class _Node:
         return "is sick" if now.sick >> position & 1 else "is not handed out by the kubelet"
 
     def largest(self) -> Miss | None:
-        """The largest set that the constraints allow, where none of the size asked for is."""
+        """The largest set that the constraints allow, if none is as large as the pod asks."""
         wants = self.request.count
         for size in range(wants - 1, 1, -1):
             good = self._good(size)
@@ -206,7 +206,7 @@ class _Node:
         return None
 
     def counted(self) -> Miss:
-        """How many devices are left, where sets are not listed."""
+        """How many devices are left, without the sets."""
         now, wants = self.offer.availability, self.request.effective_count
         left = max(0, min(wants, now.devices_left))
         unit = device_unit(self.offer.kubelet)

@@ -190,6 +190,15 @@ class NodeState:
         return data
 
 
+def link_words(topology: NodeTopology) -> dict[tuple[int, int], str]:
+    """What joins two GPUs, by their indices: NV and the number of NVLinks, or the PCIe class."""
+    words = {}
+    for link in topology.links:
+        word = f"NV{link.nvlinks}" if link.nvlinks else link.pcie.label
+        words[link.a, link.b] = words[link.b, link.a] = word
+    return words
+
+
 def tally(uses: Counter[Use]) -> dict[str, int]:
     """GPUs by how they stand, those that pods hold as one number."""
     apart = {use.word: uses[use] for use in Use if use not in HELD and use is not Use.SICK}

@@ -51,7 +51,7 @@ def bound_text(placement: str, request: GpuRequest | None) -> str:
 
 
 def written_on(pod: Pod) -> Written | None:
-    """The pod's placement annotation; None where there is none, or it is not of this very pod."""
+    """The pod's placement annotation; None without one, or if it is another pod's."""
     text = (pod.metadata.annotations or {}).get(PLACEMENT)
     if text is None:
         return None

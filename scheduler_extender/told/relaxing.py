@@ -128,7 +128,7 @@ def _shared_memories(wanted: Constraints) -> Iterator[Constraints]:
 
 
 def _counts(request: GpuRequest) -> Iterator[Relaxed]:
-    """Fewer devices, where one container asks for all of them."""
+    """Fewer devices, if one container asks for all of them."""
     if len(request.containers) != 1 or request.containers[0].role is not Role.APP:
         return
     if request.exclusive.demands:

@@ -153,8 +153,7 @@ def _plan(plan: Plan) -> EvictionPlan:
 
 
 def _why_not_scheduled(pod: PodRecord) -> str:
-    """Why kube-scheduler does not look at a pod, so that no eviction helps it; empty where it
-    does."""
+    """Why kube-scheduler does not look at a pod, so that no eviction helps it; empty if it does."""
     if pod.ended:
         return "it has ended"
     if pod.deleting:
@@ -167,8 +166,8 @@ def _why_not_scheduled(pod: PodRecord) -> str:
 def _kept(
     seen: Snapshot, pod: PodRecord, member: Member | None, afterwards: Afterwards
 ) -> KeptPlace | None:
-    """The place that is kept for a pod, and whether it is there once its victims have let go: for
-    a ``member`` one where its group lets it go. Raises :class:`.OutOfTimeError`."""
+    """The place that is kept for a pod, and whether it is there once its victims have let go. A
+    ``member`` also needs its group to let it go there. Raises :class:`.OutOfTimeError`."""
     kept = pod.kept_place
     if kept is None or not isinstance(pod.request, GpuRequest):
         return None

@@ -11,7 +11,7 @@ from topology.core.devices import PodUid
 
 HIDDEN = "a pod of another namespace"
 GONE = "a pod that is gone"
-"""In place of a pod's name, where nobody says it any more."""
+"""In place of a pod's name, if nobody says it any more."""
 
 
 @dataclass(frozen=True, slots=True)

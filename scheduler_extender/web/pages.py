@@ -20,7 +20,7 @@ from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.answers import answers
-from scheduler_extender.told.nodes import Nodes, Use
+from scheduler_extender.told.nodes import Nodes, Use, link_words
 from scheduler_extender.told.view import View
 from scheduler_extender.told.words import asks_text
 from scheduler_extender.web.drawing import whole
@@ -210,10 +210,7 @@ def _word(facts: NodeFacts, pod: PodRecord, broken: Collection[PodUid]) -> str:
 
 def _matrix(topology: NodeTopology) -> list[tuple[int, list[str]]]:
     """What joins each GPU to every other one and to the NICs, in a word each."""
-    words: dict[tuple[int, int], str] = {}
-    for link in topology.links:
-        word = f"NV{link.nvlinks}" if link.nvlinks else link.pcie.label
-        words[link.a, link.b] = words[link.b, link.a] = word
+    words = link_words(topology)
     near = [dict(nic.distances) for nic in topology.nics]
     indices = [gpu.index for gpu in topology.gpus]
     return [
