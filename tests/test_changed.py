@@ -14,7 +14,9 @@ from tests.changed import ROOT, guards_of
     [
         pytest.param("topology/core/belief.py", ["topology/core/test_belief.py"], id="its own"),
         pytest.param(
-            "topology/core/admission/hints.py", ["topology/core/test_admission.py"], id="package's"
+            "topology/core/admission/kubelet.py",
+            ["topology/core/test_admission.py"],
+            id="package's",
         ),
         pytest.param("tests/test_docs.py", ["test_docs.py"], id="a test"),
         pytest.param("tests/e2e/test_map.py", [], id="needs a control plane"),
