@@ -401,20 +401,18 @@ NOT_HANDED_OUT = Health(GpuUuid(""), False, "the kubelet does not hand it out")
 
 def _holders(facts: NodeFacts, offer: Offer) -> Iterator[tuple[int, GpuHolder]]:
     """By the position of a GPU: who holds how many of its devices."""
-    pods, names = {pod.uid: pod for pod in facts.pods.every}, pods_on(facts)
-    width = offer.availability.width
+    pods, width = {pod.uid: pod for pod in facts.pods.every}, offer.availability.width
     for uid, pool in offer.ledger.shown.items():
         pod, on = pods.get(uid), Counter[int]()
         for p, gpu in enumerate(offer.devices.gpu_of):
             on[gpu] += count(pool, p, width)
-        holder = GpuHolder(uid, names.get(uid), _use(facts, offer, uid, pod, pool), on.total())
-        if pod is not None:
-            holder = replace(holder, asks=asks_text(pod.request), since=pod.started)
-        elif facts.pods.complete:
-            holder = replace(holder, gone=True)
+        name = (pod.namespace, pod.name) if pod is not None else pods_on(facts).get(uid)
+        use = _use(facts, offer, uid, pod, pool)
+        asks, since = (asks_text(pod.request), pod.started) if pod is not None else ("", None)
+        gone = pod is None and facts.pods.complete
         for gpu, devices in on.items():
             if devices:
-                yield gpu, replace(holder, devices=devices)
+                yield gpu, GpuHolder(uid, name, use, devices, asks, since, gone)
 
 
 def _use(facts: NodeFacts, offer: Offer, uid: PodUid, pod: PodRecord | None, pool: int) -> Use:
