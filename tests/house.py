@@ -63,7 +63,7 @@ def imports_inside(package: str) -> dict[str, set[str]]:
     return found
 
 
-def floors(graph: dict[str, set[str]]) -> int:
+def longest(graph: dict[str, set[str]]) -> int:
     """The modules on the longest way down."""
     known: dict[str, int] = {}
 
@@ -75,16 +75,16 @@ def floors(graph: dict[str, set[str]]) -> int:
     return max(map(height, graph), default=0)
 
 
-def rooms(graph: dict[str, set[str]], package: str) -> dict[str, set[str]]:
+def by_package(graph: dict[str, set[str]], package: str) -> dict[str, set[str]]:
     """The same for the folders, or files, right inside the package."""
     depth = package.count(".") + 2
 
-    def room(name: str) -> str:
+    def part(name: str) -> str:
         return ".".join(name.split(".")[:depth])
 
     found: dict[str, set[str]] = {}
     for name, asked in graph.items():
-        found.setdefault(room(name), set()).update(map(room, asked))
+        found.setdefault(part(name), set()).update(map(part, asked))
     return {name: asked - {name} for name, asked in found.items()}
 
 
@@ -129,11 +129,11 @@ def walks() -> Iterator[tuple[str, int]]:
 def figures() -> Iterator[tuple[str, int]]:
     """Every row of the table."""
     state = imports_inside(STATE)
-    plan = rooms(state, STATE)
+    plan = by_package(state, STATE)
     yield "files of the extender's state", len(state)
-    yield "  its floors, file by file", floors(state)
-    yield "  its rooms", len(plan)
-    yield "  arrows between the rooms", sum(map(len, plan.values()))
+    yield "  files on its longest way down", longest(state)
+    yield "  its packages", len(plan)
+    yield "  arrows between them", sum(map(len, plan.values()))
     yield (
         "public methods under the cluster's lock",
         sum(not n.startswith("_") for n in dir(Cluster)),

@@ -1,4 +1,4 @@
-"""The documents: every link leads somewhere."""
+"""The documents and docstrings: every link leads somewhere."""
 
 from __future__ import annotations
 
@@ -11,6 +11,12 @@ import yaml
 ROOT = Path(__file__).parents[1]
 PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")})
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+MODULE = re.compile(r":mod:`~?\.*([\w.]+)`")
+SOURCE = sorted(
+    path
+    for package in ("topology", "scheduler_extender", "benchmarks", "manifests", "tests")
+    for path in (ROOT / package).rglob("*.py")
+)
 
 
 def anchors(page: Path) -> set[str]:
@@ -36,6 +42,30 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert target.exists(), link
         if anchor and target.suffix == ".md":
             assert anchor in anchors(target), link
+
+
+def test_docstrings_name_modules_that_are_there() -> None:
+    """By the full name, or as it is named in one of the packages around."""
+    for path in SOURCE:
+        for module in MODULE.findall(path.read_text()):
+            file = module.replace(".", "/")
+            around = [parent / file for parent in path.parents if parent.is_relative_to(ROOT)]
+            there = any(each.is_dir() or each.with_suffix(".py").exists() for each in around)
+            assert there, f"{path.relative_to(ROOT)}: {module}"
+
+
+def test_the_tree_of_the_architecture_names_what_is_there() -> None:
+    tree = re.search(r"```text\n(.*?)```", (ROOT / "docs/architecture.md").read_text(), re.DOTALL)
+    assert tree is not None
+    folders: list[Path] = []
+    for line in tree[1].splitlines():
+        names = re.split(" {2,}", line.strip())[0]
+        depth = (len(line) - len(line.lstrip())) // 2
+        folders[depth:] = []
+        around = folders[-1] if folders else ROOT
+        for name in names.split():
+            assert (around / name).is_dir() or (around / f"{name}.py").exists(), line
+        folders.append(around / names.split()[0])
 
 
 def test_the_readme_leads_to_every_page() -> None:

@@ -113,9 +113,9 @@ def _when(
 def decide_again(cluster: Cluster, decided: DecidedBind) -> DecidedBind:
     """What is written, on the node's facts of now: the bind may have waited for its turn.
 
-    Raises :class:`BindError` where the node takes the pod no more. The verdict that is written is
-    never stronger than what was decided first. A sibling that has ended meanwhile is to come once
-    more: who comes for it is decided about beside our bind, and is none that may come before it.
+    Raises :class:`BindError` if the node no longer takes the pod. The verdict that is written is
+    never stronger than what was decided first. Of a sibling that has ended meanwhile the
+    replacement is decided later, with our bind counted.
     """
     request, node = decided.request, decided.ours.node
     if node is None:
@@ -182,9 +182,9 @@ def _answer(
 ) -> tuple[GpuRequest, Decision]:
     """The node's answer to a bind, and the request that it answers.
 
-    Siblings that may come first refuse a member until one of them is bound. From then on a refusal
-    would leave the gang bound in part for sure, and siblings that are still to come are decided
-    about beside our bind. So where something has changed since filter, such as a sibling's
+    A member is refused where siblings could come first, until one of them is bound. From then on a
+    refusal would surely leave the gang bound in part, and the siblings that are still to come are
+    decided with our bind counted. So where something has changed since filter, such as a sibling's
     end, the member takes what it is promised by itself.
     """
     decision = answer(seen, facts, request)

@@ -40,10 +40,11 @@ class Filtered:
         """The answer as kube-scheduler reads it."""
         if self.error:
             return FilterResult(node_names=[], error=self.error)
-        told: tuple[dict[str, str], dict[str, str]] = ({}, {})
+        failed: dict[str, str] = {}
+        unresolvable: dict[str, str] = {}
         for why, names in self.refused.items():
-            told[why.resolvable].update(dict.fromkeys(names, why.reason))
-        unresolvable, failed = told
+            by_name = failed if why.resolvable else unresolvable
+            by_name.update(dict.fromkeys(names, why.reason))
         return FilterResult(node_names=self.passed, failed=failed, unresolvable=unresolvable)
 
 
@@ -158,9 +159,8 @@ def _put(found: Filtered, name: str, why: Rejection | None) -> None:
 def _only_where_in_flight(
     seen: Snapshot, flying: PodRecord, request: GpuRequest, names: Sequence[str]
 ) -> Filtered:
-    """The answer for a pod whose bind nobody can tell the end of: no other node may take it.
-
-    On the node itself the pod's own bind does not count against it.
+    """The answer for a pod whose bind is in flight: it may still be written, so no other node may
+    take the pod. On the node itself the pod's own bind does not count against it.
     """
     here = NodeName(flying.node or "")
     found = Filtered([])

@@ -6,7 +6,7 @@ kubelet at one time that it has neither admitted nor refused; a later bind is in
 and its write waits. An answer takes a tenth of a second as a rule. A pod without one holds up
 others for :data:`LONGEST` at most: what we do not know keeps nobody away for long. Where the
 kubelet has admitted a pod of the same kind since its node last changed
-(:mod:`scheduler_extender.state.node.proven`), a bind waits only behind :data:`KNOWN_AT_ONCE` pods.
+(:mod:`scheduler_extender.state.node.history`), a bind waits only behind :data:`KNOWN_AT_ONCE` pods.
 """
 
 from __future__ import annotations

@@ -249,9 +249,9 @@ def test_a_crowd_on_a_healthy_node_is_not_held_up(
 def test_what_a_kubelet_writes_tells_admission_from_refusal(statuses: PodStatuses) -> None:
     """Of all pods that this module has made: the start time comes with the answer, not before.
 
-    So whoever has a start time and was not refused has been admitted (``state/pods.py``). Up to
-    when it is deleted, that is: a kubelet that hears of the deletion while it refuses a pod may run
-    it all the same for a moment. It was seen once in 1,500 refusals.
+    So whoever has a start time and was not refused has been admitted (``state/pods/record.py``), up
+    to when it is deleted: a kubelet that hears of the deletion while it refuses a pod may run it
+    all the same for a moment. It was seen once in 1,500 refusals.
     """
     answers: dict[str, list[float]] = {"admitted": [], "refused": []}
     for every in statuses.versions():

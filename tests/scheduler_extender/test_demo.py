@@ -56,6 +56,14 @@ def test_every_promise_is_kept_and_the_stock_scheduler_stands_beside(tmp_path: P
     assert circles(stock.read_text(), Standing.WRONG) > 0
 
 
+def test_the_pictures_of_the_readme_are_those_of_make_run(tmp_path: Path) -> None:
+    done = run("--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    pictures = ROOT / "docs/images"
+    assert (tmp_path / PICTURE).read_text() == (pictures / "gpu-topology.svg").read_text()
+    assert (tmp_path / STOCK_PICTURE).read_text() == (pictures / "stock.svg").read_text()
+
+
 def test_the_cluster_that_it_leaves_is_there_for_the_other_commands(tmp_path: Path) -> None:
     done = run("--pods", "60", "--seed", "7", "--out", tmp_path)
     placed, waits = map(int, re.findall(r"(\d+) placed, (\d+) waiting", done.stdout)[-1])

@@ -131,9 +131,8 @@ class _State(NamedTuple):
     # Likewise of departing pods, and of departed ones that were admitted on the way. These have to
     # be released before ours is admitted.
     departed: tuple[Pool, ...]
-    unreported: tuple[
-        int, ...
-    ]  # numbers of the pods that are not yet admitted; equal pods share one
+    # Numbers of the pods that are not yet admitted; equal pods share one.
+    unreported: tuple[int, ...]
 
     @property
     def pools(self) -> tuple[Pool, ...]:

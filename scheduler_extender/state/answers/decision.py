@@ -11,16 +11,16 @@ pods were gone", decide about ``facts.without(pods)``. The first row that applie
  3  too few devices are left                     refused       refused       row 5 refuses
  4  its kubelet surely refuses the pod           refused [2]_  refused [2]_  refused [2]_
  5  the constraints may not hold                 –             passes        refused
- 6  the memory of a shared GPU may not do        refused       refused       refused
+ 6  the memory of a shared GPU may run out       refused       refused       refused
  7  a promise that stands there could break      refused       refused       refused
  8  expected, and the operator asks for more     passes        passes        refused
  9  guaranteed, or expected                      passes        passes        passes
 === =========================================== ============= ============= ===============
 
-Whoever passes by these rows, or is refused so that evictions could help, is still refused where the
-node's kubelet has refused such pods before [2]_, where a place is kept for another pod, and, in a
-gang, where siblings that come first could spoil it. While a watch is blind, what is known may be so
-no more: a required pod passes nowhere, another one nowhere where a promise stands
+A pod that passes by these rows, or is refused so that evictions could help, is still refused where
+the node's kubelet has refused such pods before [2]_, where a place is kept for another pod, and, in
+a gang, where siblings that come first could spoil it. While a watch is blind, what is known may be
+out of date: a required pod passes nowhere, and other pods only where no promise stands
 (:func:`unless_blind`).
 
 .. [1] unless the pod could break a promise that stands there, the node's plugin is known to refuse

@@ -1,7 +1,7 @@
 """What follows for a node when its kubelet refuses a pod that was bound to it, or admits one.
 
-Here are the transitions of a node for streaks of refusals (:mod:`.streak`), and what people are
-told of a refusal. ``first_seen`` means that we did not see the pod before it was refused or
+Here are the transitions of a node for streaks of refusals (:mod:`.node.streak`), and what people
+are told of a refusal. ``first_seen`` means that we did not see the pod before it was refused or
 admitted, as at our start: then the kubelet's own times tell the order, and the refusal is no news.
 Feed such pods in the order of these times: in another order a node may be closed for longer.
 """

@@ -77,7 +77,7 @@ class Nodes:
         self.kinds = kinds
 
     def queue_pauses(self, before: NodeFacts, after: NodeFacts) -> None:
-        """Note when the pauses of a node end that are new (see :mod:`.streak`)."""
+        """Note when the pauses of a node end that are new (see :mod:`.node.streak`)."""
         known = {until for streaks in before.history.streaks.values() for until in streaks.pauses}
         now = {until for streaks in after.history.streaks.values() for until in streaks.pauses}
         for until in now - known:

@@ -1,7 +1,7 @@
 """All that is known at one moment, for whoever asks: no lock, and nothing in it changes.
 
-Taking one costs next to nothing where nothing has changed, and else a copy of the parts that have
-(:mod:`.shared`): the nodes, the pods that wait, the groups. The facts in it are shared.
+Taking one costs next to nothing if nothing has changed, and else a copy of the parts that have
+(:mod:`.groups.shared`): the nodes, the pods that wait, the groups. The facts in it are shared.
 """
 
 from __future__ import annotations
@@ -88,10 +88,10 @@ class Snapshot:
     groups: GroupsSeen
     kinds: dict[str, Domains]  # the domains that were asked for, by kind
     label_keys: frozenset[str]  # of the labels that nodes have
-    moment: int  # see :mod:`.remembered`
-    moves: int  # how often a node had come to another domain
+    moment: int  # see :mod:`.answers.remembered`
+    moves: int  # how often nodes have changed their domain
     mix: Mix  # what scores weigh the future by
-    blind: bool  # a watch had told us nothing for so long that all of this may be wrong
+    blind: bool  # a watch has been silent for so long that all of this may be wrong
     racks_wanted: bool  # whether a pod has asked for its group to share an NVLink domain
     today: float  # seconds since 1970
     budgets: Budgets | None  # PodDisruptionBudgets; None as long as they are not known

@@ -1,7 +1,7 @@
 """How the facts of a node change when a record, a pod or a bind comes, changes or goes.
 
 A transition takes the facts as they were and gives the facts as they are now; it asks nobody and
-changes nothing. What follows from a kubelet's answers is in :mod:`.refusing`.
+changes nothing. What follows from a kubelet's answers is in :mod:`.answers.refusing`.
 
 **Success.** A kubelet writes the phase Succeeded once a pod holds nothing any more, and nobody else
 writes it. It drops the pod's devices before it hands out the next ones, and until then it may show

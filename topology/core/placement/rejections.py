@@ -194,16 +194,16 @@ def _ruled_out(kubelet: Kubelet, wanted: Constraints, count: int) -> Rejection |
             return TOO_FEW
         return TOO_FEW_WHOLE if usable else SPLIT
 
-    def too_few(meeting: Iterable[int]) -> bool:
+    def lacking(meeting: Iterable[int]) -> bool:
         mask = sum(1 << p for p in meeting)
         return (kubelet.devices_on(mask) if shape.of_mig else mask.bit_count()) < count
 
-    if too_few(p for p in usable if model_meets(shape, p, wanted)):
+    if lacking(p for p in usable if model_meets(shape, p, wanted)):
         return _other_model(shape, usable, wanted)
     least, near = wanted.least_memory(kubelet.replicas), wanted.nic
-    if too_few(p for p in usable if shape.memory[p] >= least):
+    if lacking(p for p in usable if shape.memory[p] >= least):
         return _too_little(shape, usable, wanted, kubelet.replicas)
-    if near is not None and too_few(p for p, kind in enumerate(shape.nic) if kind >= near):
+    if near is not None and lacking(p for p, kind in enumerate(shape.nic) if kind >= near):
         words = f"too few {unit}s have an RDMA NIC as near as {near.name.lower()}"
         return Rejection(words, False, Reason.NIC)
     if _has_set(kubelet, compiled(shape, wanted, 0, 1), count):
@@ -264,9 +264,8 @@ def certain_refusal(
     elif of_plugin:
         words = of_plugin
     else:
-        return busy(
-            device_unit(kubelet)
-        )  # devices enough in all, and too few for one of the containers
+        # Devices enough in all, and too few for one of the containers.
+        return busy(device_unit(kubelet))
     return Rejection(words, resolvable, Reason.KUBELET)
 
 

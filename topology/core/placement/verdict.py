@@ -61,16 +61,14 @@ class Assessment:
     share: float = 0.0  # the part of the outcomes that satisfies the constraints
     hazards: tuple[str, ...] = ()  # the refusals that the node may answer with
     exact: bool = True  # false where some set may be impossible
-    refusal: Rejection | None = (
-        None  # why the kubelet surely refuses the pod; None: it may admit it
-    )
+    refusal: Rejection | None = None  # why the kubelet surely refuses; None if it may admit
     # Why no such pod may come, whatever it requires: memory of a shared GPU could be exceeded.
     memory: Rejection | None = None
 
 
+# Before a pod for which any devices will do, so many earlier pods are followed exactly. If more may
+# come first, it is asked whether the pod is safe with any devices: that answers most questions.
 FOLLOWED = 2
-"""Up to so many pods that may come before one that any devices will do for are followed, each with
-what it may take. If more may come, any devices may be left: that answers most questions."""
 
 
 @remembered
