@@ -205,7 +205,7 @@ def test_a_value_that_cannot_be_meant_is_refused_by_its_name(
     assert field in done.stderr
 
 
-PAGES = ("helm", "managed", "eks", "gke", "aks")
+PAGES = ("helm", "managed")
 
 
 def helm_commands() -> list[str]:

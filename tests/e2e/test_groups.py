@@ -274,7 +274,8 @@ def test_pods_of_a_gang_pass_only_where_siblings_may_come_first(
     real.put_report("dgx", half_held(real, 2))  # the first may be stale by now
     wanted = {"link": "nvlink", "gpu-model": "V100*"}
     add(real, "pair-0", 2, {**wanted, "group-size": "2"}, {GANG: "pairs"})
-    assert f"1 {SIBLINGS.reason}" in real.unschedulable("pair-0")
+    reason = f"1 {SIBLINGS.reason}"
+    real.until(lambda: reason in real.unschedulable("pair-0"), "the new report is seen")
     add(real, "pair", 2, wanted)
     assert real.node_of("pair") == "dgx"
     for name in ("pair", "pair-0"):

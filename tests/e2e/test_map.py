@@ -108,7 +108,7 @@ def test_events_tell_of_a_pod_that_is_placed_and_the_pages_show_it(
                     told = int(version.removeprefix("data: "))
                     real.until(lambda: version_of(other.get(path).text) >= told, "it has rested")  # noqa: B023
 
-            assert "on its way" not in other.get("/map/nodes/bridged").text
+            assert "<td>on its way</td>" not in other.get("/map/nodes/bridged").text
             pod = real.add_pod("pair", 2, NVLINK)
             news("/map/nodes/bridged", "<td>on its way</td>")
             gpus = tuple(DeviceId(gpu.uuid) for gpu in BRIDGED.gpus[:2])
