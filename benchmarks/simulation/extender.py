@@ -90,9 +90,9 @@ class Extender(Base):
 
     def _refresh(self) -> None:
         """Ask the cluster for the states of nodes that have changed."""
-        seen, names = self._cluster.snapshot(), list(self._changed)
+        snapshot, names = self._cluster.snapshot(), list(self._changed)
         for resource, states in self._states.items():
-            found, _ = states_of(seen, resource, names)
+            found, _ = states_of(snapshot, resource, names)
             for name, state in zip(names, found, strict=True):
                 assert state is not None
                 states[self.fleet.row(name)] = state

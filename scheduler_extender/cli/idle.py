@@ -179,15 +179,15 @@ class Row:
 
 def told(look: Look, whose: Whose, shortest: float) -> Told:
     """The answer."""
-    seen = look.cluster.snapshot()
-    everywhere = [p for p in idle_pods(seen, look.view.today) if p.seconds >= shortest]
+    snapshot = look.cluster.snapshot()
+    everywhere = [p for p in idle_pods(snapshot, look.view.today) if p.seconds >= shortest]
     labelled = _selected(look, whose)
     if labelled is not None:
         everywhere = [pod for pod in everywhere if pod.uid in labelled]
     chosen = [pod for pod in everywhere if whose.everybody or pod.namespace == look.namespace]
     shown = {pod.node for pod in chosen}
     beside = [pod for pod in everywhere if pod.node in shown]
-    found = what_ends_would_do(seen, beside, within(time.monotonic, SECONDS))
+    found = what_ends_would_do(snapshot, beside, within(time.monotonic, SECONDS))
     names = {pod.uid: look.view.name(pod.namespace, pod.pod) for pod in everywhere}
     rows = [
         Row(p, names[p.uid], tuple(found.completes.get(p.uid, ())), names,

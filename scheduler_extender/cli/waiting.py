@@ -149,14 +149,14 @@ def _since(raw: msgspec.Raw) -> float | None:
 
 def _rows(look: Look, waiting: Sequence[Waits]) -> Iterator[WaitingPod]:
     """Why each waits. Pods that ask the same, and may go to the same nodes, share an answer."""
-    seen = look.cluster.snapshot()
+    snapshot = look.cluster.snapshot()
     until = time.monotonic() + SECONDS
     known: dict[object, Counts] = {}
     for waits in waiting:
         pod, key, counts = waits.pod, alike(waits.pod), None
         if not isinstance(pod.request, Malformed):
             if key not in known and time.monotonic() < until:
-                known[key] = counts_of(answers_to(seen, pod))
+                known[key] = counts_of(answers_to(snapshot, pod))
             counts = known.get(key)
         since = waits.since
         yield WaitingPod(

@@ -90,19 +90,19 @@ def waiting(after: bytes) -> Table:
     """Why pods wait, as ``gpu-topology waiting`` says it: a row for those that ask the same."""
     cluster = Cluster(time.monotonic, Settings(stale_after=None, all_pods_known=False))
     feed(cluster, parse(after.decode(), "the cluster that is left"))
-    seen = cluster.snapshot()
+    snapshot = cluster.snapshot()
     return table(
-        queues(waiting_pods(seen)).values(),
+        queues(waiting_pods(snapshot)).values(),
         column("waits", lambda pods: str(len(pods)), figure=True),
         column("asked for", lambda pods: asked_text(pods[0]) or "–", folds=True),
-        column("why", lambda pods: _why(seen, pods[0]), folds=True),
+        column("why", lambda pods: _why(snapshot, pods[0]), folds=True),
     )
 
 
-def _why(seen: Snapshot, pod: PodRecord) -> str:
+def _why(snapshot: Snapshot, pod: PodRecord) -> str:
     if isinstance(pod.request, Malformed):
         return pod.request.reason
-    return counts_of(answers_to(seen, pod)).headline
+    return counts_of(answers_to(snapshot, pod)).headline
 
 
 def each_pod(outcomes: Sequence[Outcome]) -> Table:

@@ -30,8 +30,8 @@ NO_BUDGETS = " PodDisruptionBudgets are left out: they are not known."
 
 def cluster_file(cluster: Cluster) -> Iterator[bytes]:
     """The file, piece by piece. The state is that of the call, whenever the pieces are taken."""
-    seen = cluster.snapshot()
-    nodes, unbound, budgets = seen.nodes, seen.unbound, seen.budgets
+    snapshot = cluster.snapshot()
+    nodes, unbound, budgets = snapshot.nodes, snapshot.unbound, snapshot.budgets
     pods = [*unbound, *(pod for node in nodes for pod in node.pods.every)]
     kinds = {pod.membership.domain for pod in pods if pod.membership is not None}
     rest = [_document(manifest_of(pod)) for pod in unbound]

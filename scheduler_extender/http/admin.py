@@ -118,15 +118,15 @@ def _add_questions(app: FastAPI, cluster: Cluster, desk: Desk) -> None:
     @desk.encoded
     def explain(namespace: str, pod: str) -> Explanation | Unreadable:
         """What every node would answer to a pod now, and what would help if none takes it."""
-        seen = cluster.snapshot()
-        record = seen.pod_named(namespace, pod)
+        snapshot = cluster.snapshot()
+        record = snapshot.pod_named(namespace, pod)
         if record is None:
             raise HTTPException(404, UNKNOWN.format(namespace, pod))
         deadline = within(cluster.clock, EXPLAIN_SECONDS)
-        told = explanation_of(seen, record, View(seen.today), deadline=deadline)
+        told = explanation_of(snapshot, record, View(snapshot.today), deadline=deadline)
         if record.membership is None or isinstance(told, Unreadable):
             return told
-        return structs.replace(told, group=group_of(seen, record.membership))
+        return structs.replace(told, group=group_of(snapshot, record.membership))
 
     @app.get("/v1/unblock/{namespace}/{pod}", response_model=None, responses=answers(Unblocking))
     @desk.encoded

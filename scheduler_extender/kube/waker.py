@@ -111,16 +111,16 @@ class Waker:
     def round(self, now: float) -> None:
         """Wake whoever a recently changed node would take. ``now`` in seconds."""
         self._cluster.expire()  # a pause that ends is a change, and nobody else may be asking
-        seen = self._take_changes(now)
-        unschedulable = {pod.uid: pod for pod in seen.unschedulable}
+        snapshot = self._take_changes(now)
+        unschedulable = {pod.uid: pod for pod in snapshot.unschedulable}
         self._woken = {uid: last for uid, last in self._woken.items() if uid in unschedulable}
         self._tried = {uid: at for uid, at in self._tried.items() if uid in unschedulable}
         places = self._tried_place.items()
         self._tried_place = {uid: at for uid, at in places if uid in unschedulable}
         if not self._changed:
             return
-        self._wake_for_their_places(seen, unschedulable, now)
-        groups = self._groups(seen, unschedulable.values(), now)
+        self._wake_for_their_places(snapshot, unschedulable, now)
+        groups = self._groups(snapshot, unschedulable.values(), now)
         requests = {request for request, _ in groups}
         self._served = {r: at for r, at in self._served.items() if r in requests}
         budget = _Budget(self.LOOKS, self.EVALUATIONS, self.SECONDS, self._clock)
@@ -131,7 +131,7 @@ class Waker:
                 return
             pods = groups[request, tried]
             self._served[request] = self._rounds
-            fits, tried = self._look(seen, request, tried, budget)
+            fits, tried = self._look(snapshot, request, tried, budget)
             self._tried |= dict.fromkeys((pod.uid for pod in pods), tried)
             if not fits:
                 continue
@@ -172,18 +172,18 @@ class Waker:
         self._woken[uid] = (now, min(pause, self.LONGEST))
 
     def _wake_for_their_places(
-        self, seen: Snapshot, unschedulable: dict[PodUid, PodRecord], now: float
+        self, snapshot: Snapshot, unschedulable: dict[PodUid, PodRecord], now: float
     ) -> None:
         """Wake pods whose own place has come free: to all others that node answers no."""
-        for uid in dict.fromkeys(pod.uid for pod in seen.places.values()):
-            names, pod = seen.places_of(uid), unschedulable.get(uid)
+        for uid in dict.fromkeys(pod.uid for pod in snapshot.places.values()):
+            names, pod = snapshot.places_of(uid), unschedulable.get(uid)
             if pod is None or isinstance(pod.request, Malformed) or now < self._due(uid):
                 continue
             numbers = {name: self._changed.get(name, (-1, 0.0))[0] for name in names}
             newest = max(numbers.values(), default=-1)
             tried = self._tried_place.get(uid, -1)
             fits = any(
-                number > tried and _fits(seen, name, pod, pod.request)
+                number > tried and _fits(snapshot, name, pod, pod.request)
                 for name, number in numbers.items()
             )
             self._tried_place[uid] = max(tried, newest)
@@ -195,29 +195,29 @@ class Waker:
         self._rounds += 1
         with self._lock:
             new, self._new = self._new, set()
-        seen = self._cluster.snapshot()
+        snapshot = self._cluster.snapshot()
         if new:
             for name in sorted(new):
                 self._last += 1
                 self._changed.pop(name, None)
                 self._changed[name] = (self._last, now)
-            for name in [name for name in self._changed if name not in seen.by_name]:
+            for name in [name for name in self._changed if name not in snapshot.by_name]:
                 del self._changed[name]
         old = takewhile(lambda item: now - item[1][1] >= self.MEMORY, self._changed.items())
         for name in [name for name, _ in old]:
             del self._changed[name]
         self._names = list(self._changed)
         self._numbers = [number for number, _ in self._changed.values()]
-        return seen
+        return snapshot
 
     def _groups(
-        self, seen: Snapshot, pods: Iterable[PodRecord], now: float
+        self, snapshot: Snapshot, pods: Iterable[PodRecord], now: float
     ) -> dict[tuple[GpuRequest, int], list[PodRecord]]:
         """The pods that may be woken now and have not seen all changes, by what they ask."""
         newest = self._numbers[-1]
         groups: dict[tuple[GpuRequest, int], list[PodRecord]] = {}
         for pod in pods:
-            if isinstance(pod.request, Malformed) or (seen.blind and pod.request.required):
+            if isinstance(pod.request, Malformed) or (snapshot.blind and pod.request.required):
                 continue  # blind, filter would refuse it anyway; afterwards every node is news
             tried = self._tried.get(pod.uid, -1)
             if tried < newest and now >= self._due(pod.uid):
@@ -233,7 +233,7 @@ class Waker:
         return at + min(pause, max(fair, self.LONGEST_ALONE))
 
     def _look(
-        self, seen: Snapshot, request: GpuRequest, tried: int, budget: _Budget
+        self, snapshot: Snapshot, request: GpuRequest, tried: int, budget: _Budget
     ) -> tuple[bool, int]:
         """Whether a node that changed after change ``tried`` would take the request.
 
@@ -244,7 +244,7 @@ class Waker:
         try:
             while at < len(self._names) and not budget.spent:
                 names = self._names[at : at + self.SLICE]
-                passes, asked = self._ask(seen, request, names, budget)
+                passes, asked = self._ask(snapshot, request, names, budget)
                 if passes:
                     return True, tried
                 at += asked
@@ -258,7 +258,7 @@ class Waker:
         return False, tried
 
     def _ask(
-        self, seen: Snapshot, request: GpuRequest, names: list[NodeName], budget: _Budget
+        self, snapshot: Snapshot, request: GpuRequest, names: list[NodeName], budget: _Budget
     ) -> tuple[bool, int]:
         """Whether one of these nodes takes the request, and how many of them have been asked.
 
@@ -267,15 +267,15 @@ class Waker:
         """
         budget.looks -= 1
         self.looks += 1
-        in_order, _ = states_of(seen, request.resource, names)
+        in_order, _ = states_of(snapshot, request.resource, names)
         states = {name: state for name, state in zip(names, in_order, strict=True) if state}
-        decisions, _ = seen.remembered.answers(request, set(states.values()), None, counts=True)
+        decisions, _ = snapshot.remembered.answers(request, set(states.values()), None, counts=True)
         for at, name in enumerate(names, 1):
             state = states.get(name)
             if state is not None and state not in decisions:
                 budget.evaluations -= 1
                 self._breathe()
-                decision = decided(seen, request, state, seen.facts(name))
+                decision = decided(snapshot, request, state, snapshot.facts(name))
                 return decision.rejection is None, at
             if state is not None and decisions[state].rejection is None:
                 return True, at
@@ -290,10 +290,10 @@ class Waker:
         self._api.patch(where, msgspec.json.encode(body), timeout=WRITE_TIMEOUT)
 
 
-def _fits(seen: Snapshot, name: NodeName, pod: PodRecord, request: GpuRequest) -> bool:
+def _fits(snapshot: Snapshot, name: NodeName, pod: PodRecord, request: GpuRequest) -> bool:
     """Whether a node on which the pod has a place would take it by itself."""
-    without = seen.facts(name).without(frozenset({pod.uid}))
-    return answer(seen, without, request).rejection is None
+    without = snapshot.facts(name).without(frozenset({pod.uid}))
+    return answer(snapshot, without, request).rejection is None
 
 
 def _name(pod: PodRecord) -> str:

@@ -92,7 +92,7 @@ class Answer:
 
 
 def answers(
-    seen: Snapshot,
+    snapshot: Snapshot,
     request: GpuRequest,
     *,
     asking: PodUid | None = None,
@@ -101,7 +101,7 @@ def answers(
     destinations: Destinations = ANYWHERE,
     deadline: Deadline = NO_DEADLINE,
 ) -> list[Answer]:
-    """Every node's answer at the moment of ``seen``, by name.
+    """Every node's answer at the moment of ``snapshot``, by name.
 
     The pod that is ``asking`` may be on a node already, bound or in flight, and is not counted
     against itself: this node answers as it did before the pod came, and has no score, since scores
@@ -111,7 +111,7 @@ def answers(
     it, and have no score. After the ``deadline`` nodes are not asked any more: those that are left
     over are undecided, and none of them is called closed.
     """
-    rows = _answers(seen, priority, request, asking, membership, deadline)
+    rows = _answers(snapshot, priority, request, asking, membership, deadline)
     return [
         replace(row, closed=True, score=None)
         if not deadline.passed() and not row.facts.is_one_of(destinations)
@@ -120,11 +120,13 @@ def answers(
     ]
 
 
-def answers_to(seen: Snapshot, pod: PodRecord, deadline: Deadline = NO_DEADLINE) -> list[Answer]:
+def answers_to(
+    snapshot: Snapshot, pod: PodRecord, deadline: Deadline = NO_DEADLINE
+) -> list[Answer]:
     """Every node's :func:`answers` to a pod of the cluster that asks for what can be read."""
     assert isinstance(pod.request, GpuRequest)  # noqa: S101 (the caller looked)
     return answers(
-        seen,
+        snapshot,
         pod.request,
         asking=pod.uid,
         priority=pod.standing.priority,
@@ -135,7 +137,7 @@ def answers_to(seen: Snapshot, pod: PodRecord, deadline: Deadline = NO_DEADLINE)
 
 
 def _answers(
-    seen: Snapshot,
+    snapshot: Snapshot,
     priority: int,
     request: GpuRequest,
     asking: PodUid | None,
@@ -143,18 +145,18 @@ def _answers(
     deadline: Deadline,
 ) -> list[Answer]:
     gang = None if membership is None else membership.as_gang
-    yielding = seen.with_facts(facts.yielding_to(priority, gang) for facts in seen.nodes)
-    rooms = rack_rooms(seen, request, [facts.name for facts in seen.nodes], membership)
-    member = member_of(seen, asking or PodUid(""), membership, request)
+    yielding = snapshot.with_facts(facts.yielding_to(priority, gang) for facts in snapshot.nodes)
+    rooms = rack_rooms(snapshot, request, [facts.name for facts in snapshot.nodes], membership)
+    member = member_of(snapshot, asking or PodUid(""), membership, request)
     if member is None:
         return _each_for_itself(yielding, request, asking, rooms, deadline)
     rows = _each_for_itself(yielding, member.request, asking, rooms, deadline)
     if not member.minds_groups:
         return rows
-    on = {facts.name for facts in seen.nodes if counts_on(asking, facts)}
-    without = seen.with_facts(row.facts for row in rows if row.node in on)
+    on = {facts.name for facts in snapshot.nodes if counts_on(asking, facts)}
+    without = snapshot.with_facts(row.facts for row in rows if row.node in on)
     passing = [row.node for row in rows if row.passes]
-    direction = seen.direction_of(member.membership)
+    direction = snapshot.direction_of(member.membership)
     found = gather(without, member, passing, deadline, direction=direction)
     refused = dict.fromkeys(passing, UNDECIDED) if found.late else found.rejections
     return [
@@ -171,7 +173,7 @@ def _answers(
 
 
 def _each_for_itself(
-    seen: Snapshot,
+    snapshot: Snapshot,
     request: GpuRequest,
     asking: PodUid | None,
     rooms: list[int] | None,
@@ -179,13 +181,13 @@ def _each_for_itself(
 ) -> list[Answer]:
     """Every node's own answer."""
     strict = _strict(request)
-    asked = ask(seen, request, None, deadline, scores=True, counts=False)
-    stern = ask(seen, strict, None, deadline, counts=False)
+    asked = ask(snapshot, request, None, deadline, scores=True, counts=False)
+    stern = ask(snapshot, strict, None, deadline, counts=False)
     handed_out: dict[State, Assessment | None] = {}
     rows = []
     scored: int | None
     for facts, state, scored, (_, decision), (_, told) in zip(
-        seen.nodes,
+        snapshot.nodes,
         asked.states,
         scores(request, asked, rooms),
         asked.each(),
@@ -195,14 +197,14 @@ def _each_for_itself(
         assert decision is not None and told is not None  # noqa: S101, PT018 (all have been asked)
         if asking is not None and counts_on(asking, facts):  # as if the pod were not there
             facts, state, scored = facts.without(frozenset({asking})), None, None
-            decision = answer(seen, facts, request, deadline)
-            told = answer(seen, facts, strict, deadline)
-            outcomes = _outcomes(seen, facts, request, decision, deadline)
+            decision = answer(snapshot, facts, request, deadline)
+            told = answer(snapshot, facts, strict, deadline)
+            outcomes = _outcomes(snapshot, facts, request, decision, deadline)
         elif state is None:
             outcomes = None
         else:
             if state not in handed_out:
-                handed_out[state] = _outcomes(seen, facts, request, decision, deadline)
+                handed_out[state] = _outcomes(snapshot, facts, request, decision, deadline)
             outcomes = handed_out[state]
         if serves_nothing(facts):  # kube-scheduler counts no GPUs there, and does not ask filter
             decision = Decision(NOT_SERVED)
@@ -269,7 +271,7 @@ def serves_nothing(facts: NodeFacts) -> bool:
 
 
 def _outcomes(
-    seen: Snapshot,
+    snapshot: Snapshot,
     facts: NodeFacts,
     request: GpuRequest,
     decision: Decision,
@@ -287,7 +289,7 @@ def _outcomes(
         with deadline.ends(), deadline.enforced():
             return unconstrained(facts, request)
     except Exception as error:  # noqa: BLE001 (a listener logs it)
-        seen.parts.faults.note(facts.name, error)
+        snapshot.parts.faults.note(facts.name, error)
     return None
 
 

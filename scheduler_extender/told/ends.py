@@ -22,8 +22,8 @@ from topology.core.requests import GpuRequest
 class Ends:
     """Tries the ends of pods, on facts of one moment, until the deadline."""
 
-    def __init__(self, seen: Snapshot, deadline: Deadline) -> None:
-        self._seen = seen
+    def __init__(self, snapshot: Snapshot, deadline: Deadline) -> None:
+        self._snapshot = snapshot
         self._deadline = deadline
         self._numbers: dict[Hashable, int] = {}
         self._answers: dict[tuple[GpuRequest, int], bool] = {}
@@ -38,7 +38,7 @@ class Ends:
         about = (request, self._state_of(facts, gone, request.resource))
         found = self._answers.get(about)
         if found is None:
-            decision = answer(self._seen, facts.without(gone), request)
+            decision = answer(self._snapshot, facts.without(gone), request)
             found = self._answers[about] = decision.rejection is None
         return found
 

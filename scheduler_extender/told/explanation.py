@@ -87,14 +87,14 @@ class Explanation(Struct, frozen=True):
 
 
 def explanation_of(
-    seen: Snapshot,
+    snapshot: Snapshot,
     pod: PodRecord,
     view: View,
     *,
     written: Written | None = None,
     deadline: Deadline = NO_DEADLINE,
 ) -> Explanation | Unreadable:
-    """The whole answer about a pod at the moment of ``seen``.
+    """The whole answer about a pod at the moment of ``snapshot``.
 
     ``written`` is its placement annotation, where the caller has it. After the ``deadline`` nothing
     more is worked out: nodes that are left over count as undecided, and the notes say so.
@@ -104,17 +104,17 @@ def explanation_of(
     if isinstance(request, Malformed):
         headline = f"no node takes it: {request.reason}"
         return Unreadable(name, pod.node, headline, request.reason, [])
-    answers = answers_to(seen, pod, deadline)
+    answers = answers_to(snapshot, pod, deadline)
     answered = not deadline.passed()
     rows = rows_of(request, answers, view, MOST_SETS)
     missing = [(answer, row.miss) for answer, row in zip(answers, rows, strict=True)]
-    placed = _placed(seen, pod, written)
+    placed = _placed(snapshot, pod, written)
     counts = counts_of(answers)
     helps: list[Help] = []
     whole = answered
     waits = placed is None and counts.takes == counts.closed
     if waits and answered:
-        helps, whole = helps_of(seen, pod, request, missing, view, deadline)
+        helps, whole = helps_of(snapshot, pod, request, missing, view, deadline)
     return Explanation(
         pod=name,
         node=pod.node,
@@ -129,7 +129,7 @@ def explanation_of(
         helps=helps,
         whole=whole,
         unblocks=waits and any(answer.resolvable for answer in answers),
-        notes=[*_notes(seen, pod, answered=answered, open_nodes=not waits and placed is None)],
+        notes=[*_notes(snapshot, pod, answered=answered, open_nodes=not waits and placed is None)],
         placed=placed,
         nodes=rows,
     )
@@ -141,9 +141,9 @@ NOT_ALL_ASKED = (
 )
 
 
-def group_of(seen: Snapshot, membership: Membership) -> GroupInBrief:
+def group_of(snapshot: Snapshot, membership: Membership) -> GroupInBrief:
     """A pod's group."""
-    standing, kind = seen.standing(membership), membership.domain
+    standing, kind = snapshot.standing(membership), membership.domain
     return GroupInBrief(
         membership.group.name,
         membership.gang,
@@ -151,11 +151,13 @@ def group_of(seen: Snapshot, membership: Membership) -> GroupInBrief:
         membership.domain,
         standing.have_come(membership.size),
         dict(standing.living),
-        dict(by_domain(standing, seen.domains(kind).of)) if kind else {},
+        dict(by_domain(standing, snapshot.domains(kind).of)) if kind else {},
     )
 
 
-def _notes(seen: Snapshot, pod: PodRecord, *, answered: bool, open_nodes: bool) -> Iterator[str]:
+def _notes(
+    snapshot: Snapshot, pod: PodRecord, *, answered: bool, open_nodes: bool
+) -> Iterator[str]:
     if not answered:
         yield NOT_ALL_ASKED
     if pod.deleting:
@@ -164,7 +166,7 @@ def _notes(seen: Snapshot, pod: PodRecord, *, answered: bool, open_nodes: bool) 
         yield f"the pod has ended ({pod.phase})"
     if pod.refusal is not None:
         yield f"its kubelet has refused the pod ({pod.refusal.reason}): {pod.refusal.message}"
-    if pod.uid in seen.in_flight:
+    if pod.uid in snapshot.in_flight:
         yield "the extender is binding the pod now"
     elif open_nodes and pod.unschedulable:
         yield passed_over("it")
@@ -178,8 +180,8 @@ def passed_over(whom: str) -> str:
     )
 
 
-def _placed(seen: Snapshot, pod: PodRecord, written: Written | None) -> Placed | None:
+def _placed(snapshot: Snapshot, pod: PodRecord, written: Written | None) -> Placed | None:
     if pod.node is None:
         return None
-    facts = seen.by_name.get(pod.node)
+    facts = snapshot.by_name.get(pod.node)
     return placed_on(facts, pod, written) if facts is not None else None

@@ -63,7 +63,7 @@ class Help(Struct, frozen=True, omit_defaults=False):
 
 
 def helps_of(
-    seen: Snapshot,
+    snapshot: Snapshot,
     pod: PodRecord,
     request: GpuRequest,
     answers: Sequence[tuple[Answer, Miss | None]],
@@ -75,8 +75,8 @@ def helps_of(
     try:
         with deadline.enforced():
             tried = chain(
-                _ends(seen, pod, request, answers, view, deadline),
-                _relaxed(seen, pod, request, deadline),
+                _ends(snapshot, pod, request, answers, view, deadline),
+                _relaxed(snapshot, pod, request, deadline),
             )
             found.extend(tried)
     except OutOfTimeError:
@@ -85,7 +85,7 @@ def helps_of(
 
 
 def _ends(
-    seen: Snapshot,
+    snapshot: Snapshot,
     pod: PodRecord,
     request: GpuRequest,
     answers: Sequence[tuple[Answer, Miss | None]],
@@ -102,7 +102,7 @@ def _ends(
         if miss is not None and answer.kind in BY_AN_END and answer.facts.is_open_to(pod)
     ]
     near.sort(key=lambda each: each[0])
-    ends = Ends(seen, deadline)
+    ends = Ends(snapshot, deadline)
     helps = (next(_ends_on(ends, facts, request, view), None) for _, facts in near[:MOST_NODES])
     yield from islice(filter(None, helps), SHOWN_ENDS)
 
@@ -138,17 +138,17 @@ def _holders(facts: NodeFacts, request: GpuRequest) -> Mapping[PodUid, PodName]:
 
 
 def _relaxed(
-    seen: Snapshot,
+    snapshot: Snapshot,
     pod: PodRecord,
     request: GpuRequest,
     deadline: Deadline,
 ) -> Iterator[Help]:
     """For each key the least change after which some node takes the pod."""
-    nodes = [facts.topology for facts in seen.nodes if facts.topology is not None]
+    nodes = [facts.topology for facts in snapshot.nodes if facts.topology is not None]
     for _, values in relaxations(request, nodes):
         for relaxed in values:
             deadline.check()
-            passing = _passing(seen, pod, relaxed, deadline)
+            passing = _passing(snapshot, pod, relaxed, deadline)
             if passing:
                 nodes_text = f"{passing:,} node{'s' if passing != 1 else ''}"
                 words = f"{relaxed.words}: {nodes_text} would take it now"
@@ -157,14 +157,14 @@ def _relaxed(
 
 
 def _passing(
-    seen: Snapshot,
+    snapshot: Snapshot,
     pod: PodRecord,
     relaxed: Relaxed,
     deadline: Deadline,
 ) -> int:
     """How many nodes that are open to the pod would take it if it asked for this."""
-    asked = seen.with_facts(as_asked_by(pod, facts) for facts in seen.nodes)
-    member = member_of(seen, pod.uid, pod.membership, relaxed.request)
+    asked = snapshot.with_facts(as_asked_by(pod, facts) for facts in snapshot.nodes)
+    member = member_of(snapshot, pod.uid, pod.membership, relaxed.request)
     answers = ask(asked, member.request if member else relaxed.request, counts=False)
     passing = [
         facts
@@ -173,10 +173,10 @@ def _passing(
     ]
     if member is None or not member.minds_groups:
         return sum(facts.is_open_to(pod) for facts in passing)
-    own = (facts for facts in passing if counts_on(pod.uid, seen.facts(facts.name)))
+    own = (facts for facts in passing if counts_on(pod.uid, snapshot.facts(facts.name)))
     names = [facts.name for facts in passing]
-    direction = seen.direction_of(member.membership)
-    gathered = gather(seen.with_facts(own), member, names, deadline, direction=direction)
+    direction = snapshot.direction_of(member.membership)
+    gathered = gather(snapshot.with_facts(own), member, names, deadline, direction=direction)
     if gathered.late:
         return 0
     together = set(gathered.alike.get(None, ()))

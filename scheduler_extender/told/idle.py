@@ -63,17 +63,17 @@ class Tried:
     whole: bool = True  # there was time to try everything
 
 
-def idle_pods(seen: Snapshot, today: float) -> list[IdlePod]:
+def idle_pods(snapshot: Snapshot, today: float) -> list[IdlePod]:
     """The pods that do not use what they hold, the longest idle first.
 
     ``today`` is the time in seconds since 1970, for agents that do not say when they looked.
     """
-    found = [pod for facts in seen.nodes for pod in _on(facts, today)]
+    found = [pod for facts in snapshot.nodes for pod in _on(facts, today)]
     return sorted(found, key=lambda pod: (-pod.seconds, pod.node, pod.namespace, pod.pod))
 
 
 def what_ends_would_do(
-    seen: Snapshot,
+    snapshot: Snapshot,
     idle: Sequence[IdlePod],
     deadline: Deadline,
 ) -> Tried:
@@ -85,12 +85,12 @@ def what_ends_would_do(
         uids = by_node.setdefault(pod.node, [])
         if pod.uid not in uids:
             uids.append(pod.uid)
-    ends = Ends(seen, deadline)
+    ends = Ends(snapshot, deadline)
     try:
         with deadline.enforced():
-            for pods in _waiting(seen, deadline) if by_node else ():
+            for pods in _waiting(snapshot, deadline) if by_node else ():
                 for name, uids in by_node.items():
-                    _try(ends, as_asked_by(pods[0], seen.facts(name)), uids, pods, found)
+                    _try(ends, as_asked_by(pods[0], snapshot.facts(name)), uids, pods, found)
     except OutOfTimeError:
         found.whole = False
     return found
@@ -120,33 +120,33 @@ def _try(
         found.completes.setdefault(uid, []).append(Completes(pods, others))
 
 
-def _waiting(seen: Snapshot, deadline: Deadline) -> Iterator[Sequence[PodRecord]]:
+def _waiting(snapshot: Snapshot, deadline: Deadline) -> Iterator[Sequence[PodRecord]]:
     """The waiting pods that no node takes now, those that ask the same together.
 
     A member of a group waits for its group, too: nothing is said of it.
     """
     readable = (
         pod
-        for pod in waiting_pods(seen)
+        for pod in waiting_pods(snapshot)
         if isinstance(pod.request, GpuRequest)
         and not (pod.membership is not None and (pod.membership.gang or pod.membership.domain))
     )
     for pods in islice(queues(readable).values(), MOST_REQUESTS):
         deadline.check()
-        if not _goes(seen, pods[0]):
+        if not _goes(snapshot, pods[0]):
             yield pods
 
 
-def _goes(seen: Snapshot, pod: PodRecord) -> bool:
+def _goes(snapshot: Snapshot, pod: PodRecord) -> bool:
     """Whether some node takes the pod now."""
     request = pod.request
     if not isinstance(request, GpuRequest):
         return False
-    asked = seen.with_facts(as_asked_by(pod, facts) for facts in seen.nodes)
+    asked = snapshot.with_facts(as_asked_by(pod, facts) for facts in snapshot.nodes)
     answers = ask(asked, request, counts=False)
     return any(
         decision is not None and decision.rejection is None and facts.is_open_to(pod)
-        for facts, (_, decision) in zip(seen.nodes, answers.each(), strict=True)
+        for facts, (_, decision) in zip(snapshot.nodes, answers.each(), strict=True)
     )
 
 

@@ -128,7 +128,7 @@ def judge(cluster: Cluster, wanted: Sequence[Wanted]) -> Together:
             uids[id(pod)] = known.uid
             if lives(known):
                 come.add(id(pod))
-    seen = cluster.snapshot()
+    snapshot = cluster.snapshot()
     alike: dict[Hashable, list[Wanted]] = {}
     for pod in wanted:
         alike.setdefault(pod.alike, []).append(pod)
@@ -139,7 +139,7 @@ def judge(cluster: Cluster, wanted: Sequence[Wanted]) -> Together:
         each = Judged(
             tuple(pods),
             answers(
-                seen, first.request, asking=uids[id(first)], membership=first.membership,
+                snapshot, first.request, asking=uids[id(first)], membership=first.membership,
                 destinations=first.destinations, priority=first.priority,
             ),
         )  # fmt: skip
@@ -147,7 +147,7 @@ def judge(cluster: Cluster, wanted: Sequence[Wanted]) -> Together:
         if first.membership is not None:
             of_group.setdefault(first.membership.group, []).append(each)
     fits = {
-        group: _fit(seen, group, pods, of_group[group], come) for group, pods in members.items()
+        group: _fit(snapshot, group, pods, of_group[group], come) for group, pods in members.items()
     }
     return Together([_refused(each, fits) for each in judged], list(fits.values()))
 
@@ -189,7 +189,7 @@ def _with(answer: Answer, why: Rejection) -> Answer:
 
 
 def _fit(
-    seen: Snapshot,
+    snapshot: Snapshot,
     group: Group,
     pods: Sequence[Wanted],
     judged: Sequence[Judged],
@@ -200,20 +200,22 @@ def _fit(
     their place."""
     first = pods[0]
     assert first.membership is not None  # noqa: S101 (the caller looked)
-    standing = seen.standing(first.membership)
+    standing = snapshot.standing(first.membership)
     wants = Counter(each.pods[0] for each in judged for pod in each.pods if id(pod) not in come)
     size = first.membership.size
     missing = (size or 0) - standing.have_come(size) - wants.total()
     wants[first] += max(0, missing)
     open_to = {each.pods[0]: {a.node for a in each.answers if a.may_come} for each in judged}
     somewhere = set().union(*open_to.values())
-    nodes = [facts for facts in seen.nodes if facts.name in somewhere]
+    nodes = [facts for facts in snapshot.nodes if facts.name in somewhere]
     bound = first.membership.domain is not None and first.request.policy is Policy.REQUIRED
     domains: dict[str | None, list[NodeFacts]] = {}
     for facts in nodes:
         domain = domain_of(facts, first.membership.domain or NODE) if bound else None
         domains.setdefault(domain, []).append(facts)
-    fits = max((_placed(seen.settings, at, wants, open_to) for at in domains.values()), default=0)
+    fits = max(
+        (_placed(snapshot.settings, at, wants, open_to) for at in domains.values()), default=0
+    )
     names = [pod.name for pod in pods]
     members = wants.total()
     return GroupFit(group.name, group.namespace, names, members, min(fits, members))

@@ -95,8 +95,8 @@ class Unblocking(Struct, frozen=True, omit_defaults=False):
 
 def unblocking_of(cluster: Cluster, namespace: str, name: str) -> Unblocking | None:
     """The answer; None if the pod is unknown."""
-    seen = cluster.snapshot()
-    pod = seen.pod_named(namespace, name)
+    snapshot = cluster.snapshot()
+    pod = snapshot.pod_named(namespace, name)
     if pod is None:
         return None
     answer = partial(Unblocking, f"{namespace}/{name}", pod.uid, pod.node)
@@ -105,29 +105,29 @@ def unblocking_of(cluster: Cluster, namespace: str, name: str) -> Unblocking | N
     unscheduled = _why_not_scheduled(pod)
     if unscheduled:
         return answer(text=[f"nobody is worth evicting for {namespace}/{name}: {unscheduled}"])
-    if seen.blind:
+    if snapshot.blind:
         return answer(text=[BLIND])
     deadline = within(cluster.clock, UNBLOCK_SECONDS)
     asks = pod.request if isinstance(pod.request, GpuRequest) else None
-    member = None if asks is None else member_of(seen, pod.uid, pod.membership, asks)
-    afterwards = Afterwards(seen, member, deadline, lambda facts: facts.is_open_to(pod))
+    member = None if asks is None else member_of(snapshot, pod.uid, pod.membership, asks)
+    afterwards = Afterwards(snapshot, member, deadline, lambda facts: facts.is_open_to(pod))
     try:
-        kept = _kept(seen, pod, member, afterwards)
+        kept = _kept(snapshot, pod, member, afterwards)
     except OutOfTimeError:
         return answer(text=[COUNTING])
     if kept is not None:
         return answer(kept_place=kept, text=[*_kept_text(kept)])
-    if seen.budgets is None:
+    if snapshot.budgets is None:
         return answer(text=[NO_BUDGETS])
     advice = search(
-        seen,
+        snapshot,
         pod,
         deadline,
         request=None if member is None else member.request,
         group=afterwards.on,
     )
     if advice.plan is not None:
-        facts = seen.facts(advice.plan.node)
+        facts = snapshot.facts(advice.plan.node)
         without = after(facts, (step.pod for step in advice.plan.steps), pod.uid)
         advice = replace(advice, plan=replace(advice.plan, beside=afterwards.beside(without)))
     plan = None if advice.plan is None else _plan(advice.plan)
@@ -164,7 +164,7 @@ def _why_not_scheduled(pod: PodRecord) -> str:
 
 
 def _kept(
-    seen: Snapshot, pod: PodRecord, member: Member | None, afterwards: Afterwards
+    snapshot: Snapshot, pod: PodRecord, member: Member | None, afterwards: Afterwards
 ) -> KeptPlace | None:
     """The place that is kept for a pod, and whether it is there once its victims have let go. A
     ``member`` also needs its group to let it go there. Raises :class:`.OutOfTimeError`."""
@@ -172,12 +172,12 @@ def _kept(
     if kept is None or not isinstance(pod.request, GpuRequest):
         return None
     node = kept.node
-    if node not in seen.places_of(pod.uid):
+    if node not in snapshot.places_of(pod.uid):
         return None
-    facts = seen.facts(node)
+    facts = snapshot.facts(node)
     without = facts.without(kept.victims | facts.pods.ending | {pod.uid})
     request = pod.request if member is None else member.request
-    holds = Places(seen).guaranteed(without, request)
+    holds = Places(snapshot).guaranteed(without, request)
     lost = not holds and (facts.kept is None or place_of(facts.kept, pod) is Place.LOST)
     if holds:
         holds = afterwards.on(without, kept.victims).rejection is None
@@ -191,7 +191,7 @@ def _kept(
         [Eviction(*_evicted(each)) for each in left],
         holds,
         lost,
-        seen.places_settled,
+        snapshot.places_settled,
     )
 
 

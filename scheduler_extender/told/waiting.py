@@ -69,9 +69,9 @@ class WaitingPod(Struct, frozen=True):
         return self.takes == 0 or not self.asks
 
 
-def waiting_pods(seen: Snapshot) -> list[PodRecord]:
+def waiting_pods(snapshot: Snapshot) -> list[PodRecord]:
     """The pods that wait for a node, by namespace and name."""
-    pods = (pod for pod in seen.unbound if not pod.deleting and not pod.ended)
+    pods = (pod for pod in snapshot.unbound if not pod.deleting and not pod.ended)
     return sorted(pods, key=lambda pod: (pod.namespace, pod.name))
 
 
@@ -95,7 +95,7 @@ def queues(pods: Iterable[PodRecord]) -> dict[Hashable, list[PodRecord]]:
     return dict(sorted(together.items(), key=lambda each: -len(each[1])))
 
 
-def refusals_of(seen: Snapshot, pod: PodRecord, deadline: Deadline) -> dict[Reason, int]:
+def refusals_of(snapshot: Snapshot, pod: PodRecord, deadline: Deadline) -> dict[Reason, int]:
     """The nodes by the reason for which they refuse the pod, as far as there is time.
 
     Nodes for which there was no time count as undecided. Empty where some node would take the pod,
@@ -103,11 +103,11 @@ def refusals_of(seen: Snapshot, pod: PodRecord, deadline: Deadline) -> dict[Reas
     """
     if isinstance(pod.request, Malformed):
         return {}
-    member = member_of(seen, pod.uid, pod.membership, pod.request)
+    member = member_of(snapshot, pod.uid, pod.membership, pod.request)
     request = pod.request if member is None else member.request
-    names = [facts.name for facts in seen.nodes if not serves_nothing(facts)]
+    names = [facts.name for facts in snapshot.nodes if not serves_nothing(facts)]
     found: Counter[Reason] = Counter()
-    for _, decision in ask(seen, request, names, deadline).each():
+    for _, decision in ask(snapshot, request, names, deadline).each():
         rejection = NO_REPORT if decision is None else decision.rejection
         if rejection is not None:
             found[rejection.kind] += 1
@@ -156,32 +156,32 @@ class WaitingReasons:
         """Pods that kube-scheduler has called unschedulable, by one of :data:`LABELS`; all of these
         are there."""
         with self._lock:
-            seen = self._cluster.snapshot()
-            waiting = queues(seen.unschedulable)
+            snapshot = self._cluster.snapshot()
+            waiting = queues(snapshot.unschedulable)
             self._known = {key: found for key, found in self._known.items() if key in waiting}
-            self._look(seen, waiting)
+            self._look(snapshot, waiting)
             counted = dict.fromkeys(LABELS, 0)
             for key, pods in waiting.items():
                 found = self._known.get(key)
                 counted[found.label if found is not None else UNKNOWN] += len(pods)
             return counted
 
-    def _look(self, seen: Snapshot, waiting: Mapping[Hashable, list[PodRecord]]) -> None:
+    def _look(self, snapshot: Snapshot, waiting: Mapping[Hashable, list[PodRecord]]) -> None:
         """Look at the requests whose turn it is, those first that were looked at longest ago."""
         now = self._cluster.clock()
         deadline = within(self._cluster.clock, SECONDS)
         for key in sorted(waiting, key=self._looked):
             if deadline.passed() or self._looked(key) > now - LATER:
                 break
-            self._known[key] = _Found(_label(seen, waiting[key][0], deadline), now)
+            self._known[key] = _Found(_label(snapshot, waiting[key][0], deadline), now)
 
     def _looked(self, key: Hashable) -> float:
         found = self._known.get(key)
         return float("-inf") if found is None else found.at
 
 
-def _label(seen: Snapshot, pod: PodRecord, deadline: Deadline) -> str:
+def _label(snapshot: Snapshot, pod: PodRecord, deadline: Deadline) -> str:
     if isinstance(pod.request, Malformed):
         return Reason.MALFORMED.value
-    counts = refusals_of(seen, pod, deadline)
+    counts = refusals_of(snapshot, pod, deadline)
     return main_reason(counts).value if counts else NONE

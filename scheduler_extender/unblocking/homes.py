@@ -104,9 +104,9 @@ def domain_that_binds(pod: PodRecord) -> str | None:
 class Places:
     """The guaranteed places of all nodes as they are; nodes that answer alike are asked once."""
 
-    def __init__(self, seen: Snapshot) -> None:
-        self._seen = seen.requiring(Verdict.GUARANTEED)
-        self.spare = Spare(seen.others)
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot.requiring(Verdict.GUARANTEED)
+        self.spare = Spare(snapshot.others)
         self._answers: dict[tuple[Hashable, GpuRequest], bool] = {}
         self._kinds: dict[str, dict[Hashable, list[NodeFacts]]] = {}
         self._open: dict[tuple[GpuRequest, Destinations], tuple[tuple[NodeFacts, ...], ...]] = {}
@@ -117,7 +117,7 @@ class Places:
             return False
         key = (facts.key(request.resource), request)
         if key not in self._answers:
-            self._answers[key] = guarantees(answer(self._seen, facts, request), request)
+            self._answers[key] = guarantees(answer(self._snapshot, facts, request), request)
         return self._answers[key]
 
     def keeps_group(self, facts: NodeFacts, pod: PodRecord) -> bool:
@@ -126,7 +126,7 @@ class Places:
         kind = domain_that_binds(pod)
         if kind is None:
             return True
-        now = self._seen.by_name.get(pod.node) if pod.node is not None else None
+        now = self._snapshot.by_name.get(pod.node) if pod.node is not None else None
         domain = None if now is None else domain_of(now, kind)
         return domain is not None and domain_of(facts, kind) == domain
 
@@ -146,7 +146,7 @@ class Places:
     def _kinds_over(self, resource: str) -> Iterable[list[NodeFacts]]:
         if resource not in self._kinds:
             kinds: dict[Hashable, list[NodeFacts]] = {}
-            for facts in self._seen.nodes:
+            for facts in self._snapshot.nodes:
                 if facts.topology is not None and facts.record.problem is None:
                     kinds.setdefault(facts.key(resource), []).append(facts)
             self._kinds[resource] = kinds

@@ -67,7 +67,7 @@ NOBODY: frozenset[PodUid] = frozenset()
 
 
 def search(
-    seen: Snapshot,
+    snapshot: Snapshot,
     pod: PodRecord,
     deadline: Deadline = NO_DEADLINE,
     *,
@@ -88,7 +88,7 @@ def search(
     """
     if isinstance(pod.request, Malformed):
         return Advice(reason=pod.request.reason)
-    found = _Search(seen, pod, request or pod.request, deadline, group)
+    found = _Search(snapshot, pod, request or pod.request, deadline, group)
     whole = True
     try:
         with deadline.enforced():
@@ -124,20 +124,20 @@ class _Candidate:
 class _Search:
     def __init__(
         self,
-        seen: Snapshot,
+        snapshot: Snapshot,
         pod: PodRecord,
         request: GpuRequest,
         deadline: Deadline,
         group: Group,
     ) -> None:
-        self._seen = seen.requiring(Verdict.GUARANTEED)
-        self._nodes = [f.yielding_to(pod.standing.priority, pod.gang) for f in seen.nodes]
+        self._snapshot = snapshot.requiring(Verdict.GUARANTEED)
+        self._nodes = [f.yielding_to(pod.standing.priority, pod.gang) for f in snapshot.nodes]
         self._group = group
         self._deadline = deadline
         self._pod = pod
         self._request = request
-        self._budgets = seen.budgets or ()
-        self._places = Places(seen)
+        self._budgets = snapshot.budgets or ()
+        self._places = Places(snapshot)
         self._spare = self._places.spare
         self._takes: NodeFacts | None = None
         self._best: Plan | None = None
@@ -201,7 +201,7 @@ class _Search:
                 continue
             # Beside a nominated pod there may be a place once others have gone.
             everything = self._without_asking(facts).yielding_to(HIGHEST)
-            decision = answer(self._seen, everything, self._request)
+            decision = answer(self._snapshot, everything, self._request)
             if decision.rejection is not None and not decision.rejection.resolvable:
                 continue
             joining = self._group(self._without_asking(facts), NOBODY)

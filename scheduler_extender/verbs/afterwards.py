@@ -29,12 +29,12 @@ class Afterwards:
 
     def __init__(
         self,
-        seen: Snapshot,
+        snapshot: Snapshot,
         member: Member | None,
         deadline: Deadline,
         is_open: Callable[[NodeFacts], bool] = lambda facts: True,
     ) -> None:
-        self._seen = seen
+        self._snapshot = snapshot
         self._member = member
         self._deadline = deadline
         self._is_open = is_open
@@ -49,7 +49,7 @@ class Afterwards:
         member = self._member
         if member is None or not member.minds_groups:
             return Joining()
-        then = self._seen.with_facts([facts])
+        then = self._snapshot.with_facts([facts])
         here = self._gathered(then, member, [facts.name], gone)
         if facts.name not in here.rejections:
             rivals = self._rivals_of(member, here.domains[0], here.keeps and bool(gone))
@@ -64,23 +64,23 @@ class Afterwards:
         if member is None or member.membership.domain is None or not member.minds_groups:
             return 0
         size = member.membership.size or 1
-        come = self._seen.standing(member.membership, member.uid).have_come(size)
+        come = self._snapshot.standing(member.membership, member.uid).have_come(size)
         try:
             with self._deadline.enforced():
-                found = places(facts, member.request, self._seen.settings, size - come)
+                found = places(facts, member.request, self._snapshot.settings, size - come)
         except OutOfTimeError:
             return 0
         return max(0, found - 1)
 
     def _gathered(
         self,
-        seen: Snapshot,
+        snapshot: Snapshot,
         member: Member,
         names: list[str],
         gone: frozenset[PodUid] = frozenset(),
     ) -> Gathering:
-        direction = seen.direction_of(member.membership)
-        found = gather(seen, member, names, self._deadline, direction=direction, gone=gone)
+        direction = snapshot.direction_of(member.membership)
+        found = gather(snapshot, member, names, self._deadline, direction=direction, gone=gone)
         if found.late:
             raise OutOfTimeError
         return found
@@ -88,14 +88,16 @@ class Afterwards:
     def _rivals_of(self, member: Member, domain: str | None, all_of_them: bool) -> list[str]:
         """A node of the best other domain to which the gang may go as things are; or of all, where
         another one may be the best then."""
-        started = self._seen.standing(member.membership, member.uid).living
+        started = self._snapshot.standing(member.membership, member.uid).living
         if not member.membership.gang or member.membership.domain is None or started:
             return []
         others = {d: name for d, name in self._passing(member).items() if d != domain}
         if all_of_them:
             return list(others.values())
         if domain not in self._rivals:
-            found = self._gathered(self._seen, member, list(others.values())) if others else None
+            found = (
+                self._gathered(self._snapshot, member, list(others.values())) if others else None
+            )
             best = found.best if found is not None else None
             self._rivals[domain] = [others[best]] if best is not None else []
         return self._rivals[domain]
@@ -104,15 +106,15 @@ class Afterwards:
         """A node of each domain that takes the member by itself as it is."""
         if self._one_of_each is None:
             names = []
-            for facts in self._seen.nodes:
+            for facts in self._snapshot.nodes:
                 self._deadline.check()
                 if self._is_open(facts):
                     names.append(facts.name)
-            deadline = within(self._seen.parts.clock, VERB_SECONDS)
-            answered = ask(self._seen, member.request, names, deadline)
+            deadline = within(self._snapshot.parts.clock, VERB_SECONDS)
+            answered = ask(self._snapshot, member.request, names, deadline)
             if answered.late:
                 raise OutOfTimeError
-            domains = self._seen.domains(member.membership.domain or NODE).of
+            domains = self._snapshot.domains(member.membership.domain or NODE).of
             self._one_of_each = {}
             for name, decision in answered.each():
                 if name in domains and decision is not None and decision.rejection is None:

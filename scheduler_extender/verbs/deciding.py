@@ -63,28 +63,28 @@ def decide(
         last = attempt == TRIES
         deciding: AbstractContextManager[None] = cluster.locked() if last else nullcontext()
         with deciding:
-            seen = cluster.snapshot()
-            facts, before = seen.facts(node), seen.in_flight.get(pod.uid)
+            snapshot = cluster.snapshot()
+            facts, before = snapshot.facts(node), snapshot.in_flight.get(pod.uid)
             if before is not None and before.node != node:
                 raise BindError(f"a bind of the pod to {before.node} is still in flight")
             asking = before is not None or facts.keeps_place_for(pod.uid)
             without = facts.without(frozenset({pod.uid})) if asking else facts
             without = without.yielding_to(pod.standing.priority, pod.gang)
-            member = member_of(seen, pod.uid, pod.membership, request)
+            member = member_of(snapshot, pod.uid, pod.membership, request)
             request = request if member is None else member.request
-            request, decision = _answer(seen, member, without, request)
+            request, decision = _answer(snapshot, member, without, request)
             if _is_bound(cluster, pod.uid, node):
                 return None
             if decision.rejection is not None:
                 raise _refused_before_flight(pod, decision.rejection, decision, without)
-            asked = _ask_group(seen, member, without, again=before is not None)
-            sets = _sets_of(seen, without, request, decision)
+            asked = _ask_group(snapshot, member, without, again=before is not None)
+            sets = _sets_of(snapshot, without, request, decision)
             with cluster.locked():
                 now_in_flight = cluster.bind_in_flight(pod.uid)
                 if now_in_flight is not before or _is_bound(cluster, pod.uid, node):
                     continue
                 groups = cluster.snapshot().groups
-                if asked and groups.starts != seen.groups.starts:
+                if asked and groups.starts != snapshot.groups.starts:
                     continue
                 promised = _promised(pod, request.alone, decision)
                 promised = replace(promised, placed=_when(groups, pod, before, now))
@@ -120,24 +120,24 @@ def decide_again(cluster: Cluster, decided: DecidedBind) -> DecidedBind:
     request, node = decided.request, decided.ours.node
     if node is None:
         return decided
-    seen = cluster.snapshot()
-    member = member_of(seen, decided.ours.uid, decided.ours.membership, request.alone)
-    facts = seen.facts(node)
-    if member is None and facts is decided.after and not seen.blind:
+    snapshot = cluster.snapshot()
+    member = member_of(snapshot, decided.ours.uid, decided.ours.membership, request.alone)
+    facts = snapshot.facts(node)
+    if member is None and facts is decided.after and not snapshot.blind:
         return decided
     if member is not None and member.request.company <= request.company:
         request = member.request
     without = facts.without(frozenset({decided.ours.uid}))
     without = without.yielding_to(decided.ours.standing.priority, decided.ours.gang)
     same = without.key(request.resource) == decided.facts.key(request.resource)
-    if same and not seen.blind:
+    if same and not snapshot.blind:
         return decided
-    request, decision = _answer(seen, member, without, request)
+    request, decision = _answer(snapshot, member, without, request)
     if decision.rejection is not None:
         raise _refused_here(decided.ours, without, decision.rejection)
     if _is_guaranteed(decision) and not _is_guaranteed(decided.decision):
         return decided
-    sets = _sets_of(seen, without, request, decision)
+    sets = _sets_of(snapshot, without, request, decision)
     return replace(decided, request=request, decision=decision, facts=without, sets=sets)
 
 
@@ -178,7 +178,7 @@ def _refused_before_flight(
 
 
 def _answer(
-    seen: Snapshot, member: Member | None, facts: NodeFacts, request: GpuRequest
+    snapshot: Snapshot, member: Member | None, facts: NodeFacts, request: GpuRequest
 ) -> tuple[GpuRequest, Decision]:
     """The node's answer to a bind, and the request that it answers.
 
@@ -187,18 +187,18 @@ def _answer(
     decided with our bind counted. So where something has changed since filter, such as a sibling's
     end, the member takes what it is promised by itself.
     """
-    decision = answer(seen, facts, request)
-    if decision.rejection == SIBLINGS and member is not None and _is_begun(seen, member):
-        return request.alone, answer(seen, facts, request.alone)
+    decision = answer(snapshot, facts, request)
+    if decision.rejection == SIBLINGS and member is not None and _is_begun(snapshot, member):
+        return request.alone, answer(snapshot, facts, request.alone)
     return request, decision
 
 
-def _is_begun(seen: Snapshot, member: Member) -> bool:
+def _is_begun(snapshot: Snapshot, member: Member) -> bool:
     """Whether another member of the group is bound and lives, or its bind is in flight."""
-    return bool(seen.standing(member.membership, member.uid).living)
+    return bool(snapshot.standing(member.membership, member.uid).living)
 
 
-def _ask_group(seen: Snapshot, member: Member | None, facts: NodeFacts, *, again: bool) -> bool:
+def _ask_group(snapshot: Snapshot, member: Member | None, facts: NodeFacts, *, again: bool) -> bool:
     """Whether the pod's group had to be asked. ``again`` says that the facts are without a bind of
     the pod that is in flight.
 
@@ -209,10 +209,10 @@ def _ask_group(seen: Snapshot, member: Member | None, facts: NodeFacts, *, again
         return False
     if member.membership.domain is None:
         return False  # filter has kept the gang off: to refuse one now may leave it bound in part
-    deadline = within(seen.parts.clock, VERB_SECONDS)
+    deadline = within(snapshot.parts.clock, VERB_SECONDS)
     gang = member.membership.gang
-    alone = gang and _is_begun(seen, member)
-    then = seen.with_facts([facts]) if again else seen
+    alone = gang and _is_begun(snapshot, member)
+    then = snapshot.with_facts([facts]) if again else snapshot
     found = gather(then, member, [facts.name], deadline, alone=alone)
     if found.late:
         raise BindError(STILL_COUNTING)
@@ -221,7 +221,7 @@ def _ask_group(seen: Snapshot, member: Member | None, facts: NodeFacts, *, again
         # Places are kept where most are free, so what a gang's first members take may move those of
         # another group to a node that its scheduler has chosen for a later member. The gang is to
         # be bound whole, so they move on, if they can.
-        counter = PlaceCounter(seen, deadline)
+        counter = PlaceCounter(snapshot, deadline)
         if counter.kept_elsewhere(facts.name, member.membership.group):
             why = None
     if why is not None:
@@ -235,13 +235,13 @@ def _is_guaranteed(decision: Decision) -> bool:
 
 
 def _sets_of(
-    seen: Snapshot, facts: NodeFacts, request: GpuRequest, decision: Decision
+    snapshot: Snapshot, facts: NodeFacts, request: GpuRequest, decision: Decision
 ) -> tuple[Mask, ...] | None:
     """The sets to write; a fault of ours here costs nobody the bind."""
     try:
         return sets_of(facts, request, decision)
     except Exception as error:  # noqa: BLE001 (a listener logs it)
-        seen.parts.faults.note(facts.name, error)
+        snapshot.parts.faults.note(facts.name, error)
         return ()
 
 

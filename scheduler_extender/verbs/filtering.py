@@ -55,13 +55,13 @@ def filter_nodes(
     deadline: Deadline = NO_DEADLINE,
 ) -> FilterResult:
     """Which of the offered nodes can keep the pod's request: :func:`filtered` on the wire."""
-    found = filtered(cluster.snapshot(deadline), pod, names, deadline)
-    cluster.tallies.reject(found.refused)
-    return found.result()
+    answered = filtered(cluster.snapshot(deadline), pod, names, deadline)
+    cluster.tallies.reject(answered.refused)
+    return answered.result()
 
 
 def filtered(
-    seen: Snapshot,
+    snapshot: Snapshot,
     pod: Pod,
     names: Sequence[str],
     deadline: Deadline = NO_DEADLINE,
@@ -75,45 +75,47 @@ def filtered(
     nobody meanwhile. The event loop holds the cluster's lock, and is told with
     :class:`.NotAtOnceError` where the answer would take too long for it.
     """
-    asks = parse(pod, seen.settings.managed)
+    asks = parse(pod, snapshot.settings.managed)
     if asks is None:
         return Filtered(list(names))
     if isinstance(asks, Malformed):
         why = Rejection(asks.reason, False, Reason.MALFORMED)
         return Filtered([], {why: list(names)})
     uid, priority = PodUid(pod.metadata.uid), pod.spec.priority or 0
-    member = member_of(seen, uid, asks.membership, asks.request)
+    member = member_of(snapshot, uid, asks.membership, asks.request)
     request = asks.request if member is None else member.request
-    flying = seen.in_flight.get(uid)
-    if flying is not None:
+    in_flight = snapshot.in_flight.get(uid)
+    if in_flight is not None:
         deadline.need_quick(quick=False)
-        return _only_where_in_flight(seen, flying, request, names)
+        return _only_where_in_flight(snapshot, in_flight, request, names)
     gang = member.gang if member is not None else None
-    apart = seen.asked_apart(uid, priority, gang)
+    apart = snapshot.asked_apart(uid, priority, gang)
     deadline.need_quick(quick=apart.isdisjoint(names))
-    for_this_pod = seen.with_facts(
-        seen.facts(name).without(frozenset({uid})).yielding_to(priority, gang)
+    for_this_pod = snapshot.with_facts(
+        snapshot.facts(name).without(frozenset({uid})).yielding_to(priority, gang)
         for name in apart.intersection(names)
     )
     found = _result(request, ask(for_this_pod, request, names, deadline))
     if member is None or not member.minds_groups or not found.passed:
         return found
-    return _with_group(seen, member, found, deadline)
+    return _with_group(snapshot, member, found, deadline)
 
 
-def _with_group(seen: Snapshot, member: Member, result: Filtered, deadline: Deadline) -> Filtered:
+def _with_group(
+    snapshot: Snapshot, member: Member, result: Filtered, deadline: Deadline
+) -> Filtered:
     """The result without the nodes to which the pod's group does not let it go."""
     found = gather(
-        seen,
+        snapshot,
         member,
         result.passed,
         deadline,
-        direction=seen.direction_of(member.membership),
+        direction=snapshot.direction_of(member.membership),
     )
     passed = found.alike.pop(None, [])
     if found.late and not passed:
         return Filtered([], error=STILL_WORKING)
-    seen.note_direction(member.membership, found.best if passed else None)
+    snapshot.note_direction(member.membership, found.best if passed else None)
     for why, refused in found.alike.items():
         if why is not None:
             result.refused.setdefault(why, []).extend(refused)
@@ -157,17 +159,17 @@ def _put(found: Filtered, name: str, why: Rejection | None) -> None:
 
 
 def _only_where_in_flight(
-    seen: Snapshot, flying: PodRecord, request: GpuRequest, names: Sequence[str]
+    snapshot: Snapshot, in_flight: PodRecord, request: GpuRequest, names: Sequence[str]
 ) -> Filtered:
     """The answer for a pod whose bind is in flight: it may still be written, so no other node may
     take the pod. On the node itself the pod's own bind does not count against it.
     """
-    here = NodeName(flying.node or "")
+    here = NodeName(in_flight.node or "")
     found = Filtered([])
     for name in names:
         why: Rejection | None = IN_FLIGHT
         if name == here:
-            without = seen.facts(here).without(frozenset({flying.uid}))
-            why = answer(seen, without, request).rejection
+            without = snapshot.facts(here).without(frozenset({in_flight.uid}))
+            why = answer(snapshot, without, request).rejection
         _put(found, name, why)
     return found

@@ -45,25 +45,27 @@ def preempt(
         for node, victims in args.by_node().items()
         if victims.pods
     }
-    seen = cluster.snapshot()
-    asks = parse(args.pod, seen.settings.managed)
+    snapshot = cluster.snapshot()
+    asks = parse(args.pod, snapshot.settings.managed)
     if asks is None:
         return PreemptionResult(offered)
     if isinstance(asks, Malformed):
         return PreemptionResult()
     uid = PodUid(args.pod.metadata.uid)
-    member = member_of(seen, uid, asks.membership, asks.request)
+    member = member_of(snapshot, uid, asks.membership, asks.request)
     request = asks.request if member is None else member.request
-    flying = seen.in_flight.get(uid)
+    flying = snapshot.in_flight.get(uid)
     if flying is not None:
         # It may be bound there yet, and is bound nowhere else: no other eviction would help.
         offered = {node: found for node, found in offered.items() if node == flying.node}
-    if request.required and seen.blind:
+    if request.required and snapshot.blind:
         return PreemptionResult()
-    asking = _Asking(seen, preemptor(args.pod, request, seen.settings.managed, member), deadline)
-    pod = seen.waiting.get(uid)
+    asking = _Asking(
+        snapshot, preemptor(args.pod, request, snapshot.settings.managed, member), deadline
+    )
+    pod = snapshot.waiting.get(uid)
     afterwards = Afterwards(
-        seen, member, deadline, lambda facts: pod is None or facts.is_open_to(pod)
+        snapshot, member, deadline, lambda facts: pod is None or facts.is_open_to(pod)
     )
     kept = {}
     with suppress(OutOfTimeError), deadline.enforced():
@@ -74,7 +76,7 @@ def preempt(
             if found is None:
                 continue
             gone = frozenset(PodUid(pod.uid) for pod in found.pods or ())
-            facts = seen.facts(NodeName(name))
+            facts = snapshot.facts(NodeName(name))
             without = asking.yielding(facts.without(gone | facts.pods.ending | {uid}))
             if afterwards.on(without, gone).rejection is None:
                 kept[name] = found
@@ -108,7 +110,7 @@ class _Asking:
     still to come; looked up once.
     """
 
-    seen: Snapshot
+    snapshot: Snapshot
     pod: Preemptor
     deadline: Deadline
     known: dict[Hashable, bool] = field(default_factory=dict)
@@ -119,7 +121,7 @@ class _Asking:
 
         Whom we know nothing of (a pod without GPUs, evicted for its CPUs) stays a victim.
         """
-        facts = self.seen.facts(name)
+        facts = self.snapshot.facts(name)
         uids = [PodUid(pod.uid) for pod in chosen.pods or ()]
         ours = [pod for uid in uids if (pod := facts.pods.bound.alive.get(uid)) is not None]
         try:
@@ -129,13 +131,13 @@ class _Asking:
                 return chosen
             found = self._others(facts, ours)
         except Exception as error:  # noqa: BLE001 (a listener logs it)
-            self.seen.parts.faults.note(name, error)
+            self.snapshot.parts.faults.note(name, error)
             return chosen if undecided(facts, self.pod.request).rejection is None else None
         if found is None:
             return None
         known = {each.uid for each in ours}
         rest = [uid for uid in uids if uid not in known]
-        budgets = self.seen.budgets or ()
+        budgets = self.snapshot.budgets or ()
         by_others = max(0, chosen.violations - violations(sorted(ours, key=importance), budgets))
         pods = [*(victim.uid for victim in found), *rest]
         violated = violations(found, budgets) + (by_others if rest else 0)
@@ -148,7 +150,7 @@ class _Asking:
     def _others(self, facts: NodeFacts, chosen: list[PodRecord]) -> tuple[PodRecord, ...] | None:
         """Other victims that will do. None are looked for where budgets are not known, nor where
         kube-scheduler has promised the node to a pod that comes first."""
-        budgets = self.seen.budgets
+        budgets = self.snapshot.budgets
         if budgets is None or self._is_promised(facts.name):
             return None
         return replaced(
@@ -165,8 +167,8 @@ class _Asking:
         if self.promised is None:
             self.promised = frozenset(
                 pod.standing.nominated
-                for pod in self.seen.nominated.values()
-                if not (pod.deleting or pod.ended or pod.uid in self.seen.in_flight)
+                for pod in self.snapshot.nominated.values()
+                if not (pod.deleting or pod.ended or pod.uid in self.snapshot.in_flight)
                 and pod.standing.priority >= self.pod.priority
                 and pod.uid != self.pod.uid
             )
@@ -177,6 +179,6 @@ class _Asking:
         without = self.yielding(after(facts, victims, self.pod.uid))
         key = without.key(self.pod.request.resource)
         if key not in self.known:
-            rejection = answer(self.seen, without, self.pod.request).rejection
+            rejection = answer(self.snapshot, without, self.pod.request).rejection
             self.known[key] = rejection is None
         return self.known[key]

@@ -27,18 +27,18 @@ def prioritize(
     by the ``deadline`` are scored as if we knew nothing of them. The event loop holds the cluster's
     lock, and is told with :class:`.NotAtOnceError` where the answer would take too long for it.
     """
-    seen = cluster.snapshot(deadline)
-    asks = parse(pod, seen.settings.managed)
-    if not isinstance(asks, Asks) or (not asks.request.plain and seen.blind):
+    snapshot = cluster.snapshot(deadline)
+    asks = parse(pod, snapshot.settings.managed)
+    if not isinstance(asks, Asks) or (not asks.request.plain and snapshot.blind):
         return list(map(HostPriority, names, repeat(0)))
     uid = PodUid(pod.metadata.uid)
-    member = member_of(seen, uid, asks.membership, asks.request)
+    member = member_of(snapshot, uid, asks.membership, asks.request)
     request = asks.request if member is None else member.request
-    answered = ask(seen, request, names, deadline, scores=True)
-    found = scores(request, answered, rack_rooms(seen, request, names, asks.membership))
+    answered = ask(snapshot, request, names, deadline, scores=True)
+    found = scores(request, answered, rack_rooms(snapshot, request, names, asks.membership))
     if member is not None and member.membership.domain is not None:
-        found = _by_domain(found, gather(seen, member, names, deadline))
-    places = seen.places_of(uid)
+        found = _by_domain(found, gather(snapshot, member, names, deadline))
+    places = snapshot.places_of(uid)
     if places:
         pairs = zip(names, found, strict=True)
         found = [10 if name in places else min(9, score) for name, score in pairs]

@@ -54,11 +54,11 @@ class Queue:
 
 
 def waiting_queues(
-    seen: Snapshot, view: View, deadline: Deadline = NO_DEADLINE
+    snapshot: Snapshot, view: View, deadline: Deadline = NO_DEADLINE
 ) -> tuple[list[Queue], int]:
     """The waiting pods, those that ask the same together, the most numerous first; and how many
     pods are left out. After the ``deadline`` nobody is asked about any more."""
-    ordered = list(queues(waiting_pods(seen)).values())
+    ordered = list(queues(waiting_pods(snapshot)).values())
     found, shown, asked = [], 0, 0
     for pods in ordered:
         if shown >= SHOWN_PODS:
@@ -75,19 +75,19 @@ def waiting_queues(
             )
         else:
             asked += 1
-            told = answers_to(seen, first, deadline)
+            told = answers_to(snapshot, first, deadline)
             if deadline.passed():
                 found.append(Queue(names, asked_text(first), None, NOT_ASKED))
                 continue
             outlook = outlook_of(told, first.request, view, asked_text(first))
-            note = _passed_over(seen, pods) if outlook.taken_by else ""
+            note = _passed_over(snapshot, pods) if outlook.taken_by else ""
             found.append(Queue(names, asked_text(first), outlook, note=note))
     return found, sum(map(len, ordered)) - shown
 
 
-def _passed_over(seen: Snapshot, pods: Sequence[PodRecord]) -> str:
+def _passed_over(snapshot: Snapshot, pods: Sequence[PodRecord]) -> str:
     """What ``why`` notes of the pods that kube-scheduler has found no node for."""
-    binding = {uid for facts in seen.nodes for uid in facts.pods.in_flight}
+    binding = {uid for facts in snapshot.nodes for uid in facts.pods.in_flight}
     left = sum(pod.unschedulable and pod.uid not in binding for pod in pods)
     if not left:
         return ""

@@ -142,10 +142,10 @@ class Pages:
         return page("map.html", "/map", signed_in=signed_in, glance=found, version=version)
 
     def _waiting(self, version: int, signed_in: bool) -> str:
-        seen = self._cluster.snapshot()
+        snapshot = self._cluster.snapshot()
         deadline = within(self._clock, WAITING_SECONDS)
-        found, left_out = waiting_queues(seen, self._view(), deadline)
-        pods = [pod for facts in seen.nodes for pod in facts.pods.living]
+        found, left_out = waiting_queues(snapshot, self._view(), deadline)
+        pods = [pod for facts in snapshot.nodes for pod in facts.pods.living]
         pods.sort(key=lambda pod: (-_gpus(pod), pod.namespace, pod.name))
         return page(
             "waiting.html",

@@ -64,7 +64,7 @@ class Answers:
 
 
 def answer(
-    seen: Snapshot, facts: NodeFacts, request: GpuRequest, deadline: Deadline = NO_DEADLINE
+    snapshot: Snapshot, facts: NodeFacts, request: GpuRequest, deadline: Deadline = NO_DEADLINE
 ) -> Decision:
     """The answer of one node of these facts, worked out now; undecided where deciding fails, or
     there is no time.
@@ -74,19 +74,21 @@ def answer(
     decision = undecided(facts, request)
     with deadline.ends(), deadline.enforced():
         interruptible()
-        decision = _tried(seen, facts, deadline, decide, facts, request, seen.settings) or decision
-    return unless_blind(decision, facts, request) if seen.blind else decision
+        decision = (
+            _tried(snapshot, facts, deadline, decide, facts, request, snapshot.settings) or decision
+        )
+    return unless_blind(decision, facts, request) if snapshot.blind else decision
 
 
-def decided(seen: Snapshot, request: GpuRequest, state: State, facts: NodeFacts) -> Decision:
+def decided(snapshot: Snapshot, request: GpuRequest, state: State, facts: NodeFacts) -> Decision:
     """Decide, and remember it for all nodes in this state. Raises what a fault of ours raises."""
-    decision = decide(facts, request, seen.settings)
-    seen.remembered.remember(request, state, decision)
+    decision = decide(facts, request, snapshot.settings)
+    snapshot.remembered.remember(request, state, decision)
     return decision
 
 
 def ask(
-    seen: Snapshot,
+    snapshot: Snapshot,
     request: GpuRequest,
     names: Sequence[str] | None = None,
     deadline: Deadline = NO_DEADLINE,
@@ -103,21 +105,23 @@ def ask(
     there are more, where the time is up, or where working out fails: a thread tries it again, and
     tells of it. Raises :class:`.OutOfTimeError` where only a deadline around this one has passed.
     """
-    names = [facts.name for facts in seen.nodes] if names is None else names
-    if seen.blind and request.required:  # whatever the nodes are like
+    names = [facts.name for facts in snapshot.nodes] if names is None else names
+    if snapshot.blind and request.required:  # whatever the nodes are like
         return Answers(names, [0] * len(names), {0}, {0: Decision(OUT_OF_DATE)})
-    many = min(len(names), len(seen.by_name)) > AT_ONCE_STATES
-    deadline.need_quick(quick=not many or not deadline.at_once or seen.remembered.asked(request))
-    states, faulted = states_of(seen, request.resource, names, deadline)
+    many = min(len(names), len(snapshot.by_name)) > AT_ONCE_STATES
+    deadline.need_quick(
+        quick=not many or not deadline.at_once or snapshot.remembered.asked(request)
+    )
+    states, faulted = states_of(snapshot, request.resource, names, deadline)
     answers = Answers(names, states, set(states), {})
-    failed = _work_out(seen, request, answers, deadline, scores=scores, counts=counts)
+    failed = _work_out(snapshot, request, answers, deadline, scores=scores, counts=counts)
     if not answers.distinct <= answers.decisions.keys():
         left = [
             (name, state)
             for name, state in zip(names, states, strict=True)
-            if state not in answers.decisions and name in seen.by_name
+            if state not in answers.decisions and name in snapshot.by_name
         ]
-        facts = (seen.facts(NodeName(name)) for name, _ in left)
+        facts = (snapshot.facts(NodeName(name)) for name, _ in left)
         answers.undecided = {each.name: undecided(each, request) for each in facts}
         late = {name for name, state in left if name not in faulted and state not in failed}
         answers.late = frozenset(late)
@@ -125,7 +129,7 @@ def ask(
 
 
 def _work_out(
-    seen: Snapshot,
+    snapshot: Snapshot,
     request: GpuRequest,
     answers: Answers,
     deadline: Deadline,
@@ -135,26 +139,26 @@ def _work_out(
 ) -> set[State]:
     """Put in what is remembered, and what is not as far as there is time. The states about which
     deciding failed."""
-    remembered, settings, failed = seen.remembered, seen.settings, set[State]()
-    weighs = scores and not (seen.blind and not request.plain)  # then nodes are not compared
+    remembered, settings, failed = snapshot.remembered, snapshot.settings, set[State]()
+    weighs = scores and not (snapshot.blind and not request.plain)  # then nodes are not compared
     known = [state for state in answers.distinct if state is not None]
     decisions, answers.merits = remembered.answers(
-        request, known, seen.mix if weighs else None, counts=counts
+        request, known, snapshot.mix if weighs else None, counts=counts
     )
     passing = sum(decision.rejection is None for decision in decisions.values()) if weighs else 0
     left = len(known) - len(decisions) + passing - len(answers.merits)
     deadline.need_quick(quick=left <= AT_ONCE_STATES)
     # In the order in which the nodes were asked about.
     one_of_each = (
-        dict(zip(answers.states, answers.names, strict=True)) if left or seen.blind else {}
+        dict(zip(answers.states, answers.names, strict=True)) if left or snapshot.blind else {}
     )
-    of_each = {s: seen.facts(NodeName(n)) for s, n in one_of_each.items() if s is not None}
-    finished, classes = False, classes_of(seen.mix)
+    of_each = {s: snapshot.facts(NodeName(n)) for s, n in one_of_each.items() if s is not None}
+    finished, classes = False, classes_of(snapshot.mix)
     with deadline.ends(), deadline.enforced():
         for state, facts in of_each.items():
             if state not in decisions:
                 interruptible()
-                decision = _tried(seen, facts, deadline, decide, facts, request, settings)
+                decision = _tried(snapshot, facts, deadline, decide, facts, request, settings)
                 if decision is None:
                     failed.add(state)
                     continue
@@ -165,21 +169,23 @@ def _work_out(
             decision = decisions.get(state)
             if decision is not None and decision.rejection is None and state not in answers.merits:
                 interruptible()
-                found = _tried(seen, facts, deadline, prospect, facts, request, decision, classes)
+                found = _tried(
+                    snapshot, facts, deadline, prospect, facts, request, decision, classes
+                )
                 if found is not None:
-                    answers.merits[state] = found.weighed(seen.mix)
+                    answers.merits[state] = found.weighed(snapshot.mix)
                     if counts:
                         remembered.remember_prospect(request, state, found, classes)
         finished = True
     deadline.need_quick(quick=finished)
-    if seen.blind:
+    if snapshot.blind:
         decisions = {s: unless_blind(d, of_each[s], request) for s, d in decisions.items()}
     answers.decisions = _avoiding(settings, request, decisions)
     return failed
 
 
 def _tried(
-    seen: Snapshot,
+    snapshot: Snapshot,
     facts: NodeFacts,
     deadline: Deadline,
     answer: Callable[P, T],
@@ -193,43 +199,43 @@ def _tried(
     except Exception as error:
         if deadline.at_once:
             raise NotAtOnceError from error
-        seen.parts.faults.note(facts.name, error)
+        snapshot.parts.faults.note(facts.name, error)
         return None
 
 
 def states_of(
-    seen: Snapshot, resource: str, names: Sequence[str], deadline: Deadline = NO_DEADLINE
+    snapshot: Snapshot, resource: str, names: Sequence[str], deadline: Deadline = NO_DEADLINE
 ) -> tuple[list[State | None], set[str]]:
     """The state of each node, and the nodes about which finding it fails.
 
     The state is None for these, for nodes that nobody told us of, and for those that are left over
     at the deadline. Nodes in one state answer alike. The event loop finds a few.
     """
-    remembered, faulted = seen.remembered, set[str]()
-    states = remembered.states(resource, names, seen.moment, seen.own)
+    remembered, faulted = snapshot.remembered, set[str]()
+    states = remembered.states(resource, names, snapshot.moment, snapshot.own)
     left: list[int] = []
     if None in states:
         unknown = compress(count(), map(is_, states, repeat(None)))
-        left = [i for i in unknown if names[i] in seen.by_name]
+        left = [i for i in unknown if names[i] in snapshot.by_name]
         deadline.need_quick(quick=len(left) <= AT_ONCE_STATES)
     for i in left:
         if deadline.passed():
             deadline.need_quick(quick=False)
             break
-        facts = seen.by_name[NodeName(names[i])]
-        moment = None if facts.name in seen.own else seen.moment
-        state = _tried(seen, facts, deadline, _state_of, seen, facts, resource, moment)
+        facts = snapshot.by_name[NodeName(names[i])]
+        moment = None if facts.name in snapshot.own else snapshot.moment
+        state = _tried(snapshot, facts, deadline, _state_of, snapshot, facts, resource, moment)
         states[i] = state
         if state is None:
             faulted.add(facts.name)
     return states, faulted
 
 
-def _state_of(seen: Snapshot, facts: NodeFacts, resource: str, moment: int | None) -> State:
-    state, key = seen.remembered.enter(facts, resource, moment), facts.key(resource)
+def _state_of(snapshot: Snapshot, facts: NodeFacts, resource: str, moment: int | None) -> State:
+    state, key = snapshot.remembered.enter(facts, resource, moment), facts.key(resource)
     if state is None:  # of this snapshot only
-        state = seen.numbers.get(key, -1 - len(seen.numbers))
-    seen.numbers[key] = state
+        state = snapshot.numbers.get(key, -1 - len(snapshot.numbers))
+    snapshot.numbers[key] = state
     return state
 
 

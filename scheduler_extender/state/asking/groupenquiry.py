@@ -73,7 +73,7 @@ class Gathering:
 
 
 def gather(
-    seen: Snapshot,
+    snapshot: Snapshot,
     member: Member,
     passing: Sequence[str],
     deadline: Deadline = NO_DEADLINE,
@@ -91,17 +91,17 @@ def gather(
     the groups are asked as they will be without them, when they are owed a place for each. A place
     that is kept for a member of the group is a place of the group.
     """
-    counted = seen.with_facts(_with_own_places(seen, member))
+    counted = snapshot.with_facts(_with_own_places(snapshot, member))
     deadline.need_quick(quick=not counted.own)
     return _Gatherer(counted, member, deadline, alone, direction, gone).through(passing)
 
 
-def _with_own_places(seen: Snapshot, member: Member) -> Iterator[NodeFacts]:
+def _with_own_places(snapshot: Snapshot, member: Member) -> Iterator[NodeFacts]:
     """The nodes on which places are kept for members of the group, as they are without them."""
-    for name, pod in seen.places.items():
+    for name, pod in snapshot.places.items():
         ours = pod.membership is not None and pod.membership.group == member.membership.group
-        if ours and name not in seen.own:
-            yield seen.facts(name).without(frozenset({pod.uid}))
+        if ours and name not in snapshot.own:
+            yield snapshot.facts(name).without(frozenset({pod.uid}))
 
 
 class _Gatherer:
@@ -109,22 +109,22 @@ class _Gatherer:
 
     def __init__(
         self,
-        seen: Snapshot,
+        snapshot: Snapshot,
         member: Member,
         deadline: Deadline,
         alone: bool,
         direction: Direction,
         gone: frozenset[PodUid],
     ) -> None:
-        self._seen = seen
+        self._snapshot = snapshot
         self._member = member
         self._deadline = deadline
         self._alone = alone
         self._direction = direction
         self._gone = gone
-        self._standing = seen.standing(member.membership, member.uid)
-        self._domains = seen.domains(member.membership.domain or NODE, deadline)
-        self._counter = PlaceCounter(seen, deadline)
+        self._standing = snapshot.standing(member.membership, member.uid)
+        self._domains = snapshot.domains(member.membership.domain or NODE, deadline)
+        self._counter = PlaceCounter(snapshot, deadline)
         self._found = Gathering()
         self._nothing_left: set[NodeName] = set()
 
@@ -132,8 +132,8 @@ class _Gatherer:
         """The places that are kept for groups."""
         if not self._gone:
             return self._counter.kept()
-        before = self._seen.base or self._seen
-        there = (before.facts(name).pods for name in self._seen.own)
+        before = self._snapshot.base or self._snapshot
+        there = (before.facts(name).pods for name in self._snapshot.own)
         pods = (pod for each in there for pod in (*each.bound.values(), *each.in_flight.values()))
         return self._counter.kept_if([pod for pod in pods if pod.uid in self._gone])
 
@@ -222,7 +222,7 @@ class _Gatherer:
         return [
             domain
             for domain, names in inside.items()
-            if not self._counter.could_hold(question, map(self._seen.facts, names), needed)
+            if not self._counter.could_hold(question, map(self._snapshot.facts, names), needed)
         ]
 
     def _rack_rooms(self, domains: Sequence[str]) -> dict[str, int]:
@@ -234,7 +234,7 @@ class _Gatherer:
         membership = self._member.membership
         if membership.gang or membership.domain != NODE:
             return {}
-        rooms = rack_rooms(self._seen, self._member.request, domains)
+        rooms = rack_rooms(self._snapshot, self._member.request, domains)
         return dict(zip(domains, rooms, strict=True)) if rooms is not None else {}
 
     def _needed(self) -> int:
@@ -275,7 +275,7 @@ class _Gatherer:
         """How many places kept ones take from the nodes of a domain that have any."""
         (kind, domain), group = where, self._member.membership.group
         known = keeping.shares_of(question, kind, group, self._scattered())
-        if not self._seen.own.isdisjoint(names):
+        if not self._snapshot.own.isdisjoint(names):
             known = {}
         share = known.get(domain)
         if share is None:
@@ -297,7 +297,7 @@ class _Gatherer:
                 full.update(names)
                 continue
             after = self._counter.on(replace(question, kept=beside), names)
-            if self._may_spoil(question.request, beside, map(self._seen.facts, names)):
+            if self._may_spoil(question.request, beside, map(self._snapshot.facts, names)):
                 most = self._scattered()
                 after = {n: 0 if k < min(before[n], most) else k for n, k in after.items()}
             fewer += sum(before.values()) - sum(after.values())

@@ -48,7 +48,10 @@ class Member:
 
 
 def rack_rooms(
-    seen: Snapshot, request: GpuRequest, names: Sequence[str], membership: Membership | None = None
+    snapshot: Snapshot,
+    request: GpuRequest,
+    names: Sequence[str],
+    membership: Membership | None = None,
 ) -> list[int] | None:
     """How much is left of the rack of each node, 0 for a node in none.
 
@@ -60,18 +63,18 @@ def rack_rooms(
     one, or there is none.
     """
     for_a_rack = membership is not None and membership.domain == NVLINK_DOMAIN
-    domains = None if for_a_rack or not seen.racks_wanted else seen.domains(NVLINK_DOMAIN)
+    domains = None if for_a_rack or not snapshot.racks_wanted else snapshot.domains(NVLINK_DOMAIN)
     if domains is None or not domains.of:
         return None
     racks = list(map(domains.of.get, names))
     wanted = {rack for rack in racks if rack is not None}
-    rooms = seen.remembered.sums(request.resource, NVLINK_DOMAIN, wanted)
+    rooms = snapshot.remembered.sums(request.resource, NVLINK_DOMAIN, wanted)
     trays = {rack: domains.nodes[rack] for rack in wanted - rooms.keys()}
     new = {
-        rack: _room_of([seen.facts(name) for name in names], request.resource)
+        rack: _room_of([snapshot.facts(name) for name in names], request.resource)
         for rack, names in trays.items()
     }
-    seen.remembered.remember_sums(request.resource, NVLINK_DOMAIN, new, trays, seen.moment)
+    snapshot.remembered.remember_sums(request.resource, NVLINK_DOMAIN, new, trays, snapshot.moment)
     rooms |= new
     return [rooms.get(rack or "", 0) for rack in racks] if any(rooms.values()) else None
 
@@ -86,28 +89,28 @@ def _room_of(trays: Sequence[NodeFacts], resource: str) -> int:
 
 
 def member_of(
-    seen: Snapshot, uid: PodUid, membership: Membership | None, request: GpuRequest
+    snapshot: Snapshot, uid: PodUid, membership: Membership | None, request: GpuRequest
 ) -> Member | None:
     """The pod as a member of its group, with the siblings that may come before it now; None if it
     is in no group."""
     if membership is None:
         return None
     if membership.gang:
-        others = _other_siblings(seen, uid, membership, request)
+        others = _other_siblings(snapshot, uid, membership, request)
         known = sum(count for _, count in others)
         request = replace(
             request,
-            siblings=_siblings(seen, uid, membership, known),
+            siblings=_siblings(snapshot, uid, membership, known),
             others=tuple((each, _counted(count)) for each, count in others),
         )
     return Member(uid, membership, request)
 
 
-def _siblings(seen: Snapshot, uid: PodUid, membership: Membership, others: int) -> int:
+def _siblings(snapshot: Snapshot, uid: PodUid, membership: Membership, others: int) -> int:
     """The siblings that ask the same, as far as nobody knows better."""
     if membership.size is None or not membership.siblings_counted:
         return ALL_SIBLINGS
-    come = seen.standing(membership, uid).have_come(membership.size)
+    come = snapshot.standing(membership, uid).have_come(membership.size)
     left = membership.size - come - 1 - others
     return _counted(max(0, left))
 
@@ -117,15 +120,15 @@ def _counted(siblings: int) -> int:
 
 
 def _other_siblings(
-    seen: Snapshot, uid: PodUid, membership: Membership, request: GpuRequest
+    snapshot: Snapshot, uid: PodUid, membership: Membership, request: GpuRequest
 ) -> list[tuple[GpuRequest, int]]:
     """The siblings that we know to wait and to ask for something else, by what they ask: those that
     ask for most, where that is too many kinds."""
-    members = seen.groups.members.get(membership.group)
+    members = snapshot.groups.members.get(membership.group)
     if members is None:
         return []
-    pod = seen.waiting.get(uid)
-    own = pod is not None and pod.gang == membership.group and uid not in seen.in_flight
+    pod = snapshot.waiting.get(uid)
+    own = pod is not None and pod.gang == membership.group and uid not in snapshot.in_flight
     counted = pod.request if own and pod is not None and not (pod.ended or pod.deleting) else None
     but = counted if isinstance(counted, GpuRequest) else None
     return members.expected(but, request.alone, OTHER_KINDS)

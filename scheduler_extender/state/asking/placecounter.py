@@ -42,8 +42,8 @@ class PlaceCounter:
     counted. For the event loop :class:`.NotAtOnceError` is raised where anything has to be worked
     out."""
 
-    def __init__(self, seen: Snapshot, deadline: Deadline) -> None:
-        self._seen = seen
+    def __init__(self, snapshot: Snapshot, deadline: Deadline) -> None:
+        self._snapshot = snapshot
         self._deadline = deadline
         self.late = False
         self.unknown = False  # whether the state of a node could not be found
@@ -53,9 +53,9 @@ class PlaceCounter:
     ) -> dict[str, int]:
         """The places in each domain by itself. Cordoned nodes have none, unless they were given
         facts of their own."""
-        seen, base = self._seen, self._seen.base or self._seen
+        snapshot, base = self._snapshot, self._snapshot.base or self._snapshot
         domains = base.domains(kind)
-        totals = seen.remembered.sums(question, kind, candidates)
+        totals = snapshot.remembered.sums(question, kind, candidates)
         nodes = {d: _open(base, domains.nodes[d]) for d in candidates if d not in totals}
         former = PlaceCounter(base, self._deadline)
         if nodes:
@@ -63,8 +63,8 @@ class PlaceCounter:
             sums = {domain: sum(map(each.__getitem__, names)) for domain, names in nodes.items()}
             totals |= sums
             if not former.late and not former.unknown:
-                seen.remembered.remember_sums(question, kind, sums, nodes, base.moment)
-        for name in seen.own:
+                snapshot.remembered.remember_sums(question, kind, sums, nodes, base.moment)
+        for name in snapshot.own:
             domain = domains.of.get(name)
             if domain is not None and domain in totals:
                 without = sum(former.on(question, _open(base, [name])).values())
@@ -74,18 +74,18 @@ class PlaceCounter:
 
     def on(self, question: PlaceCount, names: Sequence[NodeName]) -> dict[NodeName, int]:
         """The places on each of some nodes, worked out where they are not remembered."""
-        states, _ = states_of(self._seen, question.request.resource, names, self._deadline)
+        states, _ = states_of(self._snapshot, question.request.resource, names, self._deadline)
         if None in states:
             self.unknown = True
             self.late |= self._deadline.passed()
         known: dict[State | None, int] = {None: 0}
         for name, state in zip(names, states, strict=True):
             if state is not None and state not in known:
-                known[state] = self._in_state(state, self._seen.facts(name), question)
+                known[state] = self._in_state(state, self._snapshot.facts(name), question)
         return dict(zip(names, map(known.__getitem__, states), strict=True))
 
     def _in_state(self, state: State, facts: NodeFacts, question: PlaceCount) -> int:
-        remembered = self._seen.remembered
+        remembered = self._snapshot.remembered
         places = remembered.places(question, state)
         if places is None:
             self._deadline.need_quick(quick=False)
@@ -101,11 +101,11 @@ class PlaceCounter:
             return 0
         try:
             with self._deadline.enforced():
-                return surely_taken(facts, question.request, self._seen.settings, question.most)
+                return surely_taken(facts, question.request, self._snapshot.settings, question.most)
         except OutOfTimeError:
             self.late = True
         except Exception as error:  # noqa: BLE001 (a listener logs it)
-            self._seen.parts.faults.note(facts.name, error)
+            self._snapshot.parts.faults.note(facts.name, error)
         return 0
 
     # Places that are kept for groups.
@@ -116,58 +116,58 @@ class PlaceCounter:
         Anybody may start groups that never end, over all nodes: where each asks for something else
         that takes time.
         """
-        seen = self._seen.base or self._seen
-        if not seen.groups.waiting:
+        snapshot = self._snapshot.base or self._snapshot
+        if not snapshot.groups.waiting:
             return Keeping()
-        key = (seen.groups.waits, seen.moves)
-        found = seen.parts.keeping.get(key)
+        key = (snapshot.groups.waits, snapshot.moves)
+        found = snapshot.parts.keeping.get(key)
         if found is None:
-            inside = self._inside(seen, seen.groups.waiting)
-            found = self._keep(seen, inside)
+            inside = self._inside(snapshot, snapshot.groups.waiting)
+            found = self._keep(snapshot, inside)
             if not self.late:
-                seen.parts.keeping.put(key, found, inside.names, seen.moment)
+                snapshot.parts.keeping.put(key, found, inside.names, snapshot.moment)
         return found
 
     def kept_if(self, gone: Collection[PodRecord]) -> Keeping:
         """The places that would be kept if these pods were gone, and nodes as they would be then:
         their groups wait for others in their place."""
-        seen, base = self._seen, self._seen.base or self._seen
+        snapshot, base = self._snapshot, self._snapshot.base or self._snapshot
         waiting = base.groups.waiting_without(gone)
         inside = self._inside(base, waiting)
-        if waiting is base.groups.waiting and seen.own.isdisjoint(inside.names):
+        if waiting is base.groups.waiting and snapshot.own.isdisjoint(inside.names):
             return self.kept()
-        return self._keep(seen, inside)
+        return self._keep(snapshot, inside)
 
     def kept_elsewhere(self, name: NodeName, group: Group) -> bool:
         """Whether all places that are kept for other groups can be kept on other nodes than this
         one. What there is no time for counts as no."""
-        inside = self._inside(self._seen, self._seen.groups.waiting)
-        now = kept_for(self._keep(self._seen, inside))
-        then = kept_for(self._keep(self._seen, inside, but=name))
+        inside = self._inside(self._snapshot, self._snapshot.groups.waiting)
+        now = kept_for(self._keep(self._snapshot, inside))
+        then = kept_for(self._keep(self._snapshot, inside, but=name))
         return not self.late and all(
             then[other] >= places for other, places in now.items() if other != group
         )
 
-    def _inside(self, seen: Snapshot, waiting: Sequence[GroupStanding]) -> _Inside:
+    def _inside(self, snapshot: Snapshot, waiting: Sequence[GroupStanding]) -> _Inside:
         """The groups that wait, and the nodes of their domains."""
         self._deadline.need_quick(quick=sum(len(w.living) for w in waiting) <= AT_ONCE_KEPT)
-        placed = placed_groups(waiting, seen.by_name)
+        placed = placed_groups(waiting, snapshot.by_name)
         domains = {
-            (kind, domain): seen.domains(kind, self._deadline).nodes.get(domain, ())
+            (kind, domain): snapshot.domains(kind, self._deadline).nodes.get(domain, ())
             for _, (kind, domain) in placed
         }
         size = len(placed) + sum(map(len, domains.values()))
         self._deadline.need_quick(quick=size <= AT_ONCE_KEPT)
         return _Inside(placed, domains, frozenset().union(*domains.values()))
 
-    def _keep(self, seen: Snapshot, inside: _Inside, but: NodeName | None = None) -> Keeping:
+    def _keep(self, snapshot: Snapshot, inside: _Inside, but: NodeName | None = None) -> Keeping:
         """The places that are kept; none on one node."""
         names = sorted(inside.names - {but})
         states: dict[str, dict[NodeName, State | None]] = {}
         for resource in dict.fromkeys(resource_asked(standing) for standing, _ in inside.placed):
-            found, _ = states_of(seen, resource, names, self._deadline)
+            found, _ = states_of(snapshot, resource, names, self._deadline)
             states[resource] = dict(zip(names, found, strict=True))
-        nodes = {name: facts for name in names if (facts := seen.by_name.get(name)) is not None}
+        nodes = {name: facts for name in names if (facts := snapshot.by_name.get(name)) is not None}
         try:
             return keep(inside.placed, alike_nodes(inside.domains, nodes, states), self._count)
         except OutOfTimeError:
@@ -213,9 +213,9 @@ class _Inside:
     names: frozenset[NodeName]
 
 
-def _open(seen: Snapshot, names: Iterable[NodeName]) -> list[NodeName]:
+def _open(snapshot: Snapshot, names: Iterable[NodeName]) -> list[NodeName]:
     """The nodes that are not cordoned."""
-    return [name for name in names if not seen.facts(name).node_object.cordoned]
+    return [name for name in names if not snapshot.facts(name).node_object.cordoned]
 
 
 def _most(facts: NodeFacts, request: GpuRequest) -> int:
