@@ -20,6 +20,7 @@ from scheduler_extender.state.answers.decision import Refusals, Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.freshness import Watch
 from scheduler_extender.state.node.ledger import ledger
+from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.node.verification import Surprise
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.standing import amounts_of
@@ -65,7 +66,7 @@ class Extender:
         self._cluster.on_surprise.append(self._hear_of)
         for name, node in self._scene.nodes.items():
             given = amounts_of({node.resources[0].name: self._scene.capacity.there(name)})
-            self._cluster.put_node(name, advertises=True, allocatable=given)
+            self._cluster.put_node(name, NodeObject(allocatable=given))
         binder = KubeBinder(PodApi(self._scene, self._api), self._cluster)
         self._verbs = InProcess(self._cluster, binder)
         self._settler = Settler(self._cluster, binder, clock=lambda: timeline.now)

@@ -23,6 +23,7 @@ from scheduler_extender.annotations import MANAGED
 from scheduler_extender.files.allocatable import Allocatable, allocatable_of
 from scheduler_extender.files.machinegroups import MAX_GROUPED, read_group
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.budgets import KIND, Budget, BudgetObject, budget_of
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.state.pods.standing import Amounts, amounts_of
@@ -300,14 +301,14 @@ def feed(cluster: Cluster, content: ClusterFile) -> None:
     for record in content.records:
         cluster.put_record(record.topology, record.report)
     for name, labels in content.labels.items():
-        cluster.put_labels(
-            name,
-            labels,
+        node_object = NodeObject(
+            exists=name in content.whole,
+            labels=labels,
             cordoned=name in content.cordoned,
             taints=content.taints.get(name, ()),
-            whole=name in content.whole,
             allocatable=content.offered.get(name),
         )
+        cluster.put_labels(name, node_object)
     for pod in content.pods:
         cluster.put_pod(pod)
     cluster.budgets = content.budgets

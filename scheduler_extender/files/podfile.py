@@ -17,6 +17,7 @@ from scheduler_extender.files.clusterfile import read_pod
 from scheduler_extender.membership import JOB_LABEL
 from scheduler_extender.quantities import cut, quantity
 from scheduler_extender.state.pods.selecting import destinations_of
+from scheduler_extender.state.pods.standing import Standing
 from scheduler_extender.told.together import Wanted
 from scheduler_extender.wire import Pod, Resources
 from topology.codec import shortened
@@ -104,7 +105,8 @@ def _asked(
         raise PodFileError(f"{whose}the pod asks for no GPU (nvidia.com/gpu), nothing to check")
     notes = tuple(notes_on(_kind_of(item), manifest, outside))[:MAX_NOTES]
     name, going = pod.metadata.name, destinations_of(pod.spec)
-    return Wanted(name, asks.request, notes, asks.membership, going, pod.spec.priority or 0)
+    standing = Standing(priority=pod.spec.priority or 0, destinations=going)
+    return Wanted(name, asks.request, notes, asks.membership, standing)
 
 
 def _unreadable(pod: Pod) -> str:

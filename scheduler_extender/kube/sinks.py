@@ -17,6 +17,7 @@ from scheduler_extender.kube.bindable import Bindable
 from scheduler_extender.limits import MAX_RECORD, MAX_RECORD_VALUES
 from scheduler_extender.ratelimit import LogLimit
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.node.occupants import UNKNOWN_VERSION
 from scheduler_extender.state.pods.budgets import Budget, BudgetObject, budget_of
 from scheduler_extender.state.pods.record import pod_record
@@ -341,16 +342,14 @@ class NodeSink(_Sink):
             for key, value in (node.metadata.labels or {}).items()
             if not key.startswith(NOT_KEPT)
         )
-        cordoned, taints = node.spec.unschedulable, tuple(node.spec.taints or ())
-        self._cluster.put_node(
-            name,
-            advertises=advertises,
-            resumed=resumed,
+        node_object = NodeObject(
+            dra_only=not advertises,
             labels=labels,
-            cordoned=cordoned,
-            taints=taints,
+            cordoned=node.spec.unschedulable,
+            taints=tuple(node.spec.taints or ()),
             allocatable=None if offered is None else amounts_of(offered),
         )
+        self._cluster.put_node(name, node_object, resumed)
         return node.metadata.name
 
     def delete(self, obj: msgspec.Raw) -> None:

@@ -19,7 +19,7 @@ from scheduler_extender.state.asking.members import member_of, rack_rooms
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.state.pods.selecting import ANYWHERE, Destinations
+from scheduler_extender.state.pods.standing import BARE, Standing
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import names_strange_nodes
 from topology.core.placement import NOT_SERVED, Assessment, Reason, Rejection, Verdict
@@ -96,9 +96,8 @@ def answers(
     request: GpuRequest,
     *,
     asking: PodUid | None = None,
-    priority: int = 0,
+    standing: Standing = BARE,
     membership: Membership | None = None,
-    destinations: Destinations = ANYWHERE,
     deadline: Deadline = NO_DEADLINE,
 ) -> list[Answer]:
     """Every node's answer at the moment of ``snapshot``, by name.
@@ -106,15 +105,15 @@ def answers(
     The pod that is ``asking`` may be on a node already, bound or in flight, and is not counted
     against itself: this node answers as it did before the pod came, and has no score, since scores
     compare nodes as they are. A place that is kept from others is not kept from a pod of higher
-    ``priority``, or of the same gang (:meth:`.NodeFacts.yields_to`). ``membership`` is the pod's;
-    its group is asked as it is now. ``destinations`` are the pod's, too: other nodes are closed to
-    it, and have no score. After the ``deadline`` nodes are not asked any more: those that are left
-    over are undecided, and none of them is called closed.
+    priority, or of the same gang (:meth:`.NodeFacts.yields_to`). ``standing`` is the pod's: nodes
+    that are none of its destinations are closed to it, and have no score. ``membership`` is the
+    pod's, too; its group is asked as it is now. After the ``deadline`` nodes are not asked any
+    more: those that are left over are undecided, and none of them is called closed.
     """
-    rows = _answers(snapshot, priority, request, asking, membership, deadline)
+    rows = _answers(snapshot, standing.priority, request, asking, membership, deadline)
     return [
         replace(row, closed=True, score=None)
-        if not deadline.passed() and not row.facts.is_one_of(destinations)
+        if not deadline.passed() and not row.facts.is_one_of(standing.destinations)
         else row
         for row in rows
     ]
@@ -129,9 +128,8 @@ def answers_to(
         snapshot,
         pod.request,
         asking=pod.uid,
-        priority=pod.standing.priority,
+        standing=pod.standing,
         membership=pod.membership,
-        destinations=pod.standing.destinations,
         deadline=deadline,
     )
 

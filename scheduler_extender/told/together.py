@@ -24,8 +24,7 @@ from scheduler_extender.state.groups.groups import lives
 from scheduler_extender.state.node.arrivals import with_arrivals
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.state.pods.selecting import ANYWHERE, Destinations
-from scheduler_extender.state.pods.standing import Standing
+from scheduler_extender.state.pods.standing import BARE, Standing
 from scheduler_extender.told.answers import Answer, answers
 from scheduler_extender.told.struct import Struct
 from topology.core.devices import PodUid
@@ -41,8 +40,7 @@ class Wanted:
     request: GpuRequest
     notes: tuple[str, ...] = ()  # what was written that does not count
     membership: Membership | None = None
-    destinations: Destinations = ANYWHERE
-    priority: int = 0
+    standing: Standing = BARE
 
     @property
     def text(self) -> str:
@@ -53,7 +51,7 @@ class Wanted:
     @property
     def alike(self) -> Hashable:
         """Equal for pods to which all nodes answer alike."""
-        return self.request, self.membership, self.destinations, self.priority
+        return self.request, self.membership, self.standing
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +137,13 @@ def judge(cluster: Cluster, wanted: Sequence[Wanted]) -> Together:
         each = Judged(
             tuple(pods),
             answers(
-                snapshot, first.request, asking=uids[id(first)], membership=first.membership,
-                destinations=first.destinations, priority=first.priority,
+                snapshot,
+                first.request,
+                asking=uids[id(first)],
+                standing=first.standing,
+                membership=first.membership,
             ),
-        )  # fmt: skip
+        )
         judged.append(each)
         if first.membership is not None:
             of_group.setdefault(first.membership.group, []).append(each)
@@ -161,7 +162,7 @@ def _record(pod: Wanted, uid: PodUid) -> PodRecord:
         node=None,
         request=pod.request,
         membership=pod.membership,
-        standing=Standing(destinations=pod.destinations, priority=pod.priority),
+        standing=pod.standing,
     )
 
 

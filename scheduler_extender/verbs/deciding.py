@@ -211,9 +211,9 @@ def _ask_group(snapshot: Snapshot, member: Member | None, facts: NodeFacts, *, a
         return False  # filter has kept the gang off: to refuse one now may leave it bound in part
     deadline = within(snapshot.parts.clock, VERB_SECONDS)
     gang = member.membership.gang
-    alone = gang and _is_begun(snapshot, member)
+    member = replace(member, alone=gang and _is_begun(snapshot, member))
     then = snapshot.with_facts([facts]) if again else snapshot
-    found = gather(then, member, [facts.name], deadline, alone=alone)
+    found = gather(then, member, [facts.name], deadline)
     if found.late:
         raise BindError(STILL_COUNTING)
     why = found.rejections.get(facts.name)

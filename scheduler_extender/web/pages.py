@@ -108,9 +108,8 @@ class Pages:
                 told = answers(
                     self._cluster.snapshot(),
                     asked.request,
+                    standing=asked.standing,
                     membership=asked.membership,
-                    destinations=asked.destinations,
-                    priority=asked.priority,
                     deadline=deadline,
                 )
                 interruptible()  # some nodes may be left over

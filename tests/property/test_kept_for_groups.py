@@ -13,6 +13,7 @@ import pytest
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.deadline import NO_DEADLINE
 from scheduler_extender.state.asking.placecounter import PlaceCounter
+from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.verbs import filter_nodes, prioritize
 from scheduler_extender.wire import Pod
@@ -42,7 +43,7 @@ class World:
         """The node is in a block, or none, and may be cordoned."""
         labels = self.rng.choice(({"block": "x"}, {"block": "y"}, {"block": "y"}, {}))
         cordoned = self.rng.random() < 0.15
-        self.cluster.put_node(NodeName(name), advertises=True, labels=labels, cordoned=cordoned)
+        self.cluster.put_node(NodeName(name), NodeObject(labels=labels, cordoned=cordoned))
 
     def asks(self, gang: bool = False) -> dict[str, Any]:
         """A member of one of six groups, each of which says always the same; or of a gang that

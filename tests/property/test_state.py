@@ -23,6 +23,7 @@ from scheduler_extender.kube.settler import Settler
 from scheduler_extender.kube.sinks import PodSink
 from scheduler_extender.state.asking.enquiry import states_of
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.verbs import BindError, Binding, BindUnknownError
 from scheduler_extender.wire import BindingArgs, Pod
@@ -67,7 +68,7 @@ class Driver:
         self.sink = PodSink(self.cluster)
         self.settler = Settler(self.cluster, self, patience=PATIENCE)  # type: ignore[arg-type]
         for name in NODES:
-            self.cluster.put_node(NodeName(name), advertises=True)
+            self.cluster.put_node(NodeName(name), NodeObject())
             self.look(name)
             self.report(name)
 

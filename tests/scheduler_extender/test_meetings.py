@@ -15,6 +15,7 @@ from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.limits import AT_ONCE_KEPT
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.keptplace import KeptPlace, value_of
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.state.pods.standing import Standing
@@ -155,7 +156,7 @@ def started(groups: int, nodes: int) -> Scheduler:
     """Groups over one zone, each with one of its many members."""
     scheduler = Scheduler({"a": nodes})
     for name in scheduler.names:
-        scheduler.cluster.put_labels(NodeName(name), {"zone": "z"})
+        scheduler.cluster.put_labels(NodeName(name), NodeObject(labels={"zone": "z"}))
     for i in range(groups):
         manifest = member(f"g{i}", f"g{i}", 100, 1, {"group-domain": "zone"})
         manifest["spec"]["nodeName"] = scheduler.names[i % nodes]

@@ -78,22 +78,20 @@ def gather(
     passing: Sequence[str],
     deadline: Deadline = NO_DEADLINE,
     *,
-    alone: bool = False,
     direction: Direction = ANYWHERE,
     gone: frozenset[PodUid] = frozenset(),
 ) -> Gathering:
     """What the group says about the nodes that are ``passing`` by themselves.
 
     Places and members are counted at one moment: a place that a member has taken meanwhile is
-    never counted without it. With ``alone`` only the member itself needs a place, and none of those
-    that come after it. ``direction`` is where a gang that has not started is sent. ``gone`` are
-    pods of nodes that were given other facts (:meth:`.Snapshot.with_facts`), and are not in these:
-    the groups are asked as they will be without them, when they are owed a place for each. A place
-    that is kept for a member of the group is a place of the group.
+    never counted without it. A place that is kept for a member of the group is a place of the
+    group. ``direction`` is where a gang that has not started is sent. ``gone`` are pods of nodes
+    that were given other facts (:meth:`.Snapshot.with_facts`), and are not in these: the groups are
+    asked as they will be without them, when they are owed a place for each.
     """
     counted = snapshot.with_facts(_with_own_places(snapshot, member))
     deadline.need_quick(quick=not counted.own)
-    return _Gatherer(counted, member, deadline, alone, direction, gone).through(passing)
+    return _Gatherer(counted, member, deadline, direction, gone).through(passing)
 
 
 def _with_own_places(snapshot: Snapshot, member: Member) -> Iterator[NodeFacts]:
@@ -112,14 +110,12 @@ class _Gatherer:
         snapshot: Snapshot,
         member: Member,
         deadline: Deadline,
-        alone: bool,
         direction: Direction,
         gone: frozenset[PodUid],
     ) -> None:
         self._snapshot = snapshot
         self._member = member
         self._deadline = deadline
-        self._alone = alone
         self._direction = direction
         self._gone = gone
         self._standing = snapshot.standing(member.membership, member.uid)
@@ -240,7 +236,7 @@ class _Gatherer:
     def _needed(self) -> int:
         """How many members need a place, this one among them."""
         to_come = self._size - self._standing.have_come(self._member.membership.size)
-        return 1 if self._alone else max(1, to_come)
+        return 1 if self._member.alone else max(1, to_come)
 
     @property
     def _size(self) -> int:
@@ -253,10 +249,10 @@ class _Gatherer:
 
     def _scattered(self) -> int:
         """How many members may come to any node that passes; 0 where they come one by one."""
-        return self._needed() if self._member.membership.gang and not self._alone else 0
+        return self._needed() if self._member.membership.gang and not self._member.alone else 0
 
     def _question(self) -> PlaceCount:
-        request = self._member.request.alone if self._alone else self._member.request
+        request = self._member.request.alone if self._member.alone else self._member.request
         return PlaceCount(request, self._size)
 
     def _totals(self, candidates: Collection[str], keeping: Keeping) -> dict[str, int]:

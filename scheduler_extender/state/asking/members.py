@@ -33,6 +33,7 @@ class Member:
     uid: PodUid
     membership: Membership
     request: GpuRequest
+    alone: bool = False  # it alone needs a place, and none of the members that come after it
 
     @property
     def gang(self) -> Group | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from math import inf
@@ -41,14 +41,11 @@ from scheduler_extender.state.node.verification import Surprise, Verified, verif
 from scheduler_extender.state.pods.budgets import Budgets
 from scheduler_extender.state.pods.keptplace import KeptPlace
 from scheduler_extender.state.pods.record import PodRecord, resource_of, with_promise_of
-from scheduler_extender.state.pods.standing import Amounts, Others, nobody_knows
-from scheduler_extender.wire import Taint
+from scheduler_extender.state.pods.standing import Others, nobody_knows
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.report import Report
 from topology.core.requests import GpuRequest
-
-NO_LABELS: Mapping[str, str] = {}
 
 
 class Cluster:
@@ -289,74 +286,39 @@ class Cluster:
                 if name not in names and (facts.topology or facts.record.problem):
                     self.drop_record(name)
 
-    def put_node(
-        self,
-        name: NodeName,
-        *,
-        advertises: bool,
-        resumed: float = 0.0,
-        labels: Mapping[str, str] = NO_LABELS,
-        cordoned: bool = False,
-        taints: tuple[Taint, ...] = (),
-        allocatable: Amounts | None = None,
-    ) -> None:
-        """Note that a Node object exists, and whether it advertises a managed resource.
+    def put_node(self, name: NodeName, node_object: NodeObject, resumed: float = 0.0) -> None:
+        """Note what a Node object says, and that it exists.
 
         ``resumed`` is up to when an operator forgives its refusals, in seconds since 1970.
-        ``labels``, ``taints`` and whether it is ``cordoned`` say who may be sent there; ``labels``
-        also say in which domain of groups the node is. ``allocatable`` is what kube-scheduler gives
-        out there.
         """
         with self._lock:
             self._node_objects = True
             before = self._nodes.get(name)
             facts = refusing.with_resumed(before, resumed, self.clock())
             known = before.node_object
-            changed = known.dra_only == advertises or facts.history is not before.history
-            seen = NodeObject(
-                exists=True,
-                dra_only=not advertises,
-                labels=known.labels if known.labels == labels else labels,
-                cordoned=cordoned,
-                taints=taints,
-                allocatable=allocatable,
-            )
-            facts = replace(facts, node_object=seen)
-            if allocatable != known.allocatable and _gives_out_others(before, facts):
+            changed = known.dra_only != node_object.dra_only or facts.history is not before.history
+            labels = known.labels if known.labels == node_object.labels else node_object.labels
+            facts = replace(facts, node_object=replace(node_object, exists=True, labels=labels))
+            other_amounts = node_object.allocatable != known.allocatable
+            if other_amounts and _gives_out_others(before, facts):
                 facts, changed = facts.unproven(), True
             self._put(facts, changed=changed)
             self._nodes.queue_pauses(before, facts)
 
-    def put_labels(
-        self,
-        name: NodeName,
-        labels: Mapping[str, str],
-        *,
-        cordoned: bool = False,
-        taints: tuple[Taint, ...] = (),
-        whole: bool = False,
-        allocatable: Amounts | None = None,
-    ) -> None:
-        """Take a known node's labels and taints, and whether it is cordoned, where Node objects are
-        not watched.
+    def put_labels(self, name: NodeName, node_object: NodeObject) -> None:
+        """Take what is told of a known node where Node objects are not watched.
 
-        ``whole`` says that there are no others: then they say who may be sent there.
-        ``allocatable`` is what kube-scheduler gives out there.
+        Where it says that the object exists, nothing else is to be told: then it says who may be
+        sent there. Whether the node advertises a managed resource it does not say.
         """
         with self._lock:
             before = self._nodes.facts.get(name)
             if before is not None:
                 known = before.node_object
-                seen = replace(
-                    known,
-                    labels=labels,
-                    cordoned=cordoned,
-                    taints=taints,
-                    exists=whole or known.exists,
-                    allocatable=allocatable,
-                )
-                facts = replace(before, node_object=seen)
-                self._put(facts, changed=allocatable != known.allocatable)
+                exists = node_object.exists or known.exists
+                told = replace(node_object, exists=exists, dra_only=known.dra_only)
+                changed = told.allocatable != known.allocatable
+                self._put(replace(before, node_object=told), changed=changed)
 
     def drop_node(self, name: NodeName) -> None:
         """Note that a Node object is gone; its record and pods go by themselves."""

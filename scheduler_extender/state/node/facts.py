@@ -308,16 +308,8 @@ def _offer(facts: NodeFacts, resource: str) -> Offer | Rejection:
 
 def _ledger(facts: NodeFacts, topology: NodeTopology, resource: str) -> Ledger:
     report = facts.report or Report()
-    return ledger(
-        topology,
-        report,
-        facts.pods.in_ledger(report),
-        resource,
-        all_pods_known=facts.pods.complete,
-        reported=facts.pods.reported,
-        departed=facts.pods.departed.values(),
-        departing=facts.departing,
-    )
+    pods = facts.pods
+    return ledger(topology, report, pods.in_ledger(report), resource, pods, facts.departing)
 
 
 def _unreported(facts: NodeFacts, resource: str) -> frozenset[PodUid] | None:

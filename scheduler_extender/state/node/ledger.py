@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.state.node.devicepools import DevicePools, device_pools
 from scheduler_extender.state.node.occupancy import room
-from scheduler_extender.state.node.occupants import Departed
+from scheduler_extender.state.node.occupants import Departed, Occupants
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.availability import (
     ALL_MEMORY,
@@ -48,6 +48,8 @@ from topology.core.pools import Pool
 from topology.core.report import Allocation, Report
 from topology.core.requests import Counts, GpuRequest, Role
 
+NOBODY_KNOWN = Occupants()
+
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
@@ -63,30 +65,30 @@ def ledger(
     report: Report,
     pods: Iterable[PodRecord],
     resource: str,
-    *,
-    all_pods_known: bool = True,
-    reported: Container[PodUid] = (),
-    departed: Iterable[Departed] = (),
+    occupants: Occupants = NOBODY_KNOWN,
     departing: Container[PodUid] = (),
 ) -> Ledger:
     """The ledger of a node over ``resource``, given its report and the pods bound to it.
 
-    ``pods`` are those with this node, binds in flight included. With ``all_pods_known`` a holder
-    that is not among them has ended, or we see it late: it may release its devices any moment.
-    Otherwise (a hand-written file names few pods) it counts as running. Some earlier report of this
-    boot has shown the devices of ``reported`` pods. ``departing`` pods are gone before the asking
-    pod comes (:class:`~topology.core.availability.Availability`).
+    ``pods`` are those with this node, binds in flight included. The ``occupants`` say which pods
+    departed, and of which pods an earlier report of this boot has shown the devices. Where they are
+    complete, a holder that is not among ``pods`` has ended, or we see it late: it may release its
+    devices any moment. Otherwise (a hand-written file names few pods) it counts as running.
+    ``departing`` pods are gone before the asking pod comes
+    (:class:`~topology.core.availability.Availability`).
     """
     served = topology.resource(resource) or GpuResource(resource)
     devices = device_pools(topology, report, served)
-    entries = _Entries(topology, report, served, tuple(pods), reported, departing, devices)
+    entries = _Entries(
+        topology, report, served, tuple(pods), occupants.reported, departing, devices
+    )
     held = entries.by_pod()
     shown = {uid: found.shown for uid, found in held.items()}
     for pod in entries.pods:
         entries.enter(pod, held.pop(pod.uid, None))
-    for gone in departed:
+    for gone in occupants.departed.values():
         entries.enter_departed(gone)
-    unknown = entries.releasing if all_pods_known else entries.running
+    unknown = entries.releasing if occupants.complete else entries.running
     for uid, other in held.items():
         (entries.departing if uid in departing else unknown).append(Holder(other.returning))
     return Ledger(entries.availability(), entries.unreported, shown)

@@ -44,7 +44,7 @@ class Buckets(Mapping[K, V]):
 
     def values(self) -> ValuesView[V]:
         """Every value; without looking each key up again."""
-        return dict(kv for bucket in self.buckets for kv in bucket.items()).values()
+        return dict(kv for bucket in self.buckets if bucket for kv in bucket.items()).values()
 
     def having(self, key: K, value: V | None) -> Buckets[K, V]:
         """The same with this value of a key; None for none. O(size / 256)."""

@@ -18,6 +18,7 @@ from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.asking.enquiry import answer
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.budgets import Budget
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.state.pods.selecting import Requirement
@@ -135,11 +136,11 @@ def test_what_cannot_be_replayed_is_said() -> None:
     node: NodeTopology = machine("l40s-4").topology("old")
     cluster.put_record(node, Report())
     cluster.put_problem(NodeName("bad"), "spec.devices: two\nlines")
-    cluster.put_node(NodeName("bare"), advertises=True)
+    cluster.put_node(NodeName("bare"), NodeObject())
     clock[0] = 11
     cluster.put_record(machine("l40s-4").topology("new"), None)
     cluster.put_record(machine("l40s-4").topology("dra"), Report())
-    cluster.put_node(NodeName("dra"), advertises=False)
+    cluster.put_node(NodeName("dra"), NodeObject(dra_only=True))
     text = b"".join(cluster_file(cluster)).decode()
     comments = [line for line in text.splitlines() if line.startswith("#")][1:]
     assert comments == [
@@ -170,7 +171,7 @@ def test_a_cordon_is_replayed() -> None:
     cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
     for name in ("cordoned", "open"):
         cluster.put_record(machine("l40s-4").topology(name), Report())
-        cluster.put_node(NodeName(name), advertises=True, cordoned=name == "cordoned")
+        cluster.put_node(NodeName(name), NodeObject(cordoned=name == "cordoned"))
     again = Cluster(lambda: 0.0, Settings(stale_after=None))
     feed(again, parse(b"".join(cluster_file(cluster)).decode()))
     assert {facts.name: facts.node_object.cordoned for facts in again.snapshot().nodes} == {
@@ -291,7 +292,7 @@ def guarded() -> Cluster:
     ):
         cluster.put_record(machine("l40s-4").topology(name), Report())
         cluster.put_node(
-            NodeName(name), advertises=True, labels=labels, taints=taints, cordoned=cordoned
+            NodeName(name), NodeObject(labels=labels, taints=taints, cordoned=cordoned)
         )
     return cluster
 
@@ -492,7 +493,7 @@ def test_what_kube_scheduler_gives_out_is_replayed() -> None:
     for name, given in (("most", "3"), ("all", "4"), ("unsaid", None)):
         cluster.put_record(machine("l40s-4").topology(name), Report())
         offered = None if given is None else amounts_of({"nvidia.com/gpu": given, "cpu": "1500m"})
-        cluster.put_node(NodeName(name), advertises=True, allocatable=offered)
+        cluster.put_node(NodeName(name), NodeObject(allocatable=offered))
     again = Cluster(lambda: 0.0, Settings(stale_after=None))
     content = parse(b"".join(cluster_file(cluster)).decode())
     feed(again, content)

@@ -14,6 +14,7 @@ from scheduler_extender.kube.source import KubeSource
 from scheduler_extender.kube.waiting import AGAIN, AT_ONCE, EVERY, RARELY, WaitingPods
 from scheduler_extender.membership import Group, Membership
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.verbs import BindError, Binding
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import pcie, pod, switched
@@ -56,7 +57,7 @@ def test_who_waits_is_told_once_in_counts_of_nodes() -> None:
 
 def test_nodes_without_gpus_are_not_counted() -> None:
     cluster = cluster_of({pcie(2, "a"): {}})
-    cluster.put_node(NodeName("cpus"), advertises=False)
+    cluster.put_node(NodeName("cpus"), NodeObject(dra_only=True))
     cluster.put_pod(waiting("wants", PAIR))
     ((_, text),) = Told(cluster).round(0.0)
     assert text.startswith("no node takes it: 1 node lacks links (")

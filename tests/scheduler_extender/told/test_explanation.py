@@ -13,6 +13,7 @@ from scheduler_extender.state.answers.decision import Decision, Settings, decide
 from scheduler_extender.state.asking import enquiry
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.standing import Standing
 from scheduler_extender.told.explanation import NOT_ALL_ASKED, Explanation, explanation_of
@@ -342,8 +343,8 @@ def test_shares_and_instances_are_called_so() -> None:
 
 def test_nodes_that_kube_scheduler_will_not_choose_are_told_apart() -> None:
     cluster = cluster_of({switched(2, "open"): {}, switched(2, "tainted"): {}})
-    cluster.put_node(NodeName("open"), advertises=True)
-    cluster.put_node(NodeName("tainted"), advertises=True, taints=(Taint("gpu", "", "NoSchedule"),))
+    cluster.put_node(NodeName("open"), NodeObject())
+    cluster.put_node(NodeName("tainted"), NodeObject(taints=(Taint("gpu", "", "NoSchedule"),)))
     pod = waiting("pair", gpu_request(2, NVLINKED))
     found = explained(cluster, pod)
     assert (found.takes, found.closed) == (2, 1)
@@ -357,19 +358,19 @@ def test_nodes_that_kube_scheduler_will_not_choose_are_told_apart() -> None:
 
 def test_what_would_help_is_only_told_of_nodes_that_are_open_to_the_pod() -> None:
     cluster = cluster_of({switched(4, "tainted"): {"one": Held((0,))}, pcie(4, "cordoned"): {}})
-    cluster.put_node(NodeName("tainted"), advertises=True, taints=(Taint("gpu", "", "NoSchedule"),))
-    cluster.put_node(NodeName("cordoned"), advertises=True, cordoned=True)
+    cluster.put_node(NodeName("tainted"), NodeObject(taints=(Taint("gpu", "", "NoSchedule"),)))
+    cluster.put_node(NodeName("cordoned"), NodeObject(cordoned=True))
     found = explained(cluster, QUAD)
     assert found.takes == 0
     assert not found.helps, "kube-scheduler would send the pod there in no case"
-    cluster.put_node(NodeName("cordoned"), advertises=True)
+    cluster.put_node(NodeName("cordoned"), NodeObject())
     assert relaxed(explained(cluster, QUAD))["link"] == ("node", 1)
 
 
 def test_who_fits_on_closed_nodes_only_is_told_what_would_open_another_one() -> None:
     cluster = cluster_of({switched(4, "closed"): {}, switched(4, "open"): {"one": Held((0,))}})
-    cluster.put_node(NodeName("closed"), advertises=True, cordoned=True)
-    cluster.put_node(NodeName("open"), advertises=True)
+    cluster.put_node(NodeName("closed"), NodeObject(cordoned=True))
+    cluster.put_node(NodeName("open"), NodeObject())
     found = explained(cluster, QUAD)
     assert (found.takes, found.closed) == (1, 1)
     assert [each.pods for each in ends(found)] == [["team/one"]]
@@ -378,8 +379,8 @@ def test_who_fits_on_closed_nodes_only_is_told_what_would_open_another_one() -> 
 
 def test_a_node_without_gpus_waits_for_no_report() -> None:
     cluster = cluster_of({pcie(2, "gpus"): {}})
-    cluster.put_node(NodeName("cpus"), advertises=False)
-    cluster.put_node(NodeName("new"), advertises=True)
+    cluster.put_node(NodeName("cpus"), NodeObject(dra_only=True))
+    cluster.put_node(NodeName("new"), NodeObject())
     for request in (gpu_request(4), gpu_request(4, NVLINKED)):
         found = explained(cluster, waiting("w", request))
         told = {str(row.node): row.kind for row in found.nodes}

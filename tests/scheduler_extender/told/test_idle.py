@@ -9,6 +9,7 @@ import pytest
 
 from scheduler_extender.deadline import NO_DEADLINE
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.selecting import Destinations, Requirement
 from scheduler_extender.state.pods.standing import Standing
 from scheduler_extender.told.idle import IdlePod, Tried, idle_pods, what_ends_would_do
@@ -150,7 +151,7 @@ def test_a_pod_that_some_node_takes_does_not_wait_for_idle_gpus() -> None:
 
 def test_a_node_to_which_the_pod_may_not_go_helps_nobody() -> None:
     cluster, idle = scene({PAIRS: {"a": Held((0,)), "c": Held((2,))}}, a="10:00")
-    cluster.put_node(NodeName("pairs"), advertises=True)
+    cluster.put_node(NodeName("pairs"), NodeObject())
     elsewhere = Standing(destinations=Destinations((Requirement("pool", "In", ("other",)),)))
     cluster.put_pod(waiting("w", gpu_request(2, NVLINKED), elsewhere))
     assert helped(tried(cluster, idle)) == {}

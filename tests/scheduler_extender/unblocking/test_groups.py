@@ -8,6 +8,7 @@ import pytest
 
 from scheduler_extender.membership import NODE, Group, Membership
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.standing import Standing
 from scheduler_extender.unblocking import Advice, search
 from tests.scheduler_extender.unblocking.scenes import (
@@ -33,7 +34,7 @@ def cluster(domain: str | None, policy: Policy = Policy.REQUIRED) -> Cluster:
     )
     for name, block in (("pairs", "a"), ("near", "a"), ("far", "b"), ("unlabelled", None)):
         labels = {} if block is None else {BLOCK: block}
-        found.put_node(node_name(name), advertises=True, labels=labels)
+        found.put_node(node_name(name), NodeObject(labels=labels))
     for facts in found.snapshot().nodes:
         for pod in facts.pods.bound.alive.values():
             membership = Membership(Group("team", "train"), 4, domain)
@@ -84,7 +85,7 @@ def test_of_two_nodes_that_are_alike_the_one_is_taken_whose_members_have_a_home(
     ]
     for pod in members:
         twin.put_pod(pod)
-    twin.put_node(facts.name, advertises=True, labels={BLOCK: "c"})
+    twin.put_node(facts.name, NodeObject(labels={BLOCK: "c"}))
     wants = waiting("wants", gpu_request(2, NVLINKED), Standing(0))
     found = search(nodes.snapshot().with_facts(twin.snapshot().nodes), wants)
     assert found.plan is not None

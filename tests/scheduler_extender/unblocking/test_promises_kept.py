@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from scheduler_extender.annotations import MANAGED
+from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import pod_record
 from scheduler_extender.state.pods.standing import Standing
 from scheduler_extender.told.unblocking import unblocking_of
@@ -47,7 +48,7 @@ class World(Scheduler):
                 name = NodeName(f"{rack}-{i}")
                 self.names.append(name)
                 self.nodes[name] = machine(kind).topology(name, group=rack)
-                self.cluster.put_node(name, advertises=True, labels=zone)
+                self.cluster.put_node(name, NodeObject(labels=zone))
         self.report()
 
     def fill(self) -> None:

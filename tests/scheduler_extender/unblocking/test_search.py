@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.budgets import Budget
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.selecting import Requirement
@@ -204,7 +205,7 @@ def test_the_cheapest_equals_brute_force_where_cpus_are_short() -> None:
         rng = random.Random(seed)
         for facts in cluster.snapshot().nodes:
             cpus = {"cpu": str(rng.choice((8, 16, 24))), "pods": "110"}
-            cluster.put_node(facts.name, advertises=True, allocatable=amounts_of(cpus))
+            cluster.put_node(facts.name, NodeObject(allocatable=amounts_of(cpus)))
             for each in facts.pods.bound.alive.values():
                 asks = (("cpu", rng.choice((0, 4000, 8000))),)
                 cluster.put_pod(replace(each, standing=replace(each.standing, asks=asks)))

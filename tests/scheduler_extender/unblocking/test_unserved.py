@@ -9,6 +9,7 @@ import pytest
 
 from scheduler_extender.kube.waker import Waker
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.standing import Standing, amounts_of
 from scheduler_extender.told.unblocking import unblocking_of
 from scheduler_extender.verbs import filter_nodes, preempt
@@ -50,7 +51,7 @@ def cluster(request: pytest.FixtureRequest) -> Cluster:
     found = cluster_of({MIG: {}, WHOLE: {"runs": Held((0, 1, 2))}})
     given = ADVERTISES[request.param]
     allocatable = None if given is None else amounts_of({**given, "pods": 110})
-    found.put_node(MIG.name, advertises=True, allocatable=allocatable)
+    found.put_node(MIG.name, NodeObject(allocatable=allocatable))
     return found
 
 
@@ -94,5 +95,5 @@ def test_a_node_object_that_begins_to_advertise_the_resource_is_heard() -> None:
     found = cluster_of({MIG: {}})
     asked = msgspec.convert(pod(2, name="wants", uid="wants"), Pod)
     for given, passing in (({}, []), ({"nvidia.com/gpu": 4}, [MIG.name]), ({}, [])):
-        found.put_node(NodeName(MIG.name), advertises=True, allocatable=amounts_of(given))
+        found.put_node(NodeName(MIG.name), NodeObject(allocatable=amounts_of(given)))
         assert filter_nodes(found, asked, [MIG.name]).node_names == passing

@@ -16,6 +16,7 @@ from scheduler_extender.annotations import MANAGED
 from scheduler_extender.kube.binder import KubeBinder
 from scheduler_extender.kube.settler import Settler
 from scheduler_extender.state.asking import enquiry
+from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.verbs import (
     IN_FLIGHT,
@@ -342,7 +343,7 @@ def test_a_pod_that_dra_serves_is_bound(kube: Kube, bound: Running) -> None:
 def test_a_node_that_does_not_exist_gets_no_pod(
     kube: Kube, bound: Running, annotations: dict[str, str]
 ) -> None:
-    kube.cluster.put_node(NodeName("switched"), advertises=True)
+    kube.cluster.put_node(NodeName("switched"), NodeObject())
     train = kube.create(pod(2, annotations))
     assert "does not exist" in bound.bind(train, "nowhere")
     assert "does not exist" in bound.bind(train, "bridged"), "a record alone is no node"
@@ -351,7 +352,7 @@ def test_a_node_that_does_not_exist_gets_no_pod(
 
 
 def test_a_node_without_an_agent_gets_plain_pods(kube: Kube, bound: Running) -> None:
-    kube.cluster.put_node(NodeName("bare"), advertises=True)
+    kube.cluster.put_node(NodeName("bare"), NodeObject())
     assert bound.bind(kube.create(pod(2)), "bare") == ""
 
 

@@ -14,6 +14,7 @@ from scheduler_extender.annotations import MANAGED
 from scheduler_extender.excess import MOST_LINES
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import pod_record
 from scheduler_extender.told.explanation import NOT_ALL_ASKED, Explanation, explanation_of
 from scheduler_extender.told.view import View
@@ -65,7 +66,7 @@ def cluster_of(meter: Meter) -> Cluster:
         held = Allocation(uid, "default", uid, "main", "nvidia.com/gpu", ids)
         see(found, pod(4, name=uid, uid=uid, node=name, phase="Running"))
         found.put_record(switched(4, name), Report(allocations=(held,)))
-        found.put_node(name, advertises=True, labels=Labels(meter))
+        found.put_node(name, NodeObject(labels=Labels(meter)))
     meter.lookups = 0
     return found
 

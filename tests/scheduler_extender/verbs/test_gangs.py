@@ -19,6 +19,7 @@ from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.answers.decision import SIBLINGS
 from scheduler_extender.state.groups.gangdomains import QUIET
 from scheduler_extender.state.groups.groups import ANOTHER_CHOSEN, KEPT, NEVER, TOO_SMALL
+from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.keptplace import KeptPlace
 from scheduler_extender.state.pods.record import pod_record
 from scheduler_extender.state.pods.standing import amounts_of
@@ -388,7 +389,7 @@ def test_siblings_that_the_scheduler_would_send_beyond_our_count_may_come(
 
     def gives_out(count: int | None) -> None:
         known = None if count is None else amounts_of({"nvidia.com/gpu": count})
-        scheduler.cluster.put_node(node.name, advertises=True, allocatable=known)
+        scheduler.cluster.put_node(node.name, NodeObject(allocatable=known))
 
     pods = [gang(f"g{i}", 4, 1) for i in range(4)]
     gives_out(given)

@@ -23,6 +23,7 @@ from scheduler_extender.state.groups.groups import (
     SPLIT,
     TOO_SMALL,
 )
+from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.verbs import STILL_WORKING, filter_nodes, preempt
 from scheduler_extender.verbs.deciding import STILL_COUNTING
@@ -244,7 +245,7 @@ def test_the_label_of_feature_discovery_names_the_domain_too(scheduler: Schedule
     for i, name in enumerate(hgx):
         scheduler.cluster.put_record(machine("dgx-b200").topology(name), Report())
         labels = {"nvidia.com/gpu.clique": f"c.{min(i, 1)}"}
-        scheduler.cluster.put_node(NodeName(name), advertises=True, labels=labels)
+        scheduler.cluster.put_node(NodeName(name), NodeObject(labels=labels))
     pair = member("first", size=2, gpus=8)
     found = scheduler.filter(pair, hgx)
     assert found.node_names == ["hgx-1", "hgx-2"]
@@ -254,7 +255,7 @@ def test_the_label_of_feature_discovery_names_the_domain_too(scheduler: Schedule
 def test_any_node_label_names_a_domain(scheduler: Scheduler) -> None:
     for i, name in enumerate(scheduler.names):
         labels = {"example.com/block": f"block-{i % 5}"} if i < 40 else {}
-        scheduler.cluster.put_node(NodeName(name), advertises=True, labels=labels)
+        scheduler.cluster.put_node(NodeName(name), NodeObject(labels=labels))
     asked = member("first", size=8, annotations={"group-domain": "example.com/block"})
     assert scheduler.bind(asked, "a-02") == ""
     asked = member("second", size=8, annotations={"group-domain": "example.com/block"})
@@ -280,7 +281,7 @@ def test_a_label_that_no_node_has_is_no_domain(
     said = f"no node has the label {written} that group-domain names{hint}"
     assert scheduler.filter(asked).unresolvable == dict.fromkeys(scheduler.names, said)
     assert scheduler.bind(asked, "a-00") == said
-    scheduler.cluster.put_node(NodeName("a-00"), advertises=True, labels={written: "x"})
+    scheduler.cluster.put_node(NodeName("a-00"), NodeObject(labels={written: "x"}))
     assert scheduler.reasons(asked) == {NO_DOMAIN.reason, NEVER.reason}
 
 
@@ -296,15 +297,15 @@ def test_the_label_of_a_node_may_change(scheduler: Scheduler) -> None:
     assert scheduler.passing(asked) == []
     for name in ("a-00", "b-00"):
         labels = {"rack": "r1"}
-        scheduler.cluster.put_node(NodeName(name), advertises=True, labels=labels)
+        scheduler.cluster.put_node(NodeName(name), NodeObject(labels=labels))
     assert scheduler.passing(asked) == ["a-00", "b-00"]
-    scheduler.cluster.put_node(NodeName("b-00"), advertises=True, labels={"rack": "r2"})
+    scheduler.cluster.put_node(NodeName("b-00"), NodeObject(labels={"rack": "r2"}))
     assert scheduler.passing(asked) == []
 
 
 def test_a_cordoned_node_has_no_place_for_members_to_come(scheduler: Scheduler) -> None:
     asked = member("first")
-    scheduler.cluster.put_node(NodeName("b-17"), advertises=True, cordoned=True)
+    scheduler.cluster.put_node(NodeName("b-17"), NodeObject(cordoned=True))
     found = scheduler.filter(asked, [n for n in scheduler.names if n != "b-17"])
     assert found.node_names == rack("a")
 

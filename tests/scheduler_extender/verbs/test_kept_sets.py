@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord
 from tests.scheduler_extender.test_meetings import record
 from tests.scheduler_extender.verbs.racks import Scheduler, member
@@ -41,7 +42,7 @@ class Machines(Scheduler):
                 kubelet.admit(PodUid(uid), "default", uid, gpu_request(1))
             self.report(node.name)
             labels = {"example.com/block": "x"}
-            self.cluster.put_node(NodeName(node.name), advertises=True, labels=labels)
+            self.cluster.put_node(NodeName(node.name), NodeObject(labels=labels))
 
     def report(self, name: str) -> None:
         """The node's agent reports."""

@@ -11,6 +11,7 @@ import pytest
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.files.clusterfile import feed, parse
 from scheduler_extender.state.groups.groups import KEPT, NEVER, NO_LONGER, TOO_SMALL
+from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.wire import Pod
 from tests.nodes import pod
@@ -122,7 +123,7 @@ class Bridged(Scheduler):
             for pair in (0, 1):
                 self.cluster.put_pod(running(f"{name}-{pair}", name))
             self.report(name, (0, 1))
-            self.cluster.put_labels(NodeName(name), {"example.com/block": "one"})
+            self.cluster.put_labels(NodeName(name), NodeObject(labels={"example.com/block": "one"}))
 
     def report(self, name: str, pairs: Iterable[int]) -> None:
         """The agent reports which pairs are held."""
@@ -165,9 +166,9 @@ def test_a_domain_with_a_node_that_has_not_reported_may_do_one_day() -> None:
     for name in [*scheduler.names, "silent"]:
         scheduler.cluster.put_node(
             NodeName(name),
-            advertises=True,
-            labels={"example.com/block": "one"},
-            allocatable=(("nvidia.com/gpu", 4000),),
+            NodeObject(
+                labels={"example.com/block": "one"}, allocatable=(("nvidia.com/gpu", 4000),)
+            ),
         )
     asked = member("m0", "g", 3, 4, said)
     assert scheduler.filter(asked).failed == dict.fromkeys(scheduler.names, TOO_SMALL.reason)
@@ -177,7 +178,7 @@ def test_a_cordoned_tray_may_take_pods_again() -> None:
     scheduler = Scheduler({"a": 2})
     for i in range(2):
         scheduler.bind(member(f"m{i}", "g", 2), f"a-0{i}")
-    scheduler.cluster.put_node(NodeName("a-01"), advertises=True, cordoned=True)
+    scheduler.cluster.put_node(NodeName("a-01"), NodeObject(cordoned=True))
     gone = scheduler.cluster.snapshot().pod_named("default", "m1")
     assert gone is not None
     scheduler.cluster.drop_pod(gone.uid)

@@ -18,6 +18,7 @@ from scheduler_extender.state.asking.groupenquiry import gather
 from scheduler_extender.state.asking.members import member_of
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.groups.groups import ELSEWHERE
+from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.verbs import filter_nodes
 from scheduler_extender.wire import FilterResult, Pod
 from tests.scheduler_extender.test_meetings import record
@@ -41,7 +42,7 @@ def crowded() -> Scheduler:
     scheduler.cluster.clock = time.thread_time
     for i, name in enumerate(scheduler.names):
         labels = {"zone": "z", "block": f"{i // 16}"}
-        scheduler.cluster.put_node(NodeName(name), advertises=True, labels=labels)
+        scheduler.cluster.put_node(NodeName(name), NodeObject(labels=labels))
     for i in range(GROUPS):
         manifest = member(f"g{i}", f"g{i}", 20 + i % 7, 1 + i % 4, ZONE)
         manifest["spec"]["nodeName"] = scheduler.names[i]

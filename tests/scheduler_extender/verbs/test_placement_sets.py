@@ -11,6 +11,7 @@ import msgspec
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.verbs import Binding
 from scheduler_extender.wire import BindingArgs, Pod
@@ -100,7 +101,7 @@ def test_what_is_expected_names_what_comes_unless_a_pod_ends() -> None:
 
 def test_a_node_without_a_record_names_no_sets() -> None:
     cluster, written = Cluster(lambda: 0.0), Bindings()
-    cluster.put_node(NodeName("new"), advertises=True)
+    cluster.put_node(NodeName("new"), NodeObject())
     cluster.put_pod(record(pod(1)))
     verbs.bind(cluster, written, BindingArgs("train", "default", "uid-1", "new"), lambda: "")
     assert written.placements[0]["sets"] == []

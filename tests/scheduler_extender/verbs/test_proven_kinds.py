@@ -13,6 +13,7 @@ import pytest
 
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.node.history import MOST_PROVEN
+from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs.binding import NO_ANSWER
 from scheduler_extender.verbs.turns import AT_ONCE
@@ -167,7 +168,7 @@ def gives_out(crowd: Crowd, *counts: int) -> None:
     """What kube-scheduler gives out there, one number after the other."""
     for count in counts:
         amounts = (("nvidia.com/gpu", 1000 * count),)
-        crowd.cluster.put_node(NODE, advertises=True, allocatable=amounts)
+        crowd.cluster.put_node(NODE, NodeObject(allocatable=amounts))
 
 
 def node_gone_for_a_moment(crowd: Crowd) -> None:

@@ -21,6 +21,7 @@ from scheduler_extender.files.binder import FileBinder
 from scheduler_extender.state.answers.decision import PROMISED, Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.freshness import SILENT_AFTER, Watch
+from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import pod_record
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import pcie, pod, switched
@@ -49,7 +50,7 @@ class World:
         self.clock = Clock()
         self.watches: list[Watch] = []
         self.cluster = Cluster(self.clock, Settings(stale_after=100.0), lambda: self.watches)
-        self.cluster.put_node(NODE, advertises=True)
+        self.cluster.put_node(NODE, NodeObject())
         self.binder = FileBinder(self.cluster)
         self.sequence = 0
         self.held: tuple[Allocation, ...] = ()

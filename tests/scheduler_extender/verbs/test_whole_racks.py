@@ -10,6 +10,7 @@ import pytest
 
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.told.answers import answers
 from scheduler_extender.wire import Pod
@@ -96,7 +97,7 @@ def test_a_rack_that_empties_is_whole_again(scheduler: Scheduler) -> None:
 def test_a_rack_of_which_a_tray_is_cordoned_has_less_left(scheduler: Scheduler) -> None:
     hold(scheduler, "whole", OUTSIDE, 8)
     for tray in ("a-00", "a-01"):
-        scheduler.cluster.put_node(NodeName(tray), advertises=True, cordoned=True)
+        scheduler.cluster.put_node(NodeName(tray), NodeObject(cordoned=True))
     assert best(scheduler, single()) <= set(rack("a", 6))
 
 

@@ -16,6 +16,7 @@ import pytest
 from scheduler_extender.state.answers.capacity import Capacities, Capacity
 from scheduler_extender.state.answers.decision import Decision, decide
 from scheduler_extender.state.asking import enquiry
+from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.told.explanation import Explanation, explanation_of
 from scheduler_extender.told.nearest import NearMiss
 from scheduler_extender.told.nodes import Flag, NodeState, Use, node_state
@@ -131,7 +132,7 @@ def test_what_is_on_its_way_is_promised_to_nobody_else() -> None:
 
 def test_a_cordoned_node_promises_nothing() -> None:
     made = small()
-    made.cluster.put_node(NodeName("volta-02"), advertises=True, cordoned=True)
+    made.cluster.put_node(NodeName("volta-02"), NodeObject(cordoned=True))
     assert capacity(made, "volta-02") == Capacity()
 
 

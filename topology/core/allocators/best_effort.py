@@ -255,12 +255,12 @@ def _ranked(shape: Shape, pools: Ints, sets: Ints, size: int) -> Answers:
         chosen = (sums == least) & (low.best[rest] <= scores)
     else:
         chosen = (best + high.total[rest] >= least) & (best * splits >= least)
-    padded = _blank_sets_can_win(pools, count, size, low, high, least, splits)
+    padded = _blank_sets_can_win(pools, count, size, low, high, least)
     return Answers(pools, sets, chosen, low is high and not lost, PADDED, padded)
 
 
 def _blank_sets_can_win(
-    pools: Ints, count: int, size: int, low: Table, high: Table, least: Ints, splits: int
+    pools: Ints, count: int, size: int, low: Table, high: Table, least: Ints
 ) -> Flags:
     """For each pool, whether a set with blanks can be the best of a best split; a tie counts."""
     blank = count % size
@@ -271,6 +271,7 @@ def _blank_sets_can_win(
     wins = high.score[sets] + high.total[rest] >= least
     if low is high:
         return np.asarray((wins & (low.best[rest] <= low.score[sets])).any(axis=1))
+    splits = -(-count // size)
     return np.asarray((wins & (high.score[sets] * splits >= least)).any(axis=1))
 
 

@@ -14,6 +14,7 @@ from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.state.answers.decision import Refusals, Settings
 from scheduler_extender.state.asking.enquiry import answer
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.node.streak import LONGEST_PAUSE, MOST_REFUSALS
 from scheduler_extender.state.pods.record import PodRecord, manifest_of, pod_record
 from scheduler_extender.state.pods.refusal import refusal_of
@@ -277,23 +278,23 @@ def test_after_a_restart_a_success_in_between_counts(step: int) -> None:
 
 def test_an_operator_lifts_the_pause() -> None:
     world = World()
-    world.cluster.put_node(NODE, advertises=True)
+    world.cluster.put_node(NODE, NodeObject())
     world.refuse("a", "b")
-    world.cluster.put_node(NODE, advertises=True, resumed=1.0)  # whatever the operator's clock
+    world.cluster.put_node(NODE, NodeObject(), resumed=1.0)  # whatever the operator's clock
     assert not world.shut()
     world.refuse("c", "d")
-    world.cluster.put_node(NODE, advertises=True, resumed=1.0)  # nothing new
-    world.cluster.put_node(NODE, advertises=True)  # nor is it to take the annotation away
+    world.cluster.put_node(NODE, NodeObject(), resumed=1.0)  # nothing new
+    world.cluster.put_node(NODE, NodeObject())  # nor is it to take the annotation away
     assert world.shut()
 
 
 def test_an_operator_whose_clock_was_ahead_lifts_the_next_pause_too() -> None:
     world = World()
-    world.cluster.put_node(NODE, advertises=True)
+    world.cluster.put_node(NODE, NodeObject())
     for resumed in (5_000.0, 1_010.0):
         world.refuse(f"a-{resumed}", f"b-{resumed}")
         assert world.shut()
-        world.cluster.put_node(NODE, advertises=True, resumed=resumed)
+        world.cluster.put_node(NODE, NodeObject(), resumed=resumed)
         assert not world.shut()
 
 
@@ -301,11 +302,11 @@ def test_an_operator_whose_clock_was_ahead_lifts_the_next_pause_too() -> None:
 def test_after_a_restart_what_was_forgiven_stays_so(pods_first: bool) -> None:
     world = World()
     if not pods_first:
-        world.cluster.put_node(NODE, advertises=True, resumed=975.0)
+        world.cluster.put_node(NODE, NodeObject(), resumed=975.0)
     for uid, age in (("a", 40.0), ("b", 30.0), ("c", 20.0)):
         world.answer(PodRecord(PodUid(uid), "default", uid, NODE, ASKING), ERROR, age)
     if pods_first:
-        world.cluster.put_node(NODE, advertises=True, resumed=975.0)
+        world.cluster.put_node(NODE, NodeObject(), resumed=975.0)
     assert len(world.cluster.facts(NODE).history.streaks[GPU].refusals) == 1
     assert not world.shut()
 
@@ -315,7 +316,7 @@ def test_a_pause_that_is_left_after_a_restart_ends() -> None:
     world = World()
     for uid, age in (("a", 25.0), ("b", 24.0), ("c", 5.0), ("d", 4.0)):
         world.answer(PodRecord(PodUid(uid), "default", uid, NODE, ASKING), ERROR, age)
-    world.cluster.put_node(NODE, advertises=True, resumed=1000.0 + world.clock.now - 24.5)
+    world.cluster.put_node(NODE, NodeObject(), resumed=1000.0 + world.clock.now - 24.5)
     assert len(world.cluster.facts(NODE).history.streaks[GPU].refusals) == 3
     assert world.shut()
     world.clock.now += 200

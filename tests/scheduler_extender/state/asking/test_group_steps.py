@@ -17,6 +17,7 @@ from scheduler_extender.deadline import NO_DEADLINE
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.asking.placecounter import PlaceCounter
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.verbs import filter_nodes
 from scheduler_extender.wire import Pod
 from tests.nodes import pod, switched
@@ -92,7 +93,7 @@ def of_kinds(nodes: int, kinds: int, *, known: bool) -> Cluster:
     labels = {f"nvidia.com/l{i}": "same" for i in range(kinds)}
     for i in range(nodes):
         found.put_record(switched(4, f"n{i}"), Report())
-        found.put_node(NodeName(f"n{i}"), advertises=True, labels=Labels(labels))
+        found.put_node(NodeName(f"n{i}"), NodeObject(labels=Labels(labels)))
     for i in range(kinds):
         domain = f"nvidia.com/l{i}" if known else f"example.com/{i}"
         manifest = member(f"g{i}", f"g{i}", 2, 1, {"group-domain": domain})
@@ -114,6 +115,6 @@ def test_groups_with_a_label_each_are_counted_without_listing_all_nodes_anew(kno
         assert filter_nodes(cluster, asked, names).node_names
         assert Labels.looks <= 3 * kinds
     Labels.looks = 0
-    cluster.put_node(NodeName("n0"), advertises=True, labels=Labels({"nvidia.com/l0": "other"}))
+    cluster.put_node(NodeName("n0"), NodeObject(labels=Labels({"nvidia.com/l0": "other"})))
     filter_nodes(cluster, asked, names)
     assert Labels.looks <= 6 * kinds

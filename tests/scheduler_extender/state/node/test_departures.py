@@ -16,6 +16,7 @@ from scheduler_extender.kube.sinks import PodSink, RecordSink
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node import transitions
 from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.node.transitions import MOST_DEPARTED
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.wire import Pod
@@ -157,7 +158,7 @@ def test_a_version_that_is_no_number_blocks_nobody_for_ever(cluster: Cluster) ->
 
 def test_a_record_made_anew_lets_go_of_those_who_left_before(cluster: Cluster) -> None:
     """An agent that does not say what it knew, and starts its numbers again."""
-    cluster.put_node(NAME, advertises=True)
+    cluster.put_node(NAME, NodeObject())
     cluster.put_record(NODE, Report("boot", 900), uid="first")
     PodSink(cluster).apply(raw(bound()))
     delete(cluster, bound(), 20)
@@ -246,7 +247,7 @@ def test_those_who_departed_are_not_forgotten_while_the_pod_beside_them_changes_
 def test_pods_that_depart_beside_one_that_stays_unreported(agent: str) -> None:
     """Work and memory stay bounded; nothing is promised while nobody can tell who came first."""
     cluster = Cluster(Clock())
-    cluster.put_node(NAME, advertises=True)
+    cluster.put_node(NAME, NodeObject())
     if agent != "never":
         cluster.put_record(NODE, report(1, 5))
     if agent == "gone":

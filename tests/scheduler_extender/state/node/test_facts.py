@@ -305,4 +305,5 @@ def all_in_ledger(facts: NodeFacts) -> object:
     """What is available by a ledger into which every pod is entered."""
     assert facts.topology is not None
     report, pods = facts.report or Report(), facts.pods
-    return ledger(facts.topology, report, pods.every, GPU, reported=pods.reported).availability
+    known = Occupants(reported=pods.reported)
+    return ledger(facts.topology, report, pods.every, GPU, known).availability

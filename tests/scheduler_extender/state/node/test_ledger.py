@@ -15,7 +15,8 @@ from scheduler_extender.state.answers.remembered import Size
 from scheduler_extender.state.asking.enquiry import answer, ask
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.ledger import ledger
-from scheduler_extender.state.node.objects import contradiction
+from scheduler_extender.state.node.objects import NodeObject, contradiction
+from scheduler_extender.state.node.occupants import Occupants
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.wire import Pod
 from tests.nodes import container, offered, pod, switched, unreported
@@ -256,7 +257,9 @@ def test_a_terminating_pod_may_release_any_moment() -> None:
 def test_a_holder_that_nobody_knows() -> None:
     report = Report(allocations=(shown("unknown", 3),))
     assert free(report) == Availability(0b0111, releasing=(Holder(0b1000),))
-    assert free(report, all_pods_known=False) == Availability(0b0111, running=(Holder(0b1000),))
+    assert free(report, occupants=Occupants(complete=False)) == Availability(
+        0b0111, running=(Holder(0b1000),)
+    )
 
 
 def test_a_recreated_pod_of_the_same_name_is_another_pod() -> None:
@@ -351,9 +354,9 @@ def test_a_remembered_answer_follows_every_kind_of_change(cluster: Cluster) -> N
     assert not passes(cluster)
     cluster.put_record(NODE, Report("boot", 8))
     assert passes(cluster)
-    cluster.put_node(NodeName("node"), advertises=False)
+    cluster.put_node(NodeName("node"), NodeObject(dra_only=True))
     assert not passes(cluster)
-    cluster.put_node(NodeName("node"), advertises=True)
+    cluster.put_node(NodeName("node"), NodeObject())
     assert passes(cluster)
     cluster.drop_record(NodeName("node"))
     assert not passes(cluster)

@@ -19,7 +19,7 @@ from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.node.ledger import ledger
-from scheduler_extender.state.node.objects import AgentRecord
+from scheduler_extender.state.node.objects import AgentRecord, NodeObject
 from scheduler_extender.state.node.occupants import Departed, Occupants, Roster
 from scheduler_extender.state.node.transitions import with_record
 from scheduler_extender.state.node.verification import BROKEN, OUTSIDE, Surprise, Verified, verify
@@ -354,7 +354,7 @@ def test_an_event_that_cannot_be_written_is_let_go() -> None:
 def test_nodes_that_are_gone_are_forgotten() -> None:
     cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
     for name in ("a", "b"):
-        cluster.put_node(NodeName(name), advertises=True)
+        cluster.put_node(NodeName(name), NodeObject())
     cluster.put_record(machine("l40s-4").topology("c"), BEFORE)
     cluster.keep_nodes({NodeName("a")})
     assert sorted(cluster.snapshot().by_name) == ["a", "c"]

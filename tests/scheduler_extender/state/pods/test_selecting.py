@@ -10,6 +10,7 @@ import pytest
 from scheduler_extender.annotations import MANAGED, template_of
 from scheduler_extender.kube.sinks import BudgetSink, NodeSink
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.budgets import Budget, refused, violations
 from scheduler_extender.state.pods.record import PodRecord, manifest_of, pod_record
 from scheduler_extender.state.pods.selecting import Requirement
@@ -127,9 +128,9 @@ def test_where_no_node_object_is_known_everybody_may_come() -> None:
 def test_labels_change_no_answer() -> None:
     cluster = Cluster(lambda: 0.0)
     changed: list[NodeName] = []
-    cluster.put_node(NODE, advertises=True)
+    cluster.put_node(NODE, NodeObject())
     cluster.on_change.append(changed.append)
-    cluster.put_node(NODE, advertises=True, labels={"a": "b"}, cordoned=True)
+    cluster.put_node(NODE, NodeObject(labels={"a": "b"}, cordoned=True))
     assert changed == []
     assert cluster.facts(NODE).node_object.labels == {"a": "b"}
 
