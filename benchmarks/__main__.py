@@ -11,6 +11,7 @@ from benchmarks.commands.simulate import simulate
 from benchmarks.commands.speed import agent, following, latency, profile, scale, throughput, worst
 from benchmarks.commands.traces import traces
 from scheduler_extender.cli.commandline import run
+from scheduler_extender.cli.options import spread
 
 app = typer.Typer(
     help="Measure speed and promises, and simulate jobs on clusters.",
@@ -43,7 +44,7 @@ for command in (
     report,
     traces,
 ):
-    app.command(command.__name__.replace("_", "-"))(command)
+    app.command(command.__name__.replace("_", "-"))(spread(command))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -39,7 +40,10 @@ _SPEED = Speed()
 _MOVES = Moves()
 
 
-def simulate(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """Which simulations are played."""
+
     cluster: Annotated[
         list[str] | None,
         typer.Option(
@@ -48,14 +52,14 @@ def simulate(
             "dgx1-v100=16,l40s-8=4, or openb. May be given several times: each is a cluster of its "
             "own.  [default: dgx1-v100=16]",
         ),
-    ] = None,
+    ] = None
     add: Annotated[
         list[str] | None,
         typer.Option(
             metavar="MACHINE=COUNT",
             help="Add these machines to each cluster. May be given several times.",
         ),
-    ] = None,
+    ] = None
     jobs: Annotated[
         str,
         typer.Option(
@@ -63,7 +67,7 @@ def simulate(
             help="A file of jobs (.csv or .jsonl), the trace philly, openb or openb:WORKLOAD, or "
             "synthetic.",
         ),
-    ] = "synthetic",
+    ] = "synthetic"
     count: Annotated[
         int,
         typer.Option(
@@ -72,7 +76,7 @@ def simulate(
             "0 plays all.",
             min=0,
         ),
-    ] = 2000,
+    ] = 2000
     load: Annotated[
         list[float] | None,
         typer.Option(
@@ -83,7 +87,7 @@ def simulate(
             min=0,
             max=100,
         ),
-    ] = None,
+    ] = None
     policy: Annotated[
         list[str] | None,
         typer.Option(
@@ -91,28 +95,28 @@ def simulate(
             help=f"{', '.join(POLICIES)}, all, or path/to/file.py:NAME for one of your own. May be "
             f"given several times.  [default: {', '.join(TOPOLOGICAL)}]",
         ),
-    ] = None,
+    ] = None
     seeds: Annotated[
         int,
         typer.Option(metavar="COUNT", help="How many seeds; the first is 1.", min=1, max=10_000),
-    ] = 3,
+    ] = 3
     queue: Annotated[
         str,
         typer.Option(
             metavar="NAME",
             help=f"Who is tried next: {', '.join(QUEUES)} (docs/simulate.md explains them).",
         ),
-    ] = "backfill",
+    ] = "backfill"
     gang: Annotated[
         bool, typer.Option(help="Place all pods of a job or none, or place them one by one.")
-    ] = True,
+    ] = True
     demand: Annotated[
         str,
         typer.Option(
             metavar="NAME",
             help=f"What jobs ask for that say nothing of links: {', '.join(DEMANDS)}.",
         ),
-    ] = "nvlink",
+    ] = "nvlink"
     pod_gpus: Annotated[
         int | None,
         typer.Option(
@@ -121,7 +125,7 @@ def simulate(
             "node's]",
             min=1,
         ),
-    ] = None,
+    ] = None
     communication: Annotated[
         float,
         typer.Option(
@@ -130,7 +134,7 @@ def simulate(
             min=0,
             max=1,
         ),
-    ] = _SPEED.communication,
+    ] = _SPEED.communication
     full_speed: Annotated[
         float,
         typer.Option(
@@ -139,13 +143,13 @@ def simulate(
             min=0.001,
             max=1e6,
         ),
-    ] = _SPEED.full,
+    ] = _SPEED.full
     network: Annotated[
         float,
         typer.Option(
             metavar="GB/S", help="Bandwidth between nodes, both ways.", min=0.001, max=1e6
         ),
-    ] = _SPEED.network,
+    ] = _SPEED.network
     unblock_after: Annotated[
         float,
         typer.Option(
@@ -154,13 +158,13 @@ def simulate(
             min=0,
             max=1e9,
         ),
-    ] = _MOVES.after,
+    ] = _MOVES.after
     move_cost: Annotated[
         float,
         typer.Option(
             metavar="SECONDS", help="How much work a moved pod does again.", min=0, max=1e9
         ),
-    ] = _MOVES.cost,
+    ] = _MOVES.cost
     shard: Annotated[
         str | None,
         typer.Option(
@@ -169,7 +173,36 @@ def simulate(
             "`report` joins the parts.",
             envvar="GPU_TOPOLOGY_SHARD",
         ),
-    ] = None,
+    ] = None
+
+    def sweep(self) -> Sweep:
+        """The same as a sweep. Raises :class:`typer.BadParameter` where a word is not allowed."""
+        return Sweep(
+            tuple(dict.fromkeys(self.cluster or ["dgx1-v100=16"])),
+            Workload(
+                self.jobs,
+                self.count or None,
+                None,
+                one_of("--demand", self.demand, DEMANDS),
+                self.pod_gpus,
+            ),
+            _loads(self.load, self.jobs),
+            _policies(self.policy),
+            tuple(range(1, self.seeds + 1)),
+            Rules(
+                one_of("--queue", self.queue, QUEUES),
+                self.gang,
+                Speed(self.communication, self.full_speed, self.network),
+                Moves(self.unblock_after, self.move_cost),
+            ),
+            tuple(self.add or ()),
+            _shard(self.shard),
+        )
+
+
+def simulate(
+    *,
+    played: Played,
     workers: Annotated[
         int | None,
         typer.Option(
@@ -200,21 +233,7 @@ def simulate(
     The table compares the policies: the promises that they keep, the bandwidth that jobs get, how
     long jobs wait, and how far GPUs are fragmented. docs/method.md explains every column.
     """
-    what = Sweep(
-        tuple(dict.fromkeys(cluster or ["dgx1-v100=16"])),
-        Workload(jobs, count or None, None, one_of("--demand", demand, DEMANDS), pod_gpus),
-        _loads(load, jobs),
-        _policies(policy),
-        tuple(range(1, seeds + 1)),
-        Rules(
-            one_of("--queue", queue, QUEUES),
-            gang,
-            Speed(communication, full_speed, network),
-            Moves(unblock_after, move_cost),
-        ),
-        tuple(add or ()),
-        _shard(shard),
-    )
+    what = played.sweep()
     try:
         what.check()
     except (ClusterError, JobsError, UnknownPolicyError) as error:

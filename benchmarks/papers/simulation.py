@@ -47,10 +47,24 @@ class Outcome:
 class _Scores:
     """One kind's scores of all nodes, kept true as nodes change."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, pod: PodKind, models: Sequence[str], size: int) -> None:
+        self._pod = pod
+        self._allowed = np.array(
+            [not pod.models or m in pod.models for m in models], dtype=np.bool_
+        )
         self.score: Floats = np.full(size, REFUSED)
         self.gpu: Ints = np.full(size, -1, dtype=np.int64)
         self.seen = 0
+
+    def refresh(self, nodes: Nodes, dirty: Ints, typical: Typical, policy: Policy) -> None:
+        """Ask the policy about the nodes that have changed."""
+        fits = feasible(nodes.some(dirty), self._pod, self._allowed)
+        self.score[dirty] = REFUSED
+        rows = dirty[fits]
+        if len(rows):
+            answer = policy(nodes.some(rows), self._pod, typical)
+            self.score[rows] = answer.scores
+            self.gpu[rows] = answer.gpu
 
 
 def simulate(
@@ -76,13 +90,13 @@ def simulate(
         arrived += pod.gpu_milli
         scores = known.get(pod)
         if scores is None:
-            scores = known[pod] = _Scores(len(nodes))
+            scores = known[pod] = _Scores(pod, models, len(nodes))
             dirty = everyone
         else:
             dirty = np.unique(np.array(changes[scores.seen :], dtype=np.int64))
         scores.seen = len(changes)
         if len(dirty):
-            _refresh(scores, nodes, dirty, pod, typical, policy, models)
+            scores.refresh(nodes, dirty, typical, policy)
         best = scores.score.max()
         if best == REFUSED:
             outcome.failed += 1
@@ -97,26 +111,6 @@ def simulate(
     lost = typical.fragmentation(nodes.cpu, nodes.gpu, nodes.model).sum()
     outcome.fragmented = 100 * float(lost) / outcome.capacity
     return outcome
-
-
-def _refresh(
-    scores: _Scores,
-    nodes: Nodes,
-    dirty: Ints,
-    pod: PodKind,
-    typical: Typical,
-    policy: Policy,
-    models: Sequence[str],
-) -> None:
-    allowed = np.array([not pod.models or m in pod.models for m in models], dtype=np.bool_)
-    some = nodes.some(dirty)
-    fits = feasible(some, pod, allowed)
-    scores.score[dirty] = REFUSED
-    rows = dirty[fits]
-    if len(rows):
-        answer = policy(nodes.some(rows), pod, typical)
-        scores.score[rows] = answer.scores
-        scores.gpu[rows] = answer.gpu
 
 
 def _gpus(nodes: Nodes, row: int, pod: PodKind, chosen: int, rng: np.random.Generator) -> list[int]:

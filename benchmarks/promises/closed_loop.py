@@ -27,6 +27,7 @@ kills the extender.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from functools import partial
 
 from benchmarks.promises.agents import Agents
@@ -57,7 +58,6 @@ class ClosedLoop:
         policy: Extender,
         seed: int,
         delays: Delays = Delays(),  # noqa: B008 (it is frozen)
-        restarts: tuple[float, ...] = (),
         faults: Faults = Faults(),  # noqa: B008
     ) -> None:
         rng = random.Random(seed)
@@ -84,13 +84,13 @@ class ClosedLoop:
         agents.start()
         for job in jobs:
             timeline.at(job.arrives, partial(self._arrive, job))
-        for when in restarts:
-            timeline.at(when, self._restart)
         last = max((job.arrives for job in jobs), default=0.0)
         Outages(scene, extender, agents, kubelets, last).begin()
 
-    def run(self) -> Tally:
-        """Play until nothing is left to happen."""
+    def run(self, restarts: Iterable[float] = ()) -> Tally:
+        """Play until nothing is left to happen; the extender is killed at the ``restarts``."""
+        for when in restarts:
+            self.scene.timeline.at(when, self._restart)
         self.scene.timeline.run()
         return self.scene.tally
 

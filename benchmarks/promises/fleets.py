@@ -33,18 +33,15 @@ def _facts(
     managers: tuple[str | None, str | None] = NONE,
     *,
     plugin: str = "v0.20.0",
-    closest: bool | None = None,
-    distances: tuple[tuple[int, ...], ...] | None = None,
 ) -> AllocatorFacts:
-    return AllocatorFacts(
-        policy,
-        plugin,
-        manager,
-        scope,
-        *managers,
-        prefers_closest=closest,
-        numa_distances=distances,
-    )
+    return AllocatorFacts(policy, plugin, manager, scope, *managers)
+
+
+def _closest(
+    facts: AllocatorFacts, distances: tuple[tuple[int, ...], ...] | None = None
+) -> AllocatorFacts:
+    """The same where the Topology Manager prefers the closest NUMA nodes."""
+    return replace(facts, prefers_closest=True, numa_distances=distances)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +123,14 @@ SOCKETS = (
     NodeCase("a100-pcie-4-bridged", _facts("best-effort", "single-numa-node", "pod", STATIC)),
     NodeCase(
         "nd96asr-v4",
-        _facts("best-effort", "restricted", closest=True, distances=FOUR_NEAR_TWO),
+        _closest(_facts("best-effort", "restricted"), FOUR_NEAR_TWO),
     ),
     NodeCase("nd96asr-v4", _facts("best-effort", "best-effort", "pod", STATIC)),
     NodeCase(
         "hgx-a100-4-nps4",
-        _facts("any", "restricted", "pod", closest=True, distances=FOUR_NEAR_TWO),
+        _closest(_facts("any", "restricted", "pod"), FOUR_NEAR_TWO),
     ),
-    NodeCase("dgx-a100", _facts("best-effort", "best-effort", managers=STATIC, closest=True)),
+    NodeCase("dgx-a100", _closest(_facts("best-effort", "best-effort", managers=STATIC))),
     NodeCase("p3.16xlarge", _facts("best-effort", "restricted", managers=STATIC)),
     NodeCase(
         "dgx1-v100",

@@ -27,6 +27,7 @@ from benchmarks.promises.workloads import (
     SHARES,
     SINGLES,
     SLICES,
+    Habits,
     group_jobs,
     jobs,
 )
@@ -73,23 +74,15 @@ def play(what: Play) -> Tally:
     if what.workload == "groups":
         work = group_jobs(what.pods, what.seed, rate=what.rate, runs=what.runs)
     else:
-        work = jobs(
-            what.pods,
-            what.seed,
-            rate=what.rate,
-            templates=WORKLOADS[what.workload],
-            runs=what.runs,
-            foreign=what.foreign,
-            patience=patience,
-            whole_cpus=what.faults.whole_cpus,
-            resource=nodes[0].resources[0].name,
-        )
+        habits = Habits(what.rate, what.runs, what.foreign, patience, what.faults.whole_cpus)
+        templates, resource = WORKLOADS[what.workload], nodes[0].resources[0].name
+        work = jobs(what.pods, what.seed, habits, templates, resource)
     rng = random.Random(what.seed)
     restarts = tuple(sorted(rng.uniform(0, work[-1].arrives) for _ in range(what.restarts)))
     delays = AT_ONCE if what.policy == "oracle" else Delays()
     policy = policies[what.policy]
-    loop = ClosedLoop(nodes, work, policy, what.seed, delays, restarts, what.faults)
-    tally = loop.run()
+    loop = ClosedLoop(nodes, work, policy, what.seed, delays, what.faults)
+    tally = loop.run(restarts)
     tally.faults = policy.faults
     tally.surprises = Counter(s.kind for s in policy.surprises if not s.foreign)
     return tally

@@ -107,32 +107,30 @@ SHARES: tuple[PodTemplate, ...] = (
 FOREIGN = PodTemplate(1, "foreign", {}, (app(1),))
 
 
-def jobs(
-    count: int,
-    seed: int,
-    *,
-    rate: float,
-    templates: tuple[PodTemplate, ...] = EVERYTHING,
-    runs: float = 60.0,
-    foreign: float = 0.0,
-    patience: float = 60.0,
-    whole_cpus: float = 0.0,
-    resource: str = "nvidia.com/gpu",
-) -> list[Job]:
-    """``count`` pods that come at ``rate`` a second and run ``runs`` seconds, both on average.
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """How pods come, stay and wait."""
 
-    A share ``foreign`` of them is bound by others, a share ``whole_cpus`` asks for whole CPUs, and
-    three in ten are deleted before they end.
-    """
+    rate: float  # how many come in a second, on average
+    runs: float  # for how many seconds they run, on average
+    foreign: float  # the share of them that others bind
+    patience: float  # for how many seconds they wait
+    whole_cpus: float  # the share of them that asks for whole CPUs
+
+
+def jobs(
+    count: int, seed: int, habits: Habits, templates: tuple[PodTemplate, ...], resource: str
+) -> list[Job]:
+    """``count`` pods, of which three in ten are deleted before they end."""
     rng = random.Random(seed)
     now, found = 0.0, []
     for number in range(count):
-        now += rng.expovariate(rate)
+        now += rng.expovariate(habits.rate)
         template = rng.choices(templates, [one.weight for one in templates])[0]
-        stranger = rng.random() < foreign
+        stranger = rng.random() < habits.foreign
         if stranger:
             template = FOREIGN
-        cpus = bool(whole_cpus) and rng.random() < whole_cpus
+        cpus = bool(habits.whole_cpus) and rng.random() < habits.whole_cpus
         written = manifest(
             template.name,
             number,
@@ -144,9 +142,9 @@ def jobs(
         found.append(
             Job(
                 now,
-                1 + rng.expovariate(1 / runs),
+                1 + rng.expovariate(1 / habits.runs),
                 written,
-                patience=patience,
+                patience=habits.patience,
                 deleted=rng.random() < 0.3,
                 foreign=stranger,
             )
