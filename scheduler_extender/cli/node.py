@@ -11,6 +11,7 @@ failed pods again.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -40,6 +41,23 @@ TIMEOUT = 10.0
 """Seconds."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Who is asked: the API server, a cluster file, or the extender's admin port."""
+
+    cluster: ClusterOption = None
+    access: Access
+    admin: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Print what the extender knows, as YAML: the URL of its admin port, forwarded to "
+            f"here. For an installed one: {ADMIN}.",
+        ),
+    ] = None
+    credentials: Credentials
+
+
 def node(
     name: Annotated[
         str, typer.Argument(metavar="NODE", hidden=True, autocompletion=node_completions)
@@ -54,17 +72,7 @@ def node(
         ),
     ] = False,
     namespace: ListedNamespaceOption = None,
-    cluster: ClusterOption = None,
-    access: Access,
-    admin: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="Print what the extender knows, as YAML: the URL of its admin port, forwarded to "
-            f"here. For an installed one: {ADMIN}.",
-        ),
-    ] = None,
-    credentials: Credentials,
+    source: Source,
 ) -> None:
     """Show a node's GPUs, who holds them, and their links.
 
@@ -77,17 +85,17 @@ def node(
     check_node_name("NODE", name)
     form = form_of(output)
     if resume:
-        _resume(name, access)
+        _resume(name, source.access)
         typer.echo(f"{name} takes GPU pods again")
-    elif admin is not None or credentials.admin_ca is not None:
-        port = port_at(admin or ADMIN, credentials, access)
+    elif source.admin is not None or source.credentials.admin_ca is not None:
+        port = port_at(source.admin or ADMIN, source.credentials, source.access)
         found = port.get(f"/v1/nodes/{quote(name, safe='')}", dict[str, Any])
         if found is None:
             raise BadInputError(f"the extender knows of no node {name}")
         found.pop("record", None)  # kubectl get gputopo shows it
         typer.echo(as_yaml(found).rstrip())
     else:
-        where = Where(cluster=cluster, access=access)
+        where = Where(cluster=source.cluster, access=source.access)
         answer_from(where, lambda look: told(look, name), form, watch=watch, namespace=namespace)
 
 

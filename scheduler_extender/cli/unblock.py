@@ -6,6 +6,7 @@ The plan is the extender's; ``--evict`` carries it out (:mod:`.evictions`).
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import quote
@@ -25,6 +26,26 @@ from scheduler_extender.told.unblocking import Unblocking
 from topology.core.devices import PodUid
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Whose plan is asked for, and in which cluster it is carried out."""
+
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Whose token to show to the admin port, and with --evict: the cluster. Without it "
+            "--evict takes $KUBECONFIG, then ~/.kube/config, then the cluster in which the command "
+            "runs.",
+        ),
+    ] = None
+    context: ContextOption = None
+    admin: Annotated[
+        str, typer.Option(metavar="URL", help="The extender's admin port, forwarded to here.")
+    ] = ADMIN
+    credentials: Credentials
+
+
 def unblock(
     pod: Annotated[str, typer.Argument(metavar="POD", hidden=True)],
     namespace: Annotated[
@@ -40,21 +61,8 @@ def unblock(
             "--keep", metavar="SECONDS", help="With --evict: for how long the place is kept."
         ),
     ] = 600,
-    kubeconfig: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Whose token to show to the admin port, and with --evict: the cluster. Without it "
-            "--evict takes $KUBECONFIG, then ~/.kube/config, then the cluster in which the command "
-            "runs.",
-        ),
-    ] = None,
-    context: ContextOption = None,
-    admin: Annotated[
-        str, typer.Option(metavar="URL", help="The extender's admin port, forwarded to here.")
-    ] = ADMIN,
     *,
-    credentials: Credentials,
+    source: Source,
 ) -> None:
     """Say whom to evict so that a waiting pod can run.
 
@@ -69,8 +77,8 @@ def unblock(
         raise BadInputError(f"--keep: allowed are 30 to {MAX_SECONDS:.0f} seconds, not {keep}")
     where, _, name = pod.rpartition("/")
     place = f"/v1/unblock/{quote(where or namespace, safe='')}/{quote(name, safe='')}"
-    access = Access(kubeconfig=kubeconfig, context=context)
-    port = port_at(admin, credentials, access, needed=not evict)
+    access = Access(kubeconfig=source.kubeconfig, context=source.context)
+    port = port_at(source.admin, source.credentials, access, needed=not evict)
     found = port.get(place, Unblocking)
     if found is None:
         raise BadInputError(f"the extender knows of no pod {where or namespace}/{name} with GPUs")

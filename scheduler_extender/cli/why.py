@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -36,6 +37,18 @@ from scheduler_extender.told.view import View
 from topology.core.placement import Verdict
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Who is asked: the API server, a cluster file, or the extender's admin port. What is not asked
+    of the extender is decided with its code, as if it were run with ``require``."""
+
+    cluster: ClusterOption = None
+    require: RequireOption = "expected"
+    access: Access
+    admin: AdminOption = None
+    credentials: Credentials
+
+
 def why(
     pod: Annotated[str, typer.Argument(metavar="POD", hidden=True, autocompletion=pod_completions)],
     namespace: Annotated[
@@ -49,12 +62,8 @@ def why(
         ),
     ] = None,
     output: TextOption = "text",
-    cluster: ClusterOption = None,
-    require: RequireOption = "expected",
     *,
-    access: Access,
-    admin: AdminOption = None,
-    credentials: Credentials,
+    source: Source,
 ) -> None:
     """Say why a pod waits and what would help.
 
@@ -64,9 +73,9 @@ def why(
     would take it.
     """
     as_json = one_of("--output", output, {"text": False, "json": True})
-    least = weakest(require)
-    if admin is not None:
-        port = port_at(admin, credentials, access)
+    least, cluster, access = weakest(source.require), source.cluster, source.access
+    if source.admin is not None:
+        port = port_at(source.admin, source.credentials, access)
         found, notes = _from_extender(port, access, namespace, pod)
     elif cluster is not None:
         found, notes = _from_file(cluster, namespace or "default", pod, least)
