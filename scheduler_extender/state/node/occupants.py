@@ -44,7 +44,8 @@ class Buckets(Mapping[K, V]):
 
     def values(self) -> ValuesView[V]:
         """Every value; without looking each key up again."""
-        return dict(kv for bucket in self.buckets if bucket for kv in bucket.items()).values()
+        buckets = self.buckets if self._size else ()
+        return dict(kv for bucket in buckets for kv in bucket.items()).values()
 
     def having(self, key: K, value: V | None) -> Buckets[K, V]:
         """The same with this value of a key; None for none. O(size / 256)."""
