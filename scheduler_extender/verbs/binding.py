@@ -34,7 +34,7 @@ TOO_LATE = "the bind waited too long to be begun: kube-scheduler has given it up
 NO_ANSWER = "the node's kubelet has not answered about the pods before: kube-scheduler tries again"
 
 
-def bind(
+def bind(  # noqa: PLR0913 (what is bound, by whom, and what limits the wait for it)
     cluster: Cluster,
     binder: Binder,
     args: BindingArgs,
