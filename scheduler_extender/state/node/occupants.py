@@ -50,10 +50,12 @@ class Buckets(Mapping[K, V]):
     def having(self, key: K, value: V | None) -> Buckets[K, V]:
         """The same with this value of a key; None for none. O(size / 256)."""
         at = _bucket(key)
-        bucket = {k: v for k, v in self.buckets[at].items() if k != key}
-        size = self._size + (value is not None) - (key in self)
+        bucket = dict(self.buckets[at])
+        size = self._size + (value is not None) - (key in bucket)
         if value is not None:
             bucket[key] = value
+        else:
+            bucket.pop(key, None)
         return Buckets((*self.buckets[:at], bucket, *self.buckets[at + 1 :]), size)
 
 
@@ -108,6 +110,8 @@ class Roster(Mapping[PodUid, PodRecord]):
             known = self.ended and pod.uid in self.ended
             others = self.without((pod.uid,)) if known else self
             return Roster({**others.alive, pod.uid: pod}, others.ended, others.named)
+        if pod.uid in self.ended:
+            return Roster(self.alive, self.ended.having(pod.uid, pod), self.named)
         others, name = self.without((pod.uid,)), (pod.namespace, pod.name)
         named = others.named.having(name, (*others.named.get(name, ()), pod.uid))
         return Roster(others.alive, others.ended.having(pod.uid, pod), named)

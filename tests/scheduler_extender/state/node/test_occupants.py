@@ -52,3 +52,12 @@ def test_the_order_depends_on_the_pods_alone() -> None:
     pods = [record(f"p{i}", "Failed") for i in range(50)]
     assert list(Roster.of(pods)) == list(Roster.of(pods))
     assert sorted(Roster.of(pods)) == sorted(pod.uid for pod in pods)
+
+
+def test_an_ended_pod_that_changes_keeps_its_place_in_the_order() -> None:
+    roster = Roster.of([record(f"p{i}", "Failed") for i in range(500)])
+    before = list(roster)
+    for uid in before[::7]:
+        roster = roster.with_pod(replace(roster[uid], admitted=True))
+    assert list(roster) == before
+    assert {uid for names in roster.named.values() for uid in names} == set(before)
