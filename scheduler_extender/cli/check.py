@@ -15,8 +15,8 @@ from rich.text import Text
 from scheduler_extender.cli import checktable
 from scheduler_extender.cli.inputs import one_of, pods_file, standard_output, tell, weakest
 from scheduler_extender.cli.kubeconfig import Access
-from scheduler_extender.cli.looking import look_once
 from scheduler_extender.cli.options import ListedNamespaceOption, WeakestOption
+from scheduler_extender.cli.source import look_once
 from scheduler_extender.told.counts import summary
 from scheduler_extender.told.rows import NodeAnswer, rows_of
 from scheduler_extender.told.struct import Struct

@@ -13,7 +13,6 @@ from rich.text import Text
 from scheduler_extender.cli.adminport import open_map
 from scheduler_extender.cli.cells import folded, legend, node_cells
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.looking import answer_from
 from scheduler_extender.cli.nodes import told
 from scheduler_extender.cli.nodewords import total_text, warnings
 from scheduler_extender.cli.options import (
@@ -24,6 +23,7 @@ from scheduler_extender.cli.options import (
     Where,
 )
 from scheduler_extender.cli.outputs import form_of
+from scheduler_extender.cli.source import answer_from
 from scheduler_extender.told.nodes import NodeState
 from scheduler_extender.told.view import View
 from scheduler_extender.web.glance import Filters, Tile, glance, some

@@ -15,7 +15,6 @@ from rich.text import Text
 
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import weakest
-from scheduler_extender.cli.looking import Look, answer_from, selecting
 from scheduler_extender.cli.options import (
     OutputOption,
     RequireOption,
@@ -24,6 +23,7 @@ from scheduler_extender.cli.options import (
     Whose,
 )
 from scheduler_extender.cli.outputs import Told, form_of
+from scheduler_extender.cli.source import Look, answer_from, selecting
 from scheduler_extender.deadline import within
 from scheduler_extender.terminal import column, show, table
 from scheduler_extender.told.idle import (

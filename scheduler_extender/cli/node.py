@@ -26,7 +26,6 @@ from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.completion import node_completions
 from scheduler_extender.cli.inputs import check_node_name
 from scheduler_extender.cli.kubeconfig import Access, asking
-from scheduler_extender.cli.looking import Look, answer_from
 from scheduler_extender.cli.nodewords import node_named
 from scheduler_extender.cli.options import (
     ClusterOption,
@@ -36,6 +35,7 @@ from scheduler_extender.cli.options import (
     Where,
 )
 from scheduler_extender.cli.outputs import Told, as_yaml, form_of
+from scheduler_extender.cli.source import Look, answer_from
 
 TIMEOUT = 10.0
 """Seconds."""

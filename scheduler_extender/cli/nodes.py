@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from scheduler_extender.cli.looking import Look, answer_from, selected_nodes
 from scheduler_extender.cli.nodewords import ago, gpus_text, promises_text, total_text, warnings
 from scheduler_extender.cli.options import (
     ListedNamespaceOption,
@@ -20,6 +19,7 @@ from scheduler_extender.cli.options import (
     Where,
 )
 from scheduler_extender.cli.outputs import Told, form_of
+from scheduler_extender.cli.source import Look, answer_from, selected_nodes
 from scheduler_extender.terminal import column, fits, show, stacked, table
 from scheduler_extender.told.nodes import Nodes, NodeState, has_gpus, tally, totals
 from scheduler_extender.told.view import View

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.looking import Look
+from scheduler_extender.cli.source import Look
 from scheduler_extender.state.answers.capacity import Capacity
 from scheduler_extender.told.nodes import Flag, Nodes, NodeState, Totals, Use, has_gpus, tally
 from scheduler_extender.told.view import View

@@ -14,7 +14,6 @@ from rich.text import Text
 from scheduler_extender.annotations import MANAGED, Malformed
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import weakest
-from scheduler_extender.cli.looking import Look, answer_from, selecting
 from scheduler_extender.cli.options import (
     OutputOption,
     RequireOption,
@@ -23,6 +22,7 @@ from scheduler_extender.cli.options import (
     Whose,
 )
 from scheduler_extender.cli.outputs import Told, form_of
+from scheduler_extender.cli.source import Look, answer_from, selecting
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.terminal import ROOMY, column, fits, show, stacked, table
 from scheduler_extender.told.answers import answers_to

@@ -23,8 +23,8 @@ from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.completion import namespace_completions, pod_completions
 from scheduler_extender.cli.inputs import cluster_file, one_of, standard_output, weakest
 from scheduler_extender.cli.kubeconfig import Access, asking
-from scheduler_extender.cli.looking import described
 from scheduler_extender.cli.options import AdminOption, ClusterOption, RequireOption, TextOption
+from scheduler_extender.cli.source import described
 from scheduler_extender.cli.subject import subject
 from scheduler_extender.deadline import within
 from scheduler_extender.limits import EXPLAIN_SECONDS

@@ -100,9 +100,9 @@ def _when(
 ) -> float | None:
     """When a member of a group is placed, and was the first time where it is bound again.
 
-    That is after the starts of all groups that we know, by what a clock says; None where that is no
-    time. With the bind in flight it is settled who has started first; the bind writes it for the
-    replicas that come later.
+    It is the time of the clock, or a later one: after the starts of all groups that we know. None
+    if the clock's words are no time. From the bind in flight on it is settled which group started
+    first; the bind writes the time for the replicas that come later.
     """
     if before is not None and before.placed is not None:
         return before.placed
@@ -169,7 +169,8 @@ def _report_is_to_come(facts: NodeFacts, resource: str) -> bool:
 def _refused_before_flight(
     pod: PodRecord, rejection: Rejection, decision: Decision, facts: NodeFacts
 ) -> BindError:
-    """The error of a pod whose bind is not in flight: nobody waits for it, so it may wait."""
+    """The error for a pod whose bind is not in flight: no bind waits for it, so it may wait for a
+    report."""
     assessed = decision.assessment
     left_open = assessed is not None and assessed.verdict is Verdict.POSSIBLE
     if left_open and rejection.resolvable and facts.unreported(resource_of(pod)):

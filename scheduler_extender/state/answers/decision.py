@@ -309,10 +309,10 @@ def prospect(
 def places(facts: NodeFacts, request: GpuRequest, settings: Settings, most: int) -> int:
     """How many pods of this request the node surely takes, one after the other; at most ``most``.
 
-    Each is decided about with those before it bound and not reported: what a report shows of them
-    then is among what was counted with. So what holds after many of them holds after fewer, and not
-    each has to be decided about: O(log of the places) decisions for each verdict that is met.
-    Nothing is counted on a node without a usable record.
+    Each is decided about with those before it bound and not reported: a later report shows one of
+    the cases that were counted. So what holds after many of them holds after fewer, and O(log of
+    the places) decisions are enough for each verdict. Nothing is counted on a node without a usable
+    record.
     """
     decision, found = decide(facts, request, settings), 0
     alone = request.alone

@@ -5,8 +5,8 @@ A *state* is a number for all that a node's answers over one resource depend on
 thousands of nodes costs one evaluation for each distinct state and a look-up for each node. A state
 is forgotten, with its answers, when no node is in it any more.
 
-Who asks does so on the facts of one *moment*, a number that grows with every change of a node. What
-is worked out on a former moment is remembered as long as it is still true.
+Each question is about one *moment*, a number that grows with every change of a node. An answer
+about a former moment is remembered as long as it is still true.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ requests that were asked longest ago are forgotten first."""
 MOST_RESOURCES = 48
 """Resources over which states are known: NVIDIA's names of MIG instances in one cluster."""
 CHANGES_KEPT = 10_000
-"""Changes of nodes that are followed back. Who asks on an older moment finds every state anew."""
+"""Changes of nodes that are remembered. A question about an older moment finds every state anew."""
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class Table:
 
     decisions: dict[State, Decision] = field(default_factory=dict)
     prospects: dict[State, Prospect] = field(default_factory=dict)  # what a placement would cost
-    classes: RequestClasses = ()  # the requests to which the prospects say what it would cost
+    classes: RequestClasses = ()  # the kinds of requests that the prospects are about
     merits: dict[State, Merit] = field(default_factory=dict)  # the same, weighed by the mix
     mix: Mix = ()
 
@@ -76,8 +76,8 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class PlaceCount:
-    """A question about places: how many pods of this request, at most ``most``, a node takes with
-    those that are ``kept`` a place there."""
+    """A question about places: how many pods of this request, at most ``most``, a node takes beside
+    the pods for which a place is ``kept`` there."""
 
     request: GpuRequest
     most: int

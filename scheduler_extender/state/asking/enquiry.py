@@ -98,7 +98,7 @@ def ask(
 ) -> Answers:
     """The answers of these nodes, or of all, and for ``scores`` their merits.
 
-    What is worked out is remembered if it ``counts``: what people ask does not. The event loop
+    What is worked out is remembered if the question ``counts``: a person's does not. The event loop
     holds the cluster's lock (:meth:`.Cluster.locked_if_free`), and gets the answers where nearly
     all are remembered: a millisecond for thousands of nodes. For it at most
     :data:`.AT_ONCE_STATES` states are worked out, and :class:`.NotAtOnceError` is raised where

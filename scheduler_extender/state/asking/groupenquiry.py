@@ -59,7 +59,7 @@ class Gathering:
     """What a member's group says about nodes that would take it by themselves."""
 
     alike: dict[Rejection | None, list[str]] = field(default_factory=dict)
-    """The nodes by what is said of them; None of those to which it may go."""
+    """The nodes by the reason against them; under None those to which it may go."""
     domains: list[str | None] = field(default_factory=list)  # of each node, in the order asked
     best: str | None = None  # the best domain that can hold the group
     late: bool = False  # something was not worked out
@@ -85,9 +85,9 @@ def gather(
 
     Places and members are counted at one moment: a place that a member has taken meanwhile is
     never counted without it. A place that is kept for a member of the group is a place of the
-    group. ``direction`` is where a gang that has not started is sent. ``gone`` are pods of nodes
-    that were given other facts (:meth:`.Snapshot.with_facts`), and are not in these: the groups are
-    asked as they will be without them, when they are owed a place for each.
+    group. ``direction`` is where a gang that has not started is sent. ``gone`` are the pods that
+    other facts of nodes leave out (:meth:`.Snapshot.with_facts`): the groups are asked as if these
+    had ended, and a place is kept for each one's replacement.
     """
     counted = snapshot.with_facts(_with_own_places(snapshot, member))
     deadline.need_quick(quick=not counted.own)
@@ -210,8 +210,7 @@ class _Gatherer:
         return able
 
     def _hopeless(self, domains: Sequence[str]) -> list[str]:
-        """The domains that could not hold the members to come even if they were empty: there is
-        nobody whose eviction would help."""
+        """The domains too small for the members to come even when empty: no eviction would help."""
         question, needed = self._question(), self._needed()
         inside = {domain: self._domains.nodes[domain] for domain in domains}
         self._deadline.need_quick(quick=sum(map(len, inside.values())) <= AT_ONCE_KEPT)
@@ -224,8 +223,8 @@ class _Gatherer:
     def _rack_rooms(self, domains: Sequence[str]) -> dict[str, int]:
         """What is left of the racks of domains that are single nodes: whole ones are broken last.
 
-        A gang's members are all sent to one node, and bound later. What becomes of other nodes of
-        the rack meanwhile shall not make that another one.
+        A gang's members are all sent to one node, and bound later. Changes of other nodes of the
+        rack must not move them to another node meanwhile.
         """
         membership = self._member.membership
         if membership.gang or membership.domain != NODE:
@@ -303,7 +302,7 @@ class _Gatherer:
     def _may_spoil(
         self, request: GpuRequest, beside: Iterable[Arrivals], nodes: Iterable[NodeFacts]
     ) -> bool:
-        """Whether it depends on where the members of a gang go if these places are left elsewhere.
+        """Whether the gang could scatter so that these places are lost on other nodes.
 
         Of two trays with four free GPUs each, five members with one GPU may leave a pair on one, or
         one GPU on the one and two on the other. As many are left in any case where a member takes

@@ -20,15 +20,15 @@ COUNTED_SIBLINGS = 8
 """Siblings that are counted one by one. More, or an unknown number, count as all that a node has
 room for: then the answers do not change with every member that is bound."""
 OTHER_KINDS = 4
-"""Things that siblings ask for besides what the member asks, that are told apart."""
+"""So many other requests of siblings are told apart, beside the member's own."""
 ALL_SIBLINGS = 1024
 SMALLEST = 2
-"""Nodes of an NVLink domain that is a rack: a single machine may report a domain of its own."""
+"""Fewest nodes of a rack: a single machine may report an NVLink domain of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A pod that belongs to a group, and what it asks; its siblings are among it."""
+    """A pod that belongs to a group, and what it asks; the request names its siblings."""
 
     uid: PodUid
     membership: Membership

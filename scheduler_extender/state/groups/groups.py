@@ -86,8 +86,7 @@ class GroupStanding:
     def have_come(self, size: int | None) -> int:
         """Members that have or had a place, of a group of this size.
 
-        As many as a whole group has, all of them succeeded, are of an earlier run whose pods are
-        still there: nobody of this run.
+        If the whole group has succeeded, these pods belong to an earlier run.
         """
         succeeded = self.succeeded % size if size else self.succeeded
         return sum(self.living.values()) + succeeded

@@ -39,7 +39,7 @@ from topology.core.requests import NO_CONSTRAINTS, GpuRequest
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One resource of one node."""
+    """What one node offers of one resource."""
 
     topology: NodeTopology
     resource: GpuResource  # as the device plugin serves it
@@ -186,10 +186,10 @@ class NodeFacts:
         return self.kept_for is not None and self.kept_for.uid == uid
 
     def yields_to(self, priority: int, gang: Group | None = None) -> bool:
-        """Whether a place is kept here that is not kept from a pod of this priority in this gang.
+        """Whether the place that is kept here gives way to a pod of this priority in this gang.
 
-        That of a nominated pod is not kept from those of higher priority. That of a member of the
-        gang counts among its siblings that may come first, and is not counted a second time.
+        A nominated pod's place gives way to pods of higher priority. The place of a member of the
+        same gang does, too: this member counts already as a sibling that may come first.
         """
         waiting = self.kept_for
         if waiting is None or waiting.kept_place is None:
@@ -199,7 +199,7 @@ class NodeFacts:
         return waiting.kept_place.by_nomination and waiting.standing.priority < priority
 
     def yielding_to(self, priority: int, gang: Group | None = None) -> NodeFacts:
-        """The facts for a pod from which the place that is kept here is not kept."""
+        """The facts for such a pod: without the kept place if that gives way to it."""
         return replace(self, kept_for=None) if self.yields_to(priority, gang) else self
 
     # Who may come.

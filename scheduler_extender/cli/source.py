@@ -1,4 +1,4 @@
-"""Where the commands about nodes and waiting pods look: a cluster, a file, or the extender.
+"""Whom the commands about nodes and waiting pods ask: a cluster, a file, or the extender.
 
 A cluster is read with the caller's own rights and decided about with the extender's code. The
 extender's admin port is asked for a snapshot of what it knows, which has the binds under way.
@@ -36,7 +36,7 @@ LOST = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was seen.
+    """A cluster at one moment, as a command sees it.
 
     ``notes`` say what could not be seen. ``namespace`` is the one that is meant where none is
     given. ``api`` is the API server; None where a file or the extender was asked.
@@ -68,7 +68,7 @@ def answer_from(
     namespace: str | None = None,
     require: Verdict = Verdict.EXPECTED,
 ) -> None:
-    """Look, and write the answer, once or whenever it changes; the command ends with it.
+    """Write the answer, once or whenever it changes; the command ends with it.
 
     Raises :class:`BadInputError`.
     """
@@ -80,7 +80,7 @@ def answer_from(
 def looking(
     where: Where, namespace: str | None, require: Verdict, *, live: bool
 ) -> Iterator[Callable[[], Look]]:
-    """What looks, as often as it is called; with ``live`` a cluster is followed meanwhile.
+    """A function that takes a new look at each call; with ``live`` a cluster is followed meanwhile.
 
     Raises :class:`BadInputError`, and inside the block what :func:`.asking` turns into it.
     """
