@@ -1,4 +1,4 @@
-"""Text and tables on terminals: of any width, and whoever has written the words.
+"""Text and tables for terminals of any width; words of strangers do no harm there.
 
 Annotations, names and messages come from strangers. An escape sequence in them would move the
 cursor of who reads them, rename the window, or paint over what was said.

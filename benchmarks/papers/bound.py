@@ -1,4 +1,4 @@
-"""More GPUs than this no policy could have given out, whatever it knew of what was to come.
+"""An upper bound on the GPUs that any policy could have given out, had it known the future.
 
 It holds for whoever places pods in the order in which they arrive, each if it fits anywhere, none
 leaving. Let g_m be the GPU milli of kind m, and x_m how many of the kind are placed.

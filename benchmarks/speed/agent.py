@@ -1,4 +1,4 @@
-"""What the node agent costs: its node a process, the API server its writes.
+"""What the node agent costs: a process on its node, and writes at the API server.
 
 **The process** is the real command beside the fakes of the tests (a driver library, a kubelet's
 socket, an API server), on an 8-GPU machine with 18 NVLinks a GPU. CPU is what the kernel counts for

@@ -1,6 +1,6 @@
-"""The floors: services that decode a request and encode an answer of full size, no more.
+"""What the extender is compared with: services that decode a request and encode a full answer.
 
-The one does nothing; the other also looks each name up, as whoever answers by node has to.
+The one does no more; the other also looks each name up, as whoever answers by node has to.
 
 ``python -m benchmarks.speed.nothing PORT [KUBECONFIG]`` serves it by itself: every node passes
 filter. With a kubeconfig it binds, too: it writes the Binding that it is asked for.

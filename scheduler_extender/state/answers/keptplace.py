@@ -1,4 +1,4 @@
-"""Whether the place that is kept on a node for a waiting pod is there."""
+"""Whether a node still has the place that is kept on it, and which other pods must stay away."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ from heapq import heappop, heappush
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.answers.refusing import with_pauses_ended
 from scheduler_extender.state.cluster.freshness import Staleness
+from scheduler_extender.state.groups.copyonwrite import CopyOnWrite
 from scheduler_extender.state.groups.domains import Domains, domain_of, same_domains
-from scheduler_extender.state.groups.shared import Shared
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.node.occupants import Occupants
 from scheduler_extender.state.node.transitions import with_stale_report
@@ -23,8 +23,8 @@ class Nodes:
 
     def __init__(self, settings: Settings) -> None:
         self._nobody = Occupants(complete=settings.all_pods_known)
-        self.facts = Shared[NodeName, NodeFacts]()
-        self.places = Shared[NodeName, PodRecord]()  # for whom a place is kept on a node
+        self.facts = CopyOnWrite[NodeName, NodeFacts]()
+        self.places = CopyOnWrite[NodeName, PodRecord]()  # for whom a place is kept on a node
         self.kinds: dict[str, Domains] = {}
         """The kinds of domains that a pod has named, replaced by each move. A kind of which no node
         has a domain is none: pods can name any label, and only those that nodes have are listed."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
-from scheduler_extender.state.groups.shared import Shared
+from scheduler_extender.state.groups.copyonwrite import CopyOnWrite
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName, PodUid
 
@@ -70,9 +70,9 @@ class Pods:
 
     def __init__(self) -> None:
         self.known: dict[PodUid, PodRecord] = {}
-        self.waiting = Shared[PodUid, PodRecord]()  # those that are on no node
-        self.in_flight = Shared[PodUid, PodRecord]()  # as our bind will have them
-        self.nominated = Shared[PodUid, PodRecord]()  # those for which a node is in mind
+        self.waiting = CopyOnWrite[PodUid, PodRecord]()  # those that are on no node
+        self.in_flight = CopyOnWrite[PodUid, PodRecord]()  # as our bind will have them
+        self.nominated = CopyOnWrite[PodUid, PodRecord]()  # those for which a node is in mind
 
     def get(self, uid: PodUid) -> PodRecord | None:
         """The pod with this UID, as last seen."""

@@ -1,7 +1,7 @@
 """All that is known at one moment, for whoever asks: no lock, and nothing in it changes.
 
 Taking one costs next to nothing if nothing has changed, and else a copy of the parts that have
-(:mod:`.groups.shared`): the nodes, the pods that wait, the groups. The facts in it are shared.
+(:mod:`.groups.copyonwrite`): the nodes, the pods that wait, the groups. The facts in it are shared.
 """
 
 from __future__ import annotations

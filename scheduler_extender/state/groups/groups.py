@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from scheduler_extender.membership import NODE, NVLINK_DOMAIN, Group, Membership
 from scheduler_extender.quantities import cut
-from scheduler_extender.state.groups.shared import Shared
+from scheduler_extender.state.groups.copyonwrite import CopyOnWrite
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Reason, Rejection
@@ -309,7 +309,7 @@ class Groups:
     """
 
     def __init__(self) -> None:
-        self._members = Shared[Group, Members]()
+        self._members = CopyOnWrite[Group, Members]()
         self._private: set[Group] = set()  # those whose members nobody else has seen yet
         self._of: dict[PodUid, Group] = {}
         self._expected: dict[PodUid, tuple[Group, GpuRequest]] = {}
@@ -373,7 +373,7 @@ class Groups:
             waiting.sort(key=lambda members: members.start or (inf, 0, members.group))
             self._in_order = tuple(members.standing() for members in waiting)
         self._private.clear()
-        return GroupsSeen(self._members.shared(), self._in_order, self._starts, self._waits)
+        return GroupsSeen(self._members.copy(), self._in_order, self._starts, self._waits)
 
     def _own(self, group: Group) -> Members:
         """The members of a group, to be changed."""

@@ -9,8 +9,8 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Shared(Generic[K, V]):
-    """What is handed out is a copy, made only if something was written since the last one."""
+class CopyOnWrite(Generic[K, V]):
+    """A dict that hands out copies; one is made only if something was written since the last."""
 
     def __init__(self) -> None:
         self.now: dict[K, V] = {}
@@ -31,7 +31,7 @@ class Shared(Generic[K, V]):
             self._copy = None
         return self.now.pop(key, None)
 
-    def shared(self) -> Mapping[K, V]:
+    def copy(self) -> Mapping[K, V]:
         """What is written up to now; O(keys) if something has changed."""
         if self._copy is None:
             self._copy = dict(self.now)
