@@ -156,18 +156,26 @@ class Remembered:
         self._mix = RequestMix()
         self._changes: deque[str] = deque(maxlen=CHANGES_KEPT)
         self.moment = 0
+        self._counted_anew = 0  # the last moment at which a node began to count in other sums
 
     # What has changed.
 
     def changed(
-        self, name: NodeName, domains: Callable[[str], Iterable[str | None]], *, answers: bool
+        self,
+        name: NodeName,
+        domains: Callable[[str], Iterable[str | None]],
+        *,
+        answers: bool,
+        counts_otherwise: bool,
     ) -> None:
         """A node has changed, or is gone. ``domains`` gives those of a kind that it is in, or was.
 
-        Without ``answers`` only its domains have changed, or whether it is cordoned. A state that
-        no node is in any more is forgotten.
+        Its ``answers`` may be others now, or it ``counts_otherwise``: it is in other domains, or
+        cordoned or not. A state that no node is in any more is forgotten.
         """
         self.moment += 1
+        if counts_otherwise:
+            self._counted_anew = self.moment
         self._changes.append(name)
         for (_, kind), sums in self._sums.items():
             for domain in domains(kind):
@@ -333,10 +341,14 @@ class Remembered:
         nodes: Mapping[str, Collection[str]],
         moment: int,
     ) -> None:
-        """Remember what was summed up at a moment, until a node of the domain changes."""
+        """Remember what was summed up at a moment, until a node of the domain changes.
+
+        Nothing is remembered if a node has begun to count in other sums since then: it may be one
+        that was not among these ``nodes``, and is now.
+        """
         with self._lock:
             known = self._sums_of(question, kind)
-            since = self._changed_since(moment)
+            since = self._changed_since(moment) if moment >= self._counted_anew else None
             for domain, total in sums.items() if since is not None else ():
                 if not since or since.isdisjoint(nodes[domain]):
                     known[domain] = total

@@ -120,7 +120,7 @@ class PlaceCounter:
         if not snapshot.groups.waiting:
             return Keeping()
         key = (snapshot.groups.waits, snapshot.moves)
-        found = snapshot.parts.keeping.get(key)
+        found = snapshot.parts.keeping.get(key, snapshot.moment)
         if found is None:
             inside = self._inside(snapshot, snapshot.groups.waiting)
             found = self._keep(snapshot, inside)

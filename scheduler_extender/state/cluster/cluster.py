@@ -555,7 +555,9 @@ class Cluster:
             def domains(kind: str) -> Iterable[str | None]:
                 return (domain_of(each, kind) for each in (before, facts) if each is not None)
 
-            self._remembered.changed(name, domains, answers=changed)
+            self._remembered.changed(
+                name, domains, answers=changed, counts_otherwise=counts_otherwise
+            )
             self._keeping.changed(name)
         if changed:
             self.version += 1

@@ -41,10 +41,13 @@ class LastKeeping:
         self._remembered = remembered
         self._last: tuple[Hashable, Keeping, Collection[str]] | None = None
 
-    def get(self, key: Hashable) -> Keeping | None:
-        """The places, if they were worked out from what ``key`` names."""
+    def get(self, key: Hashable, moment: int) -> Keeping | None:
+        """The places, if they were worked out from what ``key`` names, and from nodes as they were
+        at this moment."""
         last = self._last
-        return last[1] if last is not None and last[0] == key else None
+        if last is None or last[0] != key or not self._remembered.unchanged(last[2], moment):
+            return None
+        return last[1]
 
     def put(self, key: Hashable, keeping: Keeping, nodes: Collection[str], moment: int) -> None:
         """Remember what was worked out at a moment, until one of these nodes changes."""

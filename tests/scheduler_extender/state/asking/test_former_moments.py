@@ -1,0 +1,96 @@
+"""What is counted on a former snapshot while a node changes: whoever asks on a later snapshot gets
+nothing of it, nor the other way round.
+
+Each test names the mix-up of two moments that it would show.
+"""
+
+from __future__ import annotations
+
+from scheduler_extender.deadline import NO_DEADLINE
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.answers.remembered import PlaceCount
+from scheduler_extender.state.asking.members import rack_rooms
+from scheduler_extender.state.asking.placecounter import PlaceCounter
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.snapshot import Snapshot
+from scheduler_extender.state.node.objects import NodeObject
+from tests.nodes import pod, switched
+from tests.scheduler_extender.test_meetings import record
+from tests.scheduler_extender.verbs.racks import member
+from topology.core.devices import NodeName
+from topology.core.report import Report
+from topology.core.requests import gpu_request
+
+SINGLE = PlaceCount(gpu_request(1), 100)
+
+
+def racks(**of: str) -> Cluster:
+    """Nodes with four GPUs, each in the rack that is told."""
+    found = Cluster(lambda: 0.0, Settings(stale_after=None))
+    for name, rack in of.items():
+        found.put_record(switched(4, name), Report())
+        move(found, name, rack)
+    return found
+
+
+def move(cluster: Cluster, name: str, rack: str, *, cordoned: bool = False) -> None:
+    """A node is in this rack now, by its labels."""
+    labels = {"rack": rack, "nvidia.com/gpu.clique": rack}
+    cluster.put_node(NodeName(name), NodeObject(exists=True, labels=labels, cordoned=cordoned))
+
+
+def total(seen: Snapshot) -> int:
+    """The places for single GPUs in rack r."""
+    return PlaceCounter(seen, NO_DEADLINE).totals(SINGLE, "rack", ["r"])["r"]
+
+
+def test_a_sum_of_a_domain_is_not_remembered_once_a_node_has_come_into_it() -> None:
+    """Else the domain would be without the node until one of its nodes changes."""
+    cluster = racks(a="r", b="r", c="other")
+    former = cluster.snapshot()
+    move(cluster, "c", "r")
+    assert total(former) == 8
+    assert total(cluster.snapshot()) == 12
+    former = cluster.snapshot()
+    move(cluster, "c", "other")
+    assert total(former) == 12
+    assert total(cluster.snapshot()) == 8
+
+
+def test_a_sum_of_a_domain_is_not_remembered_once_a_node_of_it_is_open_again() -> None:
+    """Else the domain would be without the node until one of its nodes changes."""
+    cluster = racks(a="r", b="r")
+    move(cluster, "b", "r", cordoned=True)
+    former = cluster.snapshot()
+    move(cluster, "b", "r")
+    assert total(former) == 4
+    assert total(cluster.snapshot()) == 8
+
+
+def test_the_room_of_a_rack_is_not_remembered_once_a_tray_has_come_into_it() -> None:
+    """Else its score would be without the tray until one of its trays changes."""
+    cluster = racks(a="r", b="r", c="other", d="other")
+    cluster.put_pod(record(member("w", "train", 2, 1)))  # somebody asks for a rack
+    former = cluster.snapshot()
+    move(cluster, "c", "r")
+    assert rack_rooms(former, gpu_request(1), ["a"]) == [9]
+    assert rack_rooms(cluster.snapshot(), gpu_request(1), ["a"]) == [13]
+
+
+def kept_on(seen: Snapshot) -> set[NodeName]:
+    """The nodes on which places are kept for groups."""
+    return set(PlaceCounter(seen, NO_DEADLINE).kept().kept)
+
+
+def test_whoever_asks_on_a_former_snapshot_gets_the_kept_places_of_its_moment() -> None:
+    """Else what they take from nodes as they were then would be remembered for those who ask
+    later."""
+    cluster = racks(a="r", b="r")
+    first = member("m", "train", 2, 2, {"group-domain": "rack"})
+    first["spec"]["nodeName"] = "b"
+    cluster.put_pod(record(first))
+    former = cluster.snapshot()
+    cluster.put_pod(record(pod(4, name="x", uid="x", node="a")))
+    assert kept_on(cluster.snapshot()) == {NodeName("b")}
+    assert kept_on(former) == {NodeName("a")}
+    assert kept_on(cluster.snapshot()) == {NodeName("b")}
