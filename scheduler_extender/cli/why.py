@@ -121,7 +121,9 @@ def _from_file(
     where, _, name = pod.removeprefix("pod/").rpartition("/")
     record = known.snapshot().pod_named(where or namespace, name)
     if record is None:
-        raise BadInputError(f"{path}: no pod {where or namespace}/{name} with GPUs in it")
+        raise BadInputError(
+            f"{path}: no pod {name} with GPUs in the namespace {where or namespace}"
+        )
     return _explained(known, record, content.written.get(record.uid), View(time.time())), []
 
 

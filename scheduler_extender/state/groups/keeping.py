@@ -27,9 +27,8 @@ Where = tuple[str, str]
 """A domain: its kind, and its name."""
 
 MOST_IN_VAIN = 4
-"""Kinds of nodes that are counted for one group in a row though they turn out to have no place for
-it. Those behind them count as having none, so that hundreds of groups that each ask for something
-else do not cost minutes."""
+"""After so many kinds of nodes in a row without a place for a group, the remaining kinds count as
+having none. Else hundreds of groups that each ask for something else would cost minutes."""
 REMEMBERED_SHARES = 64
 """Questions about domains to which one :class:`Keeping` remembers the answers."""
 
@@ -201,8 +200,8 @@ class _Kind:
 
 @dataclass(slots=True)
 class _Open:
-    """The nodes of one domain that may take pods of one request; ``seen`` are all that there were
-    when it was last looked."""
+    """The nodes of one domain that may take pods of one request. ``seen`` is how many nodes of the
+    domain have been looked at."""
 
     kinds: list[_Kind] = field(default_factory=list)
     seen: int = 0

@@ -26,7 +26,7 @@ V = TypeVar("V")
 
 
 class Buckets(Mapping[K, V]):
-    """A mapping as a value, of which a change copies one bucket. Keys tell their bucket as text."""
+    """A mapping that never changes: a change copies one bucket. A key's text tells its bucket."""
 
     def __init__(self, buckets: tuple[Mapping[K, V], ...] = ({},) * BUCKETS, size: int = 0) -> None:
         self.buckets = buckets

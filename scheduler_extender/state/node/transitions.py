@@ -34,8 +34,8 @@ from topology.core.report import Report
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest
 
 SUCCEEDED = "Succeeded"
-# Departed pods of one resource on one node that are remembered one by one; where there are more,
-# nothing is promised until nobody is unreported beside whom they may have been.
+# Departed pods of one resource on one node that are remembered one by one. With more, nothing is
+# promised until every pod is reported that was unreported beside them.
 MOST_DEPARTED = 32
 
 
