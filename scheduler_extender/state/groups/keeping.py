@@ -200,8 +200,8 @@ class _Kind:
 
 @dataclass(slots=True)
 class _Open:
-    """The nodes of one domain that may take pods of one request. ``seen`` is how many nodes of the
-    domain have been looked at."""
+    """The nodes of one domain that may take pods of one request. ``seen`` is how many of its
+    :class:`Alike` have been put among ``kinds``."""
 
     kinds: list[_Kind] = field(default_factory=list)
     seen: int = 0
