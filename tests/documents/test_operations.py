@@ -42,5 +42,5 @@ def test_what_is_said_of_speed_is_what_was_measured() -> None:
     assert "| resident memory then | 196 MiB |" in speed
     assert "| most memory ever | 202 MiB |" in speed
     assert "| ours | 35 | 0.61 | 28 | 0.93 | 13.0 |" in speed
-    assert "it held 196 MiB when it was ready, and 202 MiB at most" in PAGE
-    assert "13 ms for each pod" in PAGE
+    assert "the extender held 202 MiB at most" in PAGE
+    assert "takes 13 ms of CPU for each pod" in PAGE
