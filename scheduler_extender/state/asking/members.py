@@ -61,8 +61,9 @@ def rack_rooms(
     some group's pods ask for one: in a cluster without such groups a tray is a node like any other.
 
     None where that makes no difference: the pod's own group asks for a rack, nobody has asked for
-    one, or there is none.
+    one, or there is none. Nodes that were given other facts count as they are.
     """
+    snapshot = snapshot.base or snapshot
     for_a_rack = membership is not None and membership.domain == NVLINK_DOMAIN
     domains = None if for_a_rack or not snapshot.racks_wanted else snapshot.domains(NVLINK_DOMAIN)
     if domains is None or not domains.of:

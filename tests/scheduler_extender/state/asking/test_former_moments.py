@@ -77,6 +77,18 @@ def test_the_room_of_a_rack_is_not_remembered_once_a_tray_has_come_into_it() -> 
     assert rack_rooms(cluster.snapshot(), gpu_request(1), ["a"]) == [13]
 
 
+def test_what_if_a_pod_were_gone_is_not_remembered_of_its_rack() -> None:
+    """Else scores would rest on a rack without the pod until one of its trays changes."""
+    cluster = racks(a="r", b="r")
+    cluster.put_pod(record(member("w", "train", 2, 1)))
+    there = record(pod(4, name="x", uid="x", node="a"))
+    cluster.put_pod(there)
+    seen = cluster.snapshot()
+    if_gone = seen.with_facts([seen.facts(NodeName("a")).without(frozenset({there.uid}))])
+    assert rack_rooms(if_gone, gpu_request(1), ["a"]) == [5]
+    assert rack_rooms(cluster.snapshot(), gpu_request(1), ["a"]) == [5]
+
+
 def kept_on(seen: Snapshot) -> set[NodeName]:
     """The nodes on which places are kept for groups."""
     return set(PlaceCounter(seen, NO_DEADLINE).kept().kept)
