@@ -15,6 +15,9 @@ from typing import Any
 import yaml
 
 MAX_DEPTH = 64  # lists and mappings inside each other; a Kubernetes object has about fifteen
+_TOO_DEEP = (
+    f"lists and mappings nest deeper than {MAX_DEPTH} levels, which is the most that is allowed"
+)
 MAX_ALIASED = 200_000  # nodes that a text's aliases may add, all together
 MAX_NUMBER = 64  # characters of a number
 
@@ -53,6 +56,8 @@ def documents(text: str) -> list[Any]:
         _check(text)
         return list(yaml.load_all(text, Loader=_Loader))
     except yaml.MarkedYAMLError as error:
+        if "nesting depth" in (error.problem or ""):  # PyYAML's own limit, since 6.0.4
+            raise YamlTextError(f"{_line(error)}{_TOO_DEEP}") from error
         raise YamlTextError(f"{_line(error)}not YAML: {error.problem or error}") from error
     except yaml.YAMLError as error:
         raise YamlTextError(f"not YAML: {str(error).splitlines()[0]}") from error
@@ -107,10 +112,7 @@ def _check(text: str) -> None:
                 mapping = isinstance(event, yaml.MappingStartEvent)
                 opened.append(_Opened(event.anchor, nodes, set() if mapping else None))
                 if len(opened) > MAX_DEPTH:
-                    raise YamlTextError(
-                        f"{_line(event)}lists and mappings nest deeper than {MAX_DEPTH} levels, "
-                        "which is the most that is allowed"
-                    )
+                    raise YamlTextError(f"{_line(event)}{_TOO_DEEP}")
 
 
 def _take_key(event: yaml.NodeEvent, opened: list[_Opened]) -> None:
