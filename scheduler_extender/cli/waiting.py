@@ -28,14 +28,13 @@ from scheduler_extender.terminal import ROOMY, column, fits, show, stacked, tabl
 from scheduler_extender.told.answers import answers_to
 from scheduler_extender.told.counts import Counts, counts_of
 from scheduler_extender.told.view import View
-from scheduler_extender.told.waiting import WaitingPod, alike, waiting_pods
+from scheduler_extender.told.waiting import WaitingPod, alike, reason_of, waiting_pods
 from scheduler_extender.told.words import asked_text, duration
 from scheduler_extender.wire import pod_decoder
 from topology.times import seconds_of
 
 SECONDS = 20.0
 """For how long the nodes are asked about pods; those that are left then are only listed."""
-NOT_ASKED = "not asked about, for want of time: kubectl gpu-topology why says it"
 
 
 def waiting(
@@ -68,7 +67,6 @@ class Waits(NamedTuple):
 
     pod: PodRecord
     since: float | None = None  # when it was made, in seconds since 1970, if anybody says it
-    gated: bool = False  # it has scheduling gates
 
 
 def told(look: Look, whose: Whose) -> Told:
@@ -137,7 +135,7 @@ def _listed(look: Look, whose: Whose) -> Iterator[Waits]:
         if record is None or record.node is not None or record.deleting or record.ended:
             continue
         record = look.cluster.pod(record.uid) or record
-        yield Waits(record, _since(raw), bool(pod.spec.scheduling_gates))
+        yield Waits(record, _since(raw))
 
 
 def _since(raw: msgspec.Raw) -> float | None:
@@ -163,23 +161,12 @@ def _rows(look: Look, waiting: Sequence[Waits]) -> Iterator[WaitingPod]:
             pod=f"{pod.namespace}/{pod.name}",
             asks=asked_text(pod),
             since=None if since is None else datetime.fromtimestamp(since, UTC).isoformat(),
-            gated=waits.gated,
-            reason=_reason(waits, counts),
+            gated=pod.gated,
+            reason=reason_of(pod, counts),
             nodes=None if counts is None else counts.nodes,
             takes=None if counts is None else counts.takes,
             refusals={kind.value: n for kind, n in counts.refusals.items()} if counts else {},
         )
-
-
-def _reason(waits: Waits, counts: Counts | None) -> str:
-    if isinstance(waits.pod.request, Malformed):
-        return waits.pod.request.reason
-    said = NOT_ASKED if counts is None else counts.headline
-    if waits.gated:
-        return f"kept back by its scheduling gates; {said}"
-    if counts is not None and counts.takes > counts.closed and waits.pod.unschedulable:
-        return f"{said}; kube-scheduler finds none, by its own rules or not yet"
-    return said
 
 
 def draw(console: Console, rows: Sequence[WaitingPod], view: View, *, wide: bool) -> None:

@@ -24,7 +24,7 @@ from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.terminal import column, table
 from scheduler_extender.told.answers import answers_to
 from scheduler_extender.told.counts import counts_of
-from scheduler_extender.told.waiting import queues, waiting_pods
+from scheduler_extender.told.waiting import queues, reason_of, waiting_pods
 from scheduler_extender.told.words import asked_text, set_text, sets_text, verdict_text
 
 SHOWN_SETS = 3
@@ -100,9 +100,9 @@ def waiting(after: bytes) -> Table:
 
 
 def _why(snapshot: Snapshot, pod: PodRecord) -> str:
-    if isinstance(pod.request, Malformed):
-        return pod.request.reason
-    return counts_of(answers_to(snapshot, pod)).headline
+    readable = not isinstance(pod.request, Malformed)
+    counts = counts_of(answers_to(snapshot, pod)) if readable else None
+    return reason_of(pod, counts)
 
 
 def each_pod(outcomes: Sequence[Outcome]) -> Table:

@@ -40,6 +40,7 @@ from scheduler_extender.told.explanation import (
     explanation_of,
     group_of,
 )
+from scheduler_extender.told.nodes import Nodes
 from scheduler_extender.told.unblocking import Unblocking, unblocking_of
 from scheduler_extender.told.view import View
 from topology import codec
@@ -62,11 +63,18 @@ def create_admin_app(service: Service) -> FastAPI:
 
 
 def _add_nodes(app: FastAPI, cluster: Cluster, desk: Desk) -> None:
+    known = Nodes(cluster)
+
     @app.get("/v1/nodes", response_model=None, responses=answers(NodeInBrief, many=True))
     @desk.encoded
     def nodes() -> list[NodeInBrief]:
         """Every node in brief."""
-        return [in_brief(cluster, facts) for facts in cluster.snapshot().nodes]
+        snapshot = cluster.snapshot()
+        states = known.of_all(snapshot)
+        return [
+            in_brief(cluster, facts, state.counts)
+            for facts, state in zip(snapshot.nodes, states, strict=True)
+        ]
 
     @app.get("/v1/nodes/{name}", response_model=None, responses=answers(NodeWhole))
     @desk.encoded
@@ -75,7 +83,7 @@ def _add_nodes(app: FastAPI, cluster: Cluster, desk: Desk) -> None:
         facts = cluster.facts(NodeName(name))
         if not facts.known:
             raise HTTPException(404, f"node {name} is unknown")
-        return whole(cluster, facts)
+        return whole(cluster, facts, known.of(facts).counts)
 
     @app.get(
         "/v1/snapshot",

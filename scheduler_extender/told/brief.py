@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, UnsetType, structs
@@ -65,6 +65,10 @@ class NodeInBrief(Struct, frozen=True):
     not_ready: str = ""
     missing: Annotated[list[str], Meta(description="GPUs that do not answer")] = []
     gpus: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
+    states: Annotated[
+        dict[str, int] | UnsetType,
+        Meta(description="GPUs by how they stand, counted as by the commands, map and metrics"),
+    ] = UNSET
     summary: str | UnsetType = UNSET
     sequence: int | UnsetType | None = UNSET
     free: Annotated[
@@ -86,8 +90,9 @@ class NodeWhole(NodeInBrief, frozen=True, kw_only=True):
     record: dict[str, Any] = {}
 
 
-def in_brief(cluster: Cluster, facts: NodeFacts) -> NodeInBrief:
-    """A node in brief. ``cluster`` counts faults."""
+def in_brief(cluster: Cluster, facts: NodeFacts, states: Mapping[str, int]) -> NodeInBrief:
+    """A node in brief. ``cluster`` counts faults; ``states`` are the node's GPUs by how they
+    stand."""
     topology, report, problem = facts.topology, facts.report, facts.record.problem
     refusals = [*_refusals(cluster, facts)]
     if topology is None:
@@ -118,6 +123,7 @@ def in_brief(cluster: Cluster, facts: NodeFacts) -> NodeInBrief:
         not_ready=report.not_ready if report is not None else "",
         missing=[gpu.name for gpu in facts.record.missing],
         gpus=len(topology.gpus),
+        states=dict(states),
         summary=topology.summary(),
         sequence=report.sequence if report is not None else None,
         mig_instances=instances,
@@ -126,11 +132,11 @@ def in_brief(cluster: Cluster, facts: NodeFacts) -> NodeInBrief:
     )
 
 
-def whole(cluster: Cluster, facts: NodeFacts) -> NodeWhole:
+def whole(cluster: Cluster, facts: NodeFacts, states: Mapping[str, int]) -> NodeWhole:
     """A node with its pods and its record."""
     topology = facts.topology
     return NodeWhole(
-        **structs.asdict(in_brief(cluster, facts)),
+        **structs.asdict(in_brief(cluster, facts, states)),
         pods=[
             PodInBrief(pod.uid, pod.namespace, pod.name, asks_text(pod.request))
             for pod in facts.pods.every

@@ -13,6 +13,7 @@ from typing import Any
 
 from scheduler_extender.state.answers.capacity import Capacities, Capacity, stranded
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts, Offer
 from scheduler_extender.state.node.transitions import without_record
 from scheduler_extender.state.pods.record import PodName, PodRecord
@@ -148,6 +149,11 @@ class NodeState:
         """When the agent looked, by its own clock (RFC 3339); empty if it does not say."""
         return self.facts.report.observed_at if self.facts.report is not None else ""
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """The :func:`tally` of its GPUs as data."""
+        return {_camel(word): n for word, n in tally(self.uses).items()}
+
     def reported(self, view: View) -> float | None:
         """Seconds since the agent looked; None if it does not say when."""
         return view.seconds_since(seconds_of(self.observed_at))
@@ -157,10 +163,7 @@ class NodeState:
         data: dict[str, Any] = {
             "node": self.name,
             "machine": self.kind,
-            "gpus": {
-                "total": len(self.gpus),
-                **{_camel(word): n for word, n in tally(self.uses).items()},
-            },
+            "gpus": {"total": len(self.gpus), **self.counts},
             "canPromise": {
                 "pairs": self.capacity.pairs,
                 "quads": self.capacity.quads,
@@ -250,7 +253,11 @@ class Nodes:
 
     def all(self) -> list[NodeState]:
         """Every node, by name."""
-        states = [self.of(facts) for facts in self._cluster.snapshot().nodes]
+        return self.of_all(self._cluster.snapshot())
+
+    def of_all(self, snapshot: Snapshot) -> list[NodeState]:
+        """Every node at the moment of ``snapshot``, in its order."""
+        states = [self.of(facts) for facts in snapshot.nodes]
         self._known = {state.name: state for state in states}
         return states
 

@@ -20,6 +20,7 @@ from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.answers import serves_nothing
+from scheduler_extender.told.counts import Counts
 from scheduler_extender.told.struct import Struct
 from topology.core.placement import NO_REPORT, Reason
 
@@ -33,6 +34,7 @@ NONE = "none"
 is missing there, or it has not looked again yet."""
 UNKNOWN = "unknown"
 """In place of a reason: the pod has not been looked at yet."""
+NOT_ASKED = "not asked about, for want of time: kubectl gpu-topology why says it"
 LABELS = (*(reason.value for reason in Reason), NONE, UNKNOWN)
 LASTING = frozenset(
     {
@@ -116,6 +118,19 @@ def refusals_of(snapshot: Snapshot, pod: PodRecord, deadline: Deadline) -> dict[
         else:
             return {}
     return dict(found)
+
+
+def reason_of(pod: PodRecord, counts: Counts | None) -> str:
+    """Why a pod waits, in a line. ``counts`` has the nodes' answers, None if there was no time to
+    ask."""
+    if isinstance(pod.request, Malformed):
+        return pod.request.reason
+    said = NOT_ASKED if counts is None else counts.headline
+    if pod.gated:
+        return f"kept back by its scheduling gates; {said}"
+    if counts is not None and counts.takes > counts.closed and pod.unschedulable:
+        return f"{said}; kube-scheduler finds none, by its own rules or not yet"
+    return said
 
 
 def main_reason(counts: Mapping[Reason, int]) -> Reason:

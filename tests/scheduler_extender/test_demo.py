@@ -73,6 +73,9 @@ def test_the_cluster_that_it_leaves_is_there_for_the_other_commands(tmp_path: Pa
     assert len(json.loads(named.stdout)["pods"]) == waits == 60 - placed > 0
     assert "nvlnk" in named.stdout
     printed = "".join(done.stdout.split())
+    counted = json.loads(asked(main, "nodes", "-o", "json", "--cluster", left).stdout)["nodes"]
+    held, total = (sum(node["gpus"][what] for node in counted) for what in ("held", "total"))
+    assert f"GPUs in use {held} of {total}" in " ".join(done.stdout.split()), "one count"
     reasons = {pod["reason"] for pod in json.loads(named.stdout)["pods"]}
     assert all("".join(reason.split()) in printed for reason in reasons), "they say the same"
     kinds = re.findall(r'"kind": ?"(\w+)", ?"controller"', left.read_text())

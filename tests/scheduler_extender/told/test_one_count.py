@@ -8,13 +8,16 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pytest
 from prometheus_client import generate_latest
 
 from scheduler_extender.cli import main
 from scheduler_extender.files.clusterfile import feed, load
 from scheduler_extender.files.snapshot import cluster_file
+from scheduler_extender.http.addresses import Addresses
 from scheduler_extender.http.metrics import Metrics
+from scheduler_extender.serving import in_memory, in_thread
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.standing import Standing
@@ -23,10 +26,12 @@ from scheduler_extender.web.glance import Filters
 from scheduler_extender.web.pages import Pages
 from tests.commands import ROOT, asked
 from tests.scheduler_extender.web.cluster import Building, small
+from tests.waiting import PATIENCE
 from topology.core.devices import NodeName
 
 EXAMPLES = sorted((ROOT / "examples" / "clusters").glob("*.yaml"))
 HELD_WORDS = {use.word for use in HELD}
+CAMEL = {"in flight": "inFlight", "kept place": "keptPlace"}
 SPLIT, PARTLY = "mig", "partly-free"
 
 
@@ -49,14 +54,26 @@ def of_commands(file: Path) -> tuple[Counter[str], str]:
         counts = node["gpus"]
         assert counts.pop("total") == sum(counts.values())
         found.update(counts)
-    camel = {"in flight": "inFlight", "kept place": "keptPlace"}
-    return Counter({word: found[camel.get(word, word)] for word in words()}), asked(
+    return Counter({word: found[CAMEL.get(word, word)] for word in words()}), asked(
         main, "nodes", "--cluster", file
     ).stdout.splitlines()[-1]
 
 
 def words() -> list[str]:
     return [*(use.word for use in Use if use not in HELD), "held"]
+
+
+def of_admin_port(cluster: Cluster) -> Counter[str]:
+    """What ``/v1/nodes`` counts."""
+    service, _ = in_memory(cluster)
+    with in_thread(service, Addresses()) as serving:
+        url = f"http://127.0.0.1:{serving.ports[1]}/v1/nodes"
+        nodes = httpx.get(url, trust_env=False, timeout=PATIENCE).json()
+    found = Counter[str]()
+    for node in nodes:
+        found.update(node.get("states", {}))
+        assert sum(node.get("states", {}).values()) == node.get("gpus", 0)
+    return Counter({word: found[CAMEL.get(word, word)] for word in words()})
 
 
 def of_map(cluster: Cluster) -> Counter[str]:
@@ -102,6 +119,7 @@ def check(cluster: Cluster, file: Path) -> None:
     said = {word: int(n) for n, word in re.findall(r"(\d+) ([a-z ]+?)[,;]", sentence)}
     assert +counts == +Counter({word: said.get(word, 0) for word in words()})
     assert +counts == +of_map(cluster)
+    assert +counts == +of_admin_port(cluster)
     told = of_metrics(cluster)
     assert told.total() == counts.total()
     apart = told.pop(SPLIT) + told.pop(PARTLY) + told.pop("unknown")

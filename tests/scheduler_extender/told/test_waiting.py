@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.told.counts import Counts
 from scheduler_extender.told.waiting import (
     LABELS,
     LASTING,
     LATER,
+    NOT_ASKED,
     SECONDS,
     UNKNOWN,
     WaitingReasons,
     main_reason,
+    reason_of,
 )
 from tests.nodes import pcie, switched
 from tests.scheduler_extender.serving import Clock
 from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
-from topology.core.devices import NodeName
+from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Reason
 from topology.core.report import Report
 from topology.core.requests import gpu_request
@@ -91,3 +98,20 @@ def test_whom_a_look_does_not_get_to_the_next_ones_do() -> None:
     assert left == sorted(left, reverse=True)
     assert left[-1] == 0
     assert cluster.facts(NodeName("switched")).known
+
+
+@pytest.mark.parametrize(
+    ("pod", "counts", "words"),
+    [
+        pytest.param({}, Counts(2, 0, 0, {Reason.BUSY: 2}), "no node takes it: 2 nodes are busy"),
+        pytest.param({}, None, NOT_ASKED, id="no time"),
+        pytest.param({"gated": True}, Counts(1, 1), "kept back by its scheduling gates; 1 of 1"),
+        pytest.param({"called_unschedulable": True}, Counts(1, 1), "kube-scheduler finds none"),
+        pytest.param({"request": Malformed("link: no")}, None, "link: no", id="unreadable"),
+    ],
+)
+def test_why_a_pod_waits_is_one_line(
+    pod: dict[str, Any], counts: Counts | None, words: str
+) -> None:
+    record = PodRecord(PodUid("u"), "team", "p", None, gpu_request(1))
+    assert words in reason_of(replace(record, **pod), counts)
