@@ -81,13 +81,13 @@ class Entry:
 # By key, for every key that the extender reads.
 ENTRIES: Mapping[str, Entry] = {
     "link": Entry(
-        "Every two GPUs are joined at least so. Nearest first: `nvlink`; `pix`, one PCIe switch; "
-        "`pxb`, several PCIe switches; `phb`, one host bridge; `node`, one NUMA node.",
+        "Every two GPUs are joined at least this closely. Nearest first: `nvlink`; `pix`, one PCIe "
+        "switch; `pxb`, several PCIe switches; `phb`, one host bridge; `node`, one NUMA node.",
         "nvlink",
         (PAIRS, PLAIN),
     ),
     "min-nvlinks": Entry(
-        "Every two GPUs have at least so many NVLinks. Through an NVSwitch all links of a GPU "
+        "Every two GPUs have at least this many NVLinks. Through an NVSwitch all links of a GPU "
         "count.",
         "2",
         (CUBE, PLAIN),
@@ -95,14 +95,14 @@ ENTRIES: Mapping[str, Entry] = {
     "shape": Entry(
         "Which pairs `link` and `min-nvlinks` are about. `pairwise`: all; `ring`: neighbours in "
         "one ring through all GPUs; `connected`: enough to reach every GPU from every other. "
-        "Without these two keys it is ignored.",
+        "Without these two keys `shape` is ignored.",
         "ring",
         (CUBE, PAIRS),
         count=4,
         beside={"link": "nvlink"},
     ),
     "min-bandwidth": Entry(
-        "In the best ring through all GPUs, the weakest hop carries at least so many GB/s, both "
+        "In the best ring through all GPUs, the weakest hop carries at least this many GB/s, both "
         "ways together.",
         "100",
         (SWITCH, PLAIN),
@@ -127,7 +127,7 @@ ENTRIES: Mapping[str, Entry] = {
     ),
     "same-numa": Entry("All GPUs are on one NUMA node.", "true", (ONE_SOCKET, PLAIN), count=4),
     "nic": Entry(
-        "Each GPU has an RDMA NIC at least so near. The levels are those of `link`.",
+        "Each GPU has an RDMA NIC this near or nearer. The levels are those of `link`.",
         "pxb",
         (SWITCH, On("rtx4090-8", "eight RTX 4090 without an RDMA NIC")),
     ),
@@ -144,8 +144,8 @@ ENTRIES: Mapping[str, Entry] = {
         (SHARED, ONE_SHARED),
     ),
     "gpu-memory": Entry(
-        "What the pod uses on each of its GPUs. [A shared GPU](sharing.md) has so much left, any "
-        "other GPU has so much in all.",
+        "What the pod uses on each of its GPUs. [A shared GPU](sharing.md) must have it left, any "
+        "other GPU must have it in all.",
         "20Gi",
         (SHARED, On("t4-4", "four T4")),
         count=1,
@@ -164,8 +164,8 @@ ENTRIES: Mapping[str, Entry] = {
         beside={"link": "nvlink"},
     ),
     "group": Entry(
-        "The pod's [group](groups.md). Not needed where a Job, a JobSet, a LeaderWorkerSet, Kueue "
-        "or a PodGroup says it already.",
+        "The pod's [group](groups.md). Not needed if a Job, a JobSet, a LeaderWorkerSet, Kueue "
+        "or a PodGroup names it already.",
         "train",
         (SWITCH, TWO_PLAIN),
         count=4,
