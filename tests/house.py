@@ -22,7 +22,9 @@ from benchmarks.simulation.sweep import play
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.files.binder import FileBinder
+from scheduler_extender.state.cluster.binds import Binds
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.feed import Feed
 from scheduler_extender.state.pods.record import pod_record
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import pod
@@ -109,13 +111,13 @@ def walks() -> Iterator[tuple[str, int]]:
     """What one pod, one record and one simulated job walk through."""
     cluster = Cluster(lambda: 0.0)
     node = machine("hgx-h100-8").topology(NodeName("hgx"))
-    yield "a record", entered(lambda: cluster.put_record(node, Report("boot", 1)))
+    yield "a record", entered(lambda: cluster.feed.put_record(node, Report("boot", 1)))
     asked = msgspec.convert(pod(2, {"link": "nvlink"}, uid="p"), Pod)
     yield "a cold filter", entered(lambda: verbs.filter_nodes(cluster, asked, ["hgx"]))
     yield "a warm filter", entered(lambda: verbs.filter_nodes(cluster, asked, ["hgx"]))
     record = pod_record(asked, MANAGED)
     assert record is not None
-    cluster.put_pod(record)
+    cluster.feed.put_pod(record)
     args = BindingArgs(record.name, record.namespace, record.uid, "hgx")
     binder = FileBinder(cluster)
     yield (
@@ -136,7 +138,7 @@ def figures() -> Iterator[tuple[str, int]]:
     yield "  arrows between them", sum(map(len, plan.values()))
     yield (
         "public methods under the cluster's lock",
-        sum(not n.startswith("_") for n in dir(Cluster)),
+        sum(not n.startswith("_") for part in (Cluster, Feed, Binds) for n in dir(part)),
     )
     for what, files in walks():
         yield f"files that {what} enters", files

@@ -63,10 +63,10 @@ class Extender:
             self._watches,
         )
         self._cluster.faults.on_fault(lambda node, error: self.faults.append(f"{node}: {error!r}"))
-        self._cluster.on_surprise.append(self._hear_of)
+        self._cluster.feed.on_surprise.append(self._hear_of)
         for name, node in self._scene.nodes.items():
             given = amounts_of({node.resources[0].name: self._scene.capacity.there(name)})
-            self._cluster.put_node(name, NodeObject(allocatable=given))
+            self._cluster.feed.put_node(name, NodeObject(allocatable=given))
         binder = KubeBinder(PodApi(self._scene, self._api), self._cluster)
         self._verbs = InProcess(self._cluster, binder)
         self._settler = Settler(self._cluster, binder, clock=lambda: timeline.now)
@@ -132,20 +132,20 @@ class Extender:
 
     def put_pod(self, record: PodRecord) -> None:
         """News of a pod."""
-        self._cluster.put_pod(record)
+        self._cluster.feed.put_pod(record)
 
     def drop_pod(self, uid: PodUid, version: int) -> None:
         """A pod is gone."""
-        self._cluster.drop_pod(uid, version)
+        self._cluster.feed.drop_pod(uid, version)
 
     def put_report(self, topology: NodeTopology, published: PublishedReport) -> None:
         """News of a node."""
         age = self._scene.timeline.now - published.looked
-        self._cluster.put_record(topology, published.report, uid=published.record, age=age)
+        self._cluster.feed.put_record(topology, published.report, uid=published.record, age=age)
 
     def drop_record(self, name: NodeName) -> None:
         """A node's record is gone."""
-        self._cluster.drop_record(name)
+        self._cluster.feed.drop_record(name)
 
     def watch_heard(self, watch: str) -> None:
         """A watch has brought something."""

@@ -45,8 +45,8 @@ class Extender(Base):
         self._cluster.on_change.append(self._changed.add)
         for row, node in enumerate(fleet.nodes):
             for pod in node.pods:
-                self._cluster.put_pod(pod)
-            self._cluster.put_record(node.topology, fleet.report(row))
+                self._cluster.feed.put_pod(pod)
+            self._cluster.feed.put_record(node.topology, fleet.report(row))
 
     def among(self, pod: SimPod, rows: Ints) -> Choice | Wait:
         """A node that keeps the pod's promise, by the scores of both; the pod is bound there.
@@ -104,10 +104,10 @@ class Extender(Base):
 
     def write(self, binding: Binding) -> None:
         """The API server takes the Binding, and the watch brings it back."""
-        known = self._cluster.bind_in_flight(binding.uid)
+        known = self._cluster.binds.of(binding.uid)
         assert known is not None
         self._pods[binding.uid] = known
-        self._cluster.put_pod(known)
+        self._cluster.feed.put_pod(known)
 
     def admitted(self, pod: SimPod, row: int) -> None:
         """The agent reports what the kubelet gave."""
@@ -123,12 +123,12 @@ class Extender(Base):
         if pod.request is None:
             return
         record = self._pods.pop(pod.uid)
-        self._cluster.put_pod(replace(record, phase="Succeeded"))
+        self._cluster.feed.put_pod(replace(record, phase="Succeeded"))
         self._report(row)
-        self._cluster.drop_pod(pod.uid)
+        self._cluster.feed.drop_pod(pod.uid)
 
     def _report(self, row: int) -> None:
-        self._cluster.put_record(self.fleet.nodes[row].topology, self.fleet.report(row))
+        self._cluster.feed.put_record(self.fleet.nodes[row].topology, self.fleet.report(row))
 
 
 class Unblocking(Extender):

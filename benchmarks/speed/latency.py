@@ -205,7 +205,7 @@ def _serve(kind: str, size: int, seed: int) -> None:
         rng = random.Random(seed)
         for i in range(size):
             topology = machine(MACHINES[i % len(MACHINES)]).topology(_name(i))
-            cluster.put_record(topology, _report(i, rng, 1))
+            cluster.feed.put_record(topology, _report(i, rng, 1))
     service, _ = in_memory(cluster)
     metrics = service.metrics
     if kind == "extender":

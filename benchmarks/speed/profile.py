@@ -175,7 +175,9 @@ def _report_anew(cluster: Cluster, name: NodeName) -> None:
     assert facts.report is not None
     sequence = facts.report.sequence + 1
     news = Health(facts.topology.gpus[0].uuid, healthy=True, reason=f"Xid{sequence}")
-    cluster.put_record(facts.topology, replace(facts.report, sequence=sequence, health=(news,)))
+    cluster.feed.put_record(
+        facts.topology, replace(facts.report, sequence=sequence, health=(news,))
+    )
 
 
 def _one_node_costs(cluster: Cluster, names: list[NodeName]) -> tuple[float, float, float]:
@@ -210,7 +212,7 @@ def _ask_for_more(cluster: Cluster, name: str) -> None:
     asks = parse(_pod({"link": "nvlink"}))
     assert isinstance(asks, Asks)
     for i in range(REFRESH):
-        cluster.put_pod(
+        cluster.feed.put_pod(
             PodRecord(PodUid(f"{name}-{i}"), "default", f"{name}-{i}", None, asks.request)
         )
 
@@ -229,14 +231,14 @@ def _waker(states: int, seed: int) -> WakerCost:
     waking = Waker(cluster, _Nobody())
     for i in range(WAITING):
         wanted = _unmet(i % REQUESTS)
-        cluster.put_pod(
+        cluster.feed.put_pod(
             PodRecord(PodUid(f"w{i}"), "d", f"w{i}", None, wanted, called_unschedulable=True)
         )
     forget()
     spent = []
     for n in range(WAKER_ROUNDS):
         for name in names if n == 0 else rng.sample(names, CHANGES):
-            cluster.drop_node(name)  # a node without a Node object: only listeners hear of it
+            cluster.feed.drop_node(name)  # a node without a Node object: only listeners hear of it
         spent.append(_took(partial(waking.round, n * 0.25)))
     return WakerCost(
         waiting=WAITING,
@@ -332,8 +334,8 @@ def _let_come(cluster: Cluster, name: str, history: _History) -> None:
         if i >= len(history.came) - history.unreported:
             report = report or emulated.report()
         emulated.admit(uid, "default", f"{name}-{i}", request)
-        cluster.put_pod(PodRecord(uid, "default", f"{name}-{i}", NodeName(name), request))
-    cluster.put_record(node, report or emulated.report())
+        cluster.feed.put_pod(PodRecord(uid, "default", f"{name}-{i}", NodeName(name), request))
+    cluster.feed.put_record(node, report or emulated.report())
 
 
 # Tables.

@@ -102,7 +102,7 @@ def populate(seed: int) -> Cluster:
         allocations: list[Allocation] = []
         for number, pod in enumerate(_pods(i, len(uuids), rng)):
             name = f"{topology.name}-{pod.does}-{number}"
-            cluster.put_pod(_record(name, topology.name, served.name, pod, rng))
+            cluster.feed.put_pod(_record(name, topology.name, served.name, pod, rng))
             if pod.does != "waiting":
                 ids = [uuids.pop() for _ in range(pod.gpus)]
                 whole = served.strategy == "none"
@@ -110,7 +110,7 @@ def populate(seed: int) -> Cluster:
                 allocations.append(
                     Allocation(PodUid(name), "default", name, "main", served.name, devices)
                 )
-        cluster.put_record(topology, Report("boot", 1, allocations=tuple(allocations)))
+        cluster.feed.put_record(topology, Report("boot", 1, allocations=tuple(allocations)))
     return cluster
 
 

@@ -53,8 +53,8 @@ class FileBinder:
         pod = self.find(binding.namespace, binding.name, binding.uid)
         if pod is None:
             raise BindError(f"pod {binding.namespace}/{binding.name} was never offered to filter")
-        flying = self._cluster.bind_in_flight(binding.uid) or pod
-        self._cluster.put_pod(
+        flying = self._cluster.binds.of(binding.uid) or pod
+        self._cluster.feed.put_pod(
             replace(
                 pod,
                 node=binding.node,

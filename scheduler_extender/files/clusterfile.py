@@ -299,7 +299,7 @@ def _unquoted(item: object) -> str | None:
 def feed(cluster: Cluster, content: ClusterFile) -> None:
     """Put everything a file describes into the cluster."""
     for record in content.records:
-        cluster.put_record(record.topology, record.report)
+        cluster.feed.put_record(record.topology, record.report)
     for name, labels in content.labels.items():
         node_object = NodeObject(
             exists=name in content.whole,
@@ -308,7 +308,7 @@ def feed(cluster: Cluster, content: ClusterFile) -> None:
             taints=content.taints.get(name, ()),
             allocatable=content.offered.get(name),
         )
-        cluster.put_labels(name, node_object)
+        cluster.feed.put_labels(name, node_object)
     for pod in content.pods:
-        cluster.put_pod(pod)
+        cluster.feed.put_pod(pod)
     cluster.budgets = content.budgets

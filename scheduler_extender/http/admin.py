@@ -194,8 +194,8 @@ def _take_report(cluster: Cluster, body: wire.Body) -> Response:
     ) as error:
         return Response(error_line(f"body: {error}"), 400, media_type=JSON)
     for uid in args.ended_pods:
-        cluster.drop_pod(PodUid(uid))
-    if not cluster.put_report(NodeName(args.node), report):
+        cluster.feed.drop_pod(PodUid(uid))
+    if not cluster.feed.put_report(NodeName(args.node), report):
         problem = error_line(f"node: {args.node} is not in the cluster file")
         return Response(problem, 404, media_type=JSON)
     return Response(status_code=204)

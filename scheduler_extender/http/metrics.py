@@ -123,8 +123,8 @@ class Metrics:
         def fault(node: NodeName, error: Exception) -> None:
             log.error("a node could not be evaluated", node=node, exc_info=error)
 
-        cluster.on_surprise.append(note)
-        cluster.on_refusal.append(self._refusal_noter())
+        cluster.feed.on_surprise.append(note)
+        cluster.feed.on_refusal.append(self._refusal_noter())
         cluster.faults.on_fault(fault)
         self._cluster = cluster
         self.registry.register(ClusterFigures(cluster))
@@ -141,7 +141,7 @@ class Metrics:
         self.follow(
             "reports_out_of_order",
             "Reports that came after newer ones of their node, and were passed over",
-            lambda: cluster.reports_out_of_order,
+            lambda: cluster.feed.reports_out_of_order,
         )
 
     def _refusal_noter(self) -> Callable[[NodeRefusal], None]:

@@ -192,7 +192,7 @@ class RecordSink(_Sink):
 
     def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
         """Take a complete list."""
-        self._cluster.keep_records(self._names(objects))
+        self._cluster.feed.keep_records(self._names(objects))
 
     def _take(self, obj: msgspec.Raw) -> str:
         metadata = metadata_decoder.decode(obj).metadata
@@ -200,16 +200,16 @@ class RecordSink(_Sink):
         try:
             record = self._decoded(metadata.name, _parts(obj))
             age = self._age(record.report)
-            self._cluster.put_record(record.topology, record.report, uid=metadata.uid, age=age)
+            self._cluster.feed.put_record(record.topology, record.report, uid=metadata.uid, age=age)
         except RecordError as error:
             problem = str(error)
             self._tell("topology record unusable", (name, problem), node=name, problem=problem)
-            self._cluster.put_problem(name, problem)
+            self._cluster.feed.put_problem(name, problem)
         except Exception as error:  # noqa: BLE001 (told)
             # A fault of ours costs this node, not the list that it stands in.
             key = (name, repr(error))
             self._tell("topology record cannot be taken in", key, node=name, exc_info=error)
-            self._cluster.put_problem(name, f"internal error: {type(error).__name__}")
+            self._cluster.feed.put_problem(name, f"internal error: {type(error).__name__}")
         return metadata.name
 
     def _decoded(self, name: str, parts: dict[str, bytes]) -> Record:
@@ -235,7 +235,7 @@ class RecordSink(_Sink):
 
     def delete(self, obj: msgspec.Raw) -> None:
         """Take a deletion."""
-        self._cluster.drop_record(NodeName(metadata_decoder.decode(obj).metadata.name))
+        self._cluster.feed.drop_record(NodeName(metadata_decoder.decode(obj).metadata.name))
 
 
 class PodSink(_Sink):
@@ -275,7 +275,7 @@ class PodSink(_Sink):
                     self._put(pod, listed=True)
                 except Exception as error:  # noqa: BLE001 (told, and the next one is taken)
                     self._tell_bad(raw, error)
-        self._cluster.keep_pods(seen, version_of(resource_version))
+        self._cluster.feed.keep_pods(seen, version_of(resource_version))
 
     def _take(self, obj: msgspec.Raw) -> str:
         if not self._concerns_us(obj):
@@ -299,7 +299,7 @@ class PodSink(_Sink):
         try:
             if record is not None:
                 age = 0.0 if record.started is None else self._now() - record.started
-                self._cluster.put_pod(record, age, listed=listed)
+                self._cluster.feed.put_pod(record, age, listed=listed)
         finally:
             # Whatever else fails: a takeover has to know every pod that could be bound.
             if self._bindable is not None:
@@ -310,7 +310,7 @@ class PodSink(_Sink):
         pod = metadata_decoder.decode(obj).metadata
         if self._bindable is not None:
             self._bindable.drop(PodUid(pod.uid))
-        self._cluster.drop_pod(PodUid(pod.uid), version_of(pod.resource_version))
+        self._cluster.feed.drop_pod(PodUid(pod.uid), version_of(pod.resource_version))
 
 
 def version_of(resource_version: str) -> int:
@@ -325,7 +325,7 @@ class NodeSink(_Sink):
 
     def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
         """Take a complete list."""
-        self._cluster.keep_nodes(self._names(objects))
+        self._cluster.feed.keep_nodes(self._names(objects))
 
     def _take(self, obj: msgspec.Raw) -> str:
         managed = self._cluster.settings.managed
@@ -349,12 +349,12 @@ class NodeSink(_Sink):
             taints=tuple(node.spec.taints or ()),
             allocatable=None if offered is None else amounts_of(offered),
         )
-        self._cluster.put_node(name, node_object, resumed)
+        self._cluster.feed.put_node(name, node_object, resumed)
         return node.metadata.name
 
     def delete(self, obj: msgspec.Raw) -> None:
         """Take a deletion; the node's record is owned by it and goes with it."""
-        self._cluster.drop_node(NodeName(metadata_decoder.decode(obj).metadata.name))
+        self._cluster.feed.drop_node(NodeName(metadata_decoder.decode(obj).metadata.name))
 
 
 class BudgetSink(_Sink):

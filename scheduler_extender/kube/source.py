@@ -84,8 +84,8 @@ class KubeSource:
         self.waker = Waker(cluster, api)
         self._settler = Settler(cluster, self.binder, clock=clock)
         self._events = EventWriter(api)
-        cluster.on_surprise.append(self._if_leading(self._events.note))
-        cluster.on_refusal.append(self._if_leading(self._events.note_refusal))
+        cluster.feed.on_surprise.append(self._if_leading(self._events.note))
+        cluster.feed.on_refusal.append(self._if_leading(self._events.note_refusal))
         # Has an Event written on a pod that is not let everywhere but for the shadow.
         self.note_would_refuse = self._if_leading(self._events.note_would_refuse)
         self.reflectors = [

@@ -121,7 +121,7 @@ def judge(cluster: Cluster, wanted: Sequence[Wanted]) -> Together:
         # It is one of the file's; others of this name are further pods of the same template.
         known = there.pop((pod.membership.group.namespace, pod.name), None)
         if known is None:
-            cluster.put_pod(_record(pod, uids[id(pod)]))
+            cluster.feed.put_pod(_record(pod, uids[id(pod)]))
         else:  # the file tells of a pod that is there already
             uids[id(pod)] = known.uid
             if lives(known):

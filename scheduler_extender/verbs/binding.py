@@ -67,7 +67,7 @@ def bind(  # noqa: PLR0913 (what is bound, by whom, and what limits the wait for
         time = now() if placed is None else time_text(placed)
         written = json.dumps(placement(ready, pod, time), separators=(",", ":"))
     except Exception:
-        cluster.take_back(decided.ours, decided.before)  # nothing has been written
+        cluster.binds.take_back(decided.ours, decided.before)  # nothing has been written
         raise
     try:
         who, asked = (pod.namespace, pod.name, pod.uid), (pod.request, pod.membership)
@@ -75,7 +75,7 @@ def bind(  # noqa: PLR0913 (what is bound, by whom, and what limits the wait for
             binder.write(Binding(*who, node, written, term, *asked))
         cluster.tallies.place(ready.decision.verdict if _requires(ready) else "")
     except BindError:
-        cluster.take_back(decided.ours, decided.before)
+        cluster.binds.take_back(decided.ours, decided.before)
         raise
     except BindUnknownError as error:
         raise BindError(str(error)) from error

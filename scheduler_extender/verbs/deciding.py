@@ -80,7 +80,7 @@ def decide(
             asked = _ask_group(snapshot, member, without, again=before is not None)
             sets = _sets_of(snapshot, without, request, decision)
             with cluster.locked():
-                now_in_flight = cluster.bind_in_flight(pod.uid)
+                now_in_flight = cluster.binds.of(pod.uid)
                 if now_in_flight is not before or _is_bound(cluster, pod.uid, node):
                     continue
                 groups = cluster.snapshot().groups
@@ -88,7 +88,7 @@ def decide(
                     continue
                 promised = _promised(pod, request.alone, decision)
                 promised = replace(promised, placed=_when(groups, pod, before, now))
-                ours = cluster.begin_bind(node, promised, seen=facts)
+                ours = cluster.binds.begin(node, promised, seen=facts)
                 after = cluster.facts(node)
             if ours is not None:
                 return DecidedBind(request, decision, without, ours, before, sets, after)

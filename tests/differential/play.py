@@ -101,7 +101,7 @@ class Play:
 
     def _report(self, at: int = 0, step: Json | None = None) -> None:
         for gone in self._late:
-            self._cluster.put_pod(replace(gone, phase="Succeeded"))
+            self._cluster.feed.put_pod(replace(gone, phase="Succeeded"))
         self._late.clear()
         shown = self._managers.ask(do="look")
         self._unseen = not self._registered
@@ -111,7 +111,7 @@ class Play:
             self._node["reservedCpus"] = reserved_cpus(self._node, shown)
         status = status_of(shown, self._sequence, static=static)
         decoded = codec.decode(record(self._node, status))
-        self._cluster.put_record(decoded.topology, decoded.report)
+        self._cluster.feed.put_record(decoded.topology, decoded.report)
 
     def _bind(self, at: int, step: Json) -> None:
         spec = step["pod"]
@@ -136,7 +136,7 @@ class Play:
             promised=request.constraints if promised else NO_CONSTRAINTS,
             survives_endings=promised and verdict is Verdict.GUARANTEED,
         )
-        self._cluster.put_pod(bound)
+        self._cluster.feed.put_pod(bound)
         for other in self._waiting.values():
             if other.record.promised == NO_CONSTRAINTS:
                 other.verdict = None  # nobody watches over what a plain pod was foreseen
@@ -165,7 +165,7 @@ class Play:
             self._admitted[step["uid"]] = bound
         else:
             self._give_back(bound.spec)
-            self._cluster.put_pod(replace(bound.record, phase="Failed"))
+            self._cluster.feed.put_pod(replace(bound.record, phase="Failed"))
 
     def _end(self, at: int, step: Json) -> None:
         if step["uid"] in self._admitted:
@@ -178,7 +178,7 @@ class Play:
             return
         self._give_back(bound.spec)
         if seen:
-            self._cluster.put_pod(replace(bound.record, phase="Succeeded"))
+            self._cluster.feed.put_pod(replace(bound.record, phase="Succeeded"))
         else:
             self._late.append(bound.record)
         for other in self._waiting.values():

@@ -230,7 +230,7 @@ class Extender:
         written = record(node, status_of(shown, self._sequence, static=True))
         written["metadata"]["name"] = f"node-{at}"
         decoded = codec.decode(written)
-        self._cluster.put_record(decoded.topology, decoded.report)
+        self._cluster.feed.put_record(decoded.topology, decoded.report)
 
     def choose(self, request: GpuRequest, rooms: Sequence[bool]) -> tuple[int | None, str]:
         """The node with the highest score of those that pass, or a reason of one that does not."""
@@ -261,12 +261,12 @@ class Extender:
             promised=request.constraints,
         )
         self._records[spec["uid"]] = found
-        self._cluster.put_pod(found)
+        self._cluster.feed.put_pod(found)
 
     def gone(self, uid: str) -> None:
         """The pod has ended."""
         if uid in self._records:
-            self._cluster.drop_pod(PodUid(uid))
+            self._cluster.feed.drop_pod(PodUid(uid))
 
 
 def by_extender(fleet: Fleet, pods: Sequence[Arrival], rng: Random) -> Outcome:

@@ -114,7 +114,7 @@ def blank() -> Cluster:
 
     cluster.faults.on_fault(fault)
     for node in (switched(), bridged()):
-        cluster.put_record(node, Report("boot", 1))
+        cluster.feed.put_record(node, Report("boot", 1))
     return cluster
 
 
@@ -180,7 +180,7 @@ def check_pod(text: str) -> str:
     request = parse(manifest)
     record = pod_record(manifest, MANAGED)  # the sink passes over texts without our resource's name
     if record is not None:
-        cluster.put_pod(record)
+        cluster.feed.put_pod(record)
     if isinstance(request, Malformed):
         line(request.reason)
     ask(cluster, manifest)

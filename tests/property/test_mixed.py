@@ -92,7 +92,7 @@ class History:
         self.rng = random.Random(seed)
         self.now = 0.0
         self.cluster = Cluster(lambda: self.now, SETTINGS)
-        self.cluster.today = lambda: 1000.0 + self.now
+        self.cluster.board.today = lambda: 1000.0 + self.now
         self.nodes = {node.name: node for node in nodes()}
         self.held: dict[NodeName, dict[str, Allocation]] = {name: {} for name in self.nodes}
         self.sequence = self.made = 0
@@ -111,7 +111,7 @@ class History:
     def put(self, manifest: dict[str, Any]) -> PodRecord:
         found = pod_record(msgspec.convert(manifest, Pod), MANAGED)
         assert found is not None
-        self.cluster.put_pod(found)
+        self.cluster.feed.put_pod(found)
         return found
 
     def bound(self) -> None:
@@ -127,7 +127,7 @@ class History:
             promised = request.constraints if request.required else found.promised
             survives = request.required and self.rng.random() < 0.5
             ours = replace(found, node=name, promised=promised, survives_endings=survives)
-            self.cluster.put_pod(ours)
+            self.cluster.feed.put_pod(ours)
 
     def keep_place(self) -> None:
         """A place is kept for a pod, perhaps with victims."""
@@ -168,7 +168,7 @@ class History:
         conditions = () if ready else (Condition("Ready", False, "Starting"),)
         held = tuple(self.held[name].values())
         found = Report("boot", self.sequence, allocations=held, conditions=conditions)
-        self.cluster.put_record(self.nodes[name], found)
+        self.cluster.feed.put_record(self.nodes[name], found)
 
     def gone(self) -> None:
         """A pod ends, begins to end, or is gone."""
@@ -181,13 +181,13 @@ class History:
         found = self.rng.choice(known)
         how = self.rng.choice(("gone", "deleting", "ended"))
         if how == "gone":
-            self.cluster.drop_pod(found.uid)
+            self.cluster.feed.drop_pod(found.uid)
             for held in self.held.values():
                 held.pop(found.uid, None)
         elif how == "deleting":
-            self.cluster.put_pod(replace(found, deleting=True))
+            self.cluster.feed.put_pod(replace(found, deleting=True))
         else:
-            self.cluster.put_pod(replace(found, phase="Succeeded"))
+            self.cluster.feed.put_pod(replace(found, phase="Succeeded"))
             for held in self.held.values():
                 held.pop(found.uid, None)
 
@@ -255,7 +255,7 @@ def test_a_snapshot_answers_alike(seed: int) -> None:
         history.step()
     text = b"".join(cluster_file(history.cluster)).decode()
     again = Cluster(lambda: history.now, SETTINGS)
-    again.today = history.cluster.today
+    again.board.today = history.cluster.today
     clusterfile.feed(again, clusterfile.parse(text, "snapshot"))
     for request in (r for _ in range(10) for r in history.requests()):
         before, after = answers(history.cluster, request), answers(again, request)

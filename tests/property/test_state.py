@@ -68,7 +68,7 @@ class Driver:
         self.sink = PodSink(self.cluster)
         self.settler = Settler(self.cluster, self, patience=PATIENCE)  # type: ignore[arg-type]
         for name in NODES:
-            self.cluster.put_node(NodeName(name), NodeObject())
+            self.cluster.feed.put_node(NodeName(name), NodeObject())
             self.look(name)
             self.report(name)
 
@@ -201,14 +201,14 @@ class Driver:
         node = self.nodes[name]
         if node.reports:
             record, report = node.reports.popleft()
-            self.cluster.put_record(switched(GPUS, name), report, uid=str(record))
+            self.cluster.feed.put_record(switched(GPUS, name), report, uid=str(record))
 
     def anew(self, name: str) -> None:
         """The record is deleted, and the agent makes another."""
         node = self.nodes[name]
         node.record, node.sequence = node.record + 1, 0
         node.reports.clear()
-        self.cluster.drop_record(NodeName(name))
+        self.cluster.feed.drop_record(NodeName(name))
         self.look(name)
 
     def hear(self) -> None:

@@ -102,7 +102,7 @@ def running(
     clock = clock or Clock()
     cluster = cluster or Cluster(clock, settings)
     for node in nodes:
-        cluster.put_record(node, Report("boot", 1))
+        cluster.feed.put_record(node, Report("boot", 1))
     unready: list[str] = []
     in_memory = FileBinder(cluster)
     saw = in_memory.saw if binder is None else lambda pod: None

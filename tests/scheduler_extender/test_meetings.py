@@ -48,11 +48,11 @@ def keep_place(
     cluster: Cluster, manifest: dict[str, Any], node: str, victims: Sequence[str] = ()
 ) -> dict[str, Any]:
     """The pod waits, and a place is kept for it."""
-    cluster.today = lambda: TODAY
+    cluster.board.today = lambda: TODAY
     uid = PodUid(manifest["metadata"]["uid"])
     written = value_of(uid, NodeName(node), UNTIL, map(PodUid, victims))
     manifest["metadata"].setdefault("annotations", {})[KEPT_PLACE] = written
-    cluster.put_pod(record(manifest))
+    cluster.feed.put_pod(record(manifest))
     assert cluster.snapshot().places_of(uid) == {node}
     return manifest
 
@@ -156,11 +156,11 @@ def started(groups: int, nodes: int) -> Scheduler:
     """Groups over one zone, each with one of its many members."""
     scheduler = Scheduler({"a": nodes})
     for name in scheduler.names:
-        scheduler.cluster.put_labels(NodeName(name), NodeObject(labels={"zone": "z"}))
+        scheduler.cluster.feed.put_labels(NodeName(name), NodeObject(labels={"zone": "z"}))
     for i in range(groups):
         manifest = member(f"g{i}", f"g{i}", 100, 1, {"group-domain": "zone"})
         manifest["spec"]["nodeName"] = scheduler.names[i % nodes]
-        scheduler.cluster.put_pod(record(manifest))
+        scheduler.cluster.feed.put_pod(record(manifest))
     return scheduler
 
 
@@ -201,9 +201,9 @@ def test_nobody_is_evicted_outside_of_the_groups_domain() -> None:
     scheduler = Scheduler({"a": 2, "b": 2})
     scheduler.cluster.budgets = ()
     assert scheduler.bind(member("m0", size=2), "a-00") == ""
-    scheduler.cluster.put_pod(record(pod(4, name="other", uid="other", node="a-01")))
+    scheduler.cluster.feed.put_pod(record(pod(4, name="other", uid="other", node="a-01")))
     wants = record(member("m1", size=2))
-    scheduler.cluster.put_pod(replace(wants, standing=Standing(priority=5)))
+    scheduler.cluster.feed.put_pod(replace(wants, standing=Standing(priority=5)))
     found = unblocking_of(scheduler.cluster, "default", "m1")
     assert found is not None
     assert found.takes is None, "filter refuses rack b: its group is in a"
@@ -217,9 +217,9 @@ def test_a_kept_place_is_none_any_more_once_the_group_is_elsewhere() -> None:
     scheduler = Scheduler({"a": 2, "b": 2})
     cluster = scheduler.cluster
     cluster.budgets = ()
-    cluster.put_pod(record(pod(4, name="other", uid="other", node="a-01")))
+    cluster.feed.put_pod(record(pod(4, name="other", uid="other", node="a-01")))
     kept = KeptPlace(NodeName("a-01"), cluster.today() + 60, frozenset({PodUid("other")}))
-    cluster.put_pod(replace(record(member("m1", size=2)), kept_place=kept))
+    cluster.feed.put_pod(replace(record(member("m1", size=2)), kept_place=kept))
 
     def holds() -> bool:
         found = unblocking_of(cluster, "default", "m1")
@@ -238,9 +238,9 @@ def test_nobody_is_evicted_for_a_group_that_would_wait_all_the_same() -> None:
     scheduler = Scheduler({"a": 2})
     scheduler.cluster.budgets = ()
     for i in range(2):
-        scheduler.cluster.put_pod(record(pod(4, name=f"o{i}", uid=f"o{i}", node=f"a-0{i}")))
+        scheduler.cluster.feed.put_pod(record(pod(4, name=f"o{i}", uid=f"o{i}", node=f"a-0{i}")))
     wants = record(member("m0", size=2))
-    scheduler.cluster.put_pod(replace(wants, standing=Standing(priority=5)))
+    scheduler.cluster.feed.put_pod(replace(wants, standing=Standing(priority=5)))
     found = unblocking_of(scheduler.cluster, "default", "m0")
     assert found is not None
     assert (found.takes, found.plan) == (None, None)
@@ -253,7 +253,7 @@ def test_preemption_takes_pods_that_end_as_gone_for_the_group_too() -> None:
     held = scheduler.cluster
     for name, deleting in (("victim", False), ("ends", True)):
         found = record(pod(2, name=name, uid=name, node="a-01"))
-        held.put_pod(replace(found, deleting=deleting, standing=Standing(priority=-1)))
+        held.feed.put_pod(replace(found, deleting=deleting, standing=Standing(priority=-1)))
     offered: dict[str, MetaVictims | None] = {"a-01": MetaVictims([MetaPod("victim")], 0)}
     asked = msgspec.convert(member("m1", size=2), Pod)
     args = PreemptionArgs(asked, meta_victims=offered)
@@ -270,18 +270,18 @@ def holding(topology: NodeTopology, resource: str, held: Mapping[str, Sequence[s
     for uid, devices in held.items():
         manifest = shared.manifest(uid, len(devices), resource=resource, node=str(topology.name))
         running = replace(record(manifest), phase="Running", admitted=True)
-        found.put_pod(replace(running, standing=Standing(priority=-1)))
+        found.feed.put_pod(replace(running, standing=Standing(priority=-1)))
     allocations = tuple(
         Allocation(PodUid(uid), "default", uid, "main", resource, tuple(map(DeviceId, devices)))
         for uid, devices in held.items()
     )
-    found.put_record(topology, Report("boot", 1, allocations=allocations))
+    found.feed.put_record(topology, Report("boot", 1, allocations=allocations))
     return found
 
 
 def plan(cluster: Cluster, manifest: Mapping[str, Any]) -> set[str]:
     """Who is evicted for a pod of priority 0."""
-    cluster.put_pod(record(manifest))
+    cluster.feed.put_pod(record(manifest))
     found = unblocking_of(cluster, "default", str(manifest["metadata"]["name"]))
     assert found is not None
     return {step.pod for step in found.plan.steps} if found.plan else set()
@@ -318,7 +318,7 @@ def test_a_time_beyond_the_years_keeps_no_place() -> None:
     manifest = shared.manifest("wants", 1, {"min-gpu-memory": "1Gi"})
     written = '{"uid": "wants", "node": "node", "until": "9999-12-31T23:59:59-14:00"}'
     manifest["metadata"]["annotations"][KEPT_PLACE] = written
-    there.cluster.put_pod(record(manifest))
+    there.cluster.feed.put_pod(record(manifest))
     assert not there.cluster.snapshot().places_of(PodUid("wants"))
     assert b"wants" in b"".join(cluster_file(there.cluster))
     assert unblocking_of(there.cluster, "default", "wants") is not None
@@ -328,5 +328,5 @@ def test_a_start_beyond_the_years_is_none() -> None:
     there = shared.Node(shared.node(1, 4))
     manifest = pod(1, name="p", uid="p", node="node", phase="Running")
     manifest["status"]["startTime"] = "9999-12-31T23:59:59-14:00"
-    there.cluster.put_pod(record(manifest))
+    there.cluster.feed.put_pod(record(manifest))
     assert b'"p"' in b"".join(cluster_file(there.cluster))

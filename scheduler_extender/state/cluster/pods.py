@@ -34,10 +34,10 @@ _DROPPED = frozenset({Stage.UNKNOWN, Stage.LEAVING})
 LIFE: Mapping[Stage, Mapping[str, frozenset[Stage]]] = {
     Stage.UNKNOWN: {
         "put_pod": _ON_A_NODE | {Stage.WAITING},
-        "begin_bind": frozenset({Stage.IN_FLIGHT}),
+        "begin": frozenset({Stage.IN_FLIGHT}),
     },
     Stage.WAITING: {
-        "begin_bind": frozenset({Stage.IN_FLIGHT}),
+        "begin": frozenset({Stage.IN_FLIGHT}),
         "put_pod": _ON_A_NODE,  # somebody else has bound it
         "drop_pod": frozenset({Stage.UNKNOWN}),
     },
@@ -62,7 +62,7 @@ LIFE: Mapping[Stage, Mapping[str, frozenset[Stage]]] = {
     Stage.ENDED: {"drop_pod": _DROPPED},
     Stage.LEAVING: {"put_report": frozenset({Stage.UNKNOWN})},  # the kubelet has let go
 }
-"""The stages that may follow, by what is called of :class:`.Cluster`."""
+"""The stages that may follow, by what is called of :class:`.Feed` and :class:`.Binds`."""
 
 
 class Pods:

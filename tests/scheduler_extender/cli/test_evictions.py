@@ -148,7 +148,7 @@ class Extender:
     def started(self) -> Cluster:
         """An extender that has just started, and lists the pods in any order."""
         cluster = cluster_of({NODE: {"a": Held((0,)), "b": Held((2,), 5)}})
-        cluster.today = time.time
+        cluster.board.today = time.time
         pods = self.fake.items(PODS)
         for each in random.sample(pods, len(pods)):
             self.see(cluster, each)
@@ -157,7 +157,7 @@ class Extender:
     def see(self, cluster: Cluster, found: Any) -> None:
         record = pod_record(msgspec.convert(found, Pod), MANAGED)
         assert record is not None
-        cluster.put_pod(record)
+        cluster.feed.put_pod(record)
 
     def get(self, place: str, kind: type[Unblocking]) -> Unblocking | None:
         """What it answers about a pod."""

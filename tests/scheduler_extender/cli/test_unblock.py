@@ -30,7 +30,7 @@ NODE = machine("a100-pcie-4-bridged").topology("pairs")
 def service() -> Iterator[Running]:
     """A node on which one GPU of each pair is held, and a pod that wants a pair."""
     cluster = cluster_of({NODE: {"a": Held((0,)), "b": Held((2,), 5)}})
-    cluster.put_pod(waiting("wants", gpu_request(2, NVLINKED), Standing(priority=3)))
+    cluster.feed.put_pod(waiting("wants", gpu_request(2, NVLINKED), Standing(priority=3)))
     with running(cluster=cluster) as found:
         yield found
 
@@ -64,7 +64,7 @@ def test_who_is_not_waiting_and_who_is_unknown(service: Running) -> None:
     done = unblock(service, "team/nobody")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: the extender knows of no pod team/nobody with GPUs\n"
-    cluster.put_pod(waiting("quad", gpu_request(4, NVLINKED)))
+    cluster.feed.put_pod(waiting("quad", gpu_request(4, NVLINKED)))
     none = unblock(service, "team/quad")
     assert none.returncode == 1
     assert none.stdout.startswith("nobody is worth evicting for team/quad: ")
@@ -85,7 +85,7 @@ def test_nobody_is_evicted_for_a_pod_that_is_not_scheduled(
     cluster: Cluster = service.cluster
     pod = cluster.pod(PodUid("wants"))
     assert pod is not None
-    cluster.put_pod(replace(pod, **state))
+    cluster.feed.put_pod(replace(pod, **state))
     done = unblock(service, "team/wants")
     assert done.returncode == 1
     assert words in done.stdout
@@ -104,12 +104,12 @@ def test_a_place_that_is_kept_is_told(service: Running) -> None:
     kept = KeptPlace(NodeName("pairs"), cluster.today() + 60, frozenset({PodUid("a")}))
     pod = cluster.pod(PodUid("wants"))
     assert pod is not None
-    cluster.put_pod(replace(pod, kept_place=kept))
+    cluster.feed.put_pod(replace(pod, kept_place=kept))
     found = json.loads(unblock(service, "team/wants", "--output=json").stdout)
     assert found["keptPlace"]["node"] == "pairs"
     assert found["keptPlace"]["victims"] == ["a"]
     assert found["keptPlace"]["holds"]
-    cluster.put_pod(replace(pod, kept_place=replace(kept, victims=frozenset())))
+    cluster.feed.put_pod(replace(pod, kept_place=replace(kept, victims=frozenset())))
     found = json.loads(unblock(service, "team/wants", "--output=json").stdout)
     assert not found["keptPlace"]["holds"]
 

@@ -290,7 +290,7 @@ def test_lists_are_read_page_by_page(cluster: Cluster, monkeypatch: pytest.Monke
 
 def test_the_extender_gives_the_same_answer() -> None:
     found = cluster_of({PAIRS: {"a": Held((0,)), "b": Held((2,))}})
-    found.put_pod(waiting("wants", gpu_request(2, NVLINKED)))
+    found.feed.put_pod(waiting("wants", gpu_request(2, NVLINKED)))
     with running(cluster=found) as service:
         admin = f"http://127.0.0.1:{service.ports[1]}"
         done = why("team/wants", "--admin", admin)
@@ -305,7 +305,7 @@ def test_the_extender_is_asked_about_a_pod_of_a_workload(cluster: Cluster) -> No
     cluster.fake.put("/apis/batch/v1/namespaces/team/jobs", made("Job", "train", {}))
     cluster.pod(pod(2, NVLINK, name="train-x", uid="x"), "team", owner=owned("Job", "train"))
     found = cluster_of({PAIRS: {"a": Held((0,)), "b": Held((2,))}})
-    found.put_pod(waiting("train-x", gpu_request(2, NVLINKED)))
+    found.feed.put_pod(waiting("train-x", gpu_request(2, NVLINKED)))
     with running(cluster=found) as service:
         admin = f"http://127.0.0.1:{service.ports[1]}"
         words = ("job/train", "-n", "team", "--admin", admin, "--token", "t")

@@ -73,14 +73,14 @@ def lived_in(seed: int) -> Cluster:
                 except Refused:
                     continue
             if fate == "in flight":
-                cluster.begin_bind(topology.name, replace(known, node=None))
+                cluster.binds.begin(topology.name, replace(known, node=None))
             elif fate != "unknown":
-                cluster.put_pod(replace(known, deleting=fate == "leaving"))
+                cluster.feed.put_pod(replace(known, deleting=fate == "leaving"))
         report = kubelet.report()
         if rng.random() < 0.3:
             report = replace(report, health=(Health(topology.gpus[1].uuid, False, "Xid79"),))
-        cluster.put_record(topology, report)
-    cluster.put_pod(replace(record("waits", 4), called_unschedulable=True))
+        cluster.feed.put_record(topology, report)
+    cluster.feed.put_pod(replace(record("waits", 4), called_unschedulable=True))
     return cluster
 
 
@@ -119,7 +119,7 @@ def test_it_is_yaml_for_everybody() -> None:
 def test_over_http_and_into_check(tmp_path: Path) -> None:
     node = machine("dgx1-v100").topology("n0")
     with running(node) as service:
-        service.cluster.put_pod(record("bound", 2, node="n0"))
+        service.cluster.feed.put_pod(record("bound", 2, node="n0"))
         answer = service.admin.get("/v1/snapshot")
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("application/yaml")
@@ -134,13 +134,13 @@ def test_what_cannot_be_replayed_is_said() -> None:
     clock = [0.0]
     cluster = Cluster(lambda: clock[0], Settings(stale_after=10))
     node: NodeTopology = machine("l40s-4").topology("old")
-    cluster.put_record(node, Report())
-    cluster.put_problem(NodeName("bad"), "spec.devices: two\nlines")
-    cluster.put_node(NodeName("bare"), NodeObject())
+    cluster.feed.put_record(node, Report())
+    cluster.feed.put_problem(NodeName("bad"), "spec.devices: two\nlines")
+    cluster.feed.put_node(NodeName("bare"), NodeObject())
     clock[0] = 11
-    cluster.put_record(machine("l40s-4").topology("new"), None)
-    cluster.put_record(machine("l40s-4").topology("dra"), Report())
-    cluster.put_node(NodeName("dra"), NodeObject(dra_only=True))
+    cluster.feed.put_record(machine("l40s-4").topology("new"), None)
+    cluster.feed.put_record(machine("l40s-4").topology("dra"), Report())
+    cluster.feed.put_node(NodeName("dra"), NodeObject(dra_only=True))
     text = b"".join(cluster_file(cluster)).decode()
     comments = [line for line in text.splitlines() if line.startswith("#")][1:]
     assert comments == [
@@ -159,7 +159,7 @@ def test_a_name_ends_no_comment() -> None:
     manifest = pod(1, node="a\nb: [")
     found = pod_record(msgspec.convert(manifest, Pod), MANAGED)
     assert found is not None
-    cluster.put_pod(found)
+    cluster.feed.put_pod(found)
     text = b"".join(cluster_file(cluster)).decode()
     assert "# a b: [: left out, no topology report" in text
     kinds = [each["kind"] for each in yaml.safe_load_all(text)]
@@ -170,8 +170,8 @@ def test_a_cordon_is_replayed() -> None:
     """A cordoned node has no places for members of groups that are to come."""
     cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
     for name in ("cordoned", "open"):
-        cluster.put_record(machine("l40s-4").topology(name), Report())
-        cluster.put_node(NodeName(name), NodeObject(cordoned=name == "cordoned"))
+        cluster.feed.put_record(machine("l40s-4").topology(name), Report())
+        cluster.feed.put_node(NodeName(name), NodeObject(cordoned=name == "cordoned"))
     again = Cluster(lambda: 0.0, Settings(stale_after=None))
     feed(again, parse(b"".join(cluster_file(cluster)).decode()))
     assert {facts.name: facts.node_object.cordoned for facts in again.snapshot().nodes} == {
@@ -183,8 +183,8 @@ def test_a_cordon_is_replayed() -> None:
 def test_a_pod_in_flight_is_written_once() -> None:
     cluster = lived_in(0)
     known = record("twice", 1)
-    cluster.put_pod(known)
-    cluster.begin_bind(NodeName("node-00"), known)
+    cluster.feed.put_pod(known)
+    cluster.binds.begin(NodeName("node-00"), known)
     text = b"".join(cluster_file(cluster)).decode()
     assert text.count(f'"uid":"{PodUid("uid-twice")}"') == 1
 
@@ -224,7 +224,7 @@ def test_a_pod_whose_words_end_lines_makes_no_snapshot_unreadable(end: str) -> N
     waits = pod_record(msgspec.convert(manifest, Pod), MANAGED)
     assert waits is not None
     assert waits.kept_place is not None
-    cluster.put_pod(waits)
+    cluster.feed.put_pod(waits)
     read = parse(b"".join(cluster_file(cluster)).decode())
     (again,) = (found for found in read.pods if found.uid == waits.uid)
     assert again.kept_place == waits.kept_place
@@ -249,10 +249,10 @@ def test_pods_come_back_as_they_were() -> None:
         seen,
     ]
     for known in pods:
-        cluster.put_pod(known)
-    cluster.put_record(node, kubelet.report())
+        cluster.feed.put_pod(known)
+    cluster.feed.put_record(node, kubelet.report())
     # A kubelet that has just been restarted shows nobody: the pod is known to run all the same.
-    cluster.put_record(node, replace(kubelet.report(), allocations=()))
+    cluster.feed.put_record(node, replace(kubelet.report(), allocations=()))
     again = Cluster(lambda: 0.0, Settings(stale_after=None))
     feed(again, parse(b"".join(cluster_file(cluster)).decode()))
     assert answers(again) == answers(cluster)
@@ -290,8 +290,8 @@ def guarded() -> Cluster:
         ("cordoned", {}, (), True),
         ("bare", {}, (), False),
     ):
-        cluster.put_record(machine("l40s-4").topology(name), Report())
-        cluster.put_node(
+        cluster.feed.put_record(machine("l40s-4").topology(name), Report())
+        cluster.feed.put_node(
             NodeName(name), NodeObject(labels=labels, taints=taints, cordoned=cordoned)
         )
     return cluster
@@ -328,7 +328,7 @@ def test_a_file_closes_nodes_to_the_same_pods(
     feed(again, parse(text))
     for each in (cluster, again):
         assert {f.name for f in each.snapshot().nodes if f.is_open_to(asked)} == open_to_it
-        each.put_pod(replace(asked, called_unschedulable=True))
+        each.feed.put_pod(replace(asked, called_unschedulable=True))
     told = [unblocking_of(each, "default", "wants") for each in (cluster, again)]
     assert told[0] == told[1]
     assert b"".join(cluster_file(again)).decode().startswith(text[: text.index("\n")])
@@ -390,13 +390,13 @@ def test_a_pod_that_cannot_be_read_comes_back_as_one(
     annotations: dict[str, str], spec: dict[str, object], node: str | None
 ) -> None:
     cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
-    cluster.put_record(machine("l40s-4").topology("n"), Report())
+    cluster.feed.put_record(machine("l40s-4").topology("n"), Report())
     manifest = pod(2, annotations, name="odd", uid="uid-odd", node=node)
     manifest["spec"] |= spec
     odd = pod_record(msgspec.convert(manifest, Pod), MANAGED)
     assert odd is not None
     assert isinstance(odd.request, Malformed)
-    cluster.put_pod(odd)
+    cluster.feed.put_pod(odd)
     text = b"".join(cluster_file(cluster)).decode()
     (read,) = parse(text).pods
     assert read.request == odd.request
@@ -435,12 +435,12 @@ def crowded(budgets: tuple[Budget, ...] | None) -> Cluster:
         known = replace(known, standing=standing, phase="Running")
         assert isinstance(known.request, GpuRequest)
         kubelet.admit(known.uid, known.namespace, known.name, known.request)
-        cluster.put_pod(known)
-    cluster.put_record(topology, kubelet.report())
+        cluster.feed.put_pod(known)
+    cluster.feed.put_record(topology, kubelet.report())
     waits = record("waits", 3)
     waits = replace(waits, standing=replace(waits.standing, priority=10), called_unschedulable=True)
     waits = replace(waits, request=gpu_request(3))
-    cluster.put_pod(waits)
+    cluster.feed.put_pod(waits)
     cluster.budgets = budgets
     return cluster
 
@@ -491,9 +491,9 @@ def test_what_kube_scheduler_gives_out_is_replayed() -> None:
     """It counts by it how many siblings of a gang it sends to a node."""
     cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
     for name, given in (("most", "3"), ("all", "4"), ("unsaid", None)):
-        cluster.put_record(machine("l40s-4").topology(name), Report())
+        cluster.feed.put_record(machine("l40s-4").topology(name), Report())
         offered = None if given is None else amounts_of({"nvidia.com/gpu": given, "cpu": "1500m"})
-        cluster.put_node(NodeName(name), NodeObject(allocatable=offered))
+        cluster.feed.put_node(NodeName(name), NodeObject(allocatable=offered))
     again = Cluster(lambda: 0.0, Settings(stale_after=None))
     content = parse(b"".join(cluster_file(cluster)).decode())
     feed(again, content)

@@ -36,7 +36,7 @@ def held(node: NodeTopology, positions: Sequence[int]) -> Report:
 def cluster_of(*records: tuple[NodeTopology, Report]) -> Cluster:
     cluster = Cluster(Clock(), Settings(stale_after=None, all_pods_known=False))
     for node, report in records:
-        cluster.put_record(node, report)
+        cluster.feed.put_record(node, report)
     return cluster
 
 
@@ -99,9 +99,9 @@ def test_waiting_pods_are_counted_by_reason() -> None:
     pcie8, switched4 = pcie(8, "plain"), switched(4, "linked")
     cluster = cluster_of((pcie8, held(pcie8, [])), (switched4, held(switched4, [0])))
     for number in range(3):
-        cluster.put_pod(waiting(f"quad-{number}", gpu_request(4, NVLINKED)))
-    cluster.put_pod(waiting("fits", gpu_request(2, NVLINKED)))
-    cluster.put_pod(waiting("huge", gpu_request(16)))
+        cluster.feed.put_pod(waiting(f"quad-{number}", gpu_request(4, NVLINKED)))
+    cluster.feed.put_pod(waiting("fits", gpu_request(2, NVLINKED)))
+    cluster.feed.put_pod(waiting("huge", gpu_request(16)))
     found = {
         name.split('"')[1]: value
         for name, value in shown(cluster).items()
@@ -119,8 +119,8 @@ def test_promises_kept_and_broken_stand_beside_each_other(
     metrics = Metrics()
     metrics.watch(cluster)
     pair = waiting("p", gpu_request(2, NVLINKED))
-    cluster.put_pod(replace(pair, node=node.name, promised=NVLINKED, survives_endings=True))
-    cluster.put_record(node, replace(held(node, got), sequence=2))
+    cluster.feed.put_pod(replace(pair, node=node.name, promised=NVLINKED, survives_endings=True))
+    cluster.feed.put_record(node, replace(held(node, got), sequence=2))
     metrics.look(0.0)
     value = metrics.registry.get_sample_value
     assert value("gpu_topology_promises_kept_total") == kept

@@ -44,7 +44,7 @@ class Watched(Cluster):
         super().__init__(Clock(), Settings(stale_after=None))
         self.worked_out: list[str] = []
         self.given: list[str] = []
-        self._remembered = _Noted(self, self._lock)
+        self.board.remembered = _Noted(self, self._lock)
 
 
 class _Noted(Remembered):
@@ -74,7 +74,7 @@ def test_what_is_remembered_is_answered_on_the_loop_and_the_rest_in_threads(verb
     with running(*nodes, cluster=cluster) as service:
         for i, node in enumerate(nodes):
             health = tuple(Health(gpu.uuid, False, "Xid79") for gpu in node.gpus[:i])
-            cluster.put_report(node.name, Report("boot", 2, health=health))
+            cluster.feed.put_report(node.name, Report("boot", 2, health=health))
         ask = getattr(service, verb)
         first = ask(PAIR, *names)
         assert len(cluster.worked_out) == len(nodes)
@@ -93,7 +93,7 @@ def test_one_node_in_a_new_state_is_worked_out_on_the_loop() -> None:
         service.filter(PAIR, *NAMES)
         cluster.worked_out.clear()
         health = (Health(NODES[0].gpus[0].uuid, False, "Xid79"),)
-        cluster.put_report(NodeName(NAMES[0]), Report("boot", 2, health=health))
+        cluster.feed.put_report(NodeName(NAMES[0]), Report("boot", 2, health=health))
         service.filter(PAIR, *NAMES)
         assert len(cluster.worked_out) == 1
         assert not any(map(_worker, cluster.worked_out))
@@ -102,8 +102,8 @@ def test_one_node_in_a_new_state_is_worked_out_on_the_loop() -> None:
 def test_what_takes_longer_is_gone_on_with_in_a_thread() -> None:
     cluster = Watched()
     with running(*NODES, cluster=cluster) as service:
-        before = cluster.clock
-        cluster.clock = lambda: (
+        before = cluster.board.clock
+        cluster.board.clock = lambda: (
             before() if _worker(threading.current_thread().name) else next(ticks)
         )
         ticks = itertools.count(
@@ -189,7 +189,7 @@ def test_what_was_worked_out_in_time_stays() -> None:
     cluster = Cluster(clock, Settings(stale_after=None))
     for i, node in enumerate(NODES):
         health = tuple(Health(gpu.uuid, False, "sick") for gpu in node.gpus[:i])
-        cluster.put_record(node, Report("boot", 1, health=health))
+        cluster.feed.put_record(node, Report("boot", 1, health=health))
     request = gpu_request(2)
     for already in range(3):
         assert known(cluster, request) == already
@@ -225,7 +225,7 @@ from tests.nodes import pod, switched
 from topology.core.report import Report
 
 cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
-cluster.put_record(switched(4, "a"), Report("boot", 1))
+cluster.feed.put_record(switched(4, "a"), Report("boot", 1))
 service, _ = in_memory(cluster)
 with in_thread(service) as servers:
     before = set(sys.modules)
@@ -259,7 +259,7 @@ def test_an_answer_for_people_becomes_json_in_a_thread(
     with running(*NODES) as service:
         waiting = pod_record(pod_decoder.decode(json.dumps(PAIR)), ("nvidia.com/gpu",))
         assert waiting is not None
-        service.cluster.put_pod(waiting)
+        service.cluster.feed.put_pod(waiting)
         where = path.replace("default/train-0", f"{waiting.namespace}/{waiting.name}")
         answer = service.admin.get(where)
         assert answer.status_code == 200

@@ -222,15 +222,15 @@ def test_who_was_fresh_long_ago_is_stale_at_once() -> None:
     node = switched(4, "n")
     for now in (0.0, 100.0):
         clock.now = now
-        cluster.put_record(node, Report("boot", int(now) + 1))
+        cluster.feed.put_record(node, Report("boot", int(now) + 1))
     clock.now = 150.0
-    cluster.put_problem(node.name, "spec: bad")
+    cluster.feed.put_problem(node.name, "spec: bad")
     clock.now = 185.0
     assert not cluster.facts(node.name).record.stale
     clock.now = 190.0
-    cluster.put_record(node, Report("boot", 500), age=3600.0)
+    cluster.feed.put_record(node, Report("boot", 500), age=3600.0)
     assert cluster.facts(node.name).record.stale
-    cluster.put_record(node, Report("boot", 501))
+    cluster.feed.put_record(node, Report("boot", 501))
     assert not cluster.facts(node.name).record.stale
     clock.now = 371.0
     assert cluster.facts(node.name).record.stale

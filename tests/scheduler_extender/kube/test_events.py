@@ -147,7 +147,7 @@ def test_a_slow_api_server_holds_up_nobody_who_notes() -> None:
 def test_every_surprise_is_counted_and_few_are_logged() -> None:
     metrics, cluster = Metrics(), Cluster(lambda: 0.0)
     metrics.watch(cluster)
-    (note,) = cluster.on_surprise
+    (note,) = cluster.feed.on_surprise
     with capture_logs() as logs:
         for i in range(100):
             note(surprise("same"))

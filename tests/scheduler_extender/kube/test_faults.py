@@ -46,7 +46,7 @@ def record(manifest: dict[str, Any]) -> PodRecord:
 @pytest.fixture
 def cluster() -> Cluster:
     found = Cluster(Clock(), Settings())
-    found.put_record(NODE, Report("boot", 1))
+    found.feed.put_record(NODE, Report("boot", 1))
     return found
 
 
@@ -70,12 +70,12 @@ def bind(cluster: Cluster, binder: Unsure) -> None:
 
 
 def test_a_repeated_bind_does_not_write_what_no_longer_holds(cluster: Cluster) -> None:
-    cluster.put_pod(record(pod(2, NVLINK)))
+    cluster.feed.put_pod(record(pod(2, NVLINK)))
     binder = Unsure()
     with pytest.raises(BindError):
         bind(cluster, binder)
     sick = tuple(Health(g.uuid, False, "Xid79") for g in NODE.gpus)
-    cluster.put_report(NAME, Report("boot", 2, health=sick))
+    cluster.feed.put_report(NAME, Report("boot", 2, health=sick))
     with pytest.raises(BindError, match="no set of 2 free GPUs"):
         bind(cluster, binder)
     assert binder.writes == 1
@@ -84,13 +84,13 @@ def test_a_repeated_bind_does_not_write_what_no_longer_holds(cluster: Cluster) -
 
 
 def test_the_settler_leaves_a_newer_bind_alone(cluster: Cluster) -> None:
-    cluster.put_pod(record(pod(4)))
-    cluster.begin_bind(NAME, record(pod(4)))
+    cluster.feed.put_pod(record(pod(4)))
+    cluster.binds.begin(NAME, record(pod(4)))
 
     class Overtaken(Unsure):
         def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
-            cluster.release(uid)
-            cluster.begin_bind(NAME, record(pod(4)))
+            cluster.binds.release(uid)
+            cluster.binds.begin(NAME, record(pod(4)))
             return record(pod(4))
 
     settler = Settler(cluster, Overtaken(), patience=1)  # type: ignore[arg-type]
@@ -100,11 +100,11 @@ def test_the_settler_leaves_a_newer_bind_alone(cluster: Cluster) -> None:
 
 
 def test_the_settler_does_not_revive_a_deleted_pod(cluster: Cluster) -> None:
-    cluster.begin_bind(NAME, record(pod(4)))
+    cluster.binds.begin(NAME, record(pod(4)))
 
     class Deleted(Unsure):
         def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
-            cluster.drop_pod(uid)
+            cluster.feed.drop_pod(uid)
             return record(pod(4, node="node"))
 
     settler = Settler(cluster, Deleted(), patience=1)  # type: ignore[arg-type]
@@ -114,9 +114,9 @@ def test_the_settler_does_not_revive_a_deleted_pod(cluster: Cluster) -> None:
 
 
 def test_the_watch_may_overtake_a_bind(cluster: Cluster) -> None:
-    cluster.put_pod(record(pod(2, node="node")))
-    cluster.begin_bind(NAME, record(pod(2)))
-    cluster.put_pod(record(pod(2, node="node")))
+    cluster.feed.put_pod(record(pod(2, node="node")))
+    cluster.binds.begin(NAME, record(pod(2)))
+    cluster.feed.put_pod(record(pod(2, node="node")))
     assert list(cluster.snapshot().in_flight.values()) == []
 
 
@@ -213,15 +213,15 @@ def test_a_wake_that_failed_is_tried_again_and_one_due_later_is_not_lost(cluster
     api = Patches()
     waker = Waker(cluster, api)
     unschedulable = replace(record(pod(2, NVLINK)), called_unschedulable=True)
-    cluster.put_pod(unschedulable)
+    cluster.feed.put_pod(unschedulable)
     api.fail = True
-    cluster.put_report(NAME, Report("boot", 2, health=(Health(NODE.gpus[0].uuid, True),)))
+    cluster.feed.put_report(NAME, Report("boot", 2, health=(Health(NODE.gpus[0].uuid, True),)))
     waker.round(0)
     api.fail = False
     waker.round(Waker.SHORTEST + 1)
     assert len(api.bodies) == 1
     for step in range(200):  # changes all the time: ever rarer, never never
-        cluster.put_report(
+        cluster.feed.put_report(
             NAME, Report("boot", 3 + step, health=(Health(NODE.gpus[0].uuid, bool(step % 2)),))
         )
         waker.round(10.0 + step)
@@ -237,8 +237,8 @@ def test_a_crowd_is_woken_in_rounds(cluster: Cluster) -> None:
     waker = Waker(cluster, api)
     for i in range(120):
         one = record(pod(2, NVLINK, name=f"p{i}", uid=f"u{i}"))
-        cluster.put_pod(replace(one, called_unschedulable=True))
-    cluster.put_report(NAME, Report("boot", 2, health=(Health(NODE.gpus[0].uuid, True),)))
+        cluster.feed.put_pod(replace(one, called_unschedulable=True))
+    cluster.feed.put_report(NAME, Report("boot", 2, health=(Health(NODE.gpus[0].uuid, True),)))
     sizes = []
     for step in range(4):
         waker.round(0.1 * step)

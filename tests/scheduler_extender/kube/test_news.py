@@ -47,7 +47,7 @@ class Told:
 
 def test_who_waits_is_told_once_in_counts_of_nodes() -> None:
     cluster = cluster_of({pcie(2, "a"): {}, pcie(2, "b"): {}, switched(2, "c"): {"x": Held((0,))}})
-    cluster.put_pod(waiting("wants", PAIR))
+    cluster.feed.put_pod(waiting("wants", PAIR))
     told = Told(cluster)
     words = "no node takes it: 2 nodes lack links, 1 is busy (kubectl gpu-topology why says more)"
     assert told.round(0.0) == [("wants", words)]
@@ -57,31 +57,31 @@ def test_who_waits_is_told_once_in_counts_of_nodes() -> None:
 
 def test_nodes_without_gpus_are_not_counted() -> None:
     cluster = cluster_of({pcie(2, "a"): {}})
-    cluster.put_node(NodeName("cpus"), NodeObject(dra_only=True))
-    cluster.put_pod(waiting("wants", PAIR))
+    cluster.feed.put_node(NodeName("cpus"), NodeObject(dra_only=True))
+    cluster.feed.put_pod(waiting("wants", PAIR))
     ((_, text),) = Told(cluster).round(0.0)
     assert text.startswith("no node takes it: 1 node lacks links (")
 
 
 def test_another_reason_is_news_and_another_count_only_rarely() -> None:
     cluster = cluster_of({pcie(2, "a"): {}})
-    cluster.put_pod(waiting("wants", PAIR))
+    cluster.feed.put_pod(waiting("wants", PAIR))
     told = Told(cluster)
     assert len(told.round(0.0)) == 1
-    cluster.put_record(pcie(2, "b"), cluster.facts(NodeName("a")).report)
+    cluster.feed.put_record(pcie(2, "b"), cluster.facts(NodeName("a")).report)
     assert told.round(AGAIN) == []
     ((_, text),) = told.round(RARELY + AGAIN)
     assert "2 nodes lack links" in text
-    cluster.put_record(switched(1, "c"), cluster.facts(NodeName("a")).report)
+    cluster.feed.put_record(switched(1, "c"), cluster.facts(NodeName("a")).report)
     ((_, text),) = told.round(RARELY + 3 * AGAIN)
     assert "1 is too small" in text
 
 
 def test_who_fits_somewhere_or_is_in_a_group_is_told_no_lie() -> None:
     cluster = cluster_of({switched(4, "a"): {}})
-    cluster.put_pod(waiting("fits", PAIR))
+    cluster.feed.put_pod(waiting("fits", PAIR))
     rack = Membership(Group("team", "g"), 2, "rack")
-    cluster.put_pod(replace(waiting("member", PAIR), membership=rack))
+    cluster.feed.put_pod(replace(waiting("member", PAIR), membership=rack))
     ((name, text),) = Told(cluster).round(0.0)
     assert name == "member"
     assert "1 node does not suit the pod's group" in text
@@ -90,14 +90,14 @@ def test_who_fits_somewhere_or_is_in_a_group_is_told_no_lie() -> None:
 def test_a_round_looks_at_few_pods_and_forgets_those_that_are_gone() -> None:
     cluster = cluster_of({pcie(2, "a"): {}})
     for i in range(3 * AT_ONCE):
-        cluster.put_pod(waiting(f"p{i:02}", PAIR))
+        cluster.feed.put_pod(waiting(f"p{i:02}", PAIR))
     told, names = Told(cluster), set[str]()
     for turn in range(3):
         found = told.round(turn * EVERY)
         assert len(found) == AT_ONCE
         names |= {name for name, _ in found}
     assert len(names) == 3 * AT_ONCE
-    cluster.keep_pods(set())
+    cluster.feed.keep_pods(set())
     told.round(1000.0)
     assert not told.waiting._told
 

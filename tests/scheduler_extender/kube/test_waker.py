@@ -40,7 +40,7 @@ class Counting(Cluster):
         super().__init__(lambda: 0.0, Settings(stale_after=None))
         self.asked: Counter[GpuRequest] = Counter()
         self.broken: set[GpuRequest] = set()
-        self._remembered = _Counted(self)
+        self.board.remembered = _Counted(self)
 
 
 class _Counted(Remembered):
@@ -88,7 +88,7 @@ def change(cluster: Cluster, nodes: int, sequence: int = 1, states: int = 1) -> 
         held = tuple(
             Health(gpu.uuid, not i % states >> bit & 1, "") for bit, gpu in enumerate(node.gpus)
         )
-        cluster.put_record(node, Report("boot", sequence, health=held))
+        cluster.feed.put_record(node, Report("boot", sequence, health=held))
 
 
 def make() -> tuple[Counting, Api, Waker]:
@@ -99,7 +99,7 @@ def make() -> tuple[Counting, Api, Waker]:
 def test_equal_requests_share_one_look_and_equal_nodes_one_evaluation() -> None:
     cluster, api, waker = make()
     for i in range(5_000):
-        cluster.put_pod(unschedulable(f"p{i}", HUGE))
+        cluster.feed.put_pod(unschedulable(f"p{i}", HUGE))
     change(cluster, 2_000)
     waker.round(0.0)
     assert cluster.asked[HUGE] == 1
@@ -115,7 +115,7 @@ def test_a_round_is_bounded_and_the_next_goes_on() -> None:
     cluster, api, waker = make()
     requests = [gpu_request(64 + i, NVLINK) for i in range(30)]
     for i in range(300):
-        cluster.put_pod(unschedulable(f"p{i}", requests[i % 30]))
+        cluster.feed.put_pod(unschedulable(f"p{i}", requests[i % 30]))
     change(cluster, 200, states=64)
     looks = work = rounds = 0
     while sum(cluster.asked.values()) < 30 * 64:
@@ -133,8 +133,8 @@ def test_a_round_is_bounded_and_the_next_goes_on() -> None:
 def test_a_crowd_that_fits_nowhere_keeps_nobody_waiting_for_ever() -> None:
     cluster, api, waker = make()
     for i in range(200):  # more requests than the cluster remembers
-        cluster.put_pod(unschedulable(f"huge-{i}", gpu_request(64 + i, NVLINK)))
-    cluster.put_pod(unschedulable("fits", PAIR))
+        cluster.feed.put_pod(unschedulable(f"huge-{i}", gpu_request(64 + i, NVLINK)))
+    cluster.feed.put_pod(unschedulable("fits", PAIR))
     for step in range(60):
         change(cluster, 50, step + 1, states=4 + step % 3)
         waker.round(0.25 * step)
@@ -148,7 +148,7 @@ def test_one_request_that_cannot_be_worked_out_does_not_stop_the_others(*, first
     cluster, api, waker = make()
     cluster.broken = {HUGE}
     for name, request in [("bad", HUGE), ("good", PAIR)][:: 1 if first else -1]:
-        cluster.put_pod(unschedulable(name, request))
+        cluster.feed.put_pod(unschedulable(name, request))
     change(cluster, 3)
     with capture_logs() as logs:
         for step in range(4):
@@ -163,7 +163,7 @@ def test_one_request_that_cannot_be_worked_out_does_not_stop_the_others(*, first
 def test_an_api_server_that_does_not_answer_is_asked_once_a_round() -> None:
     cluster, api, waker = make()
     for i in range(100):
-        cluster.put_pod(unschedulable(f"p{i}", PAIR))
+        cluster.feed.put_pod(unschedulable(f"p{i}", PAIR))
     change(cluster, 3, states=2)
     api.fails = ApiUnreachable("timed out")
     for step in range(4):
@@ -182,7 +182,7 @@ def test_an_api_server_that_does_not_answer_is_asked_once_a_round() -> None:
 def test_a_pod_about_which_the_api_server_is_slow_is_waited_for_ever_more_rarely() -> None:
     cluster, api, waker = make()
     for i in range(10):
-        cluster.put_pod(unschedulable(f"p{i}", PAIR))
+        cluster.feed.put_pod(unschedulable(f"p{i}", PAIR))
     api.slow = {"p0"}
     change(cluster, 3)
     waker.round(0.0)
@@ -196,7 +196,7 @@ def test_a_pod_about_which_the_api_server_is_slow_is_waited_for_ever_more_rarely
 def test_one_refused_patch_holds_up_nobody() -> None:
     cluster, api, waker = make()
     for i in range(10):
-        cluster.put_pod(unschedulable(f"p{i}", PAIR))
+        cluster.feed.put_pod(unschedulable(f"p{i}", PAIR))
     change(cluster, 3)
     api.fails = ApiError(422, "Invalid", "no")
     waker.round(0.0)
@@ -206,7 +206,7 @@ def test_one_refused_patch_holds_up_nobody() -> None:
 def test_those_woken_least_often_come_first() -> None:
     cluster, api, waker = make()
     for i in range(120):
-        cluster.put_pod(unschedulable(f"p{i:03}", PAIR))
+        cluster.feed.put_pod(unschedulable(f"p{i:03}", PAIR))
     change(cluster, 3, states=2)
     waker.round(0.0)
     assert len(api.woken) == Waker.AT_ONCE
@@ -229,14 +229,14 @@ def flaps(cluster: Cluster, waker: Waker, seconds: int, since: float = 0.0) -> f
 def test_a_node_that_changes_all_the_time_wakes_a_pod_as_often_as_it_would_be_tried() -> None:
     """kube-scheduler lets a pod that it keeps refusing wait for ten seconds."""
     cluster, api, waker = make()
-    cluster.put_pod(unschedulable("p", PAIR))
+    cluster.feed.put_pod(unschedulable("p", PAIR))
     flaps(cluster, waker, 300)
     assert 30 <= api.calls <= 34
 
 
 def test_who_was_woken_often_is_woken_soon_where_few_wait() -> None:
     cluster, api, waker = make()
-    cluster.put_pod(unschedulable("p", PAIR))
+    cluster.feed.put_pod(unschedulable("p", PAIR))
     now = flaps(cluster, waker, 300)
     before = api.calls
     change(cluster, 2, sequence=10_000)
@@ -248,14 +248,14 @@ def test_a_crowd_costs_no_more_than_its_rate() -> None:
     """And a small rest of it is woken as often as if it had always been small."""
     cluster, api, waker = make()
     for i in range(300):
-        cluster.put_pod(unschedulable(f"p{i}", PAIR))
+        cluster.feed.put_pod(unschedulable(f"p{i}", PAIR))
     now = flaps(cluster, waker, 120)
     before = api.calls
     now = flaps(cluster, waker, 300, now)
     assert api.calls - before <= 300 * Waker.CROWD_RATE + Waker.AT_ONCE
     assert min(Counter(api.woken).values()) >= 10, "each gets its share"
     for i in range(1, 300):
-        cluster.drop_pod(PodUid(f"p{i}"))
+        cluster.feed.drop_pod(PodUid(f"p{i}"))
     api.woken.clear()
     flaps(cluster, waker, 100, now + 1)
     assert 9 <= len(api.woken) <= 11
@@ -263,7 +263,7 @@ def test_a_crowd_costs_no_more_than_its_rate() -> None:
 
 def test_a_wake_that_could_not_be_written_makes_nobody_wait_longer() -> None:
     cluster, api, waker = make()
-    cluster.put_pod(unschedulable("p", PAIR))
+    cluster.feed.put_pod(unschedulable("p", PAIR))
     api.fails = ApiUnreachable("timed out")
     now = flaps(cluster, waker, 50)
     api.fails = None
@@ -273,10 +273,10 @@ def test_a_wake_that_could_not_be_written_makes_nobody_wait_longer() -> None:
 
 def test_a_node_that_is_gone_is_not_asked() -> None:
     cluster, api, waker = make()
-    cluster.put_pod(unschedulable("p", HUGE))
+    cluster.feed.put_pod(unschedulable("p", HUGE))
     change(cluster, 300)
     for i in range(300):
-        cluster.drop_record(NodeName(f"node-{i:04}"))
+        cluster.feed.drop_record(NodeName(f"node-{i:04}"))
     waker.round(0.0)
     assert waker.looks == 0
     assert api.calls == 0
@@ -287,7 +287,7 @@ def test_a_round_ends_when_its_time_is_over() -> None:
     time = iter(range(1000))
     waker = Waker(cluster, api, breathe=lambda: None, clock=lambda: float(next(time)))
     for i in range(10):
-        cluster.put_pod(unschedulable(f"p{i}", gpu_request(64 + i, NVLINK)))
+        cluster.feed.put_pod(unschedulable(f"p{i}", gpu_request(64 + i, NVLINK)))
     change(cluster, 1)
     waker.round(0.0)
     assert waker.looks <= 1
@@ -298,8 +298,8 @@ def test_nobody_is_woken_who_would_be_refused_for_a_blind_watch() -> None:
     watches = [Watch("pods", None)]
     cluster.watches = lambda: watches
     change(cluster, 1)
-    cluster.put_pod(unschedulable("required", PAIR))
-    cluster.put_pod(unschedulable("plain", gpu_request(2)))
+    cluster.feed.put_pod(unschedulable("required", PAIR))
+    cluster.feed.put_pod(unschedulable("plain", gpu_request(2)))
     waker.round(0.0)
     assert api.woken == ["plain"]
     watches.clear()
@@ -312,7 +312,7 @@ def test_two_replicas_that_started_together_write_different_values() -> None:
     api = Api()
     for _ in range(2):
         cluster = Counting()
-        cluster.put_pod(unschedulable("waiting", PAIR))
+        cluster.feed.put_pod(unschedulable("waiting", PAIR))
         waker = Waker(cluster, api)
         change(cluster, 1)
         waker.round(0.0)
@@ -323,23 +323,23 @@ def test_who_has_a_place_is_woken_when_it_comes_free() -> None:
     """To all others that node answers no, and they sleep on."""
     node = machine("a100-pcie-4-bridged").topology("pairs")
     cluster = cluster_of({node: {"a": Held((0,)), "b": Held((2, 3))}})
-    cluster.today = lambda: 0.0
+    cluster.board.today = lambda: 0.0
     api = Api()
     waker = Waker(cluster, api, breathe=lambda: None)
     kept = KeptPlace(node.name, 600.0, frozenset({PodUid("a")}))
     wants = replace(waiting("wants", PAIR), kept_place=kept)
-    cluster.put_pod(wants)
-    cluster.put_pod(waiting("other", PAIR))
+    cluster.feed.put_pod(wants)
+    cluster.feed.put_pod(waiting("other", PAIR))
     waker.round(0.0)
     assert api.woken == []
-    cluster.drop_pod(PodUid("a"))
+    cluster.feed.drop_pod(PodUid("a"))
     report = cluster.facts(node.name).report
     assert report is not None
     left = tuple(held for held in report.allocations if held.pod_uid == "b")
-    cluster.put_report(node.name, replace(report, sequence=2, allocations=left))
+    cluster.feed.put_report(node.name, replace(report, sequence=2, allocations=left))
     waker.round(10.0)
     assert [name.rpartition("/")[2] for name in api.woken] == ["wants"]
     # When the place is given back the other one has its turn.
-    cluster.put_pod(replace(wants, kept_place=None, deleting=True))
+    cluster.feed.put_pod(replace(wants, kept_place=None, deleting=True))
     waker.round(20.0)
     assert [name.rpartition("/")[2] for name in api.woken] == ["wants", "other"]

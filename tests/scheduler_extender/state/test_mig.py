@@ -132,7 +132,7 @@ def test_shares_of_instances_are_counted_by_instance() -> None:
 def cluster_of(*topologies: NodeTopology) -> Cluster:
     cluster = Cluster(Clock())
     for topology in topologies:
-        cluster.put_record(topology, Report("boot", 1))
+        cluster.feed.put_record(topology, Report("boot", 1))
     return cluster
 
 
@@ -146,9 +146,9 @@ def bound(uid: str, wishes: dict[str, str], count: int = 2) -> dict[str, Any]:
 def surprises(wishes: dict[str, str], *devices: DeviceId) -> list[str]:
     """What is said when the next report shows a pod with these devices."""
     cluster, found = cluster_of(NODE), list[Surprise]()
-    cluster.on_surprise.append(found.append)
-    cluster.put_pod(record(bound("u", wishes)))
-    cluster.put_record(NODE, Report("boot", 2, allocations=(shows("u", SMALL, *devices),)))
+    cluster.feed.on_surprise.append(found.append)
+    cluster.feed.put_pod(record(bound("u", wishes)))
+    cluster.feed.put_record(NODE, Report("boot", 2, allocations=(shows("u", SMALL, *devices),)))
     return [surprise.kind for surprise in found]
 
 
@@ -177,7 +177,7 @@ def test_a_bind_in_flight_of_instances_is_taken_off_what_is_left() -> None:
     for i, passes in enumerate((True, True, True, False)):
         decision = answer(cluster.snapshot(), cluster.facts(NodeName("node")), request)
         assert (decision.rejection is None) is passes
-        cluster.put_pod(record(asks(SMALL, 1, name=f"p{i}", uid=f"u{i}", node="node")))
+        cluster.feed.put_pod(record(asks(SMALL, 1, name=f"p{i}", uid=f"u{i}", node="node")))
 
 
 # --- Where pods should go -------------------------------------------------------------------------
@@ -198,10 +198,10 @@ def test_a_slice_goes_where_a_gpu_is_begun_on(wishes: dict[str, str]) -> None:
     devices += ids(begun, 3, 2)
     held = tuple(shows(f"u{i}", SMALL, device) for i, device in enumerate(devices))
     for i in range(len(held)):
-        cluster.put_pod(
+        cluster.feed.put_pod(
             record(asks(SMALL, 1, name=f"u{i}", uid=f"u{i}", node="begun", phase="Running"))
         )
-    cluster.put_record(begun, Report("boot", 2, allocations=held))
+    cluster.feed.put_record(begun, Report("boot", 2, allocations=held))
     found = scores(cluster, asks(SMALL, 1, wishes))
     assert found["begun"] > found["unused"]
 

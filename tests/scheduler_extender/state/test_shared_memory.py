@@ -78,13 +78,13 @@ class Node:
         """A report of now."""
         self.sequence += 1
         found = Report("boot", self.sequence, allocatable=allocatable, allocations=tuple(self.held))
-        self.cluster.put_record(self.topology, found)
+        self.cluster.feed.put_record(self.topology, found)
 
     def bound(self, uid: str, *args: Any, **more: Any) -> None:
         """A pod is bound, and no report shows it yet."""
         found = pod_record(msgspec.convert(manifest(uid, *args, node="node", **more), Pod), MANAGED)
         assert found is not None
-        self.cluster.put_pod(found)
+        self.cluster.feed.put_pod(found)
 
     def holds(self, uid: str, devices: Sequence[str], *args: Any, **more: Any) -> None:
         """A pod runs with these devices, written as the GPU's number and the share's."""
@@ -272,7 +272,7 @@ def test_a_pod_on_its_way_is_kept_from_gpus_that_are_full() -> None:
 def test_an_ending_pod_uses_its_memory_until_a_report_shows_it_no_more() -> None:
     shared = Node(node())
     shared.holds("first", ["0::0"], uses(30))
-    shared.cluster.drop_pod(PodUid("first"), 7)
+    shared.cluster.feed.drop_pod(PodUid("first"), 7)
     assert shared.reason(1, uses(20)).startswith(LITTLE)
     shared.held.clear()
     shared.report()
@@ -310,8 +310,8 @@ def test_all_is_known_again_after_a_restart() -> None:
     shared.bound("second", 1, uses(6))
     fresh = Cluster(Clock())
     for known in shared.cluster.facts(NAME).pods.every:
-        fresh.put_pod(known)
-    fresh.put_record(shared.topology, shared.cluster.facts(NAME).report or Report())
+        fresh.feed.put_pod(known)
+    fresh.feed.put_record(shared.topology, shared.cluster.facts(NAME).report or Report())
     for gib, refused in ((4, False), (5, True)):
         found = pod_record(msgspec.convert(manifest("asks", 1, uses(gib)), Pod), MANAGED)
         assert found is not None
@@ -379,7 +379,7 @@ def test_a_whole_gpu_is_always_had_alone() -> None:
 
 def test_a_pod_that_is_not_alone_is_called_out() -> None:
     shared, found = Node(node()), list[Surprise]()
-    shared.cluster.on_surprise.append(found.append)
+    shared.cluster.feed.on_surprise.append(found.append)
     promise = '{"verdict":"guaranteed","node":"node","uid":"alone"}'
     shared.holds("alone", ["0::0", "0::1"], {**ALONE, "placement": promise})
     assert [surprise.kind for surprise in found] == [BROKEN]
@@ -421,7 +421,7 @@ def test_nobody_gets_shares_that_come_to_a_gpu_which_is_anothers_alone(
     reason = "a GPU that was promised to another one alone"
     assert reason in shared.reason(2, asked) or count == 4
     assert shared.reason(count, asked) != ""
-    shared.cluster.drop_pod(PodUid("alone"))
+    shared.cluster.feed.drop_pod(PodUid("alone"))
     shared.held.clear()
     shared.report()
     assert shared.reason(count, asked) == ""
@@ -477,7 +477,7 @@ def test_nothing_is_promised_beside_a_pod_with_a_device_of_before(device: str, k
     )
     assert here.reason(1) == "", "a plain pod is not held up"
     here.held.clear()
-    here.cluster.drop_pod(PodUid("old"))
+    here.cluster.feed.drop_pod(PodUid("old"))
     here.report()
     assert here.reason(1, uses(31)) == ""
 

@@ -35,7 +35,7 @@ def rows(service: Running, name: str) -> dict[str, dict[str, Any]]:
 def see(service: Running, manifest: dict[str, Any]) -> None:
     record = pod_record(msgspec.convert(manifest, Pod), MANAGED)
     assert record is not None
-    service.cluster.put_pod(record)
+    service.cluster.feed.put_pod(record)
 
 
 def bind(service: Running, manifest: dict[str, Any], node: str) -> None:
@@ -78,8 +78,8 @@ def test_what_is_promised_is_told_apart_from_what_is_free() -> None:
 def test_every_row_that_is_no_promise_says_why() -> None:
     cluster = Cluster(lambda: 0.0)
     for node in (switched(), pcie()):
-        cluster.put_record(node, None)
-    cluster.put_record(bridged(), None)
+        cluster.feed.put_record(node, None)
+    cluster.feed.put_record(bridged(), None)
     asked = gpu_request(2, Constraints(link=LinkKind.NVLINK), Policy.PREFERRED)
     for request in (asked, gpu_request(1)):
         for row in answers(cluster.snapshot(), request):
@@ -133,7 +133,7 @@ def test_what_a_blind_extender_answers_is_told() -> None:
     """The answers that it remembers are not those that filter gives now."""
     watches: list[Watch] = []
     cluster = Cluster(lambda: 1000.0, watches=lambda: watches)
-    cluster.put_record(switched(), Report("boot", 1))
+    cluster.feed.put_record(switched(), Report("boot", 1))
 
     def told(request: GpuRequest) -> Answer:
         (row,) = answers(cluster.snapshot(), request)

@@ -59,12 +59,12 @@ def clusters(draw: st.DrawFn) -> Cluster:
         if draw(st.booleans()):
             uid = f"new-{made.name}"
             coming = waiting(uid, draw(st.sampled_from(REQUESTS)))
-            cluster.put_pod(replace(coming, node=made.name, phase="Running"))
+            cluster.feed.put_pod(replace(coming, node=made.name, phase="Running"))
         if draw(st.booleans()):
             report = cluster.facts(made.name).report
             assert report is not None
             sick = (Health(made.gpus[0].uuid, False, "Xid79"),)
-            cluster.put_report(made.name, replace(report, sequence=2, health=sick))
+            cluster.feed.put_report(made.name, replace(report, sequence=2, health=sick))
     return cluster
 
 
@@ -128,9 +128,9 @@ def test_a_node_without_certain_pods_is_counted_once_for_all_requests(
         assert report is not None
         since = "2026-01-01T10:00:00Z"
         idle = tuple(IdleAllocation(a.pod_uid, "main", GPU, since) for a in report.allocations)
-        cluster.put_report(facts.name, replace(report, sequence=2, idle=idle))
+        cluster.feed.put_report(facts.name, replace(report, sequence=2, idle=idle))
     for number, request in enumerate(REQUESTS):
-        cluster.put_pod(waiting(f"w{number}", request))
+        cluster.feed.put_pod(waiting(f"w{number}", request))
     counted, without = 0, NodeFacts.without
 
     def counting(facts: NodeFacts, gone: frozenset[PodUid]) -> NodeFacts:

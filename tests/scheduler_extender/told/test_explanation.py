@@ -40,7 +40,7 @@ QUAD = waiting("train", gpu_request(4, NVLINKED))
 
 
 def explained(cluster: Cluster, pod: PodRecord, view: View = TODAY) -> Explanation:
-    cluster.put_pod(pod)
+    cluster.feed.put_pod(pod)
     found = explanation_of(cluster.snapshot(), pod, view)
     assert isinstance(found, Explanation)
     return found
@@ -68,7 +68,7 @@ def test_nodes_are_counted_by_reason_and_the_nearest_is_named_with_who_is_in_the
             switched(2, "small"): {},
         }
     )
-    cluster.put_record(switched(4, "silent"), None)
+    cluster.feed.put_record(switched(4, "silent"), None)
     found = explained(cluster, QUAD)
     assert found.takes == 0
     assert found.refusals == {
@@ -111,7 +111,7 @@ def test_the_nearest_set_says_what_is_sick_and_what_no_pod_holds() -> None:
     node = switched(4, "node")
     cluster = Cluster(lambda: 0.0)
     sick = Health(node.gpus[1].uuid, healthy=False, reason="Xid94")
-    cluster.put_record(node, Report("boot", 1, health=(sick,)))
+    cluster.feed.put_record(node, Report("boot", 1, health=(sick,)))
     found = explained(cluster, QUAD)
     assert near(found)["node"] == "3 of 4 linked GPUs are free (0, 2, 3); GPU 1 is sick"
 
@@ -119,13 +119,13 @@ def test_the_nearest_set_says_what_is_sick_and_what_no_pod_holds() -> None:
 def test_a_free_set_that_may_not_come_says_why() -> None:
     cluster = cluster_of({bridged(4, "node"): {}})
     unseen = replace(waiting("unseen", gpu_request(1)), node=NodeName("node"))
-    cluster.put_pod(unseen)
+    cluster.feed.put_pod(unseen)
     found = explained(cluster, waiting("pair", gpu_request(2, NVLINKED)))
     assert near(found)["node"] == (
         "GPUs 0,1 would do and seem free, but team/unseen may get them first: no report shows that "
         "pod yet"
     )
-    cluster.put_pod(replace(unseen, phase="Running"))
+    cluster.feed.put_pod(replace(unseen, phase="Running"))
     found = explained(cluster, waiting("pair", gpu_request(2, NVLINKED)))
     assert "no report shows which GPUs are those of team/unseen" in near(found)["node"]
 
@@ -193,7 +193,7 @@ def test_what_would_help_is_only_tried_for_who_waits() -> None:
 
 def test_trying_ends_when_its_time_is_up() -> None:
     cluster = cluster_of({DGX: {"one": Held((0,)), "two": Held((5, 6))}})
-    cluster.put_pod(QUAD)
+    cluster.feed.put_pod(QUAD)
     seen = cluster.snapshot()
     for looks in count():
         times = iter([False] * looks)
@@ -215,7 +215,7 @@ def test_no_node_is_asked_about_a_relaxed_request_once_it_is_late(
     nodes = {machine("dgx1-v100").topology(f"n{n}"): {f"p{n}": Held((n,))} for n in range(8)}
     cluster = cluster_of(nodes)
     pod = waiting("train", gpu_request(8, NVLINKED))
-    cluster.put_pod(pod)
+    cluster.feed.put_pod(pod)
     asked: list[GpuRequest] = []
 
     def slow(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Decision:
@@ -239,7 +239,7 @@ def test_a_place_that_yields_to_a_pod_is_there_for_what_it_may_ask_instead(
 ) -> None:
     cluster = cluster_of({DGX: {}})
     nominated = Standing(nominated=DGX.name, priority=1)
-    cluster.put_pod(replace(waiting("low", gpu_request(2, NVLINKED)), standing=nominated))
+    cluster.feed.put_pod(replace(waiting("low", gpu_request(2, NVLINKED)), standing=nominated))
     asks = gpu_request(8, Constraints(models=("h100",)))
     pod = replace(waiting("train", asks), standing=Standing(priority=priority))
     relaxing = relaxed(explained(cluster, pod))
@@ -327,7 +327,7 @@ def test_shares_and_instances_are_called_so() -> None:
         )
         for i in range(2)
     )
-    cluster.put_record(shared, Report("boot", 1, allocations=held))
+    cluster.feed.put_record(shared, Report("boot", 1, allocations=held))
     (row,) = explained(cluster, waiting("p", gpu_request(1))).nodes
     assert row.reason == "not enough free GPU shares"
     assert row.miss is not None
@@ -343,8 +343,8 @@ def test_shares_and_instances_are_called_so() -> None:
 
 def test_nodes_that_kube_scheduler_will_not_choose_are_told_apart() -> None:
     cluster = cluster_of({switched(2, "open"): {}, switched(2, "tainted"): {}})
-    cluster.put_node(NodeName("open"), NodeObject())
-    cluster.put_node(NodeName("tainted"), NodeObject(taints=(Taint("gpu", "", "NoSchedule"),)))
+    cluster.feed.put_node(NodeName("open"), NodeObject())
+    cluster.feed.put_node(NodeName("tainted"), NodeObject(taints=(Taint("gpu", "", "NoSchedule"),)))
     pod = waiting("pair", gpu_request(2, NVLINKED))
     found = explained(cluster, pod)
     assert (found.takes, found.closed) == (2, 1)
@@ -358,19 +358,19 @@ def test_nodes_that_kube_scheduler_will_not_choose_are_told_apart() -> None:
 
 def test_what_would_help_is_only_told_of_nodes_that_are_open_to_the_pod() -> None:
     cluster = cluster_of({switched(4, "tainted"): {"one": Held((0,))}, pcie(4, "cordoned"): {}})
-    cluster.put_node(NodeName("tainted"), NodeObject(taints=(Taint("gpu", "", "NoSchedule"),)))
-    cluster.put_node(NodeName("cordoned"), NodeObject(cordoned=True))
+    cluster.feed.put_node(NodeName("tainted"), NodeObject(taints=(Taint("gpu", "", "NoSchedule"),)))
+    cluster.feed.put_node(NodeName("cordoned"), NodeObject(cordoned=True))
     found = explained(cluster, QUAD)
     assert found.takes == 0
     assert not found.helps, "kube-scheduler would send the pod there in no case"
-    cluster.put_node(NodeName("cordoned"), NodeObject())
+    cluster.feed.put_node(NodeName("cordoned"), NodeObject())
     assert relaxed(explained(cluster, QUAD))["link"] == ("node", 1)
 
 
 def test_who_fits_on_closed_nodes_only_is_told_what_would_open_another_one() -> None:
     cluster = cluster_of({switched(4, "closed"): {}, switched(4, "open"): {"one": Held((0,))}})
-    cluster.put_node(NodeName("closed"), NodeObject(cordoned=True))
-    cluster.put_node(NodeName("open"), NodeObject())
+    cluster.feed.put_node(NodeName("closed"), NodeObject(cordoned=True))
+    cluster.feed.put_node(NodeName("open"), NodeObject())
     found = explained(cluster, QUAD)
     assert (found.takes, found.closed) == (1, 1)
     assert [each.pods for each in ends(found)] == [["team/one"]]
@@ -379,8 +379,8 @@ def test_who_fits_on_closed_nodes_only_is_told_what_would_open_another_one() -> 
 
 def test_a_node_without_gpus_waits_for_no_report() -> None:
     cluster = cluster_of({pcie(2, "gpus"): {}})
-    cluster.put_node(NodeName("cpus"), NodeObject(dra_only=True))
-    cluster.put_node(NodeName("new"), NodeObject())
+    cluster.feed.put_node(NodeName("cpus"), NodeObject(dra_only=True))
+    cluster.feed.put_node(NodeName("new"), NodeObject())
     for request in (gpu_request(4), gpu_request(4, NVLINKED)):
         found = explained(cluster, waiting("w", request))
         told = {str(row.node): row.kind for row in found.nodes}

@@ -42,7 +42,7 @@ def kept() -> Building:
     made.pod("comes-too", 2, node, running=False)
     wants = made.pod("wants-three", 3, None)
     place = Standing(nominated=NodeName("kept-01"), priority=7)
-    made.cluster.put_pod(replace(wants, standing=place))
+    made.cluster.feed.put_pod(replace(wants, standing=place))
     return made
 
 

@@ -43,10 +43,10 @@ def counted(reasons: WaitingReasons) -> dict[str, int]:
 def test_a_pod_counts_for_the_reason_of_nodes_whose_hardware_could_take_it() -> None:
     cluster = cluster_of({pcie(2, "a"): {}, pcie(2, "b"): {}, switched(2, "c"): {"x": Held((0,))}})
     for name in ("one", "two"):
-        cluster.put_pod(waiting(name, PAIR))
-    cluster.put_pod(waiting("many", gpu_request(16)))
-    cluster.put_pod(waiting("small", gpu_request(1)))
-    cluster.put_pod(replace(waiting("odd", PAIR), request=Malformed("link: ?", None)))
+        cluster.feed.put_pod(waiting(name, PAIR))
+    cluster.feed.put_pod(waiting("many", gpu_request(16)))
+    cluster.feed.put_pod(waiting("small", gpu_request(1)))
+    cluster.feed.put_pod(replace(waiting("odd", PAIR), request=Malformed("link: ?", None)))
     assert counted(WaitingReasons(cluster)) == {
         "busy": 2,
         "too-few-gpus": 1,
@@ -67,15 +67,15 @@ def test_a_reason_is_looked_for_again_after_a_while_and_forgotten_with_its_pods(
     clock = Clock()
     cluster = Cluster(clock, Settings(stale_after=None))
     node = switched(4)
-    cluster.put_record(node, Report("boot", 1))
-    cluster.put_pod(waiting("wants", gpu_request(8)))
+    cluster.feed.put_record(node, Report("boot", 1))
+    cluster.feed.put_pod(waiting("wants", gpu_request(8)))
     reasons = WaitingReasons(cluster)
     assert counted(reasons) == {"too-few-gpus": 1}
-    cluster.put_record(switched(8, "large"), Report("boot", 1))
+    cluster.feed.put_record(switched(8, "large"), Report("boot", 1))
     assert counted(reasons) == {"too-few-gpus": 1}
     clock.now += LATER
     assert counted(reasons) == {"none": 1}
-    cluster.keep_pods(set())
+    cluster.feed.keep_pods(set())
     assert counted(reasons) == {}
     assert not reasons._known
 
@@ -89,9 +89,9 @@ def test_whom_a_look_does_not_get_to_the_next_ones_do() -> None:
             return self.now
 
     cluster = Cluster(Slow(), Settings(stale_after=None))
-    cluster.put_record(switched(4), Report("boot", 1))
+    cluster.feed.put_record(switched(4), Report("boot", 1))
     for count in range(5, 25):
-        cluster.put_pod(waiting(f"p{count}", gpu_request(count)))
+        cluster.feed.put_pod(waiting(f"p{count}", gpu_request(count)))
     reasons = WaitingReasons(cluster)
     left = [counted(reasons).get(UNKNOWN, 0) for _ in range(20)]
     assert 0 < left[0] < 20

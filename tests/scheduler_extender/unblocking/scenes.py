@@ -53,7 +53,7 @@ def cluster_of(nodes: Mapping[NodeTopology, Mapping[str, Held]]) -> Cluster:
         for name, pod in pods.items():
             request = gpu_request(len(pod.gpus), pod.constraints or Constraints())
             standing = Standing(pod.priority, pod.labels, pod.controller, pod.asks)
-            found.put_pod(
+            found.feed.put_pod(
                 replace(
                     waiting(name, request, standing),
                     node=node.name,
@@ -65,7 +65,7 @@ def cluster_of(nodes: Mapping[NodeTopology, Mapping[str, Held]]) -> Cluster:
             )
             ids = tuple(DeviceId(node.gpus[p].uuid) for p in pod.gpus)
             held.append(Allocation(PodUid(name), "team", name, "main", "nvidia.com/gpu", ids))
-        found.put_record(node, Report("boot", 1, allocations=tuple(held)))
+        found.feed.put_record(node, Report("boot", 1, allocations=tuple(held)))
     return found
 
 

@@ -39,7 +39,7 @@ class Trays(Scheduler):
             for p in gpus:
                 found = pod(1, name=f"{name}-{p}", uid=f"{name}-{p}", node=name, phase="Running")
                 running = replace(record(found), admitted=True, standing=Standing(priority=-1))
-                self.cluster.put_pod(running)
+                self.cluster.feed.put_pod(running)
             self.report(name)
 
     def report(self, name: str) -> None:
@@ -52,19 +52,19 @@ class Trays(Scheduler):
             )
             for p in sorted(self.held[name])
         )  # fmt: skip
-        self.cluster.put_record(node, Report("boot", 1, allocations=held))
+        self.cluster.feed.put_record(node, Report("boot", 1, allocations=held))
 
     def evict(self, uids: Iterable[str]) -> None:
         """Evict pods, and let the agents report it."""
         for uid in uids:
             name, _, p = uid.rpartition("-")
-            self.cluster.drop_pod(PodUid(uid))
+            self.cluster.feed.drop_pod(PodUid(uid))
             self.held[name].remove(int(p))
             self.report(name)
 
     def unblock(self, manifest: dict[str, Any]) -> Unblocking:
         """What unblock says of a waiting pod of priority 0."""
-        self.cluster.put_pod(record(manifest))
+        self.cluster.feed.put_pod(record(manifest))
         found = unblocking_of(self.cluster, "default", manifest["metadata"]["name"])
         assert found is not None
         return found
@@ -95,7 +95,7 @@ def test_nobody_is_evicted_outside_of_the_domain_that_was_chosen() -> None:
     assert trays.passing(gang("m0", 2)) == ["b-00", "b-01"]
     trays.held["b-01"].add(3)
     running = record(pod(1, name="b-01-3", uid="b-01-3", node="b-01", phase="Running"))
-    trays.cluster.put_pod(replace(running, admitted=True, standing=Standing(priority=-1)))
+    trays.cluster.feed.put_pod(replace(running, admitted=True, standing=Standing(priority=-1)))
     trays.report("b-01")
     found = trays.unblock(gang("m1", 2))
     assert found.plan is not None

@@ -34,12 +34,12 @@ def cluster(domain: str | None, policy: Policy = Policy.REQUIRED) -> Cluster:
     )
     for name, block in (("pairs", "a"), ("near", "a"), ("far", "b"), ("unlabelled", None)):
         labels = {} if block is None else {BLOCK: block}
-        found.put_node(node_name(name), NodeObject(labels=labels))
+        found.feed.put_node(node_name(name), NodeObject(labels=labels))
     for facts in found.snapshot().nodes:
         for pod in facts.pods.bound.alive.values():
             membership = Membership(Group("team", "train"), 4, domain)
             request = replace(gpu_request(1), policy=policy)
-            found.put_pod(replace(pod, membership=membership, request=request))
+            found.feed.put_pod(replace(pod, membership=membership, request=request))
     return found
 
 
@@ -84,8 +84,8 @@ def test_of_two_nodes_that_are_alike_the_one_is_taken_whose_members_have_a_home(
         for pod in facts.pods.bound.alive.values()
     ]
     for pod in members:
-        twin.put_pod(pod)
-    twin.put_node(facts.name, NodeObject(labels={BLOCK: "c"}))
+        twin.feed.put_pod(pod)
+    twin.feed.put_node(facts.name, NodeObject(labels={BLOCK: "c"}))
     wants = waiting("wants", gpu_request(2, NVLINKED), Standing(0))
     found = search(nodes.snapshot().with_facts(twin.snapshot().nodes), wants)
     assert found.plan is not None

@@ -28,7 +28,9 @@ def cluster(*nodes: tuple[NodeTopology, str]) -> Cluster:
     held = {f"h{i}": Held((i,), asks=EIGHT) for i in range(4)}
     found = cluster_of({PAIRS: held, **{node: {} for node, _ in nodes}})
     for node, cpus in ((PAIRS, "32"), *nodes):
-        found.put_node(node.name, NodeObject(allocatable=amounts_of({"cpu": cpus, "pods": "110"})))
+        found.feed.put_node(
+            node.name, NodeObject(allocatable=amounts_of({"cpu": cpus, "pods": "110"}))
+        )
     return found
 
 

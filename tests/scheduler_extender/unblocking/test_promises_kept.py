@@ -48,7 +48,7 @@ class World(Scheduler):
                 name = NodeName(f"{rack}-{i}")
                 self.names.append(name)
                 self.nodes[name] = machine(kind).topology(name, group=rack)
-                self.cluster.put_node(name, NodeObject(labels=zone))
+                self.cluster.feed.put_node(name, NodeObject(labels=zone))
         self.report()
 
     def fill(self) -> None:
@@ -96,7 +96,7 @@ class World(Scheduler):
         drawn = drawn if priority is None else priority
         standing = replace(found.standing, priority=drawn, controller=controller)
         running = replace(found, phase="Running", admitted=True, standing=standing)
-        self.cluster.put_pod(running)
+        self.cluster.feed.put_pod(running)
         self.held[found.uid] = (name, tuple(self.rng.sample(free, count)))
         self.report(name)
 
@@ -113,12 +113,12 @@ class World(Scheduler):
                 for uid, (at, gpus) in sorted(self.held.items())
                 if at == name
             )  # fmt: skip
-            self.cluster.put_record(node, Report("boot", self.sequence, allocations=held))
+            self.cluster.feed.put_record(node, Report("boot", self.sequence, allocations=held))
 
     def evict(self, uids: Iterable[str]) -> None:
         """These pods have gone, and the agents say so."""
         for uid in uids:
-            self.cluster.drop_pod(PodUid(uid))
+            self.cluster.feed.drop_pod(PodUid(uid))
             del self.held[uid]
         self.report()
 
@@ -131,7 +131,7 @@ class World(Scheduler):
         found["spec"]["priority"] = 1
         record = pod_record(msgspec.convert(found, Pod), MANAGED)
         assert record is not None
-        self.cluster.put_pod(replace(record, standing=Standing(1)))
+        self.cluster.feed.put_pod(replace(record, standing=Standing(1)))
         return found
 
 

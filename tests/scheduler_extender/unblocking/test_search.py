@@ -205,10 +205,10 @@ def test_the_cheapest_equals_brute_force_where_cpus_are_short() -> None:
         rng = random.Random(seed)
         for facts in cluster.snapshot().nodes:
             cpus = {"cpu": str(rng.choice((8, 16, 24))), "pods": "110"}
-            cluster.put_node(facts.name, NodeObject(allocatable=amounts_of(cpus)))
+            cluster.feed.put_node(facts.name, NodeObject(allocatable=amounts_of(cpus)))
             for each in facts.pods.bound.alive.values():
                 asks = (("cpu", rng.choice((0, 4000, 8000))),)
-                cluster.put_pod(replace(each, standing=replace(each.standing, asks=asks)))
+                cluster.feed.put_pod(replace(each, standing=replace(each.standing, asks=asks)))
         pod = replace(pod, standing=replace(pod.standing, asks=(("cpu", 8000),)))
         cluster.others = nobody_else
         found = search(cluster.snapshot(), pod)

@@ -51,7 +51,7 @@ def cluster(request: pytest.FixtureRequest) -> Cluster:
     found = cluster_of({MIG: {}, WHOLE: {"runs": Held((0, 1, 2))}})
     given = ADVERTISES[request.param]
     allocatable = None if given is None else amounts_of({**given, "pods": 110})
-    found.put_node(MIG.name, NodeObject(allocatable=allocatable))
+    found.feed.put_node(MIG.name, NodeObject(allocatable=allocatable))
     return found
 
 
@@ -59,7 +59,7 @@ def cluster(request: pytest.FixtureRequest) -> Cluster:
 def test_unblock_and_preempt_answer(cluster: Cluster, kind: str) -> None:
     """They name the node that serves the resource, and never the other one."""
     asks, annotations = ASKS[kind]
-    cluster.put_pod(waiting("wants", asks, Standing(1)))
+    cluster.feed.put_pod(waiting("wants", asks, Standing(1)))
     found = unblocking_of(cluster, "team", "wants")
     assert found is not None
     assert found.plan is not None
@@ -80,7 +80,7 @@ def test_unblock_and_preempt_answer(cluster: Cluster, kind: str) -> None:
 def test_filter_refuses_it_and_nobody_is_woken_for_it(kind: str) -> None:
     found = cluster_of({MIG: {}})
     asks, annotations = ASKS[kind]
-    found.put_pod(waiting("wants", asks))
+    found.feed.put_pod(waiting("wants", asks))
     asked = msgspec.convert(pod(2, annotations, name="wants", uid="wants"), Pod)
     answer = filter_nodes(found, asked, [MIG.name])
     assert answer.unresolvable == {MIG.name: NOT_SERVED.reason}
@@ -95,5 +95,5 @@ def test_a_node_object_that_begins_to_advertise_the_resource_is_heard() -> None:
     found = cluster_of({MIG: {}})
     asked = msgspec.convert(pod(2, name="wants", uid="wants"), Pod)
     for given, passing in (({}, []), ({"nvidia.com/gpu": 4}, [MIG.name]), ({}, [])):
-        found.put_node(NodeName(MIG.name), NodeObject(allocatable=amounts_of(given)))
+        found.feed.put_node(NodeName(MIG.name), NodeObject(allocatable=amounts_of(given)))
         assert filter_nodes(found, asked, [MIG.name]).node_names == passing

@@ -50,7 +50,7 @@ class Scheduler:
         for name in racks:
             for tray in rack(name, racks[name]):
                 topology = machine("gb200-tray").topology(tray, group=name)
-                self.cluster.put_record(topology, Report())
+                self.cluster.feed.put_record(topology, Report())
 
     def filter(self, manifest: dict[str, Any], names: Iterable[str] | None = None) -> FilterResult:
         """What filter answers about all nodes, or about some."""

@@ -150,12 +150,12 @@ def test_a_read_that_fails_settles_nothing(kube: Kube, bound: Running) -> None:
 def test_the_second_reading_is_late_also_where_the_first_was(kube: Kube) -> None:
     """One slow reading after the other: a bind may be read long after its round began."""
     now, slow = [0.0], True
-    kube.cluster.put_record(switched(), Report("boot", 1))
+    kube.cluster.feed.put_record(switched(), Report("boot", 1))
     for i in range(2):
         manifest = kube.create(pod(1, name=f"p{i}", uid=f"u{i}"))
         found = pod_record(msgspec.convert(manifest, Pod), MANAGED)
         assert found is not None
-        kube.cluster.begin_bind(NodeName("switched"), found)
+        kube.cluster.binds.begin(NodeName("switched"), found)
 
     class Slow(KubeBinder):
         def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
@@ -203,7 +203,7 @@ def test_a_bind_that_is_refused_again_and_again_ends(kube: Kube, bound: Running)
 
 def test_a_failed_bind_does_not_undo_the_one_after_it(kube: Kube) -> None:
     """Two schedulers for a moment: the older bind is refused while the newer one is open."""
-    kube.cluster.put_record(switched(), Report("boot", 1))
+    kube.cluster.feed.put_record(switched(), Report("boot", 1))
     kube.sees(pod(2, NVLINK))
 
     class Twice(Writes):
@@ -283,7 +283,7 @@ ARGS = BindingArgs("train", "default", "uid-1", "switched")
 def test_a_bind_that_the_scheduler_has_given_up_is_not_written(
     kube: Kube, answers: tuple[bool, ...]
 ) -> None:
-    kube.cluster.put_record(switched(), Report("boot", 1))
+    kube.cluster.feed.put_record(switched(), Report("boot", 1))
     kube.sees(pod(2, NVLINK))
     left, binder = list(answers), Writes()
     with pytest.raises(BindError, match=TOO_LATE):
@@ -343,7 +343,7 @@ def test_a_pod_that_dra_serves_is_bound(kube: Kube, bound: Running) -> None:
 def test_a_node_that_does_not_exist_gets_no_pod(
     kube: Kube, bound: Running, annotations: dict[str, str]
 ) -> None:
-    kube.cluster.put_node(NodeName("switched"), NodeObject())
+    kube.cluster.feed.put_node(NodeName("switched"), NodeObject())
     train = kube.create(pod(2, annotations))
     assert "does not exist" in bound.bind(train, "nowhere")
     assert "does not exist" in bound.bind(train, "bridged"), "a record alone is no node"
@@ -352,7 +352,7 @@ def test_a_node_that_does_not_exist_gets_no_pod(
 
 
 def test_a_node_without_an_agent_gets_plain_pods(kube: Kube, bound: Running) -> None:
-    kube.cluster.put_node(NodeName("bare"), NodeObject())
+    kube.cluster.feed.put_node(NodeName("bare"), NodeObject())
     assert bound.bind(kube.create(pod(2)), "bare") == ""
 
 
@@ -409,7 +409,7 @@ def test_a_heartbeat_meanwhile_changes_nothing(
     sequences = iter(range(2, 100))
     meanwhile = Meanwhile(
         monkeypatch,
-        lambda: kube.cluster.put_record(bridged(), Report("boot", next(sequences))),
+        lambda: kube.cluster.feed.put_record(bridged(), Report("boot", next(sequences))),
     )
     assert _bind(bound) == ""
     assert meanwhile.decided == 1
@@ -429,7 +429,9 @@ def test_a_node_that_never_stands_still_is_decided_about_with_the_lock_held(
         sick = (Health(GpuUuid(f"GPU-{number % 4}"), False, "x"),)
         report = Report("boot", number, health=sick)
         others.append(
-            threading.Thread(target=kube.cluster.put_record, args=(bridged(), report), daemon=True)
+            threading.Thread(
+                target=kube.cluster.feed.put_record, args=(bridged(), report), daemon=True
+            )
         )
         others[-1].start()
         # With the lock held it cannot come in, however long we wait for it.
@@ -450,7 +452,7 @@ def test_a_pod_in_flight_elsewhere_meanwhile_is_not_in_flight_twice(
     kube.sees(manifest)
     known = kube.cluster.pod(PodUid("uid-1"))
     assert known is not None
-    Meanwhile(monkeypatch, lambda: void(kube.cluster.begin_bind(NodeName("switched"), known)))
+    Meanwhile(monkeypatch, lambda: void(kube.cluster.binds.begin(NodeName("switched"), known)))
     assert "still in flight" in _bind(bound)
     assert [p.node for p in list(kube.cluster.snapshot().in_flight.values())] == ["switched"]
 

@@ -65,8 +65,8 @@ def cluster_of(meter: Meter) -> Cluster:
         ids = tuple(DeviceId(f"GPU-{g}") for g in range(4))
         held = Allocation(uid, "default", uid, "main", "nvidia.com/gpu", ids)
         see(found, pod(4, name=uid, uid=uid, node=name, phase="Running"))
-        found.put_record(switched(4, name), Report(allocations=(held,)))
-        found.put_node(name, NodeObject(labels=Labels(meter)))
+        found.feed.put_record(switched(4, name), Report(allocations=(held,)))
+        found.feed.put_node(name, NodeObject(labels=Labels(meter)))
     meter.lookups = 0
     return found
 
@@ -74,7 +74,7 @@ def cluster_of(meter: Meter) -> Cluster:
 def see(cluster: Cluster, manifest: dict[str, Any]) -> None:
     record = pod_record(msgspec.convert(manifest, Pod), MANAGED)
     assert record is not None
-    cluster.put_pod(record)
+    cluster.feed.put_pod(record)
 
 
 def choosy(name: str, gpus: int = 4, **more: Any) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class Plane:
 
     def __init__(self) -> None:
         self.cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
-        self.cluster.put_record(machine("dgx1-v100").topology(NODE), Report("boot", 1))
+        self.cluster.feed.put_record(machine("dgx1-v100").topology(NODE), Report("boot", 1))
         self.turns = Turns(self.cluster, FOREVER)
         self.given_up = threading.Event()
         self._got: list[Allocation] = []
@@ -51,12 +51,12 @@ class Plane:
         """The pod is bound, admitted and runs, and no report has shown it."""
         found = self.cluster.pod(binding.uid)
         assert found is not None
-        self.cluster.put_pod(replace(found, node=binding.node, phase="Running", admitted=True))
+        self.cluster.feed.put_pod(replace(found, node=binding.node, phase="Running", admitted=True))
 
     def bind(self, name: str, membership: Membership | None = GANG) -> str:
         """The error of a bind; empty where it was written."""
         pod = PodRecord(PodUid(name), "default", name, None, PAIR, membership=membership)
-        self.cluster.put_pod(pod)
+        self.cluster.feed.put_pod(pod)
         args = BindingArgs(name, "default", name, NODE)
         deadline = ending_when(self.given_up.is_set)
         try:
@@ -86,22 +86,22 @@ class Plane:
         shown = Allocation(PodUid(name), "default", name, "main", "nvidia.com/gpu", ids)
         self._got.append(shown)
         sequence = 1 + len(self._got)
-        self.cluster.put_report(NODE, Report("boot", sequence, allocations=tuple(self._got)))
+        self.cluster.feed.put_report(NODE, Report("boot", sequence, allocations=tuple(self._got)))
 
     def end(self, name: str) -> None:
         """A pod has ended, and the agent shows its GPUs free."""
         pod = self.cluster.pod(PodUid(name))
         assert pod is not None
-        self.cluster.put_pod(replace(pod, phase="Succeeded"))
+        self.cluster.feed.put_pod(replace(pod, phase="Succeeded"))
         self._got = [each for each in self._got if each.pod != name]
         sequence = 100 + len(self._got)
-        self.cluster.put_report(NODE, Report("boot", sequence, allocations=tuple(self._got)))
+        self.cluster.feed.put_report(NODE, Report("boot", sequence, allocations=tuple(self._got)))
 
     def take(self, *held: tuple[str, tuple[int, int]]) -> PodRecord:
         """Pods without a gang run here and are reported; the last of them."""
         for name, pair in held:
             pod = PodRecord(PodUid(name), "default", name, NODE, gpu_request(2), "Running")
-            self.cluster.put_pod(pod)
+            self.cluster.feed.put_pod(pod)
             self.report(name, *pair)
         return pod
 
@@ -183,7 +183,7 @@ def test_a_gang_that_is_bound_in_part_is_not_refused_for_siblings() -> None:
     plane = Plane()
     plane.take(("a", (0, 5)), ("b", (6, 7)))
     elsewhere = PodRecord(PodUid("p3"), "default", "p3", NodeName("x"), PAIR, membership=GANG)
-    plane.cluster.put_pod(elsewhere)
+    plane.cluster.feed.put_pod(elsewhere)
     assert plane.bind("p1") == ""
 
 
@@ -207,11 +207,11 @@ def test_a_sibling_that_ends_before_the_turn_refuses_nobody() -> None:
     holder = plane.take(("a", (0, 5)), ("b", (6, 7)))
     pair_gang = replace(GANG, size=2)
     sibling = PodRecord(PodUid("p0"), "default", "p0", NodeName("x"), PAIR, membership=pair_gang)
-    plane.cluster.put_pod(sibling)
+    plane.cluster.feed.put_pod(sibling)
 
     def fails() -> None:
-        plane.cluster.put_pod(replace(sibling, phase="Failed"))
-        plane.cluster.put_pod(replace(holder, deleting=True))
+        plane.cluster.feed.put_pod(replace(sibling, phase="Failed"))
+        plane.cluster.feed.put_pod(replace(holder, deleting=True))
 
     plane.turns = Meanwhile(plane.cluster, fails)
     assert plane.bind("p1", pair_gang) == ""

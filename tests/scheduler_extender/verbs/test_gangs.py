@@ -52,12 +52,14 @@ def on(kind: str, count: int = 1, free: Iterable[int] | None = None) -> Schedule
         uid = PodUid(f"held-{i}")
         held = Allocation(uid, "default", uid, "main", "nvidia.com/gpu", ids)
         scheduler.names.append(node.name)
-        scheduler.cluster.put_record(node, Report("boot", 1, allocations=(held,) if ids else ()))
+        scheduler.cluster.feed.put_record(
+            node, Report("boot", 1, allocations=(held,) if ids else ())
+        )
         if ids:
             found = pod(len(ids), name=uid, uid=uid, node=node.name, phase="Running")
             holder = pod_record(msgspec.convert(found, Pod), MANAGED)
             assert holder is not None
-            scheduler.cluster.put_pod(holder)
+            scheduler.cluster.feed.put_pod(holder)
     return scheduler
 
 
@@ -150,7 +152,7 @@ def test_members_that_ask_for_different_things_are_all_bound(kind: str) -> None:
                 del each["metadata"]["annotations"]["gpu-topology.io/link"]
             seen = pod_record(msgspec.convert(each, Pod), MANAGED)
             assert seen is not None
-            scheduler.cluster.put_pod(seen)
+            scheduler.cluster.feed.put_pod(seen)
         chosen = []
         for each, (_, n) in zip(pods, asks, strict=True):
             fits = [name for name in scheduler.passing(each) if left[name] >= n]
@@ -175,17 +177,17 @@ def test_what_a_sibling_asks_counts_until_it_is_bound_or_gone() -> None:
     seen = pod_record(msgspec.convert(leader, Pod), MANAGED)
     assert seen is not None
     assert scheduler.passing(worker) == scheduler.names, "nobody has told of the leader"
-    scheduler.cluster.put_pod(seen)
+    scheduler.cluster.feed.put_pod(seen)
     assert scheduler.reasons(worker) == {SIBLINGS.reason}
     for gone in (replace(seen, deleting=True), replace(seen, node=NodeName("elsewhere"))):
-        scheduler.cluster.put_pod(gone)
+        scheduler.cluster.feed.put_pod(gone)
         assert scheduler.passing(worker) == scheduler.names
-        scheduler.cluster.drop_pod(seen.uid)
-        scheduler.cluster.put_pod(seen)
+        scheduler.cluster.feed.drop_pod(seen.uid)
+        scheduler.cluster.feed.put_pod(seen)
         assert scheduler.reasons(worker) == {SIBLINGS.reason}
-    scheduler.cluster.begin_bind(NodeName("elsewhere"), seen)
+    scheduler.cluster.binds.begin(NodeName("elsewhere"), seen)
     assert scheduler.passing(worker) == scheduler.names
-    scheduler.cluster.release(seen.uid)
+    scheduler.cluster.binds.release(seen.uid)
     assert scheduler.reasons(worker) == {SIBLINGS.reason}, "its bind has failed, it comes again"
 
 
@@ -197,7 +199,7 @@ def test_the_place_of_a_member_counts_once_against_its_siblings() -> None:
     until = scheduler.cluster.today() + 600.0
     waits = pod_record(msgspec.convert(pods[1], Pod), MANAGED)
     assert waits is not None
-    scheduler.cluster.put_pod(replace(waits, kept_place=KeptPlace(NodeName(name), until)))
+    scheduler.cluster.feed.put_pod(replace(waits, kept_place=KeptPlace(NodeName(name), until)))
     assert [scheduler.passing(each) for each in pods] == [[name]] * 2
     stranger = pod(4, {"link": "nvlink"}, name="stranger", uid="stranger")
     assert scheduler.passing(stranger) == []
@@ -218,7 +220,7 @@ def test_siblings_that_are_bound_count_as_what_they_are() -> None:
     assert scheduler.passing(last) == []
     bound = pod_record(msgspec.convert(first, Pod), MANAGED)
     assert bound is not None
-    scheduler.cluster.put_pod(replace(bound, node=NodeName("dgx1-v100-0")))  # by somebody else
+    scheduler.cluster.feed.put_pod(replace(bound, node=NodeName("dgx1-v100-0")))  # by somebody else
     assert scheduler.passing(last) == ["dgx1-v100-1"]
 
 
@@ -302,7 +304,7 @@ def test_a_gang_that_is_bound_in_part_needs_no_place_for_who_comes_after() -> No
     for each in pods:
         assert scheduler.passing(each) == rack("a", 1)
     assert [scheduler.bind(each, "a-00") for each in pods[:3]] == [""] * 3
-    scheduler.cluster.drop_pod(PodUid("uid-g0"), 9)
+    scheduler.cluster.feed.drop_pod(PodUid("uid-g0"), 9)
     assert scheduler.bind(pods[3], "a-00") == ""
 
 
@@ -311,7 +313,7 @@ def test_a_gang_goes_to_one_rack_whichever_nodes_the_scheduler_offers() -> None:
     not. Who is asked next is not sent to another rack; in the next cycle, a moment later, all are.
     """
     scheduler, now = Scheduler({"a": 1, "b": 2}), [0.0]
-    scheduler.cluster.clock = lambda: now[0]
+    scheduler.cluster.board.clock = lambda: now[0]
     pods = [member(f"g{i}", "", 4, 1, labels={LABEL: "g"}) for i in range(4)]
 
     def cycle() -> list[set[str]]:
@@ -331,7 +333,7 @@ def test_no_call_of_somebody_else_sends_a_gang_to_two_racks(*, first: bool) -> N
     """A dry run, or a second scheduler, asks about members, offered racks of its own liking."""
     scheduler, rng = Scheduler({"a": 2, "b": 2, "c": 3}), random.Random(first)
     now = [0.0]
-    scheduler.cluster.clock = lambda: now[0]
+    scheduler.cluster.board.clock = lambda: now[0]
     pods = [member(f"g{i}", "", 8, 1, labels={LABEL: "g"}) for i in range(8)]
 
     def strangers() -> None:
@@ -385,11 +387,11 @@ def test_siblings_that_the_scheduler_would_send_beyond_our_count_may_come(
     node = machine("gb200-tray").topology("a-00", group="a")
     scheduler.names.append(node.name)
     healthy = frozenset(DeviceId(gpu.uuid) for gpu in node.gpus[:3])
-    scheduler.cluster.put_record(node, Report("boot", 1, allocatable=healthy))
+    scheduler.cluster.feed.put_record(node, Report("boot", 1, allocatable=healthy))
 
     def gives_out(count: int | None) -> None:
         known = None if count is None else amounts_of({"nvidia.com/gpu": count})
-        scheduler.cluster.put_node(node.name, NodeObject(allocatable=known))
+        scheduler.cluster.feed.put_node(node.name, NodeObject(allocatable=known))
 
     pods = [gang(f"g{i}", 4, 1) for i in range(4)]
     gives_out(given)

@@ -39,14 +39,14 @@ TRIES = 3  # the first question works out what the next ones find
 def crowded() -> Scheduler:
     """A zone in which 300 groups have started, each of which waits for twenty members or so."""
     scheduler = Scheduler({"a": NODES})
-    scheduler.cluster.clock = time.thread_time
+    scheduler.cluster.board.clock = time.thread_time
     for i, name in enumerate(scheduler.names):
         labels = {"zone": "z", "block": f"{i // 16}"}
-        scheduler.cluster.put_node(NodeName(name), NodeObject(labels=labels))
+        scheduler.cluster.feed.put_node(NodeName(name), NodeObject(labels=labels))
     for i in range(GROUPS):
         manifest = member(f"g{i}", f"g{i}", 20 + i % 7, 1 + i % 4, ZONE)
         manifest["spec"]["nodeName"] = scheduler.names[i]
-        scheduler.cluster.put_pod(record(manifest))
+        scheduler.cluster.feed.put_pod(record(manifest))
     return scheduler
 
 
@@ -85,7 +85,7 @@ def test_a_change_costs_no_more_than_one_question(crowded: Scheduler, seconds: f
     for i in range(3):
         manifest = member(f"g7-{i}", "g7", 20, 4, ZONE)
         manifest["spec"]["nodeName"] = crowded.names[NODES - 1 - i]
-        crowded.cluster.put_pod(record(manifest))
+        crowded.cluster.feed.put_pod(record(manifest))
         found = ask(crowded, "x", seconds, group="x", size=2, gpus=1, annotations=ZONE)
         assert found.error == ""
 
@@ -95,15 +95,15 @@ def test_members_and_places_are_counted_at_one_moment() -> None:
     places of afterwards would be too few: a refusal that is never true."""
     cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
     for name in ("a-0", "b-0"):
-        cluster.put_record(machine("gb200-tray").topology(name, group=name[0]), Report())
+        cluster.feed.put_record(machine("gb200-tray").topology(name, group=name[0]), Report())
     first = record(member("m0", size=4, gpus=1))
-    cluster.put_pod(replace(first, node=NodeName("a-0")))
+    cluster.feed.put_pod(replace(first, node=NodeName("a-0")))
     others = [record(member(f"m{i}", size=4, gpus=1)) for i in (1, 2, 3)]
     seen = cluster.snapshot()
     asked = member_of(seen, others[0].uid, others[0].membership, gpu_request(1))
     assert asked is not None
     for other in others[1:]:
-        cluster.put_pod(replace(other, node=NodeName("a-0")))
+        cluster.feed.put_pod(replace(other, node=NodeName("a-0")))
     for moment in (seen, cluster.snapshot()):
         found = gather(moment, asked, ["a-0", "b-0"])
         assert not found.late

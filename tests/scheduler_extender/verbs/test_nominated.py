@@ -57,7 +57,7 @@ def manifest(
 def see(cluster: Cluster, found: Pod) -> PodRecord:
     record = pod_record(found, MANAGED)
     assert record is not None
-    cluster.put_pod(record)
+    cluster.feed.put_pod(record)
     return record
 
 
@@ -69,11 +69,11 @@ def nominate(cluster: Cluster, uid: str = "wants", priority: int = PRIORITY) -> 
 
 def gone(cluster: Cluster, uid: str) -> None:
     """A pod is gone, and a report shows that its GPU is free."""
-    cluster.drop_pod(PodUid(uid))
+    cluster.feed.drop_pod(PodUid(uid))
     report = cluster.facts(NODE).report
     assert report is not None
     left = tuple(a for a in report.allocations if a.pod_uid != uid)
-    cluster.put_report(NODE, Report("boot", report.sequence + 1, allocations=left))
+    cluster.feed.put_report(NODE, Report("boot", report.sequence + 1, allocations=left))
 
 
 def refusal(cluster: Cluster, asked: Pod) -> str:
@@ -128,7 +128,7 @@ def test_no_place_is_kept_for_a_pod_that_does_not_come(cluster: Cluster, change:
     single = manifest("single", 1, 0)
     assert refusal(cluster, single) == REASON
     if change == "deleted":
-        cluster.drop_pod(PodUid("wants"))
+        cluster.feed.drop_pod(PodUid("wants"))
     else:
         elsewhere = "other" if change == "nominated elsewhere" else None
         see(cluster, manifest("wants", 2, PRIORITY, link=True, nominated=elsewhere))
@@ -145,11 +145,11 @@ def test_of_two_nominated_pods_the_one_of_higher_priority_has_the_place(cluster:
 def test_a_pod_with_a_kept_place_and_a_nomination_elsewhere_has_both(cluster: Cluster) -> None:
     """Somebody evicted for it on one node, and kube-scheduler then on another one."""
     other = machine("a100-pcie-4-bridged").topology("other")
-    cluster.put_record(other, Report("boot", 1))
+    cluster.feed.put_record(other, Report("boot", 1))
     gone(cluster, "victim")
     kept = KeptPlace(NODE, cluster.today() + 600.0, frozenset({PodUid("victim")}))
     asked = manifest("wants", 2, PRIORITY, link=True, nominated="other")
-    cluster.put_pod(replace(see(cluster, asked), kept_place=kept))
+    cluster.feed.put_pod(replace(see(cluster, asked), kept_place=kept))
     both = [NODE, "other"]
     assert cluster.snapshot().places_of(PodUid("wants")) == set(both)
     assert set(verbs.filter_nodes(cluster, asked, both).node_names or ()) == set(both)

@@ -50,9 +50,9 @@ def placement(
     """The annotation of a pod that is bound to a node with this report and these pods."""
     cluster, written = Cluster(lambda: 0.0), Bindings()
     for other in bound:
-        cluster.put_pod(record(other))
-    cluster.put_record(node, report)
-    cluster.put_pod(record(asks))
+        cluster.feed.put_pod(record(other))
+    cluster.feed.put_record(node, report)
+    cluster.feed.put_pod(record(asks))
     meta = asks["metadata"]
     args = BindingArgs(meta["name"], meta["namespace"], meta["uid"], node.name)
     verbs.bind(cluster, written, args, lambda: "")
@@ -101,7 +101,7 @@ def test_what_is_expected_names_what_comes_unless_a_pod_ends() -> None:
 
 def test_a_node_without_a_record_names_no_sets() -> None:
     cluster, written = Cluster(lambda: 0.0), Bindings()
-    cluster.put_node(NodeName("new"), NodeObject())
-    cluster.put_pod(record(pod(1)))
+    cluster.feed.put_node(NodeName("new"), NodeObject())
+    cluster.feed.put_pod(record(pod(1)))
     verbs.bind(cluster, written, BindingArgs("train", "default", "uid-1", "new"), lambda: "")
     assert written.placements[0]["sets"] == []

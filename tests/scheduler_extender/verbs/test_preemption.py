@@ -44,8 +44,8 @@ def cluster() -> Cluster:
             manifest = pod(1, name=str(uid), uid=uid, node=node.name, phase="Running")
             record = pod_record(msgspec.convert(manifest, Pod), MANAGED)
             assert record is not None
-            found.put_pod(record)
-        found.put_record(node, Report(allocations=tuple(held)))
+            found.feed.put_pod(record)
+        found.feed.put_record(node, Report(allocations=tuple(held)))
     return found
 
 
@@ -79,7 +79,7 @@ def test_nobody_is_evicted_elsewhere_for_a_pod_whose_bind_is_open(cluster: Clust
     assert record is not None
     offered: dict[str, str | None] = {"bridged": "ab", "switched": "bc"}
     assert ask(cluster, wanted, offered).keys() == {"bridged", "switched"}
-    cluster.begin_bind(NodeName("switched"), record)
+    cluster.binds.begin(NodeName("switched"), record)
     assert ask(cluster, wanted, offered).keys() == {"switched"}
 
 
@@ -144,19 +144,21 @@ def test_what_is_supposed_changes_nothing_that_is_known() -> None:
         held = []
         for p in (0, 2, 3):
             uid = PodUid(f"h{p}")
-            cluster.put_pod(PodRecord(uid, "d", uid, name, gpu_request(1), phase="Running"))
+            cluster.feed.put_pod(PodRecord(uid, "d", uid, name, gpu_request(1), phase="Running"))
             ids = (DeviceId(node.gpus[p].uuid),)
             held.append(Allocation(uid, "d", uid, "main", "nvidia.com/gpu", ids))
-        cluster.put_record(node, Report("b", 1, allocations=tuple(held)))
+        cluster.feed.put_record(node, Report("b", 1, allocations=tuple(held)))
         bound = PodRecord(PodUid("a"), "d", "a", name, gpu_request(3))
         brief = PodRecord(PodUid("b"), "d", "b", name, gpu_request(1))
-        cluster.put_pod(bound)
-        cluster.put_pod(brief)
-        cluster.put_pod(replace(brief, phase="Succeeded"))
-        cluster.drop_pod(brief.uid)
+        cluster.feed.put_pod(bound)
+        cluster.feed.put_pod(brief)
+        cluster.feed.put_pod(replace(brief, phase="Succeeded"))
+        cluster.feed.drop_pod(brief.uid)
         if asked:
             ask(cluster, pod(2, NVLINK), {name: bound.uid})
-        cluster.put_pod(replace(bound, called_unschedulable=True))  # anything that touches the node
+        cluster.feed.put_pod(
+            replace(bound, called_unschedulable=True)
+        )  # anything that touches the node
         found.append(answer(cluster.snapshot(), cluster.facts(name), wanted).verdict)
     assert found == ["possible", "possible"]
 
@@ -175,11 +177,11 @@ def test_nodes_that_would_be_in_one_state_are_worked_out_once(
     names = [NodeName(f"n{i:03}") for i in range(100)]
     for name in names:
         node, uid = machine("dgx1-v100").topology(name), PodUid(f"{name}-a")
-        cluster.put_pod(PodRecord(uid, "d", uid, name, gpu_request(8), phase="Running"))
+        cluster.feed.put_pod(PodRecord(uid, "d", uid, name, gpu_request(8), phase="Running"))
         held = Allocation(
             uid, "d", uid, "main", "nvidia.com/gpu", tuple(DeviceId(g.uuid) for g in node.gpus)
         )
-        cluster.put_record(node, Report("b", 1, allocations=(held,)))
+        cluster.feed.put_record(node, Report("b", 1, allocations=(held,)))
     offered: dict[str, str | None] = dict.fromkeys(names, "a")
     assert ask(cluster, pod(2, NVLINK), offered).keys() == set(names)
     assert len(worked_out) == 1
@@ -197,9 +199,11 @@ def test_no_node_is_kept_that_there_was_no_time_for(monkeypatch: pytest.MonkeyPa
     held = Allocation(
         PodUid("n-a"), "d", "a", "main", "nvidia.com/gpu", (DeviceId(node.gpus[0].uuid),)
     )
-    cluster.put_pod(PodRecord(PodUid("n-a"), "d", "n-a", name, gpu_request(1), phase="Running"))
-    cluster.put_pod(PodRecord(PodUid("u"), "d", "u", name, gpu_request(5)))
-    cluster.put_record(node, Report("b", 1, allocations=(held,)))
+    cluster.feed.put_pod(
+        PodRecord(PodUid("n-a"), "d", "n-a", name, gpu_request(1), phase="Running")
+    )
+    cluster.feed.put_pod(PodRecord(PodUid("u"), "d", "u", name, gpu_request(5)))
+    cluster.feed.put_record(node, Report("b", 1, allocations=(held,)))
     wanted = msgspec.convert(pod(4), Pod)
     args = PreemptionArgs(wanted, None, {"n": MetaVictims([MetaPod("n-a")])})
     forget()

@@ -109,7 +109,7 @@ def test_a_bind_is_written_without_a_promise(kube: Kube) -> None:
     )
     assert stored["spec"]["nodeName"] == "pcie"
     assert PLACEMENT not in stored["metadata"]["annotations"]
-    assert kube.cluster.bind_in_flight(PodUid(pair["metadata"]["uid"])) is None
+    assert kube.cluster.binds.of(PodUid(pair["metadata"]["uid"])) is None
 
 
 def test_the_schedulers_own_victims_stay() -> None:

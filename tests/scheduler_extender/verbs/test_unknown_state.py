@@ -50,7 +50,7 @@ class World:
         self.clock = Clock()
         self.watches: list[Watch] = []
         self.cluster = Cluster(self.clock, Settings(stale_after=100.0), lambda: self.watches)
-        self.cluster.put_node(NODE, NodeObject())
+        self.cluster.feed.put_node(NODE, NodeObject())
         self.binder = FileBinder(self.cluster)
         self.sequence = 0
         self.held: tuple[Allocation, ...] = ()
@@ -60,7 +60,7 @@ class World:
         self.sequence += 1
         ready = (Condition("Ready", True, "Watching"),)
         found = Report("boot", self.sequence, allocations=self.held, conditions=ready)
-        self.cluster.put_record(self.topology, replace(found, **how))
+        self.cluster.feed.put_record(self.topology, replace(found, **how))
 
     def promise(self, count: int, annotations: dict[str, str], held: tuple[str, ...]) -> None:
         """A pod is bound with a promise, and runs if it holds something."""
@@ -70,7 +70,7 @@ class World:
         first["metadata"]["annotations"]["gpu-topology.io/placement"] = json.dumps(written)
         found = pod_record(msgspec.convert(first, Pod), MANAGED)
         assert found is not None
-        self.cluster.put_pod(found)
+        self.cluster.feed.put_pod(found)
         if held:
             ids = tuple(map(DeviceId, held))
             self.held = (Allocation(PodUid("first"), "default", "first", "main", MANAGED[0], ids),)
@@ -79,11 +79,11 @@ class World:
     def ends(self) -> None:
         """The pod that was promised something has ended, as its status says."""
         (pod_here,) = self.cluster.facts(NODE).pods.every
-        self.cluster.put_pod(replace(pod_here, phase="Succeeded"))
+        self.cluster.feed.put_pod(replace(pod_here, phase="Succeeded"))
 
     def is_deleted(self) -> None:
         """The pod is gone from the API server; no report has told that its kubelet knows."""
-        self.cluster.drop_pod(PodUid("first"), 99)
+        self.cluster.feed.drop_pod(PodUid("first"), 99)
 
 
 def in_flight() -> World:
@@ -113,7 +113,7 @@ PROMISES = {
 
 
 def no_report(world: World) -> None:
-    world.cluster.drop_record(NODE)
+    world.cluster.feed.drop_record(NODE)
 
 
 def stale(world: World) -> None:
@@ -121,7 +121,7 @@ def stale(world: World) -> None:
 
 
 def malformed(world: World) -> None:
-    world.cluster.put_problem(NODE, "spec.links: bad")
+    world.cluster.feed.put_problem(NODE, "spec.links: bad")
 
 
 def contradictory(world: World) -> None:

@@ -40,7 +40,7 @@ def hold(scheduler: Scheduler, name: str, node: str, gpus: int = 4) -> PodRecord
     found = pod_record(msgspec.convert(single(name, gpus), Pod), MANAGED)
     assert found is not None
     bound = replace(found, node=NodeName(node))
-    scheduler.cluster.put_pod(bound)
+    scheduler.cluster.feed.put_pod(bound)
     return bound
 
 
@@ -48,11 +48,11 @@ def wait(scheduler: Scheduler, manifest: dict[str, Any]) -> None:
     """A pod that waits, as the watch brings it."""
     found = pod_record(msgspec.convert(manifest, Pod), MANAGED)
     assert found is not None
-    scheduler.cluster.put_pod(found)
+    scheduler.cluster.feed.put_pod(found)
 
 
 def add_machine(cluster: Cluster, name: str, kind: str = "dgx1-v100") -> None:
-    cluster.put_record(machine(kind).topology(name), Report())
+    cluster.feed.put_record(machine(kind).topology(name), Report())
 
 
 @pytest.fixture
@@ -90,14 +90,14 @@ def test_a_rack_that_empties_is_whole_again(scheduler: Scheduler) -> None:
     pods = [hold(scheduler, f"a{i}", f"a-{i:02}") for i in (0, 1)]
     assert best(scheduler, single()) == set(rack("a", 6)) - {"a-00", "a-01"}
     for one in pods:
-        scheduler.cluster.put_pod(replace(one, phase="Succeeded"))
+        scheduler.cluster.feed.put_pod(replace(one, phase="Succeeded"))
     assert best(scheduler, single()) == set(rack("b", 6)) - {"b-00"}
 
 
 def test_a_rack_of_which_a_tray_is_cordoned_has_less_left(scheduler: Scheduler) -> None:
     hold(scheduler, "whole", OUTSIDE, 8)
     for tray in ("a-00", "a-01"):
-        scheduler.cluster.put_node(NodeName(tray), NodeObject(cordoned=True))
+        scheduler.cluster.feed.put_node(NodeName(tray), NodeObject(cordoned=True))
     assert best(scheduler, single()) <= set(rack("a", 6))
 
 

@@ -57,7 +57,7 @@ class Building:
         )
         self.sequence = getattr(self, "sequence", 0) + 1
         report = Report("boot", self.sequence, allocations=allocations, health=health)
-        self.cluster.put_record(node, report)
+        self.cluster.feed.put_record(node, report)
 
     def pod(
         self,
@@ -81,7 +81,7 @@ class Building:
             started=STARTED if node is not None and running else None,
             promised=constraints if node is not None else NO_CONSTRAINTS,
         )
-        self.cluster.put_pod(found)
+        self.cluster.feed.put_pod(found)
         return found
 
 
@@ -103,10 +103,10 @@ def small() -> Building:
     pcie = made.node("l40s-4", "l40s-01")
     leaving = made.pod("leaves", 2, pcie)
     made.report(pcie, [(leaving, (0, 1))])
-    made.cluster.put_pod(replace(leaving, deleting=True))
+    made.cluster.feed.put_pod(replace(leaving, deleting=True))
     other = made.node("l40s-4", "l40s-02")
     made.pod("comes", 2, other, running=False)
-    made.cluster.put_problem(NodeName("odd"), "spec.devices: field required")
+    made.cluster.feed.put_problem(NodeName("odd"), "spec.devices: field required")
     for number in range(3):
         made.pod(f"wants-{number}", 8, None, NVLINK)
     made.pod("wants-16", 16)

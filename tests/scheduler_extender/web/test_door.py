@@ -240,7 +240,7 @@ def test_events_tell_that_something_has_changed(
         assert stream.headers["content-type"].startswith("text/event-stream")
         data = (line for line in stream.iter_lines() if line.startswith("data:"))
         before = int(next(data).removeprefix("data:"))
-        local.cluster.put_record(pcie(), Report("boot", 1))
+        local.cluster.feed.put_record(pcie(), Report("boot", 1))
         after = int(next(data).removeprefix("data:"))
         assert after > before
     assert f'data-version="{after}"' in local.admin.get("/map").text
@@ -248,7 +248,7 @@ def test_events_tell_that_something_has_changed(
 
 def test_a_heartbeat_is_no_news(local: Running) -> None:
     before = local.cluster.version
-    local.cluster.put_record(switched(), Report("boot", 2))
+    local.cluster.feed.put_record(switched(), Report("boot", 2))
     assert local.cluster.version == before
 
 

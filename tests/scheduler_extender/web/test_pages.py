@@ -132,7 +132,7 @@ def test_what_is_on_its_way_is_promised_to_nobody_else() -> None:
 
 def test_a_cordoned_node_promises_nothing() -> None:
     made = small()
-    made.cluster.put_node(NodeName("volta-02"), NodeObject(cordoned=True))
+    made.cluster.feed.put_node(NodeName("volta-02"), NodeObject(cordoned=True))
     assert capacity(made, "volta-02") == Capacity()
 
 
@@ -300,7 +300,7 @@ def test_names_of_strangers_are_text(which: str) -> None:
     pod = made.pod(HOSTILE, 1, hostile, namespace=HOSTILE)
     made.report(hostile, [(pod, (0,))])
     made.pod(HOSTILE, 8, None, NVLINK, namespace=HOSTILE)
-    made.cluster.put_problem(NodeName("odd" + HOSTILE), HOSTILE)
+    made.cluster.feed.put_problem(NodeName("odd" + HOSTILE), HOSTILE)
     text = page(made, which, HOSTILE)
     assert "alert(1)" in text or which == "what-if"
     tags = Tags(text)
@@ -334,7 +334,7 @@ def test_a_question_that_takes_too_long_is_ended_wherever_it_is() -> None:
         forget()
         made = small()
         seconds = (WHAT_IF_SECONDS * n / looks for n in itertools.count())
-        made.cluster.clock = seconds.__next__
+        made.cluster.board.clock = seconds.__next__
         text = Pages(made.cluster).what_if(POD)
         assert made.cluster.faults.count == 0
         if "bridge-01" in text:
@@ -359,7 +359,7 @@ def test_no_more_nodes_are_asked_once_a_question_has_taken_too_long(
         return decide(*given, **named)
 
     monkeypatch.setattr(enquiry, "decide", slow)
-    made.cluster.clock = lambda: now[0]
+    made.cluster.board.clock = lambda: now[0]
     assert "within 10 s" in Pages(made.cluster).what_if(POD)
     assert asked == 2
     assert made.cluster.faults.count == 0
@@ -402,7 +402,7 @@ def test_an_unknown_node_has_no_page() -> None:
 def test_a_page_is_made_anew_when_something_has_changed_and_it_has_rested() -> None:
     made = small()
     calls = itertools.count()
-    made.cluster.clock = lambda: float(next(calls))  # a second for each look
+    made.cluster.board.clock = lambda: float(next(calls))  # a second for each look
     pages = Pages(made.cluster)
     first = pages.map(Filters())
     assert pages.map(Filters()) is first

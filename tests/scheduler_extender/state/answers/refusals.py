@@ -31,14 +31,14 @@ class World:
     def __init__(self, settings: Settings = Settings()) -> None:
         self.clock = Clock()
         self.cluster = Cluster(self.clock, settings)
-        self.cluster.put_record(switched(8), Report("boot", 1))
+        self.cluster.feed.put_record(switched(8), Report("boot", 1))
         self.told: list[NodeRefusal] = []
-        self.cluster.on_refusal.append(self.told.append)
+        self.cluster.feed.on_refusal.append(self.told.append)
         self.sequence = 1
 
     def bind(self, uid: str, asking: GpuRequest = ASKING) -> PodRecord:
         bound = PodRecord(PodUid(uid), "default", uid, NODE, asking)
-        self.cluster.put_pod(bound)
+        self.cluster.feed.put_pod(bound)
         return bound
 
     def refuse(self, *uids: str, reason: str = ERROR, asking: GpuRequest = ASKING) -> None:
@@ -52,7 +52,7 @@ class World:
             answered = replace(bound, phase="Failed", refusal=Refusal(refused), started=started)
         else:
             answered = replace(bound, admitted=True, started=started)
-        self.cluster.put_pod(answered, age)
+        self.cluster.feed.put_pod(answered, age)
 
     def report(self, *uids: str) -> None:
         self.sequence += 1
@@ -60,7 +60,7 @@ class World:
             Allocation(PodUid(uid), "default", uid, "main", GPU, (DeviceId(f"GPU-{i}"),))
             for i, uid in enumerate(uids)
         )
-        self.cluster.put_report(NODE, Report("boot", self.sequence, allocations=held))
+        self.cluster.feed.put_report(NODE, Report("boot", self.sequence, allocations=held))
 
     def shut(self, asking: GpuRequest = ASKING) -> bool:
         """Whether the node takes no pod that asks this."""

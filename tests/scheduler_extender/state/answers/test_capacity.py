@@ -30,7 +30,7 @@ def held(node: NodeTopology, positions: Sequence[int], *, resource: str = "") ->
 
 def cluster_of(node: NodeTopology, report: Report) -> Cluster:
     cluster = Cluster(lambda: 0.0, SETTINGS)
-    cluster.put_record(node, report)
+    cluster.feed.put_record(node, report)
     return cluster
 
 

@@ -46,7 +46,7 @@ def test_a_kind_that_never_fits_shuts_out_itself_alone() -> None:
         world.bind(f"more-{i}")
         assert not world.shut()
         for uid in ("plain", "more"):
-            world.cluster.drop_pod(PodUid(f"{uid}-{i}"))
+            world.cluster.feed.drop_pod(PodUid(f"{uid}-{i}"))
         while world.shut(PINNED):
             world.clock.now += 1
     assert world.clock.now == 30 + 60 + 120 + 240 + 480 + 960 + 5 * LONGEST_PAUSE
@@ -124,7 +124,7 @@ def test_kinds_that_come_again_and_again_keep_the_others_away_for_one_pause_only
                 continue
             pod = world.bind(f"{second}-{asking.text}", asking)
             world.answer(pod, "" if asking is PAIR else ERROR)
-            world.cluster.drop_pod(pod.uid)
+            world.cluster.feed.drop_pod(pod.uid)
             good += asking is PAIR
     assert good == 600 - 30
     lost = {kind: sum(r.pod.request == kind for r in world.told) for kind in never}
@@ -137,7 +137,7 @@ def test_many_kinds_that_never_fit_lose_few_pods(kinds: int, *, healthy_first: b
     """In an hour, each made anew at once, beside a kind that has run here and runs on."""
     world, never = World(), [gpu_request(i + 9) for i in range(kinds)]
     world.answer(world.bind("before"))
-    world.cluster.drop_pod(PodUid("before"))
+    world.cluster.feed.drop_pod(PodUid("before"))
     ran = 0
     for second in range(0, 3600, 10):
         world.clock.now = float(second)
@@ -146,7 +146,7 @@ def test_many_kinds_that_never_fit_lose_few_pods(kinds: int, *, healthy_first: b
                 continue
             pod = world.bind(f"{second}-{asking.count}", asking)
             world.answer(pod, "" if asking is ASKING else ERROR)
-            world.cluster.drop_pod(pod.uid)
+            world.cluster.feed.drop_pod(pod.uid)
             ran += asking is ASKING
     assert len(world.told) < min(11 * kinds, 200)
     assert ran > 300  # of 360: it waits while two new kinds in a row are refused
@@ -203,13 +203,13 @@ def test_a_kind_that_is_forgotten_is_new_again() -> None:
 def test_nodes_that_differ_in_who_tries_share_no_answers() -> None:
     """Both have been refused a pod, and hold one that no report shows; one of those is admitted."""
     world, second = World(), NodeName("second")
-    world.cluster.put_record(switched(8, second), Report("boot", 1))
+    world.cluster.feed.put_record(switched(8, second), Report("boot", 1))
     early: dict[NodeName, PodRecord] = {}
     for name in (NODE, second):
         for uid in ("early", "refused"):
             found = PodRecord(PodUid(f"{uid}-{name}"), "default", uid, name, ASKING)
             early.setdefault(name, found)
-            world.cluster.put_pod(found)
+            world.cluster.feed.put_pod(found)
         world.answer(found, ERROR)
     world.answer(early[NODE])
     for _ in range(2):
@@ -248,7 +248,7 @@ def test_a_restart_that_lists_the_pods_in_any_order_takes_what_the_former_extend
             world.answer(world.bind(f"p{i}", asking), "" if rng.random() < 0.3 else ERROR)
             pod = world.cluster.pod(PodUid(f"p{i}"))
             if pod is not None and pod.admitted:
-                world.cluster.put_pod(replace(pod, phase="Succeeded"))
+                world.cluster.feed.put_pod(replace(pod, phase="Succeeded"))
     listed = [raw(manifest_of(pod)) for pod in world.cluster.facts(NODE).pods.bound.values()]
     rng.shuffle(listed)
     again = World()

@@ -129,7 +129,7 @@ def test_after_a_pause_one_pod_may_try() -> None:
     world.refuse("a", "b")
     world.pause()
     assert not world.shut()
-    flying = world.cluster.begin_bind(NODE, PodRecord(PodUid("c"), "default", "c", None, ASKING))
+    flying = world.cluster.binds.begin(NODE, PodRecord(PodUid("c"), "default", "c", None, ASKING))
     assert flying is not None
     assert world.shut()
     trial = world.bind("c")
@@ -157,12 +157,12 @@ def test_after_one_refusal_pods_are_let_in_one_at_a_time() -> None:
 def test_who_has_ended_is_no_proof_when_a_report_shows_it_late() -> None:
     world = World()
     early = world.bind("early")
-    world.cluster.put_pod(replace(early, phase="Failed"))
+    world.cluster.feed.put_pod(replace(early, phase="Failed"))
     world.refuse("a", "b")
     world.report("early")
     assert world.shut()
     ran = replace(early, phase="Failed", admitted=True)
-    world.cluster.put_pod(ran)
+    world.cluster.feed.put_pod(ran)
     assert world.shut()
 
 
@@ -185,7 +185,7 @@ def test_a_trial_that_is_deleted_makes_room_for_another() -> None:
     world.pause()
     trial = world.bind("c")
     assert world.shut()
-    world.cluster.drop_pod(trial.uid)
+    world.cluster.feed.drop_pod(trial.uid)
     assert not world.shut()
 
 
@@ -241,7 +241,7 @@ def test_ignored_refusals_shut_nothing_and_are_told() -> None:
 
 def test_a_node_without_a_record_is_shut_too() -> None:
     world = World()
-    world.cluster.drop_record(NODE)
+    world.cluster.feed.drop_record(NODE)
     world.refuse("a", "b")
     assert world.shut()
     world.pause()
@@ -278,23 +278,23 @@ def test_after_a_restart_a_success_in_between_counts(step: int) -> None:
 
 def test_an_operator_lifts_the_pause() -> None:
     world = World()
-    world.cluster.put_node(NODE, NodeObject())
+    world.cluster.feed.put_node(NODE, NodeObject())
     world.refuse("a", "b")
-    world.cluster.put_node(NODE, NodeObject(), resumed=1.0)  # whatever the operator's clock
+    world.cluster.feed.put_node(NODE, NodeObject(), resumed=1.0)  # whatever the operator's clock
     assert not world.shut()
     world.refuse("c", "d")
-    world.cluster.put_node(NODE, NodeObject(), resumed=1.0)  # nothing new
-    world.cluster.put_node(NODE, NodeObject())  # nor is it to take the annotation away
+    world.cluster.feed.put_node(NODE, NodeObject(), resumed=1.0)  # nothing new
+    world.cluster.feed.put_node(NODE, NodeObject())  # nor is it to take the annotation away
     assert world.shut()
 
 
 def test_an_operator_whose_clock_was_ahead_lifts_the_next_pause_too() -> None:
     world = World()
-    world.cluster.put_node(NODE, NodeObject())
+    world.cluster.feed.put_node(NODE, NodeObject())
     for resumed in (5_000.0, 1_010.0):
         world.refuse(f"a-{resumed}", f"b-{resumed}")
         assert world.shut()
-        world.cluster.put_node(NODE, NodeObject(), resumed=resumed)
+        world.cluster.feed.put_node(NODE, NodeObject(), resumed=resumed)
         assert not world.shut()
 
 
@@ -302,11 +302,11 @@ def test_an_operator_whose_clock_was_ahead_lifts_the_next_pause_too() -> None:
 def test_after_a_restart_what_was_forgiven_stays_so(pods_first: bool) -> None:
     world = World()
     if not pods_first:
-        world.cluster.put_node(NODE, NodeObject(), resumed=975.0)
+        world.cluster.feed.put_node(NODE, NodeObject(), resumed=975.0)
     for uid, age in (("a", 40.0), ("b", 30.0), ("c", 20.0)):
         world.answer(PodRecord(PodUid(uid), "default", uid, NODE, ASKING), ERROR, age)
     if pods_first:
-        world.cluster.put_node(NODE, NodeObject(), resumed=975.0)
+        world.cluster.feed.put_node(NODE, NodeObject(), resumed=975.0)
     assert len(world.cluster.facts(NODE).history.streaks[GPU].refusals) == 1
     assert not world.shut()
 
@@ -316,7 +316,7 @@ def test_a_pause_that_is_left_after_a_restart_ends() -> None:
     world = World()
     for uid, age in (("a", 25.0), ("b", 24.0), ("c", 5.0), ("d", 4.0)):
         world.answer(PodRecord(PodUid(uid), "default", uid, NODE, ASKING), ERROR, age)
-    world.cluster.put_node(NODE, NodeObject(), resumed=1000.0 + world.clock.now - 24.5)
+    world.cluster.feed.put_node(NODE, NodeObject(), resumed=1000.0 + world.clock.now - 24.5)
     assert len(world.cluster.facts(NODE).history.streaks[GPU].refusals) == 3
     assert world.shut()
     world.clock.now += 200

@@ -59,7 +59,7 @@ def calls_of_a_member(kinds: int) -> int:
     """How many calls are made to learn what comes before a member of a gang of so many kinds."""
     cluster = Cluster(lambda: 0.0)
     for i in range(kinds):
-        cluster.put_pod(waiting(f"p{i}", kind(i + 1)))
+        cluster.feed.put_pod(waiting(f"p{i}", kind(i + 1)))
     made = 0
 
     def count(frame: FrameType, event: str, arg: object) -> None:

@@ -28,7 +28,7 @@ def racks(**of: str) -> Cluster:
     """Nodes with four GPUs, each in the rack that is told."""
     found = Cluster(lambda: 0.0, Settings(stale_after=None))
     for name, rack in of.items():
-        found.put_record(switched(4, name), Report())
+        found.feed.put_record(switched(4, name), Report())
         move(found, name, rack)
     return found
 
@@ -36,7 +36,7 @@ def racks(**of: str) -> Cluster:
 def move(cluster: Cluster, name: str, rack: str, *, cordoned: bool = False) -> None:
     """A node is in this rack now, by its labels."""
     labels = {"rack": rack, "nvidia.com/gpu.clique": rack}
-    cluster.put_node(NodeName(name), NodeObject(exists=True, labels=labels, cordoned=cordoned))
+    cluster.feed.put_node(NodeName(name), NodeObject(exists=True, labels=labels, cordoned=cordoned))
 
 
 def total(seen: Snapshot) -> int:
@@ -70,7 +70,7 @@ def test_a_sum_of_a_domain_is_not_remembered_once_a_node_of_it_is_open_again() -
 def test_the_room_of_a_rack_is_not_remembered_once_a_tray_has_come_into_it() -> None:
     """Else its score would be without the tray until one of its trays changes."""
     cluster = racks(a="r", b="r", c="other", d="other")
-    cluster.put_pod(record(member("w", "train", 2, 1)))  # somebody asks for a rack
+    cluster.feed.put_pod(record(member("w", "train", 2, 1)))  # somebody asks for a rack
     former = cluster.snapshot()
     move(cluster, "c", "r")
     assert rack_rooms(former, gpu_request(1), ["a"]) == [9]
@@ -80,9 +80,9 @@ def test_the_room_of_a_rack_is_not_remembered_once_a_tray_has_come_into_it() -> 
 def test_what_if_a_pod_were_gone_is_not_remembered_of_its_rack() -> None:
     """Else scores would rest on a rack without the pod until one of its trays changes."""
     cluster = racks(a="r", b="r")
-    cluster.put_pod(record(member("w", "train", 2, 1)))
+    cluster.feed.put_pod(record(member("w", "train", 2, 1)))
     there = record(pod(4, name="x", uid="x", node="a"))
-    cluster.put_pod(there)
+    cluster.feed.put_pod(there)
     seen = cluster.snapshot()
     if_gone = seen.with_facts([seen.facts(NodeName("a")).without(frozenset({there.uid}))])
     assert rack_rooms(if_gone, gpu_request(1), ["a"]) == [5]
@@ -100,9 +100,9 @@ def test_whoever_asks_on_a_former_snapshot_gets_the_kept_places_of_its_moment() 
     cluster = racks(a="r", b="r")
     first = member("m", "train", 2, 2, {"group-domain": "rack"})
     first["spec"]["nodeName"] = "b"
-    cluster.put_pod(record(first))
+    cluster.feed.put_pod(record(first))
     former = cluster.snapshot()
-    cluster.put_pod(record(pod(4, name="x", uid="x", node="a")))
+    cluster.feed.put_pod(record(pod(4, name="x", uid="x", node="a")))
     assert kept_on(cluster.snapshot()) == {NodeName("b")}
     assert kept_on(former) == {NodeName("a")}
     assert kept_on(cluster.snapshot()) == {NodeName("b")}

@@ -52,7 +52,7 @@ def come(cluster: Cluster, count: int, phase: str) -> None:
         manifest = member(f"m{i}", "crowd", 4096, 1, GROUP)
         manifest["spec"]["nodeName"] = f"n{i % 7}"
         manifest["status"]["phase"] = phase
-        cluster.put_pod(record(manifest))
+        cluster.feed.put_pod(record(manifest))
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed", "Running"])
@@ -67,7 +67,7 @@ def test_a_change_of_a_group_costs_the_same_however_many_members_it_has(phase: s
     def change(cluster: Cluster) -> None:
         manifest = member("next", "crowd", 4096, 1, GROUP)
         manifest["spec"]["nodeName"] = "n0"
-        cluster.put_pod(record(manifest))
+        cluster.feed.put_pod(record(manifest))
         PlaceCounter(cluster.snapshot(), NO_DEADLINE).kept()
 
     few, many = Cluster(lambda: 0.0), Cluster(lambda: 0.0)
@@ -92,13 +92,13 @@ def of_kinds(nodes: int, kinds: int, *, known: bool) -> Cluster:
     found = Cluster(lambda: 0.0, Settings(stale_after=None))
     labels = {f"nvidia.com/l{i}": "same" for i in range(kinds)}
     for i in range(nodes):
-        found.put_record(switched(4, f"n{i}"), Report())
-        found.put_node(NodeName(f"n{i}"), NodeObject(labels=Labels(labels)))
+        found.feed.put_record(switched(4, f"n{i}"), Report())
+        found.feed.put_node(NodeName(f"n{i}"), NodeObject(labels=Labels(labels)))
     for i in range(kinds):
         domain = f"nvidia.com/l{i}" if known else f"example.com/{i}"
         manifest = member(f"g{i}", f"g{i}", 2, 1, {"group-domain": domain})
         manifest["spec"]["nodeName"] = f"n{i}"
-        found.put_pod(record(manifest))
+        found.feed.put_pod(record(manifest))
     return found
 
 
@@ -110,11 +110,11 @@ def test_groups_with_a_label_each_are_counted_without_listing_all_nodes_anew(kno
     names = [f"n{i}" for i in range(nodes)]
     filter_nodes(cluster, asked, names)
     for i in range(3):
-        cluster.put_pod(record(pod(1, name=f"x{i}", uid=f"x{i}", node=f"n{i + 40}")))
+        cluster.feed.put_pod(record(pod(1, name=f"x{i}", uid=f"x{i}", node=f"n{i + 40}")))
         Labels.looks = 0
         assert filter_nodes(cluster, asked, names).node_names
         assert Labels.looks <= 3 * kinds
     Labels.looks = 0
-    cluster.put_node(NodeName("n0"), NodeObject(labels=Labels({"nvidia.com/l0": "other"})))
+    cluster.feed.put_node(NodeName("n0"), NodeObject(labels=Labels({"nvidia.com/l0": "other"})))
     filter_nodes(cluster, asked, names)
     assert Labels.looks <= 6 * kinds

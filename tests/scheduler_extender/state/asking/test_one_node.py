@@ -55,7 +55,7 @@ def ask(cluster: Cluster, count: int, annotations: dict[str, str]) -> Any:
 def cluster() -> Cluster:
     found = Cluster(Clock())
     for i, name in enumerate(NAMES):
-        found.put_record(switched(4 + i, name), Report("boot", 1))
+        found.feed.put_record(switched(4 + i, name), Report("boot", 1))
     return found
 
 
@@ -104,7 +104,7 @@ def test_the_event_loop_leaves_a_fault_to_a_thread_which_counts_it(
     assert cluster.faults.count == 1
 
     monkeypatch.setattr(NodeFacts, "key", lambda *_: 1 // 0)
-    cluster.put_report(NodeName("c"), Report("boot", 2, allocatable=frozenset()))
+    cluster.feed.put_report(NodeName("c"), Report("boot", 2, allocatable=frozenset()))
     ask_at_once()
     assert cluster.faults.count == 1
     ask(cluster, 2, NVLINK)
@@ -123,7 +123,7 @@ def test_a_plain_pod_does_not_pass_where_it_could_break_a_promise(
     cluster: Cluster, broken: list[str]
 ) -> None:
     promised = record(pod(2, NVLINK, node="b"))
-    cluster.put_pod(replace(promised, promised=promised.request.constraints))  # type: ignore[union-attr]
+    cluster.feed.put_pod(replace(promised, promised=promised.request.constraints))  # type: ignore[union-attr]
     found = ask(cluster, 1, {})
     assert found.node_names == ["a", "c"]
     assert found.failed == {"b": IN_PROGRESS.reason}
@@ -140,8 +140,8 @@ def test_a_bind_to_such_a_node_is_refused_and_loses_no_bind_in_flight(
     cluster: Cluster, broken: list[str]
 ) -> None:
     train = record(pod(2, NVLINK))
-    cluster.put_pod(train)
-    cluster.begin_bind(NodeName("b"), train)
+    cluster.feed.put_pod(train)
+    cluster.binds.begin(NodeName("b"), train)
     args = BindingArgs("train", "default", "uid-1", "b")
     with pytest.raises(verbs.BindError, match="could not be evaluated"):
         verbs.bind(cluster, None, args, lambda: "now")  # type: ignore[arg-type]
@@ -171,7 +171,7 @@ def test_a_report_that_cannot_be_verified_is_taken_in(
     told: list[str] = []
     cluster.faults.on_fault(lambda name, error: told.append(name))
     monkeypatch.setattr(clusters, "verify", lambda *_: 1 // 0)
-    cluster.put_report(NodeName("a"), Report("boot", 2))
+    cluster.feed.put_report(NodeName("a"), Report("boot", 2))
     assert told == ["a"]
     known = cluster.facts(NodeName("a")).report
     assert known is not None
@@ -224,13 +224,13 @@ def test_verification_holds_no_lock(cluster: Cluster) -> None:
         thread.start()
         thread.join(PATIENCE)
 
-    cluster.on_surprise.append(listener)
+    cluster.feed.on_surprise.append(listener)
     train = record(pod(2, NVLINK, node="a"))
     bad = replace(train, promised=replace(train.request.constraints, min_nvlinks=18))  # type: ignore[union-attr]
-    cluster.put_pod(bad)
+    cluster.feed.put_pod(bad)
     ids = (DeviceId("GPU-0"), DeviceId("GPU-1"))
     held = Allocation(PodUid("uid-1"), "default", "train", "main", "nvidia.com/gpu", ids)
-    cluster.put_report(NodeName("a"), Report("boot", 2, allocations=(held,)))
+    cluster.feed.put_report(NodeName("a"), Report("boot", 2, allocations=(held,)))
     assert free == [True]
 
 
@@ -251,15 +251,15 @@ def sick(node: NodeTopology, sequence: int) -> Report:
 def test_a_state_that_no_node_is_in_is_forgotten() -> None:
     node = switched(8, "a")
     cluster = Cluster(Clock())
-    cluster.put_record(switched(8, "b"), Report("boot", 1))
-    cluster.put_record(switched(8, "c"), Report("boot", 1))
+    cluster.feed.put_record(switched(8, "b"), Report("boot", 1))
+    cluster.feed.put_record(switched(8, "c"), Report("boot", 1))
     for sequence in range(1, 256):
-        cluster.put_record(node, sick(node, sequence))
+        cluster.feed.put_record(node, sick(node, sequence))
         ask(cluster, 2, NVLINK)
         verbs.prioritize(cluster, msgspec.convert(pod(2, NVLINK), Pod), NAMES)
     assert cluster.remembered() == Size(states=2, requests=1, answers=2)
     for name in NAMES:
-        cluster.drop_record(NodeName(name))
+        cluster.feed.drop_record(NodeName(name))
     assert cluster.remembered() == Size(states=0, requests=1, answers=0)
 
 

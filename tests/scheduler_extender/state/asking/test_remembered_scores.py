@@ -41,17 +41,17 @@ def test_after_every_change_of_the_mix(seed: int) -> None:
     names = []
     for i, kind in enumerate(("dgx1-v100", "a100-pcie-4-bridged", "hgx-h100-8", "l40s-4") * 2):
         topology = machine(kind).topology(f"node-{i}")
-        cluster.put_record(topology, Report())
+        cluster.feed.put_record(topology, Report())
         names.append(str(topology.name))
     mixes = set()
     for number in range(6 * REFRESH):
         request = rng.choice(REQUESTS[: 1 + number // 16])
         uid, node = PodUid(f"u{number}"), NodeName(rng.choice(names))
         pod = PodRecord(uid, "x", f"p{number}", node, request)
-        cluster.put_pod(pod)
+        cluster.feed.put_pod(pod)
         if rng.random() < 0.97:
-            cluster.put_pod(replace(pod, phase="Succeeded"))
-            cluster.drop_pod(uid)
+            cluster.feed.put_pod(replace(pod, phase="Succeeded"))
+            cluster.feed.drop_pod(uid)
         if number % (REFRESH // 2) == 0:
             remembered = [scored(cluster, request, names) for request in REQUESTS]
             cluster.forget_answers()
@@ -62,7 +62,7 @@ def test_after_every_change_of_the_mix(seed: int) -> None:
 
 def test_what_was_worked_out_for_an_old_mix_takes_nothing_away() -> None:
     cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
-    cluster.put_record(machine("dgx1-v100").topology("node"), Report())
+    cluster.feed.put_record(machine("dgx1-v100").topology("node"), Report())
     request = gpu_request(2, NVLINK)
     before = scored(cluster, request, ["node"])
     late = Prospect(UNKNOWN, (0.0,))

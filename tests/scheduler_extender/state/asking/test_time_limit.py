@@ -44,7 +44,7 @@ def cluster(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     found = Cluster(clock)
     for i in range(10):
         node = pcie(2 + i, f"n{i}") if i < 5 else switched(2 + i, f"n{i}")
-        found.put_record(node, Report("boot", 1))
+        found.feed.put_record(node, Report("boot", 1))
     assess, prospect = placement.assess, scoring.prospect
 
     def slow_assess(*args: Any) -> Any:
@@ -94,7 +94,7 @@ def test_a_plain_pod_passes_unless_it_could_break_a_promise(cluster: Cluster) ->
     bound = pod_record(msgspec.convert(pod(2, NVLINK, node="n9"), Pod), MANAGED)
     assert bound is not None
     assert isinstance(bound.request, GpuRequest)
-    cluster.put_pod(replace(bound, promised=bound.request.constraints))
+    cluster.feed.put_pod(replace(bound, promised=bound.request.constraints))
     found = verbs.filter_nodes(cluster, asked(1, {}), NAMES, within(cluster.clock, 2.5))
     assert found.error == ""
     assert found.node_names == NAMES[:9]
@@ -208,7 +208,7 @@ def test_nodes_that_change_all_the_time_hold_no_call_for_long(clock: Clock) -> N
         times += 1
         for i, node in enumerate(nodes):
             health = tuple(Health(gpu.uuid, not (i + times) >> p & 1, "x") for p, gpu in gpus)
-            cluster.put_record(node, Report("boot", times + 1, health=health))
+            cluster.feed.put_record(node, Report("boot", times + 1, health=health))
         return False
 
     everything_changes()
@@ -225,7 +225,7 @@ def test_states_that_there_was_no_time_to_find_are_late(clock: Clock) -> None:
     cluster = Cluster(clock)
     names = [f"c{i:03}" for i in range(25)]
     for name in names:
-        cluster.put_record(switched(4, name), Report("boot", 1))
+        cluster.feed.put_record(switched(4, name), Report("boot", 1))
     answered = enquiry.ask(cluster.snapshot(), gpu_request(1), names, within(cluster.clock, 0.0))
     assert answered.late == set(names)
     assert len(answered.undecided) == len(names)
@@ -236,14 +236,14 @@ def test_what_is_worked_out_of_a_former_moment_is_not_taken_for_the_next(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster, node = Cluster(clock), switched(4, "c")
-    cluster.put_record(node, Report("boot", 1))
+    cluster.feed.put_record(node, Report("boot", 1))
     ids = tuple(DeviceId(gpu.uuid) for gpu in node.gpus)
     held = Allocation(PodUid("p"), "n", "p", "c", "nvidia.com/gpu", ids)
     assess = placement.assess
 
     def assess_while_it_changes(*args: Any) -> Any:
         answer = assess(*args)
-        cluster.put_report(node.name, Report("boot", 2, allocations=(held,)))
+        cluster.feed.put_report(node.name, Report("boot", 2, allocations=(held,)))
         return answer
 
     monkeypatch.setattr(decisions, "assess", assess_while_it_changes)

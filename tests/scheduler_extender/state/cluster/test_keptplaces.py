@@ -53,8 +53,8 @@ def cluster(clock: Clock) -> Cluster:
     """One node with two bridged pairs; one GPU of each pair is held."""
     node = machine("a100-pcie-4-bridged").topology(NODE)
     found = cluster_of({node: {"a": Held((0,)), "b": Held((2,))}})
-    found.clock = clock
-    found.today = lambda: TODAY + clock.now - 100.0
+    found.board.clock = clock
+    found.board.today = lambda: TODAY + clock.now - 100.0
     return found
 
 
@@ -62,7 +62,7 @@ def keep_place(cluster: Cluster, until: float = NOON, victim: str = "a", **more:
     """The waiting pod with a place on the node, whose victim is a."""
     kept = KeptPlace(NODE, until, frozenset({PodUid(victim)}))
     wants = replace(waiting("wants", gpu_request(2, NVLINKED)), kept_place=kept, **more)
-    cluster.put_pod(wants)
+    cluster.feed.put_pod(wants)
     return wants
 
 
@@ -79,11 +79,11 @@ def asked_manifest(cluster: Cluster, wanted: dict[str, Any]) -> str:
 
 def evict(cluster: Cluster, name: str) -> None:
     """A pod is gone, and a report shows that its GPU is free."""
-    cluster.drop_pod(PodUid(name))
+    cluster.feed.drop_pod(PodUid(name))
     report = cluster.facts(NODE).report
     assert report is not None
     left = tuple(a for a in report.allocations if a.pod_uid != name)
-    cluster.put_report(NODE, Report("boot", report.sequence + 1, allocations=left))
+    cluster.feed.put_report(NODE, Report("boot", report.sequence + 1, allocations=left))
 
 
 def test_who_would_break_the_place_is_refused(cluster: Cluster) -> None:
@@ -98,9 +98,9 @@ def test_who_would_break_the_place_is_refused(cluster: Cluster) -> None:
 def test_who_leaves_the_place_whole_passes() -> None:
     node = machine("hgx-h100-8").topology(NODE)
     cluster = cluster_of({node: {f"h{i}": Held((i,)) for i in range(5)}})
-    cluster.today = lambda: TODAY
+    cluster.board.today = lambda: TODAY
     kept = KeptPlace(NODE, NOON, frozenset({PodUid("h0")}))
-    cluster.put_pod(replace(waiting("wants", gpu_request(2, NVLINKED)), kept_place=kept))
+    cluster.feed.put_pod(replace(waiting("wants", gpu_request(2, NVLINKED)), kept_place=kept))
     assert asked(cluster, 2) == ""  # three are free and one will be: any two of four are linked
     assert asked(cluster, 3) == REASON
 
@@ -116,7 +116,7 @@ def test_the_pod_itself_is_not_refused(cluster: Cluster) -> None:
 def test_the_pod_prefers_its_own_place_to_every_other(cluster: Cluster) -> None:
     """Another node may cost the cluster less; but there nobody was evicted for the pod."""
     better = machine("a100-pcie-4-bridged").topology("better")
-    cluster.put_record(better, Report("boot", 1))
+    cluster.feed.put_record(better, Report("boot", 1))
     keep_place(cluster)
     evict(cluster, "a")
     wanted = msgspec.convert(pod(2, {"link": "nvlink"}, uid="wants"), Pod)
@@ -146,12 +146,12 @@ def test_bind_keeps_the_place_and_gives_it_to_its_pod(cluster: Cluster) -> None:
     wants, written = keep_place(cluster), Written()
     evict(cluster, "a")
     thief = waiting("thief", gpu_request(1))
-    cluster.put_pod(thief)
+    cluster.feed.put_pod(thief)
     with pytest.raises(BindError, match="kept for another pod"):
         bind(cluster, written, BindingArgs("thief", "team", "thief", NODE), lambda: "")
     bind(cluster, written, BindingArgs("wants", "team", "wants", NODE), lambda: "")
     assert [found.name for found in written.binds] == ["wants"]
-    cluster.put_pod(replace(wants, node=NODE, kept_place=None))
+    cluster.feed.put_pod(replace(wants, node=NODE, kept_place=None))
     assert not cluster.snapshot().places_of(wants.uid)
     assert "is kept" not in asked(cluster)
 
@@ -199,10 +199,10 @@ def test_what_else_happens_to_the_pod_does_not_keep_its_place_longer(
     wants = keep_place(cluster, until=TODAY + 100 * MAX_SECONDS)
     clock.now += MAX_SECONDS
     assert asked(cluster) == ""
-    cluster.put_pod(replace(wants, called_unschedulable=False))
+    cluster.feed.put_pod(replace(wants, called_unschedulable=False))
     assert asked(cluster) == ""
     assert not cluster.snapshot().places_of(wants.uid)
-    cluster.put_pod(replace(wants, kept_place=None))
+    cluster.feed.put_pod(replace(wants, kept_place=None))
     keep_place(cluster, until=TODAY + 100 * MAX_SECONDS)
     assert asked(cluster), "taken away and written again it is another place"
 
@@ -217,7 +217,7 @@ def scattered(gone: bool = False) -> Cluster:
     """Bridged pairs 0-1 and 2-3: v holds 0 and 3, and a place is kept for a pair once v is gone."""
     node = machine("a100-pcie-4-bridged").topology(NODE)
     found = cluster_of({node: {"v": Held((0, 3), deleting=gone)}})
-    found.today = lambda: TODAY
+    found.board.today = lambda: TODAY
     keep_place(found, victim="v")
     return found
 
@@ -239,11 +239,11 @@ def test_who_would_take_the_place_while_its_victim_is_still_there_is_refused(
     record = pod_record(newcomer, MANAGED)
     assert record is not None
     assert filter_nodes(cluster, newcomer, [NODE]).unresolvable == {NODE: REASON}
-    cluster.put_pod(record)
+    cluster.feed.put_pod(record)
     args = BindingArgs(record.name, record.namespace, record.uid, NODE)
     with pytest.raises(BindError, match="kept for another pod"):
         bind(cluster, Written(), args, lambda: "")
-    cluster.drop_pod(record.uid)
+    cluster.feed.drop_pod(record.uid)
     evict(cluster, "v")
     assert asked(cluster, 2) == ""
 
@@ -253,10 +253,10 @@ def test_who_hides_devices_is_refused_where_these_could_be_of_the_place() -> Non
     that the place is there."""
     node = machine("dgx1-v100").topology(NODE)
     cluster = cluster_of({node: {"old": Held((0, 4))}})
-    cluster.today = lambda: TODAY
+    cluster.board.today = lambda: TODAY
     same_numa = Constraints(same_numa=True)
     kept = KeptPlace(NODE, NOON)
-    cluster.put_pod(replace(waiting("wants", gpu_request(3, same_numa)), kept_place=kept))
+    cluster.feed.put_pod(replace(waiting("wants", gpu_request(3, same_numa)), kept_place=kept))
     linked = {"min-nvlinks": "2"}
     assert asked_manifest(cluster, pod(2, linked, uid="other")) == ""
     hides = pod(1, linked, uid="other", init=[container("init", 2)])
@@ -269,7 +269,7 @@ def not_ready(cluster: Cluster) -> None:
     assert report is not None
     conditions = (Condition(READY, False, "KubeletRestarted"),)
     later = replace(report, sequence=report.sequence + 1, conditions=conditions)
-    cluster.put_report(NODE, later)
+    cluster.feed.put_report(NODE, later)
 
 
 def stale(cluster: Cluster) -> None:
@@ -277,13 +277,13 @@ def stale(cluster: Cluster) -> None:
     cluster.settings = replace(cluster.settings, stale_after=60.0)
     report = cluster.facts(NODE).report
     assert report is not None
-    cluster.put_report(NODE, replace(report, sequence=report.sequence + 1))
+    cluster.feed.put_report(NODE, replace(report, sequence=report.sequence + 1))
     cluster.clock.now += 70.0  # type: ignore[attr-defined]
 
 
 def not_reported(cluster: Cluster) -> None:
     """Somebody has bound a pod by hand, which may take one GPU of the place."""
-    cluster.put_pod(replace(waiting("by hand", gpu_request(1)), node=NODE))
+    cluster.feed.put_pod(replace(waiting("by hand", gpu_request(1)), node=NODE))
 
 
 @pytest.mark.parametrize("news", [not_ready, stale, not_reported])
@@ -305,7 +305,7 @@ def test_a_place_that_a_pod_has_taken_by_hand_holds_up_nobody(cluster: Cluster) 
     ids = (DeviceId(topology.gpus[1].uuid),)
     taken = Allocation(PodUid("by hand"), "team", "by hand", "main", "nvidia.com/gpu", ids)
     shown = replace(report, sequence=9, allocations=(*report.allocations, taken))
-    cluster.put_report(NODE, shown)
+    cluster.feed.put_report(NODE, shown)
     assert asked(cluster) == ""
 
 
@@ -315,7 +315,7 @@ def test_a_place_on_a_sick_gpu_holds_up_nobody(cluster: Cluster) -> None:
     assert report is not None
     assert topology is not None
     sick = (Health(topology.gpus[1].uuid, False, "Xid79"),)
-    cluster.put_report(NODE, replace(report, sequence=9, health=sick))
+    cluster.feed.put_report(NODE, replace(report, sequence=9, health=sick))
     assert asked(cluster) == ""
 
 
@@ -324,9 +324,9 @@ def test_a_place_of_many_victims_is_worked_out_in_bounded_time() -> None:
     place itself is there is known."""
     node = machine("dgx2").topology(NODE)
     cluster = cluster_of({node: {f"v{i}": Held((i,)) for i in range(15)}})
-    cluster.today = lambda: TODAY
+    cluster.board.today = lambda: TODAY
     kept = KeptPlace(NODE, NOON, frozenset(PodUid(f"v{i}") for i in range(15)))
-    cluster.put_pod(replace(waiting("wants", gpu_request(16, NVLINKED)), kept_place=kept))
+    cluster.feed.put_pod(replace(waiting("wants", gpu_request(16, NVLINKED)), kept_place=kept))
     facts = cluster.facts(NODE)
     assert facts.kept is not None
     assert facts.kept_for is not None
@@ -362,11 +362,11 @@ def test_of_two_on_one_node_the_one_that_the_api_server_took_first_is_kept(
         uid = names[who == "B"]
         objects[who] = replace(waiting(uid, gpu_request(2, NVLINKED)), kept_place=place)
         started = cluster_of({machine("a100-pcie-4-bridged").topology(NODE): {"a": Held((0,))}})
-        started.today = lambda: TODAY
+        started.board.today = lambda: TODAY
         for replica in replicas:
-            replica.put_pod(objects[who])
+            replica.feed.put_pod(objects[who])
         for each in objects.values() if version % 2 else reversed(objects.values()):
-            started.put_pod(each)
+            started.feed.put_pod(each)
         replicas.append(started)
         for replica in replicas:
             found = replica.facts(NODE).kept_for
@@ -382,9 +382,9 @@ def test_who_asks_and_tells_no_version_holds_up_evictions_for_a_moment_only(
 ) -> None:
     """As where the command was killed between its writes."""
     kept = KeptPlace(NODE, NOON, frozenset({PodUid("a")}), 7)
-    cluster.put_pod(replace(waiting("wants", gpu_request(2, NVLINKED)), kept_place=kept))
+    cluster.feed.put_pod(replace(waiting("wants", gpu_request(2, NVLINKED)), kept_place=kept))
     assert cluster.snapshot().places_settled
-    cluster.put_pod(
+    cluster.feed.put_pod(
         replace(waiting("killed", gpu_request(1)), kept_place=KeptPlace(NodeName("else"), NOON))
     )
     assert not cluster.snapshot().places_settled
@@ -396,10 +396,10 @@ def test_who_asks_and_tells_no_version_holds_up_evictions_for_a_moment_only(
 def with_many(order: list[int]) -> Cluster:
     """One place more than are kept, each on a node of its own, seen in this order."""
     found = cluster_of({machine("dgx1-v100").topology(f"n{i}"): {} for i in range(MOST + 1)})
-    found.today = lambda: TODAY
+    found.board.today = lambda: TODAY
     for i in order:
         kept = KeptPlace(NodeName(f"n{i}"), NOON, version=i + 1)
-        found.put_pod(replace(waiting(f"w{i}", gpu_request(1)), kept_place=kept))
+        found.feed.put_pod(replace(waiting(f"w{i}", gpu_request(1)), kept_place=kept))
     return found
 
 
@@ -418,7 +418,7 @@ def test_of_too_many_every_replica_keeps_the_same(seed: int) -> None:
     assert cluster.facts(NodeName(f"n{MOST}")).kept_for is None
     changed: list[NodeName] = []
     cluster.on_change.append(changed.append)
-    cluster.drop_pod(PodUid("w3"))
+    cluster.feed.drop_pod(PodUid("w3"))
     assert kept_in(cluster) == sorted(set(order) - {3})
     assert {NodeName("n3"), NodeName(f"n{MOST}")} <= set(changed)
     assert cluster.facts(NodeName(f"n{MOST}")).kept_for is not None
@@ -429,9 +429,9 @@ def test_the_next_one_takes_its_turn_when_a_place_ends() -> None:
     first = cluster.pod(PodUid("w0"))
     assert first is not None
     assert first.kept_place is not None
-    cluster.put_pod(replace(first, kept_place=replace(first.kept_place, until=NOON - 60)))
+    cluster.feed.put_pod(replace(first, kept_place=replace(first.kept_place, until=NOON - 60)))
     clock.now = NOON - TODAY - 60
-    cluster.clock = clock
+    cluster.board.clock = clock
     assert kept_in(cluster) == list(range(1, MOST + 1))
 
 

@@ -77,7 +77,7 @@ def between_lines(files: set[str], look: Callable[[], None]) -> Iterator[None]:
 def test_between_a_report_and_the_answers_after_it_nobody_can_read() -> None:
     """Else an answer of the former report would be given out beside the new one."""
     found = Cluster(lambda: 0.0)
-    found.put_record(switched(), Report("boot", 1))
+    found.feed.put_record(switched(), Report("boot", 1))
     request = gpu_request(4, NVLINK)
     ask(found.snapshot(), request, [NAME])
     read: list[tuple[NodeFacts, Verdict | None]] = []
@@ -102,7 +102,7 @@ def test_between_a_report_and_the_answers_after_it_nobody_can_read() -> None:
 
         files = {str(module.__file__) for module in (cluster, nodes, remembered, node, transitions)}
         with between_lines(files, look_beside):
-            found.put_report(NAME, Report("boot", 2, allocations=(shows("a", 0),)))
+            found.feed.put_report(NAME, Report("boot", 2, allocations=(shows("a", 0),)))
         ask(found.snapshot(), request, [NAME])
         look_beside()
     assert [verdict for _, verdict in read[:1]] == [Verdict.GUARANTEED], "it has read before"
@@ -113,32 +113,32 @@ def test_what_is_explained_is_of_the_moment_that_was_looked_at() -> None:
     """Else a row would have the score of before a report and the reason of after it."""
     known = Cluster(lambda: 0.0)
     for topology in (switched(), bridged(), pcie()):
-        known.put_record(topology, Report("boot", 1))
+        known.feed.put_record(topology, Report("boot", 1))
     for request in (gpu_request(2, NVLINK), gpu_request(4, NVLINK, Policy.PREFERRED)):
         seen = known.snapshot()
         then = answers(seen, request)
-        known.put_pod(record("other", 3))
+        known.feed.put_pod(record("other", 3))
         assert answers(seen, request) == then
         now = answers(known.snapshot(), request)
         assert [row.node for row in now] == [row.node for row in then]
         assert now != then
-        known.drop_pod(PodUid("other"))
+        known.feed.drop_pod(PodUid("other"))
 
 
 def test_a_pod_is_explained_beside_the_nodes_of_the_same_moment() -> None:
     """Its own bind between two looks would count it against itself."""
     known = Cluster(lambda: 0.0)
-    known.put_record(switched(), Report("boot", 1))
+    known.feed.put_record(switched(), Report("boot", 1))
     pod = record("whole", 4, node=None)
-    known.put_pod(pod)
-    known.begin_bind(NAME, pod)
+    known.feed.put_pod(pod)
+    known.binds.begin(NAME, pod)
     for _ in range(2):  # in flight, then bound
         seen = known.snapshot()
         (row,) = answers(seen, pod.request, asking=pod.uid)  # type: ignore[arg-type]
         assert (row.decision.verdict, row.reason, row.score) == ("guaranteed", "", None)
         (row,) = answers(seen, pod.request)  # type: ignore[arg-type]
         assert row.reason == "not enough free GPUs"
-        known.put_pod(replace(pod, node=NAME))
+        known.feed.put_pod(replace(pod, node=NAME))
 
 
 # What a decision was taken on, and what it is held against when the bind goes in flight.
@@ -170,21 +170,21 @@ def test_a_bind_that_is_repeated_is_held_against_the_node_without_the_pod() -> N
     """The pod may turn up in a report where another one was while an equal one is bound: the node
     looks as before, and offers the pod something else."""
     known = Cluster(lambda: 0.0, Settings(stale_after=None))
-    known.put_record(bridged(name=NAME), Report("boot", 1))
-    known.put_pod(record("there", phase="Running"))
-    known.put_report(NAME, Report("boot", 2, allocations=(shows("there", 0, 1),)))
+    known.feed.put_record(bridged(name=NAME), Report("boot", 1))
+    known.feed.put_pod(record("there", phase="Running"))
+    known.feed.put_report(NAME, Report("boot", 2, allocations=(shows("there", 0, 1),)))
     ours = record("ours", node=None)
-    known.put_pod(ours)
-    known.begin_bind(NAME, ours)
+    known.feed.put_pod(ours)
+    known.binds.begin(NAME, ours)
     seen = known.facts(NAME)
 
     def again() -> PodRecord | None:
-        return known.begin_bind(NAME, ours, seen=seen)
+        return known.binds.begin(NAME, ours, seen=seen)
 
     assert again() is not None, "nothing has changed"
-    known.drop_pod(PodUid("there"))
-    known.put_pod(record("equal"))
-    known.put_report(NAME, Report("boot", 3, allocations=(shows("ours", 0, 1),)))
+    known.feed.drop_pod(PodUid("there"))
+    known.feed.put_pod(record("equal"))
+    known.feed.put_report(NAME, Report("boot", 3, allocations=(shows("ours", 0, 1),)))
     now = known.facts(NAME)
     assert now.key(GPU) == seen.key(GPU)
     gone = frozenset({ours.uid})

@@ -42,7 +42,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
         self.cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
-        self.cluster.put_record(switched(), Report("boot", 1))
+        self.cluster.feed.put_record(switched(), Report("boot", 1))
         self.sequence, self.version, self.boot = 1, 1, "boot"
         self.followed = set[tuple[Stage, str, Stage]]()
 
@@ -58,32 +58,32 @@ class World:
         if uid in self.cluster.facts(NODE).pods.leaving:
             return  # UIDs are given once
         pod = self.pod(uid)
-        if pod.node is None and (self.rng.random() < 0.6 or self.cluster.bind_in_flight(uid)):
+        if pod.node is None and (self.rng.random() < 0.6 or self.cluster.binds.of(uid)):
             pod = replace(pod, node=NODE)
         if pod.node is not None and not pod.ended:
             pod = replace(pod, **self.rng.choice(({"deleting": True}, {"phase": "Failed"}, {})))
-        self.cluster.put_pod(pod)
+        self.cluster.feed.put_pod(pod)
 
-    def begin_bind(self, uid: PodUid) -> None:
+    def begin(self, uid: PodUid) -> None:
         if self.pod(uid).node is None and uid not in self.cluster.facts(NODE).pods.leaving:
-            self.cluster.begin_bind(NODE, self.pod(uid))
+            self.cluster.binds.begin(NODE, self.pod(uid))
 
     def take_back(self, uid: PodUid) -> None:
-        ours = self.cluster.bind_in_flight(uid)
+        ours = self.cluster.binds.of(uid)
         if ours is not None:
-            self.cluster.take_back(ours, None)
+            self.cluster.binds.take_back(ours, None)
 
     def release(self, uid: PodUid) -> None:
-        self.cluster.release(uid)
+        self.cluster.binds.release(uid)
 
     def drop_pod(self, uid: PodUid) -> None:
         self.version += 1
         if self.cluster.pod(uid) is not None:
-            self.cluster.drop_pod(uid, self.rng.choice((None, self.version)))
+            self.cluster.feed.drop_pod(uid, self.rng.choice((None, self.version)))
 
     def drop_in_flight(self, uid: PodUid) -> None:
         if self.cluster.pod(uid) is None:
-            self.cluster.drop_in_flight(uid, self.version)
+            self.cluster.feed.drop_in_flight(uid, self.version)
 
     def put_report(self, uid: PodUid) -> None:
         """The kubelet has what is bound; now and then the node boots anew."""
@@ -97,7 +97,7 @@ class World:
             if self.rng.random() < 0.7
         )
         report = Report(self.boot, self.sequence, allocations=held, pods_version=str(self.version))
-        self.cluster.put_report(NODE, report)
+        self.cluster.feed.put_report(NODE, report)
 
     def step(self) -> None:
         """One call, after which every pod is in a stage that may follow."""

@@ -59,7 +59,7 @@ def clock() -> Clock:
 @pytest.fixture
 def cluster(clock: Clock) -> Cluster:
     found = Cluster(clock)
-    found.put_record(NODE, report(1, 5))
+    found.feed.put_record(NODE, report(1, 5))
     return found
 
 
@@ -78,11 +78,11 @@ def test_a_pod_deleted_by_force_holds_until_its_agent_knew_of_it(cluster: Cluste
     assert not fits(cluster)
     delete(cluster, bound(), 20)
     assert not fits(cluster), "the kubelet may be giving it GPUs right now"
-    cluster.put_record(NODE, report(2, 19))
+    cluster.feed.put_record(NODE, report(2, 19))
     assert not fits(cluster), "this was on its way before the deletion"
-    cluster.put_record(NODE, report(3, 20, ("uid-1", 0)))
+    cluster.feed.put_record(NODE, report(3, 20, ("uid-1", 0)))
     assert not fits(cluster, 4), "the kubelet shows it still"
-    cluster.put_record(NODE, report(4, 20))
+    cluster.feed.put_record(NODE, report(4, 20))
     assert fits(cluster, 4)
     assert cluster.facts(NAME).pods.every == ()
 
@@ -91,16 +91,16 @@ def test_a_report_that_its_agent_cannot_vouch_for_proves_nothing(cluster: Cluste
     PodSink(cluster).apply(raw(bound()))
     delete(cluster, bound(), 20)
     blind = (Condition("Ready", False, "KubeletUnavailable", "silent"),)
-    cluster.put_record(NODE, report(2, 30, conditions=blind))
+    cluster.feed.put_record(NODE, report(2, 30, conditions=blind))
     assert [p.uid for p in cluster.facts(NAME).pods.every] == ["uid-1"]
-    cluster.put_record(NODE, report(3, 30))
+    cluster.feed.put_record(NODE, report(3, 30))
     assert fits(cluster, 4)
 
 
 def test_the_report_may_come_before_the_deletion(cluster: Cluster) -> None:
     """The watches are not in step: the agent may know of it long before we do."""
     PodSink(cluster).apply(raw(bound()))
-    cluster.put_record(NODE, report(2, 30))
+    cluster.feed.put_record(NODE, report(2, 30))
     delete(cluster, bound(), 20)
     assert fits(cluster, 4)
 
@@ -108,9 +108,9 @@ def test_the_report_may_come_before_the_deletion(cluster: Cluster) -> None:
 def test_a_deletion_that_only_a_list_tells_of(cluster: Cluster) -> None:
     PodSink(cluster).apply(raw(bound()))
     PodSink(cluster).replace([], "50")
-    cluster.put_record(NODE, report(2, 49))
+    cluster.feed.put_record(NODE, report(2, 49))
     assert not fits(cluster)
-    cluster.put_record(NODE, report(3, 50))
+    cluster.feed.put_record(NODE, report(3, 50))
     assert fits(cluster, 4)
 
 
@@ -120,9 +120,9 @@ def test_an_agent_that_does_not_say_what_it_knew_has_to_report_twice(
 ) -> None:
     PodSink(cluster).apply(raw(bound()))
     delete(cluster, bound(), 20)
-    cluster.put_record(NODE, Report("boot", 2, pods_version=version))
+    cluster.feed.put_record(NODE, Report("boot", 2, pods_version=version))
     assert not fits(cluster)
-    cluster.put_record(NODE, Report("boot", 3, pods_version=version))
+    cluster.feed.put_record(NODE, Report("boot", 3, pods_version=version))
     assert fits(cluster, 4)
 
 
@@ -135,7 +135,7 @@ def test_a_pod_that_has_ended_lets_go_at_once(cluster: Cluster) -> None:
 def test_after_a_reboot_nobody_holds_anything(cluster: Cluster) -> None:
     PodSink(cluster).apply(raw(bound()))
     delete(cluster, bound(), 20)
-    cluster.put_record(NODE, Report("reboot", 1))
+    cluster.feed.put_record(NODE, Report("reboot", 1))
     assert fits(cluster, 4)
 
 
@@ -150,29 +150,29 @@ def test_a_node_without_an_agent_remembers_nobody() -> None:
 def test_a_version_that_is_no_number_blocks_nobody_for_ever(cluster: Cluster) -> None:
     PodSink(cluster).apply(raw(bound()))
     PodSink(cluster).replace([], "not-a-number")
-    cluster.put_record(NODE, report(2, 30))
+    cluster.feed.put_record(NODE, report(2, 30))
     assert not fits(cluster)
-    cluster.put_record(NODE, report(3, 30))
+    cluster.feed.put_record(NODE, report(3, 30))
     assert fits(cluster, 4)
 
 
 def test_a_record_made_anew_lets_go_of_those_who_left_before(cluster: Cluster) -> None:
     """An agent that does not say what it knew, and starts its numbers again."""
-    cluster.put_node(NAME, NodeObject())
-    cluster.put_record(NODE, Report("boot", 900), uid="first")
+    cluster.feed.put_node(NAME, NodeObject())
+    cluster.feed.put_record(NODE, Report("boot", 900), uid="first")
     PodSink(cluster).apply(raw(bound()))
     delete(cluster, bound(), 20)
-    cluster.drop_record(NAME)
+    cluster.feed.drop_record(NAME)
     for sequence in (1, 2):
-        cluster.put_record(NODE, Report("boot", sequence), uid="second")
+        cluster.feed.put_record(NODE, Report("boot", sequence), uid="second")
         assert not fits(cluster)
-    cluster.put_record(NODE, Report("boot", 3), uid="second")
+    cluster.feed.put_record(NODE, Report("boot", 3), uid="second")
     assert fits(cluster, 4)
 
 
 def test_the_promise_to_a_pod_that_is_gone_holds_up_nobody() -> None:
     cluster = Cluster(Clock())
-    cluster.put_record(bridged(4, "node"), report(1, 5))
+    cluster.feed.put_record(bridged(4, "node"), report(1, 5))
     placement = json.dumps({"verdict": "guaranteed", "node": "node", "uid": "uid-1"})
     manifest = bound("uid-1", 2, annotations={**NVLINK, "placement": placement})
     PodSink(cluster).apply(raw(manifest))
@@ -208,7 +208,7 @@ def test_who_waits_is_told_when_a_deleted_pod_is_let_go_beside_unreported_ones(
     assert not fits(cluster, 1)
     told: list[str] = []
     cluster.on_change.append(told.append)
-    cluster.put_record(NODE, report(2, 20))
+    cluster.feed.put_record(NODE, report(2, 20))
     assert told == [NAME]
     assert fits(cluster, 1)
 
@@ -220,14 +220,14 @@ def test_those_who_departed_are_not_forgotten_while_the_pod_beside_them_changes_
     """The pair may have been admitted beside either single: what is left may be torn."""
     topology = replace(bridged(4, "node"), allocator=AllocatorFacts("best-effort"))
     cluster = Cluster(clock)
-    cluster.put_record(topology, report(1, 5))
+    cluster.feed.put_record(topology, report(1, 5))
     pair = bound("pair", 2)
     known = pod_record(msgspec.convert(pair, Pod), MANAGED)
     assert known is not None
     if confirmed in ("deleted", "missing from a list"):
         PodSink(cluster).apply(raw(pair))
     else:
-        cluster.begin_bind(NAME, replace(known, node=None))
+        cluster.binds.begin(NAME, replace(known, node=None))
     for single in ("a", "b"):
         PodSink(cluster).apply(raw(bound(single, 1)))
         PodSink(cluster).apply(raw(bound(single, 1, phase="Succeeded")))
@@ -236,7 +236,7 @@ def test_those_who_departed_are_not_forgotten_while_the_pod_beside_them_changes_
     if confirmed == "deleted":
         delete(cluster, pair, 50)
     elif confirmed == "missing from a list":
-        cluster.keep_pods({PodUid("a"), PodUid("b")}, 50)
+        cluster.feed.keep_pods({PodUid("a"), PodUid("b")}, 50)
     elif confirmed == "bound":
         PodSink(cluster).apply(raw(pair))
     assert set(cluster.facts(NAME).pods.departed) == {"a", "b"}
@@ -247,23 +247,23 @@ def test_those_who_departed_are_not_forgotten_while_the_pod_beside_them_changes_
 def test_pods_that_depart_beside_one_that_stays_unreported(agent: str) -> None:
     """Work and memory stay bounded; nothing is promised while nobody can tell who came first."""
     cluster = Cluster(Clock())
-    cluster.put_node(NAME, NodeObject())
+    cluster.feed.put_node(NAME, NodeObject())
     if agent != "never":
-        cluster.put_record(NODE, report(1, 5))
+        cluster.feed.put_record(NODE, report(1, 5))
     if agent == "gone":
-        cluster.drop_record(NAME)
+        cluster.feed.drop_record(NAME)
     PodSink(cluster).apply(raw(bound("stays", 1)))
     for i in range(3 * MOST_DEPARTED):
         PodSink(cluster).apply(raw(bound(f"u{i}", 1)))
         PodSink(cluster).apply(raw(bound(f"u{i}", 1, phase="Succeeded")))
         delete(cluster, bound(f"u{i}", 1), 20 + i)
     assert 0 < len(cluster.facts(NAME).pods.departed) <= MOST_DEPARTED
-    cluster.put_record(NODE, report(2, 900))
+    cluster.feed.put_record(NODE, report(2, 900))
     assert fits(cluster) is (agent == "never"), "its first report tells of everybody"
     assert verbs.filter_nodes(
         cluster, msgspec.convert(pod(1, uid="plain"), Pod), ["node"]
     ).node_names == ["node"]
-    cluster.put_record(NODE, report(3, 900, ("stays", 0)))
+    cluster.feed.put_record(NODE, report(3, 900, ("stays", 0)))
     assert fits(cluster)
     assert not cluster.facts(NAME).pods.departed
 
@@ -271,8 +271,8 @@ def test_pods_that_depart_beside_one_that_stays_unreported(agent: str) -> None:
 def test_file_mode_is_told_when_the_kubelet_has_let_go(cluster: Cluster) -> None:
     known = pod_record(msgspec.convert(bound(), Pod), MANAGED)
     assert isinstance(known, PodRecord)
-    cluster.put_pod(known)
-    cluster.drop_pod(known.uid)
+    cluster.feed.put_pod(known)
+    cluster.feed.drop_pod(known.uid)
     assert fits(cluster, 4)
 
 
@@ -346,17 +346,17 @@ def test_what_is_old_when_first_seen_has_less_time_left() -> None:
 
 def test_a_bind_in_flight_whose_pod_is_gone_counts_until_its_agent_knew_of_it(kube: Kube) -> None:
     """The watch was blind: nobody saw that the pod was bound, nor that it was deleted by force."""
-    kube.cluster.put_record(NODE, report(1, 5))
+    kube.cluster.feed.put_record(NODE, report(1, 5))
     unbound = pod_record(msgspec.convert(pod(4, name="gone", uid="uid-1"), Pod), MANAGED)
     assert unbound is not None
-    kube.cluster.begin_bind(NAME, unbound)
+    kube.cluster.binds.begin(NAME, unbound)
     kube.fake.put("/api/v1/namespaces/default/pods/other", pod(1, name="other", uid="uid-2"))
     settler = Settler(kube.cluster, kube.binder, patience=10)
     settler.round(0)
     settler.round(10)
     assert list(kube.cluster.snapshot().in_flight.values()) == []
     assert not fits(kube.cluster), "its kubelet may hold its GPUs"
-    kube.cluster.put_record(NODE, report(2, kube.binder.version() - 1))
+    kube.cluster.feed.put_record(NODE, report(2, kube.binder.version() - 1))
     assert not fits(kube.cluster)
-    kube.cluster.put_record(NODE, report(3, kube.binder.version()))
+    kube.cluster.feed.put_record(NODE, report(3, kube.binder.version()))
     assert fits(kube.cluster, 4)

@@ -70,17 +70,17 @@ def test_a_running_pod_that_is_not_shown_holds_devices_that_we_do_not_know() -> 
 
 def test_a_pod_that_vanishes_from_the_report_still_holds_its_devices() -> None:
     cluster = Cluster(Clock())
-    cluster.put_pod(bound())
-    cluster.put_record(NODE, Report("boot", 1))
+    cluster.feed.put_pod(bound())
+    cluster.feed.put_record(NODE, Report("boot", 1))
     now = offered(cluster.facts(NODE.name)).availability
     assert now == Availability(0b1111, unreported=(unreported(2),))
-    cluster.put_record(NODE, Report("boot", 2, allocations=(shown("uid-1", 1, 2),)))
-    cluster.put_record(NODE, Report("boot", 3))
+    cluster.feed.put_record(NODE, Report("boot", 2, allocations=(shown("uid-1", 1, 2),)))
+    cluster.feed.put_record(NODE, Report("boot", 3))
     assert offered(cluster.facts(NODE.name)).availability == Availability(
         0b1111, running=(Holder(0, 2),)
     )
     # After a reboot it is admitted anew.
-    cluster.put_record(NODE, Report("reboot", 1))
+    cluster.feed.put_record(NODE, Report("reboot", 1))
     now = offered(cluster.facts(NODE.name)).availability
     assert now == Availability(0b1111, unreported=(unreported(2),))
 
@@ -131,13 +131,13 @@ def test_what_init_containers_hold_is_not_forgotten_with_the_pod_that_has_ended(
     """The report still shows it: whoever was admitted before may have found all of it taken."""
     cluster = Cluster(Clock())
     hungry = bound(containers=[container("a", 1)], init=[container("i", 3)])
-    cluster.put_pod(hungry)
-    cluster.put_record(NODE, Report("boot", 1, allocations=(shown("uid-1", 0, name="a"),)))
-    cluster.put_pod(replace(hungry, phase="Failed"))
-    cluster.drop_pod(hungry.uid, 7)
+    cluster.feed.put_pod(hungry)
+    cluster.feed.put_record(NODE, Report("boot", 1, allocations=(shown("uid-1", 0, name="a"),)))
+    cluster.feed.put_pod(replace(hungry, phase="Failed"))
+    cluster.feed.drop_pod(hungry.uid, 7)
     now = offered(cluster.facts(NODE.name)).availability
     assert now == Availability(0b1110, releasing=(Holder(0b0001, 2),))
-    cluster.put_record(NODE, Report("boot", 2, pods_version="7"))
+    cluster.feed.put_record(NODE, Report("boot", 2, pods_version="7"))
     assert offered(cluster.facts(NODE.name)).availability == Availability(0b1111)
 
 
@@ -156,22 +156,22 @@ def test_what_init_containers_hold_may_have_failed_since() -> None:
 def test_a_departed_pod_counts_while_one_beside_it_is_unreported() -> None:
     """The kubelet may have admitted the pair while the single held a GPU."""
     cluster = Cluster(Clock())
-    cluster.put_record(NODE, Report("boot", 1))
+    cluster.feed.put_record(NODE, Report("boot", 1))
     pair, single = bound(uid="pair", name="pair"), bound(1, uid="single", name="single")
-    cluster.put_pod(pair)
-    cluster.put_pod(single)
-    cluster.put_pod(replace(single, phase="Succeeded"))
+    cluster.feed.put_pod(pair)
+    cluster.feed.put_pod(single)
+    cluster.feed.put_pod(replace(single, phase="Succeeded"))
     departed = Unreported(((Role.APP, 1),), departed=True)
     now = offered(cluster.facts(NODE.name)).availability
     assert now == Availability(0b1111, unreported=(departed, unreported(2)))
     assert isinstance(now, Availability)
     assert now.devices_left == 2  # a departed pod takes nothing from later ones
-    cluster.drop_pod(PodUid("single"))
+    cluster.feed.drop_pod(PodUid("single"))
     assert offered(cluster.facts(NODE.name)).availability == now
     pair_shown = Allocation(
         PodUid("pair"), "default", "pair", "main", GPU, (DeviceId("GPU-1"), DeviceId("GPU-2"))
     )
-    cluster.put_record(NODE, Report("boot", 2, allocations=(pair_shown,)))
+    cluster.feed.put_record(NODE, Report("boot", 2, allocations=(pair_shown,)))
     assert offered(cluster.facts(NODE.name)).availability == Availability(
         0b1001, running=(Holder(0b0110),)
     )
@@ -179,9 +179,9 @@ def test_a_departed_pod_counts_while_one_beside_it_is_unreported() -> None:
 
 def test_a_pod_that_ended_alone_is_not_departed() -> None:
     cluster = Cluster(Clock())
-    cluster.put_record(NODE, Report("boot", 1))
-    cluster.put_pod(bound())
-    cluster.put_pod(bound(phase="Failed"))
+    cluster.feed.put_record(NODE, Report("boot", 1))
+    cluster.feed.put_pod(bound())
+    cluster.feed.put_pod(bound(phase="Failed"))
     assert offered(cluster.facts(NODE.name)).availability == Availability(0b1111)
 
 
@@ -229,13 +229,13 @@ def test_a_promise_is_what_the_bind_gave_whatever_is_written_later() -> None:
     forged = {"verdict": "guaranteed", "node": "node", "uid": "uid-1"}
     bare = record(pod(2, {"link": "nvlink"}, node="node"))
     cluster = Cluster(Clock())
-    cluster.put_pod(bare)
-    cluster.put_pod(placed(forged))
+    cluster.feed.put_pod(bare)
+    cluster.feed.put_pod(placed(forged))
     (known,) = cluster.facts(NODE.name).pods.every
     assert known.promised == Constraints()
     cluster = Cluster(Clock())
-    cluster.put_pod(placed(forged))
-    cluster.put_pod(bare)
+    cluster.feed.put_pod(placed(forged))
+    cluster.feed.put_pod(bare)
     (known,) = cluster.facts(NODE.name).pods.every
     assert known.promised == Constraints(link=LinkKind.NVLINK)
 
@@ -324,7 +324,7 @@ def test_shared_gpus_are_counted_not_told_apart() -> None:
 @pytest.fixture
 def cluster() -> Cluster:
     found = Cluster(Clock(), Settings())
-    found.put_record(NODE, Report("boot", 5))
+    found.feed.put_record(NODE, Report("boot", 5))
     return found
 
 
@@ -338,71 +338,73 @@ def passes(cluster: Cluster, count: int = 2) -> bool:
 
 def test_a_remembered_answer_follows_every_kind_of_change(cluster: Cluster) -> None:
     assert passes(cluster)
-    cluster.put_pod(bound(3))
+    cluster.feed.put_pod(bound(3))
     assert not passes(cluster)
-    cluster.put_pod(replace(bound(3), phase="Succeeded"))
+    cluster.feed.put_pod(replace(bound(3), phase="Succeeded"))
     assert passes(cluster)
-    cluster.begin_bind(NodeName("node"), record(pod(3, uid="other")))
+    cluster.binds.begin(NodeName("node"), record(pod(3, uid="other")))
     assert not passes(cluster)
-    cluster.release(PodUid("other"))
+    cluster.binds.release(PodUid("other"))
     assert passes(cluster)
-    cluster.put_report(NodeName("node"), Report("boot", 6, allocations=(shown("x", 0, 1, 2),)))
+    cluster.feed.put_report(NodeName("node"), Report("boot", 6, allocations=(shown("x", 0, 1, 2),)))
     assert not passes(cluster)
-    cluster.put_report(NodeName("node"), Report("boot", 7))
+    cluster.feed.put_report(NodeName("node"), Report("boot", 7))
     assert passes(cluster)
-    cluster.put_problem(NodeName("node"), "broken")
+    cluster.feed.put_problem(NodeName("node"), "broken")
     assert not passes(cluster)
-    cluster.put_record(NODE, Report("boot", 8))
+    cluster.feed.put_record(NODE, Report("boot", 8))
     assert passes(cluster)
-    cluster.put_node(NodeName("node"), NodeObject(dra_only=True))
+    cluster.feed.put_node(NodeName("node"), NodeObject(dra_only=True))
     assert not passes(cluster)
-    cluster.put_node(NodeName("node"), NodeObject())
+    cluster.feed.put_node(NodeName("node"), NodeObject())
     assert passes(cluster)
-    cluster.drop_record(NodeName("node"))
+    cluster.feed.drop_record(NodeName("node"))
     assert not passes(cluster)
 
 
 def test_reports_out_of_order_are_passed_over_until_a_new_boot(cluster: Cluster) -> None:
-    cluster.put_report(NodeName("node"), Report("boot", 4, allocations=(shown("x", 0, 1, 2),)))
+    cluster.feed.put_report(NodeName("node"), Report("boot", 4, allocations=(shown("x", 0, 1, 2),)))
     assert passes(cluster)
-    assert cluster.reports_out_of_order == 1
-    cluster.put_report(NodeName("node"), Report("new", 1, allocations=(shown("x", 0, 1, 2),)))
+    assert cluster.feed.reports_out_of_order == 1
+    cluster.feed.put_report(NodeName("node"), Report("new", 1, allocations=(shown("x", 0, 1, 2),)))
     assert not passes(cluster)
 
 
 def test_a_nodename_is_never_taken_back(cluster: Cluster) -> None:
-    cluster.put_pod(bound(3))
-    cluster.put_pod(record(pod(3)))
+    cluster.feed.put_pod(bound(3))
+    cluster.feed.put_pod(record(pod(3)))
     assert not passes(cluster)
-    cluster.drop_pod(PodUid("uid-1"))
+    cluster.feed.drop_pod(PodUid("uid-1"))
     assert passes(cluster)
 
 
 def test_a_heartbeat_keeps_a_node_fresh_and_wakes_nobody() -> None:
     clock = Clock()
     cluster = Cluster(clock, Settings(stale_after=100))
-    cluster.put_record(NODE, Report("boot", 1))
+    cluster.feed.put_record(NODE, Report("boot", 1))
     changes: list[str] = []
     cluster.on_change.append(changes.append)
     for i in range(2, 6):
         clock.now += 60
-        cluster.put_report(NodeName("node"), Report("boot", i))
+        cluster.feed.put_report(NodeName("node"), Report("boot", i))
         assert passes(cluster)
     assert changes == []
     clock.now += 60
-    cluster.put_report(NodeName("node"), Report("boot", 5))  # the same again is no sign of life
+    cluster.feed.put_report(
+        NodeName("node"), Report("boot", 5)
+    )  # the same again is no sign of life
     clock.now += 60
     assert not passes(cluster)
-    cluster.put_report(NodeName("node"), Report("boot", 6))
+    cluster.feed.put_report(NodeName("node"), Report("boot", 6))
     assert passes(cluster)
 
 
 def test_a_relist_forgets_what_it_does_not_name(cluster: Cluster) -> None:
-    cluster.put_pod(bound(3))
-    cluster.begin_bind(NodeName("node"), record(pod(1, uid="flying")))
-    cluster.keep_pods({PodUid("another")})
+    cluster.feed.put_pod(bound(3))
+    cluster.binds.begin(NodeName("node"), record(pod(1, uid="flying")))
+    cluster.feed.keep_pods({PodUid("another")})
     assert [p.uid for p in cluster.facts(NodeName("node")).pods.every] == ["flying"]
-    cluster.keep_records(set())
+    cluster.feed.keep_records(set())
     assert not passes(cluster)
 
 

@@ -185,22 +185,22 @@ def test_gpus_that_changed_while_the_pod_was_unreported_count_up_to_its_report(
     when: str, *, in_parts: bool
 ) -> None:
     cluster, seen = Cluster(lambda: 0.0, Settings(stale_after=None)), list[Surprise]()
-    cluster.on_surprise.append(seen.append)
+    cluster.feed.on_surprise.append(seen.append)
     two = record("pair", containers=[container("a", 1), container("b", 2)], link=False)
     pod = two if in_parts else record("pair", link=False)
     first, second = shows("pair", 0, name="a"), shows("pair", 3, 4, name="b")
     parts = (first, second) if in_parts else (shows("pair", 0, 1),)
 
     def told(sequence: int, allocatable: frozenset[DeviceId], *found: Allocation) -> None:
-        cluster.put_record(
+        cluster.feed.put_record(
             NODE, replace(report(*found, sequence=sequence), allocatable=allocatable)
         )
 
     told(1, WITHOUT_7)
     if when == "after the bind":
-        cluster.put_pod(pod)
+        cluster.feed.put_pod(pod)
     told(2, ALL_8)
-    cluster.put_pod(pod)
+    cluster.feed.put_pod(pod)
     told(3, ALL_8)
     if in_parts:
         told(4, ALL_8, first)
@@ -244,9 +244,9 @@ def test_an_ended_pod_that_is_shown_once_more_is_no_news() -> None:
     """A kubelet that has not forgotten an ended pod yet may leave it out and name it again."""
     cluster, seen, _ = surprised()
     assert [s.kind for s in seen] == [OUTSIDE, BROKEN]
-    cluster.put_record(NODE, report(sequence=3))
-    cluster.put_pod(replace(PAIR, phase="Succeeded"))
-    cluster.put_record(NODE, report(shows("pair", 0, 5), sequence=4))
+    cluster.feed.put_record(NODE, report(sequence=3))
+    cluster.feed.put_pod(replace(PAIR, phase="Succeeded"))
+    cluster.feed.put_record(NODE, report(shows("pair", 0, 5), sequence=4))
     assert len(seen) == 2
 
 
@@ -259,10 +259,10 @@ def surprised() -> tuple[Cluster, list[Surprise], Metrics]:
     cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
     metrics, seen = Metrics(), list[Surprise]()
     metrics.watch(cluster)
-    cluster.on_surprise.append(seen.append)
-    cluster.put_record(NODE, BEFORE)
-    cluster.put_pod(PAIR)
-    cluster.put_record(NODE, report(shows("pair", 0, 5)))
+    cluster.feed.on_surprise.append(seen.append)
+    cluster.feed.put_record(NODE, BEFORE)
+    cluster.feed.put_pod(PAIR)
+    cluster.feed.put_record(NODE, report(shows("pair", 0, 5)))
     return cluster, seen, metrics
 
 
@@ -354,14 +354,14 @@ def test_an_event_that_cannot_be_written_is_let_go() -> None:
 def test_nodes_that_are_gone_are_forgotten() -> None:
     cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
     for name in ("a", "b"):
-        cluster.put_node(NodeName(name), NodeObject())
-    cluster.put_record(machine("l40s-4").topology("c"), BEFORE)
-    cluster.keep_nodes({NodeName("a")})
+        cluster.feed.put_node(NodeName(name), NodeObject())
+    cluster.feed.put_record(machine("l40s-4").topology("c"), BEFORE)
+    cluster.feed.keep_nodes({NodeName("a")})
     assert sorted(cluster.snapshot().by_name) == ["a", "c"]
-    cluster.drop_node(NodeName("a"))
-    cluster.drop_record(NodeName("c"))
+    cluster.feed.drop_node(NodeName("a"))
+    cluster.feed.drop_record(NodeName("c"))
     assert sorted(cluster.snapshot().by_name) == []
-    cluster.put_pod(PAIR)
+    cluster.feed.put_pod(PAIR)
     assert sorted(cluster.snapshot().by_name) == ["node"]
-    cluster.drop_pod(PAIR.uid)
+    cluster.feed.drop_pod(PAIR.uid)
     assert sorted(cluster.snapshot().by_name) == []

@@ -655,7 +655,7 @@ def test_a_node_with_numbered_devices_takes_plain_pods() -> None:
     assert record["status"]["allocations"][0]["deviceIds"] == ["nvidia3"]
     cluster = Cluster(lambda: 0.0)
     decoded = codec.decode(record)
-    cluster.put_record(decoded.topology, decoded.report)
+    cluster.feed.put_record(decoded.topology, decoded.report)
     name = NodeName("n")
     assert answer(cluster.snapshot(), cluster.facts(name), gpu_request(1)).rejection is None
     pair = gpu_request(2, Constraints(link=LinkKind.NVLINK))
