@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Self
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -124,6 +124,30 @@ class Authority:
         signed = builder.sign(self._key, hashes.SHA256())
         pem = signed.public_bytes(serialization.Encoding.PEM)
         return Issued(pem, _pem(key), signed.not_valid_after_utc)
+
+
+def check_client(authority: bytes, certificate: bytes, key: bytes, now: datetime) -> None:
+    """Raise :class:`AuthorityError` unless the certificate is one of these authorities', holds and
+    has this key. All are PEM; ``authority`` may have several."""
+    try:
+        roots = x509.load_pem_x509_certificates(authority)
+        shown = x509.load_pem_x509_certificate(certificate)
+    except ValueError as error:
+        raise AuthorityError("ca.crt or scheduler.crt is not PEM") from error
+    if _loaded(key).public_key() != shown.public_key():
+        raise AuthorityError("scheduler.key is not the key of scheduler.crt")
+    if not any(_has_signed(root, shown) for root in roots):
+        raise AuthorityError("scheduler.crt is not signed by ca.crt")
+    if (expires := shown.not_valid_after_utc) <= now:
+        raise AuthorityError(f"scheduler.crt expired on {expires:%Y-%m-%d}")
+
+
+def _has_signed(root: x509.Certificate, shown: x509.Certificate) -> bool:
+    try:
+        shown.verify_directly_issued_by(root)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
 
 
 def _loaded(key: bytes) -> SigningKey:

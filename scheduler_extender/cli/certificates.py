@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
-import re
-import tempfile
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scheduler_extender.cli import wholefile
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.inputs import folder, is_ip, text_of
+from scheduler_extender.cli.inputs import check_namespace, folder, is_dns, is_ip, text_of
 
 if TYPE_CHECKING:  # cryptography takes a while to load, which other commands need not wait for
     from scheduler_extender.authority import Authority, Issued
@@ -55,15 +53,14 @@ class Names:
 
     def of_extender(self) -> list[str]:
         """What the extender's certificate is for: its Services, this machine, and what is asked."""
-        if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", self.namespace):
-            raise BadInputError(f"--namespace: {self.namespace[:60]!r} is no name of a namespace")
+        check_namespace("--namespace", self.namespace)
         names = []
         for service in SERVICES:
             host = f"{service}.{self.namespace}"
             names += [service, host, f"{host}.svc", f"{host}.svc.cluster.local"]
         names += ["localhost", "127.0.0.1", "::1"]
         for name in self.name or ():
-            if not is_ip(name) and not _is_dns(name):
+            if not is_ip(name) and not is_dns(name):
                 raise BadInputError(
                     f"--name: {name[:60]!r} is neither a DNS name nor an IP address"
                 )
@@ -78,7 +75,7 @@ class Names:
         if not 0 < len(name) <= MAX_COMMON_NAME or not name.isprintable() or not name.isascii():
             said = f"1 to {MAX_COMMON_NAME} printable ASCII characters"
             raise BadInputError(f"--client-name: {said}, not {name[:60]!r}")
-        return [name] if _is_dns(name) else []
+        return [name] if is_dns(name) else []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,11 +155,6 @@ def certificates(
     typer.echo("---\n".join(texts), nl=False)
 
 
-def _is_dns(name: str) -> bool:
-    label = r"[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?"
-    return len(name) <= 253 and re.fullmatch(rf"(\*\.)?{label}(\.{label})*", name) is not None
-
-
 def _authority(ca: Path | None, output: Path, now: datetime) -> Authority:
     """A new one, or that of ``ca``. A new one never takes the place of another."""
     from scheduler_extender.authority import Authority, AuthorityError
@@ -188,18 +180,8 @@ def _authority(ca: Path | None, output: Path, now: datetime) -> Authority:
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
-    """Write a file in one step: who reads it sees the old content or the new one, whole."""
     try:
-        # Its mode is 0600 from the first moment.
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                os.fchmod(file.fileno(), mode)
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        wholefile.write(path, content, mode)
     except OSError as error:
         raise BadInputError(f"--output: {path}: {error.strerror}") from error
 

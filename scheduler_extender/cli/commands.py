@@ -64,6 +64,7 @@ COMMANDS = {
     "extender": (app,),
     "agent": (app,),
     "certificates": (app,),
+    "install": (app,),
     "import": (app,),
     "check": (app, plugin),
     "machines": (app,),

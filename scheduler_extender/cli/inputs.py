@@ -74,6 +74,18 @@ def is_ip(text: str) -> bool:
     return True
 
 
+def is_dns(text: str) -> bool:
+    """Whether a certificate may have it as a DNS name."""
+    label = r"[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?"
+    return len(text) <= 253 and re.fullmatch(rf"(\*\.)?{label}(\.{label})*", text) is not None
+
+
+def check_namespace(flag: str, name: str) -> None:
+    """Refuse what Kubernetes would not take for a namespace. Raises :class:`BadInputError`."""
+    if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name):
+        raise BadInputError(f"{flag}: {name[:60]!r} is no name of a namespace")
+
+
 def one_of(flag: str, word: str, words: Mapping[str, Any]) -> Any:
     """What a flag's word stands for. Raises :class:`BadInputError`."""
     if word not in words:

@@ -1,0 +1,245 @@
+"""``gpu-topology install``: what kubectl cannot apply, on a node of the control plane."""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.cli.inputs import check_namespace, is_dns, is_ip, one_of, text_of
+from scheduler_extender.terminal import harmless
+
+if TYPE_CHECKING:
+    from scheduler_extender.cli.wholefile import Change, Files
+    from scheduler_extender.installing.schedulerconfig import Place
+
+SECRETS = {"ca.crt": 0o644, "scheduler.crt": 0o644, "scheduler.key": 0o600}
+MAX_PEM = 64 * 1024
+NEXT = {
+    "kubeadm": "The kubelet now starts kube-scheduler anew. See that it runs: kubectl "
+    "-n kube-system get pods -l component=kube-scheduler",
+    "k3s": "Restart k3s now: systemctl restart k3s",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Where kube-scheduler finds the extender, and what the two show each other."""
+
+    tls: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Folder with ca.crt, scheduler.crt and scheduler.key, as gpu-topology "
+            "certificates makes them.",
+        ),
+    ] = None
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Where kube-scheduler reaches the extender: the Service's IP address, or a name "
+            "that the node's own DNS knows.",
+        ),
+    ] = None
+    namespace: Annotated[str, typer.Option(metavar="NAME", help="Namespace of the extender.")] = (
+        "gpu-topology-system"
+    )
+
+    def place(self, folder: str, kubeconfig: str) -> Place:
+        """What the options say. Raises :class:`BadInputError`."""
+        from scheduler_extender.installing.schedulerconfig import Place
+
+        if self.address is None or not (is_ip(self.address) or is_dns(self.address)):
+            said = "an IP address or a DNS name is needed"
+            given = "" if self.address is None else f", not {self.address[:60]!r}"
+            raise BadInputError(f"--address: {said}{given}")
+        check_namespace("--namespace", self.namespace)
+        return Place(self.address, self.namespace, folder, kubeconfig)
+
+    def certificates(self) -> dict[str, str]:
+        """The three files, tried against each other. Raises :class:`BadInputError`."""
+        from scheduler_extender.authority import AuthorityError, check_client
+
+        if self.tls is None:
+            raise BadInputError("--tls: a folder with ca.crt, scheduler.crt and scheduler.key")
+        texts = {name: text_of(self.tls / name, MAX_PEM) for name in SECRETS}
+        try:
+            ca, certificate, key = (texts[name].encode() for name in SECRETS)
+            check_client(ca, certificate, key, datetime.now(UTC))
+        except AuthorityError as error:
+            raise BadInputError(f"--tls: {self.tls}: {error}") from error
+        return texts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doing:
+    """Where the files are, and whether they are changed."""
+
+    root: Annotated[
+        Path,
+        typer.Option(metavar="FOLDER", help="What stands for / here, to try things out."),
+    ] = Path("/")
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Change nothing; show what would change.")
+    ] = False
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Take out again what this command has put in.")
+    ] = False
+
+
+def install(
+    kind: Annotated[str, typer.Argument(metavar="KIND", hidden=True)],  # the text tells of it
+    *,
+    asked: Asked,
+    doing: Doing,
+) -> None:
+    """Tell the kube-scheduler of this node to ask the extender.
+
+    KIND is kubeadm or k3s. The command copies the certificates, and writes kube-scheduler's
+    configuration or adds the extender to the one that is there. On kubeadm it edits the static pod,
+    on k3s it adds a file to k3s' configuration. What else is in these files stays. A file that it
+    has not made is copied first. Run it as root on every control-plane node, and again when the
+    address or the certificates change.
+    """
+    from scheduler_extender.cli.wholefile import Files
+
+    plan = one_of("KIND", kind, {"kubeadm": _kubeadm, "k3s": _k3s})
+    if not doing.root.is_dir():
+        raise BadInputError(f"--root: {doing.root}: no such folder")
+    files = Files(doing.root)
+    every: list[Change] = plan(files, None if doing.remove else asked)
+    changes = [each for each in every if each.before != each.after]
+    for change in changes:
+        if doing.dry_run:
+            typer.echo(harmless(change.difference()), nl=False)
+            continue
+        files.apply(change)
+        kept = f" (before: {change.copy})" if change.copy else ""
+        typer.echo(harmless(f"{change.path}: {change.kind()}{kept}"))
+    if not changes:
+        typer.echo("nothing has to change")
+    elif not doing.dry_run:
+        typer.echo(NEXT[kind])
+
+
+def _kubeadm(files: Files, asked: Asked | None) -> list[Change]:
+    """The static pod comes last, and first on the way back: the kubelet acts on it at once."""
+    from scheduler_extender.cli.wholefile import Change
+    from scheduler_extender.installing import staticpod
+
+    text = files.text(staticpod.PATH)
+    if text is None:
+        raise BadInputError(f"{staticpod.PATH} is not there: kubeadm runs no kube-scheduler here")
+    with _named(staticpod.PATH):
+        pod = staticpod.read(text)
+        path = pod.config() or staticpod.CONFIG
+    kubeconfig = pod.flag("kubeconfig") or staticpod.KUBECONFIG
+    node = _Node(files, asked, staticpod.FOLDER, kubeconfig)
+    configuration, secrets = node.configuration(path), node.secrets()
+    with _named(staticpod.PATH):
+        if asked is None:
+            kept = path == staticpod.CONFIG and configuration.after is not None
+            after = staticpod.without_config(pod, keep_folder=kept)
+        else:
+            parts = f"{configuration.after}{secrets[0].after}"  # ca.crt is read at the start only
+            digest = hashlib.sha256(parts.encode()).hexdigest()[:16]
+            after = staticpod.with_config(pod, digest)
+    foreign = asked is not None and staticpod.DIGEST not in pod.annotations
+    copy = node.copy(staticpod.PATH) if foreign else None
+    change = Change(path=staticpod.PATH, before=text, after=after, copy=copy)
+    every = [*secrets, configuration, change]
+    return every[::-1] if asked is None else every
+
+
+def _k3s(files: Files, asked: Asked | None) -> list[Change]:
+    from scheduler_extender.cli.wholefile import Change
+    from scheduler_extender.installing import k3s
+
+    if not files.names(posixpath.dirname(k3s.FILE)):
+        raise BadInputError(f"{posixpath.dirname(k3s.FILE)} has no files: k3s is no server here")
+    paths = [k3s.FILE, *(name for name in files.names(k3s.FILES) if name.endswith(k3s.READ))]
+    texts = {path: text for path in paths if (text := files.text(path)) is not None}
+    ours = texts.pop(k3s.OURS, None)
+    theirs = k3s.config(texts)
+    node = _Node(files, asked, k3s.FOLDER, k3s.KUBECONFIG)
+    configuration = node.configuration(theirs or k3s.CONFIG)
+    adds = theirs is None and configuration.after is not None
+    if adds and k3s.config({**texts, k3s.OURS: k3s.TEXT}) != k3s.CONFIG:
+        raise BadInputError(
+            f"{k3s.FILES}: the {k3s.KEY} of a later file takes the place of that of {k3s.OURS}: "
+            f"write {k3s.KEY}+ there"
+        )
+    change = Change(path=k3s.OURS, before=ours, after=k3s.TEXT if adds else None)
+    every = [*node.secrets(), configuration, change]
+    return every[::-1] if asked is None else every
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """What kubeadm's nodes and k3s' have in common; ``asked`` is None to take the extender out."""
+
+    files: Files
+    asked: Asked | None
+    folder: str
+    kubeconfig: str
+
+    def configuration(self, path: str) -> Change:
+        """What becomes of kube-scheduler's configuration."""
+        from scheduler_extender.cli.wholefile import Change
+        from scheduler_extender.installing import schedulerconfig
+
+        ours = posixpath.dirname(path) == self.folder
+        before = after = self.files.text(path)
+        copy = None
+        if before is None and not ours:
+            raise BadInputError(f"{path} is not there, and kube-scheduler is started with it")
+        with _named(path):
+            if self.asked is not None:
+                place = self.asked.place(self.folder, self.kubeconfig)
+                after = schedulerconfig.new(place)
+                if before is not None:
+                    after = schedulerconfig.merged(before, place)
+                    foreign = schedulerconfig.without(before) == before
+                    copy = self.copy(path) if foreign else None
+            elif before is not None:
+                shipped = schedulerconfig.says_nothing_else(before, self.kubeconfig)
+                after = None if ours and shipped else schedulerconfig.without(before)
+        return Change(path=path, before=before, after=after, copy=copy)
+
+    def secrets(self) -> list[Change]:
+        """What becomes of the certificates."""
+        from scheduler_extender.cli.wholefile import Change
+
+        texts = {} if self.asked is None else self.asked.certificates()
+        return [
+            Change(
+                path=(path := f"{self.folder}/{name}"),
+                before=self.files.text(path),
+                after=texts.get(name),
+                mode=mode,
+                secret=True,
+            )
+            for name, mode in SECRETS.items()
+        ]
+
+    def copy(self, path: str) -> str:
+        """Where the file is kept as it was; the kubelet reads all files beside a static pod."""
+        return f"{self.folder}/before/{posixpath.basename(path)}"
+
+
+@contextmanager
+def _named(path: str) -> Iterator[None]:
+    """What is wrong with a text is said of this file. Raises :class:`BadInputError`."""
+    try:
+        yield
+    except ValueError as error:
+        raise BadInputError(f"{path}: {error}") from error

@@ -1,0 +1,133 @@
+"""Files that are written in one step, and changes of files below a folder that stands for ``/``."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from scheduler_extender.cli.commandline import BadInputError
+from topology.regularfile import content
+
+MAX_TEXT = 1024 * 1024  # bytes of a file that is changed
+
+
+def write(path: Path, data: bytes, mode: int, owner: tuple[int, int] | None = None) -> None:
+    """Write a file in one step: who reads it sees the old content or the new one, whole.
+
+    The file beside it that is written first begins with a dot, so that the kubelet, which reads
+    all files of its folder, leaves it alone. Raises :class:`OSError`.
+    """
+    # Its mode is 0600 from the first moment.
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fchmod(file.fileno(), mode)
+            if owner is not None and owner != (os.geteuid(), os.getegid()):
+                os.fchown(file.fileno(), *owner)
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What becomes of a file; a text of None: there is none. ``path`` is as the node itself has it.
+
+    ``mode`` is a new file's. ``copy`` is where the text of before is kept. Nobody is shown what is
+    ``secret``.
+    """
+
+    path: str
+    before: str | None
+    after: str | None
+    mode: int = 0o644
+    copy: str | None = None
+    secret: bool = False
+
+    def difference(self) -> str:
+        """What it changes, as ``diff -u`` shows it."""
+        if self.secret:
+            return f"{self.path}: {self.kind()}, not shown\n"
+        before, after = ((each or "").splitlines() for each in (self.before, self.after))
+        old, new = (self.path if each else "/dev/null" for each in (self.before, self.after))
+        lines = difflib.unified_diff(before, after, old, new, lineterm="")
+        return "".join(f"{line}\n" for line in lines)
+
+    def kind(self) -> str:
+        """What happens, in a word."""
+        if self.after is None:
+            return "removed"
+        return "new" if self.before is None else "changed"
+
+
+class Files:
+    """The files of a node, whose ``/`` is the folder ``root`` here."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def _here(self, path: str) -> Path:
+        """Where the file is. Raises :class:`BadInputError` if a link leads out of the root."""
+        here = self._root / path.lstrip("/")
+        try:
+            found = here.resolve()
+            inside = found.is_relative_to(self._root.resolve())
+        except (OSError, RuntimeError) as error:
+            raise BadInputError(f"{here}: {error}") from error
+        if not inside:
+            raise BadInputError(f"{here}: a link leads out of {self._root}, to {found}")
+        return found
+
+    def text(self, path: str) -> str | None:
+        """A file's text; None if there is no such file. Raises :class:`BadInputError`."""
+        here = self._here(path)
+        try:
+            return content(here, MAX_TEXT).decode()
+        except FileNotFoundError:
+            return None
+        except UnicodeDecodeError as error:
+            raise BadInputError(f"{here}: not UTF-8 text: {error.reason}") from error
+        except OSError as error:
+            raise BadInputError(f"{here}: {error.strerror}") from error
+
+    def names(self, folder: str) -> list[str]:
+        """The paths of the files of a folder; none if there is no such folder."""
+        here = self._here(folder)
+        try:
+            return sorted(f"{folder}/{each.name}" for each in here.iterdir() if each.is_file())
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise BadInputError(f"{here}: {error.strerror}") from error
+
+    def apply(self, change: Change) -> None:
+        """Make a change, and the copy of before first. Raises :class:`BadInputError`."""
+        here = self._here(change.path)
+        if change.copy is not None and change.before is not None:
+            self._write(change.copy, change.before, 0o600)
+        if change.after is not None:
+            self._write(change.path, change.after, change.mode)
+            return
+        try:
+            here.unlink(missing_ok=True)
+        except OSError as error:
+            raise BadInputError(f"{here}: {error.strerror}") from error
+
+    def _write(self, path: str, text: str, mode: int) -> None:
+        here = self._here(path)
+        owner = None
+        try:
+            here.parent.mkdir(0o700, parents=True, exist_ok=True)
+            if here.exists():
+                found = here.stat()
+                mode, owner = found.st_mode & 0o7777, (found.st_uid, found.st_gid)
+            write(here, text.encode(), mode, owner)
+        except OSError as error:
+            raise BadInputError(f"{here}: {error.strerror}") from error

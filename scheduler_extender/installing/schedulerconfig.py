@@ -1,0 +1,151 @@
+"""The extender in a KubeSchedulerConfiguration: a new one, one that is there, and out again.
+
+Of an entry of ours that is there already, only the address and the files are set: what else it
+says (a weight, the resources) somebody has chosen.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+
+from scheduler_extender.installing.yamledit import END, EditError, Step, document, put, take
+
+SHIPPED = Path(__file__).with_name("kube-scheduler-config.yaml")
+KIND = "KubeSchedulerConfiguration"
+NAME = "gpu-topology"
+PORT = 8888
+# The files of an entry that `gpu-topology certificates` makes.
+FILES = {"caFile": "ca.crt", "certFile": "scheduler.crt", "keyFile": "scheduler.key"}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where kube-scheduler finds what: paths as it sees them itself.
+
+    ``address`` is the extender's, an IP address or a name; ``folder`` has the certificates.
+    """
+
+    address: str
+    namespace: str
+    folder: str
+    kubeconfig: str
+
+    def url(self) -> str:
+        """Where kube-scheduler asks.
+
+        >>> Place("fd00::1", "gpu-topology-system", "/etc/x", "").url()
+        'https://[fd00::1]:8888/scheduler'
+        """
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"https://{host}:{PORT}/scheduler"
+
+    def tls(self) -> dict[str, str]:
+        """The entry's ``tlsConfig``."""
+        files = {field: f"{self.folder}/{name}" for field, name in FILES.items()}
+        return {**files, "serverName": f"{NAME}.{self.namespace}.svc"}
+
+
+def new(place: Place) -> str:
+    """The whole file that we ship, for this place."""
+    text = put(SHIPPED.read_text(), ["clientConnection", "kubeconfig"], place.kubeconfig)
+    return _placed(text, 0, place)
+
+
+def merged(text: str, place: Place) -> str:
+    """A configuration with the extender in it. Raises :class:`EditError` if another one is in the
+    way, and where the text is no such configuration."""
+    entries = _extenders(text)
+    ours = _ours(entries)
+    for number, other in enumerate(entries):
+        if number != ours:
+            _check_beside(other)
+    if ours is not None:
+        return _placed(text, ours, place)
+    entries_shipped = SHIPPED.read_text().partition("\nextenders:\n")[2]
+    entry = textwrap.dedent("  " + entries_shipped.partition("- ")[2])
+    if entries:
+        text = put(text, ["extenders", END], entry)
+    else:
+        text = put(text, ["extenders"], f"- {textwrap.indent(entry, '  ').strip()}")
+    return _placed(text, len(entries), place)
+
+
+def without(text: str) -> str:
+    """A configuration without the extender. Raises :class:`EditError`."""
+    ours = _ours(_extenders(text))
+    return text if ours is None else take(text, ["extenders", ours])
+
+
+def says_nothing_else(text: str, kubeconfig: str) -> bool:
+    """Whether all that a configuration says besides the extender is what we ship."""
+    shipped = new(Place("", "", "", kubeconfig))
+    return document(without(text), KIND) == document(take(shipped, ["extenders"]), KIND)
+
+
+def _placed(text: str, number: int, place: Place) -> str:
+    """The text with the entry's address and files as they are here."""
+    at: list[Step] = ["extenders", number]
+    entry = _extenders(text)[number]
+    wanted: dict[str, object] = {"urlPrefix": place.url(), "enableHTTPS": True}
+    for field, value in wanted.items():
+        if entry.get(field) != value:
+            text = put(text, [*at, field], _plain(value))
+    tls = entry.get("tlsConfig")
+    if not isinstance(tls, dict):
+        return put(text, [*at, "tlsConfig"], _plain(place.tls()))
+    for field, value in place.tls().items():
+        if tls.get(field) != value:
+            text = put(text, [*at, "tlsConfig", field], _plain(value))
+    return text
+
+
+def _plain(value: object) -> str:
+    return str(yaml.safe_dump(value, width=10_000)).removesuffix("...\n")
+
+
+def _extenders(text: str) -> list[dict[str, Any]]:
+    found = document(text, KIND)
+    said, version = found.get("kind"), str(found.get("apiVersion"))
+    if said != KIND or not version.startswith("kubescheduler.config.k8s.io/"):
+        raise EditError(f"kind: {KIND} is needed, not {str(said)[:60]!r} of {version[:60]!r}")
+    entries = found.get("extenders") or []
+    if not isinstance(entries, list) or not all(isinstance(each, dict) for each in entries):
+        raise EditError("extenders: a list of mappings is needed")
+    return entries
+
+
+def _ours(entries: list[dict[str, Any]]) -> int | None:
+    """Which of them is ours: it goes to our Service, or expects its certificate."""
+    found = [number for number, entry in enumerate(entries) if _is_ours(entry)]
+    if len(found) > 1:
+        raise EditError(f"extenders: {len(found)} entries are gpu-topology's: leave one")
+    return found[0] if found else None
+
+
+def _is_ours(entry: dict[str, Any]) -> bool:
+    tls = entry.get("tlsConfig")
+    try:
+        host = urlsplit(str(entry.get("urlPrefix"))).hostname
+    except ValueError:
+        host = None
+    names = [host, tls.get("serverName") if isinstance(tls, dict) else None]
+    return any(str(name).partition(".")[0] == NAME for name in names)
+
+
+def _check_beside(other: dict[str, Any]) -> None:
+    """Raise :class:`EditError` for an extender that kube-scheduler does not take beside ours."""
+    named = f"extenders: {str(other.get('urlPrefix'))[:100]}"
+    if other.get("bindVerb"):
+        raise EditError(f"{named} binds pods (bindVerb), which only one extender may")
+    resources = yaml.safe_load(SHIPPED.read_text())["extenders"][0]["managedResources"]
+    ours = {each["name"] for each in resources}
+    managed = other.get("managedResources") or []
+    for each in managed if isinstance(managed, list) else []:
+        if isinstance(each, dict) and each.get("name") in ours:
+            raise EditError(f"{named} manages {each['name']}, which only one extender may")

@@ -1,0 +1,140 @@
+"""kubeadm's static pod of kube-scheduler: the flag ``--config``, and the folder that it needs.
+
+The kubelet starts the pod anew when its file changes. It does not see that kube-scheduler's
+configuration has changed, so the pod has an annotation with that one's digest.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from scheduler_extender.installing.yamledit import END, EditError, Step, document, put, take
+
+PATH = "/etc/kubernetes/manifests/kube-scheduler.yaml"
+FOLDER = "/etc/kubernetes/gpu-topology"
+CONFIG = f"{FOLDER}/kube-scheduler-config.yaml"
+KUBECONFIG = "/etc/kubernetes/scheduler.conf"
+VOLUME = "gpu-topology"
+DIGEST = "gpu-topology.io/kube-scheduler-config"
+PROGRAM = "kube-scheduler"
+
+
+@dataclass(frozen=True, slots=True)
+class StaticPod:
+    """The parts of such a file that matter here."""
+
+    text: str
+    container: int
+    words: dict[str, list[str]]
+    """What is started: the lists ``command`` and ``args``."""
+    mounts: list[dict[str, Any]]
+    volumes: list[dict[str, Any]]
+    annotations: dict[str, Any]
+
+    def flag(self, name: str) -> str | None:
+        """The value of a flag of kube-scheduler; None if it is not there."""
+        words = [word for each in self.words.values() for word in each]
+        for word, following in zip(words, [*words[1:], ""], strict=True):
+            if word == f"--{name}":
+                return following
+            if word.startswith(f"--{name}="):
+                return word.partition("=")[2]
+        return None
+
+    def config(self) -> str | None:
+        """Where on the host the configuration is that kube-scheduler is started with.
+
+        Raises :class:`EditError` for one that is not on the host.
+        """
+        inside = self.flag("config")
+        if inside is None:
+            return None
+        for mount in sorted(self.mounts, key=lambda each: -len(str(each.get("mountPath")))):
+            point, name = str(mount.get("mountPath")).rstrip("/"), mount.get("name")
+            if inside == point or inside.startswith(f"{point}/"):
+                paths = [each.get("hostPath") for each in self.volumes if each.get("name") == name]
+                if paths and isinstance(paths[0], dict) and "path" in paths[0]:
+                    return posixpath.normpath(f"{paths[0]['path']}/{inside[len(point) :]}")
+        raise EditError(f"--config={inside[:100]} is in no folder of the host that is mounted")
+
+
+def read(text: str) -> StaticPod:
+    """The static pod of a text. Raises :class:`EditError`."""
+    found = document(text, "Pod")
+    spec, metadata = found.get("spec"), found.get("metadata")
+    if found.get("kind") != "Pod" or not isinstance(spec, dict) or not isinstance(metadata, dict):
+        raise EditError(f"kind: Pod is needed, not {str(found.get('kind'))[:60]!r}")
+    containers = _mappings(spec, "containers")
+    for number, container in enumerate(containers):
+        words = {
+            field: [str(word) for word in container.get(field) or []]
+            for field in ("command", "args")
+            if isinstance(container.get(field), list)
+        }
+        if container.get("name") == PROGRAM and any(words.values()):
+            mounts, volumes = _mappings(container, "volumeMounts"), _mappings(spec, "volumes")
+            annotations = metadata.get("annotations")
+            noted = annotations if isinstance(annotations, dict) else {}
+            return StaticPod(text, number, words, mounts, volumes, noted)
+    raise EditError(f"no container is called {PROGRAM} and has a command")
+
+
+def _mappings(holder: dict[str, Any], field: str) -> list[dict[str, Any]]:
+    found = holder.get(field) or []
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise EditError(f"{field}: a list of mappings is needed")
+    return found
+
+
+def with_config(pod: StaticPod, digest: str) -> str:
+    """The pod's text with the flag, if it has none, the folder, and the configuration's digest."""
+    text = pod.text
+    at: list[Step] = ["spec", "containers", pod.container]
+    if pod.flag("config") is None:
+        field = list(pod.words)[-1]
+        text = put(text, [*at, field, END], f"--config={CONFIG}")
+    if not any(mount.get("mountPath") == FOLDER for mount in pod.mounts):
+        mount = {"mountPath": FOLDER, "name": VOLUME, "readOnly": True}
+        volume = {"hostPath": {"path": FOLDER, "type": "Directory"}, "name": VOLUME}
+        text = _added(text, [*at, "volumeMounts"], mount, bool(pod.mounts))
+        text = _added(text, ["spec", "volumes"], volume, bool(pod.volumes))
+    if pod.annotations.get(DIGEST) == digest:
+        return text
+    if pod.annotations:
+        return put(text, ["metadata", "annotations", DIGEST], _quoted(digest))
+    return put(text, ["metadata", "annotations"], f"{DIGEST}: {_quoted(digest)}")
+
+
+def _added(text: str, path: list[Step], item: dict[str, Any], there: bool) -> str:
+    lines = str(yaml.safe_dump(item if there else [item]))
+    return put(text, [*path, END] if there else path, lines)
+
+
+def _quoted(digest: str) -> str:
+    return f'"{digest}"'  # digits alone would be a number
+
+
+def without_config(pod: StaticPod, *, keep_folder: bool) -> str:
+    """The pod's text without what :func:`with_config` has put in; ``keep_folder`` leaves the flag
+    and the folder."""
+    text = pod.text
+    if DIGEST in pod.annotations:
+        text = take(text, ["metadata", "annotations", DIGEST])
+    if keep_folder:
+        return text
+    at: list[Step] = ["spec", "containers", pod.container]
+    names = [each.get("name") for each in pod.mounts if each.get("mountPath") == FOLDER]
+    for number in reversed(range(len(pod.volumes))):
+        if pod.volumes[number].get("name") in names:
+            text = take(text, ["spec", "volumes", number])
+    for number in reversed(range(len(pod.mounts))):
+        if pod.mounts[number].get("mountPath") == FOLDER:
+            text = take(text, [*at, "volumeMounts", number])
+    for field, words in pod.words.items():
+        if (flag := f"--config={CONFIG}") in words:
+            text = take(text, [*at, field, words.index(flag)])
+    return text

@@ -1,0 +1,152 @@
+"""Changes a YAML text at one place; everything else stays as it is, comments too.
+
+The parser says where a value stands in the text, and lines are put in or taken out there. What came
+out is read again. If it does not say what it should (a list in brackets, say, or an alias), the
+document is written anew, without its comments.
+
+A place is a path of keys and numbers. A new value is a piece of YAML text of its own.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+
+from topology.yamltext import documents
+
+Step = str | int
+END: Step = -1
+"""The last step of a path: behind the last item of the list."""
+
+
+class EditError(ValueError):
+    """A text is not what it should be; the message says what is wrong with it."""
+
+
+def document(text: str, kind: str) -> dict[str, Any]:
+    """The one mapping that a text has. Raises :class:`EditError`, or ``YamlTextError``."""
+    found = [each for each in documents(text) if each is not None]
+    if len(found) != 1 or not isinstance(found[0], dict):
+        raise EditError(f"one {kind} is needed, and this is {_count(found)}")
+    return found[0]
+
+
+def _count(found: list[Any]) -> str:
+    if len(found) == 1:
+        return f"a {type(found[0]).__name__}"
+    return f"{len(found)} documents" if found else "an empty file"
+
+
+def put(text: str, path: Sequence[Step], value: str) -> str:
+    """The text with the value there: in place of one, or behind its neighbours.
+
+    >>> print(put("a: 1 # one\\nb: [2]\\n", ["c"], "- 3"), end="")
+    a: 1 # one
+    b: [2]
+    c:
+    - 3
+    """
+    wanted = _apart(document(text, "mapping"))
+    *way, last = path
+    value = value.rstrip("\n")
+    holder, new = _at(wanted, way), documents(value)[0]
+    if last == END:
+        holder.append(new)
+    else:
+        holder[last] = new
+    node = _node(text, way)
+    lines = _item(value) if last == END else _pair(str(last), value, new)
+    indent = " " * node.start_mark.column
+    lines = textwrap.indent(lines, indent)
+    replaced = [pair for pair in _pairs(node) if pair[0].value == last]
+    if not replaced:
+        start = end = _end(text, node)
+        lines = f"{lines}\n" if text[:start].endswith("\n") else f"\n{lines}\n"
+    else:
+        key, old = replaced[0]
+        start, end = key.start_mark.index, _end(text, old)
+        lines = f"{lines.removeprefix(indent)}\n"
+        if isinstance(old, yaml.ScalarNode) and "\n" not in value:
+            end, lines = old.end_mark.index, lines.rstrip("\n")  # a comment may stand behind it
+    return _checked(text[:start] + lines + text[end:], wanted)
+
+
+def _pairs(node: Any) -> list[tuple[Any, Any]]:
+    return list(node.value) if isinstance(node, yaml.MappingNode) else []
+
+
+def take(text: str, path: Sequence[Step]) -> str:
+    """The text without the value there; a list or mapping that would be empty goes, too.
+
+    >>> take("a:\\n- 1 # one\\n- 2\\nb: 3\\n", ["a", 0])
+    'a:\\n- 2\\nb: 3\\n'
+    """
+    wanted = _apart(document(text, "mapping"))
+    while len(path) > 1 and len(_at(wanted, path[:-1])) == 1:
+        path = path[:-1]
+    *way, last = path
+    del _at(wanted, way)[last]
+    node = _node(text, way)
+    if isinstance(node, yaml.MappingNode):
+        key, old = next(pair for pair in _pairs(node) if pair[0].value == last)
+    else:
+        key = old = node.value[last]
+    start = text.rfind("\n", 0, key.start_mark.index) + 1
+    return _checked(text[:start] + text[_end(text, old) :], wanted)
+
+
+def _apart(data: Any) -> Any:
+    """A copy in which nothing stands twice; with aliases (``*name``) the parser's data does."""
+    if isinstance(data, dict):
+        return {key: _apart(value) for key, value in data.items()}
+    return [_apart(each) for each in data] if isinstance(data, list) else data
+
+
+def _at(data: Any, path: Sequence[Step]) -> Any:
+    for step in path:
+        data = data[step]
+    return data
+
+
+def _node(text: str, path: Sequence[Step]) -> Any:
+    node: Any = yaml.compose(text, Loader=yaml.SafeLoader)
+    for step in path:
+        if isinstance(node, yaml.MappingNode):
+            node = next(value for key, value in _pairs(node) if key.value == step)
+        else:
+            node = node.value[step]
+    return node
+
+
+def _end(text: str, node: Any) -> int:
+    """Where the line begins that comes after a value."""
+    if isinstance(node, yaml.CollectionNode) and node.value and not node.flow_style:
+        last = node.value[-1]
+        return _end(text, last[1] if isinstance(last, tuple) else last)
+    index = int(node.end_mark.index)
+    if index and text[index - 1] == "\n":  # a text of several lines ends with its last one
+        return index
+    return text.find("\n", index) + 1 or len(text)
+
+
+def _item(value: str) -> str:
+    return "- " + textwrap.indent(value, "  ")[2:]
+
+
+def _pair(key: str, value: str, new: object) -> str:
+    if isinstance(new, dict) and not value.startswith("{"):
+        return f"{key}:\n{textwrap.indent(value, '  ')}"
+    return f"{key}:\n{value}" if value.startswith("- ") else f"{key}: {value}"
+
+
+def _checked(text: str, wanted: dict[str, Any]) -> str:
+    """The text if it says what is wanted, else one that does."""
+    try:
+        if documents(text) == [wanted]:
+            return text
+    except ValueError:
+        pass
+    return str(yaml.safe_dump(wanted, sort_keys=False, width=10_000))

@@ -1,0 +1,274 @@
+"""``gpu-topology install`` in a folder that stands for a node's ``/``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from scheduler_extender.cli import main
+from scheduler_extender.installing import k3s, staticpod
+from tests.commands import ROOT, Done, asked
+
+SAMPLES = ROOT / "tests" / "scheduler_extender" / "installing"
+KUBEADM = SAMPLES / "kube-scheduler.yaml"
+FOREIGN = SAMPLES / "foreign.yaml"
+ADDRESS = "10.96.7.8"
+Tree = dict[str, tuple[int, bytes]]
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tls")
+    assert asked(main, "certificates", "--output", folder).returncode == 0
+    return folder
+
+
+@pytest.fixture
+def kubeadm(tmp_path: Path) -> Path:
+    """The files of a control-plane node that kubeadm has made."""
+    return placed(tmp_path / "kubeadm", staticpod.PATH, KUBEADM.read_text())
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Path:
+    """The files of a k3s server that has no configuration of its own."""
+    return placed(tmp_path / "k3s", "/etc/rancher/k3s/k3s.yaml", "kind: Config\n")
+
+
+def placed(root: Path, path: str, text: str) -> Path:
+    file = root / path.lstrip("/")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    file.chmod(0o600)
+    return root
+
+
+def tree(root: Path) -> Tree:
+    """Every file: its mode and content."""
+    files = [path for path in root.rglob("*") if path.is_file()]
+    return {
+        f"/{path.relative_to(root)}": (path.stat().st_mode & 0o777, path.read_bytes())
+        for path in files
+    }
+
+
+def installed(kind: str, root: Path, tls: Path, *words: object, address: str = ADDRESS) -> Done:
+    done = asked(main, "install", kind, "--root", root, "--tls", tls, "--address", address, *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done
+
+
+def removed(kind: str, root: Path) -> Done:
+    done = asked(main, "install", kind, "--root", root, "--remove")
+    assert (done.returncode, done.stderr) == (0, "")
+    return done
+
+
+def test_a_dry_run_shows_all_but_secrets_and_changes_nothing(kubeadm: Path, tls: Path) -> None:
+    before = tree(kubeadm)
+    shown = installed("kubeadm", kubeadm, tls, "--dry-run").stdout
+    assert tree(kubeadm) == before
+    assert f"+    - --config={staticpod.CONFIG}\n" in shown
+    assert f"+- urlPrefix: https://{ADDRESS}:8888/scheduler\n" in shown
+    assert f"{staticpod.FOLDER}/scheduler.key: new, not shown\n" in shown
+    assert "BEGIN" not in shown
+
+
+def test_kubeadm_and_back(kubeadm: Path, tls: Path) -> None:
+    before = tree(kubeadm)
+    said = installed("kubeadm", kubeadm, tls).stdout
+    now = tree(kubeadm)
+    assert {path: mode for path, (mode, _) in now.items()} == {
+        staticpod.PATH: 0o600,
+        staticpod.CONFIG: 0o644,
+        f"{staticpod.FOLDER}/ca.crt": 0o644,
+        f"{staticpod.FOLDER}/scheduler.crt": 0o644,
+        f"{staticpod.FOLDER}/scheduler.key": 0o600,
+        f"{staticpod.FOLDER}/before/kube-scheduler.yaml": 0o600,
+    }
+    for path in set(now) - {f"{staticpod.FOLDER}/before/kube-scheduler.yaml"}:
+        assert f"{path}: " in said
+    assert now[f"{staticpod.FOLDER}/before/kube-scheduler.yaml"] == before[staticpod.PATH]
+    assert "The kubelet now starts kube-scheduler anew." in said
+
+    assert installed("kubeadm", kubeadm, tls).stdout == "nothing has to change\n"
+    assert tree(kubeadm) == now
+
+    removed("kubeadm", kubeadm)
+    after = tree(kubeadm)
+    assert after.pop(f"{staticpod.FOLDER}/before/kube-scheduler.yaml") == before[staticpod.PATH]
+    assert after == before
+    assert removed("kubeadm", kubeadm).stdout == "nothing has to change\n"
+
+
+def test_the_static_pod_changes_whenever_the_scheduler_has_to_read_anew(
+    kubeadm: Path, tls: Path, tmp_path: Path
+) -> None:
+    def pod() -> bytes:
+        return tree(kubeadm)[staticpod.PATH][1]
+
+    installed("kubeadm", kubeadm, tls)
+    first = pod()
+    installed("kubeadm", kubeadm, tls, address="10.96.7.9")
+    second = pod()
+    assert second != first
+    renewed = tmp_path / "renewed"
+    shutil.copytree(tls, renewed)
+    words = ("--output", renewed, "--ca", renewed)
+    assert asked(main, "certificates", *words).returncode == 0
+    said = installed("kubeadm", kubeadm, renewed, address="10.96.7.9").stdout
+    assert "scheduler.crt: changed" in said
+    assert pod() == second  # kube-scheduler reads these two by itself
+    other = tmp_path / "other"
+    assert asked(main, "certificates", "--output", other).returncode == 0
+    installed("kubeadm", kubeadm, other, address="10.96.7.9")
+    assert pod() != second
+
+
+def test_a_configuration_that_is_there_is_added_to(kubeadm: Path, tls: Path) -> None:
+    path = "/etc/kubernetes/own/config.yaml"
+    flag, mount = f"    - --config={path}\n", "    - {mountPath: /etc/kubernetes/own, name: own}\n"
+    text = KUBEADM.read_text().replace("    - --leader-elect=true\n", flag)
+    text = text.replace("    volumeMounts:\n", f"    volumeMounts:\n{mount}")
+    volume = "  - {name: own, hostPath: {path: /etc/kubernetes/own}}\n"
+    placed(kubeadm, staticpod.PATH, text.replace("  volumes:\n", f"  volumes:\n{volume}"))
+    placed(kubeadm, path, FOREIGN.read_text())
+    before = tree(kubeadm)
+    installed("kubeadm", kubeadm, tls)
+    now = tree(kubeadm)
+    assert len(yaml.safe_load(now[path][1])["extenders"]) == 2
+    assert staticpod.CONFIG not in now
+    assert now[f"{staticpod.FOLDER}/before/config.yaml"][1] == before[path][1]
+    installed("kubeadm", kubeadm, tls, address="10.96.7.9")
+    assert tree(kubeadm)[f"{staticpod.FOLDER}/before/config.yaml"][1] == before[path][1]
+    removed("kubeadm", kubeadm)
+    after = tree(kubeadm)
+    assert {path: content for path, content in after.items() if "/before/" not in path} == before
+
+
+def test_what_was_added_to_our_configuration_stays_and_is_read(kubeadm: Path, tls: Path) -> None:
+    installed("kubeadm", kubeadm, tls)
+    placed(
+        kubeadm, staticpod.CONFIG, tree(kubeadm)[staticpod.CONFIG][1].decode() + "parallelism: 4\n"
+    )
+    removed("kubeadm", kubeadm)
+    after = tree(kubeadm)
+    left = yaml.safe_load(after[staticpod.CONFIG][1])
+    assert left["parallelism"] == 4
+    assert "extenders" not in left
+    assert staticpod.read(after[staticpod.PATH][1].decode()).config() == staticpod.CONFIG
+
+
+def test_k3s_and_back(server: Path, tls: Path) -> None:
+    before = tree(server)
+    said = installed("k3s", server, tls).stdout
+    assert said.endswith("Restart k3s now: systemctl restart k3s\n")
+    now = tree(server)
+    assert now[k3s.OURS][1].decode() == k3s.TEXT
+    written = yaml.safe_load(now[k3s.CONFIG][1])
+    assert written["clientConnection"] == {"kubeconfig": k3s.KUBECONFIG}
+    assert written["extenders"][0]["tlsConfig"]["caFile"] == f"{k3s.FOLDER}/ca.crt"
+    assert installed("k3s", server, tls).stdout == "nothing has to change\n"
+    removed("k3s", server)
+    assert tree(server) == before
+
+
+def test_a_configuration_of_k3s_that_is_there_is_added_to(server: Path, tls: Path) -> None:
+    placed(server, k3s.FILE, "kube-scheduler-arg: [v=2, config=/srv/own.yaml]\n")
+    placed(server, "/srv/own.yaml", FOREIGN.read_text())
+    before = tree(server)
+    installed("k3s", server, tls)
+    now = tree(server)
+    assert k3s.OURS not in now
+    assert len(yaml.safe_load(now["/srv/own.yaml"][1])["extenders"]) == 2
+    removed("k3s", server)
+    after = tree(server)
+    assert {path: content for path, content in after.items() if "/before/" not in path} == before
+
+
+def spoil(path: str, content: bytes) -> Callable[[Path], None]:
+    def do(root: Path) -> None:
+        placed(root, path, "")
+        (root / path.lstrip("/")).write_bytes(content)
+
+    return do
+
+
+def pipe(root: Path) -> None:
+    (root / staticpod.PATH.lstrip("/")).unlink()
+    os.mkfifo(root / staticpod.PATH.lstrip("/"))
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "said"),
+    [
+        (spoil(staticpod.PATH, b"kind: Deployment\n"), "kube-scheduler.yaml: kind: Pod is needed"),
+        (spoil(staticpod.PATH, b"a: [\n"), "kube-scheduler.yaml: line 2: not YAML"),
+        (spoil(staticpod.PATH, b"a: \xff\n"), "kube-scheduler.yaml: not UTF-8 text"),
+        (spoil(staticpod.PATH, b"#" * 2**21), "kube-scheduler.yaml: larger than 1,048,576 bytes"),
+        (spoil(staticpod.CONFIG, b"kind: Pod\n"), "config.yaml: kind: KubeSchedulerConfiguration"),
+        (spoil(staticpod.CONFIG, b"---\n---\na: 1\n---\nb: 2\n"), "this is 2 documents"),
+        (pipe, "kube-scheduler.yaml: this is no regular file"),
+        (lambda root: shutil.rmtree(root / "etc"), "kubeadm runs no kube-scheduler here"),
+        (
+            spoil(staticpod.FOLDER, b"in the way"),
+            "kube-scheduler-config.yaml: Not a directory",
+        ),
+    ],
+    ids=["kind", "YAML", "UTF-8", "large", "config", "documents", "pipe", "none", "folder"],
+)
+def test_bad_files_are_one_line_and_nothing_changes(
+    kubeadm: Path, tls: Path, spoiled: Callable[[Path], None], said: str
+) -> None:
+    spoiled(kubeadm)
+    before = tree(kubeadm)
+    words = ("--root", kubeadm, "--tls", tls, "--address", ADDRESS)
+    refused(asked(main, "install", "kubeadm", *words), said)
+    assert tree(kubeadm) == before
+
+
+def refused(done: Done, said: str) -> None:
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("rke2",), "KIND: allowed are kubeadm, k3s, not 'rke2'"),
+        (("kubeadm",), "--address: an IP address or a DNS name is needed"),
+        (("kubeadm", "--address", "http://x"), "--address: an IP address or a DNS name is needed"),
+        (("kubeadm", "--address", "x"), "--tls: a folder with ca.crt"),
+        (("kubeadm", "--address", "x", "--tls", "/nope"), "/nope/ca.crt: No such file"),
+        (("kubeadm", "--address", "x", "--namespace", "A"), "--namespace: 'A' is no name"),
+        (("kubeadm", "--root", "/nope"), "--root: /nope: no such folder"),
+        (("k3s", "--address", "x"), "/etc/rancher/k3s has no files: k3s is no server here"),
+    ],
+)
+def test_bad_words_are_one_line(kubeadm: Path, words: tuple[str, ...], said: str) -> None:
+    root = () if "--root" in words else ("--root", kubeadm)
+    refused(asked(main, "install", *words, *root), said)
+
+
+def test_a_key_of_another_certificate_is_refused(kubeadm: Path, tls: Path, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong"
+    shutil.copytree(tls, wrong)
+    shutil.copy(tls / "extender.key", wrong / "scheduler.key")
+    words = ("--root", kubeadm, "--tls", wrong, "--address", ADDRESS)
+    done = asked(main, "install", "kubeadm", *words)
+    refused(done, f"--tls: {wrong}: scheduler.key is not the key of scheduler.crt")
+
+
+def test_a_later_file_of_k3s_that_takes_the_flag_away_is_named(server: Path, tls: Path) -> None:
+    placed(server, f"{k3s.FILES}/z.yaml", "kube-scheduler-arg: [v=2]\n")
+    before = tree(server)
+    words = ("--root", server, "--tls", tls, "--address", ADDRESS)
+    refused(asked(main, "install", "k3s", *words), "write kube-scheduler-arg+ there")
+    assert tree(server) == before

@@ -1,0 +1,69 @@
+"""Files below a folder that stands for ``/``: written in one step, with their owner and mode."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.cli.wholefile import Change, Files
+
+
+def test_a_file_keeps_its_mode_and_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").write_text("old")
+    (tmp_path / "real").chmod(0o640)
+    (tmp_path / "link").symlink_to("real")
+    change = Change(path="/link", before="old", after="new", copy="/kept/link")
+    Files(tmp_path).apply(change)
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_text() == "new"
+    assert (tmp_path / "real").stat().st_mode & 0o777 == 0o640
+    assert (tmp_path / "kept" / "link").read_text() == "old"
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").write_text("old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(BadInputError, match="a: No space left on device"):
+        Files(tmp_path).apply(Change(path="/a", before="old", after="new"))
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "old"}
+
+
+def test_what_is_written_first_is_hidden_from_the_kubelet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It starts every file of the folder whose name does not begin with a dot."""
+    seen: list[str] = []
+    monkeypatch.setattr("os.fsync", lambda _: seen.extend(p.name for p in tmp_path.iterdir()))
+    Files(tmp_path).apply(Change(path="/pod.yaml", before=None, after="new"))
+    assert len(seen) == 1
+    assert seen[0].startswith(".")
+    assert not seen[0].endswith(".yaml")  # k3s reads those that begin with a dot, too
+
+
+@pytest.mark.parametrize("way", ["file", "folder"])
+def test_no_link_leads_out_of_the_root(tmp_path: Path, way: str) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    root.mkdir()
+    outside.mkdir()
+    (outside / "file").write_text("theirs")
+    (root / "file").symlink_to(outside / "file")
+    (root / "folder").symlink_to(outside)
+    path = {"file": "/file", "folder": "/folder/file"}[way]
+    with pytest.raises(BadInputError, match="a link leads out of"):
+        Files(root).text(path)
+    with pytest.raises(BadInputError, match="a link leads out of"):
+        Files(root).apply(Change(path=path, before="theirs", after="ours"))
+    assert (outside / "file").read_text() == "theirs"
+
+
+def test_nobody_is_shown_a_secret() -> None:
+    change = Change(path="/key", before=None, after="secret", secret=True)
+    assert change.difference() == "/key: new, not shown\n"
