@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from benchmarks.figures.schema import Figures
 from scheduler_extender import terminal
 
 STDOUT = Path("-")
@@ -35,6 +35,11 @@ def table_of(names: Sequence[str], figures: Sequence[str], title: str | None = N
         pad_edge=False,
         header_style="bold",
     )
+
+
+def shown(header: str, field: str, form: str = "") -> list[terminal.Shown[Mapping[str, Any]]]:
+    """A column with a field of each row; with a format it is one of figures, set to the right."""
+    return terminal.column(header, lambda row: f"{row[field]:{form}}", figure=bool(form))
 
 
 def show(table: Table, keys: int = 1) -> None:
@@ -60,9 +65,9 @@ def writable(**files: Path | None) -> None:
             raise typer.BadParameter(f"--{option}: {path}: Permission denied")
 
 
-def write_json(path: Path | None, figures: Figures) -> None:
+def write_json(path: Path | None, figures: Mapping[str, Any]) -> None:
     """Write figures as JSON, unless there is no path."""
-    write_text(path, json.dumps(figures.as_json(), indent=2, allow_nan=False) + "\n")
+    write_text(path, json.dumps(figures, indent=2, allow_nan=False) + "\n")
 
 
 def write_text(path: Path | None, text: str) -> None:

@@ -85,5 +85,5 @@ def compare(
     writable(json=json_file, tsv=tsv_file)
     found = experiments.compared()
     show((comparison.table_by_seed if per_seed else comparison.table)(found), keys=3)
-    write_json(json_file, found)
+    write_json(json_file, found.as_json())
     write_text(tsv_file, comparison.tsv(found))

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.figures.schema import Figures
 from benchmarks.output import show, writable, write_json
 from benchmarks.speed.agent import SourceTreeMissingError
-
-Found = TypeVar("Found", bound=Figures)
 
 JsonFile = Annotated[
     Path | None,
@@ -31,10 +28,10 @@ def one_of(flag: str, given: str, known: tuple[str, ...]) -> str:
 
 def measured(
     json_file: Path | None,
-    measure: Callable[[Callable[[str], None]], Found],
-    *tables: Callable[[Found], Table],
+    measure: Callable[[Callable[[str], None]], dict[str, Any]],
+    *tables: Callable[[dict[str, Any]], Table],
     keys: int = 1,
-) -> Found:
+) -> dict[str, Any]:
     """Measure, while a line says what is going on; print the tables, and write the file."""
     writable(json=json_file)
     try:

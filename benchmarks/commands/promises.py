@@ -53,15 +53,15 @@ def promises_by_kind(
     writable(json=json_file)
     found = None
     for found in bykind.by_kind(placements, seed, workers):
-        placed = sum(row.placed for row in found.rows.values())
-        print(f"round {found.rounds}: {placed:,} placed", file=sys.stderr, flush=True)
+        placed = sum(row["placed"] for row in found["rows"].values())
+        print(f"round {found['rounds']}: {placed:,} placed", file=sys.stderr, flush=True)
         if json_file is not None and str(json_file) != "-":
             write_json(json_file, found)
     assert found is not None
     show(bykind.by_kind_table(found))
     if str(json_file) == "-":
         write_json(json_file, found)
-    if not all(row.kept for row in found.rows.values()):
+    if not all(map(bykind.kept, found["rows"].values())):
         raise typer.Exit(1)
 
 

@@ -243,7 +243,7 @@ def simulate(
     quiet = STDOUT in (json_file, tsv_file, html_file)
     found = _played(what, workers, quiet=quiet)
     _show(what, found, quiet=quiet)
-    write_json(json_file, found)
+    write_json(json_file, found.as_json())
     write_text(tsv_file, tsv(found))
     if html_file is not None and found.runs:
         write_text(html_file, page([found]))

@@ -76,7 +76,7 @@ def throughput(
     once) and needs the source tree.
     """
     measure = partial(throughput_.measure, nodes, pods, rounds, percentage)
-    measured(json_file, measure, throughput_.table, throughput_.waits)
+    measured(json_file, measure, throughput_.table)
 
 
 def following(
@@ -131,14 +131,11 @@ def profile(
     ] = 1,
     json_file: JsonFile = None,
 ) -> None:
-    """Measure what outcomes, verdicts and scores cost.
+    """Measure what filter and prioritize cost.
 
-    Cold is a question that nobody has asked before, warm one whose answer is remembered. The last
-    table has rounds over many unschedulable pods.
+    Cold is a question that nobody has asked before, warm one whose answer is remembered.
     """
-    measure = partial(profile_.measure, nodes, states, seed)
-    tables = (profile_.parts_table, profile_.cluster_table, profile_.waiting_table)
-    measured(json_file, measure, *tables)
+    measured(json_file, partial(profile_.measure, nodes, states, seed), profile_.table)
 
 
 def scale(
@@ -164,7 +161,8 @@ def scale(
     sizes = tuple(nodes or scale_.CLUSTER_SIZES)
     measure = partial(scale_.measure, sizes, pods, seed, scale_.LARGE if large else None)
     found = measured(json_file, measure, scale_.table)
-    for line in (*scale_.growth(found.rows), *scale_.large_lines(found.large)):
+    lines = scale_.growth(found["rows"])
+    for line in [*lines, scale_.large_line(found["large"])] if large else lines:
         console().print(line, highlight=False)
 
 

@@ -1,6 +1,6 @@
-"""What the commands write with ``--json``, written down once, for who writes it and who reads it.
+"""What is written with ``--json`` and read again, written down once for both sides.
 
 :mod:`simulated` is what ``simulate`` writes and :mod:`compared` what ``compare`` writes; ``report``
-reads both again, also from strangers. :mod:`promised` and :mod:`speed` are what the other commands
-write. :mod:`schema` is what all of them are made of.
+reads both again, also from strangers. :mod:`schema` is what both are made of. Nobody reads what the
+other commands write, so they write it as they make it.
 """

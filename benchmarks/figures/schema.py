@@ -60,8 +60,7 @@ class Figures(BaseModel):
         return self.model_dump(by_alias=True)
 
 
-class Machine(Figures):
-    """Where something was measured: cores, and the version of Python."""
-
-    cpus: int | None = Field(default_factory=os.cpu_count)
-    python: str = Field(default_factory=platform.python_version)
+def preamble(benchmark: str, **parameters: Any) -> dict[str, Any]:
+    """What a file of measurements begins with: the command, what it was told, and where it ran."""
+    machine = {"cpus": os.cpu_count(), "python": platform.python_version()}
+    return {"benchmark": benchmark, "parameters": parameters, "machine": machine}

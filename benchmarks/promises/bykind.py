@@ -2,20 +2,20 @@
 
 Rounds are played until so many pods are placed. A round has one play of each kind with the faults
 of every day, an oracle's play of the same jobs beside it, and one with the rare faults besides.
-What is counted is in :class:`~benchmarks.figures.promised.KindRow`.
+What is counted is in :func:`counted`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from itertools import count
+from typing import Any
 
 from rich.table import Table
 
-from benchmarks.figures.promised import ByKind, KindRow
 from benchmarks.output import table_of
 from benchmarks.promises.faults import RARE_FAULTS, Faults
 from benchmarks.promises.plays import Play, play
@@ -56,10 +56,10 @@ def parts(number: int, seed: int, scale: float) -> Iterator[tuple[str, Play]]:
         yield name + WITH_FAULTS, replace(first, faults=RARE_FAULTS)
 
 
-def by_kind(placements: int, seed: int, workers: int) -> Iterator[ByKind]:
+def by_kind(placements: int, seed: int, workers: int) -> Iterator[dict[str, Any]]:
     """The figures after each play, until ``placements`` pods are placed by the extender."""
-    ours = {name + more: Counter[str]() for name in KINDS for more in ("", WITH_FAULTS)}
-    oracles = {name: Counter[str]() for name in KINDS}
+    ours = {name + more: counted(Tally()) for name in KINDS for more in ("", WITH_FAULTS)}
+    oracles = {name: counted(Tally()) for name in KINDS}
     scale = min(1.0, placements / PLACED_IN_A_ROUND)
     with ProcessPoolExecutor(workers) as pool:
         for number in count():
@@ -81,26 +81,45 @@ def counted(tally: Tally) -> Counter[str]:
     return Counter(
         asked=tally.asked_by_kind.total(),
         placed=tally.placed,
-        required=tally.required,
+        required=tally.required,  # pods with constraints
         required_placed=tally.required_placed,
-        guaranteed=tally.promised["guaranteed"],
+        guaranteed=tally.promised["guaranteed"],  # promises
         expected=tally.promised["expected"],
         guaranteed_broken=tally.broken["guaranteed"],
         expected_broken=tally.broken["expected"],
+        # Broken after an event on the node that no report could tell of.
         unreported=tally.unreported.total(),
+        # Admissions after which a shared GPU's pods use more than its memory.
+        # Those after such an event stand apart.
         memory_exceeded=tally.overcommitted,
         memory_unreported=tally.overcommitted_unseen,
-        devices_short=refused["UnexpectedAdmissionError"],
-        group_members=tally.group_members,
-        whole_groups=tally.whole_groups,
-        split_groups=tally.split_groups,
+        devices_short=refused["UnexpectedAdmissionError"],  # pods that a kubelet refused for them
+        group_members=tally.group_members,  # that were bound
+        whole_groups=tally.whole_groups,  # that lived with all their members at one time
+        split_groups=tally.split_groups,  # members outside their group's domain
         gang_binds=tally.gang_binds,
+        # For a reason that was known when the gang passed filter; something had changed since.
         gang_refusals_known=gangs["known"],
         gang_refusals_changed=gangs["changed since"],
+        # kube-scheduler had counted more free GPUs than the extender knew of: one has fallen sick,
+        # or a bind of the gang had no answer and may be written yet.
         gang_refusals_miscounted=gangs["miscounted"],
+        # GPUs that verification did not see in the outcomes.
         not_foreseen=tally.surprises["outside-outcomes"],
-        faults=len(tally.faults),
+        faults=len(tally.faults),  # nodes about which deciding failed
     )
+
+
+# What is promised to hold always.
+NEVER = (
+    *("guaranteed_broken", "memory_exceeded", "split_groups"),
+    *("gang_refusals_known", "not_foreseen", "faults"),
+)
+
+
+def kept(row: Mapping[str, int]) -> bool:
+    """Whether all was kept that is promised to hold always."""
+    return not any(row[name] for name in NEVER)
 
 
 def _figures(
@@ -109,20 +128,15 @@ def _figures(
     rounds: int,
     ours: dict[str, Counter[str]],
     oracles: dict[str, Counter[str]],
-) -> ByKind:
-    return ByKind(
-        placements=placements,
-        seed=seed,
-        rounds=rounds,
-        rare_faults=_rates(RARE_FAULTS),
-        rows={name: row_of(found) for name, found in ours.items()},
-        oracle={name: row_of(found) for name, found in oracles.items()},
-    )
-
-
-def row_of(found: Counter[str]) -> KindRow:
-    """The row of a sum of :func:`counted` plays."""
-    return KindRow(**{name: found[name] for name in KindRow.model_fields})
+) -> dict[str, Any]:
+    return {
+        "placements": placements,
+        "seed": seed,
+        "rounds": rounds,
+        "rare_faults": _rates(RARE_FAULTS),
+        "rows": ours,
+        "oracle": oracles,
+    }
 
 
 def _rates(faults: Faults) -> dict[str, float]:
@@ -132,56 +146,45 @@ def _rates(faults: Faults) -> dict[str, float]:
     return {name: rate for name, rate in given.items() if rate != getattr(Faults(), name)}
 
 
-def by_kind_table(found: ByKind) -> Table:
+def by_kind_table(found: dict[str, Any]) -> Table:
     """The figures for a terminal, and their sum."""
-    placed = sum(row.placed for row in found.rows.values())
-    title = f"{placed:,} placements, seed {found.seed}, rounds: {found.rounds}"
+    rows, oracle = found["rows"], found["oracle"]
+    everything = _sum(rows.values())
+    title = f"{everything['placed']:,} placements, seed {found['seed']}, rounds: {found['rounds']}"
     table = table_of(("what is placed",), COLUMNS, title)
-    for name, row in found.rows.items():
-        table.add_row(*_cells(name, row), *_beside(row, found.oracle.get(name)))
+    for name, row in rows.items():
+        table.add_row(name, *_cells(row), *_beside(row, oracle.get(name)))
     table.add_section()
-    everything = row_of(_sum(found.rows.values()))
-    beside = row_of(_sum(row for name, row in found.rows.items() if name in found.oracle))
-    oracle = row_of(_sum(found.oracle.values()))
-    table.add_row(*_cells("everything", everything), *_beside(beside, oracle))
+    beside = _sum(row for name, row in rows.items() if name in oracle)
+    table.add_row("everything", *_cells(everything), *_beside(beside, _sum(oracle.values())))
     return table
 
 
-def _sum(rows: Iterable[KindRow]) -> Counter[str]:
+def _sum(rows: Iterable[Counter[str]]) -> Counter[str]:
     found: Counter[str] = Counter()
     for row in rows:
-        found.update(row.model_dump())
+        found.update(row)
     return found
 
 
-def _cells(name: str, row: KindRow) -> tuple[str, ...]:
-    broken = f"{row.guaranteed_broken}"
-    if row.expected_broken:
-        broken += f" and {row.expected_broken} expected"
-    later = row.gang_refusals_changed + row.gang_refusals_miscounted
-    refused = f"{row.gang_refusals_known} known, {later} later"
+def _cells(row: Counter[str]) -> tuple[str, ...]:
+    broken = f"{row['guaranteed_broken']}"
+    if row["expected_broken"]:
+        broken += f" and {row['expected_broken']} expected"
+    later = row["gang_refusals_changed"] + row["gang_refusals_miscounted"]
+    refused = f"{row['gang_refusals_known']} known, {later} later"
     return (
-        name,
-        f"{row.placed:,}",
-        f"{row.guaranteed:,}",
-        f"{row.expected:,}",
+        f"{row['placed']:,}",
+        f"{row['guaranteed']:,}",
+        f"{row['expected']:,}",
         broken,
-        f"{row.memory_exceeded}",
-        f"{row.split_groups}" if row.group_members else "",
-        refused if row.gang_binds else "",
+        f"{row['memory_exceeded']}",
+        f"{row['split_groups']}" if row["group_members"] else "",
+        refused if row["gang_binds"] else "",
     )
 
 
-def _beside(row: KindRow, oracle: KindRow | None) -> tuple[str, str, str]:
+def _beside(row: Counter[str], oracle: Counter[str] | None) -> list[str]:
     """The shares of what an oracle places; nothing where it did not play."""
-    if oracle is None:
-        return "", "", ""
-    return (
-        _share(row.placed, oracle.placed),
-        _share(row.required_placed, oracle.required_placed),
-        _share(row.whole_groups, oracle.whole_groups),
-    )
-
-
-def _share(ours: int, oracle: int) -> str:
-    return f"{ours / oracle:.1%}" if oracle else ""
+    names = ("placed", "required_placed", "whole_groups")
+    return [f"{row[n] / oracle[n]:.1%}" if oracle and oracle[n] else "" for n in names]

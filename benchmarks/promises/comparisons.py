@@ -19,7 +19,6 @@ from typing import Any
 
 from rich.table import Table
 
-from benchmarks.figures.promised import Promises, Shares, Singles
 from benchmarks.output import table_of
 from benchmarks.promises.faults import RARE_FAULTS
 from benchmarks.promises.fleets import MIXED
@@ -31,7 +30,7 @@ MOST_REASONS = 12
 NAMES = {"sickened": "gpus_sickened"}
 
 
-def promises(pods: int, seed: int) -> Promises:
+def promises(pods: int, seed: int) -> dict[str, Any]:
     """The figures of the first comparison, with every parameter."""
     restarts = max(1, pods // 2000)
     plays = {
@@ -43,10 +42,10 @@ def promises(pods: int, seed: int) -> Promises:
         "oracle": Play("oracle", pods, seed),
     }
     rows = dict(zip(plays, map(_row, play_all(plays.values())), strict=True))
-    return Promises(pods=pods, seed=seed, fleet=dict(MIXED), policies=rows)
+    return {"pods": pods, "seed": seed, "fleet": dict(MIXED), "policies": rows}
 
 
-def singles(pods: int, seeds: Iterable[int]) -> Singles:
+def singles(pods: int, seeds: Iterable[int]) -> dict[str, Any]:
     """The figures of the second comparison, with every parameter."""
     seeds = tuple(seeds)
     names = ("extender", "LeastAllocated", "MostAllocated")
@@ -59,23 +58,23 @@ def singles(pods: int, seeds: Iterable[int]) -> Singles:
     for what, tally in zip(plays, play_all(plays), strict=True):
         tallies[what.policy].append(tally)
     shares = {name: _shares(found) for name, found in tallies.items()}
-    return Singles(pods=pods, seeds=seeds, fleet=dict(MIXED), shares=shares)
+    return {"pods": pods, "seeds": seeds, "fleet": dict(MIXED), "shares": shares}
 
 
-def _shares(tallies: Sequence[Tally]) -> Shares:
-    def share(*kinds: str) -> tuple[float, ...]:
-        return tuple(
+# Kinds of pods, of each of which a share is placed at once.
+KINDS = {"single": ["single"], "pair": ["pair"], "quad": ["quad"], "pair or quad": ["pair", "quad"]}
+
+
+def _shares(tallies: Sequence[Tally]) -> dict[str, list[float]]:
+    """The share of each kind of pod that was placed at once, 0 to 1, seed by seed."""
+    return {
+        name: [
             sum(tally.placed_by_kind[kind] for kind in kinds)
             / max(1, sum(tally.asked_by_kind[kind] for kind in kinds))
             for tally in tallies
-        )
-
-    return Shares(
-        single=share("single"),
-        pair=share("pair"),
-        quad=share("quad"),
-        pair_or_quad=share("pair", "quad"),
-    )
+        ]
+        for name, kinds in KINDS.items()
+    }
 
 
 # What a file says of each play.
@@ -94,13 +93,13 @@ def _row(tally: Tally) -> dict[str, Any]:
     return {NAMES.get(name, name): value for name, value in row.items()}
 
 
-def promises_table(found: Promises) -> Table:
+def promises_table(found: dict[str, Any]) -> Table:
     """The first comparison for a terminal."""
-    title = f"{found.pods} pods on {sum(found.fleet.values())} nodes"
+    title = f"{found['pods']} pods on {sum(found['fleet'].values())} nodes"
     kept = ("placed", "with links required", "promises")
     broken = ("broken", "excused", "unreported", "refused")
     table = table_of(("who chooses nodes",), (*kept, *broken), title)
-    for name, row in found.policies.items():
+    for name, row in found["policies"].items():
         table.add_row(
             name,
             f"{row['placed']}",
@@ -113,20 +112,20 @@ def promises_table(found: Promises) -> Table:
     return table
 
 
-def reasons_table(found: Promises) -> Table:
+def reasons_table(found: dict[str, Any]) -> Table:
     """Why the extender let pods wait."""
     table = table_of(("why the extender let a pod wait",), ("tries",))
-    for reason, count in Counter(found.policies["extender"]["reasons"]).most_common():
+    for reason, count in Counter(found["policies"]["extender"]["reasons"]).most_common():
         table.add_row(reason, str(count))
     return table
 
 
-def singles_table(found: Singles) -> Table:
+def singles_table(found: dict[str, Any]) -> Table:
     """The second comparison for a terminal: mean over seeds, and the range."""
-    title = f"{found.pods} pods, {len(found.seeds)} seeds: placed at once"
-    table = table_of(("who scores",), ("single", "pair", "quad", "pair or quad"), title)
-    for name, row in found.shares.items():
-        table.add_row(name, *map(_mean, (row.single, row.pair, row.quad, row.pair_or_quad)))
+    title = f"{found['pods']} pods, {len(found['seeds'])} seeds: placed at once"
+    table = table_of(("who scores",), (*KINDS,), title)
+    for name, shares in found["shares"].items():
+        table.add_row(name, *map(_mean, shares.values()))
     return table
 
 

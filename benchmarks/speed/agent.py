@@ -19,13 +19,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from benchmarks.figures.speed import AgentCost, AgentFigures, AgentWrites
-from benchmarks.output import table_of
+from benchmarks.figures.schema import preamble
+from benchmarks.output import shown
 from benchmarks.speed.processes import cpu_seconds, memory, program, until
+from scheduler_extender.terminal import table
 from topology.agent.publisher import Publisher
 from topology.core.devices import DeviceId, GpuResource, NodeName, PodUid
 from topology.core.report import Allocation, Report
@@ -49,7 +50,7 @@ class SourceTreeMissingError(Exception):
     """The fakes that the agent runs beside are not here; the message is one line."""
 
 
-def _cost(pods: int, seconds: float, begin: Callable[[str], None]) -> AgentCost:
+def _cost(pods: int, seconds: float, begin: Callable[[str], None]) -> dict[str, Any]:
     """CPU and memory of an agent with so many GPU pods on its node."""
     begin(f"an agent with {pods} pods")
     with _agent(pods) as (pid, kubelet, api):
@@ -58,13 +59,13 @@ def _cost(pods: int, seconds: float, begin: Callable[[str], None]) -> AgentCost:
         time.sleep(seconds)
         spent = cpu_seconds(pid) - before
         called = sum(kubelet.calls[m] - calls[m] for m in calls)
-        return AgentCost(
-            pods=pods,
-            cpu_percent=100 * spent / seconds,
-            memory_mib=memory(pid),
-            kubelet_calls_per_minute=60 * called / seconds,
-            api_requests_per_minute=60 * (len(api.requests) - writes) / seconds,
-        )
+        return {
+            "pods": pods,
+            "cpu_percent": 100 * spent / seconds,
+            "memory_mib": memory(pid),
+            "kubelet_calls_per_minute": 60 * called / seconds,
+            "api_requests_per_minute": 60 * (len(api.requests) - writes) / seconds,
+        }
 
 
 @contextmanager
@@ -204,56 +205,50 @@ class _Writers:
         heapq.heappush(self._queue, (when, agent, arrival))
 
 
-def writes(agents: int, minutes: float, pods_per_hour: float, seed: int) -> AgentWrites:
+def writes(agents: int, minutes: float, pods_per_hour: float, seed: int) -> dict[str, Any]:
     """Writes a second of ``agents`` agents together, once their start is over."""
     writers = _Writers(agents, pods_per_hour, seed)
     writers.run(WARM_UP)
     writes_before, bytes_before = writers.writes, writers.bytes
     writers.run(WARM_UP + minutes * 60)
     total, size = writers.writes - writes_before, writers.bytes - bytes_before
-    return AgentWrites(
-        agents=agents,
-        pods_per_node_and_hour=pods_per_hour,
-        writes_per_second=total / (minutes * 60),
-        writes_per_agent_and_minute=total / minutes / agents,
-        kib_per_write=size / max(1, total) / 1024,
-    )
+    return {
+        "agents": agents,
+        "pods_per_node_and_hour": pods_per_hour,
+        "writes_per_second": total / (minutes * 60),
+        "writes_per_agent_and_minute": total / minutes / agents,
+        "kib_per_write": size / max(1, total) / 1024,
+    }
 
 
-def measure(seconds: float, agents: int, seed: int, begin: Callable[[str], None]) -> AgentFigures:
+def measure(seconds: float, agents: int, seed: int, begin: Callable[[str], None]) -> dict[str, Any]:
     """Both tables, with the parameters. Raises :class:`SourceTreeMissingError`."""
-    return AgentFigures(
-        parameters={"seconds": seconds, "agents": agents, "seed": seed, "machine": MACHINE},
-        cost=tuple(_cost(pods, seconds, begin) for pods in (0, 8, 110)),
-        writes=tuple(writes(agents, 5, rate, seed) for rate in (0.0, 4.0, 30.0)),
+    return {
+        **preamble("agent", seconds=seconds, agents=agents, seed=seed, machine=MACHINE),
+        "cost": [_cost(pods, seconds, begin) for pods in (0, 8, 110)],
+        "writes": [writes(agents, 5, rate, seed) for rate in (0.0, 4.0, 30.0)],
+    }
+
+
+def cost_table(figures: dict[str, Any]) -> Table:
+    """The process, for a terminal."""
+    return table(
+        figures["cost"],
+        shown("GPU pods", "pods"),
+        shown("CPU %", "cpu_percent", ".2f"),
+        shown("memory MiB", "memory_mib", ".0f"),
+        shown("kubelet calls/min", "kubelet_calls_per_minute", ".0f"),
+        shown("API requests/min", "api_requests_per_minute", ".1f"),
     )
 
 
-def cost_table(figures: AgentFigures) -> Table:
-    """The process, for a terminal."""
-    columns = ("GPU pods", "CPU %", "memory MiB", "kubelet calls/min", "API requests/min")
-    found = table_of(columns, ())
-    for row in figures.cost:
-        found.add_row(
-            str(row.pods),
-            f"{row.cpu_percent:.2f}",
-            f"{row.memory_mib:.0f}",
-            f"{row.kubelet_calls_per_minute:.0f}",
-            f"{row.api_requests_per_minute:.1f}",
-        )
-    return found
-
-
-def writes_table(figures: AgentFigures) -> Table:
+def writes_table(figures: dict[str, Any]) -> Table:
     """The writes, for a terminal."""
-    columns = ("agents", "pods/node/hour", "writes/s", "writes/agent/min", "KiB a write")
-    found = table_of(columns, ())
-    for row in figures.writes:
-        found.add_row(
-            f"{row.agents:,}",
-            f"{row.pods_per_node_and_hour:g}",
-            f"{row.writes_per_second:.1f}",
-            f"{row.writes_per_agent_and_minute:.2f}",
-            f"{row.kib_per_write:.1f}",
-        )
-    return found
+    return table(
+        figures["writes"],
+        shown("agents", "agents", ","),
+        shown("pods/node/hour", "pods_per_node_and_hour", "g"),
+        shown("writes/s", "writes_per_second", ".1f"),
+        shown("writes/agent/min", "writes_per_agent_and_minute", ".2f"),
+        shown("KiB a write", "kib_per_write", ".1f"),
+    )

@@ -15,11 +15,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import yaml
 from rich.table import Table
 
-from benchmarks.figures.speed import Following, FollowingRow
+from benchmarks.figures.schema import preamble
 from benchmarks.output import table_of
 from benchmarks.speed.latency import filter_body, percentiles
 from benchmarks.speed.processes import (
@@ -39,7 +40,7 @@ ASKED = 300  # questions while nothing happens
 
 def measure(
     nodes: int, pods: int, reports: int, seconds: float, tell: Callable[[str], None]
-) -> Following:
+) -> dict[str, Any]:
     """The figures. ``tell`` hears what is going on."""
     tell("the cluster is made")
     standin = ("benchmarks.speed.standin", str(nodes), str(pods))
@@ -68,37 +69,38 @@ def measure(
             while burst.is_alive():
                 times["burst"].append(ask())
             spent, peak = cpu_seconds(pid) - before, memory(pid, peak=True)
-    return Following(
-        parameters={"nodes": nodes, "pods": pods, "reports": reports, "seconds": seconds},
-        ready_s=ready,
-        ready_cpu_s=cpu,
-        ready_mib=held,
-        peak_mib=peak,
-        burst_cpu_s=spent,
-        rows=tuple(_row(state, found) for state, found in times.items()),
-    )
+    return {
+        **preamble("following", nodes=nodes, pods=pods, reports=reports, seconds=seconds),
+        "ready_s": ready,  # from the start of the process
+        "ready_cpu_s": cpu,  # what it had used by then
+        "ready_mib": held,  # its resident memory then
+        "peak_mib": peak,  # the most that it ever was
+        "burst_cpu_s": spent,
+        "rows": [_row(state, found) for state, found in times.items()],
+    }
 
 
-def _row(state: str, times: list[float]) -> FollowingRow:
+def _row(state: str, times: list[float]) -> dict[str, Any]:
     p50, p99 = percentiles(times)
-    return FollowingRow(state=state, requests=len(times), p50_ms=p50, p99_ms=p99)
+    return {"state": state, "requests": len(times), "p50_ms": p50, "p99_ms": p99}
 
 
-def table(figures: Following) -> Table:
+def table(figures: dict[str, Any]) -> Table:
     """The figures for a terminal."""
-    given = figures.parameters
+    given = figures["parameters"]
     found = table_of(("what",), ("figure",))
     found.add_row(
-        f"ready with {given['nodes']:,} nodes, {given['pods']:,} pods", f"{figures.ready_s:.1f} s"
+        f"ready with {given['nodes']:,} nodes, {given['pods']:,} pods",
+        f"{figures['ready_s']:.1f} s",
     )
-    found.add_row("CPU until then", f"{figures.ready_cpu_s:.1f} s")
-    found.add_row("memory then", f"{figures.ready_mib:.0f} MiB")
-    found.add_row("most memory ever", f"{figures.peak_mib:.0f} MiB")
+    found.add_row("CPU until then", f"{figures['ready_cpu_s']:.1f} s")
+    found.add_row("memory then", f"{figures['ready_mib']:.0f} MiB")
+    found.add_row("most memory ever", f"{figures['peak_mib']:.0f} MiB")
     burst = f"{given['reports']:,} reports in {given['seconds']:g} s"
-    for row in figures.rows:
-        words = burst if row.state == "burst" else row.state
-        found.add_row(f"filter, {words}: p50", f"{row.p50_ms:.1f} ms")
-        found.add_row(f"filter, {words}: p99", f"{row.p99_ms:.1f} ms")
+    for row in figures["rows"]:
+        words = burst if row["state"] == "burst" else row["state"]
+        found.add_row(f"filter, {words}: p50", f"{row['p50_ms']:.1f} ms")
+        found.add_row(f"filter, {words}: p99", f"{row['p99_ms']:.1f} ms")
     return found
 
 

@@ -3,9 +3,8 @@
 The extender and a *do-nothing* service run as two processes. The do-nothing service is the same
 FastAPI app shape on the same server: it decodes the same body with the same decoder and encodes an
 answer of the same size (half of the names passed, half failed; a score for each), without thinking.
-A third, *lookup*, also looks each name up in a dict and answers by what it finds: the least that
-answering by node takes. One client sends to all in turn, so that whatever else the
-machine does hits all alike; the ratio to the do-nothing service is the figure.
+One client sends to both in turn, so that whatever else the
+machine does hits both alike; the ratio to the do-nothing service is the figure.
 
 States of the nodes: four machines, each node with a random set of GPUs held (seeded), so some 200
 distinct states at 5,000 nodes. The pod asks for an NVLinked pair. "warm" is a request asked before;
@@ -21,13 +20,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import numpy as np
 from rich.table import Table
 
-from benchmarks.figures.speed import Latency, LatencyRow
-from benchmarks.output import table_of
+from benchmarks.figures.schema import preamble
+from benchmarks.output import shown
 from benchmarks.speed.processes import Client, program, tell, told
+from scheduler_extender import terminal
 from topology.codec import encode_report
 from topology.core.devices import DeviceId, PodUid
 from topology.core.report import Allocation, Report
@@ -45,46 +46,41 @@ ASKED = (
     ("prioritize", "warm"),
     ("prioritize", "changed"),
 )
-SERVICES = ("extender", "nothing", "lookup")  # each is a process of its own
+SERVICES = ("extender", "nothing")  # each is a process of its own
 
 
 def measure(
     nodes: tuple[int, ...], requests: int, seed: int, begin: Callable[[str], None]
-) -> Latency:
+) -> dict[str, Any]:
     """The figures at each size of a cluster, in milliseconds, so many requests per route.
 
     ``begin`` hears what is measured next.
     """
-    rows: list[LatencyRow] = []
+    rows: list[dict[str, Any]] = []
     for size in nodes:
         with _services(size, seed) as services:
             bench = _Bench(services, [_name(i) for i in range(size)], requests, seed)
             for verb, state in ASKED:
                 begin(f"{verb}, {state}, {size:,} nodes")
                 rows.append(bench.run(verb, state))
-    given = {"nodes": nodes, "requests": requests, "seed": seed}
     states = {"machines": MACHINES, "states": STATES_PER_MACHINE}
-    return Latency(parameters=given | states, rows=tuple(rows))
+    given = preamble("latency", nodes=nodes, requests=requests, seed=seed, **states)
+    return {**given, "rows": rows}
 
 
-def table(figures: Latency) -> Table:
+def table(figures: Mapping[str, Any]) -> Table:
     """The figures for a terminal."""
-    times = ("p50 ms", "p99 ms", "nothing p50", "nothing p99", "lookup p50")
-    found = table_of(("verb", "state"), ("nodes", *times, "ratio p50", "lookup ratio"))
-    for row in figures.rows:
-        found.add_row(
-            row.verb,
-            row.state,
-            f"{row.nodes:,}",
-            f"{row.p50_ms:.2f}",
-            f"{row.p99_ms:.2f}",
-            f"{row.nothing_p50_ms:.2f}",
-            f"{row.nothing_p99_ms:.2f}",
-            f"{row.lookup_p50_ms:.2f}",
-            f"{row.ratio_p50:.2f}",
-            f"{row.lookup_p50_ms / row.nothing_p50_ms:.2f}",
-        )
-    return found
+    return terminal.table(
+        figures["rows"],
+        shown("verb", "verb"),
+        shown("state", "state"),
+        shown("nodes", "nodes", ","),
+        shown("p50 ms", "p50_ms", ".2f"),
+        shown("p99 ms", "p99_ms", ".2f"),
+        shown("nothing p50", "nothing_p50_ms", ".2f"),
+        shown("nothing p99", "nothing_p99_ms", ".2f"),
+        shown("ratio p50", "ratio_p50", ".2f"),
+    )
 
 
 class _Bench:
@@ -101,7 +97,7 @@ class _Bench:
         self._fresh = 0
         self._sequence = 10
 
-    def run(self, verb: str, state: str) -> LatencyRow:
+    def run(self, verb: str, state: str) -> dict[str, Any]:
         """One row: the services asked in turn."""
         before: Callable[[], None] = self._change_one if state == "changed" else lambda: None
         # A cold request costs an evaluation per state; a few dozen tell enough.
@@ -116,18 +112,17 @@ class _Bench:
                     spent[kind].append(ms)
         p50, p99 = percentiles(spent["extender"])
         idle50, idle99 = percentiles(spent["nothing"])
-        return LatencyRow(
-            verb=verb,
-            state=state,
-            nodes=len(self._names),
-            requests=count,
-            p50_ms=p50,
-            p99_ms=p99,
-            nothing_p50_ms=idle50,
-            nothing_p99_ms=idle99,
-            lookup_p50_ms=percentiles(spent["lookup"])[0],
-            ratio_p50=p50 / idle50,
-        )
+        return {
+            "verb": verb,
+            "state": state,
+            "nodes": len(self._names),
+            "requests": count,
+            "p50_ms": p50,
+            "p99_ms": p99,
+            "nothing_p50_ms": idle50,
+            "nothing_p99_ms": idle99,
+            "ratio_p50": p50 / idle50,
+        }
 
     def _body(self, *, fresh: bool) -> bytes:
         self._fresh += fresh
@@ -192,7 +187,7 @@ def _services(size: int, seed: int) -> Iterator[dict[str, tuple[int, int]]]:
 
 def _serve(kind: str, size: int, seed: int) -> None:
     """The body of a child: serve, and print the ports once it answers."""
-    from benchmarks.speed.nothing import create_lookup_app, create_nothing_app
+    from benchmarks.speed.nothing import create_nothing_app
     from scheduler_extender.http.admin import create_admin_app
     from scheduler_extender.http.app import create_app
     from scheduler_extender.http.servers import Servers, listen
@@ -208,12 +203,7 @@ def _serve(kind: str, size: int, seed: int) -> None:
             cluster.feed.put_record(topology, _report(i, rng, 1))
     service, _ = in_memory(cluster)
     metrics = service.metrics
-    if kind == "extender":
-        main = create_app(service)
-    elif kind == "nothing":
-        main = create_nothing_app(metrics)
-    else:
-        main = create_lookup_app(metrics, [_name(i) for i in range(size)])
+    main = create_app(service) if kind == "extender" else create_nothing_app(metrics)
     sockets = (listen("127.0.0.1", 0), listen("127.0.0.1", 0))
     serving = Servers(main, create_admin_app(service), sockets, metrics.strangers)
     serving.run(lambda: tell(*serving.ports))

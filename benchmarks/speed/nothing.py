@@ -1,6 +1,4 @@
-"""What the extender is compared with: services that decode a request and encode a full answer.
-
-The one does no more; the other also looks each name up, as whoever answers by node has to.
+"""What the extender is compared with: a service that decodes a request and encodes a full answer.
 
 ``python -m benchmarks.speed.nothing PORT [KUBECONFIG]`` serves it by itself: every node passes
 filter. With a kubeconfig it binds, too: it writes the Binding that it is asked for.
@@ -9,7 +7,7 @@ filter. With a kubeconfig it binds, too: it writes the Binding that it is asked 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import repeat
 
 import anyio
@@ -21,8 +19,6 @@ from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.limits import BIND_THREADS, Bodies
 from scheduler_extender.verbs import BindError, Binding, BindUnknownError
 from topology.core.devices import NodeName, PodUid
-
-Answer = Callable[[wire.ExtenderArgs, float], bytes]
 
 REASON = "not guaranteed: the node may hand out GPUs without link=nvlink"
 
@@ -43,7 +39,9 @@ def create_nothing_app(
         names = args.node_names or []
         return wire.encode(list(map(wire.HostPriority, names, repeat(5))))
 
-    app = _app(metrics, filter_, prioritize)
+    app = VerbApp(metrics, Bodies())
+    app.add_verb("filter", Verb(wire.args_decoder.decode, filter_))
+    app.add_verb("prioritize", Verb(wire.args_decoder.decode, prioritize))
     if write is not None:
         threads = anyio.CapacityLimiter(BIND_THREADS)
 
@@ -57,37 +55,6 @@ def create_nothing_app(
 
         decode = wire.binding_decoder.decode
         app.add_verb("bind", Verb(decode, bind, threads))
-    return app
-
-
-def create_lookup_app(metrics: Metrics, names: Sequence[str]) -> FastAPI:
-    """The same for these names: filter passes those that a dict says pass, every second one, and
-    prioritize scores each as another says."""
-    passes = {name: at % 2 == 0 for at, name in enumerate(names)}
-    score = {name: at % 11 for at, name in enumerate(names)}
-
-    def filter_(args: wire.ExtenderArgs, arrived: float) -> bytes:
-        asked = args.node_names or []
-        passed: list[str] = []
-        refused: list[str] = []
-        put = (refused.append, passed.append)
-        for name, at in zip(asked, map(passes.__getitem__, asked), strict=True):
-            put[at](name)
-        failed = dict.fromkeys(refused, REASON)
-        return wire.encode(wire.FilterResult(node_names=passed, failed=failed))
-
-    def prioritize(args: wire.ExtenderArgs, arrived: float) -> bytes:
-        asked = args.node_names or []
-        found = map(wire.HostPriority, asked, map(score.__getitem__, asked))
-        return wire.encode(list(found))
-
-    return _app(metrics, filter_, prioritize)
-
-
-def _app(metrics: Metrics, filter_: Answer, prioritize: Answer) -> VerbApp:
-    app = VerbApp(metrics, Bodies())
-    for name, answer in (("filter", filter_), ("prioritize", prioritize)):
-        app.add_verb(name, Verb(wire.args_decoder.decode, answer))
     return app
 
 

@@ -1,9 +1,8 @@
-"""What decisions cost: once for each distinct question, when remembered, and for waiting pods.
+"""What filter and prioritize cost: once for each distinct question, and when remembered.
 
 Cold means that nothing has been asked before (every cache is emptied), warm that the same question
 was. The cluster has a few hundred distinct states however many nodes it has, since nodes of one
 shape that hold the same GPUs share their answers. Times are CPU time, the least of several rounds.
-Rounds of the waker and preempt over many nodes are wall time, from empty caches.
 """
 
 from __future__ import annotations
@@ -14,101 +13,42 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
+from typing import Any
 
 import msgspec
 from rich.table import Table
 
 from benchmarks.collector import no_collector
-from benchmarks.figures.speed import (
-    ClusterCost,
-    Cost,
-    Parts,
-    PreemptCost,
-    Profile,
-    VerbCost,
-    WakerCost,
-)
 from benchmarks.output import table_of
 from benchmarks.promises.pods import GpuContainer, app, manifest
 from benchmarks.promises.workloads import EVERYTHING
 from scheduler_extender import verbs
 from scheduler_extender.annotations import Asks, parse
-from scheduler_extender.kube.waker import Waker
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.answers.mix import REFRESH
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import Offer
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.verbs import preemption
-from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
-from topology.core import admission as kubelet
-from topology.core import scoring
-from topology.core.admission import Kubelet
-from topology.core.availability import Availability
+from scheduler_extender.wire import Pod
 from topology.core.devices import NodeName, PodUid
-from topology.core.graph import AllocatorFacts
-from topology.core.links import GBps, LinkKind
 from topology.core.placement import assess
 from topology.core.remembering import forget
 from topology.core.report import Health, Report
-from topology.core.requests import Constraints, GpuRequest, gpu_request
+from topology.core.requests import GpuRequest
 from topology.emulation import EmulatedKubelet
 from topology.machines import machine
 
-MACHINES = ("a100-pcie-4-bridged", "dgx1-v100", "hgx-h100-8", "dgx2")
 Ask = Callable[[], object]
 Verb = Callable[[Cluster, Pod, list[NodeName]], object]
-NVLINK = Constraints(link=LinkKind.NVLINK)
 ROUNDS = 5
 ONE_BY_ONE = 200  # nodes that are asked about one by one
-WAITING = 5_000
-CHANGED = 2_000
-REQUESTS = 20
-CHANGES = 100  # nodes that change before each round after the first
-WAKER_ROUNDS = 40
-VICTIM_NODES = 1_000
 
 
-def measure(nodes: int, states: int, seed: int, begin: Callable[[str], None]) -> Profile:
+def measure(nodes: int, states: int, seed: int, begin: Callable[[str], None]) -> dict[str, Any]:
     """The figures, in milliseconds, with every parameter."""
     begin("profile")
-    return Profile(
-        nodes=nodes,
-        states=states,
-        seed=seed,
-        parts={name: _parts(name) for name in MACHINES},
-        cluster=_cluster(nodes, states, seed),
-        waker=_waker(states, seed),
-        preempt=tuple(_preempt(many, seed) for many in (100, VICTIM_NODES)),
-    )
-
-
-def _parts(name: str) -> Parts:
-    """Cold and warm cost of the parts on one machine, wholly free."""
-    node = Kubelet(machine(name).topology("n").shape, AllocatorFacts("best-effort"))
-    full = node.shape.all_gpus
-    now = Availability(full)
-    pair = gpu_request(2, NVLINK)
-    counts = pair.counts
-
-    def score() -> object:
-        assessed = assess(node, now, pair)
-        return scoring.merit(node, now, pair, assessed, scoring.PRIOR)
-
-    return Parts(
-        outcomes=_cold_and_warm(lambda: kubelet.admissions(node, full, counts)),
-        verdict=_cold_and_warm(lambda: assess(node, now, pair)),
-        score=_cold_and_warm(score),
-    )
-
-
-def _cold_and_warm(ask: Ask) -> Cost:
-    cold, warm = [], []
-    for _ in range(ROUNDS):
-        forget()
-        cold.append(_timed(ask))
-        warm.append(_timed(lambda: [ask() for _ in range(1_000)]) / 1_000)  # the clock is coarse
-    return Cost(cold=min(cold), warm=min(warm))
+    cluster = _cluster(nodes, states, seed)
+    return {"nodes": nodes, "states": states, "seed": seed, "cluster": cluster}
 
 
 def _timed(ask: Ask) -> float:
@@ -118,7 +58,7 @@ def _timed(ask: Ask) -> float:
     return 1000 * (time.process_time() - started)
 
 
-def _cluster(count: int, states: int, seed: int) -> ClusterCost:
+def _cluster(count: int, states: int, seed: int) -> dict[str, Any]:
     """filter and prioritize of a pair over ``count`` nodes in ``states`` distinct states."""
     cluster, names = _cluster_of(count, states, seed)
     with no_collector():
@@ -130,15 +70,15 @@ def _cluster(count: int, states: int, seed: int) -> ClusterCost:
         asks = parse(_pod({"link": "nvlink"}))
         assert isinstance(asks, Asks)
         worst = max(_verdict_cost(cluster, name, asks.request) for name in names[:states])
-    return ClusterCost(
-        filter=filtering,
-        prioritize=prioritizing,
-        report=report,
-        changed=changed,
-        changed_new=changed_new,
-        distinct_states=len(distinct),
-        worst_verdict=worst,
-    )
+    return {
+        "filter": filtering,
+        "prioritize": prioritizing,
+        "report": report,  # to take in one node's report that has changed
+        "changed": changed,  # filter of that node then; and for a request that no pod has made
+        "changed, new constraints": changed_new,
+        "distinct states": len(distinct),
+        "worst verdict": worst,
+    }
 
 
 def _pod(annotations: dict[str, str]) -> Pod:
@@ -146,7 +86,7 @@ def _pod(annotations: dict[str, str]) -> Pod:
     return msgspec.convert(manifest("pair", 1, annotations, app(2)), Pod)
 
 
-def _verb_cost(cluster: Cluster, names: list[NodeName], verb: Verb) -> VerbCost:
+def _verb_cost(cluster: Cluster, names: list[NodeName], verb: Verb) -> dict[str, float]:
     """A verb over all nodes, the least of some rounds.
 
     Before each round every node has reported anew and nothing is remembered.
@@ -165,7 +105,7 @@ def _verb_cost(cluster: Cluster, names: list[NodeName], verb: Verb) -> VerbCost:
         found["weights"].append(_timed(ask))
         # Other constraints over the same states: what may be handed out is known already.
         found["new"].append(_timed(ask_other))
-    return VerbCost(**{what: min(times) for what, times in found.items()})
+    return {what: min(times) for what, times in found.items()}
 
 
 def _report_anew(cluster: Cluster, name: NodeName) -> None:
@@ -215,67 +155,6 @@ def _ask_for_more(cluster: Cluster, name: str) -> None:
         cluster.feed.put_pod(
             PodRecord(PodUid(f"{name}-{i}"), "default", f"{name}-{i}", None, asks.request)
         )
-
-
-class _Nobody:
-    """An API server that takes every patch at once."""
-
-    def patch(self, path: str, body: bytes, *, timeout: float) -> bytes:
-        return b""
-
-
-def _waker(states: int, seed: int) -> WakerCost:
-    """Rounds over pods that fit nowhere: nobody is woken, so all of them stay to be looked at."""
-    cluster, names = _cluster_of(CHANGED, states, seed)
-    rng = random.Random(seed)
-    waking = Waker(cluster, _Nobody())
-    for i in range(WAITING):
-        wanted = _unmet(i % REQUESTS)
-        cluster.feed.put_pod(
-            PodRecord(PodUid(f"w{i}"), "d", f"w{i}", None, wanted, called_unschedulable=True)
-        )
-    forget()
-    spent = []
-    for n in range(WAKER_ROUNDS):
-        for name in names if n == 0 else rng.sample(names, CHANGES):
-            cluster.feed.drop_node(name)  # a node without a Node object: only listeners hear of it
-        spent.append(_took(partial(waking.round, n * 0.25)))
-    return WakerCost(
-        waiting=WAITING,
-        changed=CHANGED,
-        requests=REQUESTS,
-        changes=CHANGES,
-        first=spent[0],
-        longest=max(spent),
-        last=spent[-1],
-    )
-
-
-def _took(act: Ask) -> float:
-    """Milliseconds, others' work included."""
-    started = time.perf_counter()
-    act()
-    return 1000 * (time.perf_counter() - started)
-
-
-def _unmet(kind: int) -> GpuRequest:
-    """One of several requests that no node can meet, most of them for lack of bandwidth."""
-    links = replace(NVLINK, min_bandwidth=GBps(10_000.0 + kind))
-    return gpu_request(2 + kind % 3, links)
-
-
-def _preempt(states: int, seed: int) -> PreemptCost:
-    cluster, names = _cluster_of(VICTIM_NODES, states, seed)
-    victims: dict[str, MetaVictims | None] = {
-        name: MetaVictims([MetaPod(pods[0].uid)])
-        for name in names
-        if (pods := cluster.facts(name).pods.every)
-    }
-    args = PreemptionArgs(_pod({"link": "nvlink"}), None, victims)
-    forget()
-    cluster.forget_answers()
-    cold, again = (_took(lambda: preemption.preempt(cluster, args)) for _ in range(2))
-    return PreemptCost(states=states, nodes=len(victims), cold=cold, again=again)
 
 
 # Clusters whose nodes have seen different pods come.
@@ -338,54 +217,24 @@ def _let_come(cluster: Cluster, name: str, history: _History) -> None:
     cluster.feed.put_record(node, report or emulated.report())
 
 
-# Tables.
-
-
-def parts_table(found: Profile) -> Table:
-    """The parts for a terminal."""
-    title = "one question on a free machine, ms cold (warm)"
-    table = table_of(("machine",), ("outcomes", "verdict", "score"), title)
-    for name, parts in found.parts.items():
-        costs = (parts.outcomes, parts.verdict, parts.score)
-        table.add_row(name, *(f"{cost.cold:.2f} ({cost.warm:.4f})" for cost in costs))
-    return table
-
-
-def cluster_table(found: Profile) -> Table:
-    """The cluster for a terminal."""
-    cluster = found.cluster
-    title = f"{found.nodes} nodes in {cluster.distinct_states} distinct states, ms"
+def table(found: dict[str, Any]) -> Table:
+    """The figures for a terminal."""
+    cluster = found["cluster"]
+    title = f"{found['nodes']} nodes in {cluster['distinct states']} distinct states, ms"
     costs = ("cold", "new constraints", "new weights", "warm", "cold / warm")
     table = table_of(("verb",), costs, title)
-    for verb, cost in (("filter", cluster.filter), ("prioritize", cluster.prioritize)):
+    for verb in ("filter", "prioritize"):
+        cost = cluster[verb]
         cells = (
-            f"{cost.cold:.1f}",
-            f"{cost.new:.1f}",
-            f"{cost.weights:.2f}",
-            f"{cost.warm:.2f}",
-            f"{cost.cold / cost.warm:.0f}",
+            f"{cost['cold']:.1f}",
+            f"{cost['new']:.1f}",
+            f"{cost['weights']:.2f}",
+            f"{cost['warm']:.2f}",
+            f"{cost['cold'] / cost['warm']:.0f}",
         )
         table.add_row(verb, *cells)
-    table.add_row("slowest single verdict", f"{cluster.worst_verdict:.1f}")
-    table.add_row("taking in one changed report", f"{cluster.report:.3f}")
-    table.add_row("filter of that node alone", f"{cluster.changed:.3f}")
-    table.add_row("the same, new constraints", "", f"{cluster.changed_new:.3f}")
+    table.add_row("slowest single verdict", f"{cluster['worst verdict']:.1f}")
+    table.add_row("taking in one changed report", f"{cluster['report']:.3f}")
+    table.add_row("filter of that node alone", f"{cluster['changed']:.3f}")
+    table.add_row("the same, new constraints", "", f"{cluster['changed, new constraints']:.3f}")
     return table
-
-
-def waiting_table(found: Profile) -> Table:
-    """The figures for a terminal."""
-    rows = table_of(("what",), ("cold", "again"), "waiting pods, ms")
-    cost = found.waker
-    rows.add_row(
-        f"a round of the waker, {cost.waiting:,} pods, {cost.changed:,} changed nodes",
-        f"{cost.longest:.0f}",
-        f"{cost.last:.0f}",
-    )
-    for row in found.preempt:
-        rows.add_row(
-            f"preempt over {row.nodes:,} nodes in {row.states:,} histories",
-            f"{row.cold:.0f}",
-            f"{row.again:.0f}",
-        )
-    return rows

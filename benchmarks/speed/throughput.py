@@ -36,10 +36,9 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from prometheus_client.parser import text_string_to_metric_families
 from rich.table import Table
 
-from benchmarks.figures.speed import Throughput, ThroughputRow
+from benchmarks.figures.schema import preamble
 from benchmarks.output import table_of
 from benchmarks.speed.agent import RECORDS, SourceTreeMissingError
 from benchmarks.speed.playedkubelets import (
@@ -50,7 +49,7 @@ from benchmarks.speed.playedkubelets import (
     patch,
     started,
 )
-from benchmarks.speed.processes import HOST, WITHIN, Client, cpu_seconds, status_of, until
+from benchmarks.speed.processes import HOST, WITHIN, cpu_seconds, status_of, until
 from topology.codec import encode
 from topology.core.devices import DeviceId
 from topology.core.graph import NodeTopology
@@ -67,17 +66,13 @@ if TYPE_CHECKING:
 MACHINES = ("dgx1-v100", "hgx-h100-8")
 OURS = ("ours", "ours+known")
 WAYS = ("none", "nothing", "nothing+bind", *OURS)
-TURN, REPORT, WRITE = "bind: a turn", "bind: a report", "bind: the API server"
-WAITS = ("filter", "prioritize", TURN, REPORT, WRITE, "bind: the rest")
-LATE_FOR_TURN, LATE_FOR_REPORT = "late for a turn", "late for a report"
-REFUSED = (LATE_FOR_TURN, LATE_FOR_REPORT, "for other reasons")
 VERBS = ("filter", "prioritize", "bind")
 ROOT = Path(__file__).parents[2]
 
 
 def measure(
     nodes: int, pods: int, rounds: int, percentage: int, tell: Callable[[str], None]
-) -> Throughput:
+) -> dict[str, Any]:
     """The figures. ``tell`` hears what is going on.
 
     Raises :class:`.SourceTreeMissingError` where the tests that build the programs are not here.
@@ -95,17 +90,17 @@ def measure(
                     tell(f"round {number} of {rounds}: {way}")
                     rows.append(bench.round(way, number, pods))
     given = {"nodes": nodes, "pods": pods, "rounds": rounds, "percentage": percentage}
-    return Throughput(parameters=given, rows=tuple(rows))
+    return {**preamble("throughput", **given), "rows": rows}
 
 
-def table(figures: Throughput) -> Table:
+def table(figures: dict[str, Any]) -> Table:
     """Medians over the rounds, and the ratio to the extender that does nothing but bind."""
-    processes = sorted({name for row in figures.rows for name in row.cpu_ms})
+    processes = sorted({name for row in figures["rows"] for name in row["cpu_ms"]})
     rates = ("bound/s", "of nothing+bind", "settled/s", "of nothing+bind")
     found = table_of(("extender",), (*rates, *(f"{name} ms/pod" for name in processes)))
-    of = {way: [row for row in figures.rows if row.way == way] for way in WAYS}
-    rate = {way: median(row.pods_per_second for row in rows) for way, rows in of.items()}
-    settled = {way: median(row.settled_per_second for row in rows) for way, rows in of.items()}
+    of = {way: [row for row in figures["rows"] if row["way"] == way] for way in WAYS}
+    rate = {way: median(row["pods_per_second"] for row in rows) for way, rows in of.items()}
+    settled = {way: median(row["settled_per_second"] for row in rows) for way, rows in of.items()}
     for way in WAYS:
         spent = [_of_all(of[way], name) for name in processes]
         shown = [
@@ -117,23 +112,11 @@ def table(figures: Throughput) -> Table:
     return found
 
 
-def waits(figures: Throughput) -> Table:
-    """What kube-scheduler waited for at our extender, and how many binds that refused: medians."""
-    found = table_of(("kube-scheduler waited for, ms/pod",), OURS)
-    rows = [[row for row in figures.rows if row.way == way] for way in OURS]
-    for name in WAITS:
-        found.add_row(name, *(f"{median(r.waits_ms[name] for r in of):.1f}" for of in rows))
-    for why in REFUSED:
-        shown = (f"{median(r.refused_binds[why] for r in of):.1f}" for of in rows)
-        found.add_row(f"binds refused, of 100 pods: {why}", *shown)
-    return found
-
-
-def _of_all(rows: Sequence[ThroughputRow], process: str) -> str:
+def _of_all(rows: Sequence[dict[str, Any]], process: str) -> str:
     """The median CPU time of a process, where there is one."""
-    if process not in rows[0].cpu_ms:
+    if process not in rows[0]["cpu_ms"]:
         return "–"
-    return f"{median(row.cpu_ms[process] for row in rows):.1f}"
+    return f"{median(row['cpu_ms'][process] for row in rows):.1f}"
 
 
 class _Bench:
@@ -175,7 +158,7 @@ class _Bench:
         patch(self._api, f"{RECORDS}/{node.name}/status", {"status": whole["status"]})
         self._nodes[str(node.name)] = PlayedNode(node)
 
-    def round(self, way: str, number: int, pods: int) -> ThroughputRow:
+    def round(self, way: str, number: int, pods: int) -> dict[str, Any]:
         """Place so many pods in one way."""
         names = [f"p{number}-{i:05}" for i in range(pods)]
         self._together(self._add_pod, names)
@@ -193,26 +176,22 @@ class _Bench:
             try:
                 watching.first()
                 before = {name: cpu_seconds(pid) for name, pid in processes.items()}
-                waited = _counted(admin) if way in OURS else {}
                 seconds, counted = watching.rest()
                 settled = watching.settled()
                 spent = {name: cpu_seconds(pid) - before[name] for name, pid in processes.items()}
-                if waited:
-                    now = _counted(admin)
-                    waited = {name: (now[name] - waited[name]) / counted for name in now}
             finally:
                 self._plane.stop_scheduler()
         self._client.delete(PODS, params={"gracePeriodSeconds": "0"}).raise_for_status()
         watching.end()
-        return ThroughputRow(
-            way=way,
-            round=number,
-            pods_per_second=counted / seconds,
-            settled_per_second=counted / settled,
-            cpu_ms={name: 1000 * cpu / counted for name, cpu in spent.items()},
-            waits_ms={name: 1000 * waited[name] for name in WAITS if waited},
-            refused_binds={why: 100 * waited[why] for why in REFUSED if waited},
-        )
+        return {
+            "way": way,
+            "round": number,
+            "pods_per_second": counted / seconds,  # from the first bound pod to the last
+            # Until each pod runs and its node's record says so.
+            "settled_per_second": counted / settled,
+            # For each pod, by process, over the latter time.
+            "cpu_ms": {name: 1000 * cpu / counted for name, cpu in spent.items()},
+        }
 
     def _add_pod(self, name: str) -> None:
         meta = {"name": name, "annotations": {"gpu-topology.io/link": "nvlink"}}
@@ -290,30 +269,3 @@ class _Bench:
     def _together(do: Callable[[Any], None], items: Sequence[Any]) -> None:
         with ThreadPoolExecutor(AT_ONCE) as pool:
             list(pool.map(do, items))
-
-
-def _counted(admin: int) -> dict[str, float]:
-    """Since our extender's start: seconds that :data:`WAITS` took, and binds :data:`REFUSED`."""
-    client = Client(admin)
-    text = client.ask("/metrics").body.decode()
-    client.close()
-    samples = {
-        (sample.name.removeprefix("gpu_topology_"), *sample.labels.values()): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
-    verb = {name: samples["verb_duration_seconds_sum", name] for name in VERBS}
-    parts = {TURN: "turn", REPORT: "report", WRITE: "write"}
-    waited = {name: samples["bind_wait_seconds_sum", awaits] for name, awaits in parts.items()}
-    late = {
-        LATE_FOR_TURN: samples["binds_late_for_turn_total",],
-        LATE_FOR_REPORT: samples["binds_late_for_report_total",],
-    }
-    rest = samples["bind_errors_total",] - sum(late.values())
-    return {
-        **verb,
-        **waited,
-        "bind: the rest": verb["bind"] - sum(waited.values()),
-        **late,
-        "for other reasons": rest,
-    }

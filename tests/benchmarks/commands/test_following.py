@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from typer.testing import CliRunner
 
 from benchmarks.__main__ import app
-from benchmarks.figures.speed import Following
 
 
 def test_a_small_cluster_is_followed(tmp_path: Path) -> None:
@@ -16,9 +16,9 @@ def test_a_small_cluster_is_followed(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["following", *size, "--json", str(file)])
     assert done.exit_code == 0, done.output
     assert "20 reports in 0.2 s" in done.output
-    found = Following.model_validate_json(file.read_text())
-    assert 0 < found.ready_s < 300
-    assert found.ready_cpu_s > 0
-    assert 20 < found.ready_mib <= found.peak_mib < 1_000
-    assert [row.state for row in found.rows] == ["quiet", "burst"]
-    assert all(0 < row.p50_ms <= row.p99_ms for row in found.rows)
+    found = json.loads(file.read_text())
+    assert 0 < found["ready_s"] < 300
+    assert found["ready_cpu_s"] > 0
+    assert 20 < found["ready_mib"] <= found["peak_mib"] < 1_000
+    assert [row["state"] for row in found["rows"]] == ["quiet", "burst"]
+    assert all(0 < row["p50_ms"] <= row["p99_ms"] for row in found["rows"])

@@ -11,7 +11,6 @@ from pydantic import ValidationError
 from benchmarks.figures.compared import Compared, ComparisonParameters, ComparisonRow, Experiment
 from benchmarks.figures.schema import Interval
 from benchmarks.figures.simulated import MapNode, Maps, Moment, Parameters, PolicyRow
-from benchmarks.figures.speed import ClusterCost, ScaleRow, VerbCost
 
 ROW = ComparisonRow(workload="default", policy="FGD", seeds=5, published=95, ours=94.50)
 GIVEN: dict[str, Any] = {
@@ -67,26 +66,6 @@ def test_a_file_that_calls_unplaceable_jobs_impossible_is_read() -> None:
     assert row.as_json() == written
     written["impossible"] = written.pop("unplaceable")
     assert PolicyRow.model_validate_json(json.dumps(written)) == row
-
-
-def test_names_in_files_are_those_that_were_there_first() -> None:
-    cost = VerbCost(cold=2.0, warm=1.0, weights=1.5, new=1.7)
-    found = ClusterCost(
-        filter=cost,
-        prioritize=cost,
-        report=0.1,
-        changed=0.1,
-        changed_new=0.2,
-        distinct_states=18,
-        worst_verdict=4.5,
-    )
-    one = ["report", "changed", "changed, new constraints"]
-    verbs, whole = ["filter", "prioritize"], ["distinct states", "worst verdict"]
-    assert list(found.as_json()) == [*verbs, *one, *whole]
-    row = ScaleRow(nodes=1, states=1, stock_ms=1.0, ours_ms=2.0, fgd_ms=3.0, damage_ms=4.0)
-    assert list(row.as_json())[2:] == [
-        *("MostAllocated_ms", "gpu-topology_ms", "FGD_ms", "Damage_ms"),
-    ]
 
 
 def test_pairs_are_lists_in_a_file() -> None:
