@@ -13,15 +13,19 @@ from __future__ import annotations
 import json
 import shlex
 import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from scheduler_extender.annotations import MANAGED
 from scheduler_extender.demo import tables, workload
 from scheduler_extender.demo.kubelet import Kubelets
-from scheduler_extender.demo.picture import picture, standing
+from scheduler_extender.demo.picture import picture
 from scheduler_extender.demo.scheduler import Outcome, Scheduler
 from scheduler_extender.demo.stock import StockScheduler
 from scheduler_extender.demo.tables import Play
@@ -30,8 +34,13 @@ from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.http.addresses import Addresses
 from scheduler_extender.http.servers import Servers
 from scheduler_extender.serving import file_service, in_thread
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.record import pod_record
 from scheduler_extender.terminal import show
-from topology.core.devices import PodUid
+from scheduler_extender.told.nodes import NodeState, node_state
+from scheduler_extender.wire import Pod
+from topology.core.devices import NodeName, PodUid
 
 FLEET = Path(__file__).with_name("fleet.yaml")
 PICTURE = "cluster.svg"
@@ -71,7 +80,7 @@ def run_demo(
     console.print(tables.summary(play, drawings))
     console.print(LEGEND, style="dim")
     console.print(how_to_look(out / CLUSTER_FILE), markup=False, highlight=False, soft_wrap=True)
-    return 1 if any(outcome.broken for outcome in play.outcomes) else 0
+    return 1 if any(outcome.wrong for outcome in play.outcomes) else 0
 
 
 def _played(
@@ -106,7 +115,22 @@ def _played(
     again = Kubelets(nodes, seed)
     stock = StockScheduler(again, seed)
     stocked = [stock.schedule(pod) for pod in pods]
-    return Play(outcomes, stocked, kubelets, again, scheduler.spent, after)
+    ours, theirs = _stand(kubelets, pods, outcomes), _stand(again, pods, stocked)
+    return Play(outcomes, stocked, again, scheduler.spent, after, ours, theirs)
+
+
+def _stand(
+    kubelets: Kubelets, pods: list[dict[str, Any]], outcomes: list[Outcome]
+) -> list[NodeState]:
+    """How the GPUs stand when these pods have been placed so."""
+    cluster = Cluster(time.monotonic, Settings(stale_after=None))
+    for pod, outcome in zip(pods, outcomes, strict=True):
+        record = pod_record(msgspec.convert(pod, Pod), MANAGED)
+        if record is not None and outcome.node is not None:
+            cluster.feed.put_pod(replace(record, node=NodeName(outcome.node), phase="Running"))
+    for name, topology in kubelets.nodes.items():
+        cluster.feed.put_record(topology, kubelets.report(name))
+    return [node_state(cluster.facts(name)) for name in kubelets.nodes]
 
 
 def _document(manifest: dict[str, Any]) -> bytes:
@@ -116,25 +140,15 @@ def _document(manifest: dict[str, Any]) -> bytes:
 
 def _drawn(out: Path, play: Play) -> tuple[Path, Path]:
     """The two plays as pictures: where they are."""
-    nodes, pods = list(play.kubelets.nodes.values()), len(play.outcomes)
-    ours = {o.pod: standing(plain=o.plain, required=o.promised, met=o.met) for o in play.outcomes}
-    theirs = {
-        o.pod: standing(plain=o.plain, required=o.required, met=o.met is True) for o in play.stock
-    }
-    placed = sum(o.node is not None for o in play.outcomes)
-    wrong = sum(o.wrong for o in play.stock)
-    there = sum(o.node is not None for o in play.stock)
-    drawings = (
-        (PICTURE, play.kubelets, ours, f"gpu-topology: {placed} of {pods} pods placed"),
-        (
-            STOCK_PICTURE,
-            play.stock_kubelets,
-            theirs,
-            f"stock kube-scheduler: {there} of {pods} pods placed, {wrong} on unfit GPUs",
-        ),
+    many = len(play.outcomes)
+    placed, there = (
+        sum(o.node is not None for o in outcomes) for outcomes in (play.outcomes, play.stock)
     )
-    for name, kubelets, standings, title in drawings:
-        (out / name).write_text(picture(nodes, kubelets.holders, standings, title))
+    wrong = sum(o.wrong for o in play.stock)
+    ours = f"gpu-topology: {placed} of {many} pods placed"
+    stock = f"stock kube-scheduler: {there} of {many} pods placed, {wrong} on unfit GPUs"
+    (out / PICTURE).write_text(picture(play.nodes, ours))
+    (out / STOCK_PICTURE).write_text(picture(play.stock_nodes, stock))
     return out / PICTURE, out / STOCK_PICTURE
 
 

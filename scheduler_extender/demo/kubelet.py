@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from topology import codec
 from topology.core.devices import NodeName, PodUid, base_uuid
 from topology.core.graph import NodeTopology
+from topology.core.report import Report
 from topology.core.requests import GpuRequest
 from topology.emulation import EmulatedKubelet
 
@@ -19,8 +20,7 @@ class Kubelets:
     def __init__(self, nodes: Iterable[NodeTopology], seed: int) -> None:
         rng = random.Random(seed)  # noqa: S311
         self.nodes = {node.name: node for node in nodes}
-        # By node and pod, the position of the GPU of each of its devices.
-        self.holders: dict[NodeName, dict[str, tuple[int, ...]]] = {n: {} for n in self.nodes}
+        self.pods: Counter[NodeName] = Counter()  # how many each node has admitted
         self._kubelets = {name: EmulatedKubelet(node, rng) for name, node in self.nodes.items()}
 
     def free(self, name: NodeName) -> int:
@@ -34,7 +34,7 @@ class Kubelets:
         at = self.nodes[name].position_of_uuid
         ids = kubelet.held_ids(PodUid(meta["uid"]))
         taken = tuple(sorted(at[base_uuid(device)] for device in ids))
-        self.holders[name][meta["name"]] = taken
+        self.pods[name] += 1
         return taken
 
     def overcommitted(self) -> int:
@@ -52,6 +52,6 @@ class Kubelets:
                 many += used > memory
         return many
 
-    def report(self, name: NodeName) -> dict[str, Any]:
-        """The body of POST /v1/reports for a node as it is now."""
-        return {"node": name, "status": codec.encode_report(self._kubelets[name].report())}
+    def report(self, name: NodeName) -> Report:
+        """What a node's agent says now."""
+        return self._kubelets[name].report()

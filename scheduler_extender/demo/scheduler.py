@@ -15,6 +15,7 @@ from scheduler_extender.annotations import PREFIX, Asks, parse
 from scheduler_extender.demo.kubelet import Kubelets
 from scheduler_extender.demo.kubescheduler import pick
 from scheduler_extender.wire import BindingArgs, BindingResult, FilterResult, HostPriority, Pod
+from topology.codec import encode_report
 from topology.core.devices import NodeName
 from topology.core.graph import NodeTopology
 from topology.core.placement import satisfies
@@ -26,26 +27,26 @@ TRIES = 40  # how often filter is asked about one pod while it is still working 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one pod.
+    """What became of one pod: its node, None where it waits.
 
-    ``got`` and ``possible`` are driver indices; ``promised`` says whether the pod was placed on a
-    promise, ``plain`` whether any GPUs will do, and ``met`` whether what it got is what it asks.
+    ``required`` says whether it needs more than a count of GPUs, and ``met`` whether those that it
+    got are what it asks; None where nobody can tell what that is. ``got`` and ``possible`` are
+    driver indices.
     """
 
     pod: str
-    asks: str
+    asks: str = ""
     node: str | None = None
+    required: bool = False
+    met: bool | None = None
     verdict: str = ""
     got: tuple[int, ...] = ()
     possible: tuple[tuple[int, ...], ...] = ()
-    promised: bool = False
-    met: bool = False
-    plain: bool = True
 
     @property
-    def broken(self) -> bool:
-        """Whether a promise was given and not kept."""
-        return self.promised and not self.met
+    def wrong(self) -> bool:
+        """Whether it got other GPUs than it needs."""
+        return self.required and self.met is False
 
 
 def met(topology: NodeTopology, request: GpuRequest, taken: Sequence[int]) -> bool:
@@ -109,19 +110,20 @@ class Scheduler:
         placement = json.loads(self._placement(pod["metadata"]["uid"]))
         taken = self._kubelets.admit(node, pod, request)
         self._http.request(
-            "POST", f"{self._admin}/v1/reports", body=json.dumps(self._kubelets.report(node))
+            "POST",
+            f"{self._admin}/v1/reports",
+            body=json.dumps({"node": node, "status": encode_report(self._kubelets.report(node))}),
         )
         topology = self._kubelets.nodes[node]
         return Outcome(
             pod["metadata"]["name"],
             asks,
             node,
+            request.required,
+            met(topology, request, taken),
             placement["verdict"],
             topology.indices(sum(1 << p for p in set(taken))),
             tuple(tuple(each) for each in placement["sets"]),
-            request.required,
-            met(topology, request, taken),
-            plain=request.plain,
         )
 
     def _post(self, verb: str, body: object, answers: type[Answer]) -> Answer:

@@ -10,40 +10,18 @@ use of GPUs that they share.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from scheduler_extender.annotations import Asks, Malformed, parse
 from scheduler_extender.demo.kubelet import Kubelets
-from scheduler_extender.demo.scheduler import met
+from scheduler_extender.demo.scheduler import Outcome, met
 from scheduler_extender.wire import Pod
 from topology.core.devices import NodeName
 from topology.core.graph import NodeTopology
 from topology.core.placement import satisfies
 from topology.core.requests import Constraints, GpuRequest
-
-
-@dataclass(frozen=True, slots=True)
-class StockOutcome:
-    """What became of one pod: its node, None where it waits.
-
-    ``plain`` says whether any GPUs will do, ``required`` whether it needs more than a count of
-    them, and ``met`` whether those that it got are what it asks; None where nobody can tell what
-    that is.
-    """
-
-    pod: str
-    node: str | None = None
-    required: bool = False
-    met: bool | None = None
-    plain: bool = True
-
-    @property
-    def wrong(self) -> bool:
-        """Whether it needs other GPUs than it got."""
-        return self.required and self.met is False
 
 
 class StockScheduler:
@@ -53,7 +31,7 @@ class StockScheduler:
         self._kubelets = kubelets
         self._rng = random.Random(seed)  # noqa: S311
 
-    def schedule(self, pod: dict[str, Any]) -> StockOutcome:
+    def schedule(self, pod: dict[str, Any]) -> Outcome:
         """Place one pod by its count and its node selector, and let its kubelet admit it."""
         name = pod["metadata"]["name"]
         asks = parse(msgspec.convert(pod, Pod))
@@ -69,14 +47,14 @@ class StockScheduler:
             if self._kubelets.free(node) >= request.count and _selected(topology, request)
         ]
         if not nodes:
-            return StockOutcome(name)
+            return Outcome(name)
         node = min(nodes, key=self._order)
         taken = self._kubelets.admit(node, pod, request)
         answer = met(self._kubelets.nodes[node], request, taken) if understood else None
-        return StockOutcome(name, node, request.required, answer, request.plain)
+        return Outcome(name, request.text, node, request.required, answer)
 
     def _order(self, node: NodeName) -> tuple[int, float]:
-        return len(self._kubelets.holders[node]), self._rng.random()
+        return self._kubelets.pods[node], self._rng.random()
 
 
 def _selected(topology: NodeTopology, request: GpuRequest) -> bool:

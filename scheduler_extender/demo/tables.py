@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 from rich.table import Table
@@ -15,7 +14,6 @@ from rich.text import Text
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.demo.kubelet import Kubelets
 from scheduler_extender.demo.scheduler import Outcome
-from scheduler_extender.demo.stock import StockOutcome
 from scheduler_extender.files.clusterfile import feed, parse
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -24,6 +22,7 @@ from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.terminal import column, table
 from scheduler_extender.told.answers import answers_to
 from scheduler_extender.told.counts import counts_of
+from scheduler_extender.told.nodes import NodeState, tally, totals
 from scheduler_extender.told.waiting import queues, reason_of, waiting_pods
 from scheduler_extender.told.words import asked_text, set_text, sets_text, verdict_text
 
@@ -32,16 +31,15 @@ SHOWN_SETS = 3
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """The same pods placed twice, ``outcomes[i]`` and ``stock[i]`` one pod's, and the kubelets of
-    each play. ``spent`` has the seconds that the extender took for each answer, by verb, ``after``
-    the cluster file of what it leaves, with the pods that wait."""
+    """The same pods placed twice, ``outcomes[i]`` and ``stock[i]`` one pod's."""
 
     outcomes: Sequence[Outcome]
-    stock: Sequence[StockOutcome]
-    kubelets: Kubelets
+    stock: Sequence[Outcome]
     stock_kubelets: Kubelets
-    spent: Mapping[str, Sequence[float]]
-    after: bytes
+    spent: Mapping[str, Sequence[float]]  # seconds that the extender took for each answer, by verb
+    after: bytes  # the cluster file of what it leaves, with the pods that wait
+    nodes: Sequence[NodeState]  # how GPUs stand then
+    stock_nodes: Sequence[NodeState]  # and after the stock scheduler's play
 
 
 def by_request(play: Play) -> Table:
@@ -68,10 +66,10 @@ def by_request(play: Play) -> Table:
 
 
 def _by_asks(
-    pairs: Iterator[tuple[Outcome, StockOutcome]],
-) -> dict[str, list[tuple[Outcome, StockOutcome]]]:
+    pairs: Iterator[tuple[Outcome, Outcome]],
+) -> dict[str, list[tuple[Outcome, Outcome]]]:
     """The pods of each request, the most frequent request first."""
-    rows: dict[str, list[tuple[Outcome, StockOutcome]]] = {}
+    rows: dict[str, list[tuple[Outcome, Outcome]]] = {}
     for pair in pairs:
         rows.setdefault(pair[0].asks, []).append(pair)
     return dict(sorted(rows.items(), key=lambda entry: -len(entry[1])))
@@ -125,11 +123,11 @@ def each_pod(outcomes: Sequence[Outcome]) -> Table:
 def summary(play: Play, drawings: Sequence[Path]) -> Table:
     """The two plays in a few lines."""
     placed = [outcome for outcome in play.outcomes if outcome.node is not None]
-    promised = [outcome for outcome in placed if outcome.promised]
+    promised = [outcome for outcome in placed if outcome.required]
     verdicts = Counter(outcome.verdict for outcome in promised)
     kinds = ", ".join(f"{n} {verdict}" for verdict, n in sorted(verdicts.items()))
     kinds = f" ({kinds})" if kinds else ""
-    total = sum(len(node.gpus) for node in play.kubelets.nodes.values())
+    uses = totals(play.nodes).uses
     times = ", ".join(
         f"{verb} {1000 * sorted(seconds)[len(seconds) // 2]:.1f} ms"
         for verb, seconds in play.spent.items()
@@ -142,8 +140,8 @@ def summary(play: Play, drawings: Sequence[Path]) -> Table:
     shown.add_column(style="bold")
     shown.add_column(overflow="fold")
     shown.add_row("placed", f"{len(placed)} of {len(play.outcomes)} pods")
-    shown.add_row("GPUs in use", f"{held(play.kubelets)} of {total}")
-    broken = sum(outcome.broken for outcome in promised)
+    shown.add_row("GPUs in use", f"{tally(uses)['held']} of {uses.total()}")
+    broken = sum(outcome.wrong for outcome in promised)
     shown.add_row("promises", f"{len(promised)}{kinds}; broken: {broken}")
     shown.add_row("median answer", times)
     words = f"{len(there)} pods placed; {wrong} got other GPUs than they need"
@@ -156,8 +154,3 @@ def summary(play: Play, drawings: Sequence[Path]) -> Table:
     shown.add_row("stock", words)
     shown.add_row("pictures", ", ".join(map(str, drawings)))
     return shown
-
-
-def held(kubelets: Kubelets) -> int:
-    """GPUs that somebody has."""
-    return sum(len(set(chain(*pods.values()))) for pods in kubelets.holders.values())

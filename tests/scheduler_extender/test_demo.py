@@ -18,8 +18,8 @@ from rich.console import Console
 from scheduler_extender.cli import main
 from scheduler_extender.demo import CLUSTER_FILE, PICTURE, STOCK_PICTURE, run_demo, workload
 from scheduler_extender.demo.kubelet import Kubelets
-from scheduler_extender.demo.picture import Standing, standing
 from scheduler_extender.demo.stock import StockScheduler
+from scheduler_extender.told.nodes import Use
 from tests.commands import ROOT, Done, asked
 from tests.programs import started
 from tests.waiting import PATIENCE
@@ -30,14 +30,9 @@ def run(*words: str | Path) -> Done:
     return asked(main, "demo", *words)
 
 
-def circles(drawing: str, standing: Standing) -> int:
-    """How many GPUs of a picture have a colour; the legend has it once."""
-    return len(re.findall(rf'<circle [^>]*(?:fill|stroke)="{standing.value}"', drawing)) - 1
-
-
-def whole(drawing: str, standing: Standing) -> int:
-    """The same without the slices of shared GPUs."""
-    return len(re.findall(rf'<circle [^>]*fill="{standing.value}"', drawing)) - 1
+def dots(drawing: str, use: Use) -> int:
+    """How many GPUs of a picture stand so; the legend has it once."""
+    return max(0, len(re.findall(rf'class="dot {use.value}"', drawing)) - 1)
 
 
 def test_every_promise_is_kept_and_the_stock_scheduler_stands_beside(tmp_path: Path) -> None:
@@ -51,9 +46,9 @@ def test_every_promise_is_kept_and_the_stock_scheduler_stands_beside(tmp_path: P
     drawing = ours.read_text()
     assert drawing.startswith("<svg")
     assert drawing.count("<title>NVSwitch</title>") == 30
-    assert circles(drawing, Standing.KEPT) > 20
-    assert circles(drawing, Standing.WRONG) == 0
-    assert circles(stock.read_text(), Standing.WRONG) > 0
+    assert dots(drawing, Use.KEPT) > 20
+    assert dots(drawing, Use.BROKEN) == 0
+    assert dots(stock.read_text(), Use.BROKEN) > 0
 
 
 def test_the_pictures_of_the_readme_are_those_of_make_run(tmp_path: Path) -> None:
@@ -83,22 +78,8 @@ def test_the_cluster_that_it_leaves_is_there_for_the_other_commands(tmp_path: Pa
     cells = asked(main, "map", "-o", "wide", "--cluster", left).stdout
     kept, plain = (len(re.findall(rf"\b\d+{letter}\b", cells)) for letter in "KP")
     drawing = (tmp_path / PICTURE).read_text()
-    assert kept == whole(drawing, Standing.KEPT) > 0
-    assert plain == whole(drawing, Standing.PLAIN) > 0
-
-
-@pytest.mark.parametrize(
-    ("plain", "required", "met", "found"),
-    [
-        pytest.param(True, False, True, Standing.PLAIN, id="any GPU will do"),
-        pytest.param(False, True, True, Standing.KEPT, id="it has what it needs"),
-        pytest.param(False, True, False, Standing.WRONG, id="it needs others"),
-        pytest.param(False, False, True, Standing.KEPT, id="its wish is met"),
-        pytest.param(False, False, False, Standing.PLAIN, id="its wish is not met"),
-    ],
-)
-def test_how_a_pod_stands(plain: bool, required: bool, met: bool, found: Standing) -> None:
-    assert standing(plain=plain, required=required, met=met) is found
+    assert kept == dots(drawing, Use.KEPT) > 0
+    assert plain == dots(drawing, Use.PLAIN) > 0
 
 
 def test_each_pod_is_listed_where_asked_for(tmp_path: Path) -> None:
