@@ -48,10 +48,10 @@ class On:
     count: int = 1
 
 
-PAIRS = On("a100-pcie-4-bridged", "four A100 in two bridged pairs")
-CUBE = On("dgx1-v100", "eight V100 in a cube mesh")
-SWITCH = On("hgx-h100-8", "eight H100 behind an NVSwitch")
-PLAIN = On("l40s-4", "four L40S without NVLink")
+PAIRS = On("a100-pcie-4-bridged", "four A100 bridged in pairs")
+CUBE = On("dgx1-v100", "a DGX-1V")
+SWITCH = On("hgx-h100-8", "an HGX H100")
+PLAIN = On("l40s-4", "four L40S")
 SHARES = {"replicas": 4, "failRequestsGreaterThanOne": False}
 SHARED = On("l40s-4", "four L40S, each shared by four pods", {"sharing": SHARES})
 ONE_SOCKET = On("rtxpro6000-4", "four RTX PRO 6000 on one socket")

@@ -162,8 +162,8 @@ FLAT = NodeTopology(
 def test_what_a_dgx1v_can_promise(
     shape: Shape, size: int, masks: int, holding: int, promised: int, survives: int, first: int
 ) -> None:
-    """By free mask: how many are large enough, hold an all-linked set, can promise one (the table
-    of docs/outcomes.md), still can if any one more GPU came free, and if one were taken first."""
+    """How many free masks are large enough, hold an all-linked set, can promise one, still can if
+    any one more GPU came free, and still can if one were taken first."""
 
     def sure(free: Mask) -> bool:
         return all(satisfies(shape, NVLINK, s) for s in sets(shape, free, size))
