@@ -2,8 +2,12 @@
 # docker build --target agent -t gpu-topology-agent:0.1.0 .                  the node agent
 # docker build --target benchmarks -t gpu-topology-benchmarks:0.1.0 .        the simulation
 
+# What all images are based on. A tag moves: `make lock-base` writes behind it the digest that it has
+# now (name:tag@sha256:…), and `docker build --build-arg PYTHON=…` takes another one for once.
+ARG PYTHON=python:3.12-slim
+
 # The builder stays in this stage.
-FROM python:3.12-slim AS wheel
+FROM ${PYTHON} AS wheel
 WORKDIR /opt/build
 COPY requirements/build.txt requirements/
 RUN pip install --no-cache-dir --require-hashes -r requirements/build.txt
@@ -13,7 +17,7 @@ COPY scheduler_extender scheduler_extender
 RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir dist .
 
 # Each image holds the packages of its own command (extras in pyproject.toml).
-FROM python:3.12-slim AS agent
+FROM ${PYTHON} AS agent
 WORKDIR /opt/gpu-topology
 COPY requirements/agent.txt requirements/
 RUN pip install --no-cache-dir --require-hashes -r requirements/agent.txt
@@ -22,7 +26,7 @@ RUN pip install --no-cache-dir --no-deps --no-index dist/*.whl
 USER 65532:65532
 ENTRYPOINT ["gpu-topology"]
 
-FROM python:3.12-slim AS benchmarks
+FROM ${PYTHON} AS benchmarks
 WORKDIR /opt/gpu-topology
 COPY requirements/dev.txt requirements/
 RUN pip install --no-cache-dir --require-hashes -r requirements/dev.txt
@@ -32,7 +36,7 @@ COPY benchmarks benchmarks
 USER 65532:65532
 ENTRYPOINT ["python", "-m", "benchmarks"]
 
-FROM python:3.12-slim AS extender
+FROM ${PYTHON} AS extender
 WORKDIR /opt/gpu-topology
 COPY requirements/extender.txt requirements/
 RUN pip install --no-cache-dir --require-hashes -r requirements/extender.txt

@@ -12,10 +12,13 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 # Ends a target with one line where a program is missing: $(call needs,program,what to set)
 needs = @command -v $(firstword $(1)) >/dev/null || \
   { echo "error: $(firstword $(1)) is not here: install it, or name it: make $@ $(2)" >&2; exit 2; }
+# The same where the program's daemon does not answer.
+answers = $(call needs,$(1),$(2)); $(1) info >/dev/null 2>&1 || \
+  { echo "error: $(firstword $(1)) does not answer ($(1) info says why): start its daemon, or name another program: make $@ $(2)" >&2; exit 2; }
 E2E_WORKERS ?= 2 # a control plane each; most of the time is waiting
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve dev check test test-long coverage test-versions closed-loop differential fuzz lint e2e chaos bench chart chart-package images plugin release reference sbom sizes screenshots axe lock clean
+.PHONY: help run serve dev check test test-long coverage test-versions closed-loop differential fuzz lint e2e chaos bench chart chart-package images plugin release reference sbom sizes screenshots axe lock lock-base clean
 
 help:                           ## show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -96,11 +99,11 @@ chart: $(VENV)/dev.stamp         ## the templates of the Helm chart, from manife
 
 chart-package:                  ## the Helm chart as one file, of the project's version (needs Helm)
 	$(call needs,$(HELM),HELM=/path/to/helm)
-	$(HELM) lint --strict manifests/chart
+	$(HELM) lint --strict manifests/chart --set image.repository=gpu-topology
 	$(HELM) package manifests/chart --version "$(VERSION)" --app-version "$(VERSION)" --destination $(OUT)
 
 images:                         ## both images, IMAGE=registry/name; PUSH=1 pushes them, too (needs Docker)
-	$(call needs,$(DOCKER),DOCKER=podman)
+	$(call answers,$(DOCKER),DOCKER=podman)
 	$(DOCKER) build --target extender -t "$(IMAGE):$(VERSION)" .
 	$(DOCKER) build --target agent -t "$(IMAGE)-agent:$(VERSION)" .
 ifneq ($(filter-out 0 no false,$(PUSH)),)
@@ -152,6 +155,16 @@ lock: $(VENV)/dev.stamp         ## resolve the dependencies again (hashes only, 
 	for each in agent extender plugin; do \
 	  $(LOCKED) --extra $$each -c requirements/dev.txt -o requirements/$$each.txt || exit 1; done
 	$(BIN)/uv pip compile --group build --universal --generate-hashes --no-emit-index-url --no-header -q -c requirements/dev.txt -o requirements/build.txt
+
+BASE = $(shell sed -n 's/^ARG PYTHON=\([^@]*\).*/\1/p' Dockerfile)
+
+lock-base:                      ## pin the images' base in the Dockerfile: the digest that its tag has now (needs Docker and its registry)
+	$(call answers,$(DOCKER),DOCKER=podman)
+	$(DOCKER) pull --quiet $(BASE)
+	@digest=$$($(DOCKER) image inspect --format '{{index .RepoDigests 0}}' $(BASE) | sed 's/.*@//') && \
+	  case "$$digest" in sha256:*) sed -i.old "s|^ARG PYTHON=.*|ARG PYTHON=$(BASE)@$$digest|" Dockerfile && rm Dockerfile.old ;; \
+	    *) echo "error: $(DOCKER) knows no digest of $(BASE)" >&2; exit 2 ;; esac
+	@grep '^ARG PYTHON=' Dockerfile
 
 clean:                          ## remove what the targets made
 	rm -rf $(VENV) $(OUT) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

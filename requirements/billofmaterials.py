@@ -47,9 +47,9 @@ class Locked:
 
 def image_python(dockerfile: str) -> str:
     """The version of Python of the image, such as 3.12. Raises :class:`ValueError`."""
-    found = re.search(r"^FROM python:(\d+\.\d+)", dockerfile, re.MULTILINE)
+    found = re.search(r"^ARG PYTHON=python:(\d+\.\d+)", dockerfile, re.MULTILINE)
     if found is None:
-        raise ValueError("Dockerfile: no line FROM python:VERSION")
+        raise ValueError("Dockerfile: no line ARG PYTHON=python:VERSION")
     return found[1]
 
 

@@ -22,7 +22,7 @@ from scheduler_extender.http.addresses import Addresses
 from scheduler_extender.http.admin import create_admin_app
 from scheduler_extender.http.app import create_app
 from scheduler_extender.http.certificates import Certificates
-from scheduler_extender.http.gate import METRICS, Gate
+from scheduler_extender.http.gate import METRICS, PROBES, Gate
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.http.servers import Servers, listen, loopback
 from scheduler_extender.http.service import Service
@@ -141,11 +141,11 @@ def servers(service: Service, where: Addresses, limits: Limits = DEFAULT) -> Ser
         service.metrics.certificates(certificates)
     sockets = (listen(where.host, where.port), listen(where.host, where.admin_port))
     strangers = service.metrics.strangers
-    admin = create_admin_app(service)
-    listeners = add_map(admin, service)
     outside = not loopback(sockets[1])
+    open_paths = [*OPEN, *([METRICS] if where.open_metrics else [])]
+    admin = create_admin_app(service, PROBES.union(open_paths) if outside else None)
+    listeners = add_map(admin, service)
     if outside:
-        open_paths = [*OPEN, *([METRICS] if where.open_metrics else [])]
         admin.add_middleware(
             Gate,
             reviews=service.reviews,

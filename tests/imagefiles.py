@@ -74,12 +74,16 @@ class Image:
 def stages(text: str) -> dict[str, Stage]:
     """The stages of a Dockerfile by name, in order."""
     found: dict[str, Stage] = {}
+    given = dict(re.findall(r"^ARG (\w+)=(\S+)$", text, re.MULTILINE))
     for line in re.sub(r"\\\n", " ", text).splitlines():
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         word, _, rest = line.strip().partition(" ")
+        if word == "ARG" and not found:
+            continue
         if word == "FROM":
             parent, _, name = re.split(r"(?i)\s+(as)\s+", rest)
+            parent = re.sub(r"\$\{(\w+)\}", lambda name: given[name[1]], parent)
             found[name] = Stage(name, parent)
             last = found[name]
         else:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
+from requirements.billofmaterials import image_python
 from tests.imagefiles import ROOT, Image, Stage, UnknownStepError, build, replay, stages
 
 pytestmark = pytest.mark.long
@@ -48,6 +50,50 @@ def test_a_program_that_is_not_there_is_said_in_one_line(target: str, program: s
     assert done.returncode == 2
     assert "error: no-such-program is not here: install it, or name it" in done.stderr
     assert f"make {target} {program}=" in done.stderr
+
+
+def program(path: Path, *lines: str) -> Path:
+    """A program in the place of Docker."""
+    path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize("target", ["images", "lock-base"])
+def test_a_daemon_that_does_not_answer_is_said_in_one_line(target: str, tmp_path: Path) -> None:
+    docker = program(tmp_path / "docker", 'echo "Cannot connect" >&2; exit 1')
+    make = ["make", "-C", str(ROOT), target, f"DOCKER={docker}"]
+    done = subprocess.run(make, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    said, makes_own = done.stderr.splitlines()
+    assert said.startswith(f"error: {docker} does not answer ({docker} info says why): start its")
+    assert makes_own.startswith("make: ***")
+
+
+def test_the_base_is_pinned_by_the_digest_that_its_tag_has(tmp_path: Path) -> None:
+    for name in ("Dockerfile", "Makefile", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    before = {stage.name: stage.parent for stage in stages(read(tmp_path)).values()}
+    base = before["extender"]
+    for digest in ("sha256:" + "a" * 64, "sha256:" + "b" * 64):
+        docker = program(
+            tmp_path / "docker", f'[ "$1" != image ] || echo docker.io/library/python@{digest}'
+        )
+        make = ["make", "-C", str(tmp_path), "lock-base", f"DOCKER={docker}"]
+        subprocess.run(make, capture_output=True, text=True, check=True)
+        pinned = {stage.name: stage.parent for stage in stages(read(tmp_path)).values()}
+        assert pinned == dict.fromkeys(before, f"{base.partition('@')[0]}@{digest}")
+        assert image_python(read(tmp_path)) == image_python(read(ROOT))
+    pinned_text = read(tmp_path)
+    docker = program(tmp_path / "docker", "exit 0")
+    done = subprocess.run(make, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"error: {docker} knows no digest of {base.partition('@')[0]}" in done.stderr
+    assert read(tmp_path) == pinned_text
+
+
+def read(folder: Path) -> str:
+    return (folder / "Dockerfile").read_text()
 
 
 @pytest.fixture(scope="module")

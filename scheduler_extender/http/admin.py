@@ -7,6 +7,7 @@ POST /v1/reports.
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 
 import anyio
 import anyio.to_thread
@@ -22,9 +23,17 @@ from scheduler_extender import wire
 from scheduler_extender.deadline import within
 from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.http.bothports import JSON, add_errors, add_health, error_line
+from scheduler_extender.http.clusterfigures import our_version
 from scheduler_extender.http.desk import Desk
 from scheduler_extender.http.endpoint import BodyError, read
-from scheduler_extender.http.schemas import REFUSED, ReportBody, answers, content, describe
+from scheduler_extender.http.schemas import (
+    DESCRIPTION,
+    REFUSED,
+    ReportBody,
+    answers,
+    content,
+    describe,
+)
 from scheduler_extender.http.service import Service
 from scheduler_extender.limits import (
     EXPLAIN_SECONDS,
@@ -47,10 +56,21 @@ from topology import codec
 from topology.core.devices import NodeName, PodUid
 
 
-def create_admin_app(service: Service) -> FastAPI:
+def create_admin_app(service: Service, open_paths: Collection[str] | None = None) -> FastAPI:
     """For people and Prometheus: /v1/nodes, /v1/explain, /v1/unblock, /v1/snapshot, /metrics, and
-    health."""
-    app = FastAPI(title="gpu-topology admin", docs_url=None, redoc_url=None)
+    health.
+
+    ``/openapi.json`` says that all but ``open_paths`` ask for a token; if None, nothing does. To
+    ask for one is the :class:`.Gate`'s.
+    """
+    app = FastAPI(
+        title="gpu-topology admin",
+        version=our_version(),
+        description=DESCRIPTION,
+        license_info={"name": "Apache License 2.0", "identifier": "Apache-2.0"},
+        docs_url=None,
+        redoc_url=None,
+    )
     _add_nodes(app, service.cluster, Desk(1, PEOPLE_WAITING))
     _add_questions(app, service.cluster, Desk(1, SEARCHES_WAITING))
     _add_metrics(app, service)
@@ -58,7 +78,7 @@ def create_admin_app(service: Service) -> FastAPI:
         _add_reports(app, service)
     add_health(app, service)
     add_errors(app)
-    describe(app)
+    describe(app, open_paths)
     return app
 
 

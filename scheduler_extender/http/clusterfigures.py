@@ -83,7 +83,7 @@ class ClusterFigures(Collector):
             "waiting_pods": self._waiting.count(),
             "belief_states": {"": size.states},
             "remembered_answers": {"": size.answers},
-            "build_info": {_version(): 1},
+            "build_info": {our_version(): 1},
         }
         for family, name in self._families():
             for label, value in figures[name].items():
@@ -132,10 +132,11 @@ class ClusterFigures(Collector):
         return families
 
 
-def _version() -> str:
+def our_version() -> str:
+    """The version of this package; ``unknown`` in a source tree that is not installed."""
     try:
         return version("gpu-topology")
-    except PackageNotFoundError:  # a source tree that is not installed
+    except PackageNotFoundError:
         return "unknown"
 
 

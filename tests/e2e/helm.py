@@ -13,6 +13,7 @@ import yaml
 from tests.e2e.cluster import ROOT
 from tests.waiting import FOREVER
 
+IMAGE = "gpu-topology"  # as the base names the extender's
 CHART = ROOT / "manifests" / "chart"
 RELEASE = "gpu-topology"
 
@@ -57,9 +58,12 @@ class Helm:
         values: Mapping[str, Any] | None = None,
         chart: Path = CHART,
     ) -> str:
-        """Install or change the release, and return the notes that Helm shows."""
+        """Install or change the release, and return the notes that Helm shows.
+
+        The image is the base's.
+        """
         where = ("--kubeconfig", str(kubeconfig), "--namespace", namespace, "--create-namespace")
         install = ("upgrade", RELEASE, str(chart), "--install", *where, *words)
-        done = self(*install, values=values)
+        done = self(*install, values={"image": {"repository": IMAGE}, **(values or {})})
         assert done.returncode == 0, done.stderr
         return done.stdout.partition("NOTES:")[2]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 import yaml
 
 from tests.e2e.controlplane import ControlPlane
-from tests.e2e.helm import CHART, RELEASE, Helm
+from tests.e2e.helm import CHART, IMAGE, RELEASE, Helm
 from tests.manifests.building import (
     AGENT,
     BASE,
@@ -48,10 +49,15 @@ AGENT_VALUES = {
 BASE_VALUES = {"cert-manager": "certManager", "validation": "validation"}
 
 
+def template(helm: Helm, *words: str, **values: Any) -> subprocess.CompletedProcess[str]:
+    """Helm's answer about the base's image and these values."""
+    image = {"repository": IMAGE, **values.pop("image", {})}
+    return helm("template", RELEASE, str(CHART), *words, values={"image": image, **values})
+
+
 def rendered(helm: Helm, *words: str, **values: Any) -> list[Object]:
-    """What the chart makes of values, in the base's namespace."""
-    words = ("template", RELEASE, str(CHART), "--namespace", NAMESPACE, *words)
-    done = helm(*words, values=values)
+    """What the chart makes of values, in the base's namespace and with its image."""
+    done = template(helm, "--namespace", NAMESPACE, *words, **values)
     assert done.returncode == 0, done.stderr
     return [each for each in yaml.safe_load_all(done.stdout) if each]
 
@@ -87,8 +93,8 @@ def test_a_value_without_a_word_is_no(helm: Helm) -> None:
 
 
 def test_a_release_elsewhere_names_the_bases_namespace_nowhere(helm: Helm) -> None:
-    words = ("template", RELEASE, str(CHART), "--namespace", "elsewhere")
-    done = helm(*words, values={"scheduler": {"enabled": True}, "certManager": {"enabled": True}})
+    on = {"enabled": True}
+    done = template(helm, "--namespace", "elsewhere", scheduler=on, certManager=on)
     assert done.returncode == 0, done.stderr
     assert NAMESPACE not in done.stdout
     assert "system:serviceaccount:elsewhere:gpu-topology-extender" in done.stdout
@@ -159,6 +165,67 @@ def test_the_flags_of_the_extender_are_those_of_the_values(helm: Helm) -> None:
     assert first["from"] == [{"ipBlock": {"cidr": "192.0.2.10/32"}}]
 
 
+DIGESTS = [f"sha256:{digit * 64}" for digit in "abc"]
+
+
+def images(found: list[Object]) -> dict[str, str]:
+    """The images of the objects, by the name of the container."""
+    specs = [e["spec"]["template"]["spec"] for e in found if "template" in e.get("spec", {})]
+    return {each["name"]: each["image"] for spec in specs for each in spec["containers"]}
+
+
+def test_each_image_has_a_digest_of_its_own(helm: Helm) -> None:
+    on = {"enabled": True, "image": {"digest": DIGESTS[2]}}
+    image = {"repository": "localhost:5000/gpus", "digest": DIGESTS[0]}
+    agent = {"image": {"digest": DIGESTS[1]}}
+    assert images(rendered(helm, image=image, agent=agent, scheduler=on)) == {
+        "extender": f"localhost:5000/gpus@{DIGESTS[0]}",
+        "agent": f"localhost:5000/gpus-agent@{DIGESTS[1]}",
+        "kube-scheduler": f"registry.k8s.io/kube-scheduler@{DIGESTS[2]}",
+    }
+    assert images(rendered(helm, image=image))["agent"] == "localhost:5000/gpus-agent:0.1.0"
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        pytest.param(
+            {"image": {"repository": ""}},
+            "image.repository is empty: set it to the extender's image in your registry",
+            id="no-image",
+        ),
+        pytest.param(
+            {"image": {"repository": "foo:1.0"}},
+            'image.repository is "foo:1.0": allowed is a name without tag and digest',
+            id="a-tag",
+        ),
+        pytest.param(
+            {"agent": {"image": {"repository": f"foo@{DIGESTS[0]}"}}},
+            f'agent.image.repository is "foo@{DIGESTS[0]}": allowed is a name without tag',
+            id="the-agents-digest",
+        ),
+        pytest.param(
+            {"image": {"tag": DIGESTS[0]}},
+            f'image.tag is "{DIGESTS[0]}": allowed is a tag, such as 0.1.0; '
+            "a digest is written to image.digest",
+            id="a-digest-as-tag",
+        ),
+        pytest.param(
+            {"scheduler": {"enabled": True, "image": {"tag": "v1:34"}}},
+            'scheduler.image.tag is "v1:34"',
+            id="the-schedulers-tag",
+        ),
+    ],
+)
+def test_an_image_that_cannot_be_pulled_is_refused_in_a_line(
+    helm: Helm, values: Object, why: str
+) -> None:
+    done = template(helm, **values)
+    assert done.returncode == 1
+    (line,) = (line for line in done.stderr.splitlines() if "Error: " in line)
+    assert f": {why}" in line
+
+
 @pytest.mark.parametrize(
     "values",
     [
@@ -169,7 +236,8 @@ def test_the_flags_of_the_extender_are_those_of_the_values(helm: Helm) -> None:
     ],
 )
 def test_helm_finds_no_fault_with_the_chart(helm: Helm, values: Object) -> None:
-    done = helm("lint", "--strict", str(CHART), values=values)
+    image = {"image": {"repository": IMAGE}}
+    done = helm("lint", "--strict", str(CHART), values={**image, **values})
     assert done.returncode == 0, done.stdout + done.stderr
     for each in rendered(helm, "--api-versions", MUTATES, **values):
         if each["apiVersion"].startswith("cert-manager.io/"):
@@ -186,6 +254,7 @@ def test_helm_finds_no_fault_with_the_chart(helm: Helm, values: Object) -> None:
         pytest.param({"extender": {"replicas": 0}}, "replicas", id="no-replicas"),
         pytest.param({"agent": {"runtimeclassname": "n"}}, "runtimeclassname", id="misspelt"),
         pytest.param({"shadow": True}, "shadow", id="at-the-wrong-place"),
+        pytest.param({"image": {"digest": "sha256:1"}}, "/image/digest", id="no-digest"),
         pytest.param(
             {"scheduler": {"name": "default-scheduler"}}, "name", id="the-first-ones-name"
         ),
@@ -199,7 +268,7 @@ def test_helm_finds_no_fault_with_the_chart(helm: Helm, values: Object) -> None:
 def test_a_value_that_cannot_be_meant_is_refused_by_its_name(
     helm: Helm, values: Object, field: str
 ) -> None:
-    done = helm("template", RELEASE, str(CHART), values=values)
+    done = template(helm, **values)
     assert done.returncode == 1
     assert "values don't meet the specifications of the schema" in done.stderr
     assert field in done.stderr
@@ -259,10 +328,10 @@ def test_the_values_of_the_pages_change_the_agents_and_validate(helm: Helm, valu
 
 
 def test_an_old_cluster_is_refused(helm: Helm) -> None:
-    done = helm("template", RELEASE, str(CHART), "--kube-version", "v1.29.9")
+    done = template(helm, "--kube-version", "v1.29.9")
     assert done.returncode == 1
     assert "requires kubeVersion: >=1.30.0-0" in done.stderr
-    done = helm("template", RELEASE, str(CHART), "--kube-version", "v1.30.1-eks-5e0fdde")
+    done = template(helm, "--kube-version", "v1.30.1-eks-5e0fdde")
     assert done.returncode == 0, done.stderr
 
 
@@ -297,12 +366,29 @@ def test_the_second_schedulers_name_is_a_text_whatever_it_looks_like(helm: Helm,
     assert found["profiles"] == [{"schedulerName": name}]
 
 
-def test_the_second_scheduler_is_of_the_clusters_version(helm: Helm) -> None:
-    found = by_name(
-        rendered(helm, "--kube-version", "v1.33.4-gke.1036000", scheduler={"enabled": True})
-    )
-    spec = found["Deployment", "gpu-topology-scheduler"]["spec"]["template"]["spec"]
-    assert spec["containers"][0]["image"].endswith("/kube-scheduler:v1.33.4")
+@pytest.mark.parametrize(
+    ("cluster", "tag"),
+    [
+        pytest.param("v1.33.4-gke.1036000", "v1.33.4", id="gke"),
+        pytest.param("v1.34", "v1.34.0", id="argo-cd"),
+        pytest.param("1.34+", "v1.34.0", id="eks-by-argo-cd"),
+    ],
+)
+def test_the_second_scheduler_is_of_the_clusters_version(
+    helm: Helm, cluster: str, tag: str
+) -> None:
+    found = rendered(helm, "--kube-version", cluster, scheduler={"enabled": True})
+    assert images(found)["kube-scheduler"] == f"registry.k8s.io/kube-scheduler:{tag}"
+
+
+def test_a_pod_that_is_not_ready_holds_up_no_drain(helm: Helm) -> None:
+    found = rendered(helm, scheduler={"enabled": True})
+    budgets = [each["spec"] for each in found if each["kind"] == "PodDisruptionBudget"]
+    assert [b["unhealthyPodEvictionPolicy"] for b in budgets] == ["AlwaysAllow"] * 2
+
+
+def test_only_the_second_scheduler_reaches_the_extender(helm: Helm) -> None:
+    found = by_name(rendered(helm, scheduler={"enabled": True}))
     first, _ = found["NetworkPolicy", "gpu-topology-extender"]["spec"]["ingress"]
     labels = found["Deployment", "gpu-topology-scheduler"]["spec"]["selector"]["matchLabels"]
     assert first["from"] == [{"podSelector": {"matchLabels": labels}}]

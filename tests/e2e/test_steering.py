@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from tests.e2e.controlplane import ControlPlane
-from tests.e2e.helm import CHART, RELEASE, Helm
+from tests.e2e.helm import CHART, IMAGE, RELEASE, Helm
 from tests.manifests.building import NAMESPACE, Object
 from tests.waiting import eventually
 
@@ -104,6 +104,7 @@ def with_policies(helm: Helm, cluster: ControlPlane) -> Iterator[Callable[..., S
 
         def installed(*, new: bool, shadow: bool = False, **scheduler: Any) -> Server:
             words = ["template", RELEASE, str(CHART), "--namespace", NAMESPACE]
+            words += [f"--set=image.repository={IMAGE}"]
             words += ["--api-versions", MUTATES] if new else []
             values = {"scheduler": {"enabled": True, **scheduler}, "extender": {"shadow": shadow}}
             done = helm(*words, values=values)

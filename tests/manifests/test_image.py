@@ -54,7 +54,7 @@ def stage(name: str) -> list[str]:
 @pytest.mark.parametrize("image", ["agent", "extender"])
 def test_the_dockerfile_installs_hashed_packages_and_then_ours(image: str) -> None:
     steps = stage(image)
-    assert steps[0] == f"FROM python:3.12-slim AS {image}"
+    assert steps[0] == f"FROM ${{PYTHON}} AS {image}"
     installs = [line for line in steps if "pip install" in line]
     assert len(installs) == 2
     assert installs[0].endswith(f"--require-hashes -r requirements/{image}.txt")
@@ -72,6 +72,16 @@ def test_the_dockerfile_installs_hashed_packages_and_then_ours(image: str) -> No
     assert entry[0] in build["project"]["scripts"]
 
 
+def test_docker_is_sent_what_the_dockerfile_copies_and_nothing_else() -> None:
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    ignored, *rest = [line for line in lines if not line.startswith("#")]
+    sent = {line.removeprefix("!") for line in rest if line.startswith("!")}
+    assert (ignored, set(rest) - {f"!{name}" for name in sent}) == ("*", {"**/__pycache__"})
+    copies = re.findall(r"^COPY (?!--from)(.*) \S+$", (ROOT / "Dockerfile").read_text(), re.M)
+    assert sent == {path.partition("/")[0] for line in copies for path in line.split()}
+    assert all((ROOT / name).exists() for name in sent)
+
+
 def test_the_image_runs_as_the_user_that_the_pod_asks_for() -> None:
     (user,) = re.findall(r"^USER (\d+):(\d+)$", "\n".join(stage("extender")), re.MULTILINE)
     whole = pod_spec()["securityContext"]
@@ -87,6 +97,7 @@ def test_the_sweep_is_an_indexed_job_that_may_do_nothing_else() -> None:
         kubernetes_validate.validate(each, KUBERNETES, strict=True)
     job = found["Job"]["spec"]
     assert (job["completionMode"], job["completions"]) == ("Indexed", job["parallelism"])
+    assert job["ttlSecondsAfterFinished"] == 7 * 24 * 3600, "the logs are there over a weekend"
     pod = job["template"]["spec"]
     assert pod["automountServiceAccountToken"] is False
     assert pod["volumes"][0]["configMap"]["name"] == found["ConfigMap"]["metadata"]["name"]

@@ -69,7 +69,8 @@ def test_the_commands_of_the_page_work_in_their_order(tmp_path: Path) -> None:
         (tools / name).chmod(0o755)
     environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
     subprocess.run(["sh", "-eu", "-c", first], check=True, cwd=checkout, env=environment)
-    said = (tmp_path / "said").read_text().splitlines()
+    first_said, *said = (tmp_path / "said").read_text().splitlines()
+    assert first_said == "docker info", "is the daemon there?"
     assert any(line.startswith("docker run") and "--secret" in line for line in said)
     assert "kubectl apply -f -" in said
     assert [line.split()[:4] for line in said[:2]] == [

@@ -1,16 +1,33 @@
 {{- define "gpu-topology.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- include "gpu-topology.reference" (dict "value" "image" "repository" .Values.image.repository "tag" (.Values.image.tag | default .Chart.AppVersion) "digest" .Values.image.digest) }}
 {{- end }}
 
 {{- define "gpu-topology.agentImage" -}}
-{{- $repository := .Values.agent.image.repository | default (printf "%s-agent" .Values.image.repository) -}}
-{{ $repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- $repository := .Values.agent.image.repository | default (printf "%s-agent" .Values.image.repository) }}
+{{- include "gpu-topology.reference" (dict "value" "agent.image" "repository" $repository "tag" (.Values.image.tag | default .Chart.AppVersion) "digest" .Values.agent.image.digest) }}
 {{- end }}
 
-{{- /* The version of the cluster without what its provider adds to it: v1.33.4-eks-5e0fdde. */ -}}
+{{- /* The version of the cluster without what its provider adds to it: v1.33.4-eks-5e0fdde. Argo CD
+hands on v1.34, of which no image has its name: the first one of it is v1.34.0. */ -}}
 {{- define "gpu-topology.schedulerImage" -}}
-{{- $cluster := regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" .Capabilities.KubeVersion.Version -}}
-{{ .Values.scheduler.image.repository }}:{{ .Values.scheduler.image.tag | default $cluster }}
+{{- $cluster := regexFind "^v[0-9]+\\.[0-9]+(\\.[0-9]+)?" .Capabilities.KubeVersion.Version }}
+{{- $patched := ternary (printf "%s.0" $cluster) $cluster (eq (len (splitList "." $cluster)) 2) }}
+{{- include "gpu-topology.reference" (dict "value" "scheduler.image" "repository" .Values.scheduler.image.repository "tag" (.Values.scheduler.image.tag | default $patched) "digest" .Values.scheduler.image.digest) }}
+{{- end }}
+
+{{- /* The text by which a kubelet pulls an image. `value` is where its repository and digest were
+said; the agents' tag is the extender's. */ -}}
+{{- define "gpu-topology.reference" -}}
+{{- if not .repository }}
+{{- fail "image.repository is empty: set it to the extender's image in your registry, without its tag, such as registry.example.com/team/gpu-topology. The images are in no public registry: `make images` builds them" }}
+{{- end }}
+{{- if regexMatch "[:@][^/]*$" .repository }}
+{{- fail (printf "%s.repository is %q: allowed is a name without tag and digest, which have values of their own" .value .repository) }}
+{{- end }}
+{{- if not (regexMatch "^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$" .tag) }}
+{{- fail (printf "%s.tag is %q: allowed is a tag, such as 0.1.0; a digest is written to %s.digest" (.value | replace "agent." "") .tag .value) }}
+{{- end }}
+{{- .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag }}{{ end }}
 {{- end }}
 
 {{- define "gpu-topology.schedulerLabels" -}}

@@ -89,6 +89,27 @@ def test_without_a_token_there_is_nothing_but_the_probes(service: Running, path:
     assert answer.json() == {"error": "a bearer token is needed: Authorization: Bearer TOKEN"}
 
 
+@pytest.mark.parametrize("open_metrics", [False, True])
+def test_the_description_says_what_asks_for_a_token(
+    judge: Reviews, fake: FakeApiServer, open_metrics: bool
+) -> None:
+    fake.identities.grant("readers", "get", "/openapi.json")
+    where = Addresses(EVERYWHERE, open_metrics=open_metrics)
+    with running(switched(), where=where, reviews=judge) as service:
+        told = ask(service, "/openapi.json", "the-token-of-ada").json()
+        (name,) = told["components"]["securitySchemes"]
+        assert told["components"]["securitySchemes"][name]["scheme"] == "bearer"
+        assert told["security"] == [{name: []}]
+        asks = {
+            path: "security" not in operation
+            for path, operations in told["paths"].items()
+            for operation in operations.values()
+        }
+        assert asks == {path: ask(service, path).status_code == 401 for path in told["paths"]}
+        assert not asks["/healthz"]
+        assert asks["/metrics"] is not open_metrics
+
+
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
 def test_the_probes_are_open(service: Running, fake: FakeApiServer, path: str) -> None:
     assert ask(service, path).status_code == 200

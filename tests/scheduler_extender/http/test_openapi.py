@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from scheduler_extender.kube.sinks import PodSink
+from tests.commands import ROOT
 from tests.nodes import bridged, pcie, pod, switched
 from tests.scheduler_extender.conftest import raw
 from tests.scheduler_extender.serving import Running, running
@@ -81,6 +83,16 @@ OPERATIONS = [
 def test_every_operation_is_tried(described: BaseSchema) -> None:
     found = {(path, method.upper()) for path in described for method in described[path]}
     assert found == set(OPERATIONS)
+
+
+def test_the_document_is_openapi_with_version_and_licence(service: Running) -> None:
+    told = service.admin.get("/openapi.json").json()
+    schemathesis.openapi.from_dict(told).validate()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert told["info"]["version"] == project["version"]
+    assert told["info"]["license"]["identifier"] == project["license"]
+    assert told["info"]["description"]
+    assert "security" not in told, "on loopback nothing asks for a token"
 
 
 CASES = [
