@@ -86,6 +86,12 @@ def draw(console: Console, nodes: Sequence[NodeState], view: View, *, wide: bool
     console.print(legend(nodes))
 
 
+def _counts(tile: Tile) -> str:
+    """What nodes have in common that are only similar."""
+    counts = ", ".join(f"{n} {state.replace('-', ' ')}" for state, n in tile.counts.items())
+    return f"each has {counts}"
+
+
 def _beside(console: Console, tiles: Sequence[Tile]) -> int:
     """How many columns names take that stand beside their cells."""
     names = [cell_len(tile.nodes[0]) for tile in tiles if tile.many == 1]
@@ -96,11 +102,10 @@ def _beside(console: Console, tiles: Sequence[Tile]) -> int:
 def _tile(console: Console, tile: Tile, view: View, beside: int) -> None:
     """A node, or several that look the same: name, cells, and what is particular about it."""
     node, name = tile.sample, tile.sample.name
-    cells = node_cells(node)
+    cells = node_cells(node) if tile.exact else [Text(_counts(tile))]
     indent = 4
     if tile.many > 1:
-        like = "alike" if tile.exact else "similar"
-        console.print(f"  {tile.many:,} nodes {like}: {some(tile.nodes)}")
+        console.print(f"  {tile.many:,} nodes {tile.likeness.word}: {some(tile.nodes)}")
     elif cell_len(name) + 4 <= beside and cells:
         indent = beside
     else:

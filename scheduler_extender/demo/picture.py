@@ -8,7 +8,7 @@ from itertools import groupby
 from markupsafe import Markup
 
 from scheduler_extender.told.nodes import MEANINGS, NodeState, tally, totals
-from scheduler_extender.web.drawing import tile
+from scheduler_extender.web.drawing import mark, tile
 from scheduler_extender.web.html import static_file
 
 COLUMNS, CELL, GAP = 12, 110, 8
@@ -16,7 +16,8 @@ MARGIN, TITLE, HEAD, LINE = 28, 74, 28, 20
 WIDTH = 2 * MARGIN + COLUMNS * (CELL + GAP) - GAP
 LINKS = (
     "Lines are NVLinks between two GPUs, as thick as their number, coloured within one pod. A "
-    "square is an NVSwitch. No line: PCIe only. A ring in part: a GPU that pods share."
+    "square in the middle is an NVSwitch. No line: PCIe only. A band: the GPUs of one pod. A ring "
+    "in part: a GPU that pods share."
 )
 
 _DOCUMENT = Markup(
@@ -36,7 +37,6 @@ _TEXT = Markup(
     '<text x="{x}" y="{y}" style="font-size:{size}px;text-anchor:{anchor};fill:var(--{colour})">'
     "{text}</text>"
 )
-_KEY = Markup('<circle cx="{x}" cy="{y}" r="7" class="dot {use}"/>')
 
 
 def picture(nodes: Sequence[NodeState], title: str) -> str:
@@ -57,7 +57,7 @@ def picture(nodes: Sequence[NodeState], title: str) -> str:
     for use, words in MEANINGS.items():
         if any(node.uses[use] for node in nodes):
             y += LINE
-            parts.append(_KEY.format(x=MARGIN + 8, y=y - 4, use=use.value))
+            parts += mark((MARGIN + 8, y - 4), use.value, 7)
             parts.append(_text(MARGIN + 24, y, words, colour="quiet"))
     y += LINE + 6
     parts.append(_text(MARGIN, y, LINKS, colour="quiet"))

@@ -6,7 +6,7 @@ The commands, the map, the metrics and their JSON all count GPUs by :attr:`NodeS
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
@@ -22,7 +22,7 @@ from scheduler_extender.told.view import GONE, HIDDEN, View, pods_on
 from scheduler_extender.told.words import asks_text
 from topology.core.devices import GpuUuid, NodeName, PodUid
 from topology.core.graph import NodeTopology
-from topology.core.placement import Rejection
+from topology.core.placement import Rejection, used_memory
 from topology.core.placement.constraints import satisfies
 from topology.core.pools import count, gpus, total
 from topology.core.report import Health
@@ -108,6 +108,7 @@ class GpuState:
     holders: tuple[GpuHolder, ...] = ()
     trouble: str = ""  # what its agent says of its health
     since: str = ""  # when it said so first (RFC 3339)
+    memory_used: int | None = None  # bytes, by its pods; None of a GPU that is not shared
 
     @property
     def partly(self) -> bool:
@@ -132,6 +133,8 @@ class NodeState:
     place_for: PodName | None = None  # the waiting pod for which a place is kept
     trouble: tuple[str, ...] = ()  # what is wrong, in words
     uses: Counter[Use] = field(default_factory=Counter)  # GPUs by how they stand
+    # For each pod that has several GPUs for itself, their positions.
+    together: tuple[tuple[int, ...], ...] = ()
     capacity: Capacity = field(default_factory=Capacity)  # what it can still promise
 
     @property
@@ -185,6 +188,7 @@ class NodeState:
                     "state": state.use.value,
                     "held": state.held,
                     "of": state.devices,
+                    "memoryUsed": state.memory_used,
                     "pods": [holder.name(view) for holder in state.holders],
                     "trouble": state.trouble or None,
                 }
@@ -221,6 +225,8 @@ class Totals:
     uses: Counter[Use]
     coming: int
     capacity: Capacity
+    memory: int = 0  # bytes of the GPUs that pods share
+    memory_used: int = 0  # by the pods on them
 
     @property
     def gpus(self) -> int:
@@ -235,7 +241,14 @@ def totals(nodes: Iterable[NodeState]) -> Totals:
     for node in nodes:
         uses.update(node.uses)
     capacity = sum((node.capacity for node in nodes), Capacity())
-    return Totals(len(nodes), uses, sum(node.coming for node in nodes), capacity)
+    memory, memory_used = 0, 0
+    for node in nodes:
+        if Flag.SHARED in node.flags and node.topology is not None:
+            for gpu, state in zip(node.topology.gpus, node.gpus, strict=True):
+                if state.memory_used is not None:
+                    memory, memory_used = memory + gpu.memory, memory_used + state.memory_used
+    coming = sum(node.coming for node in nodes)
+    return Totals(len(nodes), uses, coming, capacity, memory, memory_used)
 
 
 NO_RECORD = "no usable record"
@@ -323,7 +336,17 @@ def node_state(facts: NodeFacts) -> NodeState:
         (place.namespace, place.name) if place is not None else None,
         tuple(trouble),
         uses,
+        _together(states),
     )
+
+
+def _together(states: tuple[GpuState, ...]) -> tuple[tuple[int, ...], ...]:
+    """For each pod that has several GPUs for itself, their positions."""
+    found: dict[PodUid, list[int]] = {}
+    for p, state in enumerate(states):
+        if len(state.holders) == 1 and not state.partly:
+            found.setdefault(state.holders[0].uid, []).append(p)
+    return tuple(sorted(tuple(at) for at in found.values() if len(at) > 1))
 
 
 def _flags(facts: NodeFacts) -> Iterator[Flag]:
@@ -380,6 +403,7 @@ def _gpu_states(
 ) -> tuple[GpuState, ...]:
     n = len(topology.gpus)
     devices, free, holders = [0] * n, [0] * n, [list[GpuHolder]() for _ in range(n)]
+    memory: dict[int, int] = {}
     for offer in offers:
         now = offer.availability
         for p, gpu in enumerate(offer.devices.gpu_of):
@@ -387,6 +411,10 @@ def _gpu_states(
             free[gpu] += count(now.free, p, now.width)
         for gpu, holder in _holders(facts, offer):
             holders[gpu].append(holder)
+        if offer.resource.replicas > 1:
+            used = used_memory(offer.kubelet, now)
+            for gpu, of_device in zip(offer.devices.gpu_of, used, strict=True):
+                memory[gpu] = memory.get(gpu, 0) + of_device.used
     told = {health.uuid: health for health in (facts.report.health if facts.report else ())}
     health = [
         NOT_HANDED_OUT
@@ -397,7 +425,15 @@ def _gpu_states(
     whole = sum(1 << p for p in range(n) if not holders[p] and health[p].healthy)
     lonely = stranded(topology.shape, whole)
     return tuple(
-        _gpu_state(devices[p], holders[p], health[p], lonely=bool(lonely >> p & 1))
+        GpuState(
+            _use_of(holders[p], health[p], lonely=bool(lonely >> p & 1)),
+            held := sum(holder.devices for holder in holders[p]),
+            max(devices[p], held, 1),
+            tuple(holders[p]),
+            health[p].reason,
+            health[p].since,
+            memory.get(p),
+        )
         for p in range(n)
     )
 
@@ -439,13 +475,11 @@ def _use(facts: NodeFacts, offer: Offer, uid: PodUid, pod: PodRecord | None, poo
     return Use.BROKEN if request.required else Use.PLAIN
 
 
-def _gpu_state(devices: int, holders: list[GpuHolder], health: Health, *, lonely: bool) -> GpuState:
-    held = sum(holder.devices for holder in holders)
-    uses = {holder.use for holder in holders}
+def _use_of(holders: Sequence[GpuHolder], health: Health, *, lonely: bool) -> Use:
+    """How a GPU stands that these pods hold; ``lonely`` if no free one has an NVLink to it."""
     if not health.healthy:
-        use = Use.SICK
-    elif uses:
-        use = next(use for use in HELD if use in uses)
-    else:
-        use = Use.STRANDED if lonely else Use.FREE
-    return GpuState(use, held, max(devices, held, 1), tuple(holders), health.reason, health.since)
+        return Use.SICK
+    if not holders:
+        return Use.STRANDED if lonely else Use.FREE
+    uses = {holder.use for holder in holders}
+    return next(use for use in HELD if use in uses)

@@ -3,13 +3,13 @@
 Nothing has a colour here: classes name what is drawn, and the style sheet has a colour for each in
 light and in dark. What is not told by colour alone: free GPUs are hollow, stranded ones dashed,
 those that a pod will have are hollow with a thick edge, sick ones crossed out, broken promises have
-a thick edge.
+a thick edge, and GPUs of plain pods are square. A band lies under the GPUs of one pod.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -20,6 +20,9 @@ from topology.core.graph import NodeTopology
 from topology.core.links import LinkKind, Via
 
 Spot = tuple[float, float]
+GIB = 1 << 30
+SOMEHOW_HELD = "held"
+"""The class of a GPU that a pod holds, nothing said of which kind."""
 
 _SVG = Markup(
     '<svg class="{css}" viewBox="0 0 {width} {height}" role="img" aria-label="{label}">'
@@ -27,6 +30,10 @@ _SVG = Markup(
 )
 _LINE = Markup('<path class="{css}" d="{path}" stroke-width="{thick:g}">{tip}</path>')
 _DOT = Markup('<circle cx="{x:.1f}" cy="{y:.1f}" r="{r:g}" class="{css}"/>')
+_SQUARE = Markup(
+    '<rect x="{x:.1f}" y="{y:.1f}" width="{side:.1f}" height="{side:.1f}" rx="{rx:.1f}" '
+    'class="{css}"/>'
+)
 _TEXT = Markup('<text x="{x:.1f}" y="{y:.1f}" class="{css}">{text}</text>')
 _TIP = Markup("<title>{}</title>")
 _HUB = Markup(
@@ -54,31 +61,54 @@ class _Scale:
         return self.width / 2, self.height / 2
 
 
-SMALL = _Scale(104, 104, 38, 9.5)
-SMALL_MANY = _Scale(104, 104, 44, 5.5)
+SMALL = _Scale(100, 100, 37, 10)
+SMALL_FEW = _Scale(100, 76, 25, 10)
+"""For at most 4 GPUs."""
+SMALL_MANY = _Scale(100, 100, 43, 5.5)
 """For more than 12 GPUs."""
 LARGE = _Scale(560, 460, 165, 24)
+SHEET = 100.0  # width of a drawing that only counts GPUs
 
 
-def tile(node: NodeState) -> Markup:
-    """A small drawing of a node; what it says in words is its label."""
-    scale = SMALL if len(node.gpus) <= 12 else SMALL_MANY
+def tile(node: NodeState, found: Collection[int] = ()) -> Markup:
+    """A small drawing of a node; what it says in words is its label. The GPUs at the positions
+    that are ``found`` have a ring around them."""
+    n = len(node.gpus)
+    scale = SMALL_FEW if n <= 4 else SMALL if n <= 12 else SMALL_MANY
     topology = node.topology
     parts = [Markup("")]
     if topology is not None:
-        spots = _spots(len(node.gpus), scale, 1.0)
+        spots = _spots(n, scale, 1.0)
         parts += _wires(topology, node, spots, scale, tips=False)
-        for spot, gpu, state in zip(spots, topology.gpus, node.gpus, strict=True):
+        parts += _bands(node, spots, scale)
+        for p, (spot, gpu, state) in enumerate(zip(spots, topology.gpus, node.gpus, strict=True)):
             parts += _gpu(spot, state, scale.dot)
-            if scale is SMALL:
+            if p in found:
+                parts.append(_DOT.format(x=spot[0], y=spot[1], r=scale.dot + 2.5, css="found"))
+            if scale is not SMALL_MANY:
                 text = str(gpu.index)
                 parts.append(
-                    _TEXT.format(x=spot[0], y=spot[1] + 3.2, css=_ground(state).value, text=text)
+                    _TEXT.format(x=spot[0], y=spot[1] + 3.6, css=_ground(state).value, text=text)
                 )
     else:
         x, y = scale.centre
         parts.append(_TEXT.format(x=x, y=y + 9, css="unknown", text="?"))
     return _svg("tile", scale, in_words(node), parts)
+
+
+def counted(counts: Mapping[str, int], label: str) -> Markup:
+    """A small drawing of nothing but how many GPUs stand how: by the class of each state, in the
+    order given. ``label`` says it in words."""
+    uses = [css for css, gpus in counts.items() for _ in range(gpus)]
+    columns = 4 if len(uses) <= 12 else 8
+    step = SHEET / columns
+    rows = max(1, -(-len(uses) // columns))
+    dot = min(9, step / 2 - 1.2)
+    parts = [Markup("")]
+    for number, css in enumerate(uses):
+        spot = step * (number % columns + 0.5), step * (number // columns + 0.5)
+        parts += mark(spot, css, dot)
+    return _svg("tile", _Scale(SHEET, rows * step, 0, dot), label, parts)
 
 
 def whole(node: NodeState) -> Markup:
@@ -90,6 +120,7 @@ def whole(node: NodeState) -> Markup:
     dot = scale.dot if len(node.gpus) <= 16 else 11
     parts = [*_nics(topology, spots, scale)]
     parts += _wires(topology, node, spots, scale, tips=True)
+    parts += _bands(node, spots, scale)
     for spot, gpu, state in zip(spots, topology.gpus, node.gpus, strict=True):
         numa = "" if gpu.numa_node is None else f", NUMA node {gpu.numa_node}"
         tip = _TIP.format(f"GPU {gpu.index}{numa}: {gpu_in_words(state)}")
@@ -114,6 +145,8 @@ def gpu_in_words(state: GpuState) -> str:
     words = MEANINGS[state.use]
     if state.devices > 1:
         words += f", {state.devices - state.held} of {state.devices} devices free"
+    if state.memory_used is not None:
+        words += f", {state.memory_used / GIB:.0f} GiB in use"
     if state.holders:
         words += ": " + ", ".join(holder.name(EVERYBODYS) for holder in state.holders)
     return f"{words} ({state.trouble})" if state.trouble else words
@@ -150,10 +183,34 @@ def _gpu(spot: Spot, state: GpuState, dot: float) -> Iterator[Markup]:
         length = 2 * math.pi * (dot - 2) * state.held / state.devices
         yield _RING.format(x=x, y=y, r=dot - 2, use=use.value, length=length)
         return
-    yield _DOT.format(x=x, y=y, r=dot, css=f"dot {use.value}")
-    if use is Use.SICK:
+    yield from mark(spot, use.value, dot)
+
+
+def mark(spot: Spot, css: str, dot: float) -> Iterator[Markup]:
+    """The sign of a state: a disc, of plain pods a square; the style sheet does the rest."""
+    x, y = spot
+    if css == Use.PLAIN.value:
+        half = dot * 0.88
+        yield _SQUARE.format(x=x - half, y=y - half, side=2 * half, rx=dot / 5, css=f"dot {css}")
+        return
+    yield _DOT.format(x=x, y=y, r=dot, css=f"dot {css}")
+    if css == Use.SICK.value:
         d = round(dot, 1)
         yield _CROSS.format(a=x - d / 2, b=y - d / 2, d=d)
+    if css == SOMEHOW_HELD:
+        yield _DOT.format(x=x, y=y, r=round(dot / 2.2, 1), css="core")
+
+
+def _bands(node: NodeState, spots: list[Spot], scale: _Scale) -> Iterator[Markup]:
+    """Under the GPUs of each pod that has several, along the circle from one to the next."""
+    n, thick = len(node.gpus), round(scale.dot * 0.95, 1)
+    for at in node.together:
+        gaps = [(at[i] - at[i - 1]) % n for i in range(len(at))]
+        first = gaps.index(max(gaps))  # the circle stays open where the gap is widest
+        way = (*at[first:], *at[:first])
+        path = "L".join(f"{spots[p][0]:.0f} {spots[p][1]:.0f}" for p in way)
+        css = f"band {node.gpus[at[0]].use.value}"
+        yield _LINE.format(css=css, path=f"M{path}", thick=thick, tip="")
 
 
 def _wires(

@@ -1,26 +1,48 @@
 """The cluster at a glance: nodes by machine kind, alike ones together, within a page's bounds.
 
-Up to :data:`ALONE` nodes each stand for themselves. Of more, nodes whose drawings would be the same
-share one, with their number; where that is still too much for a page, nodes share one whose numbers
-of free, held and sick GPUs are the same, drawn as one of them.
+Up to :data:`ALONE` nodes each stand for themselves. Of more, nodes that are alike share a drawing,
+with their number: in all that a drawing of one of them shows, or where that is still too much for a
+page, in how many GPUs stand how. A drawing never shows what does not hold for all of its nodes.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from enum import Enum
+from urllib.parse import urlencode
 
-from scheduler_extender.told.nodes import Flag, NodeState, Totals, Use, totals
+from markupsafe import Markup
 
-ALONE = 48
+from scheduler_extender.told.nodes import HELD, Flag, NodeState, Totals, Use, totals
+from scheduler_extender.told.view import EVERYBODYS
+from scheduler_extender.told.words import set_text
+from scheduler_extender.web.drawing import GIB, SOMEHOW_HELD, counted
+from topology.core.devices import NodeName
+from topology.core.links import Via
+
+ALONE = 96
 """Nodes that are each drawn by themselves."""
-TILES = 72
+TILES = 96
 """Drawings on a page."""
 NAMES = 2
 """Names of which the rest is only counted."""
 KINDS = 40
 """Kinds of machines on a page; the rest is counted together."""
+
+
+class Likeness(Enum):
+    """In what nodes are alike that share a drawing; the value is the word for it in addresses."""
+
+    LOOKS = "looks"  # in all that a drawing of one of them shows
+    USES = "uses"  # in how many GPUs stand how
+    HELD = "held"  # the same, kept, plain and ending ones together
+
+    @property
+    def word(self) -> str:
+        """The word for people."""
+        return "alike" if self is Likeness.LOOKS else "similar"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,49 +51,89 @@ class Filters:
 
     ``use`` is a :class:`.Use` that some GPU has to have, ``flag`` a :class:`.Flag` of the node,
     ``kind`` the machine's line, ``name`` a part of the node's name or of the name of a pod on it.
+    ``like`` is the name of a node, and ``by`` the :class:`Likeness` to it.
     """
 
     kind: str = ""
     use: str = ""
     flag: str = ""
     name: str = ""
+    like: str = ""
+    by: str = ""
 
-    def let(self, node: NodeState) -> bool:
-        """Whether a node is to be seen."""
+    def let(self, nodes: Iterable[NodeState]) -> list[NodeState]:
+        """The nodes that are to be seen."""
+        seen = [node for node in nodes if self._lets(node)]
+        if not self.like:
+            return seen
+        key = _keys(self).get(self.by, _looks)
+        wanted = next((key(node) for node in seen if node.name == self.like), None)
+        return [node for node in seen if key(node) == wanted] if wanted is not None else []
+
+    def _lets(self, node: NodeState) -> bool:
         if self.kind and node.kind != self.kind:
             return False
         if self.use and not any(use.value == self.use and n for use, n in node.uses.items()):
             return False
         if self.flag and not any(flag.value == self.flag for flag in node.flags):
             return False
-        return not self.name or self._names(node)
+        return not self.name or self.name.lower() in node.name.lower() or bool(self.found(node))
 
-    def _names(self, node: NodeState) -> bool:
+    def found(self, node: NodeState) -> frozenset[int]:
+        """The positions of GPUs whose pods have the name that is looked for."""
         part = self.name.lower()
-        return part in node.name.lower() or any(
-            part in "/".join(holder.pod or ()).lower()
-            for gpu in node.gpus
-            for holder in gpu.holders
+        if not part:
+            return frozenset()
+        return frozenset(
+            p
+            for p, gpu in enumerate(node.gpus)
+            if any(part in "/".join(holder.pod or ()).lower() for holder in gpu.holders)
         )
 
     @property
     def any(self) -> bool:
         """Whether some node may be left out."""
-        return bool(self.kind or self.use or self.flag or self.name)
+        return bool(self.words)
+
+    @property
+    def words(self) -> dict[str, str]:
+        """Those that are not empty."""
+        named = {name: getattr(self, name) for name in FILTERS}
+        return {name: word for name, word in named.items() if word}
+
+    def query(self, **changes: str) -> str:
+        """These filters with ``changes`` as the end of an address; empty without any."""
+        words = replace(self, **changes).words
+        return f"?{urlencode(words)}" if words else ""
+
+
+FILTERS = tuple(each.name for each in fields(Filters))
+"""Their names in addresses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
     """One drawing, of one node or of several."""
 
-    sample: NodeState  # the one that is drawn
-    nodes: tuple[str, ...]  # all that it stands for
-    exact: bool = True  # they would all look the same
+    sample: NodeState
+    nodes: tuple[NodeName, ...]  # all that it stands for
+    likeness: Likeness = Likeness.LOOKS  # in what they are like the sample
+    found: frozenset[int] = frozenset()  # positions of the sample that are to be seen first
 
     @property
     def many(self) -> int:
         """How many nodes it stands for."""
         return len(self.nodes)
+
+    @property
+    def exact(self) -> bool:
+        """Whether its nodes are alike in all that a drawing of one of them shows."""
+        return self.likeness is Likeness.LOOKS
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The GPUs of each node by the value of their state, as far as they are alike."""
+        return _counts(self.sample, self.likeness)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +158,37 @@ class Glance:
     sections: tuple[KindSection, ...]
     kinds_left: int  # kinds without a section of their own
 
+    @property
+    def shows(self) -> frozenset[str]:
+        """What is drawn beside GPUs, and has to be explained."""
+        return frozenset(word for s in self.sections for t in s.tiles for word in _shows(t))
+
+
+def _shows(tile: Tile) -> Iterator[str]:
+    if tile.many > 1:
+        yield "looks" if tile.exact else "similar"
+    if SOMEHOW_HELD in tile.counts and not tile.exact:
+        yield "held"
+    if tile.exact:
+        yield from shown_by(tile.sample)
+        if tile.found:
+            yield "found"
+
+
+def shown_by(node: NodeState) -> Iterator[str]:
+    """What a drawing of the node shows beside its GPUs."""
+    if node.together:
+        yield "band"
+    if any(gpu.partly for gpu in node.gpus):
+        yield "share"
+    links = node.topology.shape.distinct_links if node.topology is not None else ()
+    if any(link.nvlinks for link in links):
+        yield "hub" if any(link.via is Via.SWITCH for link in links) else "line"
+
 
 def glance(nodes: Sequence[NodeState], filters: Filters) -> Glance:
     """The map of these nodes through these filters."""
-    seen = [node for node in nodes if filters.let(node)]
+    seen = filters.let(nodes)
     by_kind: dict[str, list[NodeState]] = {}
     for node in seen:
         by_kind.setdefault(node.kind, []).append(node)
@@ -110,13 +199,18 @@ def glance(nodes: Sequence[NodeState], filters: Filters) -> Glance:
         len(nodes),
         totals(seen),
         Counter(flag for node in seen for flag in node.flags),
-        tuple(sorted({node.kind for node in nodes})[: KINDS * 2]),
+        kinds_of(nodes),
         tuple(
-            _section(kind, by_kind[kind], room, alone=len(seen) <= ALONE)
+            _section(kind, by_kind[kind], room, filters, alone=len(seen) <= ALONE)
             for kind, room in zip(ordered[:KINDS], rooms, strict=True)
         ),
         max(0, len(ordered) - KINDS),
     )
+
+
+def kinds_of(nodes: Iterable[NodeState]) -> tuple[str, ...]:
+    """The kinds of machines among these nodes, for the filter."""
+    return tuple(sorted({node.kind for node in nodes})[: KINDS * 2])
 
 
 def _rooms(sizes: Sequence[int]) -> list[int]:
@@ -137,22 +231,72 @@ def _rooms(sizes: Sequence[int]) -> list[int]:
     return found
 
 
-def _section(kind: str, nodes: list[NodeState], room: int, *, alone: bool) -> KindSection:
-    tiles = _tiles(nodes, room, alone=alone)
+def _section(
+    kind: str, nodes: list[NodeState], room: int, filters: Filters, *, alone: bool
+) -> KindSection:
+    tiles = _tiles(nodes, room, filters, alone=alone)
     unseen = sum(tile.many for tile in tiles[room:])
     return KindSection(kind, totals(nodes), tuple(tiles[:room]), unseen)
 
 
-def _tiles(nodes: list[NodeState], room: int, *, alone: bool) -> list[Tile]:
+def _tiles(nodes: list[NodeState], room: int, filters: Filters, *, alone: bool) -> list[Tile]:
+    """Drawings of all nodes, those first that stand for most; they may be too many for the room."""
     if alone and len(nodes) <= room:
-        return [Tile(node, (node.name,)) for node in nodes]
-    exact = _together(nodes, _looks)
-    if len(exact) <= room:
-        return [Tile(group[0], tuple(node.name for node in group)) for group in exact]
-    return [
-        Tile(group[0], tuple(node.name for node in group), len({*map(_looks, group)}) == 1)
-        for group in _together(nodes, _counts)
-    ]
+        return [Tile(node, (node.name,), found=filters.found(node)) for node in nodes]
+    keys = {node.name: [key(node) for key in _keys(filters).values()] for node in nodes}
+    found: list[Tile] = []
+    for level, _ in enumerate(Likeness):
+        groups = _together(nodes, lambda node: keys[node.name][level])  # noqa: B023 (used at once)
+        found = [_tile(group, keys, filters) for group in groups]
+        if len(found) <= room:
+            break
+    return found
+
+
+def _tile(
+    nodes: list[NodeState], keys: Mapping[NodeName, Sequence[Hashable]], filters: Filters
+) -> Tile:
+    """The drawing of these nodes. By name ``keys`` has what they are alike in, a key for each
+    :class:`Likeness`."""
+    sample, names = nodes[0], tuple(node.name for node in nodes)
+    alike = next(
+        likeness
+        for level, likeness in enumerate(Likeness)
+        if all(keys[name][level] == keys[sample.name][level] for name in names)
+    )
+    return Tile(sample, names, alike, filters.found(sample))
+
+
+def _keys(filters: Filters) -> Mapping[str, Callable[[NodeState], Hashable]]:
+    """By the value of each likeness: equal for nodes that are alike so, the nearest one first."""
+
+    def looks(node: NodeState) -> Hashable:
+        return *_looks(node), filters.found(node)
+
+    def uses(node: NodeState) -> Hashable:
+        return tuple(_counts(node, Likeness.USES).items()), node.flags
+
+    def held(node: NodeState) -> Hashable:
+        return tuple(_counts(node, Likeness.HELD).items()), node.flags
+
+    return {"looks": looks, "uses": uses, "held": held}
+
+
+def _looks(node: NodeState) -> tuple[Hashable, ...]:
+    """All that a drawing of the node shows but its name."""
+    shape = node.topology.shape if node.topology is not None else None
+    return shape, tuple(gpu.key for gpu in node.gpus), node.together, node.flags, node.coming
+
+
+def _counts(node: NodeState, likeness: Likeness) -> dict[str, int]:
+    """The GPUs by the value of their state, in the order of :class:`.Use`. Less near than in their
+    uses nodes are alike where as many GPUs are held somehow; a broken promise is told all the
+    same."""
+    counts = {use.value: node.uses[use] for use in Use if node.uses[use]}
+    if likeness is not Likeness.HELD:
+        return counts
+    held = sum(counts.pop(use.value, 0) for use in HELD if use is not Use.BROKEN)
+    return counts | ({SOMEHOW_HELD: held} if held else {})
 
 
 def _together(
@@ -165,16 +309,25 @@ def _together(
     return sorted(found.values(), key=lambda group: (-len(group), group[0].name))
 
 
-def _looks(node: NodeState) -> Hashable:
-    """All that a drawing of the node shows but its name."""
-    shape = node.topology.shape if node.topology is not None else None
-    return shape, tuple(gpu.key for gpu in node.gpus), node.flags, node.coming
+def picture_of(tile: Tile) -> Markup:
+    """The drawing of nodes that are alike in no more than their counts."""
+    words = ", ".join(f"{n} {css.replace('-', ' ')}" for css, n in tile.counts.items())
+    return counted(tile.counts, f"{tile.many} nodes: {len(tile.sample.gpus)} GPUs, {words}")
 
 
-def _counts(node: NodeState) -> Hashable:
-    uses = node.uses
-    free = sum(uses[use] for use in (Use.FREE, Use.STRANDED, Use.IN_FLIGHT, Use.KEPT_PLACE))
-    return free, uses[Use.SICK], uses[Use.BROKEN] > 0, uses[Use.STRANDED] > 0, node.flags
+def who(node: NodeState) -> list[tuple[str, str]]:
+    """The pods on a node, each after its GPUs, then the memory in use of GPUs that are shared."""
+    if node.topology is None:
+        return []
+    on: dict[str, list[int]] = {}
+    memory: list[tuple[str, str]] = []
+    for gpu, state in zip(node.topology.gpus, node.gpus, strict=True):
+        for holder in state.holders:
+            on.setdefault(holder.name(EVERYBODYS), []).append(gpu.index)
+        if state.memory_used:
+            words = f"{state.memory_used / GIB:.0f} of {gpu.memory / GIB:.0f} GiB in use"
+            memory.append((str(gpu.index), words))
+    return [(set_text(sorted(gpus)), pod) for pod, gpus in on.items()] + memory
 
 
 def some(names: Sequence[str], most: int = NAMES) -> str:

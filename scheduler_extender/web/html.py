@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from scheduler_extender.told.nodes import MEANINGS, Flag, Use
 from scheduler_extender.told.words import sets_text, verdict_text
 from scheduler_extender.web.drawing import tile
-from scheduler_extender.web.glance import some
+from scheduler_extender.web.glance import picture_of, some, who
 
 HERE = Path(__file__).parent
 STATIC = {"map.css": "text/css", "map.js": "text/javascript"}
@@ -30,7 +30,8 @@ def _environment() -> Environment:
         auto_reload=False,
     )
     found.filters["moment"] = moment
-    found.globals.update(Use=Use, Flag=Flag, meanings=MEANINGS, draw=tile, some=some)
+    found.globals.update(Use=Use, Flag=Flag, meanings=MEANINGS, draw=tile, some=some, who=who)
+    found.globals.update(counted=picture_of, gib=gib)
     found.globals.update(sets=sets_text, verdict=lambda word: verdict_text(word, passes=True).plain)
     return found
 
@@ -39,6 +40,15 @@ def page(template: str, here: str, *, signed_in: bool, **values: Any) -> str:
     """A page of HTML; ``here`` is its path, ``signed_in`` says that a session can be ended."""
     found = _environment().get_template(template)
     return found.render(here=here, signed_in=signed_in, **values)
+
+
+def gib(amount: int) -> str:
+    """Bytes in GiB.
+
+    >>> gib(3 << 30), gib(5000 << 30)
+    ('3', '5,000')
+    """
+    return f"{amount / (1 << 30):,.0f}"
 
 
 def moment(seconds: float) -> str:

@@ -22,9 +22,10 @@ from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.answers import answers
 from scheduler_extender.told.nodes import Nodes, Use, link_words
 from scheduler_extender.told.view import View
+from scheduler_extender.told.waiting import waiting_pods
 from scheduler_extender.told.words import asks_text
 from scheduler_extender.web.drawing import whole
-from scheduler_extender.web.glance import Filters, glance
+from scheduler_extender.web.glance import Filters, glance, kinds_of, shown_by
 from scheduler_extender.web.html import page
 from scheduler_extender.web.outlook import outlook_of, waiting_queues
 from topology.core.devices import NodeName, PodUid
@@ -37,6 +38,8 @@ WAITING_SECONDS = 2.0
 RESTS = 9
 """How many times as long as it took to make it a page is shown, though something has changed."""
 KEPT_PAGES = 32
+LISTED = 200
+"""Nodes in one page of the list."""
 RUNNING = 200
 """Pods in the table of running ones, and in that of a node."""
 MAX_POD = 64 * 1024
@@ -66,11 +69,16 @@ class Pages:
         self._cluster = cluster
         self._clock = cluster.clock
         self._nodes = Nodes(cluster)
-        self._kinds = {kind: _Kind() for kind in ("map", "waiting", "node")}
+        self._kinds = {kind: _Kind() for kind in ("map", "list", "waiting", "node")}
 
     def map(self, filters: Filters, *, signed_in: bool = False) -> str:
         """The cluster at a glance."""
         return self._page("map", (filters, signed_in), lambda v: self._map(filters, v, signed_in))
+
+    def list(self, filters: Filters, at: int = 1, *, signed_in: bool = False) -> str:
+        """The nodes one by one, :data:`LISTED` on a page; ``at`` is the page's number."""
+        key = (filters, at, signed_in)
+        return self._page("list", key, lambda v: self._list(filters, at, v, signed_in))
 
     def waiting(self, *, signed_in: bool = False) -> str:
         """Waiting pods beside running ones."""
@@ -137,8 +145,39 @@ class Pages:
             return text
 
     def _map(self, filters: Filters, version: int, signed_in: bool) -> str:
-        found = glance(self._nodes.all(), filters)
-        return page("map.html", "/map", signed_in=signed_in, glance=found, version=version)
+        snapshot = self._cluster.snapshot()
+        found = glance(self._nodes.of_all(snapshot), filters)
+        waiting = waiting_pods(snapshot)
+        part = filters.name.lower()
+        return page(
+            "map.html",
+            "/map",
+            signed_in=signed_in,
+            glance=found,
+            version=version,
+            waiting=len(waiting),
+            named=sum(part in f"{pod.namespace}/{pod.name}".lower() for pod in waiting)
+            if part
+            else 0,
+        )
+
+    def _list(self, filters: Filters, at: int, version: int, signed_in: bool) -> str:
+        nodes = self._nodes.all()
+        seen = filters.let(nodes)
+        pages = max(1, -(-len(seen) // LISTED))
+        at = min(max(at, 1), pages)
+        return page(
+            "nodes.html",
+            "/map/nodes",
+            signed_in=signed_in,
+            version=version,
+            filters=filters,
+            kinds=kinds_of(nodes),
+            nodes=seen[(at - 1) * LISTED : at * LISTED],
+            many=len(seen),
+            at=at,
+            pages=pages,
+        )
 
     def _waiting(self, version: int, signed_in: bool) -> str:
         snapshot = self._cluster.snapshot()
@@ -172,6 +211,8 @@ class Pages:
             node=state,
             view=self._view(),
             graph=whole(state),
+            shows=frozenset(shown_by(state)),
+            shared=any(gpu.memory_used is not None for gpu in state.gpus),
             rows=list(zip(topology.gpus, state.gpus, strict=False)) if topology else [],
             links=_matrix(topology) if topology is not None else [],
             nics=topology.nics if topology is not None else (),

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
 from urllib.parse import parse_qs
 
-from fastapi import FastAPI, Query
+from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -15,7 +14,7 @@ from scheduler_extender.http.desk import Desk, FullError
 from scheduler_extender.http.endpoint import BodyError, read
 from scheduler_extender.http.service import Service
 from scheduler_extender.limits import PEOPLE_WAITING, SEARCHES_WAITING
-from scheduler_extender.web.glance import Filters
+from scheduler_extender.web.glance import FILTERS, Filters
 from scheduler_extender.web.guard import PREFIX, Guard
 from scheduler_extender.web.html import STATIC, page, static_file
 from scheduler_extender.web.live import Listeners, TooManyListenersError
@@ -23,7 +22,8 @@ from scheduler_extender.web.pages import MAX_POD, Pages
 from scheduler_extender.web.sessions import LOGIN, WHO, Sessions
 from scheduler_extender.wire import Body
 
-Word = Annotated[str, Query(max_length=300)]
+MAX_WORD = 1000
+"""Characters of a word in an address that are read."""
 THREADS = 2
 """Pages that are made at one time."""
 
@@ -53,18 +53,35 @@ def _signed_in(request: Request) -> bool:
     return bool(request.scope.get("gpu-topology.signed-in"))
 
 
+def _filters(request: Request) -> Filters:
+    """The filters of an address."""
+    return Filters(**{name: _word(request, name) for name in FILTERS})
+
+
+def _word(request: Request, name: str) -> str:
+    return request.query_params.get(name, "")[:MAX_WORD].strip()
+
+
+def _page_number(request: Request) -> int:
+    """Which page of a list is asked for; the first one if that is no number."""
+    word = _word(request, "page")
+    return int(word) if word.isascii() and word.isdigit() and len(word) < 9 else 1
+
+
 def _html(text: str, status: int = 200) -> HTMLResponse:
     return HTMLResponse(text, status)
 
 
 def _add_pages(app: FastAPI, pages: Pages, desk: Desk) -> None:
     @app.get(PREFIX, include_in_schema=False)
-    async def glance(
-        request: Request, kind: Word = "", use: Word = "", flag: Word = "", name: Word = ""
-    ) -> Response:
-        filters = Filters(kind, use, flag, name.strip())
-        signed_in = _signed_in(request)
+    async def glance(request: Request) -> Response:
+        filters, signed_in = _filters(request), _signed_in(request)
         return _html(await desk.run(lambda: pages.map(filters, signed_in=signed_in)))
+
+    @app.get(f"{PREFIX}/nodes", include_in_schema=False)
+    async def nodes(request: Request) -> Response:
+        filters, at, signed_in = _filters(request), _page_number(request), _signed_in(request)
+        return _html(await desk.run(lambda: pages.list(filters, at, signed_in=signed_in)))
 
     @app.get(f"{PREFIX}/nodes/{{name:path}}", include_in_schema=False)
     async def node(request: Request, name: str) -> Response:
