@@ -6,8 +6,6 @@ reason is the same text every time, since kube-scheduler compares it, and short,
 the answer of every node.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -28,7 +26,6 @@ from scheduler_extender.quantities import (
     shortened,
 )
 from scheduler_extender.wire import Container, ObjectMeta, Pod, PodStatus, Resources
-from topology.core.devices import Bytes
 from topology.core.links import GBps, LinkKind, canonical_product
 from topology.core.remembering import Memory
 from topology.core.requests import (
@@ -327,10 +324,6 @@ def _bandwidth(text: str) -> GBps:
     return GBps(float(text))
 
 
-def _memory(text: str) -> Bytes:
-    return Bytes(memory(text))
-
-
 def _models(text: str) -> tuple[str, ...]:
     if not "".join(text.split()).isascii():  # K of kelvin folds to a letter of ASCII
         raise BadValueError(MODELS)
@@ -360,13 +353,13 @@ KEYS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "min-nvlinks": ("min_nvlinks", _nvlinks),
     "shape": ("pattern", _one_of({p.value: p for p in Pattern})),
     "min-bandwidth": ("min_bandwidth", _bandwidth),
-    "min-gpu-memory": ("min_gpu_memory", _memory),
+    "min-gpu-memory": ("min_gpu_memory", memory),
     "gpu-model": ("models", _models),
     "same-numa": ("same_numa", _one_of({"true": True, "false": False})),
     "nic": ("nic", _one_of(_NIC_LEVELS)),
     "same-gpu": ("same_gpu", _one_of({"true": True, "false": False})),
     "spread-gpus": ("spread_gpus", _one_of({"true": True, "false": False})),
-    "gpu-memory": ("gpu_memory", _memory),
+    "gpu-memory": ("gpu_memory", memory),
     "sharing": ("exclusive_gpus", _one_of({"exclusive": True, "shared": False})),
     "policy": ("policy", _one_of({p.value: p for p in Policy})),
 }

@@ -5,8 +5,6 @@ with whoever made it: neither of the two needs it. Keys are ECDSA over P-256; ce
 RFC 5280 as far as OpenSSL and Go check it.
 """
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Collection
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """How long whoever asks can wait for an answer: one value, passed to all that may take long."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ not wait for such a pod either (:mod:`.kube.bindable`): an API server refuses to
 them, and takes half a minute for others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

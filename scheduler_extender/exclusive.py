@@ -1,7 +1,5 @@
 """What a pod asks of the kubelet's static CPU and Memory Managers, read from its manifest."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 
 from scheduler_extender.quantities import quantity

@@ -4,8 +4,6 @@ kube-scheduler keeps a handful of connections and sends at most a few dozen MB a
 sends more, or sends and reads more slowly than any scheduler, gets one line and is cut off.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 MIB = 1024 * 1024
@@ -119,7 +117,7 @@ class Bodies:
         self._small = small
         self.held = 0
 
-    def hold(self) -> Held:
+    def hold(self) -> "Held":
         """A new body's account, with nothing in it."""
         return Held(self)
 

@@ -10,8 +10,6 @@ A *gang* is a group whose scheduler decides about all members before it binds th
 make no gang, for the stock scheduler binds such pods one by one.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -132,7 +130,8 @@ def membership_of(pod: Pod) -> Membership | None:
         raise BadValueError(f"annotation {DOMAIN}: the group's size is not known, {SIZE} tells it")
     if domain is None and wanted is not None and not gang:
         raise BadValueError(f"annotation {wanted}: {DOMAIN} is missing: what the group shares")
-    counted = size is not None and (named is None or theirs == f"{_kind(source)}/{named}")
+    kind = SCHEDULING_GROUP if source is None else source.name
+    counted = size is not None and (named is None or theirs == f"{kind}/{named}")
     found = Group(pod.metadata.namespace, name)
     return Membership(found, size, domain, gang, gang and counted)
 
@@ -147,10 +146,6 @@ def _theirs(pod: Pod, labels: dict[str, str]) -> tuple[str | None, Source | None
         if labels.get(source.label):
             return f"{source.name}/{labels[source.label]}", source, source.gang
     return None, None, False
-
-
-def _kind(source: Source | None) -> str:
-    return SCHEDULING_GROUP if source is None else source.name
 
 
 def _group_name(text: str) -> str:

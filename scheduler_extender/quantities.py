@@ -1,7 +1,5 @@
 """Values of strangers: Kubernetes' quantities and annotations, and how a bad one is quoted."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal, InvalidOperation
@@ -45,7 +43,7 @@ _QUANTITY = re.compile(
 
 def quantity(text: str) -> Decimal:
     """A Kubernetes quantity as a number; a :class:`ValueError` says what it should have been."""
-    return _common(text) if len(text) <= SHORT else _read(text)
+    return _remembered(text) if len(text) <= SHORT else _read(text)
 
 
 def memory(text: str) -> int:
@@ -66,11 +64,6 @@ def memory(text: str) -> int:
     raise BadValueError(MEMORY)
 
 
-@remembered
-def _common(text: str) -> Decimal:
-    return _read(text)
-
-
 def _read(text: str) -> Decimal:
     match = _QUANTITY.fullmatch(text.strip())
     if match is None or (match[3] or "") not in _SUFFIXES:
@@ -79,6 +72,9 @@ def _read(text: str) -> Decimal:
         return Decimal(match[1] + (match[2] or "")) * _SUFFIXES[match[3] or ""]
     except InvalidOperation as error:
         raise BadValueError(f"{shortened(text)} is not a quantity such as 2 or 40Gi") from error
+
+
+_remembered = remembered(_read)
 
 
 def annotation(given: Mapping[str, str], key: str, read: Callable[[str], T]) -> T | None:

@@ -1,7 +1,5 @@
 """How often something may be written: so often for one key, and so often in all."""
 
-from __future__ import annotations
-
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable

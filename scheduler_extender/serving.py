@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -79,11 +79,9 @@ def _shadow(
     return note
 
 
-@contextmanager
-def kube_service(api: ApiServer, settings: Settings) -> Iterator[Service]:
+def kube_service(api: ApiServer, settings: Settings) -> AbstractContextManager[Service]:
     """A service over the state of an API server, which is followed inside the block."""
-    with _following(api, Cluster(time.monotonic, settings)) as service:
-        yield service
+    return _following(api, Cluster(time.monotonic, settings))
 
 
 @contextmanager
@@ -101,7 +99,11 @@ def replica_service(
         sees=lambda: not cluster.blind(),
     )
     with _following(api, cluster, leader) as service:
-        service.metrics.tell_term(lambda: leader.term)
+        service.metrics.show(
+            "leader_term",
+            "The number of the term in which this replica leads, 0 where another does",
+            lambda: leader.term,
+        )
         leader.start()
         try:
             yield replace(service, standby=leader.standby, term=lambda: leader.term), leader

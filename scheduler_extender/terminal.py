@@ -4,8 +4,6 @@ Annotations, names and messages come from strangers. An escape sequence in them 
 cursor of who reads them, rename the window, or paint over what was said.
 """
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar

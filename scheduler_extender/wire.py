@@ -4,8 +4,6 @@ Keys are the Go field names, case as kube-scheduler sends it. Decoding is msgspe
 5,000 node names costs a fraction of a millisecond, and fields we do not read cost nothing.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

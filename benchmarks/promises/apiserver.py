@@ -18,6 +18,7 @@ from scheduler_extender.annotations import PLACEMENT
 from scheduler_extender.kube.sinks import PODS_PATH
 from scheduler_extender.verbs import Binding
 from topology.core.devices import NodeName, PodUid
+from topology.kubeapi.apiserver import ApiServer as Client
 from topology.kubeapi.apiserver import ApiUnreachable, Query, api_error
 
 DELETED_AFTER = 5.0  # seconds, on average, until somebody deletes a pod that has ended
@@ -164,7 +165,7 @@ class ApiServer(Actor):
         return self.version
 
 
-class PodApi(Actor):
+class PodApi(Actor, Client):
     """The API server as the shipping binder and settler call it: over paths and JSON.
 
     A Binding that is not answered raises at once, for a call takes no virtual time; it is written
@@ -203,10 +204,6 @@ class PodApi(Actor):
         if fate < faults.late_commits + faults.lost_answers:
             raise ApiUnreachable("connection broken")
         return b"{}"
-
-    def patch(self, path: str, body: bytes, *, timeout: float) -> bytes:
-        """Nobody wakes a pod in a closed loop: kube-scheduler tries again by itself."""
-        raise NotImplementedError(path)
 
     def _entry(self, path: str) -> PodEntry:
         name = path.removesuffix("/binding").rpartition("/")[2]

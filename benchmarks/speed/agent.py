@@ -30,7 +30,7 @@ from scheduler_extender.terminal import table
 from topology.agent.publisher import Publisher
 from topology.core.devices import DeviceId, GpuResource, NodeName, PodUid
 from topology.core.report import Allocation, Report
-from topology.kubeapi.apiserver import NotFoundError
+from topology.kubeapi.apiserver import ApiServer, NotFoundError, Query
 from topology.machines import machine
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _fill(api: FakeApiServer, kubelet: FakeKubelet, devices: Sequence[str]) -> N
         kubelet.show("default", f"p{i}", {"main": {GPU: [device]}})
 
 
-class _CountingServer:
+class _CountingServer(ApiServer):
     """Takes every write and keeps the object; one for each agent, since no two share one."""
 
     def __init__(self) -> None:
@@ -130,12 +130,12 @@ class _CountingServer:
         self.writes = 0
         self.bytes = 0
 
-    def get(self, path: str, *, timeout: float) -> bytes:
+    def get(self, path: str, query: Query = (), *, timeout: float) -> bytes:
         if self._stored is None:
             raise NotFoundError(404, "NotFound", path)
         return self._stored
 
-    def create(self, path: str, body: bytes, *, timeout: float) -> bytes:
+    def create(self, path: str, body: bytes, query: Query = (), *, timeout: float) -> bytes:
         return self._take(body)
 
     def update(self, path: str, body: bytes, *, timeout: float) -> bytes:

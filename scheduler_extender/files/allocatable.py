@@ -1,7 +1,5 @@
 """What a cluster file says that pods can have of a node, beside GPUs; the simulation reads it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal

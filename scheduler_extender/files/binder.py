@@ -1,7 +1,5 @@
 """Binds in file mode: a note in memory, of pods that filter saw or that the file describes."""
 
-from __future__ import annotations
-
 import threading
 from collections import OrderedDict
 from dataclasses import replace

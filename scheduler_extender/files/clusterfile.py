@@ -7,8 +7,6 @@ Of Node objects it keeps what they can allocate, which the simulation reads, and
 there.
 """
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,9 +24,9 @@ from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.budgets import KIND, Budget, BudgetObject, budget_of
 from scheduler_extender.state.pods.record import PodRecord, pod_record
-from scheduler_extender.state.pods.standing import Amounts, amounts_of
+from scheduler_extender.state.pods.standing import amounts_of
 from scheduler_extender.told.placed import Written, written_on
-from scheduler_extender.wire import Node, Pod, Taint
+from scheduler_extender.wire import Node, Pod
 from topology.codec import API_VERSION, Record, decode, shortened
 from topology.core.devices import NodeName, PodUid
 from topology.core.report import Report
@@ -50,22 +48,14 @@ class ClusterFileError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ClusterFile:
-    """What a cluster file describes; ``allocatable`` and ``labels`` are by node, ``written`` (the
-    placement annotation) is by pod, where the file says them; ``cordoned`` are those nodes that it
-    says to be so. Of the nodes in ``whole`` it has the whole Node object, as far as it says who may
-    be sent there: all labels, and the ``taints``. ``offered`` is what kube-scheduler gives out of a
-    node, where the file has it; ``budgets`` are all PodDisruptionBudgets that there are."""
+    """What a cluster file describes."""
 
     records: tuple[Record, ...]
     pods: tuple[PodRecord, ...]
-    allocatable: Mapping[NodeName, Allocatable] = field(default_factory=dict)
-    labels: Mapping[NodeName, Mapping[str, str]] = field(default_factory=dict)
-    written: Mapping[PodUid, Written] = field(default_factory=dict)
-    cordoned: frozenset[NodeName] = frozenset()
-    taints: Mapping[NodeName, tuple[Taint, ...]] = field(default_factory=dict)
-    whole: frozenset[NodeName] = frozenset()
-    offered: Mapping[NodeName, Amounts] = field(default_factory=dict)
-    budgets: tuple[Budget, ...] = ()
+    allocatable: Mapping[NodeName, Allocatable] = field(default_factory=dict)  # of whom it says it
+    nodes: dict[NodeName, NodeObject] = field(default_factory=dict)
+    written: Mapping[PodUid, Written] = field(default_factory=dict)  # the placement annotations
+    budgets: tuple[Budget, ...] = ()  # all that there are
 
 
 def load(path: Path) -> ClusterFile:
@@ -168,13 +158,8 @@ class _Objects:
             tuple(records),
             tuple(pods),
             self._allocatable,
-            {_name(node): node.metadata.labels or {} for node in nodes},
+            {_name(node): _node_object(node) for node in nodes},
             self._written,
-            frozenset(_name(node) for node in nodes if node.spec.unschedulable),
-            {_name(node): tuple(node.spec.taints) for node in nodes if node.spec.taints},
-            # Who has written taints has thought of all of them.
-            frozenset(_name(n) for n in nodes if _is_from_server(n) or n.spec.taints),
-            {_name(node): offered for node in nodes if (offered := _offered(node)) is not None},
             tuple(sorted(budgets, key=lambda each: (each.namespace, each.name))),
         )
 
@@ -202,10 +187,18 @@ def _name(node: Node) -> NodeName:
     return NodeName(node.metadata.name)
 
 
-def _is_from_server(node: Node) -> bool:
-    """Whether a Node is as the API server gives it, or as a snapshot writes it."""
-    metadata = node.metadata
-    return bool(SNAPSHOT in (metadata.annotations or {}) or metadata.uid)
+def _node_object(node: Node) -> NodeObject:
+    """A Node as far as it says who may be sent there. As the API server gives it, or a snapshot
+    writes it, it is whole; what people write by hand need not name all that is allocatable."""
+    metadata, spec, amounts = node.metadata, node.spec, node.status.allocatable
+    from_server = bool(SNAPSHOT in (metadata.annotations or {}) or metadata.uid)
+    return NodeObject(
+        exists=from_server or bool(spec.taints),  # who writes taints has thought of all of them
+        labels=metadata.labels or {},
+        cordoned=spec.unschedulable,
+        taints=tuple(spec.taints or ()),
+        allocatable=amounts_of(amounts) if amounts and from_server else None,
+    )
 
 
 def _documents(text: str, name: str) -> Iterator[Any]:
@@ -243,13 +236,6 @@ def _converted(item: object, kind: type[Object], what: str) -> Object:
     if not made.metadata.name:
         raise ValueError(f"{what}: metadata.name is missing")
     return made
-
-
-def _offered(node: Node) -> Amounts | None:
-    """What kube-scheduler gives out of the node, where a snapshot or the API server has written it;
-    what people write by hand need not name all of it."""
-    amounts = node.status.allocatable
-    return amounts_of(amounts) if amounts and _is_from_server(node) else None
 
 
 def _budget(item: object) -> Budget:
@@ -300,14 +286,7 @@ def feed(cluster: Cluster, content: ClusterFile) -> None:
     """Put everything a file describes into the cluster."""
     for record in content.records:
         cluster.feed.put_record(record.topology, record.report)
-    for name, labels in content.labels.items():
-        node_object = NodeObject(
-            exists=name in content.whole,
-            labels=labels,
-            cordoned=name in content.cordoned,
-            taints=content.taints.get(name, ()),
-            allocatable=content.offered.get(name),
-        )
+    for name, node_object in content.nodes.items():
         cluster.feed.put_labels(name, node_object)
     for pod in content.pods:
         cluster.feed.put_pod(pod)

@@ -1,7 +1,5 @@
 """``kind: MachineGroup`` of a cluster file: so many equal nodes of a machine of the catalogue."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal

@@ -4,8 +4,6 @@ Annotations count on the pod alone: those of a Deployment itself, a label, or a 
 that is not ours ask for nothing, and nobody in the cluster says so. Here it is said.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from difflib import SequenceMatcher

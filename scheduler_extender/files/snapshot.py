@@ -6,8 +6,6 @@ missing or unusable, stale ones (a file never goes stale), and pods that ended b
 showed them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

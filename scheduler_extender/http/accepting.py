@@ -4,8 +4,6 @@ uvicorn counts a connection only when its handshake is over. Before that a clien
 so it gets some seconds, and only so many such clients are served at one time.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import ssl

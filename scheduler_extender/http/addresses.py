@@ -1,7 +1,5 @@
 """Where a service listens, and with which certificates."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -4,9 +4,6 @@
 POST /v1/reports.
 """
 
-from __future__ import annotations
-
-import time
 from collections.abc import Collection
 
 import anyio
@@ -175,7 +172,6 @@ def _add_metrics(app: FastAPI, service: Service) -> None:
         return Response(await desk.shared("metrics", text), media_type="text/plain")
 
     def text() -> bytes:
-        service.metrics.look(time.monotonic())
         service.metrics.ready.set(service.not_ready() is None)
         return generate_latest(service.metrics.registry)
 

@@ -5,8 +5,6 @@ plain function and encodes the answer; nothing of FastAPI's validation runs on t
 kube-scheduler waits for. A body that cannot be read is a 400 or 413 with one line, never a 500.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

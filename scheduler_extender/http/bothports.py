@@ -1,7 +1,5 @@
 """What both ports have: health, readiness, and errors in one form, a line of JSON."""
 
-from __future__ import annotations
-
 import time
 import traceback
 

@@ -6,8 +6,6 @@ name of its own that leads to 127.0.0.1 (DNS rebinding) it may read the answer, 
 which page asks (``Origin``), and which host name it has used (``Host``). kube-scheduler, kubectl
 and Prometheus send no ``Origin``."""
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Iterable
 from urllib.parse import urlsplit

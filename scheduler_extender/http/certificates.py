@@ -5,8 +5,6 @@ kubelet swaps a symlink. New connections get the new certificates; open ones kee
 cannot be used, the former ones stay in use, and a log line and a metric say so.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import ssl
@@ -61,14 +59,6 @@ class Certificates:
         self.client_names = tls.client_names
         self.problem: str | None = None
         self.renewed = self.failed = 0
-
-    def scheduler(self) -> ssl.SSLContext:
-        """For a new connection of kube-scheduler's port."""
-        return self.contexts.scheduler
-
-    def admin(self) -> ssl.SSLContext:
-        """For a new connection of the admin port."""
-        return self.contexts.admin
 
     def expiry_warning(self, now: datetime) -> str | None:
         """What to say about a certificate that expires soon, or has expired; None for others."""

@@ -1,11 +1,9 @@
-"""Gauges over the whole cluster, worked out when Prometheus asks: GPUs and nodes by state, and how
-much can still be promised.
+"""Figures of the whole cluster, worked out when Prometheus asks: GPUs and nodes by state, how much
+can still be promised, what has happened, and how fresh the watches are.
 
 A node is worked out once until its facts change, so thousands of nodes cost a walk through them. It
 runs in a thread and holds no lock but to take the facts.
 """
-
-from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -36,6 +34,16 @@ GPU_STATES = (
 )
 NODE_STATES = ("ready", "not-ready", "stale", "no-report", "unusable", "refusing-pods")
 NOTHING = "none"  # the verdict of a pod that requires nothing
+
+
+@dataclass(frozen=True, slots=True)
+class _Figures:
+    """One node's, worked out on these facts."""
+
+    facts: NodeFacts
+    state: str
+    gpus: Counter[str]
+    capacity: Capacity
 
 
 class ClusterFigures(Collector):
@@ -69,8 +77,8 @@ class ClusterFigures(Collector):
             gpus.update(node.gpus)
             possible += node.capacity
         verdicts = {v.value: placements[v.value] for v in Verdict} | {NOTHING: placements[""]}
-        size = cluster.remembered()
-        figures: dict[str, Mapping[str, int]] = {
+        size, watches, now = cluster.remembered(), cluster.watches(), cluster.clock()
+        figures: dict[str, Mapping[str, float]] = {
             "gpus": dict(gpus),
             "nodes": dict(nodes),
             "promises_possible": {
@@ -84,6 +92,11 @@ class ClusterFigures(Collector):
             "belief_states": {"": size.states},
             "remembered_answers": {"": size.answers},
             "build_info": {our_version(): 1},
+            "watch_age_seconds": {watch.name: watch.age(now) for watch in watches},
+            "watch_failing": {watch.name: watch.failing for watch in watches},
+            "node_faults": {"": cluster.faults.count},
+            "promises_kept": {"": cluster.tallies.kept},
+            "reports_out_of_order": {"": cluster.feed.reports_out_of_order},
         }
         for family, name in self._families():
             for label, value in figures[name].items():
@@ -116,20 +129,41 @@ class ClusterFigures(Collector):
             ("belief_states", "Distinct states that nodes are in", ""),
             ("remembered_answers", "Answers of a state to a request that are remembered", ""),
             ("build_info", "1; the label has the version", "version"),
+            (
+                "watch_age_seconds",
+                "Seconds since the API server last said something over a watch",
+                "watch",
+            ),
+            (
+                "watch_failing",
+                "1 while a watch is broken and cannot be opened again",
+                "watch",
+            ),
         )
         counters = (
             ("placements", "Binds written, by verdict; none: the pod requires nothing", "verdict"),
             ("rejections", "Nodes that filter has refused, by reason", "reason"),
+            (
+                "node_faults",
+                "Times that deciding about one node, or verifying its report, has failed",
+                "",
+            ),
+            (
+                "promises_kept",
+                "Pods whose GPUs, when a report first named them all, met what was promised",
+                "",
+            ),
+            (
+                "reports_out_of_order",
+                "Reports that came after newer ones of their node, and were passed over",
+                "",
+            ),
         )
-        families: list[tuple[GaugeMetricFamily | CounterMetricFamily, str]] = [
-            (GaugeMetricFamily(f"gpu_topology_{name}", what, labels=[label] if label else []), name)
-            for name, what, label in gauges
+        return [
+            (family(f"gpu_topology_{name}", what, labels=[label] if label else []), name)
+            for family, rows in ((GaugeMetricFamily, gauges), (CounterMetricFamily, counters))
+            for name, what, label in rows
         ]
-        families += [
-            (CounterMetricFamily(f"gpu_topology_{name}", what, labels=[label]), name)
-            for name, what, label in counters
-        ]
-        return families
 
 
 def our_version() -> str:
@@ -140,19 +174,13 @@ def our_version() -> str:
         return "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class _Figures:
-    """One node's, worked out on these facts."""
-
-    facts: NodeFacts
-    state: str
-    gpus: Counter[str]
-    capacity: Capacity
-
-
 def state_of(facts: NodeFacts) -> str:
     """One of :data:`NODE_STATES`."""
-    if facts.record.problem is not None or not _usable(facts):
+    served = (
+        facts.topology.resources if facts.topology is not None and facts.report is not None else ()
+    )
+    contradictory = any(facts.record.contradiction(each.name) for each in served)
+    if facts.record.problem is not None or contradictory:
         return "unusable"
     if facts.report is None:
         return "no-report"
@@ -161,12 +189,6 @@ def state_of(facts: NodeFacts) -> str:
     if facts.report.not_ready:
         return "not-ready"
     return "refusing-pods" if facts.history.streaks else "ready"
-
-
-def _usable(facts: NodeFacts) -> bool:
-    if facts.topology is None or facts.report is None:
-        return True
-    return not any(facts.record.contradiction(served.name) for served in facts.topology.resources)
 
 
 def gpu_states(node: NodeState) -> Counter[str]:

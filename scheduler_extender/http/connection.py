@@ -4,8 +4,6 @@ uvicorn has none of these limits with its fast parser: a client could send endle
 a request and then nothing, for ever.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable

@@ -5,8 +5,6 @@ keep kube-scheduler waiting. So a desk has few threads, and refuses a question i
 People who ask the same share one answer.
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator

@@ -5,8 +5,6 @@ out (:data:`.limits.AT_ONCE_SECONDS`). Threads do everything else. The loop neve
 so other requests, above all the kubelet's probes, are answered meanwhile.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from contextlib import suppress

@@ -6,8 +6,6 @@ as a non-resource URL. Answers are remembered for some seconds. Nobody gets in w
 server's word, whatever fails.
 """
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections import OrderedDict
@@ -199,9 +197,8 @@ class Gate:
 def _token(scope: Scope) -> str:
     """The request's bearer token (RFC 6750). Raises :class:`_Refused`."""
     given: list[bytes] = [value for name, value in scope["headers"] if name == b"authorization"]
-    if len(given) != 1:
-        raise _Refused(401, Lack.TOKEN, "a bearer token is needed: Authorization: Bearer TOKEN")
-    scheme, _, token = given[0].decode("latin-1").strip().partition(" ")
+    header = given[0].decode("latin-1").strip() if len(given) == 1 else ""
+    scheme, _, token = header.partition(" ")
     token = token.strip()
     if scheme.lower() != "bearer" or not token:
         raise _Refused(401, Lack.TOKEN, "a bearer token is needed: Authorization: Bearer TOKEN")

@@ -1,10 +1,7 @@
 """What the extender counts for Prometheus, and the log lines about surprises."""
 
-from __future__ import annotations
-
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import structlog
 from prometheus_client import (
@@ -15,6 +12,8 @@ from prometheus_client import (
     ProcessCollector,
     disable_created_metrics,
 )
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from scheduler_extender.http.certificates import Certificates
 from scheduler_extender.http.clusterfigures import ClusterFigures
@@ -43,9 +42,8 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        self._cluster: Cluster | None = None
-        self._read: list[tuple[Counter, Callable[[], int]]] = []
-        self._looking = threading.Lock()
+        self._followed = _Followed()
+        self.registry.register(self._followed)
         self.requests = Counter(
             "gpu_topology_requests",
             "Requests answered, by verb and HTTP status",
@@ -79,18 +77,6 @@ class Metrics:
         for label in LABELS:
             self.refusals.labels(label)
         self.strangers = Strangers(self.registry)
-        self.watch_age = Gauge(
-            "gpu_topology_watch_age_seconds",
-            "Seconds since the API server last said something over a watch",
-            ["watch"],
-            registry=self.registry,
-        )
-        self.watch_failing = Gauge(
-            "gpu_topology_watch_failing",
-            "1 while a watch is broken and cannot be opened again",
-            ["watch"],
-            registry=self.registry,
-        )
         self.ready = Gauge(
             "gpu_topology_ready", "1 while /readyz answers 200", registry=self.registry
         )
@@ -126,23 +112,7 @@ class Metrics:
         cluster.feed.on_surprise.append(note)
         cluster.feed.on_refusal.append(self._refusal_noter())
         cluster.faults.on_fault(fault)
-        self._cluster = cluster
         self.registry.register(ClusterFigures(cluster))
-        self.follow(
-            "node_faults",
-            "Times that deciding about one node, or verifying its report, has failed",
-            lambda: cluster.faults.count,
-        )
-        self.follow(
-            "promises_kept",
-            "Pods whose GPUs, when a report first named them all, met what was promised",
-            lambda: cluster.tallies.kept,
-        )
-        self.follow(
-            "reports_out_of_order",
-            "Reports that came after newer ones of their node, and were passed over",
-            lambda: cluster.feed.reports_out_of_order,
-        )
 
     def _refusal_noter(self) -> Callable[[NodeRefusal], None]:
         """Count each refusal, and log one for each node and reason once in a while."""
@@ -171,18 +141,16 @@ class Metrics:
 
     def certificates(self, files: Certificates) -> None:
         """Show when our certificate expires, and how reading changed files went."""
-        expires = Gauge(
-            "gpu_topology_tls_expires_timestamp_seconds",
+        self.show(
+            "tls_expires_timestamp_seconds",
             "When the certificate of both ports expires, in seconds since 1970",
-            registry=self.registry,
+            lambda: files.contexts.expires.timestamp(),
         )
-        expires.set_function(lambda: files.contexts.expires.timestamp())
-        failing = Gauge(
-            "gpu_topology_tls_reload_failing",
+        self.show(
+            "tls_reload_failing",
             "1 while changed TLS files cannot be used and those from before stay in use",
-            registry=self.registry,
+            lambda: files.problem is not None,
         )
-        failing.set_function(lambda: files.problem is not None)
         self.follow("tls_reloads", "Changed TLS files taken into use", lambda: files.renewed)
         self.follow(
             "tls_reloads_failed", "Changed TLS files that cannot be used", lambda: files.failed
@@ -190,16 +158,11 @@ class Metrics:
 
     def follow(self, name: str, what: str, count: Callable[[], int]) -> None:
         """Show a number that only grows and that ``count`` gives."""
-        self._read.append((Counter(f"gpu_topology_{name}", what, registry=self.registry), count))
+        self._followed.kinds[name, what] = CounterMetricFamily, count
 
-    def tell_term(self, term: Callable[[], int]) -> None:
-        """Show the term in which this replica leads; ``term`` gives it, 0 if it does not lead."""
-        gauge = Gauge(
-            "gpu_topology_leader_term",
-            "The number of the term in which this replica leads, 0 where another does",
-            registry=self.registry,
-        )
-        gauge.set_function(term)
+    def show(self, name: str, what: str, value: Callable[[], float]) -> None:
+        """Show a number that ``value`` gives."""
+        self._followed.kinds[name, what] = GaugeMetricFamily, value
 
     def tell_turns(self, turns: Turns) -> Turns:
         """Show how many binds wait, and for what; returns ``turns``."""
@@ -236,10 +199,7 @@ class Metrics:
 
     def tell_shadow(self) -> Callable[[WouldRefuse], None]:
         """Show that nothing is refused. Returns what counts the would-be refusals."""
-        shadow = Gauge(
-            "gpu_topology_shadow", "1 where the extender refuses nothing", registry=self.registry
-        )
-        shadow.set(1)
+        self.show("shadow", "1 where the extender refuses nothing", lambda: 1)
         refused = Counter(
             "gpu_topology_would_have_refused",
             "In shadow: questions about pods for which nodes would have been refused, by reason; a"
@@ -263,14 +223,16 @@ class Metrics:
 
         return note
 
-    def look(self, now: float) -> None:
-        """Update the numbers that others count; ``now`` is by the cluster's clock."""
-        with self._looking:  # two scrapes at once would each add what is new
-            for counter, count in self._read:
-                shown = next(iter(counter.collect())).samples[0].value
-                counter.inc(max(0.0, count() - shown))
-        if self._cluster is None:
-            return
-        for watch in self._cluster.watches():
-            self.watch_age.labels(watch.name).set(watch.age(now))
-            self.watch_failing.labels(watch.name).set(watch.failing)
+
+class _Followed(Collector):
+    """Numbers that others count, by name and meaning, read when Prometheus asks."""
+
+    def __init__(self) -> None:
+        self.kinds: dict[
+            tuple[str, str],
+            tuple[type[CounterMetricFamily | GaugeMetricFamily], Callable[[], float]],
+        ] = {}
+
+    def collect(self) -> Iterator[Metric]:
+        for (name, what), (family, value) in self.kinds.items():
+            yield family(f"gpu_topology_{name}", what, value=value())

@@ -3,8 +3,6 @@
 FastAPI describes pydantic's models by itself; ours are msgspec's, so we hand it their schemas.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Annotated, Any, Literal
 

@@ -1,7 +1,5 @@
 """Runs the two apps on their ports, in one process and one event loop, until told to stop."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc
@@ -149,10 +147,12 @@ class Servers:
         local = [certificates is None and loopback(listener) for listener in sockets]
         scheduler = connection(limits, names, strangers.note, local=local[0])
         people = connection(limits, stranger=strangers.note, local=local[1])
-        contexts = (certificates.scheduler, certificates.admin) if certificates else (None, None)
+        # For each new connection the context of then.
+        for_scheduler = (lambda: certificates.contexts.scheduler) if certificates else None
+        for_people = (lambda: certificates.contexts.admin) if certificates else None
         self._servers = [
-            _Server(app, sockets[0], scheduler, contexts[0], strangers),
-            _Server(admin, sockets[1], people, contexts[1], strangers),
+            _Server(app, sockets[0], scheduler, for_scheduler, strangers),
+            _Server(admin, sockets[1], people, for_people, strangers),
         ]
 
     def run(self, on_started: Callable[[], None] = lambda: None, *, signals: bool = True) -> None:

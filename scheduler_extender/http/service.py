@@ -1,7 +1,5 @@
 """What the routes of both ports need of the service."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 

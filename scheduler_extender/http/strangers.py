@@ -1,7 +1,5 @@
 """Counts clients that were refused, and logs them once in a while."""
 
-from __future__ import annotations
-
 import time
 from enum import StrEnum
 

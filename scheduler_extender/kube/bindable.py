@@ -4,8 +4,6 @@ What makes a bind of a former leader fail (ADR 12) is the order of the watch on 
 a pod's version here, and no later term, knows that the version is older than that term.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

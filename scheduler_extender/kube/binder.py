@@ -1,7 +1,5 @@
 """Binds are written to the API server as one Binding each, under time limits of their own."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -22,10 +20,10 @@ from topology.kubeapi.apiserver import (
     ApiError,
     ApiFailure,
     ApiNotSent,
+    ApiServer,
     ApiUnreachable,
     ConflictError,
     NotFoundError,
-    Query,
     path,
 )
 
@@ -68,12 +66,6 @@ class _ChangedError(BindError):
     """The pod is unbound, and of another version than the Binding was for."""
 
 
-class _PodApi(Protocol):
-    def get(self, path: str, query: Query = (), *, timeout: float) -> bytes: ...
-    def create(self, path: str, body: bytes, query: Query = (), *, timeout: float) -> bytes: ...
-    def patch(self, path: str, body: bytes, *, timeout: float) -> bytes: ...
-
-
 class KubeBinder:
     """Writes one Binding a pod: nodeName, UID as precondition, placement annotation, at once.
 
@@ -83,7 +75,7 @@ class KubeBinder:
 
     def __init__(
         self,
-        api: _PodApi,
+        api: ApiServer,
         cluster: Cluster,
         fence: Fence | None = None,
         placed: Callable[[Binding], None] = lambda _: None,

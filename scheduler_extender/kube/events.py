@@ -5,14 +5,12 @@ of their own, a few a second, and what happens to one pod or node again and agai
 with a count.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import structlog
@@ -24,7 +22,7 @@ from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.placed import bound_text
 from scheduler_extender.verbs import Binding, WouldRefuse
 from topology.core.requests import GpuRequest
-from topology.kubeapi.apiserver import ApiFailure, path
+from topology.kubeapi.apiserver import ApiFailure, ApiServer, path
 
 log = structlog.get_logger(__name__)
 
@@ -40,10 +38,6 @@ MOST_WAITING = 1000
 WRITE_TIMEOUT = 2.0
 # Seconds between two Events of one kind on one object; Events a second in all, and at once.
 PAUSE, RATE, BURST = 60.0, 2.0, 20
-
-
-class _EventApi(Protocol):
-    def create(self, path: str, body: bytes, *, timeout: float) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +72,7 @@ class EventWriter:
 
     def __init__(
         self,
-        api: _EventApi,
+        api: ApiServer,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -5,8 +5,6 @@ such as JobSets and PyTorchJobs. Its pods name it as their owner, or something b
 ReplicaSet.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from scheduler_extender.kube.reading import TIMEOUT, Reader, listed
+from scheduler_extender.kube.reading import TIMEOUT, listed
 from scheduler_extender.kube.sinks import PAGE
-from topology.kubeapi.apiserver import ApiError, path
+from topology.kubeapi.apiserver import ApiError, ApiServer, path
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +74,6 @@ MOST_OWNERS = 4  # owners above a pod that are looked at
 
 
 class _Owner(msgspec.Struct, rename="camel"):
-    api_version: str = ""
     kind: str = ""
     name: str = ""
     uid: str = ""
@@ -102,14 +99,16 @@ def kind_named(word: str) -> Kind | None:
     return None
 
 
-def workload(api: Reader, kind: Kind, namespace: str, name: str) -> dict[str, Any]:
+def workload(api: ApiServer, kind: Kind, namespace: str, name: str) -> dict[str, Any]:
     """One object of a kind. Raises :class:`~topology.kubeapi.apiserver.ApiFailure`."""
     where = path(f"{kind.collection}/namespaces", namespace, kind.plural, name)
     made: dict[str, Any] = msgspec.json.decode(api.get(where, timeout=TIMEOUT), type=dict[str, Any])
     return {"kind": kind.name, **made}
 
 
-def pods_of(api: Reader, kind: Kind, namespace: str, made: dict[str, Any]) -> list[dict[str, Any]]:
+def pods_of(
+    api: ApiServer, kind: Kind, namespace: str, made: dict[str, Any]
+) -> list[dict[str, Any]]:
     """The pods that a workload has made, itself or by others, by name."""
     owners = {str((made.get("metadata") or {}).get("uid", ""))}
     for between in kind.between:
@@ -131,7 +130,7 @@ def _owned_by(
             yield raw, owned
 
 
-def owners_of(api: Reader, namespace: str, pod: dict[str, Any]) -> list[dict[str, Any]]:
+def owners_of(api: ApiServer, namespace: str, pod: dict[str, Any]) -> list[dict[str, Any]]:
     """The objects above a pod, its controller first; those that may be read and are of
     :data:`KINDS`."""
     above: list[dict[str, Any]] = []

@@ -5,14 +5,11 @@ The same sinks take the objects in as in the extender, so the answers are the ex
 caller may not read is left out, and said.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import msgspec
 import structlog
@@ -35,7 +32,7 @@ from scheduler_extender.state.pods.standing import Amounts, asks_of
 from scheduler_extender.wire import pod_decoder
 from topology.core.devices import NodeName
 from topology.kubeapi.apiserver import ApiError, ApiFailure, ApiServer, NotFoundError, Query, path
-from topology.kubeapi.reflector import Reflector, Sink, Watched
+from topology.kubeapi.reflector import Reflector, Sink, Watched, decode_list
 
 log = structlog.get_logger(__name__)
 
@@ -43,24 +40,6 @@ TIMEOUT = 30.0  # seconds for one page
 OTHERS_TIMEOUT = 2.0  # seconds for the pods of one node
 FORBIDDEN = (401, 403)
 NOT_INSTALLED = "the cluster has no GPUTopology records: is gpu-topology installed?"
-
-
-class Reader(Protocol):
-    """What is asked of an API server here."""
-
-    def get(self, path: str, query: Query = (), *, timeout: float) -> bytes:
-        """An object or a list. Raises :class:`~topology.kubeapi.apiserver.ApiFailure`."""
-        ...
-
-
-class _ListMeta(msgspec.Struct, rename="camel", frozen=True):
-    resource_version: str = ""
-    continue_: str = msgspec.field(name="continue", default="")
-
-
-class _Page(msgspec.Struct):
-    metadata: _ListMeta = _ListMeta()
-    items: list[msgspec.Raw] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +60,9 @@ class Seen:
     lost: Callable[[], float] = lambda: 0.0
 
 
-def one_look(api: Reader, namespace: str, settings: Settings, clock: Callable[[], float]) -> Seen:
+def one_look(
+    api: ApiServer, namespace: str, settings: Settings, clock: Callable[[], float]
+) -> Seen:
     """Read nodes, pods and records once.
 
     Where the pods of all namespaces may not be listed those of ``namespace`` are, and whatever else
@@ -121,28 +102,20 @@ def one_look(api: Reader, namespace: str, settings: Settings, clock: Callable[[]
     return Seen(cluster, namespaces, notes, sees_nodes, installed)
 
 
-def listed(api: Reader, where: str, page: int, query: Query = ()) -> tuple[list[msgspec.Raw], str]:
+def listed(
+    api: ApiServer, where: str, page: int, query: Query = ()
+) -> tuple[list[msgspec.Raw], str]:
     """All objects of a collection that ``query`` selects, page by page, and the list's
     resourceVersion."""
     objects: list[msgspec.Raw] = []
-    version = ""
-    for part in _pages(api, where, page, query):
-        objects += part.items or []
-        version = part.metadata.resource_version
-    return objects, version
-
-
-def _pages(api: Reader, where: str, page: int, query: Query) -> Iterator[_Page]:
-    following = ""
+    asked = [*query, ("limit", str(page))]
+    following: list[tuple[str, str]] = []
     while True:
-        asked = [*query, ("limit", str(page))]
-        if following:
-            asked.append(("continue", following))
-        part = msgspec.json.decode(api.get(where, asked, timeout=TIMEOUT), type=_Page)
-        yield part
-        following = part.metadata.continue_
-        if not following:
-            return
+        part = decode_list(api.get(where, asked + following, timeout=TIMEOUT))
+        objects += part.items or []
+        if not part.metadata.continue_:
+            return objects, part.metadata.resource_version
+        following = [("continue", part.metadata.continue_)]
 
 
 @contextmanager
@@ -188,7 +161,7 @@ def _lost(reflectors: Sequence[Reflector], now: float) -> float:
     return max(0.0, now - min(since)) if since else 0.0
 
 
-def node_names(api: Reader, selector: str) -> set[str]:
+def node_names(api: ApiServer, selector: str) -> set[str]:
     """The names of the nodes that a label selector selects.
 
     Raises :class:`~topology.kubeapi.apiserver.ApiFailure`: an ``ApiError`` of status 400 where the
@@ -198,7 +171,7 @@ def node_names(api: Reader, selector: str) -> set[str]:
     return {metadata_decoder.decode(raw).metadata.name for raw in nodes}
 
 
-def unbound_pods(api: Reader, namespace: str | None, selector: str | None) -> list[msgspec.Raw]:
+def unbound_pods(api: ApiServer, namespace: str | None, selector: str | None) -> list[msgspec.Raw]:
     """The pods that are on no node yet, of one namespace or (None) of all, whether they ask for
     GPUs or not. Raises as :func:`node_names`."""
     where = PODS_PATH if namespace is None else path("/api/v1/namespaces", namespace, "pods")
@@ -208,7 +181,7 @@ def unbound_pods(api: Reader, namespace: str | None, selector: str | None) -> li
     return listed(api, where, PAGE, query)[0]
 
 
-def other_pods(api: Reader, managed: tuple[str, ...], name: NodeName) -> Amounts | None:
+def other_pods(api: ApiServer, managed: tuple[str, ...], name: NodeName) -> Amounts | None:
     """What the pods that ask for none of the ``managed`` resources ask for on a node: see
     :data:`.standing.Others`. None where the API server cannot tell.
 
@@ -219,7 +192,7 @@ def other_pods(api: Reader, managed: tuple[str, ...], name: NodeName) -> Amounts
     query = (("fieldSelector", f"spec.nodeName={name}"), ("resourceVersion", "0"))
     amounts: Counter[str] = Counter()
     try:
-        page = msgspec.json.decode(api.get(PODS_PATH, query, timeout=OTHERS_TIMEOUT), type=_Page)
+        page = decode_list(api.get(PODS_PATH, query, timeout=OTHERS_TIMEOUT))
         for pod in map(pod_decoder.decode, page.items or ()):
             if pod.status.phase not in ENDED and pod_record(pod, managed) is None:
                 amounts.update(dict(asks_of(pod, managed)))

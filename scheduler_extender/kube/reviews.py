@@ -4,8 +4,6 @@ TokenReview and SubjectAccessReview (authentication.k8s.io/v1 and authorization.
 one request; nothing is remembered here.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, TypeVar
 

@@ -1,7 +1,5 @@
 """Ends binds in flight that nobody confirms: by asking the API server, twice where it is unsure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -24,7 +22,7 @@ class _Flight:
     pod: PodRecord
     since: float
     unbound_at: float | None = None
-    before: _Flight | None = None
+    before: "_Flight | None" = None
 
 
 class Settler:

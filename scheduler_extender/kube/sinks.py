@@ -3,8 +3,6 @@
 An object that cannot be read costs that object, never the others.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Hashable, Iterable
 from contextlib import nullcontext, suppress

@@ -3,8 +3,6 @@
 Three reflectors keep the cluster equal to the server's GPUTopology objects, pods and nodes.
 """
 
-from __future__ import annotations
-
 import random
 import threading
 import time
@@ -123,38 +121,34 @@ class KubeSource:
         missing = [r.name for r in self.reflectors if not r.state.synced]
         return f"not synced: {', '.join(missing)}" if missing else None
 
-    def tell(self, follow: Callable[[str, str, Callable[[], int]], None]) -> None:
-        """Hand over the numbers that the threads count, by metric, to whoever shows them."""
+    def watches(self) -> list[Watch]:
+        """How fresh each watch is."""
+        states = [(reflector.name, reflector.state) for reflector in self.reflectors]
+        return [
+            Watch(name, state.whole_at, None if state.streaming else state.failing_since)
+            for name, state in states
+        ]
+
+    @contextmanager
+    def following(self, count: Callable[[str, str, Callable[[], int]], None]) -> Iterator[None]:
+        """The cluster is followed inside the block; ``count`` is handed the numbers that the
+        threads count, by metric."""
         waker = self.waker
-        follow(
+        count(
             "wakes", "Waiting pods woken, since a changed node may take them", lambda: waker.woken
         )
-        follow(
+        count(
             "waker_failures",
             "Times that an unschedulable pod's request could not be worked out",
             lambda: waker.failed,
         )
-        follow(
+        count(
             "events_dropped",
             "Events not written: too many, or refused",
             lambda: self._events.dropped + self._news.dropped,
         )
-
-    def watches(self) -> list[Watch]:
-        """How fresh each watch is."""
-        watches = []
-        for reflector in self.reflectors:
-            state = reflector.state
-            failing = None if state.streaming else state.failing_since
-            watches.append(Watch(reflector.name, state.whole_at, failing))
-        return watches
-
-    @contextmanager
-    def following(self, count: Callable[[str, str, Callable[[], int]], None]) -> Iterator[None]:
-        """The cluster is followed inside the block; ``count`` is handed what :meth:`tell` tells."""
         self.start()
         try:
-            self.tell(count)
             yield
         finally:
             self.stop()

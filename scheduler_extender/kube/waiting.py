@@ -5,8 +5,6 @@ nodes by reason. It is told when a pod is first seen to wait and when the reason
 only the counts change, rarely. A round does a bounded amount of work however many pods wait.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

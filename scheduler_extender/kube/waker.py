@@ -10,20 +10,18 @@ same, and have been looked at equally late, share one look; what a round does no
 ones do, whoever has waited longest first.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
-from itertools import takewhile
-from typing import Protocol
+from dataclasses import dataclass
 from uuid import uuid4
 
 import msgspec
 import structlog
 
 from scheduler_extender.annotations import WAKE, Malformed
+from scheduler_extender.deadline import Deadline, within
 from scheduler_extender.ratelimit import LogLimit
 from scheduler_extender.state.asking.enquiry import answer, decided, states_of
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -31,7 +29,7 @@ from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import GpuRequest
-from topology.kubeapi.apiserver import ApiFailure, ApiUnreachable, path
+from topology.kubeapi.apiserver import ApiFailure, ApiServer, ApiUnreachable, path
 
 log = structlog.get_logger(__name__)
 
@@ -40,8 +38,17 @@ WRITE_TIMEOUT = 2.0  # seconds
 PAUSE, RATE, BURST = 3600.0, 0.1, 8
 
 
-class _PodApi(Protocol):
-    def patch(self, path: str, body: bytes, *, timeout: float) -> bytes: ...
+@dataclass(slots=True)
+class _Budget:
+    """What is left of one round's work."""
+
+    looks: int
+    evaluations: int
+    deadline: Deadline
+
+    @property
+    def spent(self) -> bool:
+        return self.looks <= 0 or self.evaluations <= 0 or self.deadline.passed()
 
 
 class Waker:
@@ -74,7 +81,7 @@ class Waker:
     def __init__(
         self,
         cluster: Cluster,
-        api: _PodApi,
+        api: ApiServer,
         breathe: Callable[[], None] = lambda: time.sleep(0.001),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -123,7 +130,7 @@ class Waker:
         groups = self._groups(snapshot, unschedulable.values(), now)
         requests = {request for request, _ in groups}
         self._served = {r: at for r, at in self._served.items() if r in requests}
-        budget = _Budget(self.LOOKS, self.EVALUATIONS, self.SECONDS, self._clock)
+        budget = _Budget(self.LOOKS, self.EVALUATIONS, within(self._clock, self.SECONDS))
         wakes = self.AT_ONCE
         # Whose request was looked at longest ago comes first; among equals, who has seen least.
         for request, tried in sorted(groups, key=lambda k: (self._served.get(k[0], -1), k[1])):
@@ -196,16 +203,14 @@ class Waker:
         with self._lock:
             new, self._new = self._new, set()
         snapshot = self._cluster.snapshot()
-        if new:
-            for name in sorted(new):
-                self._last += 1
-                self._changed.pop(name, None)
-                self._changed[name] = (self._last, now)
-            for name in [name for name in self._changed if name not in snapshot.by_name]:
-                del self._changed[name]
-        old = takewhile(lambda item: now - item[1][1] >= self.MEMORY, self._changed.items())
-        for name in [name for name, _ in old]:
-            del self._changed[name]
+        changes = {name: at for name, at in self._changed.items() if name not in new}
+        changes |= {name: (number, now) for number, name in enumerate(sorted(new), self._last + 1)}
+        self._last += len(new)
+        self._changed = {
+            name: (number, at)
+            for name, (number, at) in changes.items()
+            if name in snapshot.by_name and now - at < self.MEMORY
+        }
         self._names = list(self._changed)
         self._numbers = [number for number, _ in self._changed.values()]
         return snapshot
@@ -298,19 +303,3 @@ def _fits(snapshot: Snapshot, name: NodeName, pod: PodRecord, request: GpuReques
 
 def _name(pod: PodRecord) -> str:
     return f"{pod.namespace}/{pod.name}"
-
-
-class _Budget:
-    """What is left of one round's work."""
-
-    def __init__(
-        self, looks: int, evaluations: int, seconds: float, clock: Callable[[], float]
-    ) -> None:
-        self.looks = looks
-        self.evaluations = evaluations
-        self._clock = clock
-        self._until = clock() + seconds
-
-    @property
-    def spent(self) -> bool:
-        return self.looks <= 0 or self.evaluations <= 0 or self._clock() > self._until

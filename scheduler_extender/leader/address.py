@@ -10,20 +10,18 @@ believes that it leads. The EndpointSlice may name it until the leader checks ag
 seconds later at most. That costs time and no GPU: its binds fail (ADR 12).
 """
 
-from __future__ import annotations
-
 import ipaddress
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import structlog
 
 from scheduler_extender.annotations import PREFIX
 from scheduler_extender.kube.bindable import OwnPod
-from topology.kubeapi.apiserver import ApiFailure, NotFoundError, Query, path
+from topology.kubeapi.apiserver import ApiFailure, ApiServer, NotFoundError, path
 
 log = structlog.get_logger(__name__)
 
@@ -31,14 +29,6 @@ SLICES = "/apis/discovery.k8s.io/v1/namespaces"
 TIMEOUT = 2.0  # seconds for one request
 AGAIN = 10.0  # seconds after which the leader checks again that the Service names it
 AFTER_FAILURE = 0.5  # the same after a check that failed
-
-
-class _SliceApi(Protocol):
-    """The part of the API server's client that this needs."""
-
-    def get(self, path: str, query: Query = (), *, timeout: float) -> bytes: ...
-    def create(self, path: str, body: bytes, query: Query = (), *, timeout: float) -> bytes: ...
-    def patch(self, path: str, body: bytes, *, timeout: float) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +44,7 @@ class Address:
 class Endpoint:
     """The leader's entry in the Service. :meth:`publish` raises :class:`.ApiFailure`."""
 
-    def __init__(self, api: _SliceApi, own: OwnPod, address: Address) -> None:
+    def __init__(self, api: ApiServer, own: OwnPod, address: Address) -> None:
         self._api = api
         self._own = own
         self._address = address
@@ -75,7 +65,8 @@ class Endpoint:
             written = msgspec.json.decode(self._api.get(where, timeout=TIMEOUT))
         except NotFoundError:
             if leads():
-                self._api.create(self._collection, self._whole(), timeout=TIMEOUT)
+                body = msgspec.json.encode(self._head() | wanted)
+                self._api.create(self._collection, body, timeout=TIMEOUT)
             return
         named = all(written.get(key) == value for key, value in wanted.items())
         if not named and leads():
@@ -95,19 +86,18 @@ class Endpoint:
             "ports": [{"name": address.port_name, "port": address.port, "protocol": "TCP"}],
         }
 
-    def _whole(self) -> bytes:
+    def _head(self) -> dict[str, Any]:
         labels = {
             "kubernetes.io/service-name": self._address.service,
             "endpointslice.kubernetes.io/managed-by": PREFIX.rstrip("/"),
         }
         metadata = {"name": self._name, "namespace": self._own.namespace, "labels": labels}
-        head = {
+        return {
             "apiVersion": "discovery.k8s.io/v1",
             "kind": "EndpointSlice",
             "metadata": metadata,
             "addressType": self._type,
         }
-        return msgspec.json.encode(head | self._content())
 
 
 class AddressWriter:

@@ -5,8 +5,6 @@ the process is paused. The election only decides who answers, and how soon anoth
 GPU is given twice even if it goes wrong: :mod:`.fence` sees to that.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from enum import Enum
 

@@ -6,12 +6,9 @@ writes its term on its own pod. So a former leader that has seen a newer pod, or
 one, has seen the term first, and knows that it leads no more.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
 
 import msgspec
 import structlog
@@ -24,9 +21,9 @@ from topology.core.devices import PodUid
 from topology.kubeapi.apiserver import (
     ApiError,
     ApiFailure,
+    ApiServer,
     ConflictError,
     NotFoundError,
-    Query,
     path,
 )
 
@@ -38,13 +35,6 @@ TIMEOUT = 2.0
 MARKED_WITHIN = 30.0  # seconds for a mark on our own pod to be written and shown by our watch
 AGAIN = 0.2  # seconds before a write that failed is tried again
 LOOK = 1.0  # seconds to wait for the watch, before we ask whether we still lead
-
-
-class _PatchApi(Protocol):
-    """The part of the API server's client that this needs."""
-
-    def get(self, path: str, query: Query = (), *, timeout: float) -> bytes: ...
-    def patch(self, path: str, body: bytes, *, timeout: float) -> bytes: ...
 
 
 class DeposedError(Exception):
@@ -61,7 +51,7 @@ class Fence:
 
     def __init__(
         self,
-        api: _PatchApi,
+        api: ApiServer,
         bindable: Bindable,
         own: OwnPod,
         identity: str,

@@ -1,7 +1,5 @@
 """One of two replicas: takes part in the election, takes over, and says whether it leads."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time
@@ -228,12 +226,9 @@ class Leader:
         except DeposedError:
             log.info("another has begun to lead meanwhile", term=term)
             return
-        except StuckError as error:
-            log.error(GIVEN_UP, term=term, cause=str(error))  # noqa: TRY400 (no fault of ours)
-            self._back_until = self._clock() + STANDS_BACK * self._seconds
-            return
-        except Exception:
-            log.exception(GIVEN_UP, term=term)
+        except Exception as error:
+            fault = None if isinstance(error, StuckError) else error  # else it is no fault of ours
+            log.error(GIVEN_UP, term=term, cause=str(error), exc_info=fault)  # noqa: TRY400
             self._back_until = self._clock() + STANDS_BACK * self._seconds
             return
         self._fenced = term

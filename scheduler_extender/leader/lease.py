@@ -1,15 +1,14 @@
 """The Lease object of coordination.k8s.io/v1, read and written."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from scheduler_extender.annotations import PREFIX
 from scheduler_extender.leader.election import Lease
-from topology.kubeapi.apiserver import NotFoundError, Query, path
+from scheduler_extender.wire import ObjectMeta
+from topology.kubeapi.apiserver import ApiServer, NotFoundError, path
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces"
 # The annotation that a holder writes when it resigns: its term, if all its binds are written.
@@ -19,28 +18,15 @@ OFFERED = PREFIX + "offered"
 TIMEOUT = 2.0  # seconds for one read or write
 
 
-class _LeaseApi(Protocol):
-    """The part of the API server's client that this needs."""
-
-    def get(self, path: str, query: Query = (), *, timeout: float) -> bytes: ...
-    def create(self, path: str, body: bytes, query: Query = (), *, timeout: float) -> bytes: ...
-    def update(self, path: str, body: bytes, *, timeout: float) -> bytes: ...
-
-
-class _Metadata(msgspec.Struct, rename="camel"):
-    resource_version: str = ""
-    annotations: dict[str, str] | None = None
-
-
-class _Spec(msgspec.Struct, rename="camel"):
+class _Spec(msgspec.Struct, rename="camel", frozen=True):
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
     lease_transitions: int | None = None
 
 
 class _Object(msgspec.Struct):
-    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
-    spec: _Spec = msgspec.field(default_factory=_Spec)
+    metadata: ObjectMeta = ObjectMeta()
+    spec: _Spec = _Spec()
 
 
 _decode = msgspec.json.Decoder(_Object).decode
@@ -50,7 +36,7 @@ class LeaseStore:
     """One Lease at the API server. All methods raise :class:`.ApiFailure`, and
     :class:`msgspec.DecodeError` if the answer is no Lease."""
 
-    def __init__(self, api: _LeaseApi, namespace: str, name: str) -> None:
+    def __init__(self, api: ApiServer, namespace: str, name: str) -> None:
         self._api = api
         self._namespace, self._name = namespace, name
         self._collection = path(LEASES, namespace, "leases")
@@ -95,9 +81,8 @@ class LeaseStore:
             }
         )
         if lease.version:
-            return _lease(
-                self._api.update(f"{self._collection}/{self._name}", body, timeout=TIMEOUT)
-            )
+            where = f"{self._collection}/{self._name}"
+            return _lease(self._api.update(where, body, timeout=TIMEOUT))
         return _lease(self._api.create(self._collection, body, timeout=TIMEOUT))
 
 

@@ -10,8 +10,6 @@ requests of its pods is too little of CPU, memory or another resource: that is n
 somebody else, node by node, and only of nodes that matter.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -29,8 +27,8 @@ from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Verdict
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest, Policy
 
+# Nodes of which one search asks what their other pods ask for.
 MAX_NODES = 200
-"""Nodes of which one search asks what their other pods ask for."""
 
 
 class Spare:
@@ -82,8 +80,8 @@ def _subtract(free: dict[str, int], amounts: Iterable[tuple[str, int]]) -> None:
         free[name] = free.get(name, 0) - amount
 
 
+# Places that one rehearsal tries.
 MAX_VISITS = 2_000
-"""Places that one rehearsal tries."""
 
 Home = NodeName | None
 

@@ -1,7 +1,5 @@
 """A plan: whom to evict so that a guaranteed place appears, as a value and in words."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import msgspec

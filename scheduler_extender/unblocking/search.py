@@ -6,8 +6,6 @@ cheapest; a set is worked out only if it can still be cheaper than the best plan
 differ in nothing but their names count once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -41,13 +39,13 @@ from topology.core.devices import PodUid
 from topology.core.placement import Rejection, Verdict
 from topology.core.requests import GpuRequest
 
+# Pods that one plan evicts.
 MAX_VICTIMS = 8
-"""Pods that one plan evicts."""
+# Sets of pods that are looked at, over all nodes; a size for which there would be more is left.
 MAX_SETS = 200_000
-"""Sets of pods that are looked at, over all nodes; a size for which there would be more is left."""
 
+# Above every priority, as Kubernetes knows them.
 HIGHEST = 2**31
-"""Above every priority, as Kubernetes knows them."""
 BARE = "no controller makes it anew"
 HOMELESS = "no node has a guaranteed place for it"
 
@@ -61,8 +59,8 @@ class Joining:
     rejection: Rejection | None = None
 
 
+# The group of the waiting pod, asked about a node as it would be, and who would have gone.
 Group = Callable[[NodeFacts, frozenset[PodUid]], Joining]
-"""The group of the waiting pod, asked about a node as it would be, and who would have gone."""
 NOBODY: frozenset[PodUid] = frozenset()
 
 

@@ -5,8 +5,6 @@ victims are gone, others are looked for whose GPUs complete the set (:func:`repl
 possible, of those the ones of the lowest priority, and none that violates a budget if others do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations, islice
@@ -25,8 +23,8 @@ from topology.core.placement.constraints import compiled
 from topology.core.pools import gpus
 from topology.core.requests import GpuRequest, Policy
 
+# Controllers that bring a pod back on the node on which it was.
 TIED = ("Node", "DaemonSet")
-"""Controllers that bring a pod back on the node on which it was."""
 
 
 def importance(pod: PodRecord) -> tuple[float, float, PodUid]:
@@ -142,9 +140,9 @@ def frees_enough(
     return all(ours.get(name, 0) >= min(amount, theirs.get(name, 0)) for name, amount in asks)
 
 
+# Sets of so many victims that are looked at on one node, the least important first; of 8 pods there
+# are 70 at most.
 MAX_SETS = 5_000
-"""Sets of so many victims that are looked at on one node, the least important first; of 8 pods
-there are 70 at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,10 +243,7 @@ def _sets(pods: Sequence[PodRecord], size: int) -> Iterator[tuple[PodRecord, ...
 def _cost(victims: tuple[PodRecord, ...], violations: Violations) -> tuple[object, ...]:
     """Sorts sets of one size: fewer violated budgets, a lower highest priority, a lower sum."""
     priorities = [pod.standing.priority for pod in victims]
-    order = tuple(chain.from_iterable(importance(pod) for pod in victims))
-    return (violations.count(victims), max(priorities), sum(priorities), _later_first(order))
-
-
-def _later_first(order: tuple[object, ...]) -> tuple[object, ...]:
-    """Who has run for the shortest time goes first: less work is lost."""
-    return tuple(-part if isinstance(part, float) else part for part in order)
+    order = chain.from_iterable(importance(pod) for pod in victims)
+    # Who has run for the shortest time goes first: less work is lost.
+    later_first = tuple(-part if isinstance(part, float) else part for part in order)
+    return (violations.count(victims), max(priorities), sum(priorities), later_first)

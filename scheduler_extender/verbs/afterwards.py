@@ -6,8 +6,6 @@ would help nobody. And it keeps places for groups that have started: once a memb
 evicted the group is owed a place, maybe the very one that has come free.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from scheduler_extender.deadline import Deadline, OutOfTimeError, within

@@ -4,8 +4,6 @@ In a cluster that is :mod:`scheduler_extender.kube.binder`, in file mode
 :mod:`scheduler_extender.files.binder`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 

@@ -4,8 +4,6 @@
 no lock held: when it is the bind's turn (:mod:`.turns`), and if the node still takes the pod then.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -26,7 +24,6 @@ from scheduler_extender.verbs.deciding import DecidedBind, decide, decide_again
 from scheduler_extender.verbs.turns import LOOKS_EVERY, WRITE, Turns
 from scheduler_extender.wire import BindingArgs
 from topology.core.devices import NodeName, PodUid
-from topology.core.requests import GpuRequest
 
 T = TypeVar("T")
 
@@ -73,7 +70,7 @@ def bind(  # noqa: PLR0913 (what is bound, by whom, and what limits the wait for
         who, asked = (pod.namespace, pod.name, pod.uid), (pod.request, pod.membership)
         with turns.timed(WRITE) if turns is not None else nullcontext():
             binder.write(Binding(*who, node, written, term, *asked))
-        cluster.tallies.place(ready.decision.verdict if _requires(ready) else "")
+        cluster.tallies.place(ready.decision.verdict if ready.request.required else "")
     except BindError:
         cluster.binds.take_back(decided.ours, decided.before)
         raise
@@ -165,11 +162,6 @@ def _in_time(deadline: Deadline, *, has_turn: bool) -> None:
     """Raises :class:`BindError` where kube-scheduler has given the bind up by now."""
     if deadline.passed():
         raise BindError(TOO_LATE if has_turn else NO_ANSWER)
-
-
-def _requires(decided: DecidedBind) -> bool:
-    request = decided.ours.request
-    return isinstance(request, GpuRequest) and request.required
 
 
 MAX_SETS_WRITTEN = 16

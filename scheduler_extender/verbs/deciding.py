@@ -4,8 +4,6 @@ It is taken on the facts of that moment. It holds only if the node is still in t
 decided about when the bind goes in flight: else it is taken again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -30,8 +28,8 @@ from topology.core.requests import GpuRequest
 from topology.times import seconds_of
 
 STILL_COUNTING = "the places of other groups are still being counted: kube-scheduler tries again"
+# How often a bind is decided while the node changes meanwhile; then once with the lock held.
 TRIES = 3
-"""How often a bind is decided while the node changes meanwhile; then once with the lock held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,18 +150,14 @@ def _refused_here(pod: PodRecord, facts: NodeFacts, rejection: Rejection) -> Bin
     promised than before and after. And where GPUs are too few kube-scheduler has counted some that
     we have not: of a pod, maybe, of whose end we shall hear.
     """
-    hopes = rejection.kind is Reason.BUSY or _report_is_to_come(facts, resource_of(pod))
+    hopes = rejection.kind is Reason.BUSY or any(  # a report is to come
+        not (each.ended or each.uid in facts.pods.reported)
+        and resource_of(each) == resource_of(pod)
+        for each in facts.pods.bound.values()
+    )
     if rejection.resolvable and pod.in_gang and hopes:
         return InProgressError(rejection.reason)
     return _refused(rejection)
-
-
-def _report_is_to_come(facts: NodeFacts, resource: str) -> bool:
-    """Whether a pod that is bound here has devices, or gets them, that no report has shown."""
-    return any(
-        not (pod.ended or pod.uid in facts.pods.reported) and resource_of(pod) == resource
-        for pod in facts.pods.bound.values()
-    )
 
 
 def _refused_before_flight(

@@ -1,7 +1,5 @@
 """filter: which of the offered nodes can keep the pod's request."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 

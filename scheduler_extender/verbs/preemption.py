@@ -6,8 +6,6 @@ complete the set (:func:`.victims.replaced`); a node where none would do is drop
 evicted for nothing. Nodes are never invented.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field

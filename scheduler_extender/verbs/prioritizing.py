@@ -1,14 +1,12 @@
 """prioritize: a score for each node that passed, by what the placement costs the cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import repeat
 
 from scheduler_extender.annotations import Asks, parse
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.state.asking.enquiry import ask, scores
-from scheduler_extender.state.asking.groupenquiry import Gathering, gather
+from scheduler_extender.state.asking.groupenquiry import gather
 from scheduler_extender.state.asking.members import member_of, rack_rooms
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.wire import HostPriority, Pod
@@ -37,17 +35,14 @@ def prioritize(
     answered = ask(snapshot, request, names, deadline, scores=True)
     found = scores(request, answered, rack_rooms(snapshot, request, names, asks.membership))
     if member is not None and member.membership.domain is not None:
-        found = _by_domain(found, gather(snapshot, member, names, deadline))
+        # The upper half for the best domain, and the lowest third for the others.
+        group = gather(snapshot, member, names, deadline)
+        found = [
+            5 + score // 2 if domain is not None and domain == group.best else score // 3
+            for domain, score in zip(group.domains, found, strict=True)
+        ]
     places = snapshot.places_of(uid)
     if places:
         pairs = zip(names, found, strict=True)
         found = [10 if name in places else min(9, score) for name, score in pairs]
     return list(map(HostPriority, names, found))
-
-
-def _by_domain(found: list[int], group: Gathering) -> list[int]:
-    """The scores with the upper half for the best domain, and the lowest third for the others."""
-    return [
-        5 + score // 2 if domain is not None and domain == group.best else score // 3
-        for domain, score in zip(group.domains, found, strict=True)
-    ]

@@ -6,8 +6,6 @@ and without a promise. So the shadow never keeps a pod from a node, whatever the
 knows or does not know yet.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,8 +26,8 @@ from scheduler_extender.wire import (
 from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Reason
 
+# Reasons that :attr:`WouldRefuse.words` names; the others are counted together.
 MOST_REASONS_TOLD = 3
-"""Reasons that :attr:`WouldRefuse.words` names; the others are counted together."""
 
 
 @dataclass(frozen=True, slots=True)

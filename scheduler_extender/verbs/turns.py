@@ -9,14 +9,12 @@ kubelet has admitted a pod of the same kind since its node last changed
 (:mod:`scheduler_extender.state.node.history`), a bind waits only behind :data:`KNOWN_AT_ONCE` pods.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from scheduler_extender.deadline import Deadline
 from scheduler_extender.state.answers.decision import Refusals
@@ -27,23 +25,42 @@ from topology.core.requests import GpuRequest
 
 T = TypeVar("T")
 
+# Pods of one node and resource whose kubelet has not answered. One would do; with two, the kubelet
+# has work while the answer about the first is on its way.
 AT_ONCE = 2
-"""Pods of one node and resource whose kubelet has not answered. One would do; with two, the kubelet
-has work while the answer about the first is on its way."""
+# The same for a pod of a kind that the kubelet has admitted since its node last changed. So many
+# are lost where it refuses all of them from one moment to the next, and nothing else shows it.
 KNOWN_AT_ONCE = 4
-"""The same for a pod of a kind that the kubelet has admitted since its node last changed. So many
-are lost where it refuses all of them from one moment to the next, and nothing else shows it."""
+# Seconds after which a pod without an answer holds up nobody. Answers came within 0.1 s on a quiet
+# machine, and after 9 s at most where seven programs shared each processor.
 LONGEST = 5.0
-"""Seconds after which a pod without an answer holds up nobody. Answers came within 0.1 s on a quiet
-machine, and after 9 s at most where seven programs shared each processor."""
+# Binds that wait for their turn at one time, and as many for news of their node: each a third of
+# the threads for binds. Whoever comes then does not wait.
 MOST_WAITING = 32
-"""Binds that wait for their turn at one time, and as many for news of their node: each a third of
-the threads for binds. Whoever comes then does not wait."""
+# What a bind waits for: its turn, news of its node, and the API server's answer to the write.
 TURN, REPORT, WRITE = "turn", "report", "write"
-"""What a bind waits for: its turn, news of its node, and the API server's answer to the write."""
+# Seconds after which a bind looks again though nothing has changed on its node: whether it is late
+# by now, or a pod without an answer has held it up for long enough.
 LOOKS_EVERY = 0.25
-"""Seconds after which a bind looks again though nothing has changed on its node: whether it is late
-by now, or a pod without an answer has held it up for long enough."""
+
+
+@dataclass(slots=True, eq=False)
+class _Bind:
+    """The bind of a pod; a repeated bind of the same pod is another.
+
+    ``until`` is up to when it holds up others, from its turn on. ``news`` is set where something
+    has changed on its node.
+    """
+
+    uid: PodUid
+    node: NodeName
+    resource: str
+    until: float = 0.0
+    news: threading.Event = field(default_factory=threading.Event)
+
+    def beside(self, other: Self) -> bool:
+        """Whether both are for the same kubelet and resource."""
+        return (self.node, self.resource) == (other.node, other.resource)
 
 
 class Turns:
@@ -181,25 +198,6 @@ class Turns:
         bind.until = self._clock() + self._longest
         others = [given for given in self._given if given.uid != bind.uid]
         self._given = [*others, bind]  # a repeated bind of one pod counts once
-
-
-@dataclass(slots=True, eq=False)
-class _Bind:
-    """The bind of a pod; a repeated bind of the same pod is another.
-
-    ``until`` is up to when it holds up others, from its turn on. ``news`` is set where something
-    has changed on its node.
-    """
-
-    uid: PodUid
-    node: NodeName
-    resource: str
-    until: float = 0.0
-    news: threading.Event = field(default_factory=threading.Event)
-
-    def beside(self, other: _Bind) -> bool:
-        """Whether both are for the same kubelet and resource."""
-        return (self.node, self.resource) == (other.node, other.resource)
 
 
 def _take_out(of: dict[NodeName, tuple[T, ...]], node: NodeName, gone: T) -> None:

@@ -1,7 +1,5 @@
 """``gpu-topology agent``: the options of the command, and what it prints."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from dataclasses import dataclass

@@ -19,8 +19,6 @@ In one boot nothing is forgotten: an agent that starts anew takes over health, l
 held what from the record itself.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

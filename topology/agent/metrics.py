@@ -1,7 +1,5 @@
 """What the agent tells Prometheus."""
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping

@@ -18,13 +18,11 @@ write of every agent with every agent's watch. The next write overwrites a forei
 heartbeat at the latest mends a deletion.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import structlog
@@ -36,7 +34,14 @@ from topology.codec import Record, RecordError
 from topology.core.devices import NodeName
 from topology.core.graph import NodeTopology
 from topology.core.report import READY, Condition, Report
-from topology.kubeapi.apiserver import ApiError, ApiFailure, ConflictError, NotFoundError, path
+from topology.kubeapi.apiserver import (
+    ApiError,
+    ApiFailure,
+    ApiServer,
+    ConflictError,
+    NotFoundError,
+    path,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -51,19 +56,6 @@ JITTER = 0.2  # heartbeats are this much of their period early or late
 # Seconds between two writes of a spec of which the API server keeps only a part. Such a write
 # changes nothing, so no watcher hears of it.
 AGAIN = 600.0
-
-
-class RecordApi(Protocol):
-    """The part of :class:`~topology.kubeapi.apiserver.ApiServer` that is needed here."""
-
-    def get(self, path: str, *, timeout: float) -> bytes:
-        """Return an object."""
-
-    def create(self, path: str, body: bytes, *, timeout: float) -> bytes:
-        """Create an object."""
-
-    def update(self, path: str, body: bytes, *, timeout: float) -> bytes:
-        """Replace an object or its status."""
 
 
 @dataclass(slots=True)
@@ -86,7 +78,7 @@ class Publisher:
 
     def __init__(
         self,
-        api: RecordApi,
+        api: ApiServer,
         node: NodeName,
         clock: Callable[[], float],
         rng: random.Random,
@@ -192,7 +184,9 @@ class Publisher:
         if not self._stored:
             self._create(spec or codec.encode_spec(NodeTopology(self._node, ())))
             self._spec_due = self._spread(AGAIN)
-        elif self._spec_is_due(spec, self._stored.get("spec", {})) or not self._owned():
+        elif self._spec_is_due(spec, self._stored.get("spec", {})) or (
+            self.owner is not None and self._metadata.get("ownerReferences") != [self.owner]
+        ):
             self._put("spec", self._path, {"spec": spec or self._stored.get("spec", {})})
             self._spec_due = self._spread(AGAIN)
         if spec is not None:
@@ -253,9 +247,6 @@ class Publisher:
     @property
     def _metadata(self) -> dict[str, object]:
         return self._stored.get("metadata", {})  # type: ignore[no-any-return]
-
-    def _owned(self) -> bool:
-        return self.owner is None or self._metadata.get("ownerReferences") == [self.owner]
 
     def _failed(self, error: Exception, words: str) -> None:
         kind = "unreachable" if isinstance(error, ApiFailure) else "unreadable"

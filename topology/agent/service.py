@@ -5,8 +5,6 @@ Four threads look or serve (NVML, pods, Node, metrics) and only take notes. The 
 what they say, and writes the record.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import select

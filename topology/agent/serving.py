@@ -6,8 +6,6 @@ milliseconds. If there are too many clients, the oldest one is cut off: it has h
 clients, however many, keep no probe out.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading
@@ -31,42 +29,6 @@ class PortError(Exception):
     """The port cannot be listened on."""
 
 
-class _Client(asyncio.Protocol):
-    """One client, which gets one answer. ``clients`` are all, the oldest first; ``answer`` makes
-    the answer to a head."""
-
-    def __init__(self, clients: dict[_Client, None], answer: Callable[[bytes], bytes]) -> None:
-        self._clients = clients
-        self._answer = answer
-        self._head = b""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 (for the type)
-        self._transport = transport
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(CLIENT_SECONDS, transport.abort)
-        if len(self._clients) >= PLACES:
-            next(iter(self._clients)).cut_off()
-        self._clients[self] = None
-
-    def data_received(self, data: bytes) -> None:
-        self._head += data
-        if b"\r\n\r\n" in self._head:
-            self._transport.write(self._answer(self._head))
-            self._transport.close()
-        elif len(self._head) > MAX_HEAD:
-            self.cut_off()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._timer.cancel()
-        self._clients.pop(self, None)
-
-    def cut_off(self) -> None:
-        """End the connection at once."""
-        self._clients.pop(self, None)
-        self._transport.abort()
-
-
 class MetricsServer:
     """Serves from :meth:`start` to :meth:`stop`, in a thread of its own.
 
@@ -87,7 +49,7 @@ class MetricsServer:
         self._health = {b"/healthz": unwell, b"/readyz": unready}
         self._clock = clock
         self._made: tuple[float, bytes] | None = None
-        self._clients: dict[_Client, None] = {}
+        self._clients: dict[asyncio.StreamWriter, None] = {}  # the oldest first
         self._stopping = asyncio.Event()
         self._running = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -120,14 +82,32 @@ class MetricsServer:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._running.set()
-        server = await self._loop.create_server(
-            lambda: _Client(self._clients, self._answer), sock=self._socket, backlog=BACKLOG
+        server = await asyncio.start_server(
+            self._serve_client, sock=self._socket, backlog=BACKLOG, limit=MAX_HEAD
         )
         await self._stopping.wait()
         server.close()
-        for client in list(self._clients):
-            client.cut_off()
-        await asyncio.sleep(0)
+        for writer in self._clients:
+            writer.transport.abort()
+
+    async def _serve_client(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """A client asks once and gets one answer. Who comes to a full house cuts off the oldest."""
+        if len(self._clients) >= PLACES:
+            oldest = next(iter(self._clients))
+            del self._clients[oldest]
+            oldest.transport.abort()
+        self._clients[writer] = None
+        try:
+            async with asyncio.timeout(CLIENT_SECONDS):
+                writer.write(self._answer(await reader.readuntil(b"\r\n\r\n")))
+                writer.close()
+                await writer.wait_closed()
+        except (OSError, EOFError, asyncio.LimitOverrunError):  # it went, was cut off, or is late
+            writer.transport.abort()
+        finally:
+            self._clients.pop(writer, None)
 
     def _answer(self, head: bytes) -> bytes:
         words = head.partition(b"\r\n")[0].split(b" ")

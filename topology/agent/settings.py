@@ -1,7 +1,5 @@
 """What an operator chooses for the agent of a node."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

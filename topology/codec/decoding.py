@@ -4,8 +4,6 @@ A record comes from outside, so it is checked here, once. What is wrong with it 
 :class:`RecordError` that names the field, the value and what is allowed.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

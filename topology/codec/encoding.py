@@ -1,9 +1,8 @@
 """From our model to a GPUTopology object, as JSON-ready values."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 from pydantic import BaseModel
 
@@ -12,7 +11,9 @@ from topology.core.devices import Gpu, Nic, base_uuid
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.links import Link
 from topology.core.numa import Holding, cpu_list
-from topology.core.report import Allocation, Report
+from topology.core.report import Report
+
+_word = partial(cast, Any)  # a string, for a field that pydantic narrows to the allowed words
 
 
 def encode(topology: NodeTopology, report: Report | None = None) -> dict[str, object]:
@@ -35,7 +36,7 @@ def encode_spec(topology: NodeTopology) -> dict[str, object]:
         resources=[
             wire.Resource(
                 name=r.name,
-                strategy=_literal(r.strategy),
+                strategy=_word(r.strategy),
                 replicas=r.replicas,
                 fail_requests_greater_than_one=r.refuses_several,
             )
@@ -68,7 +69,15 @@ def encode_report(report: Report, topology: NodeTopology | None = None) -> dict[
         pods_resource_version=report.pods_version or None,
         allocatable=None if report.allocatable is None else sorted(report.allocatable),
         allocations=[
-            _allocation(a, idle.get((a.pod_uid, a.container, a.resource)))
+            wire.Allocation(
+                podUID=a.pod_uid,
+                namespace=a.namespace,
+                pod=a.pod,
+                container=a.container,
+                resource=a.resource,
+                idle_since=idle.get((a.pod_uid, a.container, a.resource)),
+                device_ids=list(a.device_ids),
+            )
             for a in report.allocations
         ],
         exclusive=_exclusive(report.holdings),
@@ -124,12 +133,12 @@ def _topology_nodes(gpu: Gpu, facts: AllocatorFacts) -> list[int] | None:
 
 def _allocator(facts: AllocatorFacts) -> wire.Allocator:
     return wire.Allocator(
-        policy=_literal(facts.policy),
+        policy=_word(facts.policy),
         plugin_version=facts.plugin_version,
-        topology_manager_policy=_literal(facts.topology_manager_policy),
-        topology_manager_scope=_literal(facts.topology_manager_scope),
-        cpu_manager_policy=_literal(facts.cpu_manager_policy),
-        memory_manager_policy=_literal(facts.memory_manager_policy),
+        topology_manager_policy=_word(facts.topology_manager_policy),
+        topology_manager_scope=_word(facts.topology_manager_scope),
+        cpu_manager_policy=_word(facts.cpu_manager_policy),
+        memory_manager_policy=_word(facts.memory_manager_policy),
         prefer_closest_numa_nodes=facts.prefers_closest,
         full_pcpus_only=facts.full_cores_only,
         align_by_socket=facts.numa.socket_aligned if facts.numa else None,
@@ -145,7 +154,7 @@ def _device(gpu: Gpu, facts: AllocatorFacts) -> wire.Device:
         memory_bytes=gpu.memory,
         pci_bus_id=gpu.pci_bus_id,
         numa_node=gpu.numa_node,
-        mig_mode=_literal(gpu.mig_mode),
+        mig_mode=_word(gpu.mig_mode),
         mig_instances=[
             wire.MigInstance(uuid=m.uuid, profile=m.profile, memory_bytes=m.memory)
             for m in gpu.mig_instances
@@ -159,7 +168,7 @@ def _link(link: Link) -> wire.Link:
     return wire.Link(
         a=link.a,
         b=link.b,
-        pcie=_literal(link.pcie.name) if link.pcie else None,
+        pcie=_word(link.pcie.name) if link.pcie else None,
         nvlinks=link.nvlinks,
         via=link.via.value,
         nvlink_gbps=link.nvlink_one_way,
@@ -173,20 +182,8 @@ def _nic(nic: Nic) -> wire.Nic:
         name=nic.name,
         numa_node=nic.numa_node,
         distances=[
-            wire.Distance(index=i, pcie=_literal(kind.name)) for i, kind in nic.distances if kind
+            wire.Distance(index=i, pcie=_word(kind.name)) for i, kind in nic.distances if kind
         ],
-    )
-
-
-def _allocation(allocation: Allocation, idle_since: str | None) -> wire.Allocation:
-    return wire.Allocation(
-        podUID=allocation.pod_uid,
-        namespace=allocation.namespace,
-        pod=allocation.pod,
-        container=allocation.container,
-        resource=allocation.resource,
-        idle_since=idle_since,
-        device_ids=list(allocation.device_ids),
     )
 
 
@@ -256,11 +253,6 @@ def _summary(topology: NodeTopology, report: Report) -> wire.Summary:
         if there and held.isdisjoint(devices):
             free.append(gpu)
     return wire.Summary(gpus=len(topology.gpus), free=len(free), links=topology.link_summary())
-
-
-def _literal(value: str | None) -> Any:
-    """A string for a field that pydantic narrows to the allowed words."""
-    return value
 
 
 def _dump(model: BaseModel) -> dict[str, object]:

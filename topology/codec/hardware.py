@@ -5,8 +5,6 @@ the same text apart from the UUIDs of their GPUs. So the decoded hardware of the
 the second, under other names.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ The CRD (``manifests/base/crd.yaml``) says the same; ``tests/manifests/test_crd.
 two.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Annotated, Literal, TypeVar
 

@@ -9,8 +9,6 @@ could not be asked (:class:`ApiUnreachable`), or we do not know how to ask
 (:class:`ApiMisconfigured`). Nothing is retried here; only the caller knows what a second try means.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import threading
@@ -37,8 +35,6 @@ from topology.kubeapi.failures import (
 )
 
 POOL_SIZE = 16  # idle connections kept to the API server; more are opened when needed
-
-MERGE_PATCH = "application/merge-patch+json"
 
 _READ_BYTES = 64 * 1024
 
@@ -266,14 +262,12 @@ class ApiServer:
             timeout=urllib3.Timeout(total=timeout),
         ).data
 
-    def patch(
-        self, path: str, body: bytes, content_type: str = MERGE_PATCH, *, timeout: float
-    ) -> bytes:
-        """Patch an object or subresource and return the object as it is now."""
+    def patch(self, path: str, body: bytes, *, timeout: float) -> bytes:
+        """Merge a patch into an object or subresource and return the object as it is now."""
         return self._request(
             "PATCH",
             path,
-            content=(body, content_type),
+            content=(body, "application/merge-patch+json"),
             timeout=urllib3.Timeout(total=timeout),
         ).data
 

@@ -6,8 +6,6 @@ credentials, so the API server answers 401 and nobody knows why. :func:`heard` t
 of the log, and :func:`reason_text` tells it with the names that the reader can look up.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import threading

@@ -17,8 +17,6 @@ Rules:
 * Nothing ends the thread but :meth:`Reflector.stop`, and nothing reaches the sink after it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import random
 import threading

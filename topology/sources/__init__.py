@@ -12,8 +12,6 @@ All answer with :class:`Imported`, which has the oddities as findings, or refuse
 :class:`SourceError`, which names the line and the cell. They take text and open no file.
 """
 
-from __future__ import annotations
-
 import re
 
 from topology.core.devices import Bytes, NodeName

@@ -1,7 +1,5 @@
 """The columns of a matrix, by its header or, if that is lost, by the place of each X."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from itertools import takewhile

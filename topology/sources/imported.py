@@ -1,7 +1,5 @@
 """What every source answers: a topology with findings, or a refusal that names the place."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 

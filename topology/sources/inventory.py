@@ -9,8 +9,6 @@ What a text does not list comes from the caller, then from the catalogue of mach
 unknown (:func:`identify`).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace

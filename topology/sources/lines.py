@@ -6,8 +6,6 @@ that they share: the same words and signs, whatever the numbers. Line numbers ar
 text, also if one of its lines holds several.
 """
 
-from __future__ import annotations
-
 import html
 import re
 from collections import Counter

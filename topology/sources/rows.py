@@ -2,8 +2,6 @@
 the cells that can be believed, and what stands behind them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -122,7 +120,7 @@ def read_row(
         )
     cells = tuple("SYS" if word == "SOC" else word for word in words)
     numa = _numa(labels, rest, last)
-    unread = "" if labels or numa or _affinity(rest.split()) else " ".join(rest.split())
+    unread = "" if labels or numa or is_affinity(rest.split()) else " ".join(rest.split())
     return Row(name, number, cells, numa, unread)
 
 
@@ -153,7 +151,7 @@ def _numa(labels: tuple[str, ...], rest: str, last: bool) -> str:
     if not labels:
         if typed := _TYPED_NUMA.fullmatch(rest):
             return typed[1]
-        return values[1] if len(values) > 1 and _affinity(values) else ""
+        return values[1] if len(values) > 1 and is_affinity(values) else ""
     if NUMA not in labels:
         return ""
     at = labels.index(NUMA)
@@ -171,12 +169,7 @@ def _numa(labels: tuple[str, ...], rest: str, last: bool) -> str:
     return found[at]
 
 
-def is_affinity(text: str) -> bool:
-    """Whether a line holds only the affinity columns of a row."""
-    return bool(text) and _affinity(text.split())
-
-
-def _affinity(values: Sequence[str]) -> bool:
+def is_affinity(values: Sequence[str]) -> bool:
     """Whether words without a header are CPUs, a NUMA node and the GPU's own node."""
     return len(values) <= 3 and all(
         pattern.fullmatch(value)

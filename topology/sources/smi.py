@@ -6,8 +6,6 @@ attached to a switch, and the number is its whole attachment; otherwise the link
 own. The matrices of other vendors' tools are refused by name.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence

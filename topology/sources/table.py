@@ -9,12 +9,11 @@ guessed: a row must have its ``X`` under its own name, the two cells of a pair m
 last cell of a cut row is not believed (``NV1`` may have been ``NV18``).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Self
 
 from topology.sources.columns import (
     check_columns,
@@ -105,7 +104,7 @@ class _Block:
     # The line on which a terminal broke the header, or a row if there is no header.
     wrapped: int | None = None
 
-    def same(self, other: _Block) -> bool:
+    def same(self, other: Self) -> bool:
         """Whether the other one says the same of the same machine."""
         mine, its = ([(r.host, r.text.split()) for r in b.rows] for b in (self, other))
         return (self.columns, self.labels, mine) == (other.columns, other.labels, its)
@@ -188,7 +187,12 @@ def _joined(lines: Sequence[Line], findings: Findings) -> list[Line]:
     broken = False
     for line in lines:
         above = found[-1] if found else Line(0, "")
-        goes_on = broken and bool(line.text) and is_row(above.text, None) and is_affinity(line.text)
+        goes_on = (
+            broken
+            and bool(line.text)
+            and is_row(above.text, None)
+            and is_affinity(line.text.split())
+        )
         may_be = bool(above.text) and (broken or bool(_LIKE_LABELS.match(line.text)))
         header = read_header(above.text, None) if may_be and line.text else None
         if header and not header.labels and not header.unknown:

@@ -341,7 +341,8 @@ def test_a_node_that_says_nothing_of_a_snapshot_may_have_more_labels() -> None:
     assert by_hand != text
     content = parse(by_hand)
     again = Cluster(lambda: 0.0, Settings(stale_after=None))
-    feed(again, replace(content, taints={}, whole=content.whole - {NodeName("tainted")}))
+    tainted = replace(content.nodes[NodeName("tainted")], taints=(), exists=False)
+    feed(again, replace(content, nodes=content.nodes | {NodeName("tainted"): tainted}))
     asked = selecting(nodeSelector={"example.com/another": "z"})
     assert all(facts.is_open_to(asked) for facts in again.snapshot().nodes)
 
@@ -367,7 +368,7 @@ kind: Node
 metadata: {name: n01, labels: {block: b}}
 """
     content = parse(text)
-    assert content.whole == {NodeName("n00")}
+    assert {name for name, node in content.nodes.items() if node.exists} == {"n00"}
     again = Cluster(lambda: 0.0, Settings(stale_after=None))
     feed(again, content)
     asked = selecting(nodeSelector={"pool": "b"})

@@ -19,6 +19,5 @@ def test_a_followed_number_is_shown_as_it_is_now() -> None:
     metrics.follow("wakes", "Pods woken", lambda: counted[0])
     for number in (0, 3, 3, 7):
         counted[0] = number
-        metrics.look(0.0)
         shown = generate_latest(metrics.registry).decode()
         assert f"gpu_topology_wakes_total {float(number)}" in shown

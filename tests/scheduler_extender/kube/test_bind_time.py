@@ -22,7 +22,7 @@ from scheduler_extender.verbs import BindError, Binding
 from tests.nodes import pod
 from tests.scheduler_extender.serving import Clock
 from topology.core.devices import NodeName, PodUid
-from topology.kubeapi.apiserver import ConflictError, Query
+from topology.kubeapi.apiserver import ApiServer, ConflictError, Query
 
 HTTP_TIMEOUT = 10.0  # seconds, as manifests/scheduler/kube-scheduler-config.yaml has it
 POD = pod(2, uid="u")
@@ -44,7 +44,7 @@ class SlowWatch:
         yield
 
 
-class BusyApi:
+class BusyApi(ApiServer):
     """Takes as long for each request as it may, at most ``seconds``, and then says that the pod has
     changed."""
 

@@ -109,7 +109,6 @@ def test_the_metrics_tell_at_once() -> None:
     watches = [Watch("pods", 3.0, 3.0), Watch("nodes", 9.0)]
     metrics, cluster = Metrics(), Cluster(lambda: 10.0, watches=lambda: watches)
     metrics.watch(cluster)
-    metrics.look(10.0)
     text = generate_latest(metrics.registry).decode()
     assert 'gpu_topology_watch_failing{watch="pods"} 1.0' in text
     assert 'gpu_topology_watch_failing{watch="nodes"} 0.0' in text

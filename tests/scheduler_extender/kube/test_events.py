@@ -20,7 +20,7 @@ from scheduler_extender.state.pods.refusal import Refusal
 from tests.waiting import PATIENCE
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import gpu_request
-from topology.kubeapi.apiserver import ApiUnreachable
+from topology.kubeapi.apiserver import ApiServer, ApiUnreachable, Query
 
 
 def surprise(name: str, kind: str = BROKEN) -> Surprise:
@@ -28,11 +28,11 @@ def surprise(name: str, kind: str = BROKEN) -> Surprise:
     return Surprise(kind, pod, "node", (0,), (), "state")
 
 
-class Api:
+class Api(ApiServer):
     def __init__(self) -> None:
         self.written: list[dict[str, Any]] = []
 
-    def create(self, path: str, body: bytes, *, timeout: float) -> bytes:
+    def create(self, path: str, body: bytes, query: Query = (), *, timeout: float) -> bytes:
         self.written.append(json.loads(body))
         return b""
 
@@ -99,8 +99,8 @@ def test_events_are_bounded_in_all_and_drops_are_counted() -> None:
 
 
 def test_what_cannot_be_written_is_counted() -> None:
-    class Down:
-        def create(self, path: str, body: bytes, *, timeout: float) -> bytes:
+    class Down(Api):
+        def create(self, path: str, body: bytes, query: Query = (), *, timeout: float) -> bytes:
             raise ApiUnreachable("down")
 
     writer, _ = make(Down())
@@ -124,10 +124,10 @@ def test_a_slow_api_server_holds_up_nobody_who_notes() -> None:
     entered, go = threading.Event(), threading.Event()
 
     class Slow(Api):
-        def create(self, path: str, body: bytes, *, timeout: float) -> bytes:
+        def create(self, path: str, body: bytes, query: Query = (), *, timeout: float) -> bytes:
             entered.set()
             assert go.wait(PATIENCE)
-            return super().create(path, body, timeout=timeout)
+            return super().create(path, body, query, timeout=timeout)
 
     api = Slow()
     writer, _ = make(api)

@@ -30,7 +30,7 @@ from topology.core.placement import Verdict, assess
 from topology.core.pools import pack
 from topology.core.report import Allocation, Health, Report
 from topology.core.requests import Constraints, gpu_request
-from topology.kubeapi.apiserver import ApiUnreachable, Query
+from topology.kubeapi.apiserver import ApiServer, ApiUnreachable
 
 NODE = switched(4, "node")
 NAME = NodeName("node")
@@ -191,16 +191,10 @@ def test_one_unreadable_pod_costs_only_itself(cluster: Cluster) -> None:
     assert [p.uid for p in cluster.facts(NAME).pods.every] == ["uid-1"]
 
 
-class Patches:
+class Patches(ApiServer):
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
         self.fail = False
-
-    def get(self, path: str, *, timeout: float) -> bytes:
-        raise NotImplementedError
-
-    def create(self, path: str, body: bytes, query: Query = (), *, timeout: float) -> bytes:
-        raise NotImplementedError
 
     def patch(self, path: str, body: bytes, *, timeout: float) -> bytes:
         if self.fail:

@@ -25,7 +25,7 @@ from topology.core.devices import NodeName, PodUid
 from topology.core.links import LinkKind
 from topology.core.report import Health, Report
 from topology.core.requests import Constraints, GpuRequest, gpu_request
-from topology.kubeapi.apiserver import ApiError, ApiUnreachable
+from topology.kubeapi.apiserver import ApiError, ApiServer, ApiUnreachable
 from topology.machines import machine
 
 NVLINK = Constraints(link=LinkKind.NVLINK)
@@ -58,7 +58,7 @@ class _Counted(Remembered):
         return super().answers(request, *args, **how)
 
 
-class Api:
+class Api(ApiServer):
     def __init__(self) -> None:
         self.woken: list[str] = []
         self.values: list[str] = []

@@ -19,6 +19,7 @@ from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_o
 from topology.core.devices import NodeName
 from topology.core.placement import NOT_SERVED
 from topology.core.requests import Policy, gpu_request
+from topology.kubeapi.apiserver import ApiServer
 from topology.machines import machine
 from topology.machines.mig import cut
 
@@ -39,8 +40,11 @@ ADVERTISES = {
 }
 
 
-class NoApi:
+class NoApi(ApiServer):
     """An API server that nobody should ask."""
+
+    def __init__(self) -> None:
+        pass
 
     def patch(self, path: str, body: bytes, *, timeout: float) -> bytes:
         raise AssertionError(path)

@@ -21,6 +21,7 @@ from tests.scheduler_extender.serving import running
 from tests.waiting import PATIENCE
 from topology.core.devices import PodUid
 from topology.core.placement import Reason
+from topology.kubeapi.apiserver import ApiServer, Query
 
 NODES = (switched(), bridged(), pcie())
 NAMES = [node.name for node in NODES]
@@ -157,8 +158,11 @@ def test_it_is_counted_by_reason() -> None:
 def test_the_pod_gets_one_event_a_while() -> None:
     written: list[dict[str, Any]] = []
 
-    class Api:
-        def create(self, path: str, body: bytes, *, timeout: float) -> bytes:
+    class Api(ApiServer):
+        def __init__(self) -> None:
+            pass
+
+        def create(self, path: str, body: bytes, query: Query = (), *, timeout: float) -> bytes:
             written.append(msgspec.json.decode(body))
             return b""
 

@@ -190,7 +190,6 @@ def test_it_is_shown_who_waits_and_who_was_given_up() -> None:
         metrics.tell_turns(crowd.turns)
 
         def shown(name: str, **labels: str) -> float | None:
-            metrics.look(0.0)
             return metrics.registry.get_sample_value(f"gpu_topology_binds_{name}", labels)
 
         def look_while_it_waits() -> bool:

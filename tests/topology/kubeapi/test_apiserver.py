@@ -134,12 +134,6 @@ class TestRequests:
         with pytest.raises(ConflictError):
             api.patch(f"{PODS}/p", body, timeout=PATIENCE)
 
-    def test_another_patch_type_is_passed_on(self, server: FakeApiServer, api: ApiServer) -> None:
-        server.put(PODS, pod("p"))
-        with pytest.raises(ApiError) as refused:
-            api.patch(f"{PODS}/p", b"[]", "application/json-patch+json", timeout=PATIENCE)
-        assert refused.value.status == 415
-
     def test_connections_are_kept_and_reused(self, server: FakeApiServer, api: ApiServer) -> None:
         for _ in range(20):
             api.get(PODS, timeout=PATIENCE)

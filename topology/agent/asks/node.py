@@ -5,13 +5,12 @@ The configuration comes from the kubelet itself over HTTPS (``/configz``), or fr
 ``nodes/configz`` (Kubernetes 1.33 and newer know it). A file is what somebody wrote for it.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -34,7 +33,6 @@ MAX_FILE = 1024 * 1024  # bytes of a configuration file
 # Seconds between two looks: usually, and while it matters how many devices the kubelet counts.
 PERIOD, SHORT_PERIOD = 300.0, 30.0
 RETRY = 15.0  # the longest pause after a look that failed, in seconds; the first pauses are shorter
-TIMEOUT = 5.0
 NODES_PATH = "/api/v1/nodes"
 
 
@@ -219,10 +217,12 @@ class NodeWatch:
         facts, causes = self._sources.told, []
         attempts: list[Callable[[], KubeletFacts]] = []
         self._address = self._sources.address or _address(node) or self._address
-        address = self._address
-        if self._api is not None and address is not None:
-            attempts.append(lambda: self._ask(address))
-        attempts += [lambda path=path: from_file(path) for path in self._sources.files]  # type: ignore[misc]
+        api, address, insecure = self._api, self._address, self._sources.insecure
+        if api is not None and address is not None:
+            attempts.append(
+                lambda: from_kubelet(address, api.authorization(), api.ca_file, insecure=insecure)
+            )
+        attempts += [partial(from_file, path) for path in self._sources.files]
         for attempt in attempts:
             if facts.names_all_policies:
                 break
@@ -231,15 +231,6 @@ class NodeWatch:
             except (ConfigurationUnseenError, ApiFailure) as error:
                 causes.append(Unseen("kubelet's configuration", str(error)))
         return facts, [] if facts.names_all_policies else causes
-
-    def _ask(self, address: str) -> KubeletFacts:
-        assert self._api is not None  # noqa: S101 (for the type checker)
-        return from_kubelet(
-            address,
-            self._api.authorization(),
-            self._api.ca_file,
-            insecure=self._sources.insecure,
-        )
 
     def _run(self) -> None:
         failures = 0

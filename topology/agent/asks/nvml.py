@@ -1,7 +1,5 @@
 """NVML through ``pynvml``: what it says of the whole node, and the events it reports."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from itertools import combinations
@@ -62,7 +60,6 @@ class Nvml:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
             raise NvmlDownError(words(error)) from error
-        self.driver = str(Asker().ask("driver", "", pynvml.nvmlSystemGetDriverVersion) or "")
         self._events: Any = None
         self._waiting: list[Xid] = []
         # A lost GPU does not tell its UUID any more.
@@ -115,7 +112,7 @@ class Nvml:
                     )
                     if status is not None and status != pynvml.NVML_P2P_STATUS_UNKNOWN:
                         p2p[a, b] = status == pynvml.NVML_P2P_STATUS_OK
-        return SeenNode(tuple(gpus), self.driver, pcie, p2p, asker.unseen)
+        return SeenNode(tuple(gpus), pcie, p2p, asker.unseen)
 
     def vitals(self) -> tuple[Vitals, ...]:
         """What moves on every GPU that was there when NVML was opened."""

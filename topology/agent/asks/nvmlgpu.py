@@ -5,8 +5,6 @@ not have (NotSupported for NVLinks, MIG, ECC, fabric) is an answer. What the dri
 does not allow or gets wrong is *unseen*, with NVML's own words as the cause.
 """
 
-from __future__ import annotations
-
 import uuid as uuids
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
@@ -302,14 +300,11 @@ def _far_end(asker: Asker, of: str, handle: Handle, number: int) -> tuple[Remote
     bus = _bus(info.busId) if info is not None else ""
     if not bus or bus.startswith("ffff") or bus == "0000:00:00.0":
         return Remote.UNKNOWN, None
-    if kind is None and info.pciDeviceId & 0xFFFF == NVIDIA and _is_switch(info):
+    device, vendor = info.pciDeviceId >> 16, info.pciDeviceId & 0xFFFF
+    if kind is None and vendor == NVIDIA and device in SWITCH_DEVICES:
         return Remote.SWITCH, None
     # If no GPU of the node has this address, nobody can use this end.
     return Remote.GPU, bus
-
-
-def _is_switch(info: Any) -> bool:
-    return info.pciDeviceId >> 16 in SWITCH_DEVICES
 
 
 def _active(handle: Handle) -> frozenset[int] | None:

@@ -14,8 +14,6 @@ Another thread (:class:`NvmlWatch`) watches for calls that do not return:
   says that a call hangs until it returns.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ The kubelet answers 100 calls a second, in bursts of 10. Beyond that it says Res
 which is no failure: the agent asks later. The kubelet restarts now and then, with another socket.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress

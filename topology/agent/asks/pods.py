@@ -1,7 +1,5 @@
 """The pods of the agent's node as the API server has them, and the device plugin among them."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace

@@ -7,8 +7,6 @@ A core is what the kubelet counts as one: the CPUs of one NUMA node with the sam
 ``physical_package_id`` (cadvisor, which describes the machine to the kubelet, reads these files).
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from pathlib import Path
 

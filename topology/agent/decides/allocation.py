@@ -19,16 +19,13 @@ agent that starts anew knows it, too. It stays there after the label has changed
 knows that the plugin did part of what it did under another configuration.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 
 from topology.agent.decides.holders import Holders
 from topology.agent.decides.observed import Unseen
-from topology.agent.decides.surroundings import KubeletFacts, Plugin, Surroundings
+from topology.agent.decides.surroundings import NODE, KubeletFacts, Plugin, Surroundings
 from topology.core.devices import DeviceId, GpuResource, base_uuid
 from topology.core.graph import (
     UNKNOWN,
@@ -169,20 +166,8 @@ def _policy(resources: Sequence[GpuResource], plugin: Plugin | None) -> str | No
     return None if told_by_file else "distributed"
 
 
-@dataclass(frozen=True, slots=True)
-class _Deed:
-    """What the plugin did with a pod that started at that time (RFC 3339)."""
-
-    started: str
-    refused: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Plugin:
-    """The device plugin that runs: since when (RFC 3339), and with which configuration."""
-
-    started: str
-    configuration: str
+# The device plugin that runs: since when (RFC 3339), and with which configuration.
+_Running = tuple[str, str]
 
 
 class SharesBook:
@@ -193,14 +178,14 @@ class SharesBook:
 
     def __init__(self, former: SharesAnswer | None = None) -> None:
         self.learnt = former  # what was learnt last, also of another configuration
-        self._plugin: _Plugin | None = None
+        self._plugin: _Running | None = None
         self._since = ""
 
     @property
     def answer(self) -> SharesAnswer | None:
         """What the plugin that runs did last; None if that is not known."""
         learnt = self.learnt
-        holds_for = None if learnt is None else _Plugin(learnt.plugin_started, learnt.configuration)
+        holds_for = None if learnt is None else (learnt.plugin_started, learnt.configuration)
         return learnt if holds_for == self._plugin else None
 
     @property
@@ -213,48 +198,44 @@ class SharesBook:
         if around.plugin is None or not around.plugin.started:
             self._plugin = None
             return
-        if not around.labels and not around.node_unseen:
+        if not around.labels and all(unseen.fact != NODE for unseen in around.unseen):
             return  # nobody has looked at the Node yet, so its label is not known
-        plugin = _Plugin(around.plugin.started, around.labels.get(CONFIGURATION_LABEL, ""))
-        before = self._plugin
-        if plugin != before:
-            reconfigured = self._reconfigured(before, plugin)
-            self._plugin, self._since = plugin, now if reconfigured else plugin.started
+        started = around.plugin.started
+        configuration = around.labels.get(CONFIGURATION_LABEL, "")
+        before, self._plugin = self._plugin, (started, configuration)
+        if self._plugin != before:
+            reconfigured = self._reconfigured(before, started, configuration)
+            self._since = now if reconfigured else started
             if reconfigured and self.answer is not None:
                 self.learnt = None  # it is of an earlier time with this configuration
-        for deed in _deeds(around, holders):
+        for at, refused in _deeds(around, holders):
             known = self.answer
-            if deed.started > self._since and (
-                known is None
-                or (deed.started >= known.pod_started and deed.refused != known.refused)
+            if at > self._since and (
+                known is None or (at >= known.pod_started and refused != known.refused)
             ):
-                self.learnt = SharesAnswer(
-                    deed.refused, deed.started, plugin.started, plugin.configuration
-                )
+                self.learnt = SharesAnswer(refused, at, started, configuration)
 
-    def _reconfigured(self, before: _Plugin | None, plugin: _Plugin) -> bool:
+    def _reconfigured(self, before: _Running | None, started: str, configuration: str) -> bool:
         """Whether the running plugin had, or may have had, another configuration before.
 
         An agent that starts anew and knows nothing of this plugin cannot tell how long the Node has
         had its label.
         """
         if before is not None:
-            return before.started == plugin.started
+            return before[0] == started
         learnt = self.learnt
-        if learnt is None or learnt.plugin_started != plugin.started:
-            return bool(plugin.configuration)
-        return learnt.configuration != plugin.configuration
+        if learnt is None or learnt.plugin_started != started:
+            return bool(configuration)
+        return learnt.configuration != configuration
 
 
-def _deeds(around: Surroundings, holders: Holders) -> Iterable[_Deed]:
-    """What the plugin did with the present pods, in the order of their start."""
+def _deeds(around: Surroundings, holders: Holders) -> list[tuple[str, bool]]:
+    """When each of the present pods started, and whether the plugin refused it, in that order."""
     found = [
-        _Deed(around.pods[uid].started, refused=False)
+        (around.pods[uid].started, False)
         for uid, entry in holders.by_uid.items()
         if uid in around.pods
         and any(sum("::" in device for device in held.device_ids) > 1 for held in entry.held)
     ]
-    found += [
-        _Deed(pod.started, refused=True) for pod in around.pods.values() if REFUSED in pod.refusal
-    ]
-    return sorted(found, key=lambda deed: (deed.started, deed.refused))
+    found += [(pod.started, True) for pod in around.pods.values() if REFUSED in pod.refusal]
+    return sorted(found)

@@ -12,8 +12,6 @@ memory is free as soon as the next container has started.
 If neither manager is static, none of this matters and nothing is published.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -48,7 +46,7 @@ class Allocatable:
     cpus: CpuSet = NO_CPUS
     memory: Mapping[tuple[int, str], int] = field(default_factory=dict)  # bytes by node and type
 
-    def over(self, former: Allocatable | None) -> Allocatable:
+    def over(self, former: "Allocatable | None") -> "Allocatable":
         """This answer of the kubelet, completed by its former one.
 
         For a moment after its start a kubelet answers as if it gave nothing to anybody.

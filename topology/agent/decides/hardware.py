@@ -10,11 +10,9 @@ has dropped does not count again. :class:`HardwareBook` starts from what the age
 published.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, count
 
 from topology.agent.decides import limits
 from topology.agent.decides.observed import (
@@ -103,9 +101,9 @@ def keep_lost(seen: NodeTopology, former: NodeTopology | None) -> NodeTopology:
             index[gpu.index] = had[gpu.uuid].index
     for gpu in seen.gpus:
         if gpu.uuid not in had:
-            free = gpu.index if gpu.index not in taken else _lowest_free(taken)
-            index[gpu.index] = free
-            taken.add(free)
+            lowest_free = next(i for i in count() if i not in taken)
+            index[gpu.index] = lowest_free if gpu.index in taken else gpu.index
+            taken.add(index[gpu.index])
     gone = {gpu.index for gpu in lost}
     links = [
         replace(k, a=min(index[k.a], index[k.b]), b=max(index[k.a], index[k.b])) for k in seen.links
@@ -202,10 +200,6 @@ def _fabric(gpus: tuple[SeenGpu, ...], unseen: list[Unseen]) -> Fabric | None:
         unseen.append(Unseen("fabric", "the node's GPUs are in several"))
         return None
     return next(iter(found), None)
-
-
-def _lowest_free(taken: set[int]) -> int:
-    return next(i for i in range(len(taken) + 1) if i not in taken)
 
 
 def nothing_seen(node: NodeName) -> NodeTopology:

@@ -10,8 +10,6 @@ One reason goes away without a reset: a GPU over which a call hangs is sick unti
 may be slow for other causes than a fault.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 

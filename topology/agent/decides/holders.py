@@ -10,8 +10,6 @@ Three things can be wrong with a list:
 * **The node's pods are not known yet.** Then no list says anything.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

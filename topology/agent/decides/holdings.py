@@ -27,8 +27,6 @@ name can stand for the *present* pod and for *former* pods::
    left that could have it, it is *unidentified*: nobody can tell whose devices these are.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

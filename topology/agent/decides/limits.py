@@ -9,8 +9,6 @@ The numbers are those of ``manifests/base/crd.yaml``. The whole record has a bou
 1.5 MiB for an object, and the API server's notes on who owns which field need more than half of it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -6,8 +6,6 @@ The classes of PCIe paths are those of ``nvidia-smi topo -m``: two devices' clas
 their paths part.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -66,7 +64,6 @@ class SeenNode:
     """
 
     gpus: tuple[SeenGpu, ...] = ()
-    driver: str = ""  # its version
     # The PCIe class of each pair, and whether its peers may use NVLink.
     pcie: Mapping[tuple[int, int], LinkKind] = field(default_factory=dict)
     p2p: Mapping[tuple[int, int], bool] = field(default_factory=dict)

@@ -6,8 +6,6 @@ again from its end until the kubelet no longer shows it. While news is due, the 
 otherwise rarely.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 

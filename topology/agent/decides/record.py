@@ -4,8 +4,6 @@ What cannot be vouched for is not published as if it could: the record says that
 and the extender promises nothing there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 

@@ -23,8 +23,6 @@ counts at once the first time. From its second silence within :data:`WITHIN` on 
 * the record is not written at every look: twice in :data:`ANSWERS_FOR` at most.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace

@@ -4,8 +4,6 @@ Nothing is assumed that would turn a guess into a promise: nothing is known of a
 NVIDIA's, and a Topology Manager that nobody could ask may do anything (``unknown``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -62,7 +60,7 @@ class KubeletFacts:
         """Whether pods may have exclusive CPUs or memory."""
         return self.static_cpus or self.static_memory
 
-    def over(self, other: KubeletFacts) -> KubeletFacts:
+    def over(self, other: "KubeletFacts") -> "KubeletFacts":
         """These facts, completed by the other's."""
         return KubeletFacts(
             self.topology_manager_policy or other.topology_manager_policy,
@@ -156,8 +154,3 @@ class Surroundings:
     pods_version: str = ""  # the pods are known at least up to this resourceVersion
     deletions: int = 0  # pods that asked for GPUs and have left the API server
     counted: CountedDevices | None = None  # None if the Node could not be asked
-
-    @property
-    def node_unseen(self) -> bool:
-        """Whether the last attempt to read the Node failed."""
-        return any(unseen.fact == NODE for unseen in self.unseen)

@@ -22,8 +22,6 @@ time is rounded down to :data:`ROUNDED_TO`, and kept while it differs by less th
 that the record changes rarely.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -115,7 +115,6 @@ def test_a_fault_is_counted_and_logged(cluster: Cluster, broken: list[str]) -> N
     metrics = Metrics()
     metrics.watch(cluster)
     ask(cluster, 2, NVLINK)
-    metrics.look(0.0)
     assert b"gpu_topology_node_faults_total 1.0" in generate_latest(metrics.registry)
 
 

@@ -29,7 +29,7 @@ from tests.nodes import container, pod
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.report import Allocation, Health, MissingGpu, Report
-from topology.kubeapi.apiserver import ApiUnreachable
+from topology.kubeapi.apiserver import ApiServer, ApiUnreachable, Query
 from topology.machines import machine
 
 NODE = machine("dgx1-v100").topology("node")
@@ -312,12 +312,12 @@ def test_a_pod_written_down_is_read_as_the_same(known: PodRecord) -> None:
     assert pod_record(msgspec.convert(manifest_of(known), Pod), MANAGED) == known
 
 
-class _Api:
+class _Api(ApiServer):
     def __init__(self, *, fails: bool = False) -> None:
         self.written: list[tuple[str, dict[str, Any]]] = []
         self.fails = fails
 
-    def create(self, path: str, body: bytes, *, timeout: float) -> bytes:
+    def create(self, path: str, body: bytes, query: Query = (), *, timeout: float) -> bytes:
         if self.fails:
             raise ApiUnreachable("gone")
         self.written.append((path, json.loads(body)))
