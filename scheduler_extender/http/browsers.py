@@ -10,6 +10,8 @@ import ipaddress
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
+from topology.core.remembering import remembered
+
 MAX_SHOWN = 100  # characters that we repeat of a header
 
 
@@ -30,6 +32,7 @@ def refusal(headers: Iterable[tuple[bytes, bytes]], *, local: bool) -> str | Non
     return None
 
 
+@remembered
 def _is_local(host: str) -> bool:
     try:
         name = urlsplit(f"//{host}").hostname or ""
