@@ -166,8 +166,6 @@ class _Bench:
             if way == "ours+known":
                 self._admit_everywhere(admin)
             watching = PlayedKubelets(self._api, pods, self._nodes)
-            # Before the first pod is bound: the first scrape works out every node.
-            waited = _counted(admin) if way in OURS else {}
             scheduler = self._plane.start_scheduler(config)
             processes = {
                 "scheduler": scheduler.pid,
