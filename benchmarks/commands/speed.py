@@ -76,7 +76,7 @@ def throughput(
     once) and needs the source tree.
     """
     measure = partial(throughput_.measure, nodes, pods, rounds, percentage)
-    measured(json_file, measure, throughput_.table)
+    measured(json_file, measure, throughput_.table, throughput_.waits)
 
 
 def following(

@@ -36,6 +36,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 from rich.table import Table
 
 from benchmarks.figures.schema import preamble
@@ -49,7 +50,7 @@ from benchmarks.speed.playedkubelets import (
     patch,
     started,
 )
-from benchmarks.speed.processes import HOST, WITHIN, cpu_seconds, status_of, until
+from benchmarks.speed.processes import HOST, WITHIN, Client, cpu_seconds, status_of, until
 from topology.codec import encode
 from topology.core.devices import DeviceId
 from topology.core.graph import NodeTopology
@@ -66,6 +67,10 @@ if TYPE_CHECKING:
 MACHINES = ("dgx1-v100", "hgx-h100-8")
 OURS = ("ours", "ours+known")
 WAYS = ("none", "nothing", "nothing+bind", *OURS)
+TURN, REPORT, WRITE = "bind: a turn", "bind: a report", "bind: the API server"
+WAITS = ("filter", "prioritize", TURN, REPORT, WRITE, "bind: the rest")
+LATE_FOR_TURN, LATE_FOR_REPORT = "late for a turn", "late for a report"
+REFUSED = (LATE_FOR_TURN, LATE_FOR_REPORT, "for other reasons")
 VERBS = ("filter", "prioritize", "bind")
 ROOT = Path(__file__).parents[2]
 
@@ -109,6 +114,18 @@ def table(figures: dict[str, Any]) -> Table:
             for text in (f"{each[way]:.1f}", f"{each[way] / each['nothing+bind']:.2f}")
         ]
         found.add_row(way, *shown, *spent)
+    return found
+
+
+def waits(figures: dict[str, Any]) -> Table:
+    """What kube-scheduler waited for at our extender, and how many binds that refused: medians."""
+    found = table_of(("kube-scheduler waited for, ms/pod",), OURS)
+    rows = [[row for row in figures["rows"] if row["way"] == way] for way in OURS]
+    for name in WAITS:
+        found.add_row(name, *(f"{median(r['waits_ms'][name] for r in of):.1f}" for of in rows))
+    for why in REFUSED:
+        shown = (f"{median(r['refused_binds'][why] for r in of):.1f}" for of in rows)
+        found.add_row(f"binds refused, of 100 pods: {why}", *shown)
     return found
 
 
@@ -176,9 +193,13 @@ class _Bench:
             try:
                 watching.first()
                 before = {name: cpu_seconds(pid) for name, pid in processes.items()}
+                waited = _counted(admin) if way in OURS else {}
                 seconds, counted = watching.rest()
                 settled = watching.settled()
                 spent = {name: cpu_seconds(pid) - before[name] for name, pid in processes.items()}
+                if waited:
+                    now = _counted(admin)
+                    waited = {name: (now[name] - waited[name]) / counted for name in now}
             finally:
                 self._plane.stop_scheduler()
         self._client.delete(PODS, params={"gracePeriodSeconds": "0"}).raise_for_status()
@@ -191,6 +212,10 @@ class _Bench:
             "settled_per_second": counted / settled,
             # For each pod, by process, over the latter time.
             "cpu_ms": {name: 1000 * cpu / counted for name, cpu in spent.items()},
+            # For each pod: what kube-scheduler waited for at our extender, and how long.
+            "waits_ms": {name: 1000 * waited[name] for name in WAITS if waited},
+            # Of a hundred pods: how many binds our extender refused, by why.
+            "refused_binds": {why: 100 * waited[why] for why in REFUSED if waited},
         }
 
     def _add_pod(self, name: str) -> None:
@@ -269,3 +294,30 @@ class _Bench:
     def _together(do: Callable[[Any], None], items: Sequence[Any]) -> None:
         with ThreadPoolExecutor(AT_ONCE) as pool:
             list(pool.map(do, items))
+
+
+def _counted(admin: int) -> dict[str, float]:
+    """Since our extender's start: seconds that :data:`WAITS` took, and binds :data:`REFUSED`."""
+    client = Client(admin)
+    text = client.ask("/metrics").body.decode()
+    client.close()
+    samples = {
+        (sample.name.removeprefix("gpu_topology_"), *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    verb = {name: samples["verb_duration_seconds_sum", name] for name in VERBS}
+    parts = {TURN: "turn", REPORT: "report", WRITE: "write"}
+    waited = {name: samples["bind_wait_seconds_sum", awaits] for name, awaits in parts.items()}
+    late = {
+        LATE_FOR_TURN: samples["binds_late_for_turn_total",],
+        LATE_FOR_REPORT: samples["binds_late_for_report_total",],
+    }
+    rest = samples["bind_errors_total",] - sum(late.values())
+    return {
+        **verb,
+        **waited,
+        "bind: the rest": verb["bind"] - sum(waited.values()),
+        **late,
+        "for other reasons": rest,
+    }
