@@ -5,7 +5,7 @@ Times are in seconds, bandwidth in GB/s, both ways.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AliasChoices, ConfigDict, Field, StringConstraints, model_validator
 
@@ -82,34 +82,6 @@ class CurvePoint(Figures):
     waiting: Count | None = None  # jobs
 
 
-class Moment(Figures):
-    """Each node's free GPUs as bits, at one time."""
-
-    time: Number
-    free: tuple[Count, ...]
-
-
-class MapNode(NamedTuple):
-    """A node whose GPUs are drawn, and how many it has."""
-
-    name: str
-    gpus: Annotated[int, Field(ge=0, le=4096)]
-
-
-class Maps(Figures):
-    """Which GPUs of some nodes were free, moment after moment."""
-
-    nodes: tuple[MapNode, ...]
-    moments: tuple[Moment, ...]
-
-    @model_validator(mode="after")
-    def _as_many(self) -> Maps:
-        for moment in self.moments:
-            if len(moment.free) != len(self.nodes):
-                raise ValueError(f"free: {len(self.nodes)} masks are needed, one per node")
-        return self
-
-
 # Jobs that fit nowhere even on the empty cluster; earlier files call them ``impossible``.
 Unplaceable: TypeAlias = Annotated[
     Count, Field(validation_alias=AliasChoices("unplaceable", "impossible"))
@@ -125,9 +97,9 @@ class Demand(Figures):
 
 
 class Run(Figures):
-    """One simulation. Only the runs of the first seed have curves, maps and demands."""
+    """One simulation. Only the runs of the first seed have curves and demands."""
 
-    left_out = frozenset({"curve", "maps", "asks"})
+    left_out = frozenset({"curve", "asks"})
 
     cluster: str
     load: Number | None
@@ -159,7 +131,6 @@ class Run(Figures):
     unblocked: Count = 0  # jobs that they were moved for
     restarted: Count = 0  # moved pods that found no place again
     curve: tuple[CurvePoint, ...] | None = None
-    maps: Maps | None = None
     asks: tuple[Demand, ...] | None = None
 
     @model_validator(mode="after")

@@ -78,8 +78,6 @@ class Figure:
     text: str
     panels: Sequence[Panel]
     keys: Sequence[Key] = ()
-    small: bool = False
-    folded: bool = False
     lined: bool = False  # whether it is read by the section's legend, on paper right there
 
 

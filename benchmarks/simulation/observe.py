@@ -1,4 +1,4 @@
-"""What is looked at while a simulation runs: curves against arrivals, and maps of some nodes."""
+"""What is looked at while a simulation runs: curves against arrivals."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.figures.simulated import CurvePoint, MapNode, Moment
+from benchmarks.figures.simulated import CurvePoint
 from benchmarks.simulation.fleet import Fleet, State
 from benchmarks.simulation.jobs import WHOLE_GPU, Job
 from topology.core import scoring
 from topology.core.scoring import Mix, RequestClass
 
 POINTS = 120
-MOMENTS = 24
-NODES = 12
 MOST_KINDS = 8
 
 
@@ -28,12 +26,10 @@ class Observer:
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._every = max(1, len(jobs) // POINTS)
-        self._map_every = max(1, len(jobs) // MOMENTS)
         self._mix = mix_of(jobs)
         self._worth: dict[State, float] = {}
         self._arrived = 0.0
         self.curve: list[CurvePoint] = []
-        self.moments: list[Moment] = []
 
     def arrived(self, fleet: Fleet, now: float, waiting: int, number: int, job: Job) -> None:
         """A job has arrived, and whoever could start has."""
@@ -48,8 +44,6 @@ class Observer:
                     waiting=waiting,
                 )
             )
-        if number % self._map_every == self._map_every - 1:
-            self.moments.append(Moment(time=now, free=self._free(fleet)))
 
     def fragmentation(self, fleet: Fleet) -> float:
         """The share of free GPUs that are of no use to the usual requests; 0 where none is free."""
@@ -70,20 +64,6 @@ class Observer:
         return min(
             scoring.worth(state.kubelet, state.free, self._mix), float(state.free.bit_count())
         )
-
-    @staticmethod
-    def _free(fleet: Fleet) -> tuple[int, ...]:
-        step = max(1, len(fleet) // NODES)
-        return tuple(fleet.states[i].free for i in fleet.state[::step][:NODES])
-
-
-def mapped(fleet: Fleet) -> tuple[MapNode, ...]:
-    """The nodes whose maps are kept."""
-    step = max(1, len(fleet) // NODES)
-    rows = range(0, len(fleet), step)[:NODES]
-    return tuple(
-        MapNode(fleet.names[row], fleet.states[fleet.state[row]].shape.size) for row in rows
-    )
 
 
 def mix_of(jobs: Sequence[Job]) -> Mix:

@@ -32,7 +32,7 @@ class Play:
     seed: int
     rules: Rules = field(default_factory=Rules)
     adds: tuple[str, ...] = ()
-    noted: bool = False  # whether curves and maps go into the figures
+    noted: bool = False  # whether curves go into the figures
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,12 @@ from statistics import mean
 import numpy as np
 
 from benchmarks.collector import no_collector
-from benchmarks.figures.simulated import QUANTILES, Demand, Maps, Run, Simulated
+from benchmarks.figures.simulated import QUANTILES, Demand, Run, Simulated
 from benchmarks.ownpolicy import UnknownPolicyError, label
 from benchmarks.simulation import policies, sources
 from benchmarks.simulation.fleet import Fleet
 from benchmarks.simulation.jobs import Job
-from benchmarks.simulation.observe import Observer, mapped
+from benchmarks.simulation.observe import Observer
 from benchmarks.simulation.plays import Play, Sweep, cluster
 from benchmarks.simulation.queues import Outcome
 from benchmarks.simulation.rows import rows
@@ -53,14 +53,13 @@ def _summary(
     observer: Observer,
     cpu_seconds: float,
 ) -> Run:
-    """The figures of one simulation; a run that is ``noted`` has curves, maps and demands, too."""
+    """The figures of one simulation; a run that is ``noted`` has curves and demands, too."""
     placed = [o for o in result.outcomes if o.placed]
     asking = [o for o in placed if o.kept is not None]
     several = [o for o in placed if o.hop]
     last = result.outcomes[-1].job.arrives
     waits = [o.waited for o in placed]
     held = fleet.held * last + _held(placed, last)
-    maps = Maps(nodes=mapped(fleet), moments=tuple(observer.moments))
     return Run(
         cluster=played.cluster,
         load=played.workload.load,
@@ -92,7 +91,6 @@ def _summary(
         unblocked=result.unblocked,
         restarted=result.restarted,
         curve=tuple(observer.curve) if played.noted else None,
-        maps=maps if played.noted else None,
         asks=demands(jobs) if played.noted else None,
     )
 

@@ -37,7 +37,7 @@ class Case:
 
     @property
     def noted(self) -> list[Run]:
-        """The runs with curves and maps."""
+        """The runs with curves."""
         return [run for run in self.runs if run.curve]
 
 

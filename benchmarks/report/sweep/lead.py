@@ -8,83 +8,18 @@ from collections.abc import Iterator, Sequence
 from benchmarks.figures.schema import Interval
 from benchmarks.report import wording
 from benchmarks.report.colours import OURS
-from benchmarks.report.sweep.cases import Case, Known, known
-from benchmarks.simulation.rows import spread
+from benchmarks.report.sweep.cases import Case, known
 
 
 def lead(found: Sequence[Case]) -> Iterator[str]:
     """How ours compares with the others, and how many jobs were never placed."""
     compared = [case for case in found if case.ours is not None and case.others]
-    if len(compared) == 1 and len(found) == 1:
-        yield from _of_one(compared[0])
-    elif compared:
-        yield from _of_several(compared)
-    else:
-        yield from _without_ours(found)
+    yield from _kept(compared)
+    yield from _faster(compared)
     yield from _unplaced(found)
 
 
-def _of_one(case: Case) -> Iterator[str]:
-    ours = case.ours
-    assert ours is not None
-    rivals = known(case.others, "kept")
-    if ours.kept is not None and rivals:
-        most = max(one.mean for one in rivals)
-        best = wording.among([one.row.policy for one in rivals if one.mean == most])
-        kept, theirs = wording.percent(ours.kept.mean), wording.percent(most)
-        rest = (
-            f", and so did {best}"
-            if kept == theirs
-            else f"; of the others, {best} kept most: {theirs}"
-        )
-        yield f"{OURS} kept {kept} of the promises to the jobs it placed{rest}."
-    fastest = _fastest(case)
-    if fastest is not None and ours.completion is not None:
-        yield (
-            f"From arrival to end a job took {wording.duration(ours.completion.mean)} under "
-            f"{OURS}, and {spread(fastest.value, '.3f')} times as long under "
-            f"{fastest.row.policy}, the fastest of the others{_remark(fastest)}."
-        )
-
-
-def _fastest(case: Case) -> Known | None:
-    """The fastest other policy, with its completion beside ours."""
-    rivals = known(case.others, "completion_against_ours")
-    return min(rivals, key=lambda one: one.mean, default=None)
-
-
-def _told(ratio: Interval, seeds: int) -> str:
-    """What the seeds say of a ratio to ours: ``longer``, ``shorter`` or nothing."""
-    if seeds < 2 or abs(ratio.mean - 1) <= ratio.half:
-        return ""
-    return "longer" if ratio.mean > 1 else "shorter"
-
-
-def _remark(fastest: Known) -> str:
-    if fastest.row.seeds < 2:
-        return " (one seed: no interval)"
-    told = _told(fastest.value, fastest.row.seeds)
-    return "" if told else " (no difference that the seeds can tell)"
-
-
-def _of_several(found: Sequence[Case]) -> Iterator[str]:
-    yield from _kept_in_several(found)
-    fastest = [one for one in map(_fastest, found) if one is not None]
-    if fastest:
-        told = Counter(_told(one.value, one.row.seeds) for one in fastest)
-        counts = (
-            f"longer than under ours in {told['longer']}, shorter in {told['shorter']}, not told "
-            f"apart by the seeds in {told['']}"
-        )
-        one_seed = all(one.row.seeds < 2 for one in fastest)
-        yield (
-            f"From arrival to end a job took {wording.span([r.mean for r in fastest], '.3f')} "
-            "times as long under the fastest other policy of each case"
-            f"{' (one seed: no intervals)' if one_seed else f': {counts}'}."
-        )
-
-
-def _kept_in_several(found: Sequence[Case]) -> Iterator[str]:
+def _kept(found: Sequence[Case]) -> Iterator[str]:
     """Promises kept, case by case: ours beside the best other policy."""
     asked = []
     for case in found:
@@ -92,26 +27,40 @@ def _kept_in_several(found: Sequence[Case]) -> Iterator[str]:
         if case.ours is not None and case.ours.kept is not None and rivals:
             asked.append((case.ours.kept.mean, max(one.mean for one in rivals)))
     if asked:
-        ours = [wording.percent(share) for share in sorted(share for share, _ in asked)]
-        best = [wording.percent(share) for share in sorted(share for _, share in asked)]
+        ours, best = (
+            [wording.percent(share) for share in sorted(one)] for one in zip(*asked, strict=True)
+        )
+        several = len(asked) > 1
+        where = f"In {len(asked)} cases of cluster and load, " if several else ""
         below = sum(mine < theirs for mine, theirs in asked)
         yield (
-            f"In {wording.several(len(asked), 'case')} of cluster and load, {OURS} kept "
-            f"{wording.ends(ours)} of the promises to the jobs it placed, the best other policy "
-            f"of each case {wording.ends(best)}"
-            + (f"; it kept fewer than that one in {below}." if below else ".")
+            f"{where}{OURS} kept {wording.ends(ours)} of the promises to the jobs it placed, the "
+            f"best other policy{' of each case' if several else ''} {wording.ends(best)}"
+            + (f"; it kept fewer than that one in {below}." if several and below else ".")
         )
 
 
-def _without_ours(found: Sequence[Case]) -> Iterator[str]:
-    for case in found:
-        rows = known(case.rows, "completion")
-        if rows:
-            fastest = min(rows, key=lambda one: one.mean)
-            yield (
-                f"{case.name}: a job took least from arrival to end under {fastest.row.policy}, "
-                f"{wording.duration(fastest.mean)}."
-            )
+def _faster(found: Sequence[Case]) -> Iterator[str]:
+    """How long a job takes under the fastest other policy of each case, beside ours."""
+    rivals = [known(case.others, "completion_against_ours") for case in found]
+    fastest = [min(ratios, key=lambda one: one.mean) for ratios in rivals if ratios]
+    if fastest:
+        several = len(fastest) > 1
+        alike = sum(one.row.seeds > 1 and _alike(one.value) for one in fastest)
+        cases = f" in {alike} of {len(fastest)} cases" if several else ""
+        remark = f" (no difference that the seeds can tell{cases})" if alike else ""
+        if all(one.row.seeds < 2 for one in fastest):
+            remark = " (one seed: no intervals)"
+        yield (
+            f"From arrival to end a job took {wording.span([r.mean for r in fastest], '.3f')} "
+            f"times as long under the fastest other policy{' of each case' if several else ''} "
+            f"as under {OURS}{remark}."
+        )
+
+
+def _alike(ratio: Interval) -> bool:
+    """Whether the interval of a ratio includes 1."""
+    return abs(ratio.mean - 1) <= ratio.half
 
 
 def _unplaced(found: Sequence[Case]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from benchmarks.figures.compared import Compared, ComparisonParameters, ComparisonRow, Experiment
 from benchmarks.figures.schema import Interval
-from benchmarks.figures.simulated import MapNode, Maps, Moment, Parameters, PolicyRow
+from benchmarks.figures.simulated import Parameters, PolicyRow
 
 ROW = ComparisonRow(workload="default", policy="FGD", seeds=5, published=95, ours=94.50)
 GIVEN: dict[str, Any] = {
@@ -69,10 +69,6 @@ def test_a_file_that_calls_unplaceable_jobs_impossible_is_read() -> None:
 
 
 def test_pairs_are_lists_in_a_file() -> None:
-    moment = Moment(time=1.5, free=(255, 15))
-    maps = Maps(nodes=(MapNode("a", 8), MapNode("b", 4)), moments=(moment,))
-    assert json.loads(json.dumps(maps.as_json()))["nodes"] == [["a", 8], ["b", 4]]
-    assert Maps.model_validate_json(json.dumps(maps.as_json())) == maps
     assert json.dumps(Interval(1, 0.5)) == "[1, 0.5]"
 
 

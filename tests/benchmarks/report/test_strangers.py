@@ -86,11 +86,6 @@ BAD: list[tuple[str, str | bytes | Callable[[dict[str, Any]], object], str]] = [
     ("quantiles", first_run(waits=[1.0, 2.0]), "51 quantiles"),
     ("hops", first_run(hops={"<b>": {"5": 1}}), "runs.0.hops"),
     ("curve", first_run(curve=[{"arrived": 1.0}]), "runs.0.curve.0"),
-    (
-        "masks",
-        first_run(maps={"nodes": [["a", 8]], "moments": [{"time": 1.0, "free": []}]}),
-        "1 masks are needed",
-    ),
 ]
 
 
