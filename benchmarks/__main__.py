@@ -1,7 +1,5 @@
 """``python -m benchmarks``."""
 
-from __future__ import annotations
-
 import typer
 
 from benchmarks.commands.compare import compare

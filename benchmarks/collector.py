@@ -1,7 +1,5 @@
 """Python's cycle collector, out of the way while something large is played."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What the benchmarks need beside the extender, and how to come by it."""
 
-from __future__ import annotations
-
 import sys
 from importlib.util import find_spec
 

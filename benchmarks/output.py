@@ -1,7 +1,5 @@
 """Figures into tables and files."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Policies by name, and policies from a user's own file."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location

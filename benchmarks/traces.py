@@ -4,8 +4,6 @@ Each file is named by repository, commit and path, and by its length and SHA-256
 is byte for byte what our tables were made from, whoever serves it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import tempfile

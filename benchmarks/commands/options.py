@@ -1,7 +1,5 @@
 """What several commands have: options, and how figures are measured, shown and written."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any

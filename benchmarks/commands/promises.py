@@ -1,7 +1,5 @@
 """``python -m benchmarks promises``, ``promises-by-kind``, ``singles`` and ``kinds``."""
 
-from __future__ import annotations
-
 import os
 import sys
 from typing import Annotated

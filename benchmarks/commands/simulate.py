@@ -1,7 +1,5 @@
 """``python -m benchmarks simulate``."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated

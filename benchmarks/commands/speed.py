@@ -1,7 +1,5 @@
 """The commands that measure time: latency, throughput, profile, scale, worst and agent."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Annotated
 

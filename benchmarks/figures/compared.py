@@ -1,7 +1,5 @@
 """What ``compare --json`` writes: GPUs given out in the papers' model, in percent of all."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field

@@ -1,7 +1,5 @@
 """What figures are made of."""
 
-from __future__ import annotations
-
 import os
 import platform
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias

@@ -3,9 +3,7 @@
 Times are in seconds, bandwidth in GB/s, both ways.
 """
 
-from __future__ import annotations
-
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import AliasChoices, ConfigDict, Field, StringConstraints, model_validator
 
@@ -134,7 +132,7 @@ class Run(Figures):
     asks: tuple[Demand, ...] | None = None
 
     @model_validator(mode="after")
-    def _whole(self) -> Run:
+    def _whole(self) -> Self:
         if self.waits and len(self.waits) != len(QUANTILES):
             raise ValueError(f"waits: {len(QUANTILES)} quantiles are needed, or none")
         return self

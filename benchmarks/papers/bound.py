@@ -25,8 +25,6 @@ Good prices come from column generation, with HiGHS for the linear programs. Not
 solver: what is returned is the sum above, worked out for prices that any source could have named.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

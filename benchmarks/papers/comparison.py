@@ -1,7 +1,5 @@
 """Published, ours, and the difference: FGD's paper, figure by figure."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence

@@ -11,8 +11,6 @@ usual pod would fit, alone, times the GPU it asks for. Fragmentation sees that a
 CPU for a pod only when it has; worth falls with every CPU that idle GPUs will need.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """The openb trace as FGD's paper uses it: nodes, pods, and the orders in which pods arrive."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import os

@@ -5,8 +5,6 @@ whole numbers where the published simulator has whole numbers: what they tie dec
 policy, write such a function and name it in :data:`POLICIES`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

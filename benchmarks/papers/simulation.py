@@ -9,8 +9,6 @@ workload ends at 90 % under FGD instead of 95; the published figures are met wit
 a run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

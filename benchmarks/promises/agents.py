@@ -1,7 +1,5 @@
 """The node agents: they look at their nodes when something happens, and publish late."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The API server: which pods there are, who is told of them, and what it accepts."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from functools import partial

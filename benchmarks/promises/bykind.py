@@ -5,8 +5,6 @@ of every day, an oracle's play of the same jobs beside it, and one with the rare
 What is counted is in :func:`counted`.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor

@@ -24,8 +24,6 @@ puts them together. It also lets the jobs arrive, some of which others bind, and
 kills the extender.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable
 from functools import partial

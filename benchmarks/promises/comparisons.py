@@ -11,8 +11,6 @@ no delay at all. The oracle bounds what a promise-keeping scheduler can place.
 all, and who scores differs: it, or kube-scheduler's LeastAllocated or MostAllocated.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ That is: its verbs over its cluster, its binder and its settler, and how it read
 talks to the emulated API server through :class:`~benchmarks.promises.apiserver.PodApi`.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Hashable, Mapping
 

@@ -1,7 +1,5 @@
 """What goes wrong in a closed loop: how long things take, and each fault by itself."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 HEARTBEAT = 60.0  # seconds after which an agent looks at its node without a cause

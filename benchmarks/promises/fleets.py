@@ -1,7 +1,5 @@
 """The nodes of closed loops: machines, and how their kubelets and device plugins choose GPUs."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Which promises count as broken."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase

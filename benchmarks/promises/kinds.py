@@ -5,8 +5,6 @@ promised one there? Nothing else happens on the node. Pods of the class Guarante
 CPUs as well, which a static CPU Manager gives them; all CPUs are free.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 

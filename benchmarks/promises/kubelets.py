@@ -4,8 +4,6 @@ One that ends forgets what it was about to do. When it has started again it hear
 admits those that had not started, and then goes on.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What fails for a while: the extender's watches, agents, kubelets and GPUs."""
 
-from __future__ import annotations
-
 from benchmarks.promises.agents import Agents
 from benchmarks.promises.faults import HEARTBEAT
 from benchmarks.promises.kubelets import Kubelets

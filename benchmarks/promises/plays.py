@@ -1,7 +1,5 @@
 """Closed loops that can be played, each a small value, and playing many of them at once."""
 
-from __future__ import annotations
-
 import os
 import random
 from collections import Counter

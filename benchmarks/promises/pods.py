@@ -1,9 +1,7 @@
 """Pods of a closed loop: what a workload asks for, and what becomes of each pod."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 import msgspec
 
@@ -97,7 +95,7 @@ class PodEntry:
     admitted: bool = False  # whether its kubelet has decided over it
 
     @classmethod
-    def of(cls, job: Job, now: float) -> PodEntry:
+    def of(cls, job: Job, now: float) -> Self:
         """The entry of a job's pod, created now."""
         pod, record, request = read_pod(job.manifest)
         assert isinstance(request, GpuRequest)

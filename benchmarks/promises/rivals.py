@@ -1,7 +1,5 @@
 """What the extender is compared with in a closed loop: scores, a simpler rule, and an oracle."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What every actor of a closed loop works with: virtual time, chance, and the nodes."""
 
-from __future__ import annotations
-
 import heapq
 import random
 from collections import Counter

@@ -4,8 +4,6 @@ The members of a gang are tried in one cycle: it asks about each, assumes it, an
 only when each has a node. Every other pod has a cycle of its own.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, field

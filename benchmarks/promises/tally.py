@@ -1,7 +1,5 @@
 """What happened in a closed loop, counted."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 

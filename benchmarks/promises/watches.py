@@ -1,7 +1,5 @@
 """Watches on the API server: news comes late but in order, and the extender's two may fail."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from benchmarks.promises.pods import PublishedReport

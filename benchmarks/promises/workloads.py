@@ -1,7 +1,5 @@
 """Jobs of closed loops: which pods come, drawn by a seed."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, field
 

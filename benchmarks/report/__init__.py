@@ -5,8 +5,6 @@
 :mod:`wording`, the drawings of :mod:`plots`, and the colours of :mod:`colours`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from benchmarks.report.reading import FileFigures, ReportError

@@ -6,8 +6,6 @@ green alike should mix two policies up: the usual five differ in lightness too, 
 dashed.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

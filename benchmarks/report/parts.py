@@ -1,7 +1,5 @@
 """What a page is made of, before it is HTML."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

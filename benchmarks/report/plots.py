@@ -3,8 +3,6 @@
 Sizes are in pixels of a panel 360 wide. Titles and legends are the page's.
 """
 
-from __future__ import annotations
-
 import io
 import re
 import warnings
@@ -12,7 +10,7 @@ from bisect import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any
+from typing import Any, Self
 
 import matplotlib
 from markupsafe import Markup
@@ -89,7 +87,7 @@ class Axis:
     least: float = 0.0
     most: float = 1.0
 
-    def around(self, dots: Sequence[Dot]) -> Axis:
+    def around(self, dots: Sequence[Dot]) -> Self:
         """The axis that shows all of these, but of wide intervals only a part.
 
         An interval is shown as far from the means as these are from one another.

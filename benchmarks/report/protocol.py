@@ -1,7 +1,5 @@
 """The section of one comparison of ``compare``."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from benchmarks.figures.compared import Compared, ComparisonParameters, ComparisonRow

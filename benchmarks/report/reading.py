@@ -4,8 +4,6 @@ Files are strangers' data: each is checked here, once, against :mod:`benchmarks.
 rest of the package relies on it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

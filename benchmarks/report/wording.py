@@ -1,7 +1,5 @@
 """Figures as people say them."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

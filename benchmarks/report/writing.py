@@ -1,9 +1,7 @@
 """Sections into HTML. The template and the style sheet are files beside this one."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -45,7 +43,7 @@ def write(files: Sequence[FileFigures]) -> str:
     )
 
 
-def _own_names(section: Section, numbers: count[int]) -> Section:
+def _own_names(section: Section, numbers: Iterator[int]) -> Section:
     """Drawings name their parts, and two drawings in a page must not use one name."""
 
     def renamed(figure: Figure) -> Figure:

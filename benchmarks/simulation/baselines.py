@@ -1,7 +1,5 @@
 """What the extender is compared with: stock schedulers, published policies, other promises."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from functools import cache

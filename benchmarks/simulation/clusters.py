@@ -1,7 +1,5 @@
 """Clusters to place jobs on: groups of catalogue machines, cluster files, openb's node list."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Scores are added up as kube-scheduler does with the configuration in ``manifests/scheduler``.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

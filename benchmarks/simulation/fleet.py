@@ -1,7 +1,5 @@
 """The nodes as they are: what kube-scheduler counts, and what the kubelets really hold."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ A cluster file says it in two ways: reports show devices with the pods that hold
 there that no report shows yet.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias

@@ -22,15 +22,13 @@ optional:
     ``link=nvlink shape=ring``.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -151,7 +149,7 @@ class _Row(BaseModel):
         return {key: text for key, _, text in pairs}
 
     @model_validator(mode="after")
-    def _share_of_one(self) -> _Row:
+    def _share_of_one(self) -> Self:
         if self.share is not None and self.gpus != 1:
             raise ValueError(f"share: allowed with gpus 1 only, not {self.gpus}")
         return self

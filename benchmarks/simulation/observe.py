@@ -1,7 +1,5 @@
 """What is looked at while a simulation runs: curves against arrivals."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 

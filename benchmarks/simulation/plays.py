@@ -1,7 +1,5 @@
 """Which simulations there are: clusters × loads × policies × seeds, and one shard of them."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, field, replace
 from functools import lru_cache

@@ -5,8 +5,6 @@ To add one, write in a file of your own a :class:`~benchmarks.simulation.policy.
 ``--policy path/to/file.py:NAME``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from benchmarks.ownpolicy import UnknownPolicyError, find_policy

@@ -1,7 +1,5 @@
 """What a policy is: who chooses a node for a pod, and GPUs where it brings its own plugin."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Jobs that lack the same fit or do not fit together, so they stand in one queue, 
 oldest job is tried. What was refused is tried again when something has changed since.
 """
 
-from __future__ import annotations
-
 import heapq
 from dataclasses import dataclass, field
 from typing import NamedTuple

@@ -4,8 +4,6 @@ All policies meet the same jobs under one seed, so their differences are taken s
 interval is Student's t over the seeds, 95 %.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from statistics import mean, stdev

@@ -6,8 +6,6 @@ nodes here. Of the nodes that fit it looks for so many (``percentageOfNodesToSco
 next pod begins with the next node.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Mapping
 

@@ -6,8 +6,6 @@ those placed hold their GPUs until the last one is, and only then the job runs: 
 can block each other for ever, as they do in a cluster.
 """
 
-from __future__ import annotations
-
 import heapq
 import random
 from collections import Counter

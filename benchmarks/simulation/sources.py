@@ -6,8 +6,6 @@ asked for is ``load`` times what the cluster has until the last job has come; wh
 None they stay as they are.
 """
 
-from __future__ import annotations
-
 import csv
 import random
 from collections.abc import Sequence

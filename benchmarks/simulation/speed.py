@@ -6,8 +6,6 @@ slowdown = 1 + c · (max(1, full / hop) - 1). With the numbers below a ring whos
 NVLink of a V100 (50 GB/s both ways) loses nothing, one across sockets (5) takes 1.45 times as long.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """Simulations and their figures, on the cores there are, or shard by shard on many Pods."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections import Counter, defaultdict

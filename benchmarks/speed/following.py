@@ -6,8 +6,6 @@ process, its imports included. Then filter is asked about every node, one reques
 first while nothing happens, then while nodes, drawn at random, publish so many changed reports.
 """
 
-from __future__ import annotations
-
 import socket
 import tempfile
 import threading

@@ -12,8 +12,6 @@ distinct states at 5,000 nodes. The pod asks for an NVLinked pair. "warm" is a r
 on states never evaluated for it.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import sys

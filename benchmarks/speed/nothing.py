@@ -4,8 +4,6 @@
 filter. With a kubeconfig it binds, too: it writes the Binding that it is asked for.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from itertools import repeat

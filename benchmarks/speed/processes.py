@@ -3,8 +3,6 @@
 What a process has used is as Linux counts it in ``/proc``.
 """
 
-from __future__ import annotations
-
 import http.client
 import os
 import subprocess

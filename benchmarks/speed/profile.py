@@ -5,8 +5,6 @@ was. The cluster has a few hundred distinct states however many nodes it has, si
 shape that hold the same GPUs share their answers. Times are CPU time, the least of several rounds.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable

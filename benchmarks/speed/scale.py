@@ -6,8 +6,6 @@ out. *Stock* is the simulation itself with kube-scheduler's own scores and no ex
 costs more is the service's verbs.
 """
 
-from __future__ import annotations
-
 import random
 import resource
 import time

@@ -8,8 +8,6 @@ random, evenly over that time. Nothing but the records changes: the pods stay th
 report gives them other GPUs.
 """
 
-from __future__ import annotations
-
 import json
 import queue
 import random

@@ -8,8 +8,6 @@ second client asks ``/healthz`` without a pause. A heartbeat in the service's ev
 longest time for which it was held.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import threading

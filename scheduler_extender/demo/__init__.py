@@ -8,8 +8,6 @@
 :mod:`~scheduler_extender.demo.picture` draws it.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 import threading

@@ -1,7 +1,5 @@
 """The demo's kubelets: one emulated node each, and who holds what."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterable

@@ -4,8 +4,6 @@ It asks filter, then prioritize about those that pass, chooses one, and binds. W
 the verbs are reached, which nodes are offered, and how a node is chosen by the scores.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The cluster as one SVG: the map's drawings of all nodes, with the map's style sheet."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import groupby
 

@@ -1,7 +1,5 @@
 """Plays kube-scheduler for the demo: its own count rule, then filter, prioritize and bind."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -7,8 +7,6 @@ Ties fall at random. What it cannot be told are links, NUMA nodes, NICs and the 
 use of GPUs that they share.
 """
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the demo prints: what became of the pods, ours beside those of the stock scheduler."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The demo's pods: what a platform team's week looks like, drawn by a seed."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

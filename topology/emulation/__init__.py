@@ -7,8 +7,6 @@ never does, and neither side uses the other's code: otherwise both could have th
 a comparison would not find it.
 """
 
-from __future__ import annotations
-
 from topology.emulation.kubelet import EmulatedKubelet
 from topology.emulation.plugin import PluginCrash, PluginRefusal
 from topology.emulation.topologymanager import Refused

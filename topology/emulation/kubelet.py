@@ -8,8 +8,6 @@ When the kubelet starts again it knows from its checkpoint who holds what, but i
 until it has heard of them, and it has nothing to hand out until the device plugin has registered.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence

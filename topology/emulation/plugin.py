@@ -5,8 +5,6 @@
 corruption at thirteen free GPUs and more is left out.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache

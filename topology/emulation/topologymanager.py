@@ -5,8 +5,6 @@ Managers, and other device plugins. What these say is drawn at random from all t
 record may say.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Sequence
 from itertools import combinations

@@ -1,7 +1,5 @@
 """A sweep taken apart: each cluster under each load, with its runs and rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

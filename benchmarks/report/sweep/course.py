@@ -1,7 +1,5 @@
 """Drawings of what happened in time: curves against arrivals."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import mean

@@ -1,7 +1,5 @@
 """The result of a sweep in sentences."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 

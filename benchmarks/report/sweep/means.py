@@ -1,7 +1,5 @@
 """Drawings of what the rows of a sweep say: promises, completion, load, waiting, weakest hop."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """All that there is to say about a sweep."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from math import prod
 

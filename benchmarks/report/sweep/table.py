@@ -1,7 +1,5 @@
 """The table of a sweep: a group for each case, a row for each policy, the best means marked."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
