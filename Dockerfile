@@ -14,6 +14,8 @@ RUN pip install --no-cache-dir --require-hashes -r requirements/build.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY topology topology
 COPY scheduler_extender scheduler_extender
+# Some files of the package are links to manifests.
+COPY manifests manifests
 RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir dist .
 
 # Each image holds the packages of its own command (extras in pyproject.toml).

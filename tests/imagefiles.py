@@ -143,7 +143,7 @@ def _step(image: Image, word: str, rest: str) -> None:
 def _copy(source: Path, target: Path, *, many: bool) -> None:
     if source.is_dir():
         unwanted = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(source, target, ignore=unwanted, dirs_exist_ok=True)
+        shutil.copytree(source, target, symlinks=True, ignore=unwanted, dirs_exist_ok=True)
     else:
         place = target / source.name if many or target.is_dir() else target
         place.parent.mkdir(parents=True, exist_ok=True)

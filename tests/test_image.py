@@ -144,11 +144,26 @@ def test_the_agents_image_has_what_an_agent_needs_and_not_what_others_do(
     assert {"numpy", "fastapi", "cryptography"} <= set(lacking.values())
 
 
+SHIPPED = """
+from importlib.resources import files
+for each in files("scheduler_extender.doctor").joinpath("shipped").iterdir():
+    print(each.read_text())
+"""
+
+
+def test_doctor_has_the_manifests_with_which_it_compares(images: dict[str, Image]) -> None:
+    done = images["extender"].run(["python", "-c", SHIPPED])
+    assert done.returncode == 0, done.stderr
+    kinds = {found["kind"] for found in yaml.safe_load_all(done.stdout) if found}
+    assert {"CustomResourceDefinition", "ValidatingAdmissionPolicy"} <= kinds
+
+
 @pytest.mark.parametrize(
     ("stage", "command"),
     [
         ("agent", ["extender", "--cluster", "x.yaml"]),
         ("agent", ["certificates", "--output", "tls"]),
+        ("agent", ["doctor"]),
         ("agent", ["check", "pod.yaml", "--cluster", "x.yaml"]),
         ("extender", ["agent", "--once", "--print", "--node-name", "n"]),
     ],

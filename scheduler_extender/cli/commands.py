@@ -75,6 +75,7 @@ COMMANDS = {
     "idle": (app, plugin),
     "unblock": (app, plugin),
     "why": (app, plugin),
+    "doctor": (app, plugin),
     "demo": (app,),
     "completion": (plugin,),
 }

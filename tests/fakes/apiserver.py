@@ -201,6 +201,7 @@ class FakeApiServer:
         self.gone_as_event = gone_as_event
         self.bookmark_every_s = bookmark_every_s
         self.requests: list[Request] = []
+        self.proxied: dict[str, Json] = {}  # what others answer by its proxy, by path
         self.connections_accepted = 0
         self._window = history
         self._changed = threading.Condition(threading.RLock())
@@ -813,6 +814,9 @@ class _Handler(BaseHTTPRequestHandler):
         retry_after: int | None = None
         try:
             api._admit(request)
+            if (proxied := api.proxied.get(request.path)) is not None:
+                self._send(200, proxied)
+                return
             target = _parse(request.path)
             if request.watch:
                 self._serve_watch(target, request.query)

@@ -193,6 +193,7 @@ class ApiServer:
         configuration.keep_alive = True  # TCP probes: a dead peer is noticed on an idle watch, too
         self._configuration = configuration
         self._plugin = plugin
+        self.date: str | None = None  # the time by the server's clock, as HTTP writes it, lately
         self._credentials = threading.Lock()
         self._open = _OpenConnections()
         self._pools: urllib3.PoolManager = ApiClient(configuration).rest_client.pool_manager
@@ -328,6 +329,7 @@ class ApiServer:
                 retries=False,  # redirects are not followed either
                 preload_content=preload,
             )
+            self.date = response.headers.get("Date")
             if 200 <= response.status < 300:
                 return response
             answer = response.data

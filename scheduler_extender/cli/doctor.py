@@ -1,0 +1,157 @@
+"""``gpu-topology doctor``: whether what is installed works together, and what to do where not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from scheduler_extender.cli.adminport import ADMIN, SYSTEM, Credentials, asked_over, port_at
+from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.cli.inputs import name_of, one_of, text_of
+from scheduler_extender.cli.kubeconfig import Access, asking
+from scheduler_extender.cli.options import TextOption
+from scheduler_extender.cli.outputs import Form, Told, answer
+from scheduler_extender.doctor.findings import Finding, State
+from scheduler_extender.terminal import column, fits, show, stacked, table
+
+STYLES = {State.OK: "green", State.WARN: "yellow", State.FAIL: "bold red", State.UNSEEN: "dim"}
+MAX_CONFIGURATION = 1024 * 1024  # bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installed:
+    """Which installation is looked at, and how its admin port is asked, where it is to be."""
+
+    access: Access
+    system: Annotated[
+        str, typer.Option("--system", metavar="NAME", help="The namespace of the installation.")
+    ] = SYSTEM
+    admin: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Ask the extender's admin port, forwarded to here, too: it knows what "
+            f"kube-scheduler has asked. For an installed one: {ADMIN}.",
+        ),
+    ] = None
+    forward: Annotated[
+        bool,
+        typer.Option(
+            "--forward",
+            help="The same, and forward the port with kubectl for as long as that takes.",
+        ),
+    ] = False
+    credentials: Credentials
+
+
+class Line(NamedTuple):
+    """What a check says; only its first line has its name."""
+
+    check: str
+    finding: Finding
+    first: bool
+
+
+def doctor(
+    scheduler_config: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--scheduler-config",
+            metavar="FILE",
+            help="kube-scheduler's configuration, where it is a file of a control-plane node; - is "
+            "standard input. If the certificates that it names are here, too, the extender is "
+            "asked as kube-scheduler asks it. May be given several times.",
+        ),
+    ] = None,
+    output: TextOption = "text",
+    *,
+    installed: Installed,
+) -> None:
+    """Check what is installed, and say what to do.
+
+    It looks at kube-scheduler's configuration, certificates, replicas, agents, kubelets, NVIDIA's
+    plugin, policies and clocks, with your own rights, and changes nothing. What you may not see is
+    said. Exits with 1 if something fails.
+    """
+    from scheduler_extender.doctor.checks import judged
+    from scheduler_extender.doctor.looking import Asked, look
+    from scheduler_extender.doctor.seen import Configuration
+
+    form = one_of("--output", output, {"text": Form.TABLE, "json": Form.JSON})
+    files = [
+        Configuration(where=name_of(each), text=text_of(each, MAX_CONFIGURATION))
+        for each in scheduler_config or ()
+    ]
+    metrics = _metrics(installed)
+    with asking(installed.access) as (api, namespace):
+        seen = look(
+            api,
+            Asked(
+                system=installed.system,
+                version=version("gpu-topology"),
+                namespace=namespace,
+                files=files,
+                metrics=metrics,
+            ),
+        )
+        lines = [
+            Line(name, each, not number)
+            for name, found in judged(seen).items()
+            for number, each in enumerate(found)
+        ]
+    data = [{"check": line.check, **msgspec.to_builtins(line.finding)} for line in lines]
+    failed = sorted({line.check for line in lines if line.finding.state is State.FAIL})
+    told = Told({"lines": data}, failed, lambda console, _: _draw(console, lines), yes=not failed)
+    answer(lambda: told, form, watch=False)
+
+
+def _metrics(installed: Installed) -> str | None:
+    """What the admin port tells of the extender; None where it is not to be asked."""
+    access, credentials = installed.access, installed.credentials
+    if installed.admin is not None and installed.forward:
+        raise BadInputError("--admin and --forward: allowed is one of them")
+    if installed.admin is not None:
+        return port_at(installed.admin, credentials, access).text("/metrics")
+    if not installed.forward:
+        return None
+    with asked_over(access, installed.system, credentials) as port:
+        return port.text("/metrics")
+
+
+def _draw(console: Console, lines: Sequence[Line]) -> None:
+    """A table, or a paragraph for each line where there is no room; and how many there are."""
+    shown = table(
+        lines,
+        column("check", lambda line: line.check if line.first else ""),
+        column("", lambda line: Text(line.finding.state.value, STYLES[line.finding.state])),
+        column("what was seen", lambda line: _text(line.finding), folds=True),
+    )
+    if fits(console, shown):
+        show(console, shown, keys=2)
+    else:
+        for line in lines:
+            stacked(console, f"{line.check}: {line.finding.state.value}", [_text(line.finding)])
+    count = Counter(line.finding.state for line in lines)
+    console.print()
+    console.print(
+        Text(", ").join(Text(f"{count[s]} {s.value}", STYLES[s]) for s in State if count[s])
+    )
+
+
+def _text(finding: Finding) -> Text:
+    """What was seen, and below it what to do."""
+    text = Text(finding.text)
+    if finding.remedy:
+        text.append(f"\n→ {finding.remedy}")
+    if finding.page:
+        text.append(f"\n  {finding.page}", "dim")
+    return text

@@ -1,0 +1,180 @@
+"""The rules for kube-scheduler's configuration: how it has to ask the extender."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from scheduler_extender.doctor.findings import Finding, fail, ok, warn
+from scheduler_extender.doctor.seen import Json, at
+from scheduler_extender.told.words import listed
+from topology.yamltext import YamlTextError, documents
+
+KIND = "KubeSchedulerConfiguration"
+SLOWEST_BIND = 9.5  # seconds that a bind may take
+USUAL_TIMEOUT = 5.0  # seconds that kube-scheduler waits where httpTimeout is not written
+OVERRULES = 12  # from this weight on the extender overrules all in-tree plugins together
+_PARTS = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+INSTALL = "docs/install.md"
+SCHEDULER = f"{INSTALL}#2-kube-scheduler"
+DECIDE = f"{INSTALL}#what-to-decide"
+CALL = f"{INSTALL}#who-may-call-it"
+ADDRESS = f"{INSTALL}#which-address"
+MEND = "take over extenders of manifests/scheduler/kube-scheduler-config.yaml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    """What an entry has to fit: resources that nodes serve, the Service's addresses, whether the
+    extender speaks TLS and refuses nothing (``shadow``), and whether kube-scheduler's pods ask
+    cluster DNS (None where that is not known)."""
+
+    resources: Sequence[str] = ()
+    addresses: Sequence[str] = ()
+    tls: bool = True
+    shadow: bool = False
+    cluster_dns: bool | None = None
+
+
+def entry_in(text: str) -> Json | str:
+    """The entry for our extender, or why there is none."""
+    try:
+        found = [each for each in documents(text) if at(each, "kind") == KIND]
+    except YamlTextError as error:
+        return f"it cannot be read: {error}"
+    if not found:
+        return f"it has no object of the kind {KIND}"
+    entries = at(found[0], "extenders")
+    entries = [each for each in entries if isinstance(each, dict)] if entries else []
+    ours: list[Json] = [each for each in entries if "gpu-topology" in str(each) or _gpus(each)]
+    if not ours:
+        return f"{'none of its extenders manages GPUs' if entries else 'it has no extenders'}"
+    return ours[0]
+
+
+def _managed(entry: Json) -> dict[str, Any]:
+    found = at(entry, "managedResources")
+    return {str(at(each, "name")): each for each in found} if isinstance(found, list) else {}
+
+
+def _gpus(entry: Json) -> bool:
+    return any(name.startswith("nvidia.com/") for name in _managed(entry))
+
+
+def judged(where: str, text: str, around: Around) -> Iterator[Finding]:
+    """What is wrong with a configuration, or that it is well."""
+    entry = entry_in(text)
+    if isinstance(entry, str):
+        yield fail(f"{where}: {entry}: kube-scheduler does not ask the extender", MEND, SCHEDULER)
+        return
+    found = [*_verbs(entry, around), *_door(entry, around), *_settings(entry, around)]
+    for each in found:
+        yield Finding(each.state, f"{where}: {each.text}", each.remedy, each.page)
+    if not found:
+        url, count = entry.get("urlPrefix"), len(_managed(entry))
+        mode = ", in shadow" if around.shadow else ""
+        yield ok(f"{where}: asks {url} about {count} resources{mode}")
+
+
+def _verbs(entry: Json, around: Around) -> Iterator[Finding]:
+    wanted = ["filter", "prioritize", *([] if around.shadow else ["bind", "preempt"])]
+    for verb in wanted:
+        if (told := entry.get(f"{verb}Verb")) == verb:
+            continue
+        said = f"{verb}Verb is {told!r} and not {verb}" if told else f"{verb}Verb is missing"
+        if verb == "preempt":
+            yield warn(f"{said}: pods are evicted that need not be", MEND, DECIDE)
+        else:
+            yield fail(said, MEND, SCHEDULER)
+    served = dict.fromkeys(around.resources or ("nvidia.com/gpu",))
+    missing = sorted(served.keys() - _managed(entry).keys())
+    if missing and _managed(entry):
+        yield fail(
+            f"managedResources lacks {listed(missing)}: their pods pass the extender by",
+            f"add {'it' if len(missing) == 1 else 'them'}",
+            SCHEDULER,
+        )
+    elif missing:
+        yield warn(
+            "managedResources is missing: every pod of the cluster is asked about", MEND, SCHEDULER
+        )
+    ignored = [n for n, each in _managed(entry).items() if at(each, "ignoredByScheduler") is True]
+    if ignored:
+        yield fail(
+            f"ignoredByScheduler is true for {listed(ignored)}: nobody counts GPUs then",
+            "set it to false",
+            SCHEDULER,
+        )
+
+
+def _door(entry: Json, around: Around) -> Iterator[Finding]:
+    url, tls = str(entry.get("urlPrefix") or ""), entry.get("tlsConfig") or {}
+    try:
+        host = urlsplit(url).hostname or ""
+    except ValueError:
+        host = ""
+    if not host:
+        yield fail(f"urlPrefix is {url!r}, which is no URL", MEND, ADDRESS)
+        return
+    if around.tls and not url.startswith("https://"):
+        yield fail(f"urlPrefix is {url}: the extender speaks TLS only", "write https://", CALL)
+    elif around.tls:
+        if at(tls, "insecure") is True or not (at(tls, "caFile") or at(tls, "caData")):
+            said = "tlsConfig has no caFile, or insecure is true"
+            yield fail(f"{said}: kube-scheduler verifies nothing", "name ca.crt there", CALL)
+        if not (at(tls, "certFile") or at(tls, "certData")):
+            said = "tlsConfig has no certFile: the extender lets nobody in without a certificate"
+            yield fail(said, "name scheduler.crt and scheduler.key there", SCHEDULER)
+    if host.endswith(".svc") and around.cluster_dns is False:
+        said = f"urlPrefix names {host}, and kube-scheduler's pod asks the host's DNS"
+        yield fail(f"{said}, which does not know it", "write the Service's IP", ADDRESS)
+    if around.addresses and host not in around.addresses and _is_elsewhere(host):
+        said = f"urlPrefix names {host}, and the Service's address is {listed(around.addresses)}"
+        yield warn(said, "write the Service's IP", ADDRESS)
+
+
+def _is_elsewhere(host: str) -> bool:
+    """Whether it is an IP address of another machine."""
+    try:
+        return not ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _settings(entry: Json, around: Around) -> Iterator[Finding]:
+    told = entry.get("httpTimeout")
+    seconds = USUAL_TIMEOUT if told is None else duration_of(str(told))
+    if seconds is None:
+        yield fail(f"httpTimeout is {told!r}, which is no duration", "write 10s", DECIDE)
+    elif seconds < SLOWEST_BIND and not around.shadow:
+        said = f"httpTimeout is {seconds:g} s, and a bind may take {SLOWEST_BIND} s"
+        yield warn(f"{said}: binds are tried again that were written", "write 10s", DECIDE)
+    weight = entry.get("weight", 1)
+    if not isinstance(weight, int) or weight < 1:
+        yield fail(f"weight is {weight!r}", "write 5", DECIDE)
+    elif weight >= OVERRULES:
+        said = f"weight is {weight}: the extender overrules every other preference"
+        yield warn(said, "write 5", DECIDE)
+    if entry.get("ignorable") is True and not around.shadow:
+        said = "ignorable is true: promises are void while the extender is down"
+        yield warn(said, "write false", DECIDE)
+    if entry.get("nodeCacheCapable") is not True:
+        said = "nodeCacheCapable is not true: whole Nodes are sent, which takes long"
+        yield warn(said, "write true", SCHEDULER)
+
+
+def duration_of(text: str) -> float | None:
+    """A duration as Go writes it, in seconds; None where it is none.
+
+    >>> duration_of("1m30s"), duration_of("10s"), duration_of("10")
+    (90.0, 10.0, None)
+    """
+    parts = _PARTS.findall(text)
+    if not parts or "".join(map("".join, parts)) != text:
+        return None
+    return sum(float(number) * _SECONDS[unit] for number, unit in parts)

@@ -1,0 +1,259 @@
+"""``gpu-topology doctor`` of a real control plane: all is well, then each thing is made to fail."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from scheduler_extender.cli import main
+from tests import installation
+from tests.commands import Done, asked
+from tests.e2e.cluster import RealCluster
+from tests.installation import CASES, LEASE, NODES, RECORD, SLICE, SYSTEM, Json
+from tests.waiting import PATIENCE
+
+pytestmark = pytest.mark.e2e
+READER = "system:serviceaccount:default:reader"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+LEADS = ("--leader-elect", "--lease-seconds=3")
+OWN = (f"--pod-namespace={SYSTEM}", "--pod-name=gpu-topology-1", "--pod-ip=10.1.0.1")
+MADE = ("resourceVersion", "uid", "creationTimestamp", "generation", "managedFields")
+WITH_STATUS = (NODES, installation.RECORDS, installation.DEPLOYMENTS)
+
+
+class Cluster(RealCluster):
+    """A cluster whose extender leads as the pod gpu-topology-1."""
+
+    def install(self) -> None:
+        """Also the extender's pod, and a Secret with its certificate."""
+        super().install()
+        container = {"name": "extender", "image": "example/extender"}
+        spec = {"containers": [container], "schedulerName": "none"}
+        pod = {"metadata": {"name": "gpu-topology-1"}, "spec": spec}
+        self.create(f"/api/v1/namespaces/{SYSTEM}/pods", pod)
+        self.extender_flags = (*LEADS, *OWN)
+
+
+class Site(installation.Installation):
+    """The installation in it; a kubelet answers, and nothing else of it runs."""
+
+    def __init__(self, real: Cluster, folder: Path, port: int) -> None:
+        super().__init__(folder, real.tls)
+        self.real = real
+        file = real.scheduler_config()
+        self.file.write_text(yaml.safe_dump(file))
+        node = installation.node(**{"nvidia.com/gpu.present": "true"})
+        node["status"] |= {
+            "conditions": [{"type": "Ready", "status": "True", "reason": "E2e"}],
+            "addresses": [{"type": "InternalIP", "address": own_address()}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
+        }
+        flag = f"--config={self.file}"
+        for path, found in (
+            (f"{NODES}/{installation.NODE}", node),
+            (RECORD, installation.record()),
+            (f"{installation.DAEMON_SETS}/plugin", installation.plugin()),
+            (installation.SECRET, installation.secret(real.tls)),
+            (installation.SCHEDULER, installation.static_pod(flag)),
+        ):
+            self.write(path, found)
+        self.write(installation.EXTENDER, self.read(installation.EXTENDER) | RUNS)
+
+    def read(self, path: str) -> Json:
+        answer = self.real.api.get(path)
+        assert answer.is_success, answer.text
+        return answer.json()  # type: ignore[no-any-return]
+
+    def write(self, path: str, found: Json) -> None:
+        there = self.real.api.get(path)
+        metadata = {k: v for k, v in found["metadata"].items() if k not in MADE}
+        body = {**found, "metadata": metadata}
+        collection = path.rpartition("/")[0]
+        if not there.is_success:
+            self.real.create(collection, body)
+        for part in ("", "/status") if collection in WITH_STATUS else ("",):
+            if there.is_success or part:
+                version = self.read(path)["metadata"]["resourceVersion"]
+                body["metadata"] = {**metadata, "resourceVersion": version}
+                answer = self.real.api.put(f"{path}{part}", json=body)
+                assert answer.is_success, answer.text
+
+    def delete(self, path: str) -> None:
+        answer = self.real.api.delete(path, params={"gracePeriodSeconds": 0})
+        assert answer.is_success, answer.text
+
+    def doctor(self, *words: object, user: str = "admin") -> Done:
+        """What the command says about the cluster."""
+        kubeconfig = self.real.control_plane.kubeconfig(user)
+        named = ("--scheduler-config", self.file, "--kubeconfig", kubeconfig)
+        return asked(main, "doctor", *named, "-o", "json", *words)
+
+    def asks(self, body: bytes) -> httpx.Response:
+        """What the extender answers to a filter call of kube-scheduler's certificate."""
+        context = ssl.create_default_context(cafile=self.tls / "ca.crt")
+        context.load_cert_chain(self.tls / "scheduler.crt", self.tls / "scheduler.key")
+        url = f"https://127.0.0.1:{self.real.ports[0]}/scheduler/filter"
+        return httpx.post(url, content=body, verify=context, timeout=PATIENCE, trust_env=False)
+
+
+RUNS: Json = {"status": {"replicas": 2, "readyReplicas": 2}}
+
+
+def own_address() -> str:
+    """An address of this machine. The API server asks no kubelet on loopback."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # nothing is sent
+        return str(probe.getsockname()[0])
+
+
+@contextmanager
+def kubelet(tls: Path, told: Callable[[], Json]) -> Iterator[int]:
+    """The port at which a kubelet tells its configuration."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps({"kubeletconfig": told()}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tls / "extender.crt", tls / "extender.key")
+    with ThreadingHTTPServer(("", 0), Handler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def led(control_plane_binaries: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Everything is well, and the extender leads."""
+    folder = tmp_path_factory.mktemp("doctor")
+    users = {READER: ["system:serviceaccounts", "system:authenticated"]}
+    with ExitStack() as stack:
+        real = stack.enter_context(Cluster(folder, control_plane_binaries, users))
+        told: Json = {}
+        port = stack.enter_context(kubelet(real.tls, lambda: told))
+        site = Site(real, folder, port)
+        told |= site.kubelet
+        site.kubelet = told
+        yield site
+
+
+@pytest.fixture(scope="module")
+def quiet(led: Site) -> Site:
+    """The same, and nobody renews the Lease."""
+    led.real.stop_extender()
+    led.real.extender_flags = ()
+    led.real.start_extender()
+    led.write(LEASE, installation.lease())
+    led.write(SLICE, installation.endpoint_slice())
+    led.report()
+    led._before.clear()
+    return led
+
+
+@pytest.fixture
+def site(quiet: Site) -> Iterator[Site]:
+    with quiet.restored():
+        yield quiet
+
+
+def lines(done: Done, check: str, state: str) -> list[str]:
+    """What a check says in a state."""
+    found: list[dict[str, Any]] = json.loads(done.stdout)["lines"]
+    return [line["text"] for line in found if (line["check"], line["state"]) == (check, state)]
+
+
+def test_all_is_well(led: Site) -> None:
+    led.real.add_pod("asks", 1)
+    led.real.node_of("asks")
+    led.report()
+    port = f"https://127.0.0.1:{led.real.ports[1]}"
+    done = led.doctor("--admin", port, "--admin-ca", led.tls / "ca.crt")
+    told = json.loads(done.stdout)["lines"]
+    assert [line for line in told if line["state"] != "ok"] == []
+    assert done.returncode == 0
+    assert "1 of 1 nodes take a pod with one GPU" in lines(done, "probe", "ok")[0]
+    assert "bind 1, filter" in lines(done, "scheduler", "ok")[1]
+    (said,) = lines(done, "extender", "ok")
+    assert said.startswith("gpu-topology-1")
+    assert lines(done, "kubelets", "ok") == ["1 of 1 kubelets are configured as their records say"]
+
+
+def test_a_leader_that_is_gone_is_missed(led: Site) -> None:
+    led.real.kill_extender()
+
+    def missed() -> list[str]:
+        return lines(led.doctor(), "extender", "fail")
+
+    led.real.until(missed, "nobody leads")
+    assert "no replica leads: its Lease is" in missed()[0]
+    assert "gives no answer" in lines(led.doctor(), "probe", "fail")[0]
+
+
+@pytest.mark.parametrize(("breaks", "check", "state", "said"), CASES)
+def test_what_is_wrong_is_said(
+    site: Site,
+    breaks: Callable[[installation.Installation], None],
+    check: str,
+    state: str,
+    said: str,
+) -> None:
+    breaks(site)
+    done = site.doctor()
+    assert any(said in text for text in lines(done, check, state)), done.stdout
+    assert done.returncode == ("fail" in done.stdout)
+
+
+def test_a_client_that_the_extender_does_not_let_in_is_told_what_it_says(site: Site) -> None:
+    site.call_scheduler("somebody")
+    assert "403" in lines(site.doctor(), "probe", "fail")[0]
+    with site.restored():
+        site.configure(lambda entry: entry["tlsConfig"].update(serverName="elsewhere"))
+        assert "Hostname mismatch" in lines(site.doctor(), "probe", "fail")[0]
+
+
+def test_requests_that_fail_are_counted(site: Site) -> None:
+    for _ in range(9):
+        assert site.asks(b"{").status_code == 400
+    port = f"https://127.0.0.1:{site.real.ports[1]}"
+    done = site.doctor("--admin", port, "--admin-ca", site.tls / "ca.crt")
+    assert "requests failed" in lines(done, "scheduler", "fail")[0]
+
+
+def test_a_reader_is_told_what_was_not_seen(site: Site) -> None:
+    rules = [
+        {"apiGroups": [group], "resources": [*resources], "verbs": ["get", "list"]}
+        for group, resources in (("", ("pods", "nodes")), ("gpu-topology.io", ("gputopologies",)))
+    ]
+    site.real.create(f"{RBAC}/clusterroles", {"metadata": {"name": "reader"}, "rules": rules})
+    subject = {"kind": "ServiceAccount", "name": "reader", "namespace": "default"}
+    role = {"kind": "ClusterRole", "name": "reader", "apiGroup": "rbac.authorization.k8s.io"}
+    binding = {"metadata": {"name": "reader"}, "subjects": [subject], "roleRef": role}
+    site.real.create(f"{RBAC}/clusterrolebindings", binding)
+    site.real.until(lambda: site.doctor(user=READER).returncode == 0, "the reader may read")
+    done = site.doctor(user=READER)
+    dark = {line["check"] for line in json.loads(done.stdout)["lines"] if line["state"] != "ok"}
+    assert dark == {"resource", "policies", "extender", "certificates", "kubelets"}
+    assert all(f'"state": "{word}"' not in done.stdout for word in ("warn", "fail"))

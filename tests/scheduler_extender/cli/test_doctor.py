@@ -1,0 +1,91 @@
+"""``gpu-topology doctor`` as a command: its text, its data, its exit codes and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.apiserver import FakeApiServer
+from tests.installation import LEASE
+from tests.scheduler_extender.doctoring import Site
+
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR", "GPU_TOPOLOGY_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    with FakeApiServer() as fake:
+        yield Site(fake, tmp_path)
+
+
+def test_as_text(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    site.remove(LEASE)
+    done = site.doctor()
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.startswith(
+        "check                   what was seen\n"
+        "resource      ok        the CustomResourceDefinition is of this release\n"
+        "policies      ok        8 policies and bindings are of this release\n"
+        "extender      fail      no replica leads: nobody holds the Lease gpu-topology\n"
+        "                        → look at its pods and their logs\n"
+        "                          docs/runbooks.md#gputopologynoleader\n"
+        "certificates  ok        2 certificates; the first one ends in 364 d\n"
+        "scheduler     not seen  its configuration: the file"
+    )
+    assert done.stdout.endswith("\n9 ok, 1 fail, 1 not seen\n"), done.stdout
+
+
+def test_as_data_of_an_installation_that_is_well(site: Site) -> None:
+    done = site.doctor("--output", "json")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = json.loads(done.stdout)["lines"]
+    first = {"check": "resource", "state": "ok"}
+    assert lines[0] == {**first, "text": "the CustomResourceDefinition is of this release"}
+    (dark,) = (line for line in lines if line["state"] != "ok")
+    assert (dark["check"], dark["state"]) == ("scheduler", "not seen")
+    assert "--scheduler-config FILE" in dark["remedy"]
+    assert dark["page"] == "docs/install.md#2-kube-scheduler"
+
+
+@pytest.mark.parametrize("colours", ["FORCE_COLOR", "NO_COLOR"])
+@pytest.mark.parametrize("columns", [44, 80])
+def test_nothing_is_wider_than_the_terminal(
+    site: Site, columns: int, colours: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv(colours, "1")
+    done = site.doctor("--scheduler-config", site.file)
+    assert done.returncode == 1
+    assert bool(ANSI.search(done.stdout)) == (colours == "FORCE_COLOR")
+    assert max(map(len, ANSI.sub("", done.stdout).splitlines())) <= columns
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        pytest.param(("-o", "yaml"), "--output: allowed are text, json, not 'yaml'", id="form"),
+        pytest.param(("--scheduler-config", "/no"), "/no: No such file", id="no-file"),
+        pytest.param(("--admin", "x", "--forward"), "allowed is one of them", id="two-ports"),
+        pytest.param(("--kubeconfig", "/no"), "/no: there is no such file", id="kubeconfig"),
+    ],
+)
+def test_wrong_input_is_one_line(site: Site, words: tuple[str, ...], said: str) -> None:
+    done = site.doctor(*words) if "--kubeconfig" not in words else site.command(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("status", [401, 500])
+def test_an_api_server_that_does_not_answer_is_no_finding(site: Site, status: int) -> None:
+    site.fake.refuse(status, None)
+    done = site.doctor()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert str(status) in done.stderr

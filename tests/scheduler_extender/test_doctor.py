@@ -1,0 +1,87 @@
+"""``gpu-topology doctor``: what each check says of an installation in which one thing is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from scheduler_extender.doctor.checks import CHECKS
+from scheduler_extender.doctor.findings import State
+from tests.commands import ROOT
+from tests.fakes.apiserver import FakeApiServer
+from tests.installation import CASES, Installation
+from tests.scheduler_extender.doctoring import Site
+from tests.test_docs import anchors
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with FakeApiServer() as fake:
+        yield Site(fake, tmp_path_factory.mktemp("doctor"))
+
+
+@pytest.fixture
+def site(installed: Site) -> Iterator[Site]:
+    with installed.restored():
+        yield installed
+
+
+def test_of_a_whole_installation_nothing_is_said_but_that_it_is_well(site: Site) -> None:
+    found = site.findings()
+    bad = [each.text for every in found.values() for each in every if each.state is not State.OK]
+    assert len(bad) == 1
+    assert "the extender gives no answer: https://127.0.0.1:1/scheduler/filter: Conn" in bad[0]
+    assert list(found) == list(CHECKS)
+
+
+@pytest.mark.parametrize(("breaks", "check", "state", "said"), CASES)
+def test_what_is_wrong_is_said_with_what_to_do(
+    site: Site, breaks: Callable[[Installation], None], check: str, state: str, said: str
+) -> None:
+    breaks(site)
+    found = site.findings()
+    told = [each for each in found[check] if each.state.value == state and said in each.text]
+    assert told, found[check]
+    for each in told:
+        assert each.remedy
+        page, _, anchor = each.page.partition("#")
+        assert anchor in anchors(ROOT / page), each.page
+
+
+DENIED = [
+    pytest.param(["/customresourcedefinitions/"], "resource", id="definitions"),
+    pytest.param(["/validatingadmissionpolicies"], "policies", id="policies"),
+    pytest.param(["/validatingadmissionpolicybindings"], "policies", id="bindings"),
+    pytest.param(["/deployments/"], "extender", id="deployments"),
+    pytest.param(["/leases/"], "extender", id="leases"),
+    pytest.param(["/secrets/", "/configmaps/"], "certificates", id="secrets"),
+    pytest.param(["/api/v1/nodes$"], "features", id="nodes"),
+    pytest.param(["/gputopologies"], "agents", id="records"),
+    pytest.param(["/proxy/configz"], "kubelets", id="kubelets"),
+]
+
+
+@pytest.mark.parametrize(("paths", "check"), DENIED)
+def test_what_may_not_be_read_is_not_seen_and_nothing_fails_for_that(
+    site: Site, paths: list[str], check: str
+) -> None:
+    for each in paths:
+        site.fake.refuse(403, None, path=each)
+    try:
+        found = site.findings()
+    finally:
+        site.fake.allow()
+    assert any("you may not read" in each.text for each in found[check]), found[check]
+    every = [each for name, said in found.items() if name != "probe" for each in said]
+    assert {each.state for each in every} <= {State.OK, State.UNSEEN}, every
+
+
+def test_who_may_read_nothing_is_told_of_nothing_else(site: Site) -> None:
+    site.fake.refuse(403, None)
+    try:
+        found = site.findings()
+    finally:
+        site.fake.allow()
+    assert {each.state for name in CHECKS for each in found[name]} == set(State) - {State.WARN}
+    assert [each.state for each in found["scheduler"]] == [State.OK], "the file is ours to read"
