@@ -13,8 +13,8 @@ from scheduler_extender.membership import Membership
 from scheduler_extender.state.answers.capacity import ANY_GPU
 from scheduler_extender.state.answers.decision import UNDECIDED, Decision, unconstrained
 from scheduler_extender.state.answers.remembered import State
+from scheduler_extender.state.asking.askgroup import ask_group
 from scheduler_extender.state.asking.enquiry import answer, ask, scores
-from scheduler_extender.state.asking.groupenquiry import gather
 from scheduler_extender.state.asking.members import member_of, rack_rooms
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
@@ -155,7 +155,7 @@ def _answers(
     without = snapshot.with_facts(row.facts for row in rows if row.node in on)
     passing = [row.node for row in rows if row.passes]
     direction = snapshot.direction_of(member.membership)
-    found = gather(without, member, passing, deadline, direction=direction)
+    found = ask_group(without, member, passing, deadline, direction=direction)
     refused = dict.fromkeys(passing, UNDECIDED) if found.late else found.rejections
     return [
         replace(

@@ -13,8 +13,8 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from scheduler_extender.deadline import Deadline, OutOfTimeError
+from scheduler_extender.state.asking.askgroup import ask_group
 from scheduler_extender.state.asking.enquiry import ask
-from scheduler_extender.state.asking.groupenquiry import gather
 from scheduler_extender.state.asking.members import member_of
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts, Offer
@@ -176,7 +176,7 @@ def _passing(
     own = (facts for facts in passing if counts_on(pod.uid, snapshot.facts(facts.name)))
     names = [facts.name for facts in passing]
     direction = snapshot.direction_of(member.membership)
-    gathered = gather(snapshot.with_facts(own), member, names, deadline, direction=direction)
+    gathered = ask_group(snapshot.with_facts(own), member, names, deadline, direction=direction)
     if gathered.late:
         return 0
     together = set(gathered.alike.get(None, ()))

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from scheduler_extender.deadline import OutOfTimeError, within
 from scheduler_extender.limits import UNBLOCK_SECONDS
-from scheduler_extender.state.answers.keptplace import Place, place_of
+from scheduler_extender.state.answers.keptforanother import Place, place_of
 from scheduler_extender.state.asking.members import Member, member_of
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.snapshot import Snapshot

@@ -12,8 +12,8 @@ from scheduler_extender.deadline import Deadline, OutOfTimeError, within
 from scheduler_extender.limits import VERB_SECONDS
 from scheduler_extender.membership import NODE
 from scheduler_extender.state.answers.decision import places
+from scheduler_extender.state.asking.askgroup import GroupAnswer, ask_group
 from scheduler_extender.state.asking.enquiry import ask
-from scheduler_extender.state.asking.groupenquiry import Gathering, gather
 from scheduler_extender.state.asking.members import Member
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
@@ -65,10 +65,10 @@ class Afterwards:
         come = self._snapshot.standing(member.membership, member.uid).have_come(size)
         try:
             with self._deadline.enforced():
-                found = places(facts, member.request, self._snapshot.settings, size - come)
+                fitting = places(facts, member.request, self._snapshot.settings, size - come)
         except OutOfTimeError:
             return 0
-        return max(0, found - 1)
+        return max(0, fitting - 1)
 
     def _gathered(
         self,
@@ -76,12 +76,12 @@ class Afterwards:
         member: Member,
         names: list[str],
         gone: frozenset[PodUid] = frozenset(),
-    ) -> Gathering:
+    ) -> GroupAnswer:
         direction = snapshot.direction_of(member.membership)
-        found = gather(snapshot, member, names, self._deadline, direction=direction, gone=gone)
-        if found.late:
+        answer = ask_group(snapshot, member, names, self._deadline, direction=direction, gone=gone)
+        if answer.late:
             raise OutOfTimeError
-        return found
+        return answer
 
     def _rivals_of(self, member: Member, domain: str | None, all_of_them: bool) -> list[str]:
         """A node of the best other domain to which the gang may go as things are; or of all, where
@@ -93,10 +93,10 @@ class Afterwards:
         if all_of_them:
             return list(others.values())
         if domain not in self._rivals:
-            found = (
+            answer = (
                 self._gathered(self._snapshot, member, list(others.values())) if others else None
             )
-            best = found.best if found is not None else None
+            best = answer.best if answer is not None else None
             self._rivals[domain] = [others[best]] if best is not None else []
         return self._rivals[domain]
 

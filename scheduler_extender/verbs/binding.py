@@ -1,7 +1,8 @@
 """bind: the decision that counts.
 
-:mod:`.deciding` takes it and puts the bind in flight. The API server is written to afterwards, with
-no lock held: when it is the bind's turn (:mod:`.turns`), and if the node still takes the pod then.
+:mod:`.binddecision` takes it and puts the bind in flight. The API server is written to afterwards,
+with no lock held: when it is the bind's turn (:mod:`.turns`), and if the node still takes the pod
+then.
 """
 
 import json
@@ -13,6 +14,7 @@ from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import Offer
 from scheduler_extender.state.pods.record import PodRecord, resource_of, time_text
+from scheduler_extender.verbs.binddecision import DecidedBind, decide, decide_again
 from scheduler_extender.verbs.binder import (
     Binder,
     BindError,
@@ -20,7 +22,6 @@ from scheduler_extender.verbs.binder import (
     BindUnknownError,
     InProgressError,
 )
-from scheduler_extender.verbs.deciding import DecidedBind, decide, decide_again
 from scheduler_extender.verbs.turns import LOOKS_EVERY, WRITE, Turns
 from scheduler_extender.wire import BindingArgs
 from topology.core.devices import NodeName, PodUid
@@ -184,13 +185,13 @@ def placement(decided: DecidedBind, pod: PodRecord, time: str) -> Placement:
     The UID tells it from one that somebody wrote into a template.
     """
     facts, decision = decided.facts, decided.decision
-    found = Placement(verdict=decision.verdict, node=facts.name, uid=pod.uid, sets=[], time=time)
+    written = Placement(verdict=decision.verdict, node=facts.name, uid=pod.uid, sets=[], time=time)
     sets, offer = decided.sets, facts.last_offer(resource_of(decided.ours))
     if sets and isinstance(offer, Offer):
         indices = offer.devices.indices
         # MIG instances of several kinds may be on one GPU.
         listed = list(dict.fromkeys(indices(mask) for mask in sets))
-        found["sets"] = [list(gpus) for gpus in listed[:MAX_SETS_WRITTEN]]
+        written["sets"] = [list(gpus) for gpus in listed[:MAX_SETS_WRITTEN]]
         if len(listed) > MAX_SETS_WRITTEN:
-            found["setsOmitted"] = len(listed) - MAX_SETS_WRITTEN
-    return found
+            written["setsOmitted"] = len(listed) - MAX_SETS_WRITTEN
+    return written

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from scheduler_extender.annotations import Malformed, parse
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.state.answers.remembered import State
+from scheduler_extender.state.asking.askgroup import ask_group
 from scheduler_extender.state.asking.enquiry import Answers, answer, ask
-from scheduler_extender.state.asking.groupenquiry import gather
 from scheduler_extender.state.asking.members import Member, member_of
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.snapshot import Snapshot
@@ -93,28 +93,28 @@ def filtered(
         snapshot.facts(name).without(frozenset({uid})).yielding_to(priority, gang)
         for name in apart.intersection(names)
     )
-    found = _result(request, ask(for_this_pod, request, names, deadline))
-    if member is None or not member.minds_groups or not found.passed:
-        return found
-    return _with_group(snapshot, member, found, deadline)
+    answered = _result(request, ask(for_this_pod, request, names, deadline))
+    if member is None or not member.minds_groups or not answered.passed:
+        return answered
+    return _with_group(snapshot, member, answered, deadline)
 
 
 def _with_group(
     snapshot: Snapshot, member: Member, result: Filtered, deadline: Deadline
 ) -> Filtered:
     """The result without the nodes to which the pod's group does not let it go."""
-    found = gather(
+    group = ask_group(
         snapshot,
         member,
         result.passed,
         deadline,
         direction=snapshot.direction_of(member.membership),
     )
-    passed = found.alike.pop(None, [])
-    if found.late and not passed:
+    passed = group.alike.pop(None, [])
+    if group.late and not passed:
         return Filtered([], error=STILL_WORKING)
-    snapshot.note_direction(member.membership, found.best if passed else None)
-    for why, refused in found.alike.items():
+    snapshot.note_direction(member.membership, group.best if passed else None)
+    for why, refused in group.alike.items():
         if why is not None:
             result.refused.setdefault(why, []).extend(refused)
     return Filtered(passed, result.refused)
@@ -137,23 +137,23 @@ def _result(request: GpuRequest, answered: Answers) -> Filtered:
 
 def _result_one_by_one(request: GpuRequest, answered: Answers) -> Filtered:
     """The answer where some nodes are unknown or undecided."""
-    found = Filtered([])
+    result = Filtered([])
     resolvable: set[str] = set()
     for name, decision in answered.each():
         rejection = decision.rejection if decision is not None else None
         if decision is None and request.required:
             rejection = NO_REPORT  # nobody told us of this node
-        _put(found, name, rejection)
+        _put(result, name, rejection)
         if rejection is not None and rejection.resolvable:
             resolvable.add(name)
-    if answered.late & resolvable and not found.passed:
+    if answered.late & resolvable and not result.passed:
         return Filtered([], error=STILL_WORKING)
-    return found
+    return result
 
 
-def _put(found: Filtered, name: str, why: Rejection | None) -> None:
+def _put(result: Filtered, name: str, why: Rejection | None) -> None:
     """Put one node into the answer."""
-    (found.passed if why is None else found.refused.setdefault(why, [])).append(name)
+    (result.passed if why is None else result.refused.setdefault(why, [])).append(name)
 
 
 def _only_where_in_flight(
@@ -163,11 +163,11 @@ def _only_where_in_flight(
     take the pod. On the node itself the pod's own bind does not count against it.
     """
     here = NodeName(in_flight.node or "")
-    found = Filtered([])
+    result = Filtered([])
     for name in names:
         why: Rejection | None = IN_FLIGHT
         if name == here:
             without = snapshot.facts(here).without(frozenset({in_flight.uid}))
             why = answer(snapshot, without, request).rejection
-        _put(found, name, why)
-    return found
+        _put(result, name, why)
+    return result

@@ -55,7 +55,7 @@ def preempt(
     flying = snapshot.in_flight.get(uid)
     if flying is not None:
         # It may be bound there yet, and is bound nowhere else: no other eviction would help.
-        offered = {node: found for node, found in offered.items() if node == flying.node}
+        offered = {node: named for node, named in offered.items() if node == flying.node}
     if request.required and snapshot.blind:
         return PreemptionResult()
     asking = _Asking(
@@ -70,14 +70,14 @@ def preempt(
         for name, victims in offered.items():
             if deadline.passed():
                 break
-            found = asking.on(NodeName(name), victims)
-            if found is None:
+            ours = asking.on(NodeName(name), victims)
+            if ours is None:
                 continue
-            gone = frozenset(PodUid(pod.uid) for pod in found.pods or ())
+            gone = frozenset(PodUid(pod.uid) for pod in ours.pods or ())
             facts = snapshot.facts(NodeName(name))
             without = asking.yielding(facts.without(gone | facts.pods.ending | {uid}))
             if afterwards.on(without, gone).rejection is None:
-                kept[name] = found
+                kept[name] = ours
     return PreemptionResult(kept)
 
 
@@ -127,18 +127,18 @@ class _Asking:
             may_go = not any(map(self.pod.shares_group, ours))
             if may_go and self._passes(facts.without(frozenset(uids)), ours):
                 return chosen
-            found = self._others(facts, ours)
+            others = self._others(facts, ours)
         except Exception as error:  # noqa: BLE001 (a listener logs it)
             self.snapshot.parts.faults.note(name, error)
             return chosen if undecided(facts, self.pod.request).rejection is None else None
-        if found is None:
+        if others is None:
             return None
         known = {each.uid for each in ours}
         rest = [uid for uid in uids if uid not in known]
         budgets = self.snapshot.budgets or ()
         by_others = max(0, chosen.violations - violations(sorted(ours, key=importance), budgets))
-        pods = [*(victim.uid for victim in found), *rest]
-        violated = violations(found, budgets) + (by_others if rest else 0)
+        pods = [*(victim.uid for victim in others), *rest]
+        violated = violations(others, budgets) + (by_others if rest else 0)
         return MetaVictims([MetaPod(uid) for uid in pods], violated)
 
     def yielding(self, facts: NodeFacts) -> NodeFacts:

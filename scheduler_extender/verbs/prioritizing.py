@@ -5,8 +5,8 @@ from itertools import repeat
 
 from scheduler_extender.annotations import Asks, parse
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
+from scheduler_extender.state.asking.askgroup import ask_group
 from scheduler_extender.state.asking.enquiry import ask, scores
-from scheduler_extender.state.asking.groupenquiry import gather
 from scheduler_extender.state.asking.members import member_of, rack_rooms
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.wire import HostPriority, Pod
@@ -33,16 +33,16 @@ def prioritize(
     member = member_of(snapshot, uid, asks.membership, asks.request)
     request = asks.request if member is None else member.request
     answered = ask(snapshot, request, names, deadline, scores=True)
-    found = scores(request, answered, rack_rooms(snapshot, request, names, asks.membership))
+    by_node = scores(request, answered, rack_rooms(snapshot, request, names, asks.membership))
     if member is not None and member.membership.domain is not None:
         # The upper half for the best domain, and the lowest third for the others.
-        group = gather(snapshot, member, names, deadline)
-        found = [
+        group = ask_group(snapshot, member, names, deadline)
+        by_node = [
             5 + score // 2 if domain is not None and domain == group.best else score // 3
-            for domain, score in zip(group.domains, found, strict=True)
+            for domain, score in zip(group.domains, by_node, strict=True)
         ]
     places = snapshot.places_of(uid)
     if places:
-        pairs = zip(names, found, strict=True)
-        found = [10 if name in places else min(9, score) for name, score in pairs]
-    return list(map(HostPriority, names, found))
+        pairs = zip(names, by_node, strict=True)
+        by_node = [10 if name in places else min(9, score) for name, score in pairs]
+    return list(map(HostPriority, names, by_node))

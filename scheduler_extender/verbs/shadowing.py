@@ -79,15 +79,15 @@ def filter_in_shadow(
     None where it would have refused nothing, or had no answer in time. The limits, and
     :class:`.NotAtOnceError`, are those of :func:`.filtering.filtered`.
     """
-    found = filtered(cluster.snapshot(deadline), pod, names, deadline)
+    answered = filtered(cluster.snapshot(deadline), pod, names, deadline)
     everything = FilterResult(node_names=list(names))
     by_words: Counter[str] = Counter()
-    for why, refused in found.refused.items():
+    for why, refused in answered.refused.items():
         by_words[why.reason] += len(refused)
     counted = {words: count for words, count in by_words.items() if count}
-    if found.error or not counted:
+    if answered.error or not counted:
         return everything, None
-    reasons = frozenset(why.kind for why, refused in found.refused.items() if refused)
+    reasons = frozenset(why.kind for why, refused in answered.refused.items() if refused)
     meta = pod.metadata
     would = WouldRefuse(PodUid(meta.uid), meta.namespace, meta.name, len(names), counted, reasons)
     return everything, would

@@ -12,7 +12,7 @@ import pytest
 
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.deadline import NO_DEADLINE
-from scheduler_extender.state.asking.placecounter import PlaceCounter
+from scheduler_extender.state.asking.places import PlaceCounter
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.verbs import filter_nodes, prioritize

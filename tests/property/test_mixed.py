@@ -21,7 +21,7 @@ from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.state.answers.decision import Decision, Settings, decide, places
 from scheduler_extender.state.answers.remembered import PlaceCount
 from scheduler_extender.state.asking.enquiry import ask
-from scheduler_extender.state.asking.placecounter import PlaceCounter
+from scheduler_extender.state.asking.places import PlaceCounter
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.keptplace import value_of
 from scheduler_extender.state.pods.record import PodRecord, pod_record

@@ -57,16 +57,16 @@ class Capacities:
         """
         if facts.topology is None or facts.node_object.cordoned:
             return Capacity()
-        names = [found.name for found in facts.topology.resources if found.strategy != MIG]
+        names = [served.name for served in facts.topology.resources if served.strategy != MIG]
         return sum((self._of(facts, name) for name in names), Capacity())
 
     def _of(self, facts: NodeFacts, resource: str) -> Capacity:
         key = (resource, facts.key(resource))
-        found = self._known.get(key)
-        if found is None:
-            found = self._work_out(facts, resource)
-            self._known.put(key, found)
-        return found
+        capacity = self._known.get(key)
+        if capacity is None:
+            capacity = self._work_out(facts, resource)
+            self._known.put(key, capacity)
+        return capacity
 
     def _work_out(self, facts: NodeFacts, resource: str) -> Capacity:
         offer = facts.offer(resource)

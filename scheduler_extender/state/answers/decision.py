@@ -34,7 +34,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.state.answers.keptplace import kept_for_another
+from scheduler_extender.state.answers.keptforanother import kept_for_another
 from scheduler_extender.state.node.arrivals import Arrivals, with_arrivals, with_siblings
 from scheduler_extender.state.node.facts import NodeFacts, Offer
 from topology.core import scoring
@@ -275,7 +275,7 @@ def _sets_among(
 ) -> tuple[Mask, ...] | None:
     """The sets that the pod may have with its siblings before it, in whatever way."""
     alone = request.alone
-    found: dict[Mask, None] = {}
+    listed: dict[Mask, None] = {}
     for later in with_siblings(facts, request) or [facts]:
         offer = later.offer(alone.resource)
         if later is not facts and decision.assessment is not None and isinstance(offer, Offer):
@@ -283,8 +283,8 @@ def _sets_among(
         sets = sets_of(later, alone, decision)
         if sets is None:
             return None
-        found |= dict.fromkeys(sets)
-    return tuple(found)
+        listed |= dict.fromkeys(sets)
+    return tuple(listed)
 
 
 def unless_blind(decision: Decision, facts: NodeFacts, request: GpuRequest) -> Decision:
@@ -314,16 +314,16 @@ def places(facts: NodeFacts, request: GpuRequest, settings: Settings, most: int)
     the places) decisions are enough for each verdict. Nothing is counted on a node without a usable
     record.
     """
-    decision, found = decide(facts, request, settings), 0
+    decision, taken = decide(facts, request, settings), 0
     alone = request.alone
-    while found < most and decision.rejection is None and decision.assessment is not None:
+    while taken < most and decision.rejection is None and decision.assessment is not None:
         next_one = arrival(alone, decision)
-        alike = _alike_after(facts, alone, settings, next_one, most - found - 1)
-        found += 1 + alike
-        if found < most:
+        alike = _alike_after(facts, alone, settings, next_one, most - taken - 1)
+        taken += 1 + alike
+        if taken < most:
             facts = with_arrivals(facts, (replace(next_one, count=1 + alike),))
             decision = _decide_alone(facts, alone, settings)
-    return found
+    return taken
 
 
 def _alike_after(

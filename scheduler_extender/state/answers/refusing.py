@@ -99,8 +99,8 @@ def _foreseen(before: NodeFacts, pod: PodRecord, settings: Settings) -> tuple[st
     """The hazards of the pod on the node that a decision just before would have named."""
     if isinstance(pod.request, Malformed):
         return ()
-    found = decide(before.without(frozenset({pod.uid})), pod.request, settings).assessment
-    return tuple(sorted(found.hazards)) if found is not None else ()
+    assessed = decide(before.without(frozenset({pod.uid})), pod.request, settings).assessment
+    return tuple(sorted(assessed.hazards)) if assessed is not None else ()
 
 
 def with_pod_refused(
@@ -170,7 +170,7 @@ def with_resumed(facts: NodeFacts, resumed: float, now: float) -> NodeFacts:
 def with_pauses_ended(facts: NodeFacts, now: float) -> NodeFacts:
     """The facts at a later time: pauses may have ended."""
     known = facts.history.streaks
-    streaks = {resource: found.ends(now) for resource, found in known.items()}
+    streaks = {resource: streak.ends(now) for resource, streak in known.items()}
     if all(streaks[resource] is known[resource] for resource in streaks):
         return facts
     return replace(facts, history=replace(facts.history, streaks=streaks))

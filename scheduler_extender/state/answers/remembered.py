@@ -207,14 +207,14 @@ class Remembered:
         ``others``."""
         with self._lock:
             # What is done for each of thousands of nodes is done inside of map and its like.
-            found: list[State | None] = list(map(self._states_over(resource).get, names))
+            states: list[State | None] = list(map(self._states_over(resource).get, names))
             since = self._changed_since(moment)
         if since is None:
             return [None] * len(names)
         if since or others:
             since.update(others)
-            found = [None if name in since else s for name, s in zip(names, found, strict=True)]
-        return found
+            states = [None if name in since else s for name, s in zip(names, states, strict=True)]
+        return states
 
     def enter(self, facts: NodeFacts, resource: str, moment: int | None) -> State | None:
         """The state of a node with these facts, which were its own at a moment.

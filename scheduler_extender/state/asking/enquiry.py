@@ -59,8 +59,8 @@ class Answers:
     def each(self) -> Iterator[tuple[str, Decision | None]]:
         """Every node with its answer, in the order asked; None for a node that is unknown."""
         for name, state in zip(self.names, self.states, strict=True):
-            found = self.decisions.get(state) if state is not None else None
-            yield name, found or self.undecided.get(name)
+            decision = self.decisions.get(state) if state is not None else None
+            yield name, decision or self.undecided.get(name)
 
 
 def answer(
@@ -169,13 +169,13 @@ def _work_out(
             decision = decisions.get(state)
             if decision is not None and decision.rejection is None and state not in answers.merits:
                 interruptible()
-                found = _tried(
+                cost = _tried(
                     snapshot, facts, deadline, prospect, facts, request, decision, classes
                 )
-                if found is not None:
-                    answers.merits[state] = found.weighed(snapshot.mix)
+                if cost is not None:
+                    answers.merits[state] = cost.weighed(snapshot.mix)
                     if counts:
-                        remembered.remember_prospect(request, state, found, classes)
+                        remembered.remember_prospect(request, state, cost, classes)
         finished = True
     deadline.need_quick(quick=finished)
     if snapshot.blind:
@@ -275,12 +275,12 @@ def scores(request: GpuRequest, answers: Answers, rooms: Sequence[int] | None = 
     of = {
         key: 0 if _refused(answers, at) else by_merit[merits[key]] for key, at in standing.items()
     }
-    found = list(map(of.__getitem__, keys))
+    by_node = list(map(of.__getitem__, keys))
     if answers.undecided:
         for i, name in enumerate(answers.names):
             if name in answers.undecided and answers.undecided[name].rejection:
-                found[i] = 0
-    return found
+                by_node[i] = 0
+    return by_node
 
 
 _InRack = tuple[State | None, int]
@@ -299,8 +299,8 @@ def _levels(answers: Answers, rooms: Sequence[int]) -> list[int]:
 
 def _merit_at(answers: Answers, at: _InRack) -> Merit:
     state, rack = at
-    found = answers.merits.get(state, scoring.UNKNOWN) if state is not None else scoring.UNKNOWN
-    return replace(found, rack=rack) if rack else found
+    merit = answers.merits.get(state, scoring.UNKNOWN) if state is not None else scoring.UNKNOWN
+    return replace(merit, rack=rack) if rack else merit
 
 
 def _refused(answers: Answers, at: _InRack) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from scheduler_extender.membership import NVLINK_DOMAIN, Group, Membership
 from scheduler_extender.state.cluster.snapshot import Snapshot
-from scheduler_extender.state.groups.keeping import devices_left
+from scheduler_extender.state.groups.groupplaces import devices_left
 from scheduler_extender.state.node.facts import NodeFacts
 from topology.core.devices import PodUid
 from topology.core.requests import GpuRequest, Policy

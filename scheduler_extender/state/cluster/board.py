@@ -16,10 +16,10 @@ from scheduler_extender.limits import AT_ONCE_STATES
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.answers.faults import Faults
 from scheduler_extender.state.answers.remembered import Remembered
-from scheduler_extender.state.cluster.keptplaces import KeptPlaces, is_not_scheduled
 from scheduler_extender.state.cluster.nodes import Nodes
+from scheduler_extender.state.cluster.placequeue import KeptPlaces, is_not_scheduled
 from scheduler_extender.state.cluster.pods import Pods
-from scheduler_extender.state.cluster.snapshot import LastKeeping
+from scheduler_extender.state.cluster.snapshot import LastGroupPlaces
 from scheduler_extender.state.groups.domains import domain_of
 from scheduler_extender.state.groups.groups import Groups
 from scheduler_extender.state.node.facts import NodeFacts
@@ -42,7 +42,7 @@ class Board:
         self.groups = Groups()
         self.kept_places = KeptPlaces()
         self.remembered = Remembered(self.lock)
-        self.keeping = LastKeeping(self.lock, self.remembered)
+        self.group_places = LastGroupPlaces(self.lock, self.remembered)
         self.node_objects = False  # Node objects are watched
         self.racks_wanted = False  # a pod has asked for its group to share an NVLink domain
         self.version = 0  # see :attr:`.Cluster.version`
@@ -70,7 +70,7 @@ class Board:
             self.remembered.changed(
                 name, domains, answers=changed, counts_otherwise=counts_otherwise
             )
-            self.keeping.changed(name)
+            self.group_places.changed(name)
         if changed:
             self.version += 1
             self.tell(name)

@@ -88,7 +88,7 @@ class Cluster:
                     board.clock,
                     board.faults,
                     board.remembered,
-                    board.keeping,
+                    board.group_places,
                     self._gangs,
                 ),
                 nodes.facts.copy(),
@@ -161,7 +161,7 @@ class Cluster:
         """Forget every remembered answer; the next ones are worked out anew."""
         with self._lock:
             self.board.remembered.clear()
-            self.board.keeping.clear()
+            self.board.group_places.clear()
 
     def tell_of_all_nodes(self) -> None:
         """Tell the listeners of every node: any of them may be news, as after a time in which a

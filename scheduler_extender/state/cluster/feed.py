@@ -230,9 +230,9 @@ class Feed:
         """Tell of a refusal; a fault of ours here costs nobody the pod."""
         try:
             if pod.refusal is not None:
-                found = refusing.refusal_by(before, after, pod, pod.refusal, self._board.settings)
+                told = refusing.refusal_by(before, after, pod, pod.refusal, self._board.settings)
                 for listener in self.on_refusal:
-                    listener(found)
+                    listener(told)
         except Exception as error:  # noqa: BLE001 (a listener logs it)
             self._board.faults.note(before.name, error)
 
@@ -318,9 +318,9 @@ class Feed:
     def _verify(self, taken: TakenRecord) -> None:
         """Hold a report against what was foreseen; a fault of ours here costs nobody the report."""
         try:
-            found = verify(taken.before, taken.after) if taken.told_anew else Verified()
-            self._tallies.keep(found.kept)
-            for surprise in found.surprises:
+            verified = verify(taken.before, taken.after) if taken.told_anew else Verified()
+            self._tallies.keep(verified.kept)
+            for surprise in verified.surprises:
                 for listener in self.on_surprise:
                     listener(surprise)
         except Exception as error:  # noqa: BLE001 (a listener logs it)

@@ -18,8 +18,8 @@ from scheduler_extender.state.answers.faults import Faults
 from scheduler_extender.state.answers.remembered import Remembered, State
 from scheduler_extender.state.groups.domains import NO_DOMAINS, Domains, domains_of
 from scheduler_extender.state.groups.gangdomains import ANYWHERE, Direction, GangDomains
+from scheduler_extender.state.groups.groupplaces import GroupPlaces
 from scheduler_extender.state.groups.groups import GroupsSeen, GroupStanding
-from scheduler_extender.state.groups.keeping import Keeping
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.node.occupants import Occupants
 from scheduler_extender.state.pods.budgets import Budgets
@@ -33,15 +33,15 @@ KINDS_KEPT = 16
 """Kinds of domains for which the domain of each node is kept; worked out anew in O(nodes)."""
 
 
-class LastKeeping:
+class LastGroupPlaces:
     """The places that are kept for groups, as they were worked out last."""
 
     def __init__(self, lock: threading.RLock, remembered: Remembered) -> None:
         self._lock = lock
         self._remembered = remembered
-        self._last: tuple[Hashable, Keeping, Collection[str]] | None = None
+        self._last: tuple[Hashable, GroupPlaces, Collection[str]] | None = None
 
-    def get(self, key: Hashable, moment: int) -> Keeping | None:
+    def get(self, key: Hashable, moment: int) -> GroupPlaces | None:
         """The places, if they were worked out from what ``key`` names, and from nodes as they were
         at this moment."""
         last = self._last
@@ -49,11 +49,11 @@ class LastKeeping:
             return None
         return last[1]
 
-    def put(self, key: Hashable, keeping: Keeping, nodes: Collection[str], moment: int) -> None:
+    def put(self, key: Hashable, places: GroupPlaces, nodes: Collection[str], moment: int) -> None:
         """Remember what was worked out at a moment, until one of these nodes changes."""
         with self._lock:
             if self._remembered.unchanged(nodes, moment):
-                self._last = (key, keeping, nodes)
+                self._last = (key, places, nodes)
 
     def changed(self, name: NodeName) -> None:
         """A node has changed. The cluster's lock is held."""
@@ -73,7 +73,7 @@ class Parts:
     clock: Callable[[], float]
     faults: Faults
     remembered: Remembered
-    keeping: LastKeeping
+    group_places: LastGroupPlaces
     gangs: GangDomains
 
 
@@ -87,7 +87,7 @@ class Snapshot:
     in_flight: Mapping[PodUid, PodRecord]  # the binds in flight
     nominated: Mapping[PodUid, PodRecord]  # those of the waiting that kube-scheduler has nominated
     places: Mapping[NodeName, PodRecord]  # the waiting pod for which a place is kept on a node
-    places_settled: bool  # whether the order of the kept places is (:mod:`.keptplaces`)
+    places_settled: bool  # whether the order of the kept places is (:mod:`.placequeue`)
     groups: GroupsSeen
     kinds: dict[str, Domains]  # the domains that were asked for, by kind
     label_keys: frozenset[str]  # of the labels that nodes have
@@ -189,14 +189,14 @@ class Snapshot:
         """The domains of a kind, which the event loop does not work out."""
         if kind not in self.label_keys and kind not in (NODE, NVLINK_DOMAIN):
             return NO_DOMAINS
-        found = self.kinds.pop(kind, None)
-        if found is None:
+        domains = self.kinds.pop(kind, None)
+        if domains is None:
             deadline.need_quick(quick=False)
-            found = domains_of(kind, self.by_name)
-        self.kinds[kind] = found
+            domains = domains_of(kind, self.by_name)
+        self.kinds[kind] = domains
         for former in list(self.kinds.values())[:-KINDS_KEPT]:
             former.forget()
-        return found
+        return domains
 
     def direction_of(self, membership: Membership) -> Direction:
         """Where a member of a gang has to go since its siblings were sent there just now."""

@@ -30,7 +30,7 @@ def domain_of(facts: NodeFacts, kind: str) -> str | None:
 
 def same_domains(before: NodeFacts, after: NodeFacts) -> bool:
     """Whether a node is in the same domains of every kind."""
-    fabrics = [found.topology.fabric if found.topology else None for found in (before, after)]
+    fabrics = [facts.topology.fabric if facts.topology else None for facts in (before, after)]
     labels, others = before.node_object.labels, after.node_object.labels
     same_labels = labels is others or labels == others
     return fabrics[0] == fabrics[1] and same_labels
@@ -46,13 +46,13 @@ class Domains:
     @property
     def of(self) -> Mapping[str, str]:
         """The domain of each node that is in one. O(nodes) where that is not kept."""
-        found = self._of
-        if found is None:
+        by_node = self._of
+        if by_node is None:
             copy: dict[str, str] = {}
             for domain, names in self.nodes.items():
                 copy.update(dict.fromkeys(names, domain))
-            found = self._of = copy
-        return found
+            by_node = self._of = copy
+        return by_node
 
     def forget(self) -> None:
         """Keep the domain of each node no longer."""

@@ -116,11 +116,11 @@ def resource_asked(standing: GroupStanding) -> str:
 
 def by_domain(standing: GroupStanding, domains: Mapping[str, str]) -> Mapping[str, int]:
     """How many members of a group live in each domain."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for name, count in standing.living.items():
         if name in domains:
-            found[domains[name]] += count
-    return found
+            counts[domains[name]] += count
+    return counts
 
 
 def members_domain(standing: GroupStanding, domains: Mapping[str, str]) -> str | None:
@@ -129,8 +129,8 @@ def members_domain(standing: GroupStanding, domains: Mapping[str, str]) -> str |
     Others may have bound them in several; then the largest part decides, and among equals the
     first by name. None where nobody lives in a domain.
     """
-    found = by_domain(standing, domains)
-    return min(found, key=lambda domain: (-found[domain], domain), default=None)
+    counts = by_domain(standing, domains)
+    return min(counts, key=lambda domain: (-counts[domain], domain), default=None)
 
 
 def _asks_for_most(request: GpuRequest) -> tuple[int, str]:
@@ -235,7 +235,7 @@ class Members:
             for uid in but:
                 counted.drop(uid)
         requests = (pod.request for pod in counted._living.values())
-        found = GroupStanding(
+        standing = GroupStanding(
             self.group,
             dict(counted._by_node),
             counted._succeeded,
@@ -244,8 +244,8 @@ class Members:
             next((asked for asked in requests if isinstance(asked, GpuRequest)), None),
         )
         if counted is self:
-            self._standing = found
-        return found
+            self._standing = standing
+        return standing
 
 
 def _add(counts: Counter[T], key: T, by: int) -> None:
@@ -280,11 +280,13 @@ class GroupsSeen:
         if not touched:
             return self.waiting
         uids = frozenset(pod.uid for pod in gone)
-        found = {standing.group: standing for standing in self.waiting}
-        found |= {group: self.members[group].standing(uids) for group in touched}
-        starts = {g: start for g in found if (start := self.members[g].start) is not None}
+        standings = {standing.group: standing for standing in self.waiting}
+        standings |= {group: self.members[group].standing(uids) for group in touched}
+        starts = {g: start for g in standings if (start := self.members[g].start) is not None}
         return tuple(
-            found[group] for group in sorted(starts, key=starts.__getitem__) if found[group].waits
+            standings[group]
+            for group in sorted(starts, key=starts.__getitem__)
+            if standings[group].waits
         )
 
     def after_all_starts(self, today: float) -> float:

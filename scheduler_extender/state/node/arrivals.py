@@ -40,17 +40,17 @@ class Arrivals:
 def with_arrivals(facts: NodeFacts, arrivals: Iterable[Arrivals]) -> NodeFacts:
     """The facts as if these pods were bound here, and not reported yet."""
     in_flight = dict(facts.pods.in_flight)
-    for found in arrivals:
-        for _ in range(found.count):
+    for each in arrivals:
+        for _ in range(each.count):
             uid = PodUid(f"arrival {len(in_flight)}")
             in_flight[uid] = PodRecord(
                 uid=uid,
                 namespace="",
                 name=uid,
                 node=facts.name,
-                request=found.request,
-                promised=found.promised,
-                survives_endings=found.survives_endings,
+                request=each.request,
+                promised=each.promised,
+                survives_endings=each.survives_endings,
             )
     return replace(facts, pods=replace(facts.pods, in_flight=in_flight))
 

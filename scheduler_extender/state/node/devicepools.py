@@ -29,18 +29,18 @@ class WholeGpus:
         self._allocatable = self._all if allocatable is None else self._mask(allocatable)
 
     def _mask(self, devices: Iterable[str]) -> Mask:
-        bits, found = self._bits, 0
+        bits, mask = self._bits, 0
         for device in devices:
-            found |= bits.get(device, 0)
-        return found
+            mask |= bits.get(device, 0)
+        return mask
 
     def shown_and_returning(self, devices: Collection[str]) -> tuple[Pool, Pool]:
         """Device ids as a mask, and those of them that the kubelet would hand out again.
 
         A device that the node does not have (any more) counts nothing.
         """
-        found = self._mask(devices)
-        return found, found & self._allocatable
+        shown = self._mask(devices)
+        return shown, shown & self._allocatable
 
     def free(self, taken: Collection[str]) -> Pool:
         """The allocatable GPUs without those taken."""

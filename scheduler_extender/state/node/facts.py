@@ -129,10 +129,10 @@ class NodeFacts:
 
         Before the first report the node counts as empty.
         """
-        found = self._offers.get(resource)
-        if found is None:
-            found = self._offers[resource] = _offer(self, resource)
-        return found
+        offer = self._offers.get(resource)
+        if offer is None:
+            offer = self._offers[resource] = _offer(self, resource)
+        return offer
 
     def devices_left(self, resource: str) -> int:
         """The devices that are left of a resource by the last report; 0 if nobody can tell."""
@@ -238,10 +238,10 @@ class NodeFacts:
         Nodes with equal keys answer every request alike. Where something is not known of the node,
         or of the cluster, a plain pod's answer depends on whether a promise stands.
         """
-        found = self._keys.get(resource)
-        if found is None:
-            found = self._keys[resource] = _key(self, resource)
-        return found
+        key = self._keys.get(resource)
+        if key is None:
+            key = self._keys[resource] = _key(self, resource)
+        return key
 
     def prepare(self) -> None:
         """Work out now what the next question about the node needs.

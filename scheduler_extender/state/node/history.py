@@ -83,7 +83,7 @@ class KubeletHistory:
         """The same with other refusals over a resource; None for none."""
         if streaks == self.streaks.get(resource):
             return self
-        others = {name: found for name, found in self.streaks.items() if name != resource}
+        others = {name: theirs for name, theirs in self.streaks.items() if name != resource}
         return replace(self, streaks=others if streaks is None else {**others, resource: streaks})
 
     def with_admitted(

@@ -83,7 +83,7 @@ def ledger(
         topology, report, served, tuple(pods), occupants.reported, departing, devices
     )
     held = entries.by_pod()
-    shown = {uid: found.shown for uid, found in held.items()}
+    shown = {uid: each.shown for uid, each in held.items()}
     for pod in entries.pods:
         entries.enter(pod, held.pop(pod.uid, None))
     for gone in occupants.departed.values():
@@ -110,11 +110,11 @@ class _Held:
         self.by_container[at] = self.by_container.get(at, 0) + len(ids)
 
     def count(self, resource: str) -> int:
-        found = 0
+        devices = 0
         for (served, _), n in self.by_container.items():
             if served == resource:
-                found += n
-        return found
+                devices += n
+        return devices
 
     def whole(self, request: GpuRequest) -> bool:
         resource, shown = request.resource, self.by_container
@@ -148,7 +148,7 @@ class _Entries:
         The agent may not have known a pod's UID yet. Then it is one of ``pods`` that has the name
         and is not shown by its UID, if one alone is; else it is told apart by its name.
         """
-        found: dict[PodUid, _Held] = {}
+        by_uid: dict[PodUid, _Held] = {}
         named: Mapping[tuple[str, str], PodUid] | None = None
         for allocation in self.report.allocations:
             uid = allocation.pod_uid
@@ -156,15 +156,15 @@ class _Entries:
                 named = self._without_uid() if named is None else named
                 name = (allocation.namespace, allocation.pod)
                 uid = named.get(name) or PodUid("/".join(name))
-            held = found.get(uid)
+            held = by_uid.get(uid)
             if held is None:
-                held = found[uid] = _Held([], {})
+                held = by_uid[uid] = _Held([], {})
             held.take(allocation)
-        for held in found.values():
+        for held in by_uid.values():
             held.shown, held.returning = self.devices.shown_and_returning(held.devices)
             self.taken.update(held.devices)
-        self.shown = found.keys()
-        return dict(found)
+        self.shown = by_uid.keys()
+        return dict(by_uid)
 
     def _without_uid(self) -> Mapping[tuple[str, str], PodUid]:
         """By name, the pods that are not shown by their UID; empty if two have that name."""
@@ -232,8 +232,8 @@ class _Entries:
             self.unreported[gone.pod.uid] = replace(newcomer, departed=True)
 
     def _is_unreported(self, uid: PodUid) -> bool:
-        found = self.unreported.get(uid)
-        return found is not None and (not found.departed or uid in self.departs)
+        entry = self.unreported.get(uid)
+        return entry is not None and (not entry.departed or uid in self.departs)
 
     def _hidden(self, request: GpuRequest, shown: _Held) -> int:
         """How many devices it holds that no report shows: its init containers' unused ones."""
@@ -283,8 +283,8 @@ class _Entries:
             counts: Counts = ((Role.INIT, held), (Role.APP, lacking))
         else:
             counts = tuple((c.role, c.count) for c in request.containers if got[c.name] < c.count)
-        found = self._coming(pod, request)
-        return replace(found, counts=counts, started=True, shown=shown.returning, opaque=opaque)
+        entry = self._coming(pod, request)
+        return replace(entry, counts=counts, started=True, shown=shown.returning, opaque=opaque)
 
     def availability(self) -> Availability:
         """What is free, and what may change it."""
@@ -307,13 +307,13 @@ class _Entries:
 
 def _sick(entries: _Entries) -> Mask:
     """The sick GPUs; a fault of a GPU is one of all its MIG instances."""
-    found = 0
+    sick = 0
     for gpu in entries.report.health:
         if not gpu.healthy:
-            found |= entries.topology.bit_of_uuid.get(gpu.uuid, 0)
-    if found and entries.served.strategy == MIG:
-        return served_devices(entries.topology, entries.served).on(found)
-    return found
+            sick |= entries.topology.bit_of_uuid.get(gpu.uuid, 0)
+    if sick and entries.served.strategy == MIG:
+        return served_devices(entries.topology, entries.served).on(sick)
+    return sick
 
 
 def _beside(entries: _Entries) -> Mask:

@@ -56,7 +56,7 @@ def room(
             blocks += holding.memory
     left = numa.allocatable & ~(held | back)
     returning = numa.allocatable & back & ~held
-    found = Room(
+    left_over = Room(
         tuple((node.cpus & left).bit_count() for node in numa.nodes),
         tuple((node.cpus & returning).bit_count() for node in numa.nodes),
         (numa.whole_cores & left).bit_count(),
@@ -67,8 +67,8 @@ def room(
     for name, theirs in named.items():
         for pod in theirs:
             if pod.uid not in unreported and not pod.ended:
-                found = _without_the_rest(found, pod, shown.get(name))
-    return found
+                left_over = _without_the_rest(left_over, pod, shown.get(name))
+    return left_over
 
 
 def _without_the_rest(room: Room, pod: PodRecord, holding: Holding | None) -> Room:

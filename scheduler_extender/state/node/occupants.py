@@ -75,14 +75,14 @@ class Roster(Mapping[PodUid, PodRecord]):
     @classmethod
     def of(cls, pods: Iterable[PodRecord]) -> Roster:
         """The roster of these pods."""
-        found = cls()
+        roster = cls()
         for pod in pods:
-            found = found.with_pod(pod)
-        return found
+            roster = roster.with_pod(pod)
+        return roster
 
     def __getitem__(self, uid: PodUid) -> PodRecord:
-        found = self.alive.get(uid)
-        return self.ended[uid] if found is None else found
+        pod = self.alive.get(uid)
+        return self.ended[uid] if pod is None else pod
 
     def __iter__(self) -> Iterator[PodUid]:
         return chain(self.alive, self.ended)
@@ -227,7 +227,7 @@ class Occupants:
 
     @property
     def _leaving(self) -> list[PodRecord]:
-        return [found.pod for found in self.leaving.values()]
+        return [gone.pod for gone in self.leaving.values()]
 
     def with_bound(self, pod: PodRecord) -> Occupants:
         """The same with a pod that is bound here, or has changed."""

@@ -131,8 +131,8 @@ class Streaks:
     @property
     def pauses(self) -> tuple[float, ...]:
         """When the pauses end that last now."""
-        found = (*self.of_kind.values(), self.closing, self.closing_to_new)
-        return tuple(streak.until for streak in found if streak is not None and streak.paused)
+        streaks = (*self.of_kind.values(), self.closing, self.closing_to_new)
+        return tuple(streak.until for streak in streaks if streak is not None and streak.paused)
 
     def ends(self, now: float) -> Streaks:
         """The same streaks at a later time: pauses may have ended."""
@@ -263,32 +263,32 @@ def _streaks(
     row: list[Refused] = []
     proofs: list[Refused] = []
     for streak in of_kind.values():
-        found = [refused for refused in streak.refusals if not refused.alone]
-        row += found
-        if len(found) == len(streak.refusals):
-            proofs.append(found[0])
+        in_row = [refused for refused in streak.refusals if not refused.alone]
+        row += in_row
+        if len(in_row) == len(streak.refusals):
+            proofs.append(in_row[0])
     until = _until(_ordered(proofs)[PAUSES_AFTER - 1 :], FIRST_PAUSE, LONGEST_FOR_ALL)
     of_node = Streak(_remembered(row), False, until, until > now) if row else None
     return Streaks(of_kind, of_node, len(proofs) >= PAUSES_AFTER, of_new, beside)
 
 
 def _own(refusals: Iterable[Refused], now: float) -> Streak:
-    found = _remembered(refusals)
-    until = _until(found[PAUSES_AFTER - 1 :], FIRST_PAUSE, LONGEST_PAUSE)
-    return Streak(found, True, until, until > now)
+    in_order = _remembered(refusals)
+    until = _until(in_order[PAUSES_AFTER - 1 :], FIRST_PAUSE, LONGEST_PAUSE)
+    return Streak(in_order, True, until, until > now)
 
 
 def _new(refusals: Iterable[Refused], now: float) -> Streak:
-    found = _remembered(refusals)
-    until = _until(found[NEW_PAUSE_AFTER - 1 :], NEW_PAUSE, NEW_PAUSE)
-    return Streak(found, False, until, until > now)
+    in_order = _remembered(refusals)
+    until = _until(in_order[NEW_PAUSE_AFTER - 1 :], NEW_PAUSE, NEW_PAUSE)
+    return Streak(in_order, False, until, until > now)
 
 
 def _remembered(refusals: Iterable[Refused]) -> tuple[Refused, ...]:
     """The first refusal and the latest: the first says how long ago it began."""
-    found = _ordered(refusals)
-    over = len(found) - MOST_REFUSALS
-    return (found[0], *found[over + 1 :]) if over > 0 else tuple(found)
+    in_order = _ordered(refusals)
+    over = len(in_order) - MOST_REFUSALS
+    return (in_order[0], *in_order[over + 1 :]) if over > 0 else tuple(in_order)
 
 
 def _ordered(refusals: Iterable[Refused]) -> list[Refused]:

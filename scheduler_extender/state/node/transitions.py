@@ -68,9 +68,9 @@ def offers_the_same(report: Report, earlier: Report) -> bool:
     between.
     """
 
-    def offered(found: Report) -> tuple[object, ...]:
-        sick = frozenset(gpu.uuid for gpu in found.health if not gpu.healthy)
-        return found.allocatable, sick, found.missing
+    def offered(told: Report) -> tuple[object, ...]:
+        sick = frozenset(gpu.uuid for gpu in told.health if not gpu.healthy)
+        return told.allocatable, sick, told.missing
 
     return offered(report) == offered(earlier)
 
@@ -120,8 +120,8 @@ def with_record(
         departed, released = pods.departed, pods.released
         if uid != facts.record.uid:  # their sequences were the former record's
             leaving = {
-                each: replace(found, sequence=min(found.sequence, report.sequence))
-                for each, found in leaving.items()
+                each: replace(gone, sequence=min(gone.sequence, report.sequence))
+                for each, gone in leaving.items()
             }
         if known is not None:
             waiting = unsettled if offers_the_same(report, known) else pods.here
@@ -249,9 +249,9 @@ def _let_go(facts: NodeFacts) -> NodeFacts:
     if report is None or report.not_ready or not leaving:
         return facts.without_old_departed()
     shown = {a.pod_uid for a in report.allocations}
-    for uid, found in leaving.items():
-        if uid not in shown and found.confirmed_by(report):
+    for uid, gone in leaving.items():
+        if uid not in shown and gone.confirmed_by(report):
             left = without(facts.pods.leaving, (uid,))
             facts = replace(facts, pods=replace(facts.pods, leaving=left))
-            facts = note_departure(facts, found.pod)
+            facts = note_departure(facts, gone.pod)
     return facts.without_old_departed()

@@ -78,12 +78,12 @@ def verify(before: NodeFacts, after: NodeFacts) -> Verified:
         return Verified()
     if former.boot_id == report.boot_id and set(report.allocations) <= set(former.allocations):
         return Verified()  # nobody has anything that was not there before
-    found = Verified()
+    verified = Verified()
     for resource in before.topology.resources:
         then, now = before.last_offer(resource.name), after.last_offer(resource.name)
         if isinstance(then, Offer) and isinstance(now, Offer):
-            found += _verify(before, then, former, now, report)
-    return found
+            verified += _verify(before, then, former, now, report)
+    return verified
 
 
 def _verify(facts: NodeFacts, then: Offer, before: Report, now: Offer, after: Report) -> Verified:
@@ -94,7 +94,7 @@ def _verify(facts: NodeFacts, then: Offer, before: Report, now: Offer, after: Re
     known = set(before.allocations) if same_boot else set()
     new = {a.pod_uid for a in set(after.allocations) - known}
     pods = facts.pods.every
-    found, kept = list[Surprise](), 0
+    surprises, kept = list[Surprise](), 0
     for pod in pods:
         got = now.ledger.shown.get(pod.uid) if pod.uid in new else None
         if got is None or not isinstance(pod.request, GpuRequest):
@@ -117,7 +117,7 @@ def _verify(facts: NodeFacts, then: Offer, before: Report, now: Offer, after: Re
             kinds.append(BROKEN)
         elif pod.promised != NO_CONSTRAINTS:
             kept += 1
-        found += [
+        surprises += [
             Surprise(
                 kind,
                 pod,
@@ -128,7 +128,7 @@ def _verify(facts: NodeFacts, then: Offer, before: Report, now: Offer, after: Re
             )
             for kind in kinds
         ]
-    return Verified(tuple(found), kept)
+    return Verified(tuple(surprises), kept)
 
 
 def _foreseen(kubelet: Kubelet, then: Ledger, uid: PodUid, got: Pool) -> bool:

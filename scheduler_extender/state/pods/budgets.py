@@ -64,14 +64,14 @@ class Violations:
         """How many of the evictions violate a budget. The order of the victims is kube-scheduler's:
         the most important first."""
         taken: dict[int, int] = {}
-        found = 0
+        violations = 0
         for pod in victims:
             violated = False
             for i in self._counts_in[pod.uid]:
                 taken[i] = taken.get(i, 0) + 1
                 violated = violated or taken[i] > self._allowed[i]
-            found += violated
-        return found
+            violations += violated
+        return violations
 
 
 def violations(victims: Sequence[PodRecord], budgets: Budgets) -> int:
@@ -120,17 +120,17 @@ class BudgetObject(msgspec.Struct, frozen=True):
     status: _Status = _Status()
 
 
-def budget_of(found: BudgetObject) -> Budget:
+def budget_of(written: BudgetObject) -> Budget:
     """The object as a value. A selector that is too large counts as one that selects every pod and
     allows no eviction."""
-    selector = found.spec.selector
+    selector = written.spec.selector
     sane = selector is None or selector.size <= MOST_VALUES
     return Budget(
-        found.metadata.namespace,
-        found.metadata.name,
+        written.metadata.namespace,
+        written.metadata.name,
         None if selector is None else selector.read() if sane else (),
-        found.status.disruptions_allowed if sane else 0,
-        frozenset(found.status.disrupted_pods or ()),
+        written.status.disruptions_allowed if sane else 0,
+        frozenset(written.status.disrupted_pods or ()),
     )
 
 

@@ -93,5 +93,5 @@ def value_of(
 ) -> str:
     """The annotation's value; ``until`` is in seconds since 1970."""
     when = datetime.fromtimestamp(int(until), UTC)
-    found = _Written(uid, node, when, sorted(victims), version)
-    return msgspec.json.encode(found).decode()
+    place = _Written(uid, node, when, sorted(victims), version)
+    return msgspec.json.encode(place).decode()

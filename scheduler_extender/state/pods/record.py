@@ -93,9 +93,9 @@ class PodRecord:
         )
 
 
-def without(found: Mapping[PodUid, T], gone: Collection[PodUid]) -> Mapping[PodUid, T]:
+def without(by_uid: Mapping[PodUid, T], gone: Collection[PodUid]) -> Mapping[PodUid, T]:
     """What is found of all pods but those that are gone."""
-    return {uid: value for uid, value in found.items() if uid not in gone}
+    return {uid: value for uid, value in by_uid.items() if uid not in gone}
 
 
 def resource_of(pod: PodRecord) -> str:

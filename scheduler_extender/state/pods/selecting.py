@@ -29,23 +29,23 @@ class Requirement:
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether labels meet it; no labels meet an unknown operator."""
-        found = labels.get(self.key)
+        value = labels.get(self.key)
         match self.operator:
             case "In":
-                return found is not None and found in self.values
+                return value is not None and value in self.values
             case "NotIn":
-                return found not in self.values
+                return value not in self.values
             case "Exists":
-                return found is not None
+                return value is not None
             case "DoesNotExist":
-                return found is None
+                return value is None
             case "Gt" | "Lt":
-                return self._compares(found)
+                return self._compares(value)
             case _:
                 return False
 
-    def _compares(self, found: str | None) -> bool:
-        return bool(self.values) and _compares(found or "", self.operator, self.values[0])
+    def _compares(self, value: str | None) -> bool:
+        return bool(self.values) and _compares(value or "", self.operator, self.values[0])
 
 
 def _compares(value: str, operator: str, bound: str) -> bool:
@@ -95,16 +95,16 @@ class Destinations:
 
     def written(self) -> dict[str, Any]:
         """The fields of a pod's spec that :func:`destinations_of` reads as these."""
-        found: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         if self.selector:
-            found["nodeSelector"] = {line.key: line.values[0] for line in self.selector}
+            fields["nodeSelector"] = {line.key: line.values[0] for line in self.selector}
         if self.terms:
             terms = [_term_written(term or ()) for term in self.terms]
             node = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-            found["affinity"] = {"nodeAffinity": node}
+            fields["affinity"] = {"nodeAffinity": node}
         if self.tolerations:
-            found["tolerations"] = [msgspec.to_builtins(given) for given in self.tolerations]
-        return found
+            fields["tolerations"] = [msgspec.to_builtins(given) for given in self.tolerations]
+        return fields
 
 
 ANYWHERE = Destinations()
@@ -185,12 +185,12 @@ def _terms_of(affinity: object) -> tuple[Selector | None, ...]:
         return (None,)
     if required is None:
         return ()
-    found: list[Selector | None] = []
+    terms: list[Selector | None] = []
     for term in required.node_selector_terms or ():
         labels = map(_requirement, term.match_expressions or ())
         fields = map(_requirement, term.match_fields or ())
-        found.append((*labels, *(replace(line, of_field=True) for line in fields)) or None)
-    return tuple(found) or (None,)
+        terms.append((*labels, *(replace(line, of_field=True) for line in fields)) or None)
+    return tuple(terms) or (None,)
 
 
 def _requirement(line: _Expression) -> Requirement:
@@ -198,11 +198,11 @@ def _requirement(line: _Expression) -> Requirement:
 
 
 def _term_written(term: Selector) -> dict[str, Any]:
-    found: dict[str, list[dict[str, Any]]] = {}
+    lines: dict[str, list[dict[str, Any]]] = {}
     for line in term:
         kind = "matchFields" if line.of_field else "matchExpressions"
-        found.setdefault(kind, []).append(_written(line))
-    return dict(found)
+        lines.setdefault(kind, []).append(_written(line))
+    return dict(lines)
 
 
 def _written(line: Requirement) -> dict[str, Any]:

@@ -79,10 +79,10 @@ def asks_of(pod: Pod, managed: Iterable[str]) -> Amounts:
     if len(spec.containers or ()) == 1 and not (
         spec.init_containers or spec.resources or spec.overhead
     ):
-        found = _requests((spec.containers or [])[0])  # most pods, in half the time
+        amounts = _requests((spec.containers or [])[0])  # most pods, in half the time
     else:
-        found = _whole(spec)
-    return tuple(sorted([item for item in found.items() if item[0] not in managed]))
+        amounts = _whole(spec)
+    return tuple(sorted([item for item in amounts.items() if item[0] not in managed]))
 
 
 def amounts_of(given: Mapping[str, str | int]) -> Amounts:
@@ -129,10 +129,10 @@ def _whole(spec: PodSpec) -> dict[str, int]:
                 peak[name] = max(peak.get(name, 0), amount + running.get(name, 0))
     for container in spec.containers or ():
         _add(running, _requests(container))
-    found = {name: max(running.get(name, 0), peak.get(name, 0)) for name in {*running, *peak}}
-    found |= _read(spec.resources or Resources())
-    _add(found, _amounts(spec.overhead or {}))
-    return found
+    amounts = {name: max(running.get(name, 0), peak.get(name, 0)) for name in {*running, *peak}}
+    amounts |= _read(spec.resources or Resources())
+    _add(amounts, _amounts(spec.overhead or {}))
+    return amounts
 
 
 def _add(total: dict[str, int], more: Mapping[str, int]) -> None:

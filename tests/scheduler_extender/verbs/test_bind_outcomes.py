@@ -24,7 +24,7 @@ from scheduler_extender.verbs import (
     BindError,
     Binding,
     BindUnknownError,
-    deciding,
+    binddecision,
 )
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.deadlines import ending_when
@@ -381,7 +381,7 @@ class Meanwhile:
             happens()
             return found
 
-        monkeypatch.setattr(deciding, "answer", answer)
+        monkeypatch.setattr(binddecision, "answer", answer)
 
 
 def test_a_node_that_changes_while_a_bind_is_decided_is_decided_about_again(
@@ -435,11 +435,11 @@ def test_a_node_that_never_stands_still_is_decided_about_with_the_lock_held(
         )
         others[-1].start()
         # With the lock held it cannot come in, however long we wait for it.
-        others[-1].join(0.3 if len(others) > deciding.TRIES else PATIENCE)
+        others[-1].join(0.3 if len(others) > binddecision.TRIES else PATIENCE)
 
     meanwhile = Meanwhile(monkeypatch, happens)
     assert _bind(bound) == ""
-    assert meanwhile.decided == deciding.TRIES + 1
+    assert meanwhile.decided == binddecision.TRIES + 1
     for thread in others:
         thread.join(PATIENCE)
         assert not thread.is_alive()

@@ -26,7 +26,7 @@ from scheduler_extender.state.groups.groups import (
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.verbs import STILL_WORKING, filter_nodes, preempt
-from scheduler_extender.verbs.deciding import STILL_COUNTING
+from scheduler_extender.verbs.binddecision import STILL_COUNTING
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
 from tests.nodes import pod
 from tests.scheduler_extender.serving import running

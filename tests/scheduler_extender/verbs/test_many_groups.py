@@ -14,7 +14,7 @@ import pytest
 from scheduler_extender.deadline import within
 from scheduler_extender.limits import VERB_SECONDS
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.asking.groupenquiry import gather
+from scheduler_extender.state.asking.askgroup import ask_group
 from scheduler_extender.state.asking.members import member_of
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.groups.groups import ELSEWHERE
@@ -105,6 +105,6 @@ def test_members_and_places_are_counted_at_one_moment() -> None:
     for other in others[1:]:
         cluster.feed.put_pod(replace(other, node=NodeName("a-0")))
     for moment in (seen, cluster.snapshot()):
-        found = gather(moment, asked, ["a-0", "b-0"])
+        found = ask_group(moment, asked, ["a-0", "b-0"])
         assert not found.late
         assert found.rejections == {"b-0": ELSEWHERE}

@@ -10,7 +10,7 @@ from scheduler_extender.deadline import NO_DEADLINE
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.answers.remembered import PlaceCount
 from scheduler_extender.state.asking.members import rack_rooms
-from scheduler_extender.state.asking.placecounter import PlaceCounter
+from scheduler_extender.state.asking.places import PlaceCounter
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.objects import NodeObject

@@ -26,9 +26,14 @@ from scheduler_extender.limits import AT_ONCE_KEPT
 from scheduler_extender.membership import MAX_SIZE, NODE
 from scheduler_extender.state.answers.remembered import PlaceCount
 from scheduler_extender.state.asking.members import Member, rack_rooms
-from scheduler_extender.state.asking.placecounter import PlaceCounter
+from scheduler_extender.state.asking.places import PlaceCounter
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.gangdomains import ANYWHERE, Direction
+from scheduler_extender.state.groups.groupplaces import (
+    GroupPlaces,
+    Share,
+    Where,
+)
 from scheduler_extender.state.groups.groups import (
     ANOTHER_CHOSEN,
     DISAGREE,
@@ -42,11 +47,6 @@ from scheduler_extender.state.groups.groups import (
     in_no_domain,
     members_domain,
 )
-from scheduler_extender.state.groups.keeping import (
-    Keeping,
-    Share,
-    Where,
-)
 from scheduler_extender.state.node.arrivals import Arrivals
 from scheduler_extender.state.node.facts import NodeFacts, Offer
 from topology.core.devices import NodeName, PodUid
@@ -55,7 +55,7 @@ from topology.core.requests import NO_CONSTRAINTS, GpuRequest
 
 
 @dataclass(slots=True)
-class Gathering:
+class GroupAnswer:
     """What a member's group says about nodes that would take it by themselves."""
 
     alike: dict[Rejection | None, list[str]] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Gathering:
         return {name: why for why, names in refused for name in names}
 
 
-def gather(
+def ask_group(
     snapshot: Snapshot,
     member: Member,
     passing: Sequence[str],
@@ -80,7 +80,7 @@ def gather(
     *,
     direction: Direction = ANYWHERE,
     gone: frozenset[PodUid] = frozenset(),
-) -> Gathering:
+) -> GroupAnswer:
     """What the group says about the nodes that are ``passing`` by themselves.
 
     Places and members are counted at one moment: a place that a member has taken meanwhile is
@@ -91,7 +91,7 @@ def gather(
     """
     counted = snapshot.with_facts(_with_own_places(snapshot, member))
     deadline.need_quick(quick=not counted.own)
-    return _Gatherer(counted, member, deadline, direction, gone).through(passing)
+    return _GroupQuestion(counted, member, deadline, direction, gone).through(passing)
 
 
 def _with_own_places(snapshot: Snapshot, member: Member) -> Iterator[NodeFacts]:
@@ -102,8 +102,8 @@ def _with_own_places(snapshot: Snapshot, member: Member) -> Iterator[NodeFacts]:
             yield snapshot.facts(name).without(frozenset({pod.uid}))
 
 
-class _Gatherer:
-    """One call of :func:`gather`."""
+class _GroupQuestion:
+    """One call of :func:`ask_group`."""
 
     def __init__(
         self,
@@ -121,10 +121,10 @@ class _Gatherer:
         self._standing = snapshot.standing(member.membership, member.uid)
         self._domains = snapshot.domains(member.membership.domain or NODE, deadline)
         self._counter = PlaceCounter(snapshot, deadline)
-        self._found = Gathering()
+        self._found = GroupAnswer()
         self._nothing_left: set[NodeName] = set()
 
-    def _kept(self) -> Keeping:
+    def _kept(self) -> GroupPlaces:
         """The places that are kept for groups."""
         if not self._gone:
             return self._counter.kept()
@@ -133,15 +133,15 @@ class _Gatherer:
         pods = (pod for each in there for pod in (*each.bound.values(), *each.in_flight.values()))
         return self._counter.kept_if([pod for pod in pods if pod.uid in self._gone])
 
-    def through(self, passing: Sequence[str]) -> Gathering:
+    def through(self, passing: Sequence[str]) -> GroupAnswer:
         """What is done for each of thousands of nodes is a look-up by its domain."""
-        membership, found = self._member.membership, self._found
+        membership, answer = self._member.membership, self._found
         standing = self._standing
         if membership.domain is None:
             return self._anywhere(passing)
         if not standing.agrees_with(membership):
-            found.alike, found.domains = {DISAGREE: list(passing)}, [None] * len(passing)
-            return found
+            answer.alike, answer.domains = {DISAGREE: list(passing)}, [None] * len(passing)
+            return answer
         domains = list(map(self._domains.of.get, passing))
         at = members_domain(standing, self._domains.of)
         several = len(by_domain(standing, self._domains.of)) > 1
@@ -151,44 +151,44 @@ class _Gatherer:
             None: in_no_domain(membership.domain or NODE, self._domains.of),
         }
         candidates = offered if at is None else offered & {at}
-        keeping = self._kept() if candidates else Keeping()
+        places = self._kept() if candidates else GroupPlaces()
         if self._counter.late:
-            found.late, found.domains = True, domains  # nothing is known of any node
-            return found
-        found.keeps = bool(keeping.kept)
-        ranked = self._ranked(candidates, keeping, said, at)
-        put = {domain: found.alike.setdefault(why, []).append for domain, why in said.items()}
+            answer.late, answer.domains = True, domains  # nothing is known of any node
+            return answer
+        answer.keeps = bool(places.kept)
+        ranked = self._ranked(candidates, places, said, at)
+        put = {domain: answer.alike.setdefault(why, []).append for domain, why in said.items()}
         for note, name in zip(map(put.__getitem__, domains), passing, strict=True):
             note(name)
-        full = self._nothing_left.intersection(found.alike.get(None, ()))
+        full = self._nothing_left.intersection(answer.alike.get(None, ()))
         if full:
-            found.alike[None] = [name for name in found.alike[None] if name not in full]
-            found.alike[KEPT] = [name for name in passing if name in full]
-        found.domains, found.best = domains, ranked[0] if ranked else None
-        found.late = self._counter.late
-        return found
+            answer.alike[None] = [name for name in answer.alike[None] if name not in full]
+            answer.alike[KEPT] = [name for name in passing if name in full]
+        answer.domains, answer.best = domains, ranked[0] if ranked else None
+        answer.late = self._counter.late
+        return answer
 
-    def _anywhere(self, passing: Sequence[str]) -> Gathering:
+    def _anywhere(self, passing: Sequence[str]) -> GroupAnswer:
         """A gang without a domain goes to each node on which nothing is kept for others, or so much
         is left that all its members may come."""
-        found, keeping = self._found, self._kept()
-        found.domains = [None] * len(passing)
-        if keeping.kept:
-            self._taken(self._question(), keeping, ("", ""), list(keeping.kept))
+        answer, places = self._found, self._kept()
+        answer.domains = [None] * len(passing)
+        if places.kept:
+            self._taken(self._question(), places, ("", ""), list(places.kept))
         if self._counter.late:
-            found.late = True
-            return found
+            answer.late = True
+            return answer
         full = self._nothing_left
-        found.alike = {
+        answer.alike = {
             None: [name for name in passing if name not in full],
             KEPT: [name for name in passing if name in full],
         }
-        return found
+        return answer
 
     def _ranked(
         self,
         candidates: Collection[str],
-        keeping: Keeping,
+        places: GroupPlaces,
         said: dict[str | None, Rejection | None],
         at: str | None,
     ) -> list[str]:
@@ -196,7 +196,7 @@ class _Gatherer:
         each."""
         membership = self._member.membership
         needed, rank = self._needed(), self._direction.rank
-        left = {domain: n - needed for domain, n in self._totals(candidates, keeping).items()}
+        left = {domain: n - needed for domain, n in self._totals(candidates, places).items()}
         able = [domain for domain, n in left.items() if n >= 0]
         rooms = self._rack_rooms(able)
         able.sort(key=lambda d: (rank(d), rooms.get(d, 0), left[d], d))
@@ -254,28 +254,28 @@ class _Gatherer:
         request = self._member.request.alone if self._member.alone else self._member.request
         return PlaceCount(request, self._size)
 
-    def _totals(self, candidates: Collection[str], keeping: Keeping) -> dict[str, int]:
+    def _totals(self, candidates: Collection[str], places: GroupPlaces) -> dict[str, int]:
         """The places in each domain, beside those that are kept for others."""
         kind, question = self._member.membership.domain or "", self._question()
         totals = self._counter.totals(question, kind, candidates)
-        if keeping.kept:
-            inside = keeping.by_domain(kind, self._domains.of)
+        if places.kept:
+            inside = places.by_domain(kind, self._domains.of)
             for domain in totals.keys() & inside.keys():
-                totals[domain] -= self._taken(question, keeping, (kind, domain), inside[domain])
+                totals[domain] -= self._taken(question, places, (kind, domain), inside[domain])
         return totals
 
     def _taken(
-        self, question: PlaceCount, keeping: Keeping, where: Where, names: Sequence[NodeName]
+        self, question: PlaceCount, places: GroupPlaces, where: Where, names: Sequence[NodeName]
     ) -> int:
         """How many places kept ones take from the nodes of a domain that have any."""
         (kind, domain), group = where, self._member.membership.group
-        known = keeping.shares_of(question, kind, group, self._scattered())
+        known = places.shares_of(question, kind, group, self._scattered())
         if not self._snapshot.own.isdisjoint(names):
             known = {}
         share = known.get(domain)
         if share is None:
             self._deadline.need_quick(quick=len(names) <= AT_ONCE_KEPT)
-            share = self._share(question, keeping.by_beside(names, group))
+            share = self._share(question, places.by_beside(names, group))
             if not self._counter.late:
                 known[domain] = share
         self._nothing_left |= share.nothing_left
@@ -320,4 +320,6 @@ class _Gatherer:
         wanted = {arrivals.promised for arrivals in alike} - {NO_CONSTRAINTS}
         offers = [facts.last_offer(resource) for facts in nodes] if wanted else ()
         kubelets = {offer.kubelet for offer in offers if isinstance(offer, Offer)}
-        return any(not always_met(k.shape, found, k.replicas) for k in kubelets for found in wanted)
+        return any(
+            not always_met(k.shape, promised, k.replicas) for k in kubelets for promised in wanted
+        )

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from scheduler_extender.annotations import KEPT_PLACE, MANAGED
-from scheduler_extender.state.answers.keptplace import Place, place_of
+from scheduler_extender.state.answers.keptforanother import Place, place_of
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.cluster.keptplaces import ASKING_SECONDS, MOST
+from scheduler_extender.state.cluster.placequeue import ASKING_SECONDS, MOST
 from scheduler_extender.state.pods.keptplace import MAX_SECONDS, KeptPlace, kept_place_of, value_of
 from scheduler_extender.state.pods.record import PodRecord, manifest_of, pod_record
 from scheduler_extender.verbs import BindError, Binding, bind, filter_nodes, prioritize

@@ -9,16 +9,16 @@ from dataclasses import replace
 import pytest
 
 from scheduler_extender.membership import Group
-from scheduler_extender.state.groups.groups import GroupStanding
-from scheduler_extender.state.groups.keeping import (
+from scheduler_extender.state.groups.groupplaces import (
     MOST_IN_VAIN,
     Alike,
-    Keeping,
+    GroupPlaces,
     Placed,
     Where,
     alike_nodes,
     keep,
 )
+from scheduler_extender.state.groups.groups import GroupStanding
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.node.objects import AgentRecord, NodeObject
 from topology.core.devices import NodeName
@@ -62,7 +62,7 @@ def counted(alike: Alike, request: GpuRequest) -> int:
     return max(0, 8 - state - taken) // request.count
 
 
-def by_node(kept: Keeping) -> dict[str, list[tuple[str, int]]]:
+def by_node(kept: GroupPlaces) -> dict[str, list[tuple[str, int]]]:
     """The groups for which places are kept on each node, with how many."""
     return {
         name: [(group.name, arrivals.count) for group, arrivals in found]
@@ -144,7 +144,7 @@ def test_it_is_given_up_where_kind_after_kind_has_no_place() -> None:
 
 def keep_counting(
     found: tuple[Placed, tuple[Alike, ...]], count: Callable[[Alike, GpuRequest], int] = counted
-) -> tuple[Keeping, int]:
+) -> tuple[GroupPlaces, int]:
     """The kept places, and how often nodes were counted for them."""
     counts = 0
 

@@ -15,10 +15,9 @@ from scheduler_extender.state.answers.decision import places as surely_taken
 from scheduler_extender.state.answers.remembered import PlaceCount, State
 from scheduler_extender.state.asking.enquiry import states_of
 from scheduler_extender.state.cluster.snapshot import Snapshot
-from scheduler_extender.state.groups.groups import GroupStanding, resource_asked
-from scheduler_extender.state.groups.keeping import (
+from scheduler_extender.state.groups.groupplaces import (
     Alike,
-    Keeping,
+    GroupPlaces,
     Placed,
     Where,
     alike_nodes,
@@ -27,6 +26,7 @@ from scheduler_extender.state.groups.keeping import (
     merged,
     placed_groups,
 )
+from scheduler_extender.state.groups.groups import GroupStanding, resource_asked
 from scheduler_extender.state.node.arrivals import with_arrivals
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
@@ -110,7 +110,7 @@ class PlaceCounter:
 
     # Places that are kept for groups.
 
-    def kept(self) -> Keeping:
+    def kept(self) -> GroupPlaces:
         """The places that are kept for groups, worked out where they are not remembered.
 
         Anybody may start groups that never end, over all nodes: where each asks for something else
@@ -118,17 +118,17 @@ class PlaceCounter:
         """
         snapshot = self._snapshot.base or self._snapshot
         if not snapshot.groups.waiting:
-            return Keeping()
+            return GroupPlaces()
         key = (snapshot.groups.waits, snapshot.moves)
-        found = snapshot.parts.keeping.get(key, snapshot.moment)
-        if found is None:
+        kept = snapshot.parts.group_places.get(key, snapshot.moment)
+        if kept is None:
             inside = self._inside(snapshot, snapshot.groups.waiting)
-            found = self._keep(snapshot, inside)
+            kept = self._keep(snapshot, inside)
             if not self.late:
-                snapshot.parts.keeping.put(key, found, inside.names, snapshot.moment)
-        return found
+                snapshot.parts.group_places.put(key, kept, inside.names, snapshot.moment)
+        return kept
 
-    def kept_if(self, gone: Collection[PodRecord]) -> Keeping:
+    def kept_if(self, gone: Collection[PodRecord]) -> GroupPlaces:
         """The places that would be kept if these pods were gone, and nodes as they would be then:
         their groups wait for others in their place."""
         snapshot, base = self._snapshot, self._snapshot.base or self._snapshot
@@ -160,19 +160,21 @@ class PlaceCounter:
         self._deadline.need_quick(quick=size <= AT_ONCE_KEPT)
         return _Inside(placed, domains, frozenset().union(*domains.values()))
 
-    def _keep(self, snapshot: Snapshot, inside: _Inside, but: NodeName | None = None) -> Keeping:
+    def _keep(
+        self, snapshot: Snapshot, inside: _Inside, but: NodeName | None = None
+    ) -> GroupPlaces:
         """The places that are kept; none on one node."""
         names = sorted(inside.names - {but})
         states: dict[str, dict[NodeName, State | None]] = {}
         for resource in dict.fromkeys(resource_asked(standing) for standing, _ in inside.placed):
-            found, _ = states_of(snapshot, resource, names, self._deadline)
-            states[resource] = dict(zip(names, found, strict=True))
+            of_each, _ = states_of(snapshot, resource, names, self._deadline)
+            states[resource] = dict(zip(names, of_each, strict=True))
         nodes = {name: facts for name in names if (facts := snapshot.by_name.get(name)) is not None}
         try:
             return keep(inside.placed, alike_nodes(inside.domains, nodes, states), self._count)
         except OutOfTimeError:
             self.late = True
-            return Keeping()
+            return GroupPlaces()
 
     def _count(self, alike: Alike, request: GpuRequest) -> int:
         """The places on each of some nodes that are alike. Raises :class:`OutOfTimeError`."""

@@ -30,7 +30,7 @@ MOST_IN_VAIN = 4
 """After so many kinds of nodes in a row without a place for a group, the remaining kinds count as
 having none. Else hundreds of groups that each ask for something else would cost minutes."""
 REMEMBERED_SHARES = 64
-"""Questions about domains to which one :class:`Keeping` remembers the answers."""
+"""Questions about domains to which one :class:`GroupPlaces` remembers the answers."""
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ Placed = tuple[tuple[GroupStanding, Where], ...]
 
 def placed_groups(waiting: Iterable[GroupStanding], nodes: Mapping[NodeName, NodeFacts]) -> Placed:
     """The groups that wait, each with the domain of its members; without those that are in none."""
-    found: list[tuple[GroupStanding, Where]] = []
+    placed: list[tuple[GroupStanding, Where]] = []
     for standing in waiting:
         kind = standing.says[1] if standing.says is not None else None
         if kind is not None:
@@ -65,8 +65,8 @@ def placed_groups(waiting: Iterable[GroupStanding], nodes: Mapping[NodeName, Nod
             domains: dict[str, str] = {name: domain for name, domain in pairs if domain is not None}
             at = members_domain(standing, domains)
             if at is not None:
-                found.append((standing, (kind, at)))
-    return tuple(found)
+                placed.append((standing, (kind, at)))
+    return tuple(placed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Share:
 
 
 @dataclass(slots=True)
-class Keeping:
+class GroupPlaces:
     """The places that are kept at one moment, node by node and group by group.
 
     ``shares`` remembers what they take from domains, by the question, the kind of domain, the group
@@ -106,41 +106,41 @@ class Keeping:
         alike: dict[tuple[tuple[Group, Arrivals], ...], list[NodeName]] = {}
         for name in names:
             alike.setdefault(self.kept[name], []).append(name)
-        found: dict[tuple[Arrivals, ...], list[NodeName]] = {}
+        names_by: dict[tuple[Arrivals, ...], list[NodeName]] = {}
         for some in alike.values():
-            found.setdefault(self.beside(some[0], group), []).extend(some)
-        found.pop((), None)
-        return found
+            names_by.setdefault(self.beside(some[0], group), []).extend(some)
+        names_by.pop((), None)
+        return names_by
 
     def by_domain(self, kind: str, domains: Mapping[str, str]) -> dict[str, list[NodeName]]:
         """The nodes on which places are kept, by domain of a kind, as ``domains`` has them."""
-        found = self.inside.get(kind)
-        if found is None:
-            found = {}
+        inside = self.inside.get(kind)
+        if inside is None:
+            inside = {}
             for name in self.kept:
                 if name in domains:
-                    found.setdefault(domains[name], []).append(name)
-            self.inside[kind] = found
-        return found
+                    inside.setdefault(domains[name], []).append(name)
+            self.inside[kind] = inside
+        return inside
 
     def shares_of(
         self, question: PlaceCount, kind: str, group: Group, scattered: int = 0
     ) -> dict[str, Share]:
         """What is remembered of the domains of a kind, to be added to."""
         key = (question, kind, group if group in self.groups else None, scattered)
-        found = self.shares.setdefault(key, {})
+        shares = self.shares.setdefault(key, {})
         if len(self.shares) > REMEMBERED_SHARES:
             self.shares.popitem(last=False)
-        return found
+        return shares
 
 
-def kept_for(keeping: Keeping) -> Counter[Group]:
+def kept_for(places: GroupPlaces) -> Counter[Group]:
     """How many places each group has."""
-    found = Counter[Group]()
-    for places in keeping.kept.values():
-        for group, arrivals in places:
-            found[group] += arrivals.count
-    return found
+    counts = Counter[Group]()
+    for kept in places.kept.values():
+        for group, arrivals in kept:
+            counts[group] += arrivals.count
+    return counts
 
 
 def most_places(room: Mapping[str, int], request: GpuRequest) -> int:
@@ -158,10 +158,10 @@ def devices_left(facts: NodeFacts, resource: str) -> int:
 
 def merged(kept: Iterable[tuple[Group, Arrivals]]) -> tuple[Arrivals, ...]:
     """The kept places whoever they are for: pods that ask the same are counted together."""
-    found: dict[GpuRequest, int] = {}
+    counts: dict[GpuRequest, int] = {}
     for _, arrivals in kept:
-        found[arrivals.request] = found.get(arrivals.request, 0) + arrivals.count
-    return tuple(_arrivals(request, count) for request, count in found.items())
+        counts[arrivals.request] = counts.get(arrivals.request, 0) + arrivals.count
+    return tuple(_arrivals(request, count) for request, count in counts.items())
 
 
 def _arrivals(request: GpuRequest, count: int) -> Arrivals:
@@ -169,7 +169,7 @@ def _arrivals(request: GpuRequest, count: int) -> Arrivals:
     return Arrivals(request, count, promised)
 
 
-def keep(waiting: Placed, alike: Iterable[Alike], count: Count) -> Keeping:
+def keep(waiting: Placed, alike: Iterable[Alike], count: Count) -> GroupPlaces:
     """The places kept for all groups that wait, on the nodes of their domains, which are given away
     in part. Whatever ``count`` raises is passed on.
 
@@ -181,7 +181,7 @@ def keep(waiting: Placed, alike: Iterable[Alike], count: Count) -> Keeping:
         shelves.keep(standing, where)
     kept = {name: alike.kept for alike in shelves.given for name in alike.nodes}
     groups = frozenset(standing.group for standing, _ in waiting)
-    return Keeping(kept, groups)
+    return GroupPlaces(kept, groups)
 
 
 @dataclass(slots=True, eq=False)
@@ -288,12 +288,12 @@ def alike_nodes(
     for i, where in enumerate(wheres):
         for name in domains[where]:
             inside[name] = inside.get(name, 0) | 1 << i
-    found: dict[tuple[int, tuple[State | None, ...]], list[NodeName]] = {}
+    alike: dict[tuple[int, tuple[State | None, ...]], list[NodeName]] = {}
     tables = tuple(states.values())
     for name, bits in inside.items():
         if name in nodes and not nodes[name].node_object.cordoned:
             key = (bits, tuple(table.get(name) for table in tables))
-            found.setdefault(key, []).append(name)
+            alike.setdefault(key, []).append(name)
     return tuple(
         Alike(
             sorted(names),
@@ -302,5 +302,5 @@ def alike_nodes(
             nodes[names[0]],
             {resource: nodes[names[0]].devices_left(resource) for resource in states},
         )
-        for (bits, each), names in found.items()
+        for (bits, each), names in alike.items()
     )

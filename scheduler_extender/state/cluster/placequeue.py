@@ -80,8 +80,8 @@ class KeptPlaces:
         self._spent.pop(pod.uid, None)
         before = self._nodes()
         self._put_out(pod.uid)
-        found = self._wanted[pod.uid] = _Kept(pod, wanted, deadline, seen)
-        insort(self._in_order, found.order)
+        kept = self._wanted[pod.uid] = _Kept(pod, wanted, deadline, seen)
+        insort(self._in_order, kept.order)
         if known is None or known.deadline != deadline:
             heappush(self._ends, (deadline, pod.uid))
         return self._changed(before) | {wanted.node}

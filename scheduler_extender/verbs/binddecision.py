@@ -12,10 +12,10 @@ from scheduler_extender.annotations import Malformed
 from scheduler_extender.deadline import within
 from scheduler_extender.limits import VERB_SECONDS
 from scheduler_extender.state.answers.decision import SIBLINGS, Decision, sets_of
+from scheduler_extender.state.asking.askgroup import ask_group
 from scheduler_extender.state.asking.enquiry import answer
-from scheduler_extender.state.asking.groupenquiry import gather
 from scheduler_extender.state.asking.members import Member, member_of
-from scheduler_extender.state.asking.placecounter import PlaceCounter
+from scheduler_extender.state.asking.places import PlaceCounter
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.groups import KEPT, GroupsSeen
@@ -208,10 +208,10 @@ def _ask_group(snapshot: Snapshot, member: Member | None, facts: NodeFacts, *, a
     gang = member.membership.gang
     member = replace(member, alone=gang and _is_begun(snapshot, member))
     then = snapshot.with_facts([facts]) if again else snapshot
-    found = gather(then, member, [facts.name], deadline)
-    if found.late:
+    group = ask_group(then, member, [facts.name], deadline)
+    if group.late:
         raise BindError(STILL_COUNTING)
-    why = found.rejections.get(facts.name)
+    why = group.rejections.get(facts.name)
     if why is KEPT and gang:
         # Places are kept where most are free, so what a gang's first members take may move those of
         # another group to a node that its scheduler has chosen for a later member. The gang is to
