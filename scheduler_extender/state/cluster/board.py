@@ -15,6 +15,7 @@ from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.limits import AT_ONCE_STATES
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.answers.faults import Faults
+from scheduler_extender.state.answers.refusing import with_pauses_ended
 from scheduler_extender.state.answers.remembered import Remembered
 from scheduler_extender.state.cluster.nodes import Nodes
 from scheduler_extender.state.cluster.placequeue import KeptPlaces, is_not_scheduled
@@ -23,6 +24,7 @@ from scheduler_extender.state.cluster.snapshot import LastGroupPlaces
 from scheduler_extender.state.groups.domains import domain_of
 from scheduler_extender.state.groups.groups import Groups
 from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.transitions import with_stale_report
 from scheduler_extender.state.pods.keptplace import KeptPlace
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName
@@ -52,11 +54,20 @@ class Board:
         """Take note of what time alone has changed: nodes that are stale, pauses and kept places
         that are over."""
         now = self.clock()
-        deadline.need_quick(quick=self.nodes.staleness.overdue(now) <= AT_ONCE_STATES)
-        for facts in self.nodes.expired(now):
-            self.put(facts)
-        for name in self.kept_places.ended(now):
-            self.keep_place(name)
+        nodes = self.nodes
+        deadline.need_quick(quick=nodes.stale.overdue(now) <= AT_ONCE_STATES)
+        for name in nodes.stale.take(now):
+            if (facts := nodes.get(name)).report is not None:
+                self.put(with_stale_report(facts))
+        for name in nodes.pausing.take(now):
+            before = nodes.get(name)
+            facts = with_pauses_ended(before, now)
+            if facts is not before:
+                self.put(facts)
+            nodes.note_pauses(facts)
+        for uid in self.kept_places.due.take(now):
+            for name in self.kept_places.end(uid):
+                self.keep_place(name)
 
     def put(self, facts: NodeFacts, *, changed: bool = True) -> None:
         """A node's facts are these now; ``changed`` says that its answers may be others."""

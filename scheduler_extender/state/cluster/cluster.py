@@ -48,7 +48,6 @@ class Cluster:
         settings: Settings = Settings(),
         watches: Callable[[], Iterable[Watch]] = tuple,  # that feed it, as they are now
     ) -> None:
-        self.settings = settings
         self.board = Board(clock, settings)
         self.binds = Binds(self.board)
         self.tallies = Tallies()
@@ -61,6 +60,11 @@ class Cluster:
         self.on_change = self.board.on_change
         self._lock = self.board.lock
         self._gangs = GangDomains()
+
+    @property
+    def settings(self) -> Settings:
+        """What the operator has chosen."""
+        return self.board.settings
 
     @property
     def version(self) -> int:

@@ -90,7 +90,7 @@ class Feed:
             if after.record.stale:
                 after = replace(after, record=replace(after.record, stale=False))
             since = max(0.0, age) if known is None else 0.0
-            self._nodes.staleness.heard(topology.name, self._board.clock() - since)
+            self._nodes.heard(topology.name, self._board.clock() - since)
         moved = (
             after.history.streaks is not before.history.streaks
             or after.history.admitted is not before.history.admitted
@@ -120,7 +120,7 @@ class Feed:
         with self._lock:
             facts = self._nodes.get(name)
             if facts.record.problem != problem:
-                self._nodes.staleness.forget(name)
+                self._nodes.stale.drop(name)
                 self._board.put(transitions.without_record(facts, problem))
 
     def drop_record(self, name: NodeName) -> None:
@@ -128,7 +128,7 @@ class Feed:
         with self._lock:
             facts = self._nodes.facts.get(name)
             if facts is not None:
-                self._nodes.staleness.forget(name)
+                self._nodes.stale.drop(name)
                 self._board.put(transitions.without_record(facts))
 
     def keep_records(self, names: set[NodeName]) -> None:
@@ -155,7 +155,7 @@ class Feed:
             if other_amounts and _gives_out_others(before, facts):
                 facts, changed = facts.unproven(), True
             self._board.put(facts, changed=changed)
-            self._nodes.queue_pauses(before, facts)
+            self._nodes.note_pauses(facts)
 
     def put_labels(self, name: NodeName, node_object: NodeObject) -> None:
         """Take what is told of a known node where Node objects are not watched.
@@ -223,7 +223,7 @@ class Feed:
             after = refusing.with_pod_admitted(before, pod, now, first_seen=first_seen)
         if after is not before:
             self._board.put(after)
-            self._nodes.queue_pauses(before, after)
+            self._nodes.note_pauses(after)
         return refused
 
     def _tell_refusal(self, before: NodeFacts, after: NodeFacts, pod: PodRecord) -> None:

@@ -1,4 +1,4 @@
-"""Freshness: is what we are told still so? Of each watch, and of each node's agent.
+"""What time alone changes: is what we are told still so, and whose time is up?
 
 A watch that is broken, or that says nothing although it is open, leaves our picture as it was while
 the cluster goes on. The API server sends a bookmark about once a minute where nothing else happens,
@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import inf
+from typing import Generic, TypeVar
 
-from topology.core.devices import NodeName
+K = TypeVar("K", bound=str)
 
 SILENT_AFTER = 100.0
 """Seconds without a word on an open watch until it counts as blind. A reflector gives a silent
@@ -70,51 +71,47 @@ def unready(watches: Iterable[Watch], now: float) -> tuple[str, ...]:
     return tuple(watch.name for watch in watches if watch.blind_for(now) >= UNREADY_AFTER)
 
 
-class Staleness:
-    """Says which nodes have not reported for too long, by the local clock.
+class Due(Generic[K]):
+    """Says when the time of something is up, by the local clock.
 
-    A node stands in the queue once; when its turn comes and it has reported since, it queues again
-    for its new time.
+    A key stands in the queue once. If it is due later by then, it queues again for its new time.
     """
 
-    def __init__(self, after: float | None) -> None:
-        self._after = after
-        self._heard: dict[NodeName, float] = {}
-        self._queued: dict[NodeName, float] = {}
-        self._queue: list[tuple[float, NodeName]] = []
+    def __init__(self) -> None:
+        self._at: dict[K, float] = {}
+        self._queued: dict[K, float] = {}
+        self._queue: list[tuple[float, K]] = []
 
-    def heard(self, name: NodeName, at: float) -> None:
-        """A node's report has changed."""
-        if self._after is not None:
-            self._heard[name] = at
-            if at + self._after < self._queued.get(name, inf):
-                self._put(name, at + self._after)
+    def put(self, key: K, at: float) -> None:
+        """The key is due at this time, and no more at the one before."""
+        self._at[key] = at
+        if at < self._queued.get(key, inf):
+            self._enqueue(key, at)
 
-    def forget(self, name: NodeName) -> None:
-        """A node has no report any more."""
-        self._heard.pop(name, None)
-        self._queued.pop(name, None)
+    def drop(self, key: K) -> None:
+        """The key is not due any more."""
+        self._at.pop(key, None)
+        self._queued.pop(key, None)
 
     def overdue(self, now: float) -> int:
-        """How many turns have come; at least as many as there are nodes to call stale."""
+        """How many turns have come; at least as many as there are keys to take."""
         return sum(when <= now for when, _ in self._queue) if self._any(now) else 0
 
-    def take(self, now: float) -> Iterator[NodeName]:
-        """Each node that has become stale, once."""
+    def take(self, now: float) -> Iterator[K]:
+        """Each key that is due, once."""
         while self._any(now):
-            when, name = heappop(self._queue)
-            if self._queued.get(name) != when or self._after is None:
-                continue  # an old entry: the node has been queued anew since, or forgotten
-            del self._queued[name]
-            deadline = self._heard[name] + self._after
-            if deadline > now:
-                self._put(name, deadline)
+            when, key = heappop(self._queue)
+            if self._queued.get(key) != when:
+                continue  # an old entry: the key has been queued anew since, or dropped
+            del self._queued[key]
+            if self._at[key] > now:
+                self._enqueue(key, self._at[key])
             else:
-                yield name
+                yield key
 
     def _any(self, now: float) -> bool:
         return bool(self._queue) and self._queue[0][0] <= now
 
-    def _put(self, name: NodeName, when: float) -> None:
-        self._queued[name] = when
-        heappush(self._queue, (when, name))
+    def _enqueue(self, key: K, at: float) -> None:
+        self._queued[key] = at
+        heappush(self._queue, (at, key))

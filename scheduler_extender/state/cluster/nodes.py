@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from heapq import heappop, heappush
 
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.answers.refusing import with_pauses_ended
-from scheduler_extender.state.cluster.freshness import Staleness
+from scheduler_extender.state.cluster.freshness import Due
 from scheduler_extender.state.groups.copyonwrite import CopyOnWrite
 from scheduler_extender.state.groups.domains import Domains, domain_of, same_domains
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.node.occupants import Occupants
-from scheduler_extender.state.node.transitions import with_stale_report
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName
 
@@ -31,8 +27,9 @@ class Nodes:
         self.label_keys: frozenset[str] = frozenset()  # of the labels that nodes have
         self._labels = Counter[str]()
         self.moves = 0  # how often a node has come to another domain
-        self.staleness = Staleness(settings.stale_after)
-        self._pauses: list[tuple[float, NodeName]] = []  # a queue by the end of the pause
+        self._stale_after = settings.stale_after
+        self.stale = Due[NodeName]()  # nodes by when they have not reported for too long
+        self.pausing = Due[NodeName]()  # nodes by when their first pause ends
 
     def get(self, name: NodeName) -> NodeFacts:
         """What is known of a node; empty where nobody told us of it."""
@@ -46,7 +43,7 @@ class Nodes:
         if facts.known:
             self.facts.put(name, facts)
         elif self.facts.pop(name) is not None:
-            self.staleness.forget(name)
+            self.stale.drop(name)
         if facts.kept_for is not None:
             self.places.put(name, facts.kept_for)
         else:
@@ -76,21 +73,15 @@ class Nodes:
                 kinds[kind] = domains
         self.kinds = kinds
 
-    def queue_pauses(self, before: NodeFacts, after: NodeFacts) -> None:
-        """Note when the pauses of a node end that are new (see :mod:`.node.streak`)."""
-        known = {until for streaks in before.history.streaks.values() for until in streaks.pauses}
-        now = {until for streaks in after.history.streaks.values() for until in streaks.pauses}
-        for until in now - known:
-            heappush(self._pauses, (until, after.name))
+    def heard(self, name: NodeName, at: float) -> None:
+        """A node's report has changed."""
+        if self._stale_after is not None:
+            self.stale.put(name, at + self._stale_after)
 
-    def expired(self, now: float) -> Iterator[NodeFacts]:
-        """The facts of nodes that time alone has changed: those that have not reported for too
-        long, and those of which a pause is over."""
-        for name in self.staleness.take(now):
-            facts = self.facts.get(name)
-            if facts is not None and facts.report is not None:
-                yield with_stale_report(facts)
-        while self._pauses and self._pauses[0][0] <= now:
-            facts = self.facts.get(heappop(self._pauses)[1])
-            if facts is not None and (ended := with_pauses_ended(facts, now)) is not facts:
-                yield ended
+    def note_pauses(self, facts: NodeFacts) -> None:
+        """Note when the first pause of a node ends (see :mod:`.node.streak`)."""
+        ends = [end for streaks in facts.history.streaks.values() for end in streaks.pauses]
+        if ends:
+            self.pausing.put(facts.name, min(ends))
+        else:
+            self.pausing.drop(facts.name)

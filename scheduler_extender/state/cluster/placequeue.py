@@ -14,10 +14,9 @@ settled stays first. (Lamport's bakery: take a number, and let those pass who ar
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
 from dataclasses import dataclass
-from heapq import heappop, heappush
 
+from scheduler_extender.state.cluster.freshness import Due
 from scheduler_extender.state.pods.keptplace import MAX_SECONDS, KeptPlace
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName, PodUid
@@ -53,7 +52,7 @@ class KeptPlaces:
     def __init__(self) -> None:
         self._wanted: dict[PodUid, _Kept] = {}
         self._in_order: list[_Order] = []
-        self._ends: list[tuple[float, PodUid]] = []
+        self.due = Due[PodUid]()  # pods by when their places end
         self._spent: dict[PodUid, KeptPlace] = {}
         """What was kept up to its end and is still written on the pod: it is not kept again."""
 
@@ -76,35 +75,28 @@ class KeptPlaces:
         else:
             deadline, seen = now + min(wanted.until - today, MAX_SECONDS), now
         if deadline <= now:
-            return self._end(pod.uid, wanted)
+            return self.end(pod.uid, wanted)
         self._spent.pop(pod.uid, None)
         before = self._nodes()
         self._put_out(pod.uid)
         kept = self._wanted[pod.uid] = _Kept(pod, wanted, deadline, seen)
         insort(self._in_order, kept.order)
-        if known is None or known.deadline != deadline:
-            heappush(self._ends, (deadline, pod.uid))
+        self.due.put(pod.uid, deadline)
         return self._changed(before) | {wanted.node}
 
     def drop(self, uid: PodUid) -> set[NodeName]:
         """Keep no place for a pod any more; the nodes as :meth:`take` gives them."""
         self._spent.pop(uid, None)
+        self.due.drop(uid)
         if uid not in self._wanted:
             return set()
         before = self._nodes()
         self._put_out(uid)
         return self._changed(before)
 
-    def ended(self, now: float) -> Iterator[NodeName]:
-        """Each node on which another place, or none, is kept since one has been for too long."""
-        while self._ends and self._ends[0][0] <= now:
-            deadline, uid = heappop(self._ends)
-            known = self._wanted.get(uid)
-            if known is not None and known.deadline == deadline:
-                yield from self._end(uid, known.place)
-
-    def _end(self, uid: PodUid, place: KeptPlace) -> set[NodeName]:
-        """The time of a place is up."""
+    def end(self, uid: PodUid, place: KeptPlace | None = None) -> set[NodeName]:
+        """The time of a pod's place is up; the nodes as :meth:`take` gives them."""
+        place = place or self._wanted[uid].place
         changed = self.drop(uid)
         self._spent[uid] = place
         return changed

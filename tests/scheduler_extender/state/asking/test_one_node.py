@@ -19,7 +19,7 @@ from scheduler_extender.state.answers import decision as decisions
 from scheduler_extender.state.answers import remembered
 from scheduler_extender.state.answers.decision import UNDECIDED
 from scheduler_extender.state.answers.remembered import Size
-from scheduler_extender.state.cluster import cluster as clusters
+from scheduler_extender.state.cluster import feed
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord, pod_record
@@ -169,7 +169,7 @@ def test_a_report_that_cannot_be_verified_is_taken_in(
 ) -> None:
     told: list[str] = []
     cluster.faults.on_fault(lambda name, error: told.append(name))
-    monkeypatch.setattr(clusters, "verify", lambda *_: 1 // 0)
+    monkeypatch.setattr(feed, "verify", lambda *_: 1 // 0)
     cluster.feed.put_report(NodeName("a"), Report("boot", 2))
     assert told == ["a"]
     known = cluster.facts(NodeName("a")).report

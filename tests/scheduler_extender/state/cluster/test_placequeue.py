@@ -159,14 +159,16 @@ def test_bind_keeps_the_place_and_gives_it_to_its_pod(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     "end",
     [
-        pytest.param(lambda c, w: c.drop_pod(w.uid), id="deleted"),
-        pytest.param(lambda c, w: c.put_pod(replace(w, deleting=True)), id="on-its-way-out"),
-        pytest.param(lambda c, w: c.put_pod(replace(w, kept_place=None)), id="taken-back"),
-        pytest.param(lambda c, w: c.put_pod(replace(w, phase="Failed")), id="ended"),
-        pytest.param(lambda c, w: c.put_pod(replace(w, node=NodeName("x"))), id="bound-elsewhere"),
-        pytest.param(lambda c, w: c.put_pod(replace(w, gated=True)), id="gated"),
-        pytest.param(lambda c, w: setattr(c.clock, "now", 601.0), id="late"),
-        pytest.param(lambda c, w: c.keep_pods({PodUid("a"), PodUid("b")}), id="not-listed"),
+        pytest.param(lambda c, w: c.feed.drop_pod(w.uid), id="deleted"),
+        pytest.param(lambda c, w: c.feed.put_pod(replace(w, deleting=True)), id="on-its-way-out"),
+        pytest.param(lambda c, w: c.feed.put_pod(replace(w, kept_place=None)), id="taken-back"),
+        pytest.param(lambda c, w: c.feed.put_pod(replace(w, phase="Failed")), id="ended"),
+        pytest.param(
+            lambda c, w: c.feed.put_pod(replace(w, node=NodeName("x"))), id="bound-elsewhere"
+        ),
+        pytest.param(lambda c, w: c.feed.put_pod(replace(w, gated=True)), id="gated"),
+        pytest.param(lambda c, w: setattr(c.board.clock, "now", 601.0), id="late"),
+        pytest.param(lambda c, w: c.feed.keep_pods({PodUid("a"), PodUid("b")}), id="not-listed"),
     ],
 )
 def test_it_ends(cluster: Cluster, end: Any) -> None:
@@ -274,11 +276,11 @@ def not_ready(cluster: Cluster) -> None:
 
 def stale(cluster: Cluster) -> None:
     """The agent says nothing any more."""
-    cluster.settings = replace(cluster.settings, stale_after=60.0)
+    cluster.board.settings = replace(cluster.settings, stale_after=60.0)
     report = cluster.facts(NODE).report
     assert report is not None
     cluster.feed.put_report(NODE, replace(report, sequence=report.sequence + 1))
-    cluster.clock.now += 70.0  # type: ignore[attr-defined]
+    cluster.board.clock.now += 70.0  # type: ignore[attr-defined]
 
 
 def not_reported(cluster: Cluster) -> None:
