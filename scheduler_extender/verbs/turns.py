@@ -180,7 +180,7 @@ class Turns:
             self._given = [given for given in self._given if given.until > now]
             facts = self._cluster.facts(bind.node)
             unanswered = {pod.uid for pod in facts.pods.unanswered(bind.resource)}
-            open_ = sum(given.beside(bind) and given.uid in unanswered for given in self._given)
+            open_ = sum(given.uid in unanswered and given.beside(bind) for given in self._given)
             waiting = self._waiting[bind.node]
             ahead = sum(map(bind.beside, waiting[: waiting.index(bind)]))
             known = (
