@@ -217,7 +217,7 @@ def _rooms(sizes: Sequence[int]) -> list[int]:
     """How many drawings each kind of machine may have: one each, the rest shared out evenly.
 
     >>> _rooms([3, 500]), sum(_rooms([1000] * 40)) <= TILES
-    ([3, 69], True)
+    ([3, 93], True)
     """
     found = [min(1, size) for size in sizes]
     left = TILES - sum(found)
