@@ -4,8 +4,6 @@ Filter says why a node refuses a pod. People also ask why a node that would take
 nothing: that is what it would say to the same pod if its constraints were required.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from scheduler_extender.deadline import NO_DEADLINE, Deadline

@@ -1,7 +1,5 @@
 """A node in brief, as ``/v1/nodes`` tells it: what is wrong with it, and what is free."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """How many nodes take a pod, and for which reasons the others do not: the answer in one line."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

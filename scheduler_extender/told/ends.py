@@ -7,8 +7,6 @@ Of the first the key is kept, by node and pods: all that answers depend on
 All of it goes with the enquiry that it is made for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 
 from scheduler_extender.deadline import Deadline

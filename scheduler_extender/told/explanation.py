@@ -3,8 +3,6 @@
 It is worked out once and read by ``/v1/explain``, ``why`` and ``check`` alike.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated
 

@@ -4,8 +4,6 @@ Nodes to which kube-scheduler will not send the pod, by its selector or their ta
 nobody: they are left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Annotated, Literal

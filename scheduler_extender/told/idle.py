@@ -4,8 +4,6 @@ That GPUs are unused the agents say (``idleSince`` in the records). What their r
 tried out: the node is asked about each waiting request as if the pod had ended.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice

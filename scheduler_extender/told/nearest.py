@@ -1,7 +1,5 @@
 """What a refusing node lacks: the set of GPUs that comes nearest, and who holds it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice

@@ -3,8 +3,6 @@
 The commands, the map, the metrics and their JSON all count GPUs by :attr:`NodeState.uses`.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace

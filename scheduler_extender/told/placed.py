@@ -1,7 +1,5 @@
 """A pod that is on a node: its promise, the GPUs that it got, and whether they keep the promise."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec

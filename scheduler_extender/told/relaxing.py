@@ -1,7 +1,5 @@
 """What a pod could ask for instead: one constraint less strict each time, least change first."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice

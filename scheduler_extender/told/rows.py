@@ -1,7 +1,5 @@
 """All that is told of one node that a pod may be sent to: one row, the same for every reader."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Shared GPUs: who is on which with whom, and how much memory that comes to."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """What is told: values in Python, JSON on the wire, and schemas in ``/openapi.json``."""
 
-from __future__ import annotations
-
 import msgspec
 
 

@@ -6,8 +6,6 @@ other, each decided about with those before it bound and not reported. What is c
 fits, whichever GPUs each of them gets.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What ``/v1/unblock`` answers: whom to evict so that a waiting pod gets a guaranteed place."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime

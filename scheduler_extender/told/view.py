@@ -1,7 +1,5 @@
 """Whose names a reader may see, and what pods of a node are called."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

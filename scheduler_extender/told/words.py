@@ -1,7 +1,5 @@
 """Words for people: verdicts, sets of GPUs, reasons, requests and durations."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from rich.text import Text

@@ -11,8 +11,6 @@ The answers about whole GPUs of machines with up to 16 of them, a container or t
 that come and go stay well within.
 """
 
-from __future__ import annotations
-
 SPENT = "too-much-at-once"
 """The hazard of a question that was given up: too much may happen to follow it all."""
 

@@ -3,8 +3,6 @@
 Every number about speed stands in this file, with its source.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from enum import Enum, IntEnum

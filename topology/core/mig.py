@@ -15,8 +15,6 @@ Sources: k8s-device-plugin 0.17 to 0.19 (``internal/rm/device_map.go``, ``intern
 for the product's name), read and run.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass

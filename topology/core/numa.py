@@ -6,8 +6,6 @@ Topology Manager on which NUMA nodes they could do so, and GPUs are chosen accor
 (:mod:`topology.core.admission`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NewType
 

@@ -5,8 +5,6 @@ answered exactly; beyond that a search takes :data:`RING_STEPS` steps and then g
 Many masks are an array of ``uint64``, one mask each.
 """
 
-from __future__ import annotations
-
 from itertools import combinations
 from math import comb
 

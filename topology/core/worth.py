@@ -6,8 +6,6 @@ eight GPUs, and where GPUs are shared, one outcome of each placement is followed
 smaller ones all are, and the answer is what is expected.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 A fault on one node never takes the answer for the others with it.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Whether a node still has the place that is kept on it, and which other pods must stay away."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from enum import Enum
 

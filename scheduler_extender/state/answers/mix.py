@@ -1,7 +1,5 @@
 """The mix of requests that the cluster has been seeing: what scores weigh the future by."""
 
-from __future__ import annotations
-
 from topology.core.mig import MIG_RESOURCE
 from topology.core.requests import GpuRequest
 from topology.core.scoring import PRIOR, Mix, RequestClass

@@ -6,8 +6,6 @@ admitted, as at our start: then the kubelet's own times tell the order, and the 
 Feed such pods in the order of these times: in another order a node may be closed for longer.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from math import inf
 

@@ -9,8 +9,6 @@ Each question is about one *moment*, a number that grows with every change of a 
 about a former moment is remembered as long as it is still true.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence

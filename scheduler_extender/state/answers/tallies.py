@@ -1,7 +1,5 @@
 """What was answered so far, in counts: nodes refused by reason, binds by verdict, promises kept."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence

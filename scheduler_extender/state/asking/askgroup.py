@@ -16,8 +16,6 @@ racks that are in use fill up, and whole ones stay whole. Where domains are sing
 whose rack is in use come before those whose rack is whole (:func:`.rack_rooms`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 

@@ -5,8 +5,6 @@ What is done by the deadline stays remembered, so that whoever asks again goes o
 rest is answered as *undecided*.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress, count, repeat

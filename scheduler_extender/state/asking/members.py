@@ -4,8 +4,6 @@ What siblings ask for is known of those that we have seen waiting. The others co
 what the member asks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Binds in flight: pods that count on a node before the API server has told us of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from scheduler_extender.state.cluster.board import Board

@@ -12,8 +12,6 @@ takes a :class:`.Snapshot`. The exceptions are the few answers that the event lo
 and the last try of a bind on a node that changes all the time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 

@@ -4,8 +4,6 @@ A source tells what is new, or names everything that there is. Whatever it shows
 two things the later may come first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

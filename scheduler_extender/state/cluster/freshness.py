@@ -6,8 +6,6 @@ so a long silence means that nobody speaks to us. A watch that cannot be opened 
 sooner. An agent writes at least once a minute; one that has not for long is *stale*.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush

@@ -1,7 +1,5 @@
 """The facts of every node, and what goes with them: domains, kept places, what time changes."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from scheduler_extender.state.answers.decision import Settings

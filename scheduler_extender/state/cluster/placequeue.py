@@ -11,8 +11,6 @@ is not settled while there is a place without a version: until then nobody evict
 settled stays first. (Lamport's bakery: take a number, and let those pass who are about to.)
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 from dataclasses import dataclass
 

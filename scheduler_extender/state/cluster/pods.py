@@ -4,8 +4,6 @@ Nobody tells us the whole of it. Sources show pods, and late; our own binds are 
 report which devices a pod holds. :data:`LIFE` says which stage may follow which, and by what.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import Enum
 

@@ -1,7 +1,5 @@
 """A dict whose readers keep what they were handed, while its writer goes on."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Generic, TypeVar
 

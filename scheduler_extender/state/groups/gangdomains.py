@@ -16,8 +16,6 @@ It is a hint of the last minute, and nothing else depends on it: after a restart
 that is asked about chooses.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ waits for. It is counted like a bind in flight, so everything that holds for tho
 may be admitted before another pod or after it, or not at all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice

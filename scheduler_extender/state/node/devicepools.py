@@ -4,8 +4,6 @@ Every look at a node that has changed counts its devices, so whole GPUs, which a
 of their own: a device id is then a GPU's UUID, and a set of them is a mask.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 
 from topology.core.devices import GpuResource, Mask, base_uuid

@@ -21,8 +21,6 @@ about it now: its record, its pods, and the binds in flight. The rules:
    is reported.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 

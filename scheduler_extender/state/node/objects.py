@@ -3,8 +3,6 @@
 A record may contradict itself: it names devices that nobody serves, or gives one to two pods.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 

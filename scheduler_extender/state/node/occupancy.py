@@ -9,8 +9,6 @@ else. The rules are those of the ledger (:mod:`.ledger`):
    pod (init containers), and a running pod that is missing from the report.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 

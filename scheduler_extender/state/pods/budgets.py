@@ -4,8 +4,6 @@ Two count by them, each in its own way. kube-scheduler may violate a budget and 
 (``filterPodsWithPDBViolation`` of its preemption); the Eviction API refuses.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any

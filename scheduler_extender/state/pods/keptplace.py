@@ -10,8 +10,6 @@ It names the pod's own UID: in a template it counts for nothing. It is written t
 the order in which the API server took them, whatever the writers' clocks say (ADR 16).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime

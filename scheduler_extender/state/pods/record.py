@@ -1,7 +1,5 @@
 """Pods as the extender keeps them: what each asks for, where it is, and what it was promised."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace

@@ -7,8 +7,6 @@ write sets ``status.startTime``; a pod that was admitted gets its start time, to
 ``pkg/kubelet/cm`` for the reasons.)
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

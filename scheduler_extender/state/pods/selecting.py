@@ -1,7 +1,5 @@
 """Which pods a selector means, and which nodes a pod may be sent to, by Kubernetes' rules."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

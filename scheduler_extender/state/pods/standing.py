@@ -1,7 +1,5 @@
 """What evictions go by: a pod's importance, its controller, and what it leaves free."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil

@@ -1,7 +1,5 @@
 """How one node hands out the devices of one resource."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 from topology.core.allocators import Allocator, Call, Outcomes, allocator

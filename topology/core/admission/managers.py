@@ -9,8 +9,6 @@ or those of one group of NUMA nodes. Pods whose place is not known
 its NUMA nodes is in use.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable
 

@@ -23,8 +23,6 @@ hints for GPUs are found here (:func:`device_hints`), those of the other provide
 could end with counts, and so does the refusal.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import reduce
 from itertools import combinations

@@ -27,8 +27,6 @@ The walk gives up, with None, where the stages or sets are too many to list or i
 is spent. It notes as hazards the refusals that it meets on the way.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple

@@ -15,8 +15,6 @@ While a GPU does not answer the driver, an outage takes the policy's place over 
 (:mod:`.nvidia`).
 """
 
-from __future__ import annotations
-
 from topology.core.allocators.best_effort import BEST_EFFORT
 from topology.core.allocators.greedy import DISTRIBUTED, PACKED
 from topology.core.allocators.protocol import (

@@ -7,8 +7,6 @@ unhealthy, required and withheld replicas count too. Since v0.20 a tie goes to t
 in this round; what ties remain fall freely, and before v0.20 all of them do.
 """
 
-from __future__ import annotations
-
 from itertools import combinations
 from math import comb
 

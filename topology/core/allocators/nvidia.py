@@ -22,8 +22,6 @@ Sources: k8s-device-plugin 0.17.4 to 0.19.3 (``alignedAlloc``) and go-gpuallocat
 (``NewDevices``, ``Filter``), read and run; issues 231 (0.7) and 2038 (0.18.1) of the plugin.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 

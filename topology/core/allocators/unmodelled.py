@@ -1,7 +1,5 @@
 """``any``: the policy that assumes nothing, NVIDIA's or another plugin's."""
 
-from __future__ import annotations
-
 from topology.core.allocators.best_effort import Unforeseen
 from topology.core.allocators.nvidia import NvidiaPlugin
 from topology.core.allocators.protocol import Allocator, Call, Outcomes, every_choice

@@ -5,8 +5,6 @@ per shape which GPUs are allowed at all and which pairs are joined well enough, 
 costs a few operations on integers; many sets are tried at once as arrays.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import comb
 

@@ -1,7 +1,5 @@
 """Pods for which any devices will do: what holds for all choices is told at once."""
 
-from __future__ import annotations
-
 from topology.core.admission import Kubelet, opaque
 from topology.core.availability import Availability
 from topology.core.placement.constraints import always_met

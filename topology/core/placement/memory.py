@@ -21,8 +21,6 @@ sum above a GPU's memory. ``tests/property/test_memory.py`` plays them all on sm
 Amounts are bytes times the replicas of a GPU, so that a share's part is a whole number.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 

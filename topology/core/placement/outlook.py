@@ -4,8 +4,6 @@ A verdict asks two things of it: whether every set passes the constraints, and w
 (:func:`judged`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

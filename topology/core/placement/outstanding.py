@@ -5,8 +5,6 @@ admitted first, so before a bind every outstanding promise is tried again with t
 (:func:`endangers`).
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from topology.core.admission import Kubelet, opaque, widened

@@ -1,7 +1,5 @@
 """The verdict: can this node keep this request's constraints, whatever it hands out?"""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from enum import Enum
 
