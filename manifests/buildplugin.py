@@ -84,7 +84,11 @@ def tarred(files: Iterable[tuple[str, int, bytes]], mtime: int = 0) -> bytes:
 
 
 def manifest(version: str, address: str, digest: str) -> dict[str, Any]:
-    """What krew needs to know: the archive's address and its SHA-256 in hexadecimal digits."""
+    """What krew needs to know: the archive's address and its SHA-256 in hexadecimal digits.
+
+    The homepage is the folder of the archive: whoever publishes it has named no other place, and
+    the project has none of its own.
+    """
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     matches = {"os": _system(), "arch": _architecture()}
     one = {
@@ -100,6 +104,7 @@ def manifest(version: str, address: str, digest: str) -> dict[str, Any]:
         "metadata": {"name": NAME},
         "spec": {
             "version": f"v{version}",
+            "homepage": address.rpartition("/")[0],
             "shortDescription": "Why GPU pods wait, and where GPUs are free",
             "description": (
                 "Says why a pod waits for GPUs and what would help, which GPUs a pod got and "

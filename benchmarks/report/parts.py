@@ -76,6 +76,8 @@ class Figure:
     text: str
     panels: Sequence[Panel]
     keys: Sequence[Key] = ()
+    small: bool = False  # whether its panels are small
+    folded: bool = False  # whether it is shown only to who asks
     lined: bool = False  # whether it is read by the section's legend, on paper right there
 
 

@@ -31,6 +31,7 @@ from benchmarks.report.colours import (
 
 WIDTH = 360
 HEIGHT = 230
+SMALL_WIDTH, SMALL_HEIGHT = 240, 130  # of small multiples
 ROW = 22  # height of a row of dots
 STEP = (1, 2, 2.5, 5, 10)  # steps of ticks, times a power of ten
 
@@ -122,20 +123,22 @@ class Pair:
     ours: float
 
 
-def lines(given: Sequence[Line], x: str, y: str, palette: Palette) -> Markup:
-    """Percent, from 0 to 100, against something."""
+def in_time(line: Line, ours: Line | None, palette: Palette) -> Markup:
+    """A policy's percent, from 0 to 100, against the load so far, and ours as a thin line."""
 
     def draw(axes: Axes) -> None:
-        for line in _ours_last(given):
-            _line(axes, line, palette)
+        colour = palette.paint(line.policy)
+        axes.fill_between(line.x, line.y, color=colour, alpha=0.25, linewidth=0)
+        axes.plot(line.x, line.y, color=colour, linewidth=1.6)
+        if ours is not None and ours is not line:
+            axes.plot(ours.x, ours.y, color=palette.paint(OURS), linewidth=0.9)
         axes.set_ylim(0, 101)
-        axes.yaxis.set_major_locator(FixedLocator([0, 25, 50, 75, 100]))
-        axes.xaxis.set_major_locator(MaxNLocator(6, steps=STEP))
-        axes.set_xlim(0, max((max(line.x, default=1) for line in given), default=1))
-        axes.set_xlabel(x)
-        axes.set_ylabel(y)
+        axes.yaxis.set_major_locator(FixedLocator([0, 50, 100]))
+        axes.xaxis.set_major_locator(MaxNLocator(4, steps=STEP))
+        most = [max(each.x, default=1) for each in (line, ours) if each is not None]
+        axes.set_xlim(0, max(most))
 
-    return _drawn(draw)
+    return _drawn(draw, SMALL_HEIGHT, SMALL_WIDTH)
 
 
 def waits(given: Sequence[Line], palette: Palette) -> Markup:
@@ -335,11 +338,11 @@ def _short(name: str, most: int = 18) -> str:
     return name if len(name) <= most else "…" + name[-most + 1 :]
 
 
-def _drawn(draw: Callable[[Axes], None], height: float = HEIGHT) -> Markup:
+def _drawn(draw: Callable[[Axes], None], height: float = HEIGHT, width: float = WIDTH) -> Markup:
     with matplotlib.rc_context(_SETTINGS), warnings.catch_warnings():
         # Names are set in the reader's font; that ours has not all of their letters is no matter.
         warnings.filterwarnings("ignore", message="Glyph")
-        figure = Figure(figsize=(WIDTH / 72, height / 72), layout="constrained")
+        figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
         axes = figure.add_subplot()
         axes.set_axisbelow(True)
         axes.grid(visible=True)

@@ -20,7 +20,9 @@ LINKS = (
 
 _DOCUMENT = Markup(
     '<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-    'viewBox="0 0 {width} {height}" font-family="system-ui, Helvetica, Arial, sans-serif">\n'
+    'viewBox="0 0 {width} {height}" role="img" '
+    'font-family="system-ui, Helvetica, Arial, sans-serif">\n'
+    "<title>{title}</title>\n"
     '<style>{style}</style>\n<rect width="100%" height="100%" style="fill:var(--page)"/>\n'
     "{parts}\n</svg>\n"
 )
@@ -61,7 +63,11 @@ def picture(nodes: Sequence[NodeState], title: str) -> str:
     parts.append(_text(MARGIN, y, LINKS, colour="quiet"))
     style = Markup(static_file("map.css").decode())  # noqa: S704 - our own file
     return _DOCUMENT.format(
-        width=WIDTH, height=y + MARGIN, style=style, parts=Markup("\n").join(parts)
+        width=WIDTH,
+        height=y + MARGIN,
+        title=title,
+        style=style,
+        parts=Markup("\n").join(parts),
     )
 
 

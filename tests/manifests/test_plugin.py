@@ -20,6 +20,7 @@ def test_the_manifest_says_where_the_archive_is_and_what_is_in_it() -> None:
     said = buildplugin.manifest("1.2.3", ADDRESS, DIGEST)
     assert said["metadata"]["name"] == "gpu-topology"
     assert said["spec"]["version"] == "v1.2.3", "krew takes versions with a v alone"
+    assert said["spec"]["homepage"] == "https://files.example.com/gpu-topology"
     (platform,) = said["spec"]["platforms"]
     assert (platform["uri"], platform["sha256"]) == (ADDRESS, DIGEST)
     assert platform["bin"] == "kubectl-gpu_topology", "kubectl calls it by this name"

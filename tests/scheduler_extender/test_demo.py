@@ -44,7 +44,9 @@ def test_every_promise_is_kept_and_the_stock_scheduler_stands_beside(tmp_path: P
     assert "notebook-0" not in done.stdout
     ours, stock = (tmp_path / name for name in (PICTURE, STOCK_PICTURE))
     drawing = ours.read_text()
-    assert drawing.startswith("<svg")
+    head, _, rest = drawing.partition(">")
+    assert 'role="img"' in head
+    assert re.match(r"\s*<title>gpu-topology: \d+ of 60 pods placed</title>", rest)
     assert drawing.count("<title>NVSwitch</title>") == 30
     assert dots(drawing, Use.KEPT) > 20
     assert dots(drawing, Use.BROKEN) == 0

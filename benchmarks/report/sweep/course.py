@@ -6,9 +6,9 @@ from statistics import mean
 
 from benchmarks.figures.simulated import CurvePoint
 from benchmarks.report import plots
-from benchmarks.report.colours import Palette
+from benchmarks.report.colours import OURS, Palette
 from benchmarks.report.parts import Figure, Panel
-from benchmarks.report.sweep.cases import Case, caption
+from benchmarks.report.sweep.cases import Case
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,25 +17,23 @@ class _Curve:
 
     title: str
     figure: str
-    axis: str
     text: str
 
 
 _CURVES = (
-    _Curve("Allocation", "allocated", "GPUs held, %", "GPUs held, of all."),
+    _Curve("Allocation", "allocated", "GPUs held, in % of all."),
     _Curve(
         "Fragmentation",
         "fragmented",
-        "of free GPUs, %",
-        "Free GPUs that the usual requests could not be promised. No line where none is free.",
+        "Free GPUs that the usual requests could not be promised, in % of the free ones. No line "
+        "where none is free.",
     ),
 )
 
 
 def figures(found: Sequence[Case], palette: Palette) -> Iterator[Figure]:
-    """A figure for each kind of curve."""
+    """A figure for each kind of curve and each case, with a panel for each policy."""
     for curve in _CURVES:
-        panels = []
         for case in found:
             given = [
                 plots.Line(
@@ -46,14 +44,31 @@ def figures(found: Sequence[Case], palette: Palette) -> Iterator[Figure]:
                 for run in case.noted
             ]
             if given:
-                x = "GPUs asked for so far / GPUs of the cluster"
-                drawing = plots.lines(given, x, curve.axis, palette)
-                means = "; ".join(f"{line.policy} {_mean_of(line.y)}" for line in given)
-                panels.append(Panel(caption(case, found), drawing, f"On average {means}"))
-        seed = next((run.seed for case in found for run in case.noted), None)
-        if panels:
-            text = f"{curve.text} At arrivals under seed {seed}."
-            yield Figure(curve.title, text, panels, lined=True)
+                panels = list(_panels(given, palette))
+                thin = any(line.policy == OURS for line in given) and len(given) > 1
+                yield Figure(
+                    curve.title + (f": {case.name}" if len(found) > 1 else ""),
+                    f"{curve.text} Beside each name is the average. To the right: GPUs asked for "
+                    "so far, as a multiple of the cluster’s."
+                    f"{f' The thin line is {OURS}.' if thin else ''} "
+                    f"At arrivals under seed {case.noted[0].seed}.",
+                    panels,
+                    small=True,
+                    folded=_is_folded(case, found),
+                )
+
+
+def _panels(given: Sequence[plots.Line], palette: Palette) -> Iterator[Panel]:
+    ours = next((line for line in given if line.policy == OURS), None)
+    for line in given:
+        drawing = plots.in_time(line, ours, palette)
+        yield Panel(f"{line.policy}: {_mean_of(line.y)}", drawing, "That is the average")
+
+
+def _is_folded(case: Case, found: Sequence[Case]) -> bool:
+    """Whether another case has the cluster under a higher load: that one is shown."""
+    load = case.load or 0.0
+    return any(one.cluster == case.cluster and (one.load or 0.0) > load for one in found)
 
 
 def _at(point: CurvePoint, name: str) -> float:

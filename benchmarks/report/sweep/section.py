@@ -12,6 +12,8 @@ from benchmarks.report.sweep.cases import Case, cases
 from benchmarks.report.sweep.lead import lead
 from benchmarks.report.sweep.table import table
 
+# Policies that choose the GPUs, too (:class:`benchmarks.simulation.baselines.OwnPlugin`).
+OWN_PLUGIN = ("Preserve", "Buddy")
 ASKS = 6  # how many demands are written out
 
 
@@ -88,6 +90,14 @@ def _played(given: Parameters, found: Sequence[Case]) -> Iterator[tuple[str, lis
     else:
         words = [f"{cluster}: {'; '.join(asked)}" for cluster, asked in asks.items() if asked]
         yield "Asked, by GPU time", words
+    if own := [name for name in given.policies if name in OWN_PLUGIN]:
+        others = "; under the others NVIDIA’s picks them" if len(own) < len(given.policies) else ""
+        which = (
+            "needs a device plugin of its own, which picks"
+            if len(own) == 1
+            else "need device plugins of their own, which pick"
+        )
+        yield "Device plugins", [f"{wording.among(own)} {which} the GPUs{others}"]
     rule = "all pods of a job start or none" if rules.gang else "pods start one by one"
     yield "Queue", [f"{rules.queue}; {rule}"]
     every = "all policies play the same jobs under one seed" if len(given.policies) > 1 else ""

@@ -9,6 +9,10 @@ import pytest
 
 from benchmarks.figures.schema import Interval
 from benchmarks.report import wording
+from benchmarks.report.colours import OURS
+from benchmarks.report.sweep.section import OWN_PLUGIN
+from benchmarks.simulation.baselines import OwnPlugin
+from benchmarks.simulation.policies import POLICIES as KNOWN
 from benchmarks.simulation.rows import spread
 from tests.benchmarks.report.pages import (
     CLUSTER,
@@ -78,15 +82,15 @@ def test_every_kind_of_drawing_is_there_once_for_a_case(whole: dict[str, Any]) -
     labels = [
         given["aria-label"] for _, given in Page(page_of([whole])).tags if "aria-label" in given
     ]
-    titles = [label.partition(".")[0] for label in labels]
+    titles = [re.split(r"[.:]", label)[0] for label in labels]
     assert titles == [
         "Figures",
         "Promises kept",
         "Completion",
         "Waiting",
         "Weakest hop",
-        "Allocation",
-        "Fragmentation",
+        *(f"Allocation, {policy}" for policy in POLICIES),
+        *(f"Fragmentation, {policy}" for policy in POLICIES),
     ]
 
 
@@ -95,9 +99,33 @@ def test_several_loads_have_panels_of_their_own() -> None:
     shown = Page(page_of([found]))
     labels = [given.get("aria-label", "") for _, given in shown.tags]
     for load in ("load 0.5", "load 1.5"):
-        assert sum(label.startswith(f"Allocation, {CLUSTER}, {load}") for label in labels) == 1
+        panels = [lb for lb in labels if lb.startswith(f"Allocation: {CLUSTER}, {load}, ")]
+        assert len(panels) == len(POLICIES)
+    folded = re.findall(r"<details.*?<summary>(.*?)</summary>", page_of([found]))
+    assert f"Allocation: {CLUSTER}, load 0.5" in folded
+    assert f"Allocation: {CLUSTER}, load 1.5" not in folded
     assert any(label.startswith("Against load, Completion") for label in labels)
     assert "In 2 cases" in shown.text
+
+
+def test_no_axes_have_more_than_two_curves_in_time(whole: dict[str, Any]) -> None:
+    text = page_of([whole])
+    panels = re.findall(r'aria-label="Allocation, ([^:]*):.*?<svg.*?</svg>', text, re.DOTALL)
+    assert panels == list(POLICIES)
+    for policy, drawing in zip(
+        POLICIES,
+        re.findall(r'aria-label="Allocation, .*?(<svg.*?</svg>)', text, re.DOTALL),
+        strict=True,
+    ):
+        colours = set(re.findall(r"stroke: (var\(--c\d+\)); stroke-width: [01]\.[69]", drawing))
+        assert len(colours) == (1 if policy == OURS else 2)
+
+
+def test_it_says_which_policies_need_a_device_plugin_of_their_own() -> None:
+    assert {name for name, made in KNOWN.items() if isinstance(made(), OwnPlugin)} == {*OWN_PLUGIN}
+    found = played(tiny(policies=("gpu-topology", "Buddy"), seeds=(1,)))
+    told = "Buddy needs a device plugin of its own, which picks the GPUs; under the others NVIDIA’s"
+    assert told in Page(page_of([found])).text
 
 
 def test_the_best_of_a_column_is_marked(whole: dict[str, Any]) -> None:
