@@ -34,6 +34,7 @@ class ObjectMeta(msgspec.Struct, rename="camel", frozen=True):
     uid: str = ""
     annotations: dict[str, str] | None = None
     labels: dict[str, str] | None = None
+    creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
     resource_version: str = ""
     owner_references: list[OwnerReference] | None = None

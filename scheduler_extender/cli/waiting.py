@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import NamedTuple
 
 import msgspec
 from rich.console import Console
@@ -62,13 +61,6 @@ def waiting(
     )
 
 
-class Waits(NamedTuple):
-    """A pod that waits."""
-
-    pod: PodRecord
-    since: float | None = None  # when it was made, in seconds since 1970, if anybody says it
-
-
 def told(look: Look, whose: Whose) -> Told:
     """The answer."""
     rows = list(_rows(look, _waiting(look, whose)))
@@ -92,27 +84,16 @@ def _nobody(look: Look, whose: Whose) -> str:
     return f"no pod of the namespace {look.namespace} waits for GPUs; -A looks into all namespaces"
 
 
-def _waiting(look: Look, whose: Whose) -> list[Waits]:
+def _waiting(look: Look, whose: Whose) -> list[PodRecord]:
     if look.api is None:
         if whose.selector is not None:
             look.reachable("--selector")
         pods = waiting_pods(look.cluster.snapshot())
-        return [Waits(pod) for pod in pods if whose.everybody or pod.namespace == look.namespace]
-    return sorted(_listed(look, whose), key=lambda waits: (waits.pod.namespace, waits.pod.name))
+        return [pod for pod in pods if whose.everybody or pod.namespace == look.namespace]
+    return sorted(_listed(look, whose), key=lambda pod: (pod.namespace, pod.name))
 
 
-class _Meta(msgspec.Struct, rename="camel", frozen=True):
-    creation_timestamp: str = ""
-
-
-class _Made(msgspec.Struct):
-    metadata: _Meta = _Meta()
-
-
-_made = msgspec.json.Decoder(_Made)
-
-
-def _listed(look: Look, whose: Whose) -> Iterator[Waits]:
+def _listed(look: Look, whose: Whose) -> Iterator[PodRecord]:
     """The waiting pods as the API server selects them. Raises :class:`BadInputError`."""
     from scheduler_extender.kube.reading import unbound_pods
     from topology.kubeapi.apiserver import ApiError
@@ -134,29 +115,21 @@ def _listed(look: Look, whose: Whose) -> Iterator[Waits]:
             continue  # the API server would not store it: a field of a newer kind
         if record is None or record.node is not None or record.deleting or record.ended:
             continue
-        record = look.cluster.pod(record.uid) or record
-        yield Waits(record, _since(raw))
+        yield look.cluster.pod(record.uid) or record
 
 
-def _since(raw: msgspec.Raw) -> float | None:
-    try:
-        return seconds_of(_made.decode(raw).metadata.creation_timestamp)
-    except msgspec.DecodeError:
-        return None
-
-
-def _rows(look: Look, waiting: Sequence[Waits]) -> Iterator[WaitingPod]:
+def _rows(look: Look, waiting: Sequence[PodRecord]) -> Iterator[WaitingPod]:
     """Why each waits. Pods that ask the same, and may go to the same nodes, share an answer."""
     snapshot = look.cluster.snapshot()
     until = time.monotonic() + SECONDS
     known: dict[object, Counts] = {}
-    for waits in waiting:
-        pod, key, counts = waits.pod, alike(waits.pod), None
+    for pod in waiting:
+        key, counts = alike(pod), None
         if not isinstance(pod.request, Malformed):
             if key not in known and time.monotonic() < until:
                 known[key] = counts_of(answers_to(snapshot, pod))
             counts = known.get(key)
-        since = waits.since
+        since = pod.created
         yield WaitingPod(
             pod=f"{pod.namespace}/{pod.name}",
             asks=asked_text(pod),

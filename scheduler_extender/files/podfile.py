@@ -104,7 +104,14 @@ def _asked(
     notes = tuple(notes_on(_kind_of(item), manifest, outside))[:MAX_NOTES]
     name, going = pod.metadata.name, destinations_of(pod.spec)
     standing = Standing(priority=pod.spec.priority or 0, destinations=going)
-    return Wanted(name, asks.request, notes, asks.membership, standing)
+    return Wanted(name, asks.request, notes, asks.membership, standing, _copies(item))
+
+
+def _copies(item: object) -> int:
+    """How many pods an object makes of its template at one time, as far as its spec says it."""
+    spec = _mapping(_mapping(item).get("spec"))
+    said = spec.get("parallelism" if _mapping(item).get("kind") == "Job" else "replicas")
+    return said if isinstance(said, int) and said > 0 and "template" in spec else 1
 
 
 def _unreadable(pod: Pod) -> str:

@@ -7,12 +7,13 @@ fits, whichever GPUs each of them gets.
 """
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
 from msgspec import Meta
 
+from scheduler_extender.deadline import Deadline
 from scheduler_extender.membership import NODE, Group, Membership
 from scheduler_extender.state.answers.decision import Decision, Settings, arrival, decide
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -39,6 +40,7 @@ class Wanted:
     notes: tuple[str, ...] = ()  # what was written that does not count
     membership: Membership | None = None
     standing: Standing = BARE
+    copies: int = 1  # that its object makes: a Deployment's replicas, a Job's parallelism
 
     @property
     def text(self) -> str:
@@ -218,6 +220,24 @@ def _fit(
     names = [pod.name for pod in pods]
     members = wants.total()
     return GroupFit(group.name, group.namespace, names, members, min(fits, members))
+
+
+def room_for(
+    snapshot: Snapshot, pod: Wanted, told: Sequence[Answer], copies: int, deadline: Deadline
+) -> int:
+    """How many of so many copies of a pod fit at once on the nodes that it may come to, whatever
+    GPUs each of them gets. ``told`` are the nodes' answers to the pod. Raises
+    :class:`.OutOfTimeError`."""
+    names = {answer.node for answer in told if answer.may_come}
+    nodes = (facts for facts in snapshot.nodes if facts.name in names)
+
+    def in_time() -> Iterator[NodeFacts]:
+        for facts in nodes:
+            deadline.check()
+            yield facts
+
+    with deadline.enforced():
+        return _placed(snapshot.settings, in_time(), {pod: copies}, {pod: names})
 
 
 def _placed(

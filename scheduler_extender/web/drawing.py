@@ -84,7 +84,7 @@ def tile(node: NodeState, found: Collection[int] = ()) -> Markup:
         for p, (spot, gpu, state) in enumerate(zip(spots, topology.gpus, node.gpus, strict=True)):
             parts += _gpu(spot, state, scale.dot)
             if p in found:
-                parts.append(_DOT.format(x=spot[0], y=spot[1], r=scale.dot + 2.5, css="found"))
+                parts.append(_DOT.format(x=spot[0], y=spot[1], r=scale.dot + 3, css="found"))
             if scale is not SMALL_MANY:
                 text = str(gpu.index)
                 parts.append(

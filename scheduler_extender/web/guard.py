@@ -9,6 +9,7 @@ all paths (:mod:`scheduler_extender.http.browsers`).
 from __future__ import annotations
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from scheduler_extender.http.bothports import send_error
@@ -28,7 +29,8 @@ HEADERS = {
 
 
 class Guard:
-    """ASGI middleware for the paths of the map; other paths pass it untouched."""
+    """ASGI middleware for the paths of the map; other paths pass it untouched, but for a browser
+    that asks for ``/``: it is sent to the map."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -36,7 +38,8 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer it with 403; add our headers to the answer."""
         if scope["type"] != "http" or not is_ours(scope["path"]):
-            await self._app(scope, receive, send)
+            to_the_map = RedirectResponse(PREFIX, 307) if _is_at_the_door(scope) else None
+            await (to_the_map or self._app)(scope, receive, send)
             return
 
         async def with_headers(message: Message) -> None:
@@ -59,6 +62,13 @@ class Guard:
             if site not in ("same-origin", "none"):
                 return "this form was sent by a page of another site"
         return ""
+
+
+def _is_at_the_door(scope: Scope) -> bool:
+    """Whether this is a browser that was given no path."""
+    if scope["type"] != "http" or scope["path"] != "/" or scope["method"] not in ("GET", "HEAD"):
+        return False
+    return "text/html" in Headers(scope=scope).get("accept", "")
 
 
 def is_ours(path: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from scheduler_extender.told.nodes import MEANINGS, Flag, Use
-from scheduler_extender.told.words import sets_text, verdict_text
+from scheduler_extender.told.words import duration, sets_text, verdict_text
 from scheduler_extender.web.drawing import tile
 from scheduler_extender.web.glance import picture_of, some, who
 
@@ -31,7 +31,7 @@ def _environment() -> Environment:
     )
     found.filters["moment"] = moment
     found.globals.update(Use=Use, Flag=Flag, meanings=MEANINGS, draw=tile, some=some, who=who)
-    found.globals.update(counted=picture_of, gib=gib)
+    found.globals.update(counted=picture_of, gib=gib, duration=duration)
     found.globals.update(sets=sets_text, verdict=lambda word: verdict_text(word, passes=True).plain)
     return found
 

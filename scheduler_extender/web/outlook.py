@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
@@ -13,10 +14,11 @@ from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.answers import Answer, answers_to
 from scheduler_extender.told.counts import counts_of
 from scheduler_extender.told.explanation import passed_over
+from scheduler_extender.told.helps import Help, helps_of
 from scheduler_extender.told.nearest import NearMiss, miss_of, nearest
 from scheduler_extender.told.rows import NodeAnswer, rows_of
 from scheduler_extender.told.view import View
-from scheduler_extender.told.waiting import queues, waiting_pods
+from scheduler_extender.told.waiting import alike, queues, waiting_pods
 from scheduler_extender.told.words import asked_text
 from topology.core.requests import GpuRequest
 
@@ -46,43 +48,90 @@ class Outlook:
 class Queue:
     """Waiting pods that ask the same, and what the nodes answer to them."""
 
-    pods: tuple[str, ...]
+    key: str  # equal for the same queue of another page
+    pods: tuple[tuple[str, float | None], ...]  # each with the seconds for which it waits
     asks: str
     outlook: Outlook | None  # None: the nodes were not asked
     problem: str = ""  # why they were not
     note: str = ""  # nodes would take the pods, and kube-scheduler has found none all the same
+    helps: Sequence[Help] = ()
+    more_helps: bool = False  # there was no time to try all that may help
+
+    @property
+    def longest(self) -> float | None:
+        """The seconds for which the oldest pod waits; None if nobody knows."""
+        return max((seconds for _, seconds in self.pods if seconds is not None), default=None)
 
 
 def waiting_queues(
-    snapshot: Snapshot, view: View, deadline: Deadline = NO_DEADLINE
+    snapshot: Snapshot, view: View, deadline: Deadline = NO_DEADLINE, name: str = ""
 ) -> tuple[list[Queue], int]:
     """The waiting pods, those that ask the same together, the most numerous first; and how many
-    pods are left out. After the ``deadline`` nobody is asked about any more."""
-    ordered = list(queues(waiting_pods(snapshot)).values())
-    found, shown, asked = [], 0, 0
+    pods are left out. Only pods are looked at that have ``name`` in their name or in what they ask.
+    After the ``deadline`` nobody is asked about any more. What would help is tried last."""
+    ordered = list(queues(pod for pod in waiting_pods(snapshot) if _has(pod, name)).values())
+    found: list[Queue] = []
+    told: dict[int, list[Answer]] = {}
+    shown = 0
     for pods in ordered:
         if shown >= SHOWN_PODS:
             break
-        names = tuple(f"{pod.namespace}/{pod.name}" for pod in pods[: SHOWN_PODS - shown])
-        shown += len(names)
-        first = pods[0]
+        first, some = pods[0], pods[: SHOWN_PODS - shown]
+        shown += len(some)
+        queue = Queue(
+            f"{zlib.crc32(repr(alike(first)).encode()):08x}",
+            tuple((name_of(pod), view.seconds_since(pod.created)) for pod in some),
+            asked_text(first),
+            None,
+        )
         if isinstance(first.request, Malformed):
-            reason = first.request.reason
-            found.append(Queue(names, "Annotations that cannot be read", None, reason))
-        elif asked >= ASKED or deadline.passed():
-            found.append(
-                Queue(names, asked_text(first), None, NOT_ASKED if deadline.passed() else UNASKED)
-            )
+            asks = "Annotations that cannot be read"
+            queue = replace(queue, asks=asks, problem=first.request.reason)
+        elif len(told) >= ASKED:
+            queue = replace(queue, problem=UNASKED)
         else:
-            asked += 1
-            told = answers_to(snapshot, first, deadline)
+            answered = [] if deadline.passed() else answers_to(snapshot, first, deadline)
             if deadline.passed():
-                found.append(Queue(names, asked_text(first), None, NOT_ASKED))
-                continue
-            outlook = outlook_of(told, first.request, view, asked_text(first))
-            note = _passed_over(snapshot, pods) if outlook.taken_by else ""
-            found.append(Queue(names, asked_text(first), outlook, note=note))
+                queue = replace(queue, problem=NOT_ASKED)
+            else:
+                told[len(found)] = answered
+                outlook = outlook_of(answered, first.request, view, queue.asks)
+                note = _passed_over(snapshot, pods) if outlook.taken_by else ""
+                queue = replace(queue, outlook=outlook, note=note)
+        found.append(queue)
+    for number, answered in told.items():
+        found[number] = _with_helps(
+            snapshot, ordered[number][0], found[number], answered, view, deadline
+        )
     return found, sum(map(len, ordered)) - shown
+
+
+def _has(pod: PodRecord, name: str) -> bool:
+    part = name.lower()
+    return not part or part in name_of(pod).lower() or part in asked_text(pod).lower()
+
+
+def name_of(pod: PodRecord) -> str:
+    """A pod's name for people who may see all pods."""
+    return f"{pod.namespace}/{pod.name}"
+
+
+def _with_helps(
+    snapshot: Snapshot,
+    pod: PodRecord,
+    queue: Queue,
+    answered: Sequence[Answer],
+    view: View,
+    deadline: Deadline,
+) -> Queue:
+    """The queue with what would help its first pod, as ``why`` says it."""
+    request = pod.request
+    assert isinstance(request, GpuRequest)  # noqa: S101 (its nodes have answered)
+    if any(answer.may_come for answer in answered):
+        return queue
+    missing = [(answer, miss_of(answer, request, view)) for answer in answered]
+    helps, whole = helps_of(snapshot, pod, request, missing, view, deadline)
+    return replace(queue, helps=helps, more_helps=not whole)
 
 
 def _passed_over(snapshot: Snapshot, pods: Sequence[PodRecord]) -> str:

@@ -10,24 +10,27 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from scheduler_extender.deadline import OutOfTimeError, within
+from scheduler_extender.deadline import Deadline, OutOfTimeError, within
 from scheduler_extender.files import podfile
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.answers import answers
 from scheduler_extender.told.nodes import Nodes, Use, link_words
+from scheduler_extender.told.together import Wanted, room_for
 from scheduler_extender.told.view import View
 from scheduler_extender.told.waiting import waiting_pods
 from scheduler_extender.told.words import asks_text
 from scheduler_extender.web.drawing import whole
+from scheduler_extender.web.examples import EXAMPLES
 from scheduler_extender.web.glance import Filters, glance, kinds_of, shown_by
 from scheduler_extender.web.html import page
-from scheduler_extender.web.outlook import outlook_of, waiting_queues
+from scheduler_extender.web.outlook import Outlook, name_of, outlook_of, waiting_queues
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.remembering import interruptible
@@ -44,6 +47,11 @@ RUNNING = 200
 """Pods in the table of running ones, and in that of a node."""
 MAX_POD = 64 * 1024
 """Bytes of a pod that is asked about."""
+MAX_FORM = 4 * MAX_POD
+"""The same of a text that is too long to ask about, and is given back in the form."""
+MOST_COPIES = 1000
+MOST_ASKED = 8
+"""Pods of one text that are asked about."""
 WHAT_IF_SECONDS = 10.0
 """For how long a question is worked out. What is found by then stays remembered."""
 
@@ -62,6 +70,21 @@ class _Kind:
     kept: OrderedDict[Hashable, tuple[int, float, str]] = field(default_factory=OrderedDict)
 
 
+class AskingError(ValueError):
+    """What was asked cannot be answered; the message is one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What the nodes answer to a pod that does not exist yet."""
+
+    name: str
+    outlook: Outlook
+    notes: Sequence[str]
+    copies: int
+    fit: int | None  # how many copies fit at once; None if it is one
+
+
 class Pages:
     """The pages over one cluster; any thread."""
 
@@ -75,14 +98,15 @@ class Pages:
         """The cluster at a glance."""
         return self._page("map", (filters, signed_in), lambda v: self._map(filters, v, signed_in))
 
-    def list(self, filters: Filters, at: int = 1, *, signed_in: bool = False) -> str:
+    def nodes(self, filters: Filters, at: int = 1, *, signed_in: bool = False) -> str:
         """The nodes one by one, :data:`LISTED` on a page; ``at`` is the page's number."""
         key = (filters, at, signed_in)
         return self._page("list", key, lambda v: self._list(filters, at, v, signed_in))
 
-    def waiting(self, *, signed_in: bool = False) -> str:
-        """Waiting pods beside running ones."""
-        return self._page("waiting", signed_in, lambda v: self._waiting(v, signed_in))
+    def waiting(self, name: str = "", *, signed_in: bool = False) -> str:
+        """Waiting and running pods; with a ``name`` those that have it in theirs."""
+        key = (name, signed_in)
+        return self._page("waiting", key, lambda v: self._waiting(name, v, signed_in))
 
     def node(self, name: str, *, signed_in: bool = False) -> str | None:
         """One node; None where nobody told us of it."""
@@ -91,40 +115,73 @@ class Pages:
             return None
         return self._page("node", (name, signed_in), lambda v: self._node(facts, v, signed_in))
 
-    def what_if(self, text: str | None, *, signed_in: bool = False) -> str:
-        """Where the pod of a YAML text would go; None asks for the empty form."""
-        found: dict[str, Any] = {"outlook": None, "problem": "", "name": "", "notes": ()}
+    def what_if(self, text: str | None = None, copies: str = "", *, signed_in: bool = False) -> str:
+        """Where the pods of a YAML text would go; None asks for an empty form. ``copies`` is how
+        many of each pod are asked about, as the form says it; empty means as many as the text
+        says."""
+        told, problem, left = list[Foreseen](), "", 0
         if text is not None:
-            found |= self._answer(text)
+            try:
+                told, left = self._foreseen(text, copies)
+            except AskingError as error:
+                problem = str(error)
+            except OutOfTimeError:
+                problem = TOO_LONG
+        return self.what_if_form(
+            text or "", copies, problem, told=told, left=left, signed_in=signed_in
+        )
+
+    @staticmethod
+    def what_if_form(text: str, copies: str = "", problem: str = "", **values: Any) -> str:
+        """The form as it was filled in, with a problem or with answers."""
+        values = {"signed_in": False, "told": (), "left": 0, **values}
         return page(
             "whatif.html",
             "/map/what-if",
-            signed_in=signed_in,
-            text=text or "",
+            text=text,
+            copies=copies,
+            problem=problem,
             limit=MAX_POD,
-            **found,
+            most=MOST_COPIES,
+            examples=EXAMPLES,
+            **values,
         )
 
-    def _answer(self, text: str) -> dict[str, Any]:
+    def _foreseen(self, text: str, copies: str) -> tuple[list[Foreseen], int]:
+        """What the nodes answer to each pod of a text, and how many more pods it has. Raises
+        :class:`AskingError`, or :class:`.OutOfTimeError`."""
+        said = copies.strip()
+        many = int(said) if said.isascii() and said.isdigit() and len(said) < 9 else 0
+        if said and not 1 <= many <= MOST_COPIES:
+            raise AskingError(f"copies: allowed is 1 to {MOST_COPIES:,}, not {said[:40]!r}")
+        if len(text.encode()) > MAX_POD:
+            raise AskingError(f"pod: at most {MAX_POD} bytes are allowed, here are more")
         try:
-            asked = podfile.read(text)
+            wanted = podfile.read_all(text)
         except podfile.PodFileError as error:
-            return {"problem": str(error)}
-        deadline = within(self._clock, WHAT_IF_SECONDS)
-        try:
-            with deadline.enforced():
-                told = answers(
-                    self._cluster.snapshot(),
-                    asked.request,
-                    standing=asked.standing,
-                    membership=asked.membership,
-                    deadline=deadline,
-                )
-                interruptible()  # some nodes may be left over
-                outlook = outlook_of(told, asked.request, self._view(), asked.text)
-        except OutOfTimeError:
-            return {"problem": TOO_LONG}
-        return {"outlook": outlook, "name": asked.name, "notes": asked.notes}
+            raise AskingError(str(error)) from error
+        snapshot, deadline = self._cluster.snapshot(), within(self._clock, WHAT_IF_SECONDS)
+        told = [
+            self._foresee(snapshot, pod, many or min(pod.copies, MOST_COPIES), deadline)
+            for pod in wanted[:MOST_ASKED]
+        ]
+        return told, len(wanted) - len(told)
+
+    def _foresee(
+        self, snapshot: Snapshot, pod: Wanted, copies: int, deadline: Deadline
+    ) -> Foreseen:
+        with deadline.enforced():
+            told = answers(
+                snapshot,
+                pod.request,
+                standing=pod.standing,
+                membership=pod.membership,
+                deadline=deadline,
+            )
+            interruptible()  # some nodes may be left over
+            outlook = outlook_of(told, pod.request, self._view(), pod.text)
+        fit = room_for(snapshot, pod, told, copies, deadline) if copies > 1 else None
+        return Foreseen(pod.name, outlook, pod.notes, copies, fit)
 
     def _page(self, kind: str, key: Hashable, make: Callable[[int], str]) -> str:
         """The page that is kept, or a new one. Its version is read before the cluster is, so that
@@ -179,11 +236,17 @@ class Pages:
             pages=pages,
         )
 
-    def _waiting(self, version: int, signed_in: bool) -> str:
+    def _waiting(self, name: str, version: int, signed_in: bool) -> str:
         snapshot = self._cluster.snapshot()
         deadline = within(self._clock, WAITING_SECONDS)
-        found, left_out = waiting_queues(snapshot, self._view(), deadline)
-        pods = [pod for facts in snapshot.nodes for pod in facts.pods.living]
+        found, left_out = waiting_queues(snapshot, self._view(), deadline, name)
+        part = name.lower()
+        pods = [
+            pod
+            for facts in snapshot.nodes
+            for pod in facts.pods.living
+            if part in name_of(pod).lower()
+        ]
         pods.sort(key=lambda pod: (-_gpus(pod), pod.namespace, pod.name))
         return page(
             "waiting.html",
@@ -192,6 +255,7 @@ class Pages:
             version=version,
             queues=found,
             left_out=left_out,
+            name=name,
             running=[(pod, asks_text(pod.request)) for pod in pods[:RUNNING]],
             running_left=max(0, len(pods) - RUNNING),
         )

@@ -14,13 +14,13 @@ from scheduler_extender.http.desk import Desk, FullError
 from scheduler_extender.http.endpoint import BodyError, read
 from scheduler_extender.http.service import Service
 from scheduler_extender.limits import PEOPLE_WAITING, SEARCHES_WAITING
+from scheduler_extender.web.examples import EXAMPLES
 from scheduler_extender.web.glance import FILTERS, Filters
 from scheduler_extender.web.guard import PREFIX, Guard
 from scheduler_extender.web.html import STATIC, page, static_file
 from scheduler_extender.web.live import Listeners, TooManyListenersError
-from scheduler_extender.web.pages import MAX_POD, Pages
+from scheduler_extender.web.pages import MAX_FORM, MAX_POD, Pages
 from scheduler_extender.web.sessions import LOGIN, WHO, Sessions
-from scheduler_extender.wire import Body
 
 MAX_WORD = 1000
 """Characters of a word in an address that are read."""
@@ -81,7 +81,7 @@ def _add_pages(app: FastAPI, pages: Pages, desk: Desk) -> None:
     @app.get(f"{PREFIX}/nodes", include_in_schema=False)
     async def nodes(request: Request) -> Response:
         filters, at, signed_in = _filters(request), _page_number(request), _signed_in(request)
-        return _html(await desk.run(lambda: pages.list(filters, at, signed_in=signed_in)))
+        return _html(await desk.run(lambda: pages.nodes(filters, at, signed_in=signed_in)))
 
     @app.get(f"{PREFIX}/nodes/{{name:path}}", include_in_schema=False)
     async def node(request: Request, name: str) -> Response:
@@ -94,26 +94,30 @@ def _add_pages(app: FastAPI, pages: Pages, desk: Desk) -> None:
 
     @app.get(f"{PREFIX}/waiting", include_in_schema=False)
     async def waiting(request: Request) -> Response:
-        signed_in = _signed_in(request)
-        return _html(await desk.run(lambda: pages.waiting(signed_in=signed_in)))
+        name, signed_in = _word(request, "name"), _signed_in(request)
+        return _html(await desk.run(lambda: pages.waiting(name, signed_in=signed_in)))
 
 
 def _add_what_if(app: FastAPI, service: Service, pages: Pages, desk: Desk) -> None:
     @app.get(f"{PREFIX}/what-if", include_in_schema=False)
     async def form(request: Request) -> Response:
-        return _html(pages.what_if(None, signed_in=_signed_in(request)))
+        text = EXAMPLES.get(_word(request, "example"), "")
+        return _html(pages.what_if_form(text, signed_in=_signed_in(request)))
 
     @app.post(f"{PREFIX}/what-if", include_in_schema=False)
     async def ask(request: Request) -> Response:
         signed_in = _signed_in(request)
         held = service.bodies.hold()
         try:  # a form may write each byte as three
-            body = await read(request.scope, request.receive, 3 * MAX_POD + 4096, held)
-            text = _pod_text(body)
-            answer = await desk.run(lambda: pages.what_if(text, signed_in=signed_in))
-            return _html(answer)
+            body = await read(request.scope, request.receive, 3 * MAX_FORM + 4096, held)
+            given = parse_qs(body.decode("ascii"), max_num_fields=20, keep_blank_values=True)
+            text = given.get("pod", [""])[0].replace("\r\n", "\n")
+            copies = given.get("copies", [""])[0]
+            answer = await desk.run(lambda: pages.what_if(text, copies, signed_in=signed_in))
+            return _html(answer, 413 if len(text.encode()) > MAX_POD else 200)
         except BodyError as error:
-            return _problem("Not asked", str(error), error.status, signed_in=signed_in)
+            problem = f"{error}. Go back: your browser still has the text."
+            return _problem("Not asked", problem, error.status, signed_in=signed_in)
         except FullError:
             problem = "Other questions are being answered: ask again."
             return _problem("Not asked", problem, 503, signed_in=signed_in)
@@ -122,15 +126,6 @@ def _add_what_if(app: FastAPI, service: Service, pages: Pages, desk: Desk) -> No
             return _problem("Not asked", problem, 400, signed_in=signed_in)
         finally:
             held.release()
-
-
-def _pod_text(body: Body) -> str:
-    """The field ``pod`` of a form. Raises :class:`.BodyError`, or ValueError where it is none."""
-    given = parse_qs(body.decode("ascii"), max_num_fields=20)
-    text = given.get("pod", [""])[0].replace("\r\n", "\n")
-    if len(text.encode()) > MAX_POD:
-        raise BodyError(413, f"pod: at most {MAX_POD} bytes are allowed")
-    return text
 
 
 def _add_rest(app: FastAPI, listeners: Listeners) -> None:

@@ -59,6 +59,7 @@ class PodRecord:
     kept_place: KeptPlace | None = None  # the place that is kept for it while it waits
     placed: float | None = None  # when we decided to bind it, as the bind wrote it, since 1970
     gated: bool = False  # by scheduling gates: kube-scheduler does not look at it
+    created: float | None = None  # when it was made, since 1970, if anybody says it
 
     @property
     def ended(self) -> bool:
@@ -143,6 +144,7 @@ def pod_record(pod: Pod, managed: tuple[str, ...], *, trusted: bool = False) -> 
         kept_place=kept_place_of(pod),
         placed=None if placement is None else seconds_of(placement.time),
         gated=bool(pod.spec.scheduling_gates),
+        created=seconds_of(pod.metadata.creation_timestamp or ""),
     )
 
 
@@ -262,6 +264,8 @@ def manifest_of(pod: PodRecord) -> dict[str, Any]:
         spec |= grouped
     if annotations:
         metadata["annotations"] = annotations
+    if pod.created is not None:
+        metadata["creationTimestamp"] = time_text(pod.created)
     if pod.deleting:
         metadata["deletionTimestamp"] = "2000-01-01T00:00:00Z"
     return {

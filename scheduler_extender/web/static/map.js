@@ -6,6 +6,14 @@
   const POLL_MS = 15000;
   const AGAIN_MS = 1000;
   const live = () => document.getElementById("live");
+  document.querySelectorAll("textarea[data-limit]").forEach((area) => {
+    // A text that is too long stays here.
+    area.addEventListener("input", () => {
+      const bytes = new TextEncoder().encode(area.value).length;
+      const most = Number(area.dataset.limit);
+      area.setCustomValidity(bytes > most ? `This has ${bytes} bytes; at most ${most} are allowed.` : "");
+    });
+  });
   if (!live()) return;
   if (matchMedia("(max-width: 800px)").matches) {
     // On a phone the legend would stand before all that it explains.
@@ -52,11 +60,11 @@
   // Keeps what the reader has opened or closed, and where the keyboard is.
   function exchange(fresh) {
     const before = live();
-    const open = [...before.querySelectorAll("details")].map((each) => each.open);
+    const opened = new Map([...before.querySelectorAll("details[id]")].map((each) => [each.id, each.open]));
     const focus = document.activeElement;
     const link = before.contains(focus) ? focus.getAttribute("href") : null;
-    fresh.querySelectorAll("details").forEach((each, i) => {
-      if (i < open.length) each.open = open[i];
+    fresh.querySelectorAll("details[id]").forEach((each) => {
+      if (opened.has(each.id)) each.open = opened.get(each.id);
     });
     before.replaceWith(fresh);
     if (link) {

@@ -80,6 +80,7 @@ class Building:
             admitted=node is not None and running,
             started=STARTED if node is not None and running else None,
             promised=constraints if node is not None else NO_CONSTRAINTS,
+            created=STARTED,
         )
         self.cluster.feed.put_pod(found)
         return found

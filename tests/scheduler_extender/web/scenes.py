@@ -13,6 +13,7 @@ from scheduler_extender.http.addresses import Addresses
 from scheduler_extender.kube.reviews import Reviews
 from scheduler_extender.serving import in_memory, in_thread
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.web.examples import EXAMPLES
 from tests.benchmarks.report.pages import page_of, played, tiny
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import switched
@@ -100,14 +101,21 @@ def _refused(tab: Tab, served: Served) -> None:
 SCENES: dict[str, Callable[[Tab, Served], None]] = {
     "map": _at("/map"),
     "map-filtered": _at("/map?use=broken&name=volta"),
+    "map-pod": _at("/map?name=notebook"),
     "map-nothing-found": _at("/map?name=nobody"),
     "map-crowded": lambda tab, served: tab.open(f"{served.crowded}/map"),
+    "nodes": _at("/map/nodes"),
+    "nodes-crowded": lambda tab, served: tab.open(f"{served.crowded}/map/nodes?page=2"),
     "node": _at("/map/nodes/volta-01"),
     "node-switched": _at("/map/nodes/dgx-01"),
     "node-unusable": _at("/map/nodes/odd"),
     "node-unknown": _at("/map/nodes/nobody"),
     "waiting": _at("/map/waiting"),
+    "waiting-found": _at("/map/waiting?name=wants-16"),
+    "waiting-crowded": lambda tab, served: tab.open(f"{served.crowded}/map/waiting"),
     "what-if": _at("/map/what-if"),
+    "what-if-example": _at("/map/what-if?example=a+Deployment+of+six"),
+    "what-if-copies": _asked(EXAMPLES["a Deployment of six"]),
     "what-if-taken": _asked(PAIR),
     "what-if-refused": _asked(EIGHT),
     "what-if-misspelt": _asked(MISSPELT),

@@ -121,13 +121,16 @@ def test_a_form_of_our_own_is_answered(local: Running) -> None:
     ("body", "status", "words"),
     [
         ("pod=" + "x" * (MAX_POD + 1), 413, f"at most {MAX_POD} bytes"),
-        ("pod=" + "x" * (4 * MAX_POD), 413, "larger than"),
+        ("pod=" + "x" * (MAX_POD + 1), 413, "x" * (MAX_POD + 1)),
+        ("pod=" + "x" * (16 * MAX_POD), 413, "Go back: your browser still has the text"),
+        ("pod=a&copies=0", 200, "copies: allowed is 1 to 1,000, not &#39;0&#39;"),
+        ("pod=a&copies=²", 400, "the form cannot be read"),
         ("pod=\xff", 400, "the form cannot be read"),
         ("&".join(f"a{n}=1" for n in range(100)), 400, "the form cannot be read"),
         ("", 200, "one Pod is needed"),
         ("pod=a: [", 200, "not YAML"),
     ],
-    ids=["long", "longer", "bytes", "fields", "empty", "yaml"],
+    ids=["long", "kept", "longer", "none", "square", "bytes", "fields", "empty", "yaml"],
 )
 def test_what_cannot_be_asked_is_one_clear_error(
     local: Running, body: str, status: int, words: str
@@ -228,6 +231,19 @@ def test_sessions_are_bounded(outside: Running, monkeypatch: pytest.MonkeyPatch)
     outside.admin.cookies.clear()
     gone = outside.admin.get("/map", headers={"Cookie": f"{sessions.COOKIE}={first}"})
     assert gone.status_code == 303
+
+
+def test_a_browser_without_a_path_comes_to_the_map(outside: Running, local: Running) -> None:
+    """Programs get what any path gets that there is not."""
+    browser = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    for served in (outside, local):
+        sent = served.admin.get("/", headers=browser)
+        assert (sent.status_code, sent.headers["location"]) == (307, "/map")
+    assert local.admin.get("/").status_code == 404
+    assert local.admin.get("/").json() == {"error": "Not Found"}
+    assert local.admin.post("/", headers=browser).status_code == 404
+    assert local.admin.get("/nothing", headers=browser).status_code == 404
+    assert outside.admin.get("/").status_code == 401
 
 
 def test_events_tell_that_something_has_changed(

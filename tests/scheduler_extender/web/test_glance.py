@@ -91,7 +91,7 @@ def of_list(pages: Pages, filters: Filters) -> list[str]:
     """The nodes that all pages of the list name."""
     found: list[str] = []
     for at in range(1, NODES // LISTED + 2):
-        text = pages.list(filters, at)
+        text = pages.nodes(filters, at)
         found += re.findall(r'<th scope="row"><a href="/map/nodes/[^"]*">([^<]*)</a>', text)
         if f"page={at + 1}" not in text:
             break
@@ -104,11 +104,11 @@ def test_the_list_has_every_node_once(crowd: Building, states: dict[NodeName, No
 
 def test_a_page_beyond_the_last_one_is_the_last_one(crowd: Building) -> None:
     pages = Pages(crowd.cluster)
-    assert pages.list(Filters(), 99_999_999) == pages.list(Filters(), NODES // LISTED)
+    assert pages.nodes(Filters(), 99_999_999) == pages.nodes(Filters(), NODES // LISTED)
 
 
 def test_nodes_like_one_that_is_gone_are_none(crowd: Building) -> None:
-    text = Pages(crowd.cluster).list(Filters(like="nobody", by="uses"))
+    text = Pages(crowd.cluster).nodes(Filters(like="nobody", by="uses"))
     assert "No node is like that" in text
 
 

@@ -4,6 +4,7 @@ but as text."""
 from __future__ import annotations
 
 import itertools
+import re
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -22,9 +23,10 @@ from scheduler_extender.told.nearest import NearMiss
 from scheduler_extender.told.nodes import Flag, NodeState, Use, node_state
 from scheduler_extender.told.view import View
 from scheduler_extender.web.drawing import tile, whole
+from scheduler_extender.web.examples import EXAMPLES
 from scheduler_extender.web.glance import ALONE, Filters, glance
-from scheduler_extender.web.outlook import waiting_queues
-from scheduler_extender.web.pages import WHAT_IF_SECONDS, Pages
+from scheduler_extender.web.outlook import ASKED, UNASKED, waiting_queues
+from scheduler_extender.web.pages import MOST_ASKED, WHAT_IF_SECONDS, Pages
 from tests.scheduler_extender.web.cluster import NVLINK, STARTED, Building, large, small
 from topology.core.devices import NodeName
 from topology.core.remembering import forget
@@ -237,16 +239,46 @@ def test_every_queue_names_the_nearest_misses_of_why(made: Building) -> None:
     found, _ = waiting_queues(made.cluster.snapshot(), NOW)
     waiting = {f"{pod.namespace}/{pod.name}": pod for pod in made.cluster.snapshot().unbound}
     seen = made.cluster.snapshot()
-    told = 0
+    told = helped = 0
     for queue in found:
         assert queue.outlook is not None
-        why = explanation_of(seen, waiting[queue.pods[0]], NOW)
+        why = explanation_of(seen, waiting[queue.pods[0][0]], NOW)
         assert isinstance(why, Explanation)
         told += len(queue.outlook.misses)
+        assert list(queue.helps) == why.helps
+        helped += len(queue.helps)
         assert [(miss.node, miss.words) for miss in queue.outlook.misses] == [
             (miss.node, miss.words) for miss in why.nearest
         ]
     assert told
+    assert helped
+
+
+def test_each_waiting_pod_can_be_looked_for_and_says_how_long_it_waits() -> None:
+    made = small()
+    for number in range(60):
+        made.pod(f"crowd-{number:02d}", 3, None, NVLINK)
+    made.cluster.feed.put_pod(replace(made.pod("new", 5, None), created=None))
+    text = Pages(made.cluster).waiting()
+    assert all(f"team-a/crowd-{number:02d}" in text for number in range(60))
+    assert "and 48 more" in text
+    assert re.search(r"60 pods, the longest\s+for \d+ d", text)
+    assert re.search(r"1 pod</span>\s", text), "nobody knows for how long"
+    pages = Pages(made.cluster)
+    for name, there in (("crowd-07", ["crowd-07"]), ("16 GPUs", ["wants-16"]), ("nobody", [])):
+        found = pages.waiting(name)
+        assert re.findall(r"<li>team-a/([\w-]+)", found.partition('id="running"')[0]) == there
+    assert "team-a/train-llm" in pages.waiting("train-l").partition('id="running"')[2]
+    assert "No pod like that waits" in pages.waiting("nobody")
+
+
+def test_a_request_beyond_those_that_are_asked_is_answered_when_it_is_looked_for() -> None:
+    made = small()
+    for number in range(ASKED + 2):
+        made.pod(f"other-{number}", number + 1, None, NVLINK)
+    pages = Pages(made.cluster)
+    assert UNASKED in pages.waiting()
+    assert UNASKED not in pages.waiting(f"other-{ASKED + 1}")
 
 
 PAGES = ["map", "waiting", "node", "what-if"]
@@ -425,3 +457,44 @@ def test_pages_stay_small_over_5000_nodes(which: str, crowd: Building) -> None:
 @pytest.fixture(scope="module")
 def crowd() -> Building:
     return large(5000)
+
+
+DEPLOYMENT = """\
+kind: Deployment
+metadata: {name: six}
+spec:
+  replicas: 6
+  template:
+    metadata: {annotations: {gpu-topology.io/link: nvlink}}
+    spec: {containers: [{name: main, resources: {limits: {nvidia.com/gpu: 4}}}]}
+"""
+
+
+def test_what_if_says_how_many_copies_fit_at_once() -> None:
+    """volta-02 has room for two linked quads, and no other node for one."""
+    pages = Pages(small().cluster)
+    assert "2 of 6 copies fit at once" in Tags(pages.what_if(DEPLOYMENT)).text
+    assert "All 2 copies fit at once" in Tags(pages.what_if(DEPLOYMENT, "2")).text
+    assert "fit at once" not in pages.what_if(DEPLOYMENT, "1")
+    assert 'value="2"' in pages.what_if(DEPLOYMENT, "2"), "the form stays filled in"
+
+
+def test_what_if_answers_each_document_up_to_a_number() -> None:
+    pages = Pages(small().cluster)
+    text = Tags(pages.what_if(f"{POD}---\n{DEPLOYMENT}---\nkind: Service\n")).text
+    assert "try: 2 GPUs link=nvlink" in text
+    assert "six: 4 GPUs link=nvlink" in text
+    many = "---\n".join(POD.replace("try", f"pod-{n}") for n in range(MOST_ASKED + 3))
+    told = pages.what_if(many)
+    assert told.count('class="queue answer"') == MOST_ASKED
+    assert "3 more pods of this text were not asked about" in told
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_each_example_can_be_asked_about(name: str) -> None:
+    pages = Pages(small().cluster)
+    form = Tags(pages.what_if_form(EXAMPLES[name]))
+    assert " ".join(EXAMPLES[name].split()) in form.text
+    told = pages.what_if(EXAMPLES[name])
+    assert 'class="queue answer"' in told
+    assert 'class="trouble" id="problem"' not in told

@@ -93,7 +93,7 @@ def open_nodes(answer: dict[str, Any]) -> set[str]:
 
 def of_page(text: str) -> Told:
     """What a part of a page says of one pod."""
-    headline = re.search(r'<p class="told"><b>(.*?)\.</b></p>', text)
+    headline = re.search(r'<span class="told"><b>(.*?)\.</b></span>', text)
     assert headline is not None
     misses = re.search(r'<ul class="misses">(.*?)</ul>', text, re.DOTALL)
     near = re.findall(r"<a[^>]*>(.*?)</a>: (.*?)</li>", misses.group(1)) if misses else []
@@ -120,13 +120,13 @@ def test_a_pod_is_told_the_same_by_why_by_check_and_by_both_pages(
             pages = Pages(one_look(api, "team-a", Settings(), time.monotonic).cluster)
         finally:
             api.close()
-        queues = pages.waiting().split('<article class="queue">')[1:]
+        queues = pages.waiting().split('<details class="queue" id="queue')[1:]
         named = Counter[str]()
         for name, manifest in manifests.items():
             told = of_why(found, name)
             (queue,) = (q for q in queues if re.search(rf"team-a/{name}\b", q))
             named[name] += 1
-            assert of_page(queue.partition("</article>")[0]) == told, name
+            assert of_page(queue.partition('<details class="queue" id="running"')[0]) == told, name
             given = json.dumps({"kind": "Pod", **manifest})
             assert of_page(pages.what_if(given).partition('id="answer"')[2]) == told, name
             (file := tmp_path / f"{name}.json").write_text(given)
@@ -158,7 +158,7 @@ def test_the_page_notes_what_why_notes_of_kube_schedulers_own_rules(
             page = Pages(one_look(api, "team-a", Settings(), time.monotonic).cluster).waiting()
         finally:
             api.close()
-        for queue in page.split('<article class="queue">')[1:]:
+        for queue in page.split('<details class="queue" id="queue')[1:]:
             (first, *_) = re.findall(r"team-a/(w\d)", queue)
             names = [name for name in noted if counts[name] == counts[first]]
             whole = [json.loads(found.why(name, "-o", "json").stdout)["notes"] for name in names]
