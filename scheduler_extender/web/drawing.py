@@ -64,7 +64,7 @@ class _Scale:
 SMALL = _Scale(100, 100, 37, 10)
 SMALL_FEW = _Scale(100, 76, 25, 10)
 """For at most 4 GPUs."""
-SMALL_MANY = _Scale(100, 100, 43, 5.5)
+SMALL_MANY = _Scale(100, 100, 41, 5.5)
 """For more than 12 GPUs."""
 LARGE = _Scale(560, 460, 165, 24)
 SHEET = 100.0  # width of a drawing that only counts GPUs

@@ -15,7 +15,7 @@ import pytest
 
 from scheduler_extender.http.addresses import Addresses
 from scheduler_extender.serving import in_memory, in_thread
-from scheduler_extender.web.pages import Pages
+from scheduler_extender.web.pages import MAX_POD, Pages
 from tests.scheduler_extender.web.browser import BROWSER, tab
 from tests.scheduler_extender.web.cluster import Building, small
 from tests.waiting import PATIENCE, eventually
@@ -58,7 +58,9 @@ def browse(url: str, folder: Path, *options: str) -> tuple[str, str]:
     return run.stdout, run.stderr
 
 
-@pytest.mark.parametrize("path", ["/map", "/map/waiting", "/map/what-if", "/map/nodes/dgx-01"])
+@pytest.mark.parametrize(
+    "path", ["/map", "/map/nodes", "/map/waiting", "/map/what-if", "/map/nodes/dgx-01"]
+)
 def test_the_browser_finds_nothing_against_the_policy(
     address: str, path: str, tmp_path: Path
 ) -> None:
@@ -119,10 +121,60 @@ def test_what_changes_while_a_page_rests_is_shown_when_it_has(
         eventually(lambda: page.value("document.body.innerText.includes('node-of-a-rest')"))
 
 
+def test_a_text_that_is_too_long_stays_in_the_form(address: str, tmp_path: Path) -> None:
+    area = "document.querySelector('#pod')"
+    with tab(tmp_path) as page:
+        page.open(f"{address}/map/what-if")
+        page.value(f"{area}.value = 'é'.repeat({MAX_POD // 2 + 1})")
+        page.value(f"{area}.dispatchEvent(new Event('input'))")
+        page.value("document.querySelector('main form button').click()")
+        assert "at most 65536 are allowed" in page.value(f"{area}.validationMessage")
+        assert page.value(f"{area}.value.length") == MAX_POD // 2 + 1
+        assert page.value("location.search + location.hash") == "", "it was not sent"
+        page.value(f"{area}.value = 'kind: Pod'")
+        page.value(f"{area}.dispatchEvent(new Event('input'))")
+        page.click("main form button")
+        assert page.value("location.hash") == "#answer"
+        assert page.value(f"{area}.value") == "kind: Pod"
+
+
+def test_the_line_at_the_bottom_names_the_pods_of_the_node_in_focus(
+    address: str, tmp_path: Path
+) -> None:
+    shown = "[...document.querySelectorAll('.who')].filter((it) => it.checkVisibility())"
+    with tab(tmp_path) as page:
+        page.send("Emulation.setFocusEmulationEnabled", enabled=True)
+        page.open(f"{address}/map")
+        assert page.value(f"{shown}.length") == 0
+        page.value("document.querySelector('a[href=\"/map/nodes/dgx-01\"]').focus()")
+        text = page.value(f"{shown}.map((it) => it.innerText).join('|')")
+        assert text.split() == ["dgx-01", "0-3", "team-a/train-llm", "5", "team-b/notebook-2"]
+
+
+def test_a_row_that_is_open_stays_open_when_the_rows_change_places(
+    address: str, made: Building, tmp_path: Path
+) -> None:
+    opened = "[...document.querySelectorAll('details.queue[open]')].map((it) => it.innerText)"
+    with tab(tmp_path) as page:
+        page.open(f"{address}/map/waiting")
+        page.value(
+            "document.querySelectorAll('details.queue').forEach((it) => { it.open = false })"
+        )
+        page.value(
+            "[...document.querySelectorAll('details.queue')]"
+            ".find((it) => it.innerText.includes('16 GPUs')).open = true"
+        )
+        for number in range(5):  # they come first now
+            made.pod(f"many-{number}", 12, None)
+        eventually(lambda: page.value("document.body.innerText.includes('12 GPUs')"))
+        (left,) = [text for text in page.value(opened) if "12 GPUs" not in text]
+        assert left.startswith("16 GPUs")
+
+
 def test_the_pages_fit_a_narrow_screen(address: str, tmp_path: Path) -> None:
     with tab(tmp_path) as page:
         page.look(400, 800)
-        for path in ("/map", "/map/waiting", "/map/what-if", "/map/nodes/dgx-01"):
+        for path in ("/map", "/map/nodes", "/map/waiting", "/map/what-if", "/map/nodes/dgx-01"):
             page.open(address + path)
             if page.value("!!document.querySelector('.legend')"):
                 eventually(partial(page.value, "!document.querySelector('.legend').open"))

@@ -24,7 +24,7 @@ from scheduler_extender.told.nodes import Flag, NodeState, Use, node_state
 from scheduler_extender.told.view import View
 from scheduler_extender.web.drawing import tile, whole
 from scheduler_extender.web.examples import EXAMPLES
-from scheduler_extender.web.glance import ALONE, Filters, glance
+from scheduler_extender.web.glance import ALONE, FILTERS, Filters, glance
 from scheduler_extender.web.outlook import ASKED, UNASKED, waiting_queues
 from scheduler_extender.web.pages import MOST_ASKED, WHAT_IF_SECONDS, Pages
 from tests.scheduler_extender.web.cluster import NVLINK, STARTED, Building, large, small
@@ -281,13 +281,15 @@ def test_a_request_beyond_those_that_are_asked_is_answered_when_it_is_looked_for
     assert UNASKED not in pages.waiting(f"other-{ASKED + 1}")
 
 
-PAGES = ["map", "waiting", "node", "what-if"]
+PAGES = ["map", "nodes", "waiting", "node", "what-if"]
 
 
 def page(made: Building, which: str, node: str = "dgx-01") -> str:
     pages = Pages(made.cluster)
     if which == "map":
         return pages.map(Filters())
+    if which == "nodes":
+        return pages.nodes(Filters())
     if which == "waiting":
         return pages.waiting()
     if which == "node":
@@ -340,6 +342,22 @@ def test_names_of_strangers_are_text(which: str) -> None:
     assert [a for tag, a in tags.seen if tag == "script"] == [
         {"src": "/map/static/map.js", "defer": None}
     ]
+    assert not [tag for tag, _ in tags.seen if tag == "img"]
+    assert not [a for _, a in tags.seen if "onerror" in a]
+
+
+@pytest.mark.parametrize("word", FILTERS)
+@pytest.mark.parametrize("which", ["map", "nodes", "waiting"])
+def test_what_is_looked_for_is_text(which: str, word: str) -> None:
+    pages, filters = Pages(small().cluster), Filters(**{word: HOSTILE})
+    made = {
+        "map": lambda: pages.map(filters),
+        "nodes": lambda: pages.nodes(filters),
+        "waiting": lambda: pages.waiting(HOSTILE),
+    }
+    tags = Tags(made[which]())
+    assert tags.open == []
+    assert len([tag for tag, _ in tags.seen if tag == "script"]) == 1
     assert not [tag for tag, _ in tags.seen if tag == "img"]
     assert not [a for _, a in tags.seen if "onerror" in a]
 
