@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import yaml
 
 from scheduler_extender.cli import main
+from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.kube.sinks import NODES_PATH, PODS_PATH, RECORDS_PATH
+from scheduler_extender.web.glance import ALONE
 from tests.commands import Done, asked
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import pod
 from tests.scheduler_extender.cli.kubecluster import Cluster
 from tests.scheduler_extender.serving import running
+from tests.scheduler_extender.web.cluster import large
 from topology.core.devices import NodeName
 from topology.machines import machine
 
@@ -186,13 +190,24 @@ def test_pods_on_their_way_and_a_kept_place(cluster: Cluster) -> None:
 
 
 def test_many_nodes_that_look_alike_share_a_line(cluster: Cluster) -> None:
-    for number in range(60):
+    for number in range(ALONE):
         node = machine("l40s-4").topology(NodeName(f"many-{number:02}"), group="many")
         cluster.labelled(node, {})
     done = cluster.asked("map")
-    assert "61 nodes alike: many-00, many-01 and 59 more\n    0f 1f | 2f 3f\n" in done.stdout
+    alike = f"{ALONE + 1} nodes alike: many-00, many-01 and {ALONE - 1} more\n    0f 1f | 2f 3f\n"
+    assert alike in done.stdout
     wide = cluster.asked("map", "-o", "wide")
-    assert wide.stdout.count("  0f 1f | 2f 3f\n") == 61
+    assert wide.stdout.count("  0f 1f | 2f 3f\n") == ALONE + 1
+
+
+def test_of_nodes_that_are_only_similar_a_line_has_the_counts(tmp_path: Path) -> None:
+    made = large(600)
+    file = tmp_path / "cluster.yaml"
+    file.write_bytes(b"".join(cluster_file(made.cluster)))
+    lines = asked(main, "map", "--cluster", file).stdout.splitlines()
+    under = [after for line, after in pairwise(lines) if " nodes similar: " in line]
+    assert under
+    assert all(re.fullmatch(r"    each has (\d+ [a-z ]+(, )?)+", line) for line in under)
 
 
 @pytest.mark.parametrize("command", [["nodes"], ["map"], ["node", "train-07"], ["waiting"]])
