@@ -144,7 +144,7 @@ def test_the_map_waits_for_no_question_of_the_what_if_box(
     work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each may take seconds; whoever asks one more is told so."""
-    monkeypatch.setattr(Pages, "_answer", work.before(lambda *_: {"problem": "none"}))
+    monkeypatch.setattr(Pages, "_foreseen", work.before(lambda *_: ([], 0)))
     with running(switched(8, "a")) as service, ThreadPoolExecutor(20) as pool:
 
         def ask() -> int:

@@ -133,9 +133,7 @@ def test_a_text_that_is_too_long_stays_in_the_form(address: str, tmp_path: Path)
         assert page.value("location.search + location.hash") == "", "it was not sent"
         page.value(f"{area}.value = 'kind: Pod'")
         page.value(f"{area}.dispatchEvent(new Event('input'))")
-        page.click("main form button")
-        assert page.value("location.hash") == "#answer"
-        assert page.value(f"{area}.value") == "kind: Pod"
+        assert page.value(f"{area}.validity.valid")
 
 
 def test_the_line_at_the_bottom_names_the_pods_of_the_node_in_focus(
