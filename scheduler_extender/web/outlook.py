@@ -54,6 +54,7 @@ class Queue:
     outlook: Outlook | None  # None: the nodes were not asked
     problem: str = ""  # why they were not
     note: str = ""  # nodes would take the pods, and kube-scheduler has found none all the same
+    gated: int = 0  # pods that their scheduling gates keep back
     helps: Sequence[Help] = ()
     more_helps: bool = False  # there was no time to try all that may help
 
@@ -83,6 +84,7 @@ def waiting_queues(
             tuple((name_of(pod), view.seconds_since(pod.created)) for pod in some),
             asked_text(first),
             None,
+            gated=sum(pod.gated for pod in pods),
         )
         if isinstance(first.request, Malformed):
             asks = "Annotations that cannot be read"

@@ -272,6 +272,20 @@ def test_each_waiting_pod_can_be_looked_for_and_says_how_long_it_waits() -> None
     assert "No pod like that waits" in pages.waiting("nobody")
 
 
+@pytest.mark.parametrize(
+    ("gated", "words"),
+    [([0], "keep 1 of them back"), ([0, 1, 2], "keep all of them back"), ([], None)],
+    ids=str,
+)
+def test_pods_with_scheduling_gates_are_told(gated: list[int], words: str | None) -> None:
+    made = small()
+    for number in gated:
+        pod = made.pod(f"wants-{number}", 8, None, NVLINK)
+        made.cluster.feed.put_pod(replace(pod, gated=True))
+    text = Tags(page(made, "waiting")).text
+    assert (words in text) if words else ("Scheduling gates" not in text)
+
+
 def test_a_request_beyond_those_that_are_asked_is_answered_when_it_is_looked_for() -> None:
     made = small()
     for number in range(ASKED + 2):
