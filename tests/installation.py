@@ -334,6 +334,29 @@ def without_flag(at: Installation) -> None:
     at.add(SCHEDULER, static_pod())
 
 
+def second_scheduler(at: Installation) -> None:
+    """The chart's second scheduler, whose configuration is an object of the cluster."""
+    text = "kind: KubeSchedulerConfiguration"
+    found = {"metadata": {"name": "gpu-topology-scheduler"}, "data": {"config.yaml": text}}
+    at.add(f"/api/v1/namespaces/{SYSTEM}/configmaps/gpu-topology-scheduler", found)
+
+
+def other_release(at: Installation) -> None:
+    """An extender of another release than the command's."""
+    spec = copy.deepcopy(at.read(EXTENDER)["spec"])
+    spec["template"]["spec"]["containers"][0]["image"] = "example/gpu-topology:0.0.9"
+    at.change(EXTENDER, {"spec": spec})
+
+
+def in_shadow(at: Installation) -> None:
+    """An extender that shall refuse nothing, asked by an entry without a filter."""
+    spec = copy.deepcopy(at.read(EXTENDER)["spec"])
+    spec["template"]["spec"]["containers"][0]["args"].append("--shadow")
+    at.change(EXTENDER, {"spec": spec})
+    absent = {"bindVerb": None, "preemptVerb": None, "filterVerb": None, "ignorable": True}
+    entry(**absent, httpTimeout="2s")(at)
+
+
 def second_node(at: Installation) -> None:
     """A node without an agent."""
     at.add(f"{NODES}/new", node("new", **{"nvidia.com/gpu.present": "true"}))
@@ -369,6 +392,7 @@ CASES = [
         "nobody takes over from it",
         "alone",
     ),
+    case(other_release, "extender", "warn", "0.0.9 runs, and this command is of", "release"),
     case(removed(LEASE), "extender", "fail", "nobody holds the Lease", "no-lease"),
     case(
         changed(LEASE, spec={"renewTime": now(-7300)}),
@@ -407,6 +431,14 @@ CASES = [
         "no-flag",
     ),
     case(without_extenders, "scheduler", "fail", "it has no extenders", "no-extenders"),
+    case(
+        second_scheduler,
+        "scheduler",
+        "fail",
+        "ConfigMap gpu-topology-scheduler: it has no extenders",
+        "second",
+    ),
+    case(in_shadow, "scheduler", "fail", "filterVerb is missing", "shadow"),
     case(written("a: ["), "scheduler", "fail", "it cannot be read: line", "unreadable"),
     case(written("a: 1"), "scheduler", "fail", "no object of the kind KubeSch", "no-configuration"),
     case(entry(filterVerb=None), "scheduler", "fail", "filterVerb is missing", "no-filter"),
@@ -443,14 +475,14 @@ CASES = [
         changed(RECORD, spec={"allocator": {"pluginVersion": None}}),
         "plugin",
         "warn",
-        "no version of the plugin is known",
+        "no version of NVIDIA's plugin is known",
         "unknown",
     ),
     case(
         without_gpus,
         "plugin",
         "fail",
-        "its kubelet serves no GPUs",
+        "train-07: the kubelet serves no GPUs",
         "serves-none",
     ),
     case(
@@ -460,8 +492,8 @@ CASES = [
         "no label nvidia.com/gpu.present",
         "no-label",
     ),
-    case(second_node, "agents", "fail", "no agent has reported new", "missing"),
-    case(lambda at: at.report(observedAt=now(-600)), "agents", "fail", "over 3 min old", "stale"),
+    case(second_node, "agents", "fail", "new: no agent has reported", "missing"),
+    case(lambda at: at.report(observedAt=now(-600)), "agents", "fail", "too old to count", "stale"),
     case(reported("Ready", "NVML: no"), "agents", "fail", "not Ready: NVML: no", "not-ready"),
     case(reported("Complete", "links: no"), "agents", "warn", "train-07: links: no", "incomplete"),
     case(unknown_manager, "kubelets", "fail", "configuration: nothing is promised", "unknown"),

@@ -139,7 +139,9 @@ def _draw(console: Console, lines: Sequence[Line]) -> None:
         show(console, shown, keys=2)
     else:
         for line in lines:
-            stacked(console, f"{line.check}: {line.finding.state.value}", [_text(line.finding)])
+            state = line.finding.state
+            said = _text(line.finding)
+            stacked(console, line.check, [Text.assemble((state.value, STYLES[state]), ": ", said)])
     count = Counter(line.finding.state for line in lines)
     console.print()
     console.print(

@@ -203,7 +203,7 @@ class _Look:
 
         for first in names[:1]:  # who may not ask one may ask none
             if isinstance(found := ask(first), Unseen) and found.why.startswith("you"):
-                return {first: found}
+                return dict.fromkeys(names, found)
         with ThreadPoolExecutor(AT_ONCE) as threads:
             return dict(zip(names, threads.map(ask, names), strict=True))
 

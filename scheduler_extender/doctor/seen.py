@@ -68,6 +68,11 @@ class Node(msgspec.Struct, frozen=True):
     status: _NodeStatus = _NodeStatus()
 
     @property
+    def labels(self) -> dict[str, str]:
+        """Its labels."""
+        return self.metadata.labels or {}
+
+    @property
     def resources(self) -> tuple[str, ...]:
         """The resources of GPUs that its kubelet serves."""
         served = self.status.capacity or {}

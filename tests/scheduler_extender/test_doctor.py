@@ -10,7 +10,7 @@ from scheduler_extender.doctor.checks import CHECKS
 from scheduler_extender.doctor.findings import State
 from tests.commands import ROOT
 from tests.fakes.apiserver import FakeApiServer
-from tests.installation import CASES, Installation
+from tests.installation import CASES, Installation, in_shadow
 from tests.scheduler_extender.doctoring import Site
 from tests.test_docs import anchors
 
@@ -47,6 +47,13 @@ def test_what_is_wrong_is_said_with_what_to_do(
         assert each.remedy
         page, _, anchor = each.page.partition("#")
         assert anchor in anchors(ROOT / page), each.page
+
+
+def test_in_shadow_an_entry_needs_neither_bind_nor_patience(site: Site) -> None:
+    in_shadow(site)
+    site.configure(lambda entry: entry.update(filterVerb="filter"))
+    (told,) = site.findings()["scheduler"]
+    assert (told.state, told.text[-11:]) == (State.OK, ", in shadow")
 
 
 DENIED = [
