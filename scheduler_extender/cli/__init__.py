@@ -1,24 +1,26 @@
 """The command line: ``commands`` has all commands, one file each.
 
-``options`` has the options that several commands share, ``inputs`` reads what the user gives.
+``options`` has the options that several commands share, ``inputs`` reads what the user gives. What a
+command needs is imported when it is called: to import everything takes seconds on a busy machine.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import NoReturn
 
 
-def main() -> NoReturn:
+def main() -> None:
     """The console script ``gpu-topology``."""
+    _listen()
     from scheduler_extender.cli.commandline import run
     from scheduler_extender.cli.commands import app
 
     run(app, "gpu-topology")
 
 
-def kubectl_plugin() -> NoReturn:
+def kubectl_plugin() -> None:
     """The console script that kubectl runs as ``kubectl gpu-topology``."""
+    _listen()
     from scheduler_extender.cli.commandline import run
     from scheduler_extender.cli.commands import plugin
     from scheduler_extender.cli.completion import COMPLETE
@@ -32,7 +34,14 @@ def kubectl_plugin() -> NoReturn:
 
 def kubectl_completion() -> None:
     """The console script that kubectl runs to complete the words of ``kubectl gpu-topology``."""
+    _listen()
     from scheduler_extender.cli.commands import plugin
     from scheduler_extender.cli.completion import complete_for_kubectl
 
     sys.stdout.write(complete_for_kubectl(plugin, sys.argv[1:]))
+
+
+def _listen() -> None:
+    from scheduler_extender.cli.interrupts import end_at_once
+
+    end_at_once()

@@ -5,19 +5,13 @@ from __future__ import annotations
 import errno
 import io
 import os
-import signal
 import sys
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any, NoReturn
 
 import typer
 
-from scheduler_extender.terminal import harmless
+from scheduler_extender.cli.interrupts import CODE
 
 MAX_LINE = 1000  # characters of an error
 
@@ -45,8 +39,7 @@ def run(app: typer.Typer, name: str) -> NoReturn:
     command = typer.main.get_command(app)
     _ready_for_any_output()
     try:
-        with _interrupts():
-            code = command.main(prog_name=name, standalone_mode=False)
+        code = command.main(prog_name=name, standalone_mode=False)
         sys.stdout.flush()
     except BadInputError as error:
         _fail(str(error))
@@ -63,7 +56,7 @@ def run(app: typer.Typer, name: str) -> NoReturn:
         where = context.command_path if context else name
         _fail(f"{where}: {error.format_message()} (try {where} --help)")
     except (typer.Abort, KeyboardInterrupt):
-        sys.exit(130)
+        sys.exit(CODE)
     except BrokenPipeError:
         _no_more_output()
         sys.exit(0)
@@ -76,42 +69,6 @@ def run(app: typer.Typer, name: str) -> NoReturn:
         _no_more_output()
         _fail(f"the answer cannot be written: {error.strerror}")
     sys.exit(code if isinstance(code, int) else 0)
-
-
-_pressed: list[int] = []  # an entry for each Ctrl-C that the running command has got
-
-
-@contextmanager
-def _interrupts() -> Iterator[None]:
-    """Inside it is remembered that Ctrl-C was pressed, for :func:`pause`."""
-    before = signal.getsignal(signal.SIGINT)
-    ours = before is signal.default_int_handler
-    if not ours or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    signal.signal(signal.SIGINT, _interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        _pressed.clear()
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    _pressed.append(number)
-    signal.default_int_handler(number, frame)
-
-
-def pause(seconds: float) -> None:
-    """Sleep, and end the command where Ctrl-C has been pressed.
-
-    Python mostly ends it at once. It drops the exception where that comes while a connection is
-    being collected (``iobase_finalize`` in CPython's Modules/_io/iobase.c), and goes on.
-    """
-    if not _pressed:
-        time.sleep(seconds)
-    if _pressed:
-        raise KeyboardInterrupt
 
 
 def _ready_for_any_output() -> None:
@@ -129,6 +86,8 @@ def _no_more_output() -> None:
 
 
 def _fail(message: str) -> NoReturn:
+    from scheduler_extender.terminal import harmless  # it takes a while to load
+
     line = harmless(" ".join(message.split()))
     line = line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]} …"
     typer.echo(f"error: {line}", err=True)

@@ -25,7 +25,8 @@ import typer
 
 from scheduler_extender.annotations import KEPT_PLACE
 from scheduler_extender.cli.adminport import AdminPort
-from scheduler_extender.cli.commandline import BadInputError, pause
+from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.cli.interrupts import pause
 from scheduler_extender.cli.inputs import tell
 from scheduler_extender.cli.kubeconfig import Access, api_server
 from scheduler_extender.state.pods.keptplace import value_of

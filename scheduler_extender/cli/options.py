@@ -18,6 +18,7 @@ import typer
 from scheduler_extender.cli.adminport import ADMIN, SYSTEM, Credentials
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.completion import namespace_completions
+from scheduler_extender.cli.interrupts import raised
 from scheduler_extender.cli.kubeconfig import Access
 from scheduler_extender.cli.outputs import Form
 
@@ -144,11 +145,13 @@ _is_group: Callable[[object], bool] = is_dataclass
 
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with an option for each field of the dataclasses that it takes."""
+    """The command with an option for each field of the dataclasses that it takes; Ctrl-C raises
+    KeyboardInterrupt in it."""
 
     @wraps(command)
     def run(**given: Any) -> None:
-        _call(command, given)
+        with raised():
+            _call(command, given)
 
     run.__signature__ = Signature(list(_options(command)))  # type: ignore[attr-defined]
     return run

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 
-from scheduler_extender.cli.commandline import pause
 from scheduler_extender.cli.inputs import PIPE, columns_asked, one_of, same, tell
+from scheduler_extender.cli.interrupts import pause
 from scheduler_extender.terminal import HarmlessConsole, escaped, harmless
 
 if TYPE_CHECKING:
