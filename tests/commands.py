@@ -7,6 +7,7 @@ few tests of each program start it as a process of its own (:mod:`tests.programs
 from __future__ import annotations
 
 import io
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import chdir, redirect_stderr, redirect_stdout
@@ -33,7 +34,7 @@ def asked(main: Callable[[], object], *words: object, given: str = "") -> Done:
     stdout, stderr = io.StringIO(), io.StringIO()
     stdin = io.TextIOWrapper(io.BytesIO(given.encode()), "utf-8")
     argv = ["program", *map(str, words)]
-    logging = structlog.get_config()
+    logging, ctrl_c = structlog.get_config(), signal.getsignal(signal.SIGINT)
     with (
         chdir(ROOT),
         patch.object(sys, "argv", argv),
@@ -47,4 +48,5 @@ def asked(main: Callable[[], object], *words: object, given: str = "") -> Done:
             code = end.code
         finally:
             structlog.configure(**logging)
+            signal.signal(signal.SIGINT, ctrl_c)
     return Done(code if isinstance(code, int) else 0, stdout.getvalue(), stderr.getvalue())

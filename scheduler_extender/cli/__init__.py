@@ -1,7 +1,7 @@
 """The command line: ``commands`` has all commands, one file each.
 
-``options`` has the options that several commands share, ``inputs`` reads what the user gives. What a
-command needs is imported when it is called: to import everything takes seconds on a busy machine.
+``options`` has the options that several commands share, ``inputs`` reads what the user gives. What
+a command needs is imported when it is called: to import everything takes a second.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ import typer
 from scheduler_extender.annotations import KEPT_PLACE
 from scheduler_extender.cli.adminport import AdminPort
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.interrupts import pause
 from scheduler_extender.cli.inputs import tell
+from scheduler_extender.cli.interrupts import pause
 from scheduler_extender.cli.kubeconfig import Access, api_server
 from scheduler_extender.state.pods.keptplace import value_of
 from scheduler_extender.told.unblocking import Eviction, EvictionPlan, KeptPlace, Unblocking

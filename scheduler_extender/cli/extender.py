@@ -12,6 +12,7 @@ import typer
 
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import cluster_file, is_ip, log_json, one_of, two_ports, weakest
+from scheduler_extender.cli.interrupts import pressed
 from scheduler_extender.cli.kubeconfig import ContextOption
 from scheduler_extender.cli.options import WeakestOption
 from scheduler_extender.http.addresses import Addresses, Tls
@@ -324,6 +325,8 @@ def _serve(service: Service, where: Addresses, what: str, leader: Leader | None 
     log = structlog.get_logger()
 
     def started() -> None:
+        if pressed():  # before the servers listened to Ctrl-C
+            both.stop()
         for warning in both.warnings:
             log.warning(warning)
         log.info(
@@ -334,3 +337,5 @@ def _serve(service: Service, where: Addresses, what: str, leader: Leader | None 
         )
 
     both.run(started)
+    if pressed():
+        raise KeyboardInterrupt

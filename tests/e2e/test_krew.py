@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from manifests import buildplugin
-from scheduler_extender.cli.commands import plugin
+from scheduler_extender.cli.commands import OF, PLUGIN
 from tests.e2e import building
 from tests.e2e.conftest import programs
 from tests.e2e.controlplane import KUBECTL
@@ -102,7 +102,7 @@ def test_kubectl_runs_what_krew_has_installed(krew: Krew) -> None:
 
 
 def commands_of_the_plugin() -> list[str]:
-    return [each.name or "" for each in plugin.registered_commands]
+    return list(OF[PLUGIN])
 
 
 def test_it_decides_with_nothing_else_installed(krew: Krew, tmp_path: Path) -> None:

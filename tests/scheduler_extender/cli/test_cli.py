@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from scheduler_extender.cli import kubectl_plugin, main
-from scheduler_extender.cli.commands import COMMANDS, app
+from scheduler_extender.cli.commands import APP, OF
 from tests.commands import Done, asked
 from tests.programs import started
 from tests.waiting import PATIENCE
@@ -418,9 +418,9 @@ def test_machines_lists_and_prints() -> None:
     assert "NV2" in run("machines", "dgx1-v100", "--output", "matrix").stdout
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", dict.fromkeys(name for names in OF.values() for name in names))
 def test_every_command_answers(command: str) -> None:
-    program = main if app in COMMANDS[command] else kubectl_plugin
+    program = main if command in OF[APP] else kubectl_plugin
     done = asked(program, command, "--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert "Usage: " in done.stdout

@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from scheduler_extender.cli import main
-from scheduler_extender.cli.commands import app, plugin
+from scheduler_extender.cli.commands import APP, OF, PLUGIN, app
 from scheduler_extender.cli.outputs import Form
 from tests.commands import ROOT, asked
 
@@ -57,8 +57,7 @@ def test_every_command_is_named() -> None:
     named = [
         set(re.findall(r"^\| \[?`([a-z]+)", part, re.MULTILINE)) for part in (for_people, others)
     ]
-    ours = {info.name or info.callback.__name__ for info in plugin.registered_commands}  # type: ignore[union-attr]
-    every = {info.name or info.callback.__name__ for info in app.registered_commands}  # type: ignore[union-attr]
+    ours, every = set(OF[PLUGIN]), set(OF[APP])
     assert named == [ours, every - ours]
 
 

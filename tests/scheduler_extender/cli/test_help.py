@@ -17,7 +17,7 @@ PYTHON_TYPE = re.compile(r"<(list|str|int|float|tuple|bool)\b")
 
 
 def commands(app: typer.Typer) -> list[str]:
-    return [info.name or info.callback.__name__ for info in app.registered_commands]  # type: ignore[union-attr]
+    return list(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
 
 
 PAGES = [pytest.param(app, (), id=name) for name, app in APPS.items()] + [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import pty
@@ -13,9 +12,7 @@ from pathlib import Path
 from subprocess import PIPE
 
 import pytest
-import typer
 
-from scheduler_extender.cli.commandline import pause, run
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import pod
 from tests.programs import started
@@ -110,36 +107,6 @@ def test_an_api_server_that_is_gone_for_a_while_is_said_and_followed_again(
             assert line.startswith("note: "), line
         child.send_signal(signal.SIGINT)
         assert child.wait(PATIENCE) == 130
-
-
-class Collected(io.RawIOBase):
-    """A connection during whose end Ctrl-C is pressed."""
-
-    def close(self) -> None:
-        super().close()
-        signal.raise_signal(signal.SIGINT)
-
-
-@pytest.mark.usefixtures("interruptible")
-def test_ctrl_c_ends_a_command_though_python_drops_its_exception(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    app, looks = typer.Typer(), []
-
-    @app.command()
-    def follow() -> None:
-        for _ in range(3):
-            looks.append(Collected().readable())
-            pause(0)
-
-    before = signal.getsignal(signal.SIGINT)
-    monkeypatch.setattr(sys, "argv", ["program"])
-    for _ in range(2):
-        looks.clear()
-        with pytest.raises(SystemExit) as ended:
-            run(app, "program")
-        assert (ended.value.code, len(looks)) == (130, 1)
-        assert signal.getsignal(signal.SIGINT) is before
 
 
 @pytest.mark.long
