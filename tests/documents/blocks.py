@@ -65,6 +65,24 @@ def shell_blocks() -> list[Block]:
     return [block for block in blocks() if block.language in SHELLS]
 
 
+INSTALLING = "docs/install.md"
+
+
+def steps(kind: str) -> list[Block]:
+    """The commands of the five steps of docs/install.md for one kind of control plane: those under
+    its name in bold, and those under nobody's."""
+    lines = (ROOT / INSTALLING).read_text().splitlines()
+    end = lines.index("## See whether it works")
+    found = []
+    for block in shell_blocks():
+        if block.page == INSTALLING and block.line < end:
+            before = next(line for line in reversed(lines[: block.line - 1]) if line)
+            bold = re.match(r"\*\*([^*:]+):?\*\*", before)
+            if bold is None or kind in bold[1].split(", "):
+                found.append(block)
+    return found
+
+
 def statements(block: Block) -> list[str]:
     """The statements of a block of commands, comments left out, in the words of the page.
 

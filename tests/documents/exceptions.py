@@ -105,6 +105,11 @@ SMALLER = (
 
 # Placeholders, and what is elsewhere on this machine.
 ELSEWHERE = (
+    Stand(
+        r"gpu-topology install (\w+)",
+        r'gpu-topology install \1 --root "$NODE"',
+        "a folder stands for the node's /",
+    ),
     Stand(r"node NODE ", "node train-07 ", "a node that there is"),
     Stand(r"gputopo NODE ", "gputopo train-07 ", "a node that there is"),
     Stand(r"~/\.kube/config", '"$KUBECONFIG"', "the tests' own kubeconfig"),
@@ -129,6 +134,7 @@ STANDS = (*SMALLER, *ELSEWHERE)
 # Statements that end with another exit status than 0.
 EXITS = (
     (r"kubectl apply -f pair.yaml", 1, "the page shows how it is refused"),
+    (r"kubectl gpu-topology why pair-nvlink", 0, "the pod is placed"),
     (r"kubectl gpu-topology why ", 1, "the pod waits"),
     (r"gpu-topology why team-a/train ", 1, "the pod waits"),
     (r"gpu-topology waiting -n team-a ", 1, "pods wait"),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from scheduler_extender.installing.staticpod import read, with_config
 from tests.documents.blocks import ROOT, blocks
 from tests.documents.test_manifests import contains
 
@@ -40,18 +41,19 @@ def test_the_page_on_installing_names_the_file_for_kubeadm() -> None:
     assert "`examples/howto/kubeadm.yaml`" in (ROOT / "docs" / "install.md").read_text()
 
 
-def test_kubeadm_mounts_what_the_page_on_installing_mounts() -> None:
+def test_kubeadm_mounts_what_the_command_mounts() -> None:
     """``kubeadm upgrade`` makes the static pod of this: the same flag, and the same files."""
     config = yaml.safe_load((ROOT / "examples" / "howto" / "kubeadm.yaml").read_text())["scheduler"]
-    (block,) = [
-        b for b in blocks() if b.page == "docs/install.md" and "- kube-scheduler\n" in b.text
-    ]
-    spec: dict[str, Any] = yaml.safe_load(block.text)["spec"]
+    pod = (ROOT / "tests/scheduler_extender/installing/kube-scheduler.yaml").read_text()
+    before = yaml.safe_load(pod)["spec"]
+    spec: dict[str, Any] = yaml.safe_load(with_config(read(pod), "0"))["spec"]
     (container,) = spec["containers"]
     flags = [f"--{flag['name']}={flag['value']}" for flag in config["extraArgs"]]
     assert set(flags) <= set(container["command"])
-    mounts = {m["name"]: (m["mountPath"], m["readOnly"]) for m in container["volumeMounts"]}
-    hosts = {v["name"]: (v["hostPath"]["path"], v["hostPath"]["type"]) for v in spec["volumes"]}
+    new = container["volumeMounts"][len(before["containers"][0]["volumeMounts"]) :]
+    mounts = {m["name"]: (m["mountPath"], m["readOnly"]) for m in new}
+    volumes = spec["volumes"][len(before["volumes"]) :]
+    hosts = {v["name"]: (v["hostPath"]["path"], v["hostPath"]["type"]) for v in volumes}
     extra = config["extraVolumes"]
     assert {v["name"]: (v["mountPath"], v["readOnly"]) for v in extra} == mounts
     assert {v["name"]: (v["hostPath"], v["pathType"]) for v in extra} == hosts

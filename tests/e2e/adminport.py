@@ -36,6 +36,6 @@ def outside(real: RealCluster, folder: Path, *flags: str) -> Iterator[httpx.Clie
 
 
 def token(real: RealCluster) -> str:
-    """As docs/install.md has it."""
+    """As docs/settings.md has it."""
     namespace = ("-n", "gpu-topology-system")
     return real.kubectl(*namespace, "create", "token", "gpu-topology-reader").strip()

@@ -294,8 +294,11 @@ class ControlPlane:
         path = self._folder / "scheduler.yaml"
         kubeconfig = str(self.kubeconfig(SCHEDULER))
         path.write_text(configuration.replace("{kubeconfig}", kubeconfig))
-        flags = (f"--config={path}", "--secure-port=0", "-v=3", *self.scheduler_flags)
-        return self._start("kube-scheduler", *flags)
+        return self.start_scheduler_with(f"--config={path}", "--secure-port=0")
+
+    def start_scheduler_with(self, *flags: str) -> Process:
+        """Start kube-scheduler with these flags."""
+        return self._start("kube-scheduler", *flags, "-v=3", *self.scheduler_flags)
 
     def stop_scheduler(self) -> None:
         """Stop kube-scheduler."""

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from tests.documents import exceptions
-from tests.documents.blocks import shell_blocks, statements
+from tests.documents.blocks import Block, shell_blocks, statements, steps
 from tests.documents.running import BINARIES, Ran, checkout, run, tools
 from tests.e2e import building
 from tests.e2e.cluster import PODS, ROOT, RealCluster
@@ -26,12 +26,13 @@ from topology.machines import machine
 
 pytestmark = pytest.mark.e2e
 
-ASKING = [block for block in shell_blocks() if block.asks_a_cluster]
+# tests/e2e/test_install.py runs these; what they install is there in the cluster of this file.
+INSTALLED = [block for kind in ("kubeadm", "k3s", "EKS") for block in steps(kind)[:-1]]
+ASKING = [b for b in shell_blocks() if b.asks_a_cluster and b not in INSTALLED]
 CHART = ("docs/helm.md", "docs/managed.md")
-"""Pages that install by themselves what the others find installed; the second goes on from the
-first one's release."""
-# The first needs an empty cluster, the second pods that wait; the third lets one of them in.
-FIRST = ["docs/install.md", "docs/why.md", "docs/unblock.md"]
+"""Pages that go on from a release of Helm's."""
+# The first two need an empty cluster, the third pods that wait; the fourth lets one of them in.
+FIRST = ["docs/install.md", "docs/settings.md", "docs/why.md", "docs/unblock.md"]
 RUN = {b.page for b in ASKING if any(not exceptions.why_not_run(b, s) for s in statements(b))}
 PAGES = [*FIRST, *sorted(RUN - {*CHART, *FIRST})]
 TRAINER = machine("a100-pcie-4-bridged").topology("train-07")
@@ -132,13 +133,11 @@ def reader(folder: Path) -> Path:
     return found
 
 
-def ran(page: str, here: Path, given: Mapping[str, str]) -> list[Ran]:
-    """What the commands of a page did; all of them ended well."""
+def ran(asking: list[Block], here: Path, given: Mapping[str, str]) -> list[Ran]:
+    """What commands of the pages did; all of them ended well."""
     beside = here.parent
     home = {f"HELM_{k}_HOME": str(beside / k) for k in ("CACHE", "CONFIG", "DATA")}
-    image = {"IMAGE": "registry.example.com/team/gpu-topology"}
-    asking = [block for block in ASKING if block.page == page]
-    every = run(asking, here, [beside / "bin"], {**home, **image, **given})
+    every = run(asking, here, [beside / "bin"], {**home, **given})
     assert every
     failed = [str(one) for one in every if not one.is_well()]
     assert not failed, "\n\n".join(failed)
@@ -157,7 +156,7 @@ def test_the_commands_of_a_page(page: str, real: RealCluster, here: Path) -> Non
         "ADMIN_PORT": str(real.ports[1]),
         "TLS": str(real.tls),
     }
-    for one in ran(page, here, given):
+    for one in ran([block for block in ASKING if block.page == page], here, given):
         if one.block.language == "console":
             assert one.stdout + one.stderr == one.block.text.partition("\n")[2]
 
@@ -168,5 +167,6 @@ def test_the_chart_is_installed_as_the_pages_say(
     folder = tmp_path_factory.mktemp("chart")
     with ControlPlane(folder, control_plane_binaries) as plane:
         given = {"KUBECONFIG": str(plane.kubeconfig())}
-        for number, page in enumerate(CHART):
-            ran(page, reader(tmp_path_factory.mktemp(f"reader-{number}")), given)
+        release = steps("EKS")[:2]
+        asking = [block for page in CHART for block in ASKING if block.page == page]
+        ran([*release, *asking], reader(tmp_path_factory.mktemp("reader")), given)
