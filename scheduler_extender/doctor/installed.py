@@ -31,7 +31,7 @@ NAMESPACE = "gpu-topology-system"  # in the manifests
 AGENT, OPERATIONS = "docs/agent.md", "docs/operations.md"
 CERTIFICATES = f"{OPERATIONS}#certificates"
 UPGRADE = f"{OPERATIONS}#upgrade-and-rollback"
-INSTALL = "docs/install.md#1-extender-and-agents"
+INSTALL = "docs/install.md#2-install-extender-and-agents"
 NAME_IT = (
     "run this on a control-plane node, or copy the file here, with --scheduler-config FILE; "
     "--forward shows what kube-scheduler has asked"

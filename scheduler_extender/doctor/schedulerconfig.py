@@ -20,12 +20,12 @@ USUAL_TIMEOUT = 5.0  # seconds that kube-scheduler waits where httpTimeout is no
 OVERRULES = 12  # from this weight on the extender overrules all in-tree plugins together
 _PARTS = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-INSTALL = "docs/install.md"
-SCHEDULER = f"{INSTALL}#2-kube-scheduler"
-DECIDE = f"{INSTALL}#what-to-decide"
-CALL = f"{INSTALL}#who-may-call-it"
-ADDRESS = f"{INSTALL}#which-address"
-MEND = "take over extenders of manifests/scheduler/kube-scheduler-config.yaml"
+SCHEDULER = "docs/install.md#4-tell-kube-scheduler"
+SETTINGS = "docs/settings.md"
+DECIDE = f"{SETTINGS}#kube-schedulers-configuration"
+CALL = f"{SETTINGS}#who-may-call-it"
+ADDRESS = f"{SETTINGS}#which-address"
+MEND = "run gpu-topology install"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

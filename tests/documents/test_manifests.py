@@ -54,13 +54,6 @@ def check(block: Block, found: dict[str, Any], folder: Path) -> None:
         jsonschema.validate(merged(values(), found), schema)
     elif found.keys() <= SCHEDULER:
         is_a_configuration(found)
-    elif found.keys() == {"kube-scheduler-arg"}:
-        (flag,) = found["kube-scheduler-arg"]
-        assert flag.startswith("config=/etc/rancher/k3s/")
-    elif "--config=/etc/kubernetes/kube-scheduler-config.yaml" in block.text:
-        (container,) = found["spec"]["containers"]
-        container |= {"name": "kube-scheduler", "image": "kube-scheduler"}
-        is_an_object({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, **found})
     elif found.keys() == {"metadata", "spec"}:
         is_a_pod(found)
     else:

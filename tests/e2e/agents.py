@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -46,6 +46,7 @@ class Agent:
         self._port = free_port()
         self._boot = self._folder / "boot_id"
         self._boot.write_text(f"{self.name}-1")
+        self.release: Mapping[str, str] = {}  # where its code is, for its next start
         self._process: Process | None = None
 
     def __enter__(self) -> Self:
@@ -73,7 +74,8 @@ class Agent:
             *self._flags,
         ]
         log = self._folder / "agent.log"
-        self._process = Process("agent", command, log, self.nvml.environment)
+        environment = {**self.nvml.environment, **self.release}
+        self._process = Process("agent", command, log, environment)
 
     def stop(self) -> None:
         """Stop it as a kubelet would."""

@@ -72,6 +72,7 @@ class RealCluster:
         self.tls = folder / "tls"
         self.client_name = "kube-scheduler"
         self.extender_flags: Sequence[str] = ()  # Further flags of the extender, for its next start
+        self.release: Mapping[str, str] = {}  # Where the extender's code is, for its next start
         self.changed_extender: Mapping[str, Any] = {}
         """Fields of kube-scheduler's entry for the extender that differ from the shipped ones, for
         its next start; None takes one out."""
@@ -148,7 +149,8 @@ class RealCluster:
     def start_extender(self) -> None:
         """Start the extender and wait until it is synced."""
         command = self.extender_command(self.ports, *self.extender_flags)
-        self._extender = Process("extender", command, self._folder / "extender.log")
+        log = self._folder / "extender.log"
+        self._extender = Process("extender", command, log, self.release)
         self.until(lambda: self._ready(), "the extender is ready")
 
     def stop_extender(self) -> None:

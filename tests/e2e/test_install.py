@@ -39,6 +39,7 @@ PLACEMENT = "gpu-topology.io/placement"
 ADDRESS = "127.0.0.1"
 NOTHING = "#!/bin/sh\n"
 SUDO = '#!/bin/sh\nexec "$@"\n'
+BUILT_IN = ("v1", "apps/v1", "batch/v1")
 CONFIGS = {"kubeadm": staticpod.CONFIG, "k3s": k3s.CONFIG}
 KUBECONFIGS = {"kubeadm": staticpod.KUBECONFIG, "k3s": k3s.KUBECONFIG}
 # How k3s starts its kube-scheduler before it adds what kube-scheduler-arg says.
@@ -212,6 +213,12 @@ def test_a_configuration_with_another_extender_and_more_profiles_takes_us_in(nod
     node.add_pod("batch", 1, schedulerName="batch")
     assert node.placement("usual") is not None
     assert node.placement("batch") is not None
+
+
+def test_the_api_server_takes_the_samples_of_kinds_that_it_knows(node: Node) -> None:
+    for path in sorted((ROOT / "examples" / "workloads").glob("*.yaml")):
+        if all(found["apiVersion"] in BUILT_IN for found in yaml.safe_load_all(path.read_text())):
+            node.kubectl("apply", "--dry-run=server", "-f", str(path))
 
 
 class Beside(TwoSchedulers):

@@ -1,13 +1,15 @@
-"""From an older release to this one, with Helm, while pods run; back again; and away.
+"""From an older release to this one, while pods run, and back again: with Helm, and with kustomize.
 
 The older resource and an older agent's record are files (``before``): the first ones that there
-were, of 2026-11-21. Pods, agent and extender are there all the while.
+were, of 2026-11-21. Pods, agent and extender are there all the while. From 0.1.0 on the whole older
+release runs: the extender, the agent and the manifests of its commit.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -32,6 +34,8 @@ TODAY = ROOT / "manifests" / "base" / "crd.yaml"
 NAMESPACE = "gpu-topology-system"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 NAME = "gputopologies.gpu-topology.io"
+FIRST_RELEASE = "bb97e263270d8db3c46fec92f032585d9ddeddd3"
+"""The commit that cut 0.1.0."""
 QUAD = {"link": "nvlink", "shape": "connected"}
 PLACEMENT = "gpu-topology.io/placement"
 
@@ -104,7 +108,7 @@ def cluster(
         yield found
 
 
-def ready(cluster: Cluster, node: str) -> bool:
+def ready(cluster: RealCluster, node: str) -> bool:
     """Whether its record can be relied on."""
     found = cluster.record(node)
     report = codec.decode(found).report if found else None
@@ -124,7 +128,7 @@ def only(node: str) -> dict[str, Any]:
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
 
 
-def holders(cluster: Cluster, node: str) -> list[str]:
+def holders(cluster: RealCluster, node: str) -> list[str]:
     report = codec.decode(cluster.record(node)).report
     return [] if report is None else [a.pod for a in report.allocations]
 
@@ -196,3 +200,128 @@ def test_after_uninstalling_there_is_what_the_page_says(helm: Helm, cluster: Clu
     cluster.remove_pod("third")
     cluster.add_pod("again", 1, {"gpu-model": "*H100*"})
     assert cluster.node_of("again") == "today"
+
+
+@pytest.fixture(scope="module")
+def first_release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkout of 0.1.0, from the history; a clone without one skips."""
+
+    def git(*words: str) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, check=False)
+
+    archive = git("archive", FIRST_RELEASE)
+    if archive.returncode:
+        shallow = git("rev-parse", "--is-shallow-repository").stdout.strip() != b"false"
+        assert shallow, f"the history lacks 0.1.0: {archive.stderr.decode()}"
+        pytest.skip("0.1.0 is not in this clone's history")
+    folder = tmp_path_factory.mktemp("release")
+    subprocess.run(["tar", "-x", "-C", str(folder)], input=archive.stdout, check=True)
+    return folder
+
+
+class Releases(RealCluster):
+    """A cluster that one release runs at a time, with an agent on the node "today"."""
+
+    def __init__(self, folder: Path, binaries: Path, first: Path) -> None:
+        super().__init__(folder, binaries)
+        self._first = first
+        self.agent: Agent | None = None
+        self._take(first)
+
+    def _take(self, release: Path) -> None:
+        """Whose code and manifests are run from now on."""
+        self._manifests = release / "manifests" / "base"
+        # Python finds it before the code that is installed here.
+        old = {"PYTHONPATH": str(release), "PYTHONSAFEPATH": "1"}
+        self.release = old if release == self._first else {}
+
+    def install(self) -> None:
+        self.kubectl("apply", "--server-side", "--force-conflicts", "-k", str(self._manifests))
+        self.until(self._watches_records, "records can be watched")
+
+    def change(self, release: Path) -> None:
+        """Apply another release's manifests, and let its agent and its extender take over."""
+        assert self.agent is not None
+        before = self.record("today")["status"]["observedAt"]
+        self._take(release)
+        self.install()
+        self.stop_extender()
+        self.start_extender()
+        self.agent.stop()
+        self.agent.release = self.release
+        self.agent.start()
+        self.until(
+            lambda: self.record("today")["status"]["observedAt"] != before, "the agent reports"
+        )
+
+    def kept(self) -> float:
+        """How many promises this extender has seen kept; none is broken."""
+        lines = self.admin.get("/metrics").text.splitlines()
+        values = {
+            line.rpartition(" ")[0]: float(line.rpartition(" ")[2])
+            for line in lines
+            if not line.startswith("#")
+        }
+        assert not values.get('gpu_topology_surprises_total{kind="promise-broken"}')
+        return values["gpu_topology_promises_kept_total"]
+
+
+def test_0_1_0_and_this_release_read_what_the_other_has_left(
+    control_plane_binaries: Path, tmp_path: Path, first_release: Path
+) -> None:
+    """A pod that is promised GPUs by one release is judged by the other, and a group that one has
+    begun is finished by the other on the same node."""
+    with ExitStack() as stack:
+        cluster = stack.enter_context(Releases(tmp_path, control_plane_binaries, first_release))
+        agentidentity.wait_for_the_policy(cluster.control_plane)
+        topology = machine("hgx-h100-8").topology("today")
+        cluster.add_node("today", 8)
+        cluster.add_machine(machine("hgx-h100-8").topology("other"))
+        run_plugin_pod(cluster.api, "today")
+        socket = Path(tempfile.mkdtemp(prefix="upgrade-"))
+        stack.callback(shutil.rmtree, socket)
+        kubelet = stack.enter_context(FakeKubelet(socket))
+        kubelet.numa = {str(gpu.uuid): gpu.topology_nodes or () for gpu in topology.gpus}
+        kubelet.allocatable(*(str(gpu.uuid) for gpu in topology.gpus))
+        flags = ["--topology-manager-policy=none"]
+        agent = Agent(cluster.control_plane, topology, kubelet.socket, tmp_path, flags)
+        agent.release = cluster.release
+        cluster.agent = stack.enter_context(agent)
+        cluster.until(lambda: ready(cluster, "today"), "0.1.0's agent reports")
+
+        free = [str(gpu.uuid) for gpu in topology.gpus]
+        promised: dict[str, str] = {}
+
+        def bound(name: str, **group: str) -> str:
+            """Place a pod that is promised two linked GPUs, and admit it; its node."""
+            cluster.add_pod(name, 2, {"link": "nvlink", **group}, affinity=only("today"))
+            assert cluster.node_of(name) == "today"
+            given = [free.pop(0), free.pop(0)]
+            kubelet.show("default", name, {"main": {GPU: given}})
+            cluster.until(lambda: name in holders(cluster, "today"), f"{name} is reported")
+            promised[name] = cluster.pod(name)["metadata"]["annotations"][PLACEMENT]
+            assert json.loads(promised[name])["verdict"] == "guaranteed"
+            return "today"
+
+        def well() -> None:
+            """No promise is lost, whoever made it, and each record can be read."""
+            for name, placement in promised.items():
+                assert cluster.pod(name)["metadata"]["annotations"][PLACEMENT] == placement
+                assert cluster.admin.get(f"/v1/explain/default/{name}").json()["node"] == "today"
+            assert sorted(holders(cluster, "today")) == sorted(promised)
+            (row,) = [r for r in cluster.admin.get("/v1/nodes").json() if r["node"] == "today"]
+            assert row["left"] == 8 - 2 * len(promised)
+
+        group = {"group": "both", "group-size": "2", "group-domain": "node"}
+        bound("first", **group)
+        well()
+        cluster.change(ROOT)
+        well()
+        bound("second", **group)
+        well()
+        assert cluster.kept() >= 1
+        cluster.change(first_release)
+        well()
+        bound("third")
+        well()
+        assert cluster.kept() >= 1
