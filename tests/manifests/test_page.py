@@ -27,7 +27,7 @@ from tests.manifests.building import (
     scheduler_config,
 )
 
-PAGES_COMMANDS = ("extender", "node", "certificates", "install")
+PAGES_COMMANDS = ("extender", "node", "certificates", "install", "doctor")
 HELM = {"--install", "--create-namespace", "--set"}
 DOCKER = {"--rm", "--user", "--volume"}
 CURL = {"--cacert"}
