@@ -25,7 +25,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 
 
 def test_as_text(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("COLUMNS", "200")  # more than the path of a folder of pytest's
     site.remove(LEASE)
     done = site.doctor()
     assert (done.returncode, done.stderr) == (1, "")
