@@ -13,6 +13,7 @@ import typer
 from scheduler_extender.cli import wholefile
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import check_namespace, folder, is_dns, is_ip, text_of
+from scheduler_extender.cli.options import SystemNamespaceOption
 
 if TYPE_CHECKING:  # cryptography takes a while to load, which other commands need not wait for
     from scheduler_extender.authority import Authority, Issued
@@ -41,9 +42,7 @@ class Names:
             "several times.",
         ),
     ] = None
-    namespace: Annotated[str, typer.Option(metavar="NAME", help="Namespace of the extender.")] = (
-        "gpu-topology-system"
-    )
+    namespace: SystemNamespaceOption = "gpu-topology-system"
     client_name: Annotated[
         str,
         typer.Option(

@@ -15,6 +15,7 @@ import typer
 
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import check_namespace, is_dns, is_ip, one_of, text_of
+from scheduler_extender.cli.options import SystemNamespaceOption
 from scheduler_extender.terminal import harmless
 
 if TYPE_CHECKING:
@@ -50,9 +51,7 @@ class Asked:
             "that the node's own DNS knows.",
         ),
     ] = None
-    namespace: Annotated[str, typer.Option(metavar="NAME", help="Namespace of the extender.")] = (
-        "gpu-topology-system"
-    )
+    namespace: SystemNamespaceOption = "gpu-topology-system"
 
     def place(self, folder: str, kubeconfig: str) -> Place:
         """What the options say. Raises :class:`BadInputError`."""

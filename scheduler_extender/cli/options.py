@@ -76,6 +76,9 @@ OutputOption = Annotated[
         autocompletion=lambda: [form.value for form in Form],
     ),
 ]
+SystemNamespaceOption = Annotated[
+    str, typer.Option("--namespace", metavar="NAME", help="Namespace of the extender.")
+]
 TextOption = Annotated[str, typer.Option("--output", "-o", metavar="FORM", help="text or json.")]
 WatchOption = Annotated[
     bool,
