@@ -101,16 +101,17 @@ class Certificates:
 
 def contexts(tls: Tls) -> Contexts:
     """What the files say. Raises :class:`CertificatesError`."""
-    # Taken before the file is loaded: if it changes in between, the next call sees another digest.
-    authority = hashlib.sha256(_bytes(tls.client_ca)).digest() if tls.client_ca else b""
     scheduler, admin = _serving(tls), _serving(tls)
+    authority = b""
     if tls.client_ca is not None:
+        # Read once: the digest is that of the authority which is trusted, whatever is written now.
+        trusted = _bytes(tls.client_ca)
         try:
-            with _path(tls.client_ca) as path:
-                scheduler.load_verify_locations(path)
+            scheduler.load_verify_locations(cadata=trusted.decode(errors="replace"))
         except (OSError, ValueError) as error:
             raise CertificatesError(f"{tls.client_ca}: {_reason(error)}") from error
         scheduler.verify_mode = ssl.CERT_REQUIRED
+        authority = hashlib.sha256(trusted).digest()
     return Contexts(scheduler, admin, _expiry(tls.certificate), authority)
 
 

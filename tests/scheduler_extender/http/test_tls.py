@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import socket
@@ -185,6 +186,24 @@ def test_a_handshake_that_began_under_a_former_authority_is_given_up(
         with suppress(ssl.SSLWantReadError):
             answer = client.read(65536)
         assert answer == b""
+
+
+def test_files_that_change_while_they_are_read_give_the_digest_of_what_is_trusted(
+    files: TlsFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serving = certificates._serving
+
+    def changing(tls: Tls) -> ssl.SSLContext:
+        files.write(OTHER)
+        return serving(tls)
+
+    monkeypatch.setattr(certificates, "_serving", changing)
+    found = contexts(files.tls)
+    trusted = OTHER.cert_pem.bytes()
+    assert found.scheduler.get_ca_certs(binary_form=True) == [
+        ssl.PEM_cert_to_DER_cert(trusted.decode())
+    ]
+    assert found.authority == hashlib.sha256(trusted).digest()
 
 
 def test_two_authorities_in_one_file_are_both_trusted(service: Running, files: TlsFiles) -> None:
