@@ -86,7 +86,8 @@ def _played(
 ) -> Play:
     nodes = [record.topology for record in content.records]
     kubelets, outcomes = Kubelets(nodes, seed), list[Outcome]()
-    service, binder = file_service(content)
+    # The clock stands still, so that no deadline passes: the same seed gives the same play.
+    service, binder = file_service(content, clock=lambda: 0.0)
     with in_thread(service) as serving:
         url, admin = _urls(serving)
         gpus = sum(len(node.gpus) for node in nodes)

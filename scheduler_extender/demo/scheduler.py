@@ -20,7 +20,6 @@ from topology.core.placement import satisfies
 from topology.core.requests import GpuRequest
 
 Answer = TypeVar("Answer")
-TRIES = 40  # how often filter is asked about one pod while it is still working the nodes out
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +90,8 @@ class Scheduler:
         return self._admit(pod, NodeName(node), request, asks)
 
     def filter(self, pod: dict[str, Any], names: list[str]) -> FilterResult:
-        """The answer of filter; one that is not worked out yet is asked for again."""
-        for _ in range(TRIES):
-            answer = self._post("filter", {"Pod": pod, "NodeNames": names}, FilterResult)
-            if not answer.error:
-                break
-        return answer
+        """The answer of filter."""
+        return self._post("filter", {"Pod": pod, "NodeNames": names}, FilterResult)
 
     def prioritize(self, pod: dict[str, Any], names: list[str]) -> Mapping[str, float]:
         """The scores."""
