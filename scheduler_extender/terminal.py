@@ -56,7 +56,14 @@ def escaped(document: str) -> str:
 
 
 class HarmlessConsole(Console):
-    """A console that prints no control character but its own."""
+    """A console that prints no control character but its own.
+
+    Where nobody reads the output any more it raises :class:`BrokenPipeError`, as files do.
+    """
+
+    def on_broken_pipe(self) -> None:
+        """Rich ends the process here, with an exit code that would be an answer."""
+        raise BrokenPipeError
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None

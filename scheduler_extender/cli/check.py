@@ -4,34 +4,50 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import typer
-from msgspec import structs
+from msgspec import Meta, structs
 from rich.text import Text
 
 from scheduler_extender.cli import checktable
-from scheduler_extender.cli.inputs import one_of, pods_file, standard_output, tell, weakest
+from scheduler_extender.cli.inputs import one_of, standard_output, tell, weakest
 from scheduler_extender.cli.kubeconfig import Access
 from scheduler_extender.cli.options import ListedNamespaceOption, WeakestOption
+from scheduler_extender.cli.podfiles import read_files
 from scheduler_extender.cli.source import look_once
+from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.told.counts import summary
 from scheduler_extender.told.rows import NodeAnswer, rows_of
 from scheduler_extender.told.struct import Struct
 from scheduler_extender.told.together import GroupFit, Together, Wanted, judge
 from scheduler_extender.told.view import View
 
-SHOWN_NAMES = 3
-"""Pods that ask the same, of which that many are named."""
+SHOWN_NAMES = 3  # of many pods that are named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Further:
+    """What else is checked, how strictly, and at which API server."""
+
+    files: Annotated[
+        list[Path] | None,
+        typer.Option("--filename", "-f", metavar="FILE", help="As FILE; may stand several times."),
+    ] = None
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for a warning, too.")] = (
+        False
+    )
+    access: Access = field(default_factory=Access)
 
 
 def check(
-    pod: Annotated[
-        Path,
-        typer.Argument(metavar="POD", hidden=True),  # the text below tells of it
-    ],
+    pods: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="FILE", hidden=True),  # the text below tells of it
+    ] = None,
     cluster: Annotated[
         Path | None,
         typer.Option(
@@ -45,28 +61,50 @@ def check(
     require: WeakestOption = "expected",
     namespace: ListedNamespaceOption = None,
     *,
-    access: Access,
+    further: Further,
 ) -> None:
     """Say for every node whether it would take a pod, and why not.
 
-    POD is a file with a Pod, or with an object that has a pod template, such as a Job; - reads
-    standard input. A file may have several of them: each is judged by itself, but members of one
-    group are judged together. Exits with 1 if there is a pod that no node would take, or no room
-    for a whole group.
+    FILE is a file with Pods or objects that have a pod template, such as Jobs, a folder with YAML
+    and JSON files, or - for standard input; there may be several. Each pod is judged by itself, but
+    members of one group are judged together. Exits with 1 if there is a pod that no node would
+    take, or no room for a whole group, and with 2 if an object cannot be read: the others are
+    judged all the same.
     """
     least = weakest(require)
     as_json = one_of("--output", output, {"table": False, "json": True})
-    asked = pods_file(pod)
-    look = look_once(cluster, access, namespace, least)
+    read = read_files([*(pods or ()), *(further.files or ())])
+    look = look_once(cluster, further.access, namespace, least)
     for note in look.notes:
         tell(f"note: {note}")
-    found = judge(look.cluster, asked)
+    found = judge(look.cluster, read.wanted)
+    unread = _unread_selectors(look.cluster.snapshot(), read.wanted)
+    if unread:
+        tell(f"warning: {unread}")
     if as_json:
-        data = msgspec.to_builtins(_data(found, look.view, alone=len(asked) == 1))
+        data = msgspec.to_builtins(_data(found, look.view, alone=len(read.wanted) == 1))
         typer.echo(json.dumps(data, indent=2))
     else:
         _draw(found, look.view)
-    raise typer.Exit(0 if found.all_may_come else 1)
+    for fault in read.faults:
+        tell(f"error: {fault}")
+    if read.faults:
+        raise typer.Exit(2)
+    warned = further.strict and (read.warnings or unread or not found.all_fit)
+    raise typer.Exit(0 if found.all_may_come and not warned else 1)
+
+
+def _unread_selectors(snapshot: Snapshot, wanted: Sequence[Wanted]) -> str:
+    """That selectors of pods count for nothing where no Node object is known; empty if none do."""
+    blind = sum(not facts.node_object.exists for facts in snapshot.nodes)
+    going = ((pod, pod.standing.destinations) for pod in wanted)
+    picky = list(dict.fromkeys(pod.name for pod, at in going if at.selector or at.terms))
+    if not blind or not picky:
+        return ""
+    return (
+        f"nodeSelector and node affinity of {_named(picky)} count for nothing on {blind:,} of "
+        f"{len(snapshot.nodes):,} nodes: their Node objects are not known"
+    )
 
 
 class Checked(Struct, frozen=True):
@@ -74,7 +112,10 @@ class Checked(Struct, frozen=True):
 
     pod: str
     asks: str
+    file: str
     nodes: list[NodeAnswer]
+    copies: Annotated[int, Meta(description="pods that its object makes at one time")] = 1
+    fit: Annotated[int | None, Meta(description="how many of them surely fit at once")] = None
     group: GroupFit | None = None
 
 
@@ -83,7 +124,10 @@ def _data(found: Together, view: View, *, alone: bool) -> Checked | dict[str, An
     pods: list[Checked] = []
     for each in found.judged:
         nodes = rows_of(each.pods[0].request, each.answers, view)
-        pods += [Checked(pod.name, pod.text, nodes) for pod in each.pods]
+        pods += [
+            Checked(pod.name, pod.text, pod.file, nodes, pod.copies, each.fit(pod))
+            for pod in each.pods
+        ]
     if not alone:
         return {"pods": pods, "groups": found.groups}
     return structs.replace(pods[0], group=found.groups[0]) if found.groups else pods[0]
@@ -96,9 +140,15 @@ def _draw(found: Together, view: View) -> None:
         if number:
             console.print()
         first, word = each.pods[0], "asks" if len(each.pods) == 1 else "each ask"
-        console.print(Text(_names(each.pods), "bold"), Text(f"{word} for {first.text}"))
+        names = list(dict.fromkeys(pod.name for pod in each.pods))
+        console.print(Text(_named(names), "bold"), Text(f"{word} for {first.text}"))
         checktable.draw(console, rows_of(first.request, each.answers, view))
         console.print(summary(first.request, each.answers), highlight=False)
+        for pod in each.pods:
+            fit = each.fit(pod)
+            if fit:
+                told = f"{pod.name}: there is room for {fit:,} of its {pod.copies:,} pods at once"
+                console.print(Text(told, "green" if fit == pod.copies else "red"))
     if found.groups:
         console.print()
     for group in found.groups:
@@ -109,8 +159,7 @@ def _draw(found: Together, view: View) -> None:
         console.print(f"each of the {len(by_themselves)} pods without a group is judged by itself")
 
 
-def _names(pods: Sequence[Wanted]) -> str:
-    """The names of pods that ask the same, some of many."""
-    names = list(dict.fromkeys(pod.name for pod in pods))
+def _named(names: Sequence[str]) -> str:
+    """Some names of many."""
     more = len(names) - SHOWN_NAMES
     return ", ".join([*names[:SHOWN_NAMES], *([f"{more:,} more"] if more > 0 else [])])

@@ -8,7 +8,6 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,6 @@ from scheduler_extender.terminal import HarmlessConsole, harmless
 
 if TYPE_CHECKING:
     from scheduler_extender.files.clusterfile import ClusterFile
-    from scheduler_extender.told.together import Wanted
     from topology.core.placement import Verdict
 
 MAX_TEXT = 16 * 1024 * 1024  # bytes of a pod, or of what people paste of a machine
@@ -148,20 +146,6 @@ def pasted(path: Path) -> str:
     from topology.sources import MAX_TEXT as MOST_PASTED
 
     return text_of(path, 4 * MOST_PASTED, utf16=True)  # PowerShell's ">" writes UTF-16
-
-
-def pods_file(path: Path) -> list[Wanted]:
-    """The file's pods; bad input also where an annotation cannot be read."""
-    from scheduler_extender.files import podfile
-
-    try:
-        pods = podfile.read_all(text_of(path))
-    except podfile.PodFileError as error:
-        raise BadInputError(f"{name_of(path)}: {error}") from error
-    notes = dict.fromkeys(note for each in pods for note in each.notes)
-    for note in islice(notes, podfile.MAX_NOTES):
-        tell(f"warning: {name_of(path)}: {note}")
-    return pods
 
 
 def tell(text: str) -> None:

@@ -11,7 +11,8 @@ import msgspec
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.files.clusterfile import read_pod
-from scheduler_extender.files.podfile import notes_on, pods_made_by
+from scheduler_extender.files.podfile import notes_on
+from scheduler_extender.files.podtemplates import pods_made_by
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.told.placed import Written, written_on
 

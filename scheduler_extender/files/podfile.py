@@ -5,14 +5,14 @@ that is not ours ask for nothing, and nobody in the cluster says so. Here it is 
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import Any
 
 from scheduler_extender.annotations import KEYS, PREFIX, Asks, Malformed, parse
 from scheduler_extender.exclusive import containers_with_roles
 from scheduler_extender.files.clusterfile import read_pod
-from scheduler_extender.membership import JOB_LABEL
+from scheduler_extender.files.podtemplates import ARGO, KSERVE, mapping, name_in, pods_made_by
 from scheduler_extender.quantities import cut, quantity
 from scheduler_extender.state.pods.selecting import destinations_of
 from scheduler_extender.state.pods.standing import Standing
@@ -25,11 +25,14 @@ from topology.yamltext import YamlTextError, documents
 LIKE_OURS = 0.75  # how much a prefix must resemble ours to be taken for a slip of the pen, 0 to 1
 MAX_NOTES = 10
 MOST_PODS = 4096  # pods of one file, as many as a group may have members
-MAX_DEPTH = 12  # how deep in an object pod templates are looked for
 
 
 class PodFileError(ValueError):
     """There is no pod to be had; the message is one line."""
+
+
+class NoPodError(PodFileError):
+    """The text can be read, but nothing in it makes a pod that asks for GPUs."""
 
 
 def read(text: str) -> Wanted:
@@ -47,27 +50,51 @@ def read(text: str) -> Wanted:
     return replace(asked, notes=(*_left_out(makers[0]), *asked.notes)[:MAX_NOTES])
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a text has: the pods that ask for GPUs, and a line for each object that is wrong."""
+
+    wanted: list[Wanted]
+    faults: list[str]
+
+
 def read_all(text: str) -> list[Wanted]:
     """Every pod of a YAML text that asks for GPUs, in the order of the text; at least one. Raises
-    :class:`PodFileError`.
+    :class:`PodFileError`, also where one object is wrong."""
+    found = read_each(text)
+    if found.faults:
+        raise PodFileError(found.faults[0])
+    return found.wanted
+
+
+def read_each(text: str) -> Found:
+    """Every pod of a YAML text that asks for GPUs, in the order of the text, and what is wrong with
+    others. Raises :class:`PodFileError` where the text cannot be read, and :class:`NoPodError`
+    where it has neither.
 
     Of an object with several pod templates each is there that asks for something else.
     """
     makers = _makers(text)
     if len(makers) > MOST_PODS:
         raise PodFileError(f"allowed are {MOST_PODS:,} pods in a file, there are {len(makers):,}")
-    wanted: list[Wanted] = []
+    found = Found([], [])
     for item in makers:
         of_item: dict[object, Wanted] = {}
         for manifest, outside in pods_made_by(item):
             if asks_for_gpus(manifest):
-                asked = _asked(item, manifest, outside, several=len(makers) > 1)
-                of_item.setdefault(asked.alike, asked)
-        wanted += of_item.values()
-    if not wanted and len(makers) > 1:
+                try:
+                    asked = _asked(item, manifest, outside, several=len(makers) > 1)
+                except PodFileError as error:
+                    found.faults.append(str(error))
+                else:
+                    of_item.setdefault(asked.alike, asked)
+        found.wanted.extend(of_item.values())
+    if len(makers) == 1 and not found.wanted and not found.faults:
+        found.wanted.append(read(text))
+    if not found.wanted and not found.faults:
         names = ", ".join(_named(item) for item in makers[:5])
-        raise PodFileError(f"no pod asks for a GPU (nvidia.com/gpu), nothing to check: {names}")
-    return wanted or [read(text)]
+        raise NoPodError(f"no pod asks for a GPU (nvidia.com/gpu), nothing to check: {names}")
+    return found
 
 
 def _makers(text: str) -> list[object]:
@@ -79,7 +106,7 @@ def _makers(text: str) -> list[object]:
     items = [item for document in objects for item in _items(document)]
     makers = [item for item in items if _pod_of(item) is not None]
     if not makers:
-        raise PodFileError(_no_pod(items))
+        raise NoPodError(_no_pod(items))
     return makers
 
 
@@ -100,7 +127,7 @@ def _asked(
     if isinstance(asks, Malformed):
         raise PodFileError(f"{whose}{asks.reason}")
     if asks is None:
-        raise PodFileError(f"{whose}the pod asks for no GPU (nvidia.com/gpu), nothing to check")
+        raise NoPodError(f"{whose}the pod asks for no GPU (nvidia.com/gpu), nothing to check")
     notes = tuple(notes_on(_kind_of(item), manifest, outside))[:MAX_NOTES]
     name, going = pod.metadata.name, destinations_of(pod.spec)
     standing = Standing(priority=pod.spec.priority or 0, destinations=going)
@@ -109,9 +136,13 @@ def _asked(
 
 def _copies(item: object) -> int:
     """How many pods an object makes of its template at one time, as far as its spec says it."""
-    spec = _mapping(_mapping(item).get("spec"))
-    said = spec.get("parallelism" if _mapping(item).get("kind") == "Job" else "replicas")
-    return said if isinstance(said, int) and said > 0 and "template" in spec else 1
+    kind, spec = mapping(item).get("kind"), mapping(mapping(item).get("spec"))
+    if kind == KSERVE:
+        said = mapping(spec.get("predictor")).get("minReplicas")
+    else:
+        field = "parallelism" if kind == "Job" else "replicas"
+        said = spec.get(field) if "template" in spec else 1
+    return said if isinstance(said, int) and said > 0 else 1
 
 
 def _unreadable(pod: Pod) -> str:
@@ -132,10 +163,6 @@ def _items(document: object) -> list[object]:
     return items if isinstance(items, list) else [document]
 
 
-def _mapping(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
 def _pod_of(item: object) -> tuple[dict[str, Any], list[object]] | None:
     """The pod that an object is or makes, and the metadata around it; None where it makes none.
 
@@ -146,62 +173,9 @@ def _pod_of(item: object) -> tuple[dict[str, Any], list[object]] | None:
     return next(asking, made[0] if made else None)
 
 
-def pods_made_by(item: object) -> list[tuple[dict[str, Any], list[object]]]:
-    """The pods that an object is or makes, each with the metadata around it that is not the pod's.
-
-    A template is whatever has containers under ``template.spec``, wherever in the object's spec it
-    stands: Deployments, Jobs, JobSets, PyTorchJobs and others that nobody has listed.
-    """
-    top = _mapping(item)
-    if top.get("kind") == "Pod":
-        return [(top, [])]
-    at = top if top.get("kind") == "PodTemplate" else top.get("spec")
-    outside = [top.get("metadata")]
-    job = top.get("kind") in ("Job", "CronJob")
-    name = str(_mapping(top.get("metadata")).get("name", "pod"))
-    return [
-        (_made(template, name, job=job), around) for template, around in _templates(at, outside)
-    ]
-
-
-def _templates(
-    at: object, outside: list[object], depth: int = 0
-) -> Iterator[tuple[dict[str, Any], list[object]]]:
-    """The pod templates below a part of an object, with the metadata around each."""
-    if depth > MAX_DEPTH:
-        return
-    if isinstance(at, list):
-        for part in at:
-            yield from _templates(part, outside, depth + 1)
-    for key, part in _mapping(at).items():
-        inner = _mapping(part)
-        if _is_template(key, inner):
-            yield inner, outside
-        elif isinstance(part, (dict, list)) and key not in ("volumeClaimTemplates", "status"):
-            around = [*outside, inner["metadata"]] if "metadata" in inner else outside
-            yield from _templates(part, around, depth + 1)
-
-
-def _is_template(key: object, part: dict[str, Any]) -> bool:
-    named = isinstance(key, str) and key.lower().endswith("template")
-    return named and (
-        isinstance(_mapping(part.get("spec")).get("containers"), list)
-        or (key == "template" and set(part) <= {"metadata", "spec"} and "spec" not in part)
-    )
-
-
-def _made(template: dict[str, Any], name: str, *, job: bool) -> dict[str, Any]:
-    inner = template.get("metadata")
-    metadata = {"name": name, **inner} if isinstance(inner, dict) else {"name": name}
-    if job:  # as its controller does
-        metadata["labels"] = {JOB_LABEL: name, **_mapping(metadata.get("labels"))}
-    return {"kind": "Pod", "metadata": metadata, "spec": template.get("spec") or {}}
-
-
 def _named(item: object) -> str:
-    top = _mapping(item)
-    name = _mapping(top.get("metadata")).get("name", "")
-    return " ".join(shortened(word).strip("'") for word in (top.get("kind"), name))
+    top = mapping(item)
+    return " ".join(shortened(word).strip("'") for word in (top.get("kind"), name_in(top)))
 
 
 def _no_pod(items: list[object]) -> str:
@@ -229,7 +203,7 @@ def asks_for_gpus(pod: Mapping[str, Any]) -> bool:
 
 
 def _kind_of(item: object) -> str:
-    return shortened(_mapping(item).get("kind")).strip("'")
+    return shortened(mapping(item).get("kind")).strip("'")
 
 
 def notes_on(kind: str, pod: Mapping[str, Any], outside: list[object]) -> Iterator[str]:
@@ -238,9 +212,10 @@ def notes_on(kind: str, pod: Mapping[str, Any], outside: list[object]) -> Iterat
     for metadata in outside:
         for key in _keys(metadata, "annotations"):
             if key.startswith(PREFIX) or _meant(key):
+                place = "spec.podMetadata" if kind in ARGO else "spec…template.metadata"
                 yield (
                     f"annotation {key} stands on the {kind} and counts for nothing: "
-                    "write it under spec…template.metadata.annotations"
+                    f"write it under {place}.annotations"
                 )
     metadata = pod.get("metadata")
     for key in _keys(metadata, "annotations"):
@@ -257,7 +232,7 @@ def notes_on(kind: str, pod: Mapping[str, Any], outside: list[object]) -> Iterat
 
 
 def _keys(holder: object, field: str) -> list[str]:
-    keys = _mapping(_mapping(holder).get(field))
+    keys = mapping(mapping(holder).get(field))
     return sorted(key for key in keys if isinstance(key, str) and len(key) <= 316)
 
 

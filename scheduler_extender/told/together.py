@@ -13,7 +13,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from scheduler_extender.deadline import Deadline
+from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.membership import NODE, Group, Membership
 from scheduler_extender.state.answers.decision import Decision, Settings, arrival, decide
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -41,6 +41,7 @@ class Wanted:
     membership: Membership | None = None
     standing: Standing = BARE
     copies: int = 1  # that its object makes: a Deployment's replicas, a Job's parallelism
+    file: str = ""  # that has it
 
     @property
     def text(self) -> str:
@@ -56,10 +57,19 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Pods to which all nodes answer alike, and the answers."""
+    """Pods to which all nodes answer alike, and the answers.
+
+    ``room`` is for how many pods without a group, up to the most copies of one, there surely is
+    room at once.
+    """
 
     pods: tuple[Wanted, ...]
     answers: Sequence[Answer]
+    room: int = 1
+
+    def fit(self, pod: Wanted) -> int | None:
+        """How many of a pod's copies fit at once; None where it has none, or a group."""
+        return None if pod.copies == 1 or pod.membership else min(self.room, pod.copies)
 
 
 class GroupFit(Struct, frozen=True):
@@ -103,6 +113,16 @@ class Together:
         """Whether some node takes each pod, and there is room for each group."""
         return all(any(answer.may_come for answer in each.answers) for each in self.judged)
 
+    @property
+    def all_fit(self) -> bool:
+        """Whether there is room at once for all copies of each pod without a group."""
+        return all(
+            fit is None or fit == pod.copies
+            for each in self.judged
+            for pod in each.pods
+            for fit in [each.fit(pod)]
+        )
+
 
 def judge(cluster: Cluster, wanted: Sequence[Wanted]) -> Together:
     """What every node would answer to each of these pods.
@@ -134,16 +154,16 @@ def judge(cluster: Cluster, wanted: Sequence[Wanted]) -> Together:
     of_group: dict[Group, list[Judged]] = {}
     for pods in alike.values():
         first = pods[0]
-        each = Judged(
-            tuple(pods),
-            answers(
-                snapshot,
-                first.request,
-                asking=uids[id(first)],
-                standing=first.standing,
-                membership=first.membership,
-            ),
+        told = answers(
+            snapshot,
+            first.request,
+            asking=uids[id(first)],
+            standing=first.standing,
+            membership=first.membership,
         )
+        most = 1 if first.membership else max(pod.copies for pod in pods)
+        room = room_for(snapshot, first, told, most, NO_DEADLINE) if most > 1 else 1
+        each = Judged(tuple(pods), told, room)
         judged.append(each)
         if first.membership is not None:
             of_group.setdefault(first.membership.group, []).append(each)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+from importlib.metadata import packages_distributions
 from subprocess import PIPE
 
 import pytest
+from packaging.utils import canonicalize_name
 
+from scheduler_extender.cli.commands import APP, OF, PLUGIN
 from tests.commands import ROOT
 from tests.programs import started
 
@@ -20,6 +24,23 @@ try:
     main()
 except SystemExit:
     print(json.dumps(sorted(sys.modules)))
+"""
+WITHOUT = """
+import json, sys
+hidden, commands = json.loads(sys.argv[1]), sys.argv[2:]
+class Hiding:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name.partition(".")[0] in hidden:
+            raise ModuleNotFoundError(name, name=name)
+sys.meta_path.insert(0, Hiding)
+from scheduler_extender.cli import main
+for command in commands:
+    sys.argv = ["gpu-topology", command, "--help"]
+    try:
+        main()
+    except SystemExit as end:
+        print(command, "ends with", end.code)
 """
 # Servers, and clients of the API server and the kubelet.
 OTHERS = {"fastapi", "starlette", "uvicorn", "uvloop", "kubernetes", "grpc", "networkx"}
@@ -56,3 +77,22 @@ def test_the_version_loads_typer_and_little_else() -> None:
 def test_nobody_loads_servers_or_clients_who_needs_none(words: tuple[str, ...]) -> None:
     modules = loaded(*words)
     assert not OTHERS & set(modules)
+
+
+def test_the_plugin_needs_no_package_that_its_archive_lacks() -> None:
+    """As ``tests/e2e/test_krew.py`` tries with the archive itself."""
+    locked = (ROOT / "requirements" / "plugin.txt").read_text()
+    there = {canonicalize_name(name) for name in re.findall(r"^([\w.-]+)==", locked, re.MULTILINE)}
+    hidden = [
+        module
+        for module, names in packages_distributions().items()
+        if not {canonicalize_name(name) for name in names} & {*there, "gpu-topology"}
+    ]
+    assert "fastapi" in hidden
+    commands = [command for command in OF[PLUGIN] if command in OF[APP]]
+    with started(
+        [sys.executable, "-c", WITHOUT, json.dumps(hidden), *commands], cwd=ROOT, stdout=PIPE
+    ) as child:
+        printed, _ = child.communicate()
+    assert "is not installed" not in printed
+    assert printed.count(" ends with 0\n") == len(commands)

@@ -1,0 +1,128 @@
+"""``check`` of several files and folders, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from scheduler_extender.cli import main
+from tests.commands import ROOT, Done, asked
+from tests.nodes import pod
+
+CLUSTER = "examples/clusters/why.yaml"
+PAIR = {"kind": "Pod", **pod(2, {"link": "nvlink"}, name="pair")}
+WRONG = {"kind": "Pod", **pod(2, {"link": "wire"}, name="wrong")}
+SERVICE = {"kind": "Service", "metadata": {"name": "web"}}
+
+
+def check(*words: object) -> Done:
+    return asked(main, "check", *words, "--cluster", CLUSTER)
+
+
+def written(path: Path, *documents: dict[str, Any]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump_all(documents))
+    return path
+
+
+def deployment(replicas: int, **metadata: object) -> dict[str, Any]:
+    template = {"metadata": PAIR["metadata"], "spec": PAIR["spec"]}
+    return {
+        "kind": "Deployment",
+        "metadata": {"name": "train", **metadata},
+        "spec": {"replicas": replicas, "template": template},
+    }
+
+
+def test_one_bad_object_hides_no_answer_about_the_others(tmp_path: Path) -> None:
+    bad = written(tmp_path / "bad.yaml", WRONG, PAIR)
+    done = check(bad, tmp_path / "none.yaml", written(tmp_path / "good.yaml", PAIR))
+    assert done.returncode == 2
+    assert "pair, pair each ask" not in done.stdout
+    assert done.stdout.startswith("pair each ask for 2 GPUs link=nvlink\n")
+    assert done.stderr.splitlines() == [
+        f'error: {bad}: Pod wrong: annotation gpu-topology.io/link="wire": '
+        "allowed are nvlink, pix, pxb, phb, node",
+        f"error: {tmp_path}/none.yaml: No such file or directory",
+    ]
+
+
+def test_a_folder_is_read_with_those_below_it(tmp_path: Path) -> None:
+    written(tmp_path / "a.yaml", PAIR)
+    written(tmp_path / "deep" / "b.yml", SERVICE)
+    written(tmp_path / "deep" / "c.json", PAIR)
+    written(tmp_path / ".git" / "d.yaml", WRONG)
+    written(tmp_path / "values.txt", WRONG)
+    done = check("-f", tmp_path, "-o", "json")
+    assert (done.returncode, done.stderr) == (0, "")
+    files = [each["file"] for each in json.loads(done.stdout)["pods"]]
+    assert files == [f"{tmp_path}/a.yaml", f"{tmp_path}/deep/c.json"]
+
+
+@pytest.mark.parametrize(
+    ("documents", "said"),
+    [
+        ([], "{0}: the folder has no file that ends with .yaml, .yml, .json"),
+        ([SERVICE], "{0}/a.yaml: kind: allowed are Pod and what has a pod template, not 'Service'"),
+    ],
+)
+def test_a_folder_with_nothing_to_check_is_bad_input(
+    documents: list[dict[str, Any]], said: str, tmp_path: Path
+) -> None:
+    if documents:
+        written(tmp_path / "a.yaml", *documents)
+    done = check(tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"error: {said.format(tmp_path)}\n"
+
+
+def test_without_a_file_there_is_nothing_to_check() -> None:
+    done = check()
+    assert (done.returncode, done.stderr) == (2, "error: Missing argument 'FILE'\n")
+
+
+def test_a_warning_is_bad_where_checks_are_strict(tmp_path: Path) -> None:
+    wrong_place = deployment(1, annotations={"gpu-topology.io/link": "nvlink"})
+    path = written(tmp_path / "a.yaml", wrong_place)
+    assert check(path).returncode == 0
+    strict = check(path, "--strict")
+    assert strict.returncode == 1
+    assert "stands on the Deployment and counts for nothing" in strict.stderr
+    assert check(written(tmp_path / "b.yaml", PAIR), "--strict").returncode == 0
+
+
+def test_it_is_said_how_many_copies_fit(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.yaml", deployment(3))
+    done = check(path)
+    assert done.returncode == 0
+    assert "\npair: there is room for 2 of its 3 pods at once\n" in done.stdout
+    found = json.loads(check(path, "-o", "json").stdout)
+    assert (found["copies"], found["fit"]) == (3, 2)
+    assert check(path, "--strict").returncode == 1
+    assert check(written(tmp_path / "b.yaml", deployment(2)), "--strict").returncode == 0
+
+
+def test_selectors_need_node_objects(tmp_path: Path) -> None:
+    picky = {**PAIR, "spec": {**PAIR["spec"], "nodeSelector": {"pool": "a"}}}
+    path = written(tmp_path / "a.yaml", picky)
+    done = check(path)
+    assert done.stderr == (
+        "warning: nodeSelector and node affinity of pair count for nothing on 8 of 8 nodes: "
+        "their Node objects are not known\n"
+    )
+    assert check(path, "--strict").returncode == 1
+
+
+def test_a_reader_that_goes_away_is_no_answer(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.yaml", {**PAIR, "metadata": {"name": "big"}})
+    command = [sys.executable, "-m", "scheduler_extender", "check", str(path), "--cluster", CLUSTER]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.close()
+        assert child.wait() == 0
