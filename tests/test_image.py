@@ -67,7 +67,7 @@ def test_a_daemon_that_does_not_answer_is_said_in_one_line(target: str, tmp_path
     assert done.returncode == 2
     said, makes_own = done.stderr.splitlines()
     assert said.startswith(f"error: {docker} does not answer ({docker} info says why): start its")
-    assert makes_own.startswith("make: ***")
+    assert re.match(r"make(\[\d+\])?: \*\*\*", makes_own)  # `make test-long` runs this test itself
 
 
 def test_the_base_is_pinned_by_the_digest_that_its_tag_has(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,6 +19,7 @@ from scheduler_extender.cli.kubeconfig import Access
 from scheduler_extender.cli.options import ListedNamespaceOption, WeakestOption
 from scheduler_extender.cli.podfiles import read_files
 from scheduler_extender.cli.source import look_once
+from scheduler_extender.cli.suggestions import did_you_mean
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.told.counts import summary
 from scheduler_extender.told.rows import NodeAnswer, rows_of
@@ -78,9 +79,10 @@ def check(
     for note in look.notes:
         tell(f"note: {note}")
     found = judge(look.cluster, read.wanted)
-    unread = _unread_selectors(look.cluster.snapshot(), read.wanted)
-    if unread:
-        tell(f"warning: {unread}")
+    snapshot = look.cluster.snapshot()
+    warnings = [*_unread_selectors(snapshot, read.wanted), *_unserved(snapshot, read.wanted)]
+    for warning in warnings:
+        tell(f"warning: {warning}")
     if as_json:
         data = msgspec.to_builtins(_data(found, look.view, alone=len(read.wanted) == 1))
         typer.echo(json.dumps(data, indent=2))
@@ -90,21 +92,30 @@ def check(
         tell(f"error: {fault}")
     if read.faults:
         raise typer.Exit(2)
-    warned = further.strict and (read.warnings or unread or not found.all_fit)
+    warned = further.strict and (read.warnings or warnings or not found.all_fit)
     raise typer.Exit(0 if found.all_may_come and not warned else 1)
 
 
-def _unread_selectors(snapshot: Snapshot, wanted: Sequence[Wanted]) -> str:
-    """That selectors of pods count for nothing where no Node object is known; empty if none do."""
+def _unread_selectors(snapshot: Snapshot, wanted: Sequence[Wanted]) -> Iterator[str]:
+    """That selectors of pods count for nothing where the labels of nodes are not known."""
     blind = sum(not facts.node_object.exists for facts in snapshot.nodes)
     going = ((pod, pod.standing.destinations) for pod in wanted)
     picky = list(dict.fromkeys(pod.name for pod, at in going if at.selector or at.terms))
-    if not blind or not picky:
-        return ""
-    return (
-        f"nodeSelector and node affinity of {_named(picky)} count for nothing on {blind:,} of "
-        f"{len(snapshot.nodes):,} nodes: their Node objects are not known"
-    )
+    if blind and picky:
+        yield (
+            f"nodeSelector and node affinity of {_named(picky)} count for nothing on {blind:,} of "
+            f"{len(snapshot.nodes):,} nodes: not all of their labels are known"
+        )
+
+
+def _unserved(snapshot: Snapshot, wanted: Sequence[Wanted]) -> Iterator[str]:
+    """The resources that no node serves, and those that are."""
+    topologies = (facts.topology for facts in snapshot.nodes if facts.topology is not None)
+    served = sorted({each.name for topology in topologies for each in topology.resources})
+    for name in dict.fromkeys(pod.request.resource for pod in wanted):
+        if served and name not in served:
+            said = did_you_mean(name, served) or f": served are {', '.join(served[:8])}"
+            yield f"no node serves {name}{said}"
 
 
 class Checked(Struct, frozen=True):

@@ -63,6 +63,8 @@ def _stacked(console: Console, row: NodeAnswer) -> None:
 
 
 def _verdict(row: NodeAnswer) -> Text:
+    if row.passes and row.closed:
+        return Text("closed", "red")
     return verdict_text(row.verdict, passes=row.passes)
 
 

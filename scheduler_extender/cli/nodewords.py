@@ -6,6 +6,7 @@ from collections import Counter
 
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.source import Look
+from scheduler_extender.cli.suggestions import did_you_mean
 from scheduler_extender.state.answers.capacity import Capacity
 from scheduler_extender.told.nodes import Flag, Nodes, NodeState, Totals, Use, has_gpus, tally
 from scheduler_extender.told.view import View
@@ -18,10 +19,11 @@ TOLD_APART = {Flag.COMING, Flag.KEPT_PLACE, Flag.SICK, Flag.SHARED}
 
 def node_named(look: Look, name: str) -> NodeState:
     """A node by its name. Raises :class:`BadInputError` if there is none, or it has no GPUs."""
-    facts = look.cluster.snapshot().by_name.get(NodeName(name))
+    known = look.cluster.snapshot().by_name
+    facts = known.get(NodeName(name))
     if facts is None:
         seen = ", as far as you may see" if look.api is not None else ""
-        raise BadInputError(f"there is no node {name}{seen}")
+        raise BadInputError(f"there is no node {name}{seen}{did_you_mean(name, known)}")
     if not has_gpus(facts):
         raise BadInputError(
             f"node {name} has no GPUs as far as anybody says: no agent has written a record of it, "

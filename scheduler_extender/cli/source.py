@@ -19,7 +19,13 @@ from scheduler_extender.cli.inputs import cluster_file
 from scheduler_extender.cli.kubeconfig import Access, asking
 from scheduler_extender.cli.options import Where
 from scheduler_extender.cli.outputs import Form, Told, answer
-from scheduler_extender.files.clusterfile import ClusterFile, ClusterFileError, feed, parse
+from scheduler_extender.files.clusterfile import (
+    ClusterFile,
+    ClusterFileError,
+    feed,
+    in_flight,
+    parse,
+)
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.told.view import View
@@ -91,7 +97,7 @@ def looking(
         raise BadInputError("--cluster, --admin and --forward: allowed is one of them")
     if where.cluster is not None:
         content = cluster_file(where.cluster)
-        yield lambda: _described(content, require, namespace)
+        yield lambda: _described(content, require, namespace, in_flight(content))
     elif where.admin is not None:
         port = port_at(where.admin, where.credentials, where.access)
         yield lambda: _described(_snapshot(port), require, namespace)
@@ -108,7 +114,8 @@ def look_once(
     """What a cluster file describes, or a cluster is at this moment. Raises
     :class:`BadInputError`."""
     if cluster is not None:
-        return _described(cluster_file(cluster), require, namespace)
+        content = cluster_file(cluster)
+        return _described(content, require, namespace, in_flight(content))
     from scheduler_extender.kube.reading import one_look
 
     with asking(access) as (api, usual):
@@ -148,8 +155,11 @@ def _lost(seen: Seen) -> Iterator[str]:
         yield f"the cluster cannot be followed since {since}, and what is shown is as old"
 
 
-def _described(content: ClusterFile, require: Verdict, namespace: str | None) -> Look:
-    return Look(described(content, require), View(time.time()), (), namespace or "default")
+def _described(
+    content: ClusterFile, require: Verdict, namespace: str | None, note: str = ""
+) -> Look:
+    notes = (note,) if note else ()
+    return Look(described(content, require), View(time.time()), notes, namespace or "default")
 
 
 def described(content: ClusterFile, require: Verdict) -> Cluster:

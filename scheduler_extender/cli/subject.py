@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import msgspec
 
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.cli.suggestions import pod_meant
 from scheduler_extender.files.clusterfile import read_pod
 from scheduler_extender.files.podfile import notes_on
 from scheduler_extender.files.podtemplates import pods_made_by
@@ -73,13 +75,27 @@ def _pod(api: ApiServer, namespace: str, name: str) -> Subject:
     try:
         body = api.get(path("/api/v1/namespaces", namespace, "pods", name), timeout=TIMEOUT)
     except NotFoundError as error:
-        raise BadInputError(f"there is no pod {namespace}/{name}") from error
+        meant = pod_meant(namespace, name, _pods(api, namespace, name))
+        raise BadInputError(f"there is no pod {namespace}/{name}{meant}") from error
     manifest = msgspec.json.decode(body, type=dict[str, Any])
     read = _read(manifest)
     if read is None:
         told = "; ".join(_misplaced(api, namespace, manifest))
         raise BadInputError(f"pod {namespace}/{name} asks for no GPUs{told and f' ({told})'}")
     return _subject(api, *read)
+
+
+def _pods(api: ApiServer, namespace: str, name: str) -> Iterator[tuple[str, str]]:
+    """Pods of this name, and some of this namespace, as far as the caller may list them."""
+    from topology.kubeapi.apiserver import ApiError, path
+
+    everywhere = ("/api/v1/pods", [("fieldSelector", f"metadata.name={name}"), ("limit", "10")])
+    here = (path("/api/v1/namespaces", namespace, "pods"), [("limit", "500")])
+    for place, query in (everywhere, here):
+        with suppress(ApiError):
+            found = msgspec.json.decode(api.get(place, query, timeout=TIMEOUT))
+            metadata = [item["metadata"] for item in found["items"]]
+            yield from ((each["namespace"], each["name"]) for each in metadata)
 
 
 def _read(manifest: dict[str, Any]) -> tuple[PodRecord, dict[str, Any]] | None:

@@ -17,13 +17,16 @@ import typer
 from scheduler_extender.cli.adminport import ADMIN, Credentials, port_at
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.evictions import Waiting, carry_out
-from scheduler_extender.cli.inputs import one_of
+from scheduler_extender.cli.inputs import cluster_file, one_of
 from scheduler_extender.cli.kubeconfig import Access, ContextOption
-from scheduler_extender.cli.options import TextOption
+from scheduler_extender.cli.options import ClusterOption, TextOption
+from scheduler_extender.cli.source import described
+from scheduler_extender.cli.suggestions import pod_meant
 from scheduler_extender.state.pods.keptplace import MAX_SECONDS
 from scheduler_extender.terminal import harmless
-from scheduler_extender.told.unblocking import Unblocking
+from scheduler_extender.told.unblocking import Unblocking, unblocking_of
 from topology.core.devices import PodUid
+from topology.core.placement import Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +43,7 @@ class Source:
         ),
     ] = None
     context: ContextOption = None
+    cluster: ClusterOption = None
     admin: Annotated[
         str, typer.Option(metavar="URL", help="The extender's admin port, forwarded to here.")
     ] = ADMIN
@@ -67,21 +71,30 @@ def unblock(
     """Say whom to evict so that a waiting pod can run.
 
     POD is the name of a waiting pod, or NAMESPACE/NAME. The command asks the extender's admin port,
-    which has to be forwarded (kubectl port-forward) and asks for a token, for the cheapest set of
-    evictions; each of the evicted pods has a guaranteed place elsewhere, or is named as lost. With
-    --evict it keeps the place and evicts the pods through the Eviction API, which needs the
-    rights of the ClusterRole gpu-topology-unblocker. Exits with 1 where nobody is worth evicting.
+    which has to be forwarded (kubectl port-forward) and asks for a token, or with --cluster a file,
+    for the cheapest set of evictions; each of the evicted pods has a guaranteed place elsewhere, or
+    is named as lost. With --evict it keeps the place and evicts the pods through the Eviction API,
+    which needs the rights of the ClusterRole gpu-topology-unblocker. Exits with 1 where nobody is
+    worth evicting.
     """
     as_json = one_of("--output", output, {"text": False, "json": True})
     if not 30 <= keep <= MAX_SECONDS:
         raise BadInputError(f"--keep: allowed are 30 to {MAX_SECONDS:.0f} seconds, not {keep}")
+    if source.cluster is not None and evict:
+        raise BadInputError("--evict: nobody can be evicted from a cluster file (--cluster)")
     where, _, name = pod.rpartition("/")
     place = f"/v1/unblock/{quote(where or namespace, safe='')}/{quote(name, safe='')}"
     access = Access(kubeconfig=source.kubeconfig, context=source.context)
-    port = port_at(source.admin, source.credentials, access, needed=not evict)
-    found = port.get(place, Unblocking)
+    if source.cluster is not None:
+        known = described(cluster_file(source.cluster), Verdict.EXPECTED)
+        found, asked = unblocking_of(known, where or namespace, name), f"{source.cluster}:"
+        there = ((each.namespace, each.name) for each in known.snapshot().pods)
+        meant = pod_meant(where or namespace, name, there)
+    else:
+        port = port_at(source.admin, source.credentials, access, needed=not evict)
+        found, asked, meant = port.get(place, Unblocking), "the extender knows of", ""
     if found is None:
-        raise BadInputError(f"the extender knows of no pod {where or namespace}/{name} with GPUs")
+        raise BadInputError(f"{asked} no pod {where or namespace}/{name} with GPUs{meant}")
     if as_json:
         typer.echo(json.dumps(msgspec.to_builtins(found), indent=2))
     else:

@@ -26,6 +26,7 @@ from scheduler_extender.cli.kubeconfig import Access, asking
 from scheduler_extender.cli.options import AdminOption, ClusterOption, RequireOption, TextOption
 from scheduler_extender.cli.source import described
 from scheduler_extender.cli.subject import subject
+from scheduler_extender.cli.suggestions import pod_meant
 from scheduler_extender.deadline import within
 from scheduler_extender.limits import EXPLAIN_SECONDS
 from scheduler_extender.state.answers.decision import Settings
@@ -119,10 +120,13 @@ def _from_file(
     content = cluster_file(path)
     known = described(content, require)
     where, _, name = pod.removeprefix("pod/").rpartition("/")
-    record = known.snapshot().pod_named(where or namespace, name)
+    snapshot = known.snapshot()
+    record = snapshot.pod_named(where or namespace, name)
     if record is None:
+        there = ((pod.namespace, pod.name) for pod in snapshot.pods)
+        meant = pod_meant(where or namespace, name, there)
         raise BadInputError(
-            f"{path}: no pod {name} with GPUs in the namespace {where or namespace}"
+            f"{path}: no pod {name} with GPUs in the namespace {where or namespace}{meant}"
         )
     return _explained(known, record, content.written.get(record.uid), View(time.time())), []
 

@@ -291,3 +291,25 @@ def feed(cluster: Cluster, content: ClusterFile) -> None:
     for pod in content.pods:
         cluster.feed.put_pod(pod)
     cluster.budgets = content.budgets
+
+
+def in_flight(content: ClusterFile) -> str:
+    """That running pods of the file count as in flight, and why; empty where none does."""
+    shown = {
+        allocation.pod_uid
+        for record in content.records
+        if record.report is not None
+        for allocation in record.report.allocations
+    }
+    there = {record.topology.name for record in content.records}
+    pods = [
+        pod
+        for pod in content.pods
+        if pod.phase == "Running" and pod.node in there and pod.uid not in shown
+    ]
+    if not pods:
+        return ""
+    first, more = f"{pods[0].namespace}/{pods[0].name}", len(pods) - 1
+    who = f"{first} and {more:,} more pods count" if more else f"{first} counts"
+    whose = "their" if more else "its"
+    return f"{who} as in flight: no status.allocations of a GpuTopology names {whose} GPUs"

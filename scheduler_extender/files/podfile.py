@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import Any
 
-from scheduler_extender.annotations import KEYS, PREFIX, Asks, Malformed, parse
+from scheduler_extender.annotations import KEYS, OURS_TO_WRITE, PREFIX, Asks, Malformed, parse
 from scheduler_extender.exclusive import containers_with_roles
 from scheduler_extender.files.clusterfile import read_pod
 from scheduler_extender.files.podtemplates import ARGO, KSERVE, mapping, name_in, pods_made_by
@@ -128,10 +128,30 @@ def _asked(
         raise PodFileError(f"{whose}{asks.reason}")
     if asks is None:
         raise NoPodError(f"{whose}the pod asks for no GPU (nvidia.com/gpu), nothing to check")
-    notes = tuple(notes_on(_kind_of(item), manifest, outside))[:MAX_NOTES]
+    written = (*notes_on(_kind_of(item), manifest, outside), *_ineffective(pod))
+    notes = written[:MAX_NOTES]
     name, going = pod.metadata.name, destinations_of(pod.spec)
     standing = Standing(priority=pod.spec.priority or 0, destinations=going)
     return Wanted(name, asks.request, notes, asks.membership, standing, _copies(item))
+
+
+def _ineffective(pod: Pod) -> Iterator[str]:
+    """Annotations of ours that stand in the right place and say nothing, and GPUs that are asked
+    for so that the API server refuses the pod."""
+    given = pod.metadata.annotations or {}
+    if f"{PREFIX}shape" in given and not given.keys() & {f"{PREFIX}link", f"{PREFIX}min-nvlinks"}:
+        yield f"annotation {PREFIX}shape counts for nothing without {PREFIX}link or min-nvlinks"
+    for key in sorted(given.keys() & OURS_TO_WRITE) if pod.spec.node_name is None else ():
+        yield f"annotation {key} is the extender's own: it counts for nothing, and is replaced"
+    for container, _ in containers_with_roles(pod):
+        resources = container.resources or Resources()
+        limits = resources.limits or {}
+        for name, amount in (resources.requests or {}).items():
+            if name.startswith("nvidia.com/") and str(limits.get(name, "")) != str(amount):
+                yield (
+                    f"container {cut(container.name)}: the API server refuses requests.{cut(name)} "
+                    "without an equal number under limits"
+                )
 
 
 def _copies(item: object) -> int:

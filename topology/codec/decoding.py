@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from reprlib import Repr
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from topology.codec import wire
 from topology.core.devices import (
@@ -95,18 +96,26 @@ def decode_report(data: Mapping[str, object]) -> Report:
         raise RecordError(first_error(error)) from error
 
 
+def _where(fault: ErrorDetails) -> str:
+    return ".".join(str(part) for part in fault["loc"]) or "record"
+
+
 def first_error(error: ValidationError) -> str:
-    """The first fault of a validation as one line: field, what is allowed, the value."""
-    fault = error.errors(include_url=False)[0]
-    where = ".".join(str(part) for part in fault["loc"]) or "record"
-    more = error.error_count() - 1
-    rest = f" (and {more} more)" if more else ""
+    """The first fault of a validation as one line: field, what is allowed, the value; of the others
+    the fields."""
+    faults = error.errors(include_url=False)
+    fault, where = faults[0], _where(faults[0])
+    named = ", ".join(map(_where, faults[1:MAX_NAMED]))
+    left = f" and {len(faults) - MAX_NAMED} more" if len(faults) > MAX_NAMED else ""
+    rest = f" (also wrong: {named}{left})" if named else ""
     if fault["type"] == "extra_forbidden":
         return f"{where}: unknown field{rest}"
     words = wire.ALLOWED.get(fault.get("ctx", {}).get("pattern", ""), fault["msg"])
     shown = "" if fault["type"] == "missing" else f", not {shortened(fault.get('input'))}"
     return f"{where}: {words[0].lower()}{words[1:]}{shown}{rest}"
 
+
+MAX_NAMED = 5  # faults of one text of which the fields are told
 
 _BRIEF = Repr()
 _BRIEF.maxlist = _BRIEF.maxtuple = _BRIEF.maxdict = 4

@@ -15,7 +15,7 @@ from scheduler_extender.cli import main
 from tests.commands import ROOT, Done, asked
 from tests.nodes import pod
 
-CLUSTER = "examples/clusters/why.yaml"
+CLUSTER = "examples/clusters/mixed.yaml"
 PAIR = {"kind": "Pod", **pod(2, {"link": "nvlink"}, name="pair")}
 WRONG = {"kind": "Pod", **pod(2, {"link": "wire"}, name="wrong")}
 SERVICE = {"kind": "Service", "metadata": {"name": "web"}}
@@ -98,12 +98,12 @@ def test_a_warning_is_bad_where_checks_are_strict(tmp_path: Path) -> None:
 
 
 def test_it_is_said_how_many_copies_fit(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.yaml", deployment(3))
+    path = written(tmp_path / "a.yaml", deployment(30))
     done = check(path)
     assert done.returncode == 0
-    assert "\npair: there is room for 2 of its 3 pods at once\n" in done.stdout
+    assert "\npair: there is room for 20 of its 30 pods at once\n" in done.stdout
     found = json.loads(check(path, "-o", "json").stdout)
-    assert (found["copies"], found["fit"]) == (3, 2)
+    assert (found["copies"], found["fit"]) == (30, 20)
     assert check(path, "--strict").returncode == 1
     assert check(written(tmp_path / "b.yaml", deployment(2)), "--strict").returncode == 0
 
@@ -114,7 +114,7 @@ def test_selectors_need_node_objects(tmp_path: Path) -> None:
     done = check(path)
     assert done.stderr == (
         "warning: nodeSelector and node affinity of pair count for nothing on 8 of 8 nodes: "
-        "their Node objects are not known\n"
+        "not all of their labels are known\n"
     )
     assert check(path, "--strict").returncode == 1
 
