@@ -77,6 +77,7 @@ def _files(folder: Path) -> Iterator[Path]:
             Path(at, name)
             for name in sorted(names)
             if name.lower().endswith(SUFFIXES) and not name.startswith(".")
+            if Path(at, name).is_file()  # a FIFO would be waited for
         ]
         if len(found) > MOST_FILES:
             raise BadInputError(f"{folder}: allowed are {MOST_FILES:,} files, here are more")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -497,3 +498,21 @@ def test_a_long_list_of_cpus_is_not_quoted_whole() -> None:
     with pytest.raises(RecordError, match="allowed are CPUs from 0 to 4095") as refused:
         decode(data)
     assert len(str(refused.value)) < 250
+
+
+def test_all_wrong_fields_are_named_up_to_some() -> None:
+    wire = yaml.safe_load(EXAMPLE)
+    wire["spec"]["gpus"] = [{} for _ in range(9)]
+    with pytest.raises(RecordError) as caught:
+        decode(wire)
+    said = str(caught.value)
+    assert "(also wrong: spec.gpus.0." in said
+    assert re.search(r" and \d+ more\)$", said)
+
+
+def test_a_long_field_is_told_in_part() -> None:
+    wire = yaml.safe_load(EXAMPLE)
+    wire["spec"]["x" * 5000] = 1
+    with pytest.raises(RecordError) as caught:
+        decode(wire, strict=True)
+    assert len(str(caught.value)) < 400

@@ -97,7 +97,7 @@ def decode_report(data: Mapping[str, object]) -> Report:
 
 
 def _where(fault: ErrorDetails) -> str:
-    return ".".join(str(part) for part in fault["loc"]) or "record"
+    return ".".join(str(part) for part in fault["loc"])[:MAX_WHERE] or "record"
 
 
 def first_error(error: ValidationError) -> str:
@@ -115,6 +115,7 @@ def first_error(error: ValidationError) -> str:
     return f"{where}: {words[0].lower()}{words[1:]}{shown}{rest}"
 
 
+MAX_WHERE = 200  # characters of a field's path, which strangers write
 MAX_NAMED = 5  # faults of one text of which the fields are told
 
 _BRIEF = Repr()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -59,6 +60,7 @@ def test_a_folder_is_read_with_those_below_it(tmp_path: Path) -> None:
     written(tmp_path / "deep" / "c.json", PAIR)
     written(tmp_path / ".git" / "d.yaml", WRONG)
     written(tmp_path / "values.txt", WRONG)
+    os.mkfifo(tmp_path / "e.yaml")
     done = check("-f", tmp_path, "-o", "json")
     assert (done.returncode, done.stderr) == (0, "")
     files = [each["file"] for each in json.loads(done.stdout)["pods"]]
