@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -500,14 +499,11 @@ def test_a_long_list_of_cpus_is_not_quoted_whole() -> None:
     assert len(str(refused.value)) < 250
 
 
-def test_all_wrong_fields_are_named_up_to_some() -> None:
+def test_the_other_wrong_fields_are_named_too() -> None:
     wire = yaml.safe_load(EXAMPLE)
-    wire["spec"]["gpus"] = [{} for _ in range(9)]
-    with pytest.raises(RecordError) as caught:
+    wire["spec"]["links"] = [{}]
+    with pytest.raises(RecordError, match=r"links\.0\.a: .* \(also wrong: spec\.links\.0\.b\)$"):
         decode(wire)
-    said = str(caught.value)
-    assert "(also wrong: spec.gpus.0." in said
-    assert re.search(r" and \d+ more\)$", said)
 
 
 def test_a_long_field_is_told_in_part() -> None:
