@@ -14,8 +14,8 @@ from functools import cached_property
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.membership import NODE, NVLINK_DOMAIN, Group, Membership
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.answers.faults import Faults
 from scheduler_extender.state.answers.remembered import Remembered, State
+from scheduler_extender.state.answers.tallies import Faults
 from scheduler_extender.state.groups.domains import NO_DOMAINS, Domains, domains_of
 from scheduler_extender.state.groups.gangdomains import ANYWHERE, Direction, GangDomains
 from scheduler_extender.state.groups.groupplaces import GroupPlaces

@@ -3,13 +3,12 @@
 To read it from the bottom: ``constraints`` compiles what a pod asks for one kind of machine;
 ``outlook`` gathers everything that a node may hand out to the pod and judges it; ``rejections``
 names why a node is refused; ``memory`` adds up what pods use of GPUs that they share; ``verdict``
-puts these together; ``outstanding`` asks the same of promises that were given to pods which no
+puts these together, and asks the same of promises that were given to pods which no
 report has shown yet.
 """
 
 from topology.core.placement.constraints import always_met, satisfies
 from topology.core.placement.memory import GpuMemory, has_memory, short_of_memory, used_memory
-from topology.core.placement.outstanding import endangers, keeps, predicted
 from topology.core.placement.rejections import (
     BUSY,
     DRA_ONLY,
@@ -28,7 +27,15 @@ from topology.core.placement.rejections import (
     busy,
     device_unit,
 )
-from topology.core.placement.verdict import Assessment, Verdict, assess, sets_spoken_of
+from topology.core.placement.verdict import (
+    Assessment,
+    Verdict,
+    assess,
+    endangers,
+    keeps,
+    predicted,
+    sets_spoken_of,
+)
 
 __all__ = [
     "BUSY",

@@ -17,7 +17,7 @@ from scheduler_extender.deadline import NotAtOnceError, immediate
 from scheduler_extender.state.answers import remembered
 from scheduler_extender.state.answers.decision import Settings, decide
 from scheduler_extender.state.asking.enquiry import ask
-from scheduler_extender.state.cluster import cluster, nodes
+from scheduler_extender.state.cluster import board, cluster
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node import facts as node
 from scheduler_extender.state.node import transitions
@@ -100,7 +100,7 @@ def test_between_a_report_and_the_answers_after_it_nobody_can_read() -> None:
         def look_beside() -> None:
             reader.submit(look).result(timeout=600)
 
-        files = {str(module.__file__) for module in (cluster, nodes, remembered, node, transitions)}
+        files = {str(module.__file__) for module in (cluster, board, remembered, node, transitions)}
         with between_lines(files, look_beside):
             found.feed.put_report(NAME, Report("boot", 2, allocations=(shows("a", 0),)))
         ask(found.snapshot(), request, [NAME])

@@ -19,7 +19,7 @@ from topology.core.budget import SPENT
 from topology.core.devices import NodeName
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.links import LinkKind
-from topology.core.placement import Verdict, assess, keeps, outstanding, verdict
+from topology.core.placement import Verdict, assess, keeps, verdict
 from topology.core.placement.indifference import pool_sizes
 from topology.core.requests import Constraints, Counts, GpuRequest, Role, gpu_request
 from topology.machines import machine
@@ -114,7 +114,7 @@ def test_what_is_promised_at_once_is_promised_step_by_step(kind: str, data: st.D
         assert slow.verdict is Verdict.GUARANTEED or _too_much(kubelet, now, request)
     pod = Unreported(request.counts, request.constraints, survives_endings=data.draw(st.booleans()))
     if keeps(kubelet, now, pod).every:
-        with patch.object(outstanding, "indifferent_to", lambda *_: None):
+        with patch.object(verdict, "indifferent_to", lambda *_: None):
             kept = keeps(kubelet, now, pod).every
         assert kept or _too_much(kubelet, now, request)
 
