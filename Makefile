@@ -111,8 +111,8 @@ ifneq ($(filter-out 0 no false,$(PUSH)),)
 	$(DOCKER) push "$(IMAGE)-agent:$(VERSION)"
 endif
 
-plugin: $(VENV)/dev.stamp        ## the kubectl plugin as one archive for this platform, with its manifest for krew; ADDRESS=https://… is where users will find it
-	$(BIN)/python -m manifests.buildplugin --output $(OUT)/plugin --address "$(ADDRESS)"
+plugin: $(VENV)/dev.stamp        ## the kubectl plugin as one archive for this platform, with its manifest for krew; ADDRESS=https://… is where users will find it, PYTHONS="python3.11 python3.12" which Pythons run it
+	$(BIN)/python -m manifests.buildplugin --output $(OUT)/plugin --address "$(ADDRESS)" $(PYTHONS:%=--python %)
 
 # What the archives are dated. Without git, such as in an unpacked archive, set it.
 release: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)

@@ -7,7 +7,8 @@ whoever publishes a release knows it, and krew would ask a wrong one.
 The program is a PEX, a zip file that Python runs: our package and those of
 ``requirements/plugin.txt``, taken from the environment in which this runs. ``make`` has installed
 this checkout there. Some packages are compiled, so the program is for one platform and one minor
-version of Python, which must be on the PATH.
+version of Python, which must be on the PATH. With ``--python``, it is for all that are named: pex
+downloads the packages for each, by the hashes of the lock.
 
 https://docs.pex-tool.org, https://krew.sigs.k8s.io/docs/developer-guide/plugin-manifest
 """
@@ -25,7 +26,7 @@ import sys
 import tarfile
 import tempfile
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -48,20 +49,46 @@ class PluginError(Exception):
     """The plugin cannot be built here; the message is one line."""
 
 
-def build_program(path: Path) -> None:
-    """Write the program. Raises :class:`PluginError`."""
-    environment = Path(sys.prefix)
+def build_program(path: Path, pythons: Sequence[str] = ()) -> None:
+    """Write the program, for the Python that runs this or for all ``pythons``, each a path or a
+    name on the PATH. Raises :class:`PluginError`."""
     with tempfile.TemporaryDirectory() as folder:
         pins = Path(folder) / "pins.txt"
-        pins.write_text("\n".join(map(str, locked_requirements(LOCK.read_text()))))
+        if pythons:
+            pins.write_text(f"{LOCK.read_text()}\n{_our_wheel(Path(folder))}\n")
+            source = [word for python in pythons for word in ("--python", python)]
+        else:
+            named = [*map(str, locked_requirements(LOCK.read_text())), NAME]
+            pins.write_text("\n".join(named))
+            source = ["--venv-repository", str(Path(sys.prefix))]
         _run(
             [
-                *(sys.executable, "-m", "pex", "--venv-repository", str(environment)),
-                *("--no-transitive", "--requirement", str(pins), NAME),
+                *(sys.executable, "-m", "pex", *source),
+                *("--no-transitive", "--requirement", str(pins)),
                 *("--console-script", PROGRAM, "--output-file", str(path)),
                 *("--python-shebang", "/usr/bin/env python3", "--disable-cache"),
             ]
         )
+
+
+def _our_wheel(folder: Path) -> str:
+    """Our package as a wheel in the folder: its line in a list of requirements with hashes."""
+    how = ("-q", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(folder))
+    _run([sys.executable, "-m", "pip", "wheel", *how, str(ROOT)])
+    (wheel,) = folder.glob("*.whl")
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    return f"{NAME} @ {wheel.as_uri()} --hash=sha256:{digest}"
+
+
+def versions(pythons: Sequence[str]) -> list[str]:
+    """The minor versions of Pythons, such as 3.11. Raises :class:`PluginError`."""
+    if not pythons:
+        return [f"{sys.version_info.major}.{sys.version_info.minor}"]
+    ask = "import sys; print('%d.%d' % sys.version_info[:2])"
+    try:
+        return [_run([python, "-c", ask]).strip() for python in pythons]
+    except OSError as error:
+        raise PluginError(f"--python: {error.filename}: {error.strerror}") from error
 
 
 def archive(program: Path) -> bytes:
@@ -83,13 +110,17 @@ def tarred(files: Iterable[tuple[str, int, bytes]], mtime: int = 0) -> bytes:
     return packed.getvalue()
 
 
-def manifest(version: str, address: str, digest: str) -> dict[str, Any]:
-    """What krew needs to know: the archive's address and its SHA-256 in hexadecimal digits.
+def manifest(
+    version: str, address: str, digest: str, pythons: Sequence[str] = ()
+) -> dict[str, Any]:
+    """What krew needs to know: the archive's address and its SHA-256 in hexadecimal digits, and
+    which versions of Python run it.
 
     The homepage is the folder of the archive: whoever publishes it has named no other place, and
     the project has none of its own.
     """
-    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    *others, last = pythons or versions(())
+    python = f"{', '.join(others)} or {last}" if others else last
     matches = {"os": _system(), "arch": _architecture()}
     one = {
         "selector": {"matchLabels": matches},
@@ -150,13 +181,14 @@ def _architecture() -> str:
     return ARCHITECTURES.get(machine, machine)
 
 
-def _run(command: list[str]) -> None:
+def _run(command: list[str]) -> str:
     done = subprocess.run(  # noqa: S603 (our own words)
         command, capture_output=True, text=True, check=False, timeout=FOR_EVER
     )
     if done.returncode:
         last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["no word why"]
         raise PluginError(f"{re.sub(r'.*/', '', command[0])} {command[2]}: {last[0]}")
+    return done.stdout
 
 
 def main() -> int:
@@ -169,10 +201,17 @@ def main() -> int:
         type=folder_address,
         help="the folder that the archive will be downloaded from, as an https URL",
     )
+    parser.add_argument(
+        "--python",
+        action="append",
+        default=[],
+        help="a Python that runs the program, by its path or name; may stand several times. "
+        "Without it: the one that runs this",
+    )
     given = parser.parse_args()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     try:
-        return _build(given.output, given.address, project["version"])
+        return _build(given.output, given.address, project["version"], given.python)
     except PluginError as error:
         sys.stderr.write(f"error: {error}\n")
     except OSError as error:
@@ -180,14 +219,16 @@ def main() -> int:
     return 1
 
 
-def _build(output: Path, address: str, version: str) -> int:
+def _build(output: Path, address: str, version: str, pythons: Sequence[str]) -> int:
     output.mkdir(parents=True, exist_ok=True)
-    python = f"py{sys.version_info.major}{sys.version_info.minor}"
+    told = versions(pythons)
+    python = "-".join(f"py{each.replace('.', '')}" for each in told)
     name = f"{PROGRAM}-{_system()}-{_architecture()}-{python}.tar.gz"
-    build_program(output / PROGRAM)
+    build_program(output / PROGRAM, pythons)
     packed = archive(output / PROGRAM)
     (output / name).write_bytes(packed)
-    said = manifest(version, f"{address}/{name}", hashlib.sha256(packed).hexdigest())
+    digest = hashlib.sha256(packed).hexdigest()
+    said = manifest(version, f"{address}/{name}", digest, told)
     (output / f"{NAME}.yaml").write_text(yaml.safe_dump(said, sort_keys=False))
     sys.stdout.write(f"{output / name}\n{output / f'{NAME}.yaml'}\n")
     return 0
