@@ -59,18 +59,20 @@ class ClusterFile:
 
 
 def load(path: Path) -> ClusterFile:
-    """Read a cluster file. Raises :class:`ClusterFileError`."""
+    """Read a cluster file; - is standard input. Raises :class:`ClusterFileError`."""
+    piped = str(path) == "-"
+    name = "standard input" if piped else str(path)
     try:
-        with path.open("rb") as file:
+        with open(0, "rb", closefd=False) if piped else path.open("rb") as file:
             data = file.read(MAX_FILE + 1)
         if len(data) > MAX_FILE:
-            raise ClusterFileError(f"{path}: larger than {MAX_FILE:,} bytes")
+            raise ClusterFileError(f"{name}: larger than {MAX_FILE:,} bytes")
         text = data.decode("utf-8")
     except OSError as error:
-        raise ClusterFileError(f"{path}: {error.strerror}") from error
+        raise ClusterFileError(f"{name}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ClusterFileError(f"{path}: not UTF-8 text: {error.reason}") from error
-    return parse(text, str(path))
+        raise ClusterFileError(f"{name}: not UTF-8 text: {error.reason}") from error
+    return parse(text, name)
 
 
 def parse(text: str, name: str = "cluster file") -> ClusterFile:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,3 +50,11 @@ def test_nothing_is_told_of_a_pod_that_is_only_bound(tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_text(yaml.safe_dump_all(documents))
     assert asked(main, "nodes", "--cluster", path).stderr == ""
+
+
+def test_it_may_be_piped_in() -> None:
+    with (ROOT / TEMPLATE).open("rb") as file:
+        command = [sys.executable, "-m", "scheduler_extender", "nodes", "--cluster", "-"]
+        done = subprocess.run(command, stdin=file, cwd=ROOT, capture_output=True, check=False)
+    assert done.returncode == 0
+    assert done.stdout.decode() == asked(main, "nodes", "--cluster", TEMPLATE).stdout
