@@ -33,7 +33,11 @@ def end_at_once() -> None:
 
 @contextmanager
 def raised() -> Iterator[None]:
-    """Inside it Ctrl-C raises KeyboardInterrupt, and is remembered."""
+    """Inside it Ctrl-C raises KeyboardInterrupt, and is remembered.
+
+    An exception that comes after it is its consequence: logging, for one, gives back a lock that it
+    did not get.
+    """
     before = signal.getsignal(signal.SIGINT)
     if before is not _end:
         yield
@@ -42,6 +46,10 @@ def raised() -> Iterator[None]:
     signal.signal(signal.SIGINT, _raise)
     try:
         yield
+    except Exception:
+        if _pressed:
+            raise KeyboardInterrupt from None
+        raise
     finally:
         signal.signal(signal.SIGINT, before)
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from subprocess import PIPE
 from typing import Any
@@ -85,6 +86,25 @@ def test_a_command_ends_though_python_drops_the_exception(
             run(app, "program")
         assert (ended.value.code, len(looks)) == (130, 1)
         assert signal.getsignal(signal.SIGINT) is listening
+
+
+def test_a_command_ends_though_the_exception_is_followed_by_another(
+    listening: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app, lock = typer.Typer(), threading.RLock()
+
+    def giving_back() -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+            lock.acquire()
+        finally:
+            lock.release()
+
+    app.command()(spread(giving_back))
+    monkeypatch.setattr(sys, "argv", ["program"])
+    with pytest.raises(SystemExit) as ended:
+        run(app, "program")
+    assert (ended.value.code, capsys.readouterr().err) == (130, "")
 
 
 @pytest.mark.usefixtures("interruptible")
