@@ -36,6 +36,8 @@ _REPLICA_SETS = f"{_APPS}:replicasets"
 _STATEFUL_SETS = f"{_APPS}:statefulsets"
 _JOBS = f"{_BATCH}:jobs"
 _RAY = "/apis/ray.io/v1"
+_KNATIVE = "/apis/serving.knative.dev/v1"
+_ARGO = "/apis/argoproj.io/v1alpha1"
 
 KINDS = (
     Kind("Deployment", _APPS, "deployments", ("deploy",), (_REPLICA_SETS,)),
@@ -68,6 +70,20 @@ KINDS = (
     ),
     Kind("RayCluster", _RAY, "rayclusters"),
     Kind("RayJob", _RAY, "rayjobs", (), (f"{_RAY}:rayclusters", _JOBS)),
+    Kind(
+        "InferenceService",
+        "/apis/serving.kserve.io/v1beta1",
+        "inferenceservices",
+        ("isvc",),
+        (
+            *(f"{_KNATIVE}:{plural}" for plural in ("services", "configurations", "revisions")),
+            f"{_APPS}:deployments",
+            _REPLICA_SETS,
+            _STATEFUL_SETS,
+        ),
+    ),
+    Kind("Workflow", _ARGO, "workflows", ("wf",)),
+    Kind("CronWorkflow", _ARGO, "cronworkflows", ("cwf",), (f"{_ARGO}:workflows",)),
 )
 POD_WORDS = ("pod", "pods", "po")
 MOST_OWNERS = 4  # owners above a pod that are looked at

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from scheduler_extender.cli import main
+from scheduler_extender.kube.owners import kind_named
 from scheduler_extender.kube.sinks import PODS_PATH, RECORDS_PATH
 from tests.commands import Done, asked
 from tests.fakes.apiserver import FakeApiServer
@@ -167,6 +168,21 @@ JOBS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "leaderworkersets",
         {"leaderWorkerTemplate": {"workerTemplate": TEMPLATE}},
     ),
+    "isvc": (
+        "/apis/serving.kserve.io/v1beta1",
+        "inferenceservices",
+        {"predictor": {**TEMPLATE["metadata"], **TEMPLATE["spec"]}},
+    ),
+    "cwf": (
+        "/apis/argoproj.io/v1alpha1",
+        "cronworkflows",
+        {
+            "workflowSpec": {
+                "podMetadata": TEMPLATE["metadata"],
+                "templates": [{"name": "step", "container": TEMPLATE["spec"]["containers"][0]}],
+            }
+        },
+    ),
 }
 
 
@@ -174,7 +190,9 @@ JOBS: dict[str, tuple[str, str, dict[str, Any]]] = {
 def test_of_a_workload_without_pods_its_template_is_told(cluster: Cluster, word: str) -> None:
     group, plural, spec = JOBS[word]
     cluster.node(switched(2, "node"))
-    cluster.fake.put(f"{group}/namespaces/team-a/{plural}", made(word, "train", spec))
+    kind = kind_named(word)
+    assert kind is not None
+    cluster.fake.put(f"{group}/namespaces/team-a/{plural}", made(kind.name, "train", spec))
     done = cluster.why(f"{word}/train")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert "2 GPUs: every two joined by NVLink" in done.stdout
@@ -193,6 +211,26 @@ def test_a_pod_of_a_job_of_a_jobset_is_found(cluster: Cluster) -> None:
     )
     cluster.pod(pod(2, NVLINK, name="w-0-x", uid="x"), owner=owned("Job", "train-w-0"))
     assert cluster.why("jobset/train").stdout.startswith("team-a/w-0-x\n")
+
+
+def test_a_pod_of_an_inference_service_is_found_below_what_knative_makes(cluster: Cluster) -> None:
+    group, plural, spec = JOBS["isvc"]
+    cluster.node(switched(2, "node"))
+    cluster.fake.put(f"{group}/namespaces/team-a/{plural}", made("InferenceService", "llm", spec))
+    above = owned("InferenceService", "llm")
+    for kind, where in (
+        ("Service", "serving.knative.dev/v1"),
+        ("Configuration", "serving.knative.dev/v1"),
+        ("Revision", "serving.knative.dev/v1"),
+        ("Deployment", "apps/v1"),
+        ("ReplicaSet", "apps/v1"),
+    ):
+        name = f"llm-{kind.lower()}"
+        below = made(kind, name, {}, ownerReferences=[{**above, "controller": True}])
+        cluster.fake.put(f"/apis/{where}/namespaces/team-a/{kind.lower()}s", below)
+        above = owned(kind, name)
+    cluster.pod(pod(2, NVLINK, name="llm-x", uid="x"), owner=above)
+    assert cluster.why("isvc/llm").stdout.startswith("team-a/llm-x\n")
 
 
 def test_pods_without_gpus_of_a_workload_are_passed_over(cluster: Cluster) -> None:
