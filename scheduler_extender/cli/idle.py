@@ -15,6 +15,7 @@ from rich.text import Text
 
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import weakest
+from scheduler_extender.cli.labels import selector_of, selects
 from scheduler_extender.cli.options import (
     OutputOption,
     RequireOption,
@@ -23,7 +24,7 @@ from scheduler_extender.cli.options import (
     Whose,
 )
 from scheduler_extender.cli.outputs import Told, form_of
-from scheduler_extender.cli.source import Look, answer_from, selecting
+from scheduler_extender.cli.source import Look, answer_from
 from scheduler_extender.deadline import within
 from scheduler_extender.terminal import column, show, table
 from scheduler_extender.told.idle import (
@@ -181,9 +182,9 @@ def told(look: Look, whose: Whose, shortest: float) -> Told:
     """The answer."""
     snapshot = look.cluster.snapshot()
     everywhere = [p for p in idle_pods(snapshot, look.view.today) if p.seconds >= shortest]
-    labelled = _selected(look, whose)
-    if labelled is not None:
-        everywhere = [pod for pod in everywhere if pod.uid in labelled]
+    if wanted := selector_of(whose.selector):
+        known = {pod.uid: dict(pod.standing.labels) for pod in snapshot.pods}
+        everywhere = [pod for pod in everywhere if selects(wanted, known.get(pod.uid, {}))]
     chosen = [pod for pod in everywhere if whose.everybody or pod.namespace == look.namespace]
     shown = {pod.node for pod in chosen}
     beside = [pod for pod in everywhere if pod.node in shown]
@@ -201,22 +202,6 @@ def told(look: Look, whose: Whose, shortest: float) -> Told:
         lambda console, wide: draw(console, rows, nobody, len(everywhere) - len(rows), wide=wide),
         [*look.notes, *_old(look, chosen)],
     )
-
-
-def _selected(look: Look, whose: Whose) -> set[str] | None:
-    """The UIDs of the pods that a label selector selects; None for all. Raises
-    :class:`BadInputError`."""
-    if whose.selector is None:
-        return None
-    from scheduler_extender.kube.reading import listed as pages
-    from scheduler_extender.kube.sinks import PAGE, PODS_PATH, metadata_decoder
-    from topology.kubeapi.apiserver import path
-
-    api = look.reachable("--selector")
-    where = PODS_PATH if whose.everybody else path("/api/v1/namespaces", look.namespace, "pods")
-    with selecting(whose.selector, "pods"):
-        found, _ = pages(api, where, PAGE, [("labelSelector", whose.selector)])
-    return {metadata_decoder.decode(raw).metadata.uid for raw in found}
 
 
 def _old(look: Look, pods: Sequence[IdlePod]) -> Iterator[str]:

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.cli.labels import selector_of, selects
 from scheduler_extender.cli.nodewords import ago, gpus_text, promises_text, total_text, warnings
 from scheduler_extender.cli.options import (
     ListedNamespaceOption,
@@ -19,7 +21,7 @@ from scheduler_extender.cli.options import (
     Where,
 )
 from scheduler_extender.cli.outputs import Told, form_of
-from scheduler_extender.cli.source import Look, answer_from, selected_nodes
+from scheduler_extender.cli.source import Look, answer_from
 from scheduler_extender.terminal import column, fits, show, stacked, table
 from scheduler_extender.told.nodes import Nodes, NodeState, has_gpus, tally, totals
 from scheduler_extender.told.view import View
@@ -62,12 +64,11 @@ class Drawing(Protocol):
 def told(look: Look, selector: str | None, drawing: Drawing, *, devices: bool = False) -> Told:
     """The answer about all nodes with GPUs, or those that are selected; with ``devices`` the data
     has each of their GPUs."""
-    names, view = selected_nodes(look, selector), look.view
-    nodes = [
-        node
-        for node in Nodes(look.cluster).all()
-        if has_gpus(node.facts) and (names is None or node.name in names)
-    ]
+    view, wanted = look.view, selector_of(selector)
+    nodes = [node for node in Nodes(look.cluster).all() if has_gpus(node.facts)]
+    if wanted and not any(node.facts.node_object.labels for node in nodes):
+        raise BadInputError("--selector: no Node object can be read, so no node's labels are known")
+    nodes = [node for node in nodes if selects(wanted, node.facts.node_object.labels)]
     return Told(
         {"nodes": [node.as_json(view, devices=devices) for node in nodes]},
         [f"node/{node.name}" for node in nodes],

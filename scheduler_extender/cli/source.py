@@ -54,16 +54,6 @@ class Look:
     namespace: str = "default"
     api: ApiServer | None = None
 
-    def reachable(self, flag: str) -> ApiServer:
-        """The API server, which ``flag`` needs. Raises :class:`BadInputError` where there is
-        none."""
-        if self.api is None:
-            raise BadInputError(
-                f"{flag}: only the API server reads it, so it does not go with --cluster, "
-                "--admin or --forward"
-            )
-        return self.api
-
 
 def answer_from(
     where: Where,
@@ -177,36 +167,3 @@ def _snapshot(port: AdminPort) -> ClusterFile:
         return parse(text, port.url)
     except ClusterFileError as error:
         raise BadInputError(f"--admin: {error}") from error
-
-
-def selected_nodes(look: Look, selector: str | None) -> set[str] | None:
-    """The names of the nodes that a label selector selects; None for all.
-
-    Raises :class:`BadInputError` where the selector cannot be read or asked for.
-    """
-    if selector is None:
-        return None
-    from scheduler_extender.kube.reading import node_names
-
-    api = look.reachable("--selector")
-    with selecting(selector, "nodes"):
-        return node_names(api, selector)
-
-
-@contextmanager
-def selecting(selector: str | None, what: str) -> Iterator[None]:
-    """Inside it the API server selects by labels; what it refuses is told about the selector."""
-    from topology.kubeapi.apiserver import ApiError
-
-    try:
-        yield
-    except ApiError as error:
-        if selector is None or error.status >= 500:
-            raise
-        if error.status == 400:
-            why = f"{selector!r} cannot be read: {error.message}"
-        elif error.status in (401, 403):
-            why = f"you may not list {what}, so nobody can be selected"
-        else:
-            why = f"the API server answers {error.status}: {error.message}"
-        raise BadInputError(f"--selector: {why}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import msgspec
 from rich.console import Console
@@ -13,6 +14,7 @@ from rich.text import Text
 from scheduler_extender.annotations import MANAGED, Malformed
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import weakest
+from scheduler_extender.cli.labels import selector_of, selects
 from scheduler_extender.cli.options import (
     OutputOption,
     RequireOption,
@@ -21,7 +23,7 @@ from scheduler_extender.cli.options import (
     Whose,
 )
 from scheduler_extender.cli.outputs import Told, form_of
-from scheduler_extender.cli.source import Look, answer_from, selecting
+from scheduler_extender.cli.source import Look, answer_from
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.terminal import ROOMY, column, fits, show, stacked, table
 from scheduler_extender.told.answers import answers_to
@@ -31,6 +33,9 @@ from scheduler_extender.told.waiting import WaitingPod, alike, reason_of, waitin
 from scheduler_extender.told.words import asked_text, duration
 from scheduler_extender.wire import pod_decoder
 from topology.times import seconds_of
+
+if TYPE_CHECKING:
+    from topology.kubeapi.apiserver import ApiServer
 
 SECONDS = 20.0
 """For how long the nodes are asked about pods; those that are left then are only listed."""
@@ -85,28 +90,29 @@ def _nobody(look: Look, whose: Whose) -> str:
 
 
 def _waiting(look: Look, whose: Whose) -> list[PodRecord]:
+    wanted = selector_of(whose.selector)
     if look.api is None:
-        if whose.selector is not None:
-            look.reachable("--selector")
-        pods = waiting_pods(look.cluster.snapshot())
-        return [pod for pod in pods if whose.everybody or pod.namespace == look.namespace]
-    return sorted(_listed(look, whose), key=lambda pod: (pod.namespace, pod.name))
+        waits = waiting_pods(look.cluster.snapshot())
+        pods = [pod for pod in waits if whose.everybody or pod.namespace == look.namespace]
+    else:
+        namespace = None if whose.everybody else look.namespace
+        listed = _listed(look, look.api, namespace)
+        pods = sorted(listed, key=lambda pod: (pod.namespace, pod.name))
+    return [pod for pod in pods if selects(wanted, dict(pod.standing.labels))]
 
 
-def _listed(look: Look, whose: Whose) -> Iterator[PodRecord]:
-    """The waiting pods as the API server selects them. Raises :class:`BadInputError`."""
+def _listed(look: Look, api: ApiServer, namespace: str | None) -> Iterator[PodRecord]:
+    """The waiting pods of the API server. Raises :class:`BadInputError`."""
     from scheduler_extender.kube.reading import unbound_pods
     from topology.kubeapi.apiserver import ApiError
 
-    namespace = None if whose.everybody else look.namespace
-    with selecting(whose.selector, "pods"):
-        try:
-            found = unbound_pods(look.reachable("--selector"), namespace, whose.selector)
-        except ApiError as error:
-            if error.status not in (401, 403):
-                raise
-            what = f"of the namespace {namespace}" if namespace else "of all namespaces"
-            raise BadInputError(f"you may not list the pods {what}: {error.message}") from error
+    try:
+        found = unbound_pods(api, namespace)
+    except ApiError as error:
+        if error.status not in (401, 403):
+            raise
+        what = f"of the namespace {namespace}" if namespace else "of all namespaces"
+        raise BadInputError(f"you may not list the pods {what}: {error.message}") from error
     for raw in found:
         try:
             pod = pod_decoder.decode(raw)

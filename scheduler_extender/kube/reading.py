@@ -23,7 +23,6 @@ from scheduler_extender.kube.sinks import (
     NodeSink,
     PodSink,
     RecordSink,
-    metadata_decoder,
 )
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -161,24 +160,11 @@ def _lost(reflectors: Sequence[Reflector], now: float) -> float:
     return max(0.0, now - min(since)) if since else 0.0
 
 
-def node_names(api: ApiServer, selector: str) -> set[str]:
-    """The names of the nodes that a label selector selects.
-
-    Raises :class:`~topology.kubeapi.apiserver.ApiFailure`: an ``ApiError`` of status 400 where the
-    selector cannot be read.
-    """
-    nodes, _ = listed(api, NODES_PATH, PAGE, [("labelSelector", selector)])
-    return {metadata_decoder.decode(raw).metadata.name for raw in nodes}
-
-
-def unbound_pods(api: ApiServer, namespace: str | None, selector: str | None) -> list[msgspec.Raw]:
+def unbound_pods(api: ApiServer, namespace: str | None) -> list[msgspec.Raw]:
     """The pods that are on no node yet, of one namespace or (None) of all, whether they ask for
-    GPUs or not. Raises as :func:`node_names`."""
+    GPUs or not. Raises :class:`~topology.kubeapi.apiserver.ApiFailure`."""
     where = PODS_PATH if namespace is None else path("/api/v1/namespaces", namespace, "pods")
-    query = [("fieldSelector", "spec.nodeName=")]
-    if selector is not None:
-        query.append(("labelSelector", selector))
-    return listed(api, where, PAGE, query)[0]
+    return listed(api, where, PAGE, [("fieldSelector", "spec.nodeName=")])[0]
 
 
 def other_pods(api: ApiServer, managed: tuple[str, ...], name: NodeName) -> Amounts | None:

@@ -1,0 +1,48 @@
+"""The label selector of ``-l``, as kubectl takes it, over the labels that a command has read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.state.pods.selecting import Requirement, Selector
+
+_TERM = re.compile(
+    r"""\s* (?: !\s* (?P<lacks>[\w./-]+)
+              | (?P<key>[\w./-]+) \s*
+                (?: (?P<sign>==?|!=|>|<) \s* (?P<value>[\w.-]*)
+                  | (?<=\s)(?P<set>in|notin) \s* \( (?P<values>[\w.,\s-]*) \) )? )
+        \s* (?: ,(?=\s*\S) | $ )""",
+    re.VERBOSE | re.ASCII,
+)
+_OPERATORS = {"!=": "NotIn", "notin": "NotIn", ">": "Gt", "<": "Lt", None: "Exists"}
+
+
+def selector_of(text: str | None) -> Selector:
+    """The requirements of a selector; none select everything. Raises :class:`BadInputError`."""
+    return tuple(_terms(text)) if text else ()
+
+
+def _terms(text: str) -> Iterable[Requirement]:
+    at = 0
+    while at < len(text):
+        found = _TERM.match(text, at)
+        if found is None:
+            raise BadInputError(
+                f"--selector: {text!r} cannot be read from {text[at:].strip()!r} on: allowed are "
+                "key=value, key!=value, key in (a,b), key notin (a,b), key and !key, with commas "
+                "between"
+            )
+        at = found.end()
+        if found["lacks"]:
+            yield Requirement(found["lacks"], "DoesNotExist")
+            continue
+        operator = _OPERATORS.get(found["sign"] or found["set"], "In")
+        values = [found["value"] or ""] if found["set"] is None else found["values"].split(",")
+        yield Requirement(found["key"], operator, tuple(value.strip() for value in values))
+
+
+def selects(selector: Selector, labels: Mapping[str, str]) -> bool:
+    """Whether labels meet all of a selector."""
+    return all(wanted.matches(labels) for wanted in selector)
