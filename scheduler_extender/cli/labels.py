@@ -9,11 +9,11 @@ from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.state.pods.selecting import Requirement, Selector
 
 _TERM = re.compile(
-    r"""\s* (?: !\s* (?P<lacks>[\w./-]+)
-              | (?P<key>[\w./-]+) \s*
+    r"""\s* (?: !\s* (?P<lacks>KEY)
+              | (?P<key>KEY) \s*
                 (?: (?P<sign>==?|!=|>|<) \s* (?P<value>[\w.-]*)
                   | (?<=\s)(?P<set>in|notin) \s* \( (?P<values>[\w.,\s-]*) \) )? )
-        \s* (?: ,(?=\s*\S) | $ )""",
+        \s* (?: ,(?=\s*\S) | $ )""".replace("KEY", r"(?:[\w.-]+/)?[\w.-]+"),
     re.VERBOSE | re.ASCII,
 )
 _OPERATORS = {"!=": "NotIn", "notin": "NotIn", ">": "Gt", "<": "Lt", None: "Exists"}
@@ -21,7 +21,7 @@ _OPERATORS = {"!=": "NotIn", "notin": "NotIn", ">": "Gt", "<": "Lt", None: "Exis
 
 def selector_of(text: str | None) -> Selector:
     """The requirements of a selector; none select everything. Raises :class:`BadInputError`."""
-    return tuple(_terms(text)) if text else ()
+    return tuple(_terms(text.strip())) if text else ()
 
 
 def _terms(text: str) -> Iterable[Requirement]:

@@ -140,7 +140,7 @@ def test_a_tenant_sees_others_as_far_as_rbac_lets_them(real: RealCluster) -> Non
             id="all namespaces",
         ),
         pytest.param(
-            TENANT, ("nodes", "-l", "a=b"), "you may not list nodes", id="labels of nodes"
+            TENANT, ("nodes", "-l", "a=b"), "no Node object can be read", id="labels of nodes"
         ),
         pytest.param(OPERATOR, ("nodes", "-l", "a=("), "'a=(' cannot be read", id="no selector"),
         pytest.param(

@@ -27,6 +27,7 @@ MEET = [
     "zone.example.com/rack in ()",
     "gpus<9",
     "",
+    " ",
 ]
 DO_NOT = ["pool=b", "pool!=a100", "none", "!pool", "pool notin (a100)", "gpus>8", "none=", "In"]
 BAD = [
