@@ -143,7 +143,7 @@ def _rows(look: Look, waiting: Sequence[PodRecord]) -> Iterator[WaitingPod]:
             gated=pod.gated,
             reason=reason_of(pod, counts),
             nodes=None if counts is None else counts.nodes,
-            takes=None if counts is None else counts.takes,
+            takes=None if counts is None else counts.takes - counts.closed,
             refusals={kind.value: n for kind, n in counts.refusals.items()} if counts else {},
         )
 

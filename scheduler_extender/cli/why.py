@@ -71,7 +71,7 @@ def why(
     POD is the name of a pod, or KIND/NAME of what makes pods, such as deployment/train, job/train,
     jobset/train or pytorchjob/train. The command needs a kubeconfig and the rights to list nodes,
     pods and gputopologies, and says what it may not see. Exits with 1 if the pod waits and no node
-    would take it.
+    takes it.
     """
     as_json = one_of("--output", output, {"text": False, "json": True})
     least, cluster, access = weakest(source.require), source.cluster, source.access
@@ -88,7 +88,7 @@ def why(
     else:
         plan = "" if cluster is not None else f"kubectl gpu-topology unblock {found.pod}"
         whytext.show(standard_output(), found, plan)
-    goes_somewhere = isinstance(found, Explanation) and (found.placed or found.takes)
+    goes_somewhere = isinstance(found, Explanation) and (found.placed or found.takes > found.closed)
     raise typer.Exit(0 if goes_somewhere else 1)
 
 

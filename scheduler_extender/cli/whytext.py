@@ -21,7 +21,9 @@ def show(console: Console, told: Explanation | Unreadable, unblock: str) -> None
         _line(console, told.headline, "red")
     else:
         _line(console, f"asks for {told.request}")
-        _line(console, told.headline, "green" if told.placed or told.takes else "yellow")
+        _line(
+            console, told.headline, "green" if told.placed or told.takes > told.closed else "yellow"
+        )
         for words in told.placed.words[1:] if told.placed else ():
             _line(console, words, "red" if "lack" in words or "not among" in words else "")
         _section(console, "nearest", [f"{near.node}: {near.words}" for near in told.nearest])

@@ -29,8 +29,14 @@ class Counts:
         if not self.nodes:
             return "no node is known"
         refused = sentence(self.refusals.items())
-        if not self.takes:
-            return f"no node takes it: {refused}"
+        if self.takes == self.closed:
+            would = (
+                "node that would is"
+                if self.closed == 1
+                else f"{self.closed:,} nodes that would are"
+            )
+            closed = f"the {would} {CLOSED}" if self.closed else ""
+            return f"no node takes it: {'; '.join(filter(None, (closed, refused)))}"
         nodes = f"{self.nodes:,} node{'s' if self.nodes != 1 else ''}"
         taken = f"{self.takes:,} of {nodes} would take it"
         promised = self.takes - sum(self.doubts.values())

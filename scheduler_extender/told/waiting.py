@@ -62,7 +62,7 @@ class WaitingPod(Struct, frozen=True):
     gated: bool  # it has scheduling gates
     reason: str
     nodes: int | None  # those that were asked; None: nobody was
-    takes: int | None  # those of them that would take it
+    takes: int | None  # those that would, and to which kube-scheduler may send it
     refusals: dict[str, int]
 
     @property

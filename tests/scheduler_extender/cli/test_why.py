@@ -14,7 +14,7 @@ import pytest
 from scheduler_extender.cli import main
 from scheduler_extender.kube.owners import kind_named
 from scheduler_extender.kube.sinks import PODS_PATH, RECORDS_PATH
-from tests.commands import Done, asked
+from tests.commands import ROOT, Done, asked
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import bridged, pod, switched
 from tests.scheduler_extender.cli.kubecluster import Cluster
@@ -442,3 +442,19 @@ def test_a_record_that_cannot_be_used_does_not_spoil_the_json(cluster: Cluster) 
     done = cluster.why("train", "-o", "json")
     assert (done.returncode, done.stderr) == (1, "")
     assert json.loads(done.stdout)["refusals"] == {"record-unusable": 1}
+
+
+def test_a_pod_that_only_closed_nodes_would_take_goes_nowhere(tmp_path: Path) -> None:
+    text = (ROOT / "examples/clusters/template.yaml").read_text()
+    file = tmp_path / "cluster.yaml"
+    file.write_text(text.replace("tolerations:", "volumes:"))
+    said = (
+        "no node takes it: the node that would is closed to it by its selector, or by taints or "
+        "cordon; 1 node cannot promise the right GPUs\n"
+    )
+    done = why("team-a/train", "--cluster", file)
+    assert done.returncode == 1
+    assert said in done.stdout
+    done = asked(main, "waiting", "-A", "--cluster", file, "-o", "json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["pods"][0]["takes"] == 0
