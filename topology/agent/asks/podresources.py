@@ -129,6 +129,8 @@ class PodResources:
                         ("grpc.initial_reconnect_backoff_ms", 100),
                         ("grpc.max_reconnect_backoff_ms", 1000),
                         ("grpc.enable_http_proxy", 0),
+                        # Else a new channel takes over the connection to the kubelet before.
+                        ("grpc.use_local_subchannel_pool", 1),
                     ],
                 )
 
