@@ -13,7 +13,7 @@ from argparse import Namespace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.differential import enumeration
+from tests.differential import claims, enumeration
 from tests.differential.arguments import parser
 from tests.differential.choices import lines, run
 from tests.differential.histories import random_history
@@ -49,6 +49,12 @@ def main() -> int:
         help="how many questions about shared GPUs and MIG instances to ask NVIDIA's plugin",
     )
     options.add_argument(
+        "--claims",
+        type=int,
+        default=100_000,
+        help="how many claims of nodes with DRA to have kube-scheduler's allocator decide",
+    )
+    options.add_argument(
         "--machines",
         type=int,
         default=2_000,
@@ -80,7 +86,7 @@ def main() -> int:
                 return 0
             wrong = _admit(given) if given.admissions else 0
             unforeseen = _choose(given, plugin, version)
-    return 1 if wrong + unforeseen + _enumerate(given) else 0
+    return 1 if wrong + unforeseen + _enumerate(given) + _claim(given) else 0
 
 
 def _choose(given: Namespace, plugin: NvidiaPlugin, version: str) -> int:
@@ -90,6 +96,13 @@ def _choose(given: Namespace, plugin: NvidiaPlugin, version: str) -> int:
     unforeseen = [words for tally in choices.values() for words in tally.found]
     print("\n".join(unforeseen[: given.show]))
     return len(unforeseen)
+
+
+def _claim(given: Namespace) -> int:
+    """Ask kube-scheduler's allocator about claims; how often it was not foreseen."""
+    found = claims.run(given.claims, given.seed, programs() / "structured")
+    print("\n".join(["", found.line, *found.found[: given.show]]))
+    return len(found.found)
 
 
 def _enumerate(given: Namespace) -> int:

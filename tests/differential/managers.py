@@ -23,7 +23,7 @@ CACHE = Path(__file__).parents[2] / ".cache" / "differential"
 REQUIRE = "GPU_TOPOLOGY_REQUIRE_DIFFERENTIAL"
 MEMORY_FOLDER = Path("/dev/shm")
 # By name, whether cgo is needed: without it the managers share the e2e kubelet's build cache.
-PROGRAMS = {"managers": "0", "allocator": "1"}
+PROGRAMS = {"managers": "0", "allocator": "1", "structured": "0"}
 # Static managers leave a goroutine behind for each node, so the process is renewed.
 NODES_OF_ONE_PROCESS = 2000
 

@@ -1,0 +1,50 @@
+"""Our model of nodes with DRA beside kube-scheduler's own allocator: a short run.
+
+The long run is a part of ``make differential``.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.differential.claims import run
+from tests.differential.managers import REQUIRE, ManagersUnavailable, programs
+
+pytestmark = pytest.mark.long
+
+QUESTIONS = 3000
+SEED = 2_000_000
+
+
+@pytest.fixture(scope="module")
+def allocator() -> Path:
+    """The allocator; built the first time."""
+    try:
+        return programs() / "structured"
+    except ManagersUnavailable as reason:
+        if os.environ.get(REQUIRE, "") not in ("", "0", "false"):
+            pytest.fail(f"{reason}; {REQUIRE} is set")
+        pytest.skip(str(reason))
+
+
+def test_whatever_the_scheduler_allocates_was_foreseen(
+    allocator: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tally = run(QUESTIONS, SEED, allocator)
+    with capsys.disabled():
+        print(f"\n{tally.line}")
+    assert tally.found == []
+    assert tally.exact > 0.3 * QUESTIONS
+    assert tally.refused > 0.1 * QUESTIONS
+    assert tally.unusable == 0
+
+
+def test_devices_in_another_order_are_found_out(
+    allocator: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault that is planted: a taint of a device is passed over."""
+    monkeypatch.setattr("scheduler_extender.kube.draobjects.BARS", ())
+    assert len(run(300, SEED, allocator).found) > 5
