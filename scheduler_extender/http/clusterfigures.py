@@ -96,6 +96,7 @@ class ClusterFigures(Collector):
             "watch_failing": {watch.name: watch.failing for watch in watches},
             "node_faults": {"": cluster.faults.count},
             "promises_kept": {"": cluster.tallies.kept},
+            "dra_vetoes": {"": cluster.tallies.vetoes},
             "reports_out_of_order": {"": cluster.feed.reports_out_of_order},
         }
         for family, name in self._families():
@@ -151,6 +152,11 @@ class ClusterFigures(Collector):
             (
                 "promises_kept",
                 "Pods whose GPUs, when a report first named them all, met what was promised",
+                "",
+            ),
+            (
+                "dra_vetoes",
+                "Binds refused, since a pod's claim has GPUs that are not what it requires",
                 "",
             ),
             (

@@ -8,12 +8,13 @@ caller may not read is left out, and said.
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 import msgspec
 import structlog
 
+from scheduler_extender.kube.dra import DraNodes, dra_sinks
 from scheduler_extender.kube.sinks import (
     NODES_PATH,
     PAGE,
@@ -38,6 +39,8 @@ log = structlog.get_logger(__name__)
 TIMEOUT = 30.0  # seconds for one page
 OTHERS_TIMEOUT = 2.0  # seconds for the pods of one node
 FORBIDDEN = (401, 403)
+NO_NODES = "nodes without a topology record are not known to this answer"
+NO_DRA = "what nodes with DRA have is not known to this answer"
 NOT_INSTALLED = "the cluster has no GPUTopology records: is gpu-topology installed?"
 
 
@@ -46,15 +49,16 @@ class Seen:
     """The cluster, as far as it could be read.
 
     ``namespaces`` are those whose pods could be listed; None for all. ``notes`` say what the caller
-    may not read, and what that leaves out. ``sees_nodes`` says whether nodes could be listed,
-    ``installed`` whether the API server knows GPUTopology records at all. ``lost`` says
-    for how many seconds a cluster that is followed has not been read; 0 where it is read.
+    may not read, and what that leaves out. ``watched`` are the collections that were read, each
+    with what takes it in. ``installed`` says whether the API server knows GPUTopology records at
+    all, ``lost`` for how many seconds a cluster that is followed has not been read; 0 where it is
+    read.
     """
 
     cluster: Cluster
     namespaces: frozenset[str] | None = None
     notes: list[str] = field(default_factory=list)
-    sees_nodes: bool = True
+    watched: list[tuple[str, Sink]] = field(default_factory=list)
     installed: bool = True
     lost: Callable[[], float] = lambda: 0.0
 
@@ -82,23 +86,40 @@ def one_look(
             "that no report shows yet are not counted"
         )
     cluster = Cluster(clock, replace(settings, all_pods_known=namespaces is None))
-    sees_nodes = installed = True
+    watched: list[tuple[str, Sink]] = []
+    installed = True
+
+    def take(where: str, sink: Sink, lost: str = "") -> None:
+        """Read a collection; ``lost`` says what is not known where that is forbidden."""
+        try:
+            sink.replace(*listed(api, where, page_of(where)))
+        except ApiError as error:
+            if error.status not in FORBIDDEN or not lost:
+                raise
+            notes.append(f"you may not list {where.rpartition('/')[2]}: {lost}")
+        else:
+            watched.append((where, sink))
+
+    take(NODES_PATH, NodeSink(cluster), NO_NODES)
+    pods_path = PODS_PATH if namespaces is None else path("/api/v1/namespaces", namespace, "pods")
+    pod_sink = PodSink(cluster)
+    pod_sink.replace(pods, version)
+    watched.append((pods_path, pod_sink))
+    dra = DraNodes(cluster)
     try:
-        NodeSink(cluster).replace(*listed(api, NODES_PATH, PAGE))
-    except ApiError as error:
-        if error.status not in FORBIDDEN:
-            raise
-        sees_nodes = False
-        notes.append(
-            "you may not list nodes: nodes without a topology record are not known to this answer"
-        )
-    PodSink(cluster).replace(pods, version)
-    try:
-        RecordSink(cluster).replace(*listed(api, RECORDS_PATH, RECORDS_PAGE))
+        take(RECORDS_PATH, RecordSink(cluster, feed=dra))
     except NotFoundError:
         installed = False
         notes.append(NOT_INSTALLED)
-    return Seen(cluster, namespaces, notes, sees_nodes, installed)
+    for where, sink in dra_sinks(cluster, dra) if dra.has_nodes else ():
+        with suppress(NotFoundError):  # in a cluster before DRA
+            take(where, sink, NO_DRA)
+    return Seen(cluster, namespaces, notes, watched, installed)
+
+
+def page_of(where: str) -> int:
+    """Objects of one page of a collection."""
+    return RECORDS_PAGE if where == RECORDS_PATH else PAGE
 
 
 def listed(
@@ -128,17 +149,9 @@ def live_look(
     are closed in the end.
     """
     seen = one_look(api, namespace, settings, clock)
-    cluster = seen.cluster
-    pods = PODS_PATH
-    if seen.namespaces is not None:
-        pods = path("/api/v1/namespaces", namespace, "pods")
-    watched: list[tuple[str, Sink, int]] = [(pods, PodSink(cluster), PAGE)]
-    if seen.sees_nodes:
-        watched.append((NODES_PATH, NodeSink(cluster), PAGE))
-    if seen.installed:
-        watched.append((RECORDS_PATH, RecordSink(cluster), RECORDS_PAGE))
     reflectors = [
-        Reflector(api, Watched(where, page_limit=page), sink) for where, sink, page in watched
+        Reflector(api, Watched(where, page_limit=page_of(where)), sink)
+        for where, sink in seen.watched
     ]
     for reflector in reflectors:
         reflector.start()

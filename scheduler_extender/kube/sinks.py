@@ -6,6 +6,7 @@ An object that cannot be read costs that object, never the others.
 import time
 from collections.abc import Callable, Hashable, Iterable
 from contextlib import nullcontext, suppress
+from typing import Protocol
 
 import msgspec
 import structlog
@@ -23,6 +24,7 @@ from scheduler_extender.state.pods.standing import amounts_of
 from scheduler_extender.wire import Node, ObjectMeta, Pod, node_decoder, pod_decoder
 from topology.codec import KnownHardware, Record, RecordError, decode, decode_report
 from topology.core.devices import NodeName, PodUid
+from topology.core.graph import NodeTopology
 from topology.core.remembering import remembered
 from topology.core.report import Report
 from topology.times import seconds_of
@@ -94,7 +96,7 @@ parts_decoder = msgspec.json.Decoder(_RecordParts)
 _decode_budget = msgspec.json.Decoder(BudgetObject).decode
 
 
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def _when_answered(pod: Pod) -> tuple[str, bool]:
@@ -107,11 +109,11 @@ def _metadata(raw: msgspec.Raw) -> ObjectMeta | None:
     """An object's metadata; None where not even that can be read."""
     try:
         return metadata_decoder.decode(raw).metadata
-    except _UNREADABLE:
+    except UNREADABLE:
         return None
 
 
-class _Sink:
+class ObjectSink:
     """Takes the objects of one collection in. One that cannot be read costs neither the rest of a
     list nor the watch, whether it is bad or we are. The log tells it once."""
 
@@ -146,7 +148,7 @@ class _Sink:
         metadata = _metadata(obj) or ObjectMeta()
         which = {"namespace": metadata.namespace, "name": metadata.name}
         key = (metadata.namespace, metadata.name, repr(error))
-        if isinstance(error, _UNREADABLE):
+        if isinstance(error, UNREADABLE):
             self._tell("object cannot be read", key, **which, problem=str(error))
         else:
             self._tell("object cannot be taken in", key, **which, exc_info=error)
@@ -172,25 +174,50 @@ def _parts(obj: msgspec.Raw) -> dict[str, bytes]:
         if (values := sum(raw.count(b",") for raw in given.values())) > MAX_RECORD_VALUES:
             most = f"at most {MAX_RECORD_VALUES} are read"
             raise RecordError(f"spec and status have more than {values} values; {most}")
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise RecordError(f"the object cannot be read: {error}") from error
     return given
 
 
-class RecordSink(_Sink):
+class RecordFeed(Protocol):
+    """Who takes agents' records: :class:`.Feed`, or :class:`.DraNodes` before it."""
+
+    def put_record(
+        self, topology: NodeTopology, report: Report | None, *, uid: str, age: float
+    ) -> None:
+        """Take in a record of a node."""
+
+    def put_problem(self, name: NodeName, problem: str) -> None:
+        """A record cannot be used."""
+
+    def drop_record(self, name: NodeName) -> None:
+        """A record is gone."""
+
+    def keep_records(self, names: set[NodeName]) -> None:
+        """All records but these are gone."""
+
+
+class RecordSink(ObjectSink):
     """GPUTopology objects into the cluster; one that cannot be read is a problem of its node.
 
     ``now`` is the time of day in seconds since 1970: a record tells when its agent looked.
+    ``feed`` takes the records; without one the cluster's does.
     """
 
-    def __init__(self, cluster: Cluster, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        now: Callable[[], float] = time.time,
+        feed: RecordFeed | None = None,
+    ) -> None:
         super().__init__(cluster)
         self._now = now
+        self._feed: RecordFeed = feed or cluster.feed
         self._hardware = KnownHardware()
 
     def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
         """Take a complete list."""
-        self._cluster.feed.keep_records(self._names(objects))
+        self._feed.keep_records(self._names(objects))
 
     def _take(self, obj: msgspec.Raw) -> str:
         metadata = metadata_decoder.decode(obj).metadata
@@ -198,16 +225,16 @@ class RecordSink(_Sink):
         try:
             record = self._decoded(metadata.name, _parts(obj))
             age = self._age(record.report)
-            self._cluster.feed.put_record(record.topology, record.report, uid=metadata.uid, age=age)
+            self._feed.put_record(record.topology, record.report, uid=metadata.uid, age=age)
         except RecordError as error:
             problem = str(error)
             self._tell("topology record unusable", (name, problem), node=name, problem=problem)
-            self._cluster.feed.put_problem(name, problem)
+            self._feed.put_problem(name, problem)
         except Exception as error:  # noqa: BLE001 (told)
             # A fault of ours costs this node, not the list that it stands in.
             key = (name, repr(error))
             self._tell("topology record cannot be taken in", key, node=name, exc_info=error)
-            self._cluster.feed.put_problem(name, f"internal error: {type(error).__name__}")
+            self._feed.put_problem(name, f"internal error: {type(error).__name__}")
         return metadata.name
 
     def _decoded(self, name: str, parts: dict[str, bytes]) -> Record:
@@ -216,11 +243,11 @@ class RecordSink(_Sink):
         known = self._hardware.topology(name, spec) if status is not None else None
         if known is not None and status is not None:
             # Where something is wrong the whole says in which field of the object.
-            with suppress(RecordError, *_UNREADABLE):
+            with suppress(RecordError, *UNREADABLE):
                 return Record(known, decode_report(msgspec.json.decode(status)))
         try:
             values = {part: msgspec.json.decode(raw) for part, raw in parts.items()}
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             raise RecordError(f"the object cannot be read: {error}") from error
         record = decode({"metadata": {"name": name}, **values})
         self._hardware.keep(spec, record.topology)
@@ -233,10 +260,10 @@ class RecordSink(_Sink):
 
     def delete(self, obj: msgspec.Raw) -> None:
         """Take a deletion."""
-        self._cluster.feed.drop_record(NodeName(metadata_decoder.decode(obj).metadata.name))
+        self._feed.drop_record(NodeName(metadata_decoder.decode(obj).metadata.name))
 
 
-class PodSink(_Sink):
+class PodSink(ObjectSink):
     """Pods that ask for GPUs into the cluster.
 
     ``now`` is the time of day in seconds since 1970: a pod tells when its kubelet answered.
@@ -262,7 +289,7 @@ class PodSink(_Sink):
         for raw in filter(self._concerns_us, objects):
             try:
                 pods.append((pod_decoder.decode(raw), raw))
-            except _UNREADABLE as error:
+            except UNREADABLE as error:
                 self._tell_bad(raw, error)
                 if (metadata := _metadata(raw)) is not None:
                     seen.add(PodUid(metadata.uid))
@@ -317,7 +344,7 @@ def version_of(resource_version: str) -> int:
     return int(resource_version) if comparable else UNKNOWN_VERSION
 
 
-class NodeSink(_Sink):
+class NodeSink(ObjectSink):
     """From Node objects we learn whether the device plugin advertises GPUs at all, and up to when
     an operator forgives the node's refusals (the annotation :data:`.RESUME`)."""
 
@@ -355,7 +382,7 @@ class NodeSink(_Sink):
         self._cluster.feed.drop_node(NodeName(metadata_decoder.decode(obj).metadata.name))
 
 
-class BudgetSink(_Sink):
+class BudgetSink(ObjectSink):
     """PodDisruptionBudgets into the cluster. Nobody waits for them: as long as their list has not
     come, nothing is planned that evicts pods."""
 
@@ -367,7 +394,7 @@ class BudgetSink(_Sink):
         """Take a complete list. Where one of it cannot be read none is known."""
         try:
             self._known = dict(_read(raw) for raw in objects)
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             self._tell("a PodDisruptionBudget cannot be read", str(error), problem=str(error))
             self._cluster.budgets = None
         else:

@@ -15,6 +15,7 @@ import structlog
 
 from scheduler_extender.kube.bindable import Bindable
 from scheduler_extender.kube.binder import Fence, KubeBinder
+from scheduler_extender.kube.dra import DraNodes, dra_sinks
 from scheduler_extender.kube.events import EventWriter
 from scheduler_extender.kube.reading import other_pods
 from scheduler_extender.kube.settler import Settler
@@ -86,18 +87,24 @@ class KubeSource:
         cluster.feed.on_refusal.append(self._if_leading(self._events.note_refusal))
         # Has an Event written on a pod that is not let everywhere but for the shadow.
         self.note_would_refuse = self._if_leading(self._events.note_would_refuse)
+        dra = DraNodes(cluster)
         self.reflectors = [
             Reflector(api, Watched(path, page_limit=page), sink, TIMING)
             for path, sink, page in (
-                (RECORDS_PATH, RecordSink(cluster), RECORDS_PAGE),
+                (RECORDS_PATH, RecordSink(cluster, feed=dra), RECORDS_PAGE),
                 (PODS_PATH, PodSink(cluster, bindable=bindable), PAGE),
                 (NODES_PATH, NodeSink(cluster), PAGE),
             )
         ]
-        # Not among the reflectors: what we promise does not hang on it.
-        self._budgets = Reflector(
-            api, Watched(BUDGETS_PATH, "budgets", page_limit=PAGE), BudgetSink(cluster), TIMING
-        )
+        # Not among the reflectors: what we promise does not hang on them. (Under DRA the claim says
+        # at bind which devices came; a bind whose claim is not seen is not written.)
+        self._others = [
+            Reflector(api, Watched(path, page_limit=PAGE, optional=optional), sink, TIMING)
+            for path, sink, optional in (
+                (BUDGETS_PATH, BudgetSink(cluster), False),
+                *((path, sink, True) for path, sink in dra_sinks(cluster, dra)),
+            )
+        ]
         self._cluster = cluster
         self._blind = False
         cluster.watches = self.watches
@@ -155,7 +162,7 @@ class KubeSource:
 
     def start(self) -> None:
         """Start listing and watching, each in a thread of its own."""
-        for reflector in (*self.reflectors, self._budgets):
+        for reflector in (*self.reflectors, *self._others):
             reflector.start()
         for thread in self._threads:
             thread.start()
@@ -164,7 +171,7 @@ class KubeSource:
         """Stop all threads and close all connections."""
         self._stopping.set()
         self._api.close()  # first: it cuts off requests that wait for their answer
-        for reflector in (*self.reflectors, self._budgets):
+        for reflector in (*self.reflectors, *self._others):
             reflector.stop()
         for thread in self._threads:
             if thread.is_alive():

@@ -30,6 +30,7 @@ from topology.times import seconds_of
 STILL_COUNTING = "the places of other groups are still being counted: kube-scheduler tries again"
 # How often a bind is decided while the node changes meanwhile; then once with the lock held.
 TRIES = 3
+NO_CLAIM = "the pod's claim has no devices yet, or is not known yet: kube-scheduler tries again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +67,15 @@ def decide(
             if before is not None and before.node != node:
                 raise BindError(f"a bind of the pod to {before.node} is still in flight")
             asking = before is not None or facts.keeps_place_for(pod.uid)
-            without = facts.without(frozenset({pod.uid})) if asking else facts
-            without = without.yielding_to(pod.standing.priority, pod.gang)
+            without = _judged(facts, pod, request, again=asking)
             member = member_of(snapshot, pod.uid, pod.membership, request)
             request = request if member is None else member.request
             request, decision = _answer(snapshot, member, without, request)
             if _is_bound(cluster, pod.uid, node):
                 return None
             if decision.rejection is not None:
+                if _is_veto(facts, decision):
+                    raise _vetoed(cluster, without, request, decision.rejection)
                 raise _refused_before_flight(pod, decision.rejection, decision, without)
             asked = _ask_group(snapshot, member, without, again=before is not None)
             sets = _sets_of(snapshot, without, request, decision)
@@ -125,18 +127,47 @@ def decide_again(cluster: Cluster, decided: DecidedBind) -> DecidedBind:
         return decided
     if member is not None and member.request.company <= request.company:
         request = member.request
-    without = facts.without(frozenset({decided.ours.uid}))
-    without = without.yielding_to(decided.ours.standing.priority, decided.ours.gang)
+    without = _judged(facts, decided.ours, request, again=True)
     same = without.key(request.resource) == decided.facts.key(request.resource)
     if same and not snapshot.blind:
         return decided
     request, decision = _answer(snapshot, member, without, request)
     if decision.rejection is not None:
+        if _is_veto(facts, decision):
+            raise _vetoed(cluster, without, request, decision.rejection)
         raise _refused_here(decided.ours, without, decision.rejection)
     if _is_guaranteed(decision) and not _is_guaranteed(decided.decision):
         return decided
     sets = _sets_of(snapshot, without, request, decision)
     return replace(decided, request=request, decision=decision, facts=without, sets=sets)
+
+
+def _judged(facts: NodeFacts, pod: PodRecord, request: GpuRequest, *, again: bool) -> NodeFacts:
+    """The facts on which a pod is judged: without itself, where its bind is in flight or a place is
+    kept for it; where claims say who has what, with the devices of its own. Raises
+    :class:`InProgressError` while its claim is not known."""
+    without = facts.without(frozenset({pod.uid})) if again or facts.by_dra else facts
+    if facts.by_dra and (claimed := facts.as_claimed(pod.uid)) is not None:
+        without = claimed
+    elif facts.by_dra and request.required:
+        raise InProgressError(NO_CLAIM)
+    return without.yielding_to(pod.standing.priority, pod.gang)
+
+
+def _is_veto(facts: NodeFacts, decision: Decision) -> bool:
+    """Whether a pod is refused for the devices of its claim, and not for others' sake."""
+    assessed = decision.assessment
+    return facts.by_dra and assessed is not None and assessed.rejection == decision.rejection
+
+
+def _vetoed(
+    cluster: Cluster, facts: NodeFacts, request: GpuRequest, rejection: Rejection
+) -> BindError:
+    """The error for a pod whose claim has other devices than it requires."""
+    cluster.tallies.veto()
+    published = () if facts.topology is None else facts.topology.allocator.published
+    devices = ", ".join(map(str, published[: request.effective_count]))
+    return BindError(f"its claim has the GPUs {devices}: {rejection.reason}")
 
 
 def _refused(rejection: Rejection) -> BindError:

@@ -161,6 +161,7 @@ def _allocator(spec: wire.Spec) -> AllocatorFacts:
         sees_topology=_sees_topology(spec),
         full_cores_only=a.full_pcpus_only,
         numa=_numa_facts(spec),
+        published=tuple(a.published or ()),
         numa_lacks=_numa_lacks(spec),
     )
 

@@ -142,6 +142,7 @@ def _allocator(facts: AllocatorFacts) -> wire.Allocator:
         prefer_closest_numa_nodes=facts.prefers_closest,
         full_pcpus_only=facts.full_cores_only,
         align_by_socket=facts.numa.socket_aligned if facts.numa else None,
+        published=list(facts.published) or None,
     )
 
 

@@ -90,7 +90,7 @@ class Resource(Wire):
 class Allocator(Wire):
     """``spec.allocator``: how kubelet and device plugin choose."""
 
-    policy: Literal["best-effort", "distributed", "packed", "any", "exact"] = "any"
+    policy: Literal["best-effort", "distributed", "packed", "any", "exact", "dra"] = "any"
     plugin_version: Text | None = None
     topology_manager_policy: Literal[
         "none", "best-effort", "restricted", "single-numa-node", "unknown"
@@ -101,6 +101,7 @@ class Allocator(Wire):
     prefer_closest_numa_nodes: bool | None = None
     full_pcpus_only: bool | None = None
     align_by_socket: bool | None = None
+    published: Annotated[list[int], Field(max_length=64, fail_fast=True)] | None = None
 
 
 class Memory(Wire):

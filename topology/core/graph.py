@@ -54,6 +54,8 @@ class AllocatorFacts:
     sees_topology: bool = True
     full_cores_only: bool | None = None  # the CPU Manager's option `full-pcpus-only`
     numa: NumaFacts | None = None  # CPUs and memory, where a static manager gives them to pods
+    # Under DRA: driver indices in the order in which the driver publishes the GPUs.
+    published: tuple[int, ...] = ()
     # Where `numa` is None, the fields that the record lacks for it; only people read them.
     numa_lacks: tuple[str, ...] = field(default=(), compare=False)
 

@@ -42,6 +42,7 @@ from topology.kubeapi.apiserver import (
 
 log = structlog.get_logger(__name__)
 
+WHERE_ABSENT = 300.0  # seconds until an optional collection that is not there is asked for again
 LONGEST_ASKED = 30.0  # seconds that a server may make us wait with Retry-After
 
 
@@ -165,6 +166,7 @@ class Watched:
     name: str = ""  # for logs; without one, the last part of the path
     query: Query = ()  # goes with every request (a field selector, say)
     page_limit: int = 500  # objects of one page of a list
+    optional: bool = False  # the API server may not have it: then it is asked again now and then
 
 
 class Reflector:
@@ -246,6 +248,9 @@ class Reflector:
             wait = 0.0
         if isinstance(error, ApiError):
             wait = max(wait, min(error.retry_after, LONGEST_ASKED))
+        absent = self._watched.optional and isinstance(error, NotFoundError)
+        if absent:
+            wait = WHERE_ABSENT
         self._gone = gone
         text = str(error) or type(error).__name__
         failures = self.state.failures + 1
@@ -256,7 +261,7 @@ class Reflector:
             failure_status=status,
             failing_since=self._clock() if since is None else since,
         )
-        log.warning(
+        (log.debug if absent else log.warning)(
             "reflector failed", reflector=self.name, failure=text, failures=failures, wait_s=wait
         )
         return wait

@@ -42,6 +42,7 @@ from topology.core.admission import Kubelet
 from topology.core.devices import Mask
 from topology.core.placement import (
     IN_PROGRESS,
+    INIT_UNDER_DRA,
     NOT_SERVED,
     Assessment,
     Reason,
@@ -53,7 +54,7 @@ from topology.core.placement import (
     endangers,
     sets_spoken_of,
 )
-from topology.core.requests import NO_CONSTRAINTS, GpuRequest
+from topology.core.requests import NO_CONSTRAINTS, GpuRequest, Role
 from topology.core.scoring import Prospect, RequestClasses
 
 UNDECIDED = Rejection("not guaranteed: the node could not be evaluated", True, Reason.UNDECIDED)
@@ -151,6 +152,8 @@ def _by_rows(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Decis
         return Decision(refused or breaks_unseen(facts, request))
     if facts.pods.too_many_departed:
         return undecided(facts, request)
+    if request.required and facts.by_dra and any(r is Role.INIT for r, _ in request.counts):
+        return Decision(INIT_UNDER_DRA)
     available = offer.available_to(request)
     assessed = assess(offer.kubelet, available, request)
     if not assessed.fits and not request.required:

@@ -20,6 +20,7 @@ class Tallies:
         self._rejections: Counter[Reason] = Counter()
         self._placements: Counter[str] = Counter()
         self._kept = 0
+        self.vetoes = 0  # binds that were refused over the devices of a claim
 
     def reject(self, nodes: Mapping[Rejection, Sequence[str]]) -> None:
         """Filter has refused these nodes to one pod."""
@@ -31,6 +32,11 @@ class Tallies:
         """A bind was written with this verdict; empty for a pod that requires nothing."""
         with self._lock:
             self._placements[verdict] += 1
+
+    def veto(self) -> None:
+        """A bind is refused: the pod's claim has devices that are not what it requires."""
+        with self._lock:
+            self.vetoes += 1
 
     def keep(self, promises: int) -> None:
         """A report has shown that so many promises are kept."""

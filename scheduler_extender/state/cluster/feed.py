@@ -43,18 +43,25 @@ class Feed:
     # Nodes and their records.
 
     def put_record(
-        self, topology: NodeTopology, report: Report | None, *, uid: str = "", age: float = 0.0
+        self,
+        topology: NodeTopology,
+        report: Report | None,
+        *,
+        uid: str = "",
+        age: float = 0.0,
+        spoken: bool = True,
     ) -> None:
         """Take in a node's record. A report that is older than the one we hold is passed over.
 
         ``uid`` is the record's own: one that was deleted and made anew starts its numbers again.
         ``age`` is how many seconds ago the agent looked, by its own word; it counts for the first
-        report that we see of a node, later ones are as old as their arrival. What a report shows is
-        then held against what was foreseen, outside the lock.
+        report that we see of a node, later ones are as old as their arrival; one that the agent has
+        not ``spoken`` anew (others have changed who holds what) makes no node fresh. What a report
+        shows is then held against what was foreseen, outside the lock.
         """
         hash(topology.shape)  # worked out once for each kind of hardware, and not under the lock
         with self._lock:
-            taken = self._take_record(topology, report, uid, age)
+            taken = self._take_record(topology, report, uid, age if spoken else None)
         self._verify(taken)
         if taken.changed:
             taken.after.prepare()  # by whoever feeds the record, and not by the next pod that asks
@@ -70,9 +77,9 @@ class Feed:
         return True
 
     def _take_record(
-        self, topology: NodeTopology, report: Report | None, uid: str, age: float
+        self, topology: NodeTopology, report: Report | None, uid: str, age: float | None
     ) -> TakenRecord:
-        """Take a record in."""
+        """Take a record in. An ``age`` of None: its agent has said nothing anew."""
         before, report = transitions.without_released(self._nodes.get(topology.name), report)
         known, anew = before.report, uid != before.record.uid
         if report is not None and known is not None and not anew and not report.follows(known):
@@ -81,13 +88,13 @@ class Feed:
         same = before.topology == topology
         if same and before.topology is not None:
             topology = before.topology  # with what is worked out about it
-        heard = report != known or not same or before.record.problem is not None or anew
+        news = report != known or not same or before.record.problem is not None or anew
         heartbeat = same and not before.record.stale and transitions.is_heartbeat(report, known)
         after = self._with_shown(before, transitions.with_record(before, topology, report, uid))
-        if heard:
+        if news and (age is not None or known is None):
             if after.record.stale:
                 after = replace(after, record=replace(after.record, stale=False))
-            since = max(0.0, age) if known is None else 0.0
+            since = max(0.0, age or 0.0) if known is None else 0.0
             self._nodes.heard(topology.name, self._board.clock() - since)
         moved = (
             after.history.streaks is not before.history.streaks
@@ -95,9 +102,9 @@ class Feed:
             or after.pods.leaving.keys() != before.pods.leaving.keys()
             or after.pods.departed.keys() != before.pods.departed.keys()
         )
-        changed = (heard and not heartbeat) or moved
+        changed = (news and not heartbeat) or moved
         self._board.put(after, changed=changed)
-        told_anew = same and heard and None not in (known, report)
+        told_anew = same and news and None not in (known, report)
         return TakenRecord(before, after, changed, told_anew)
 
     def _with_shown(self, before: NodeFacts, after: NodeFacts) -> NodeFacts:

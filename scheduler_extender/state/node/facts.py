@@ -22,6 +22,7 @@ from scheduler_extender.state.pods.selecting import Destinations
 from topology.core.admission import Kubelet, kubelet_of
 from topology.core.availability import Availability
 from topology.core.devices import GpuResource, NodeName, PodUid
+from topology.core.dra import POLICY, first_published
 from topology.core.graph import NodeTopology
 from topology.core.mig import ServedDevices, served_devices, shape_of
 from topology.core.placement import (
@@ -98,6 +99,28 @@ class NodeFacts:
         return self.record.report
 
     @property
+    def by_dra(self) -> bool:
+        """Whether kube-scheduler itself hands out the node's GPUs, by claims."""
+        return self.topology is not None and self.topology.allocator.policy == POLICY
+
+    def as_claimed(self, uid: PodUid) -> NodeFacts | None:
+        """The facts on which a pod is judged whose claim has its devices already; None where no
+        claim of its is known.
+
+        Nobody else can get these devices, so they are free and come first, and pods whose claims
+        are not known yet do not matter.
+        """
+        topology, report = self.topology, self.report
+        shown = () if report is None else report.allocations
+        devices = [device for each in shown if each.pod_uid == uid for device in each.device_ids]
+        if topology is None or not devices:
+            return None
+        resource = topology.resources[0].name
+        facts = self.without(frozenset({uid}) | self.unreported(resource))
+        record = replace(facts.record, topology=first_published(topology, devices))
+        return replace(facts, record=record)
+
+    @property
     def known(self) -> bool:
         """Whether there is anything to know; a node without is forgotten."""
         return bool(
@@ -116,7 +139,8 @@ class NodeFacts:
         if self.topology is not None:
             if self.report is None:
                 return NO_REPORT
-            if self.node_object.dra_only or not self.topology.resources:
+            unserved = self.node_object.dra_only and not self.by_dra
+            if unserved or not self.topology.resources:
                 return DRA_ONLY
             if self.record.stale:
                 return STALE

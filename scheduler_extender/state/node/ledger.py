@@ -48,6 +48,7 @@ from topology.core.availability import (
     unreported_order,
 )
 from topology.core.devices import GpuResource, Mask, PodUid, base_uuid
+from topology.core.dra import POLICY
 from topology.core.graph import NodeTopology
 from topology.core.mig import MIG, served_devices
 from topology.core.numa import Holding, MemoryBlock
@@ -96,7 +97,9 @@ def ledger(
         entries.enter(pod, held.pop(pod.uid, None))
     for gone in occupants.departed.values():
         entries.enter_departed(gone)
-    unknown = entries.releasing if occupants.complete else entries.running
+    # A claim lasts, whoever holds it: also a pod that asks for no resource of ours.
+    late = occupants.complete and topology.allocator.policy != POLICY
+    unknown = entries.releasing if late else entries.running
     for uid, other in held.items():
         (entries.departing if uid in departing else unknown).append(Holder(other.returning))
     return Ledger(entries.availability(), entries.unreported, shown)
@@ -126,6 +129,8 @@ class _Held:
 
     def whole(self, request: GpuRequest) -> bool:
         resource, shown = request.resource, self.by_container
+        if (resource, "") in shown:  # of a claim, which names no containers
+            return shown[resource, ""] >= request.count
         for c in request.containers:
             if c.role is not Role.INIT and shown.get((resource, c.name), 0) < c.count:
                 return False

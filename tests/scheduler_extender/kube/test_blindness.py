@@ -131,7 +131,7 @@ def source(
         try:
             found.start()
             eventually(lambda: found.unready() is None)
-            eventually(lambda: fake.open_streams == 4)
+            eventually(lambda: fake.open_streams == 7)
             yield fake, found, cluster, skew
         finally:
             found.stop()

@@ -310,7 +310,7 @@ def test_sixteen_gpus_are_exact_too() -> None:
 
 def test_a_policy_that_is_not_modelled_is_any() -> None:
     assert allocator("exact") is ANY
-    assert set(ALLOCATORS) == {"any", "best-effort", "distributed", "packed"}
+    assert set(ALLOCATORS) == {"any", "best-effort", "distributed", "packed", "dra"}
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ it (:mod:`topology.core.admission`).
                           (:mod:`.unmodelled`)
 ``best-effort``           NVIDIA's plugin over whole GPUs (:mod:`.best_effort`)
 ``distributed, packed``   NVIDIA's plugin over replicas (:mod:`.greedy`)
+``dra``                   kube-scheduler itself, where a DRA driver publishes the GPUs (:mod:`.dra`)
 ========================  =====================================================================
 
 While a GPU does not answer the driver, an outage takes the policy's place over whole GPUs
@@ -16,6 +17,7 @@ While a GPU does not answer the driver, an outage takes the policy's place over 
 """
 
 from topology.core.allocators.best_effort import BEST_EFFORT
+from topology.core.allocators.dra import DRA
 from topology.core.allocators.greedy import DISTRIBUTED, PACKED
 from topology.core.allocators.protocol import (
     Allocator,
@@ -39,7 +41,7 @@ __all__ = [
     "of_every_pool",
 ]
 
-ALLOCATORS: dict[str, Allocator] = {a.name: a for a in (ANY, BEST_EFFORT, DISTRIBUTED, PACKED)}
+ALLOCATORS: dict[str, Allocator] = {a.name: a for a in (ANY, BEST_EFFORT, DISTRIBUTED, PACKED, DRA)}
 
 
 def allocator(policy: str) -> Allocator:

@@ -109,6 +109,8 @@ class Allocator(ABC):
     hazards: Mapping[str, str] = MappingProxyType({})
     # Whether it refuses whoever asks until somebody mends the node: people are told that first.
     broken = False
+    # Whether it hands out the next free devices of an order, whatever they are.
+    in_order = False
     # Whether each share comes from a GPU with the most shares left. Else any may be the next.
     spreads = False
     answers_up_to = 0  # on nodes of up to so many whole GPUs `answers` tells of many pools at once

@@ -13,6 +13,7 @@ from topology.core.placement.rejections import (
     BUSY,
     DRA_ONLY,
     IN_PROGRESS,
+    INIT_UNDER_DRA,
     NO_REPORT,
     NOT_READY,
     NOT_SERVED,
@@ -40,6 +41,7 @@ from topology.core.placement.verdict import (
 __all__ = [
     "BUSY",
     "DRA_ONLY",
+    "INIT_UNDER_DRA",
     "IN_PROGRESS",
     "NOT_READY",
     "NOT_SERVED",

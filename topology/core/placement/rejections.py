@@ -96,6 +96,9 @@ UNASKED = Rejection(
 )
 TOO_MUCH = Rejection("not guaranteed: too much to work out for this node", True, Reason.UNDECIDED)
 DRA_ONLY = Rejection("GPUs are advertised through DRA only", False, Reason.DRA_ONLY)
+INIT_UNDER_DRA = Rejection(
+    "GPUs of init containers cannot be followed under DRA", False, Reason.DRA_ONLY
+)
 UNUSABLE = Rejection("topology record unusable", False, Reason.UNUSABLE)
 
 

@@ -208,6 +208,9 @@ def _rejection(
     if before.hazards and (judgement.share == 1 or not before.sets):
         words = "not guaranteed: the node's kubelet may refuse the pod"
         return Rejection(words, True, Reason.KUBELET)
+    if not judgement.some and kubelet.allocator.in_order:
+        words = f"the next free GPUs are without {request.constraints.text}"
+        return Rejection(words, True, Reason.SCATTERED)
     if not judgement.some:
         shared = kubelet.replicas > 1 and not kubelet.shape.of_mig
         some = set_of(request.count, "free ", "share" if shared else unit_of(kubelet.shape))

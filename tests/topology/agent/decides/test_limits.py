@@ -423,6 +423,7 @@ CANNOT = {
     ".status.missing[].since": "our own clock",
     ".status.summary.links": "a word of each PCIe class at most",
     ".status.conditions": "three",
+    ".spec.allocator.published": "not written",
     ".status.conditions[].type": "ours",
     ".status.conditions[].reason": "ours",
     ".status.conditions[].lastTransitionTime": "our own clock",

@@ -1,0 +1,129 @@
+"""Pods for GPUs that a DRA driver publishes, on kube-apiserver and kube-scheduler 1.37.
+
+The driver is played: ResourceSlices with the attributes of NVIDIA's, in a chosen order. What is
+allocated, kube-scheduler's own allocator decides.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler_extender.cli import main
+from tests.commands import asked
+from tests.e2e.cluster import RealCluster
+from tests.e2e.gangcluster import gang_cluster
+from topology.core.report import Report
+from topology.machines import machine
+
+pytestmark = pytest.mark.e2e
+DRA = "/apis/resource.k8s.io/v1"
+DRIVER = "gpu.nvidia.com"
+CLAIMS = f"{DRA}/namespaces/default/resourceclaims"
+NVLINK = {"link": "nvlink"}
+# GPUs 0 and 1 are joined by NVLink, and 2 and 3.
+ORDERS = {"ordered": (2, 3, 0, 1), "mixed": (3, 1, 0, 2)}
+
+
+@pytest.fixture(scope="module")
+def real(gang_binaries: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
+    with gang_cluster(tmp_path_factory.mktemp("dra"), gang_binaries, None) as (found, _):
+        found.create(f"{DRA}/deviceclasses", device_class())
+        for name, order in ORDERS.items():
+            add_node(found, name, order)
+        yield found
+
+
+def device_class() -> dict[str, Any]:
+    text = f"device.driver == '{DRIVER}' && device.attributes['{DRIVER}'].type == 'gpu'"
+    spec = {"selectors": [{"cel": {"expression": text}}], "extendedResourceName": "nvidia.com/gpu"}
+    return {"kind": "DeviceClass", "metadata": {"name": DRIVER}, "spec": spec}
+
+
+def add_node(real: RealCluster, name: str, order: Sequence[int]) -> None:
+    """A node of two linked pairs without a device plugin; ``order`` is the one published."""
+    topology = machine("a100-pcie-4-bridged").topology(name)
+    real.add_node(name, 0)
+    real.add_record(replace(topology, resources=()), Report("boot", 1))
+    devices = [
+        {
+            "name": f"gpu-{gpu.index}",
+            "attributes": {
+                "type": {"string": "gpu"},
+                "uuid": {"string": gpu.uuid},
+                "productName": {"string": gpu.product},
+            },
+            "capacity": {"memory": {"value": str(gpu.memory)}},
+        }
+        for gpu in (topology.gpus[index] for index in order)
+    ]
+    pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": DRIVER, "nodeName": name, "pool": pool, "devices": devices}
+    body = {"kind": "ResourceSlice", "metadata": {"name": f"{name}-{DRIVER}"}, "spec": spec}
+    real.create(f"{DRA}/resourceslices", body)
+
+
+def claimed(real: RealCluster, pod: str) -> list[int]:
+    """The GPUs that the pod's claim has."""
+    for claim in real.api.get(CLAIMS).json()["items"]:
+        reserved = claim.get("status", {}).get("reservedFor") or ()
+        if any(each["name"] == pod for each in reserved):
+            results = claim["status"]["allocation"]["devices"]["results"]
+            return sorted(int(each["device"].removeprefix("gpu-")) for each in results)
+    return []
+
+
+def free(real: RealCluster, pod: str) -> None:
+    """End a pod, and its claim, as kube-controller-manager does once the kubelet has let go."""
+    claims = [
+        claim["metadata"]["name"]
+        for claim in real.api.get(CLAIMS).json()["items"]
+        if any(each["name"] == pod for each in claim.get("status", {}).get("reservedFor") or ())
+    ]
+    real.remove_pod(pod)
+    for name in claims:
+        real.patch(f"{CLAIMS}/{name}", {"metadata": {"finalizers": None}})
+        real.api.delete(f"{CLAIMS}/{name}")
+
+
+def placement(real: RealCluster, pod: str) -> dict[str, Any]:
+    found = real.pod(pod)["metadata"]["annotations"]["gpu-topology.io/placement"]
+    return json.loads(found)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("name", "gpus"), [("pair-0", [2, 3]), ("pair-1", [0, 1])])
+def test_a_pair_goes_where_the_next_two_devices_are_one(
+    real: RealCluster, name: str, gpus: list[int]
+) -> None:
+    real.add_pod(name, 2, NVLINK)
+    assert real.node_of(name) == "ordered"
+    assert claimed(real, name) == gpus
+    written = placement(real, name)
+    assert (written["verdict"], written["sets"]) == ("guaranteed", [gpus])
+
+
+def test_a_pair_waits_where_the_next_two_are_none(real: RealCluster) -> None:
+    real.add_pod("pair-2", 2, NVLINK)
+    message = real.unschedulable("pair-2")
+    assert "1 the next free GPUs are without link=nvlink" in message
+    assert "1 cannot allocate all claims" in message, "kube-scheduler says so of the full node"
+    done = asked(main, "why", "pair-2", "--kubeconfig", real.control_plane.kubeconfig())
+    assert "1 GPU in place of 2" in done.stdout
+
+
+def test_a_plain_pod_takes_what_comes(real: RealCluster) -> None:
+    real.add_pod("plain", 2)
+    assert real.node_of("plain") == "mixed"
+    assert claimed(real, "plain") == [1, 3]
+
+
+def test_a_pair_comes_once_the_devices_before_it_are_free(real: RealCluster) -> None:
+    """The waiting pair is woken when the claim goes; nobody else says that GPUs are free."""
+    free(real, "pair-0")
+    assert real.node_of("pair-2") == "ordered"
+    assert placement(real, "pair-2")["sets"] == [[2, 3]]

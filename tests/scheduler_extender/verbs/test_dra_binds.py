@@ -1,0 +1,172 @@
+"""bind under DRA: the pod's claim is the proof."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from scheduler_extender import verbs
+from scheduler_extender.annotations import MANAGED
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.objects import NodeObject
+from scheduler_extender.state.pods.record import PodRecord, pod_record
+from scheduler_extender.told.unblocking import unblocking_of
+from scheduler_extender.verbs import BindError, Binding
+from scheduler_extender.wire import BindingArgs, Pod
+from tests.nodes import bridged, pod
+from topology.core.devices import NodeName, PodUid
+from topology.core.dra import Claimed, Published, served
+from topology.core.placement import INIT_UNDER_DRA
+from topology.core.report import Report
+
+NODE = NodeName("node")
+NVLINK = {"link": "nvlink"}
+
+
+class Bindings:
+    """Keeps what is written, and knows no other pods."""
+
+    def __init__(self) -> None:
+        self.placements: list[dict[str, Any]] = []
+
+    def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
+        return None
+
+    def write(self, binding: Binding) -> None:
+        self.placements.append(json.loads(binding.placement))
+
+
+class World:
+    """A node of two linked pairs, 0-1 and 2-3, whose GPUs are published as 0, 1, 2, 3."""
+
+    def __init__(self) -> None:
+        self.cluster, self.written = Cluster(lambda: 0.0), Bindings()
+        self.cluster.feed.put_node(NODE, NodeObject(exists=True, dra_only=True))
+        self.claims: dict[str, tuple[int, ...]] = {}
+        self.sequence = 0
+        self.claim()
+
+    def claim(self, **claims: tuple[int, ...]) -> None:
+        """These pods' claims are allocated now, and those before."""
+        self.claims |= claims
+        self.sequence += 1
+        published = [Published("pool", f"gpu-{i}", f"GPU-{i}") for i in range(4)]
+        claimed = [
+            Claimed("pool", f"gpu-{gpu}", PodUid(uid), "default", uid)
+            for uid, gpus in self.claims.items()
+            for gpu in gpus
+        ]
+        bare = replace(bridged(name=NODE), resources=())
+        report = Report("boot", self.sequence)
+        self.cluster.feed.put_record(*served(bare, report, "nvidia.com/gpu", published, claimed))
+
+    def add(self, manifest: dict[str, Any]) -> None:
+        found = pod_record(msgspec.convert(manifest, Pod), MANAGED)
+        assert found is not None
+        self.cluster.feed.put_pod(found)
+
+    def bind(self, uid: str) -> dict[str, Any]:
+        """Bind a pod; the annotation that was written."""
+        known = self.cluster.pod(PodUid(uid))
+        assert known is not None
+        args = BindingArgs(known.name, known.namespace, uid, NODE)
+        verbs.bind(self.cluster, self.written, args, lambda: "")
+        return self.written.placements[-1]
+
+    def filter(self, manifest: dict[str, Any]) -> str:
+        """Why the node is refused; empty where it passes."""
+        found = verbs.filter_nodes(self.cluster, msgspec.convert(manifest, Pod), [NODE])
+        return {**(found.failed or {}), **(found.unresolvable or {})}.get(NODE, "")
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def pair(uid: str, annotations: dict[str, str] | None = None) -> dict[str, Any]:
+    return pod(2, NVLINK if annotations is None else annotations, name=uid, uid=uid)
+
+
+def test_the_claims_own_devices_are_written(world: World) -> None:
+    world.add(pair("a"))
+    world.claim(other=(0,), a=(2, 3))
+    found = world.bind("a")
+    assert (found["verdict"], found["sets"]) == ("guaranteed", [[2, 3]])
+    assert world.cluster.tallies.vetoes == 0
+
+
+def test_a_claim_with_other_devices_is_refused_and_counted(world: World) -> None:
+    """As where another pod's devices were on their way when filter was asked."""
+    world.add(pair("a"))
+    world.claim(a=(1, 2))
+    with pytest.raises(BindError, match="its claim has the GPUs 1, 2: the next free GPUs are"):
+        world.bind("a")
+    assert world.written.placements == []
+    assert world.cluster.tallies.vetoes == 1
+
+
+def test_nothing_is_written_before_the_claim_is_known(world: World) -> None:
+    world.add(pair("a"))
+    with pytest.raises(BindError, match="claim has no devices yet"):
+        world.bind("a")
+    assert world.cluster.tallies.vetoes == 0
+
+
+def test_a_pod_that_requires_nothing_needs_no_proof(world: World) -> None:
+    world.add(pair("a", {}))
+    world.bind("a")
+    world.add(pair("b", {**NVLINK, "policy": "preferred"}))
+    world.claim(b=(1, 2))
+    assert world.bind("b")["sets"] == [[1, 2]]
+
+
+def test_others_whose_claims_are_on_their_way_do_not_matter(world: World) -> None:
+    """Their devices are others than those of a claim that is allocated."""
+    world.add(pod(1, {}, name="early", uid="early", node=NODE))
+    world.add(pair("a"))
+    world.claim(a=(0, 1))
+    assert world.bind("a")["verdict"] == "guaranteed"
+
+
+def test_a_bind_that_is_repeated_is_proven_again(world: World) -> None:
+    world.add(pair("a"))
+    world.claim(a=(0, 1))
+    assert world.bind("a") == world.bind("a")
+
+
+def test_what_a_bound_pod_has_is_known_at_once(world: World) -> None:
+    world.add(pair("a"))
+    world.claim(a=(0, 1))
+    world.bind("a")
+    assert world.filter(pair("b")) == ""
+    world.claim(single=(2,))
+    assert world.filter(pair("b")) != ""
+
+
+def test_gpus_of_init_containers_are_not_followed(world: World) -> None:
+    manifest = pair("a")
+    limits = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
+    manifest["spec"]["initContainers"] = [{"name": "warm-up", **limits}]
+    assert world.filter(manifest) == INIT_UNDER_DRA.reason
+
+
+def test_whom_to_evict_is_known(world: World) -> None:
+    """kube-scheduler's preemption frees no devices under DRA; the plan does."""
+    for uid, gpus in (("one", (0,)), ("two", (2, 3))):
+        count = len(gpus)
+        world.add(pod(count, {}, name=uid, uid=uid, node=NODE))
+        world.claim(**{uid: gpus})
+    wanted = pair("a")
+    wanted["spec"]["priority"] = 10
+    world.add(wanted)
+    world.cluster.budgets = ()
+    assert world.filter(pair("a")) == "not enough free GPUs"
+    found = unblocking_of(world.cluster, "default", "a")
+    assert found is not None
+    assert found.plan is not None, found.text
+    assert [step.pod for step in found.plan.steps] == ["one"]

@@ -1,0 +1,30 @@
+"""kube-scheduler's own choice under DRA: the first free devices, as they are published."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.nodes import bridged
+from topology.core.admission import kubelet_of
+from topology.core.graph import AllocatorFacts
+
+
+@pytest.mark.parametrize(
+    ("order", "free", "size", "sets"),
+    [
+        pytest.param((3, 1, 0, 2), 0b1111, 2, (0b1010,), id="the first two"),
+        pytest.param((3, 1, 0, 2), 0b0111, 2, (0b0011,), id="the first two that are free"),
+        pytest.param((2, 3), 0b1111, 2, (0b1100,), id="not all are published"),
+        pytest.param((9, 2, 3, 2), 0b1111, 2, (0b1100,), id="no such GPU, and one twice"),
+        pytest.param((), 0b0111, 2, (0b011, 0b101, 0b110), id="in no order that is known"),
+    ],
+)
+def test_the_first_free_devices_come(
+    order: tuple[int, ...], free: int, size: int, sets: tuple[int, ...]
+) -> None:
+    node = replace(bridged(), allocator=AllocatorFacts("dra", published=order))
+    kubelet = kubelet_of(node, node.resources[0])
+    assert kubelet.outcomes(free, size).sets == sets
+    assert kubelet.allocator.never_refuses(node.shape, size, None)

@@ -1,0 +1,68 @@
+"""``dra``: how kube-scheduler itself picks devices that a DRA driver publishes.
+
+Under Dynamic Resource Allocation (DRA) no device plugin chooses. For a number of devices of one
+class kube-scheduler takes the first free ones: pools by driver and name, slices by name, devices in
+the order in which they are published. It looks at no links and prefers nothing.
+
+Sources: k8s.io/dynamic-resource-allocation 0.36 and 0.37 (``structured/internal/incubating``), read
+and run (tests/differential/test_structured.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from topology.core.allocators.protocol import Allocator, Call, Outcomes, every_choice
+from topology.core.devices import GpuResource, Mask
+from topology.core.graph import NodeTopology
+from topology.core.report import MissingGpu
+from topology.core.shape import Shape
+
+
+class Dra(Allocator):
+    """The scheduler's own choice, in an order that is not known: any devices may come."""
+
+    name = "dra"
+
+    def outcomes(self, call: Call) -> Outcomes:
+        """Every choice."""
+        return every_choice(call, exact=False)
+
+    def never_refuses(self, shape: Shape, size: int, counts: frozenset[int] | None) -> bool:
+        """It finds devices wherever enough are free."""
+        return True
+
+    def on_node(
+        self, topology: NodeTopology, resource: GpuResource, missing: tuple[MissingGpu, ...]
+    ) -> Allocator:
+        """The choice in the order in which this node's devices are published."""
+        at = {gpu.index: position for position, gpu in enumerate(topology.gpus)}
+        published = topology.allocator.published
+        # A GPU that is not published is never available, wherever it stands.
+        order = dict.fromkeys(at[index] for index in (*published, *at) if index in at)
+        return FirstFit(tuple(order)) if published else self
+
+
+@dataclass(frozen=True, slots=True)
+class FirstFit(Dra):
+    """The first free devices, in an order of positions.
+
+    >>> from topology.machines import machine
+    >>> shape = machine("a100-pcie-4-bridged").topology("n").shape
+    >>> FirstFit((3, 1, 0, 2)).outcomes(Call(shape, available=0b0111, size=2)).sets
+    (3,)
+    """
+
+    order: tuple[int, ...]
+    in_order = True
+
+    def outcomes(self, call: Call) -> Outcomes:
+        """The one set that comes."""
+        chosen: Mask = call.required
+        for position in self.order:
+            if chosen.bit_count() < call.size:
+                chosen |= call.available & 1 << position
+        return Outcomes((chosen,))
+
+
+DRA = Dra()

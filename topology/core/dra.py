@@ -1,0 +1,107 @@
+"""A node whose GPUs are published through Dynamic Resource Allocation (DRA), as a record.
+
+The agent's record has the hardware. What a device plugin and a kubelet say elsewhere, the API
+server says here: ResourceSlices have the devices that may be handed out, in their order, and
+ResourceClaims those that are. :func:`served` puts them together, so that everything that reads a
+record reads this one: belief, verdicts, damage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from topology.core.devices import DeviceId, GpuResource, GpuUuid, PodUid, bus_id
+from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.report import Allocation, Report
+
+POLICY = "dra"
+
+
+class DraError(ValueError):
+    """Slices, claims and record cannot all be true, or say what we do not model. The message is
+    what people read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A device of a ResourceSlice, of those that the pods' DeviceClass selects."""
+
+    pool: str
+    name: str
+    uuid: str = ""
+    pci_bus_id: str = ""
+    tainted: bool = False  # kube-scheduler gives it to nobody
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Pool and name."""
+        return self.pool, self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A device that a ResourceClaim has, and the pod that it is for; without one, the claim
+    itself in the pod's place."""
+
+    pool: str
+    device: str
+    uid: PodUid
+    namespace: str
+    holder: str
+
+
+def served(
+    topology: NodeTopology,
+    report: Report,
+    resource: str,
+    published: Sequence[Published],
+    claimed: Iterable[Claimed],
+) -> tuple[NodeTopology, Report]:
+    """The record of a node that serves its GPUs as ``resource``, ``published`` in their order.
+
+    No report says which container has which device: the container's name is empty. Raises
+    :class:`DraError`.
+    """
+    gpus = _gpus(topology, published)
+    held: dict[tuple[PodUid, str, str], list[DeviceId]] = {}
+    for each in claimed:
+        uuid = gpus.get((each.pool, each.device))
+        if uuid is not None:  # else it is of another class, or published no more
+            held.setdefault((each.uid, each.namespace, each.holder), []).append(DeviceId(uuid))
+    allocations = tuple(
+        Allocation(uid, namespace, holder, "", resource, tuple(devices))
+        for (uid, namespace, holder), devices in sorted(held.items())
+    )
+    indices = {gpu.uuid: gpu.index for gpu in topology.gpus}
+    allocator = AllocatorFacts(POLICY, published=tuple(indices[uuid] for uuid in gpus.values()))
+    free = frozenset(DeviceId(gpus[each.key]) for each in published if not each.tainted)
+    return (
+        replace(topology, resources=(GpuResource(resource),), allocator=allocator),
+        replace(report, allocatable=free, allocations=allocations, idle=()),
+    )
+
+
+def _gpus(
+    topology: NodeTopology, published: Sequence[Published]
+) -> Mapping[tuple[str, str], GpuUuid]:
+    """The GPU behind each published device, in their order."""
+    by_uuid = {gpu.uuid: gpu.uuid for gpu in topology.gpus}
+    by_bus = {bus_id(gpu.pci_bus_id): gpu.uuid for gpu in topology.gpus if gpu.pci_bus_id}
+    gpus: dict[tuple[str, str], GpuUuid] = {}
+    for device in published:
+        uuid = by_uuid.get(GpuUuid(device.uuid)) or by_bus.get(bus_id(device.pci_bus_id))
+        if uuid is None:
+            raise DraError(f"device {device.name[:64]} of a ResourceSlice is no GPU of the record")
+        if uuid in gpus.values() or device.key in gpus:
+            raise DraError(f"two devices of its ResourceSlices are the GPU {uuid}")
+        gpus[device.key] = uuid
+    return gpus
+
+
+def first_published(topology: NodeTopology, devices: Iterable[DeviceId]) -> NodeTopology:
+    """The node if these were published first, in this order: what a claim that has them gets."""
+    indices = {gpu.uuid: gpu.index for gpu in topology.gpus}
+    ours = [indices[GpuUuid(device)] for device in devices]
+    order = tuple(dict.fromkeys((*ours, *topology.allocator.published)))
+    return replace(topology, allocator=replace(topology.allocator, published=order))
