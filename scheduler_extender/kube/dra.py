@@ -215,7 +215,9 @@ class DraSink(ObjectSink, Generic[Object]):
             except UNREADABLE as error:
                 self._tell_bad(raw, error)
         before, self._known = self._known, now
-        self._nodes.change(before.values(), now.values())
+        gone = [obj for key, obj in before.items() if now.get(key) != obj]
+        new = [obj for key, obj in now.items() if before.get(key) != obj]
+        self._nodes.change(gone, new)
 
     def _take(self, obj: msgspec.Raw) -> str:
         found = self._decode(obj)

@@ -12,6 +12,8 @@ cases are left to :mod:`.ledger`, for which the devices may be released at any m
 * We did not see the pod succeed, but find it so in a list: others may have come before that, of
   which we hear only later.
 
+Under DRA a pod has its devices as long as its claim.
+
 A failed pod is none of these: others than its kubelet write that phase, too.
 
 Sources: Kubernetes 1.36 ``kubelet/status/status_manager.go`` (``mergePodStatus``),
@@ -178,7 +180,7 @@ def _with_success(before: NodeFacts, after: NodeFacts, pod: PodRecord) -> NodeFa
     if pod.phase != SUCCEEDED or known is None or known.ended:
         return after
     report, topology = after.report, after.topology
-    if report is None or topology is None or report.not_ready:
+    if report is None or topology is None or report.not_ready or after.by_dra:
         return after
     if not any(a.pod_uid == pod.uid for a in report.allocations):
         return after

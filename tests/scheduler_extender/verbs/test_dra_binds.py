@@ -12,6 +12,7 @@ import pytest
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.facts import Offer
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.told.unblocking import unblocking_of
@@ -170,3 +171,20 @@ def test_whom_to_evict_is_known(world: World) -> None:
     assert found is not None
     assert found.plan is not None, found.text
     assert [step.pod for step in found.plan.steps] == ["one"]
+
+
+def test_a_pod_that_succeeded_holds_its_devices_as_long_as_its_claim(world: World) -> None:
+    """kube-scheduler gives them to nobody before that."""
+    manifest = pod(1, {}, name="one", uid="one", node=NODE)
+    world.add(manifest)
+    world.claim(one=(0,))
+    manifest["status"] = {"phase": "Succeeded"}
+    world.add(manifest)
+    offer = world.cluster.facts(NODE).offer("nvidia.com/gpu")
+    assert isinstance(offer, Offer)
+    assert offer.availability.free == 0b1110
+    del world.claims["one"]
+    world.claim()
+    offer = world.cluster.facts(NODE).offer("nvidia.com/gpu")
+    assert isinstance(offer, Offer)
+    assert offer.availability.free == 0b1111
