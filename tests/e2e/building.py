@@ -23,7 +23,7 @@ from tests.programs import fetching
 HERE = Path(__file__).parent
 CACHE = HERE.parent.parent / ".cache"
 KUBERNETES = HERE / "controlplane"
-GANG_KUBERNETES = HERE / "controlplane137"
+KUBERNETES_137 = HERE / "controlplane137"
 NVIDIA = HERE / "nvidia"
 ASSETS = "/usr/local/kubebuilder/bin"
 PLUGIN, FEATURE_DISCOVERY = "nvidia-device-plugin", "gpu-feature-discovery"
@@ -169,7 +169,9 @@ CONTROL_PLANE = _kubernetes(
 )
 NODE = _kubernetes(KUBERNETES, "kubelet", "cri")  # what a node runs besides NVIDIA's programs
 # The release in which gang scheduling is beta.
-GANGS = _kubernetes(GANG_KUBERNETES, "kube-apiserver", "kube-scheduler")
+GANGS = _kubernetes(KUBERNETES_137, "kube-apiserver", "kube-scheduler")
+# What Dynamic Resource Allocation needs besides.
+DRA = _kubernetes(KUBERNETES_137, "dra-driver", "kube-controller-manager", "kubelet")
 KUEUE = ProgramSet(HERE / "kueue", ("kueue",), ("sigs.k8s.io/kueue/cmd/kueue",), "")
 # For its manifests.
 KUEUE_SOURCE = Source(

@@ -55,6 +55,23 @@ def gang_binaries(control_plane_binaries: Path, tmp_path_factory: pytest.TempPat
 
 
 @pytest.fixture(scope="session")
+def dra_binaries(
+    gang_binaries: Path, node_binaries: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Control plane and node of that release, and a DRA driver; etcd and runtime as elsewhere."""
+    folder = tmp_path_factory.mktemp("programs") / "dra"
+    built = programs(building.DRA)
+    return together(
+        folder,
+        [
+            (gang_binaries, building.CONTROL_PLANE),
+            (node_binaries, building.NODE),
+            (built, building.DRA),
+        ],
+    )
+
+
+@pytest.fixture(scope="session")
 def kueue_program() -> Path:
     """Kueue's manager."""
     return programs(building.KUEUE) / "kueue"

@@ -153,6 +153,11 @@ class Kubelet:
         return self.silicon.topology
 
     @property
+    def kubeconfig(self) -> Path:
+        """Whom the node's programs ask the API server as."""
+        return self._control_plane.kubeconfig(_user(self.name))
+
+    @property
     def plugins(self) -> Path:
         """The kubelet's folder for device plugins, as seen from outside."""
         return self._base / ROOT.lstrip("/") / "device-plugins"
@@ -162,7 +167,7 @@ class Kubelet:
         command = self._mounts.command(
             str(self._bin / "kubelet"),
             f"--config={self._base / 'kubelet.yaml'}",
-            f"--kubeconfig={self._control_plane.kubeconfig(_user(self.name))}",
+            f"--kubeconfig={self.kubeconfig}",
             f"--hostname-override={self.name}",
             "--v=2",
         )

@@ -68,6 +68,26 @@ class PodResources:
             for pod in found.pod_resources
         }
 
+    def claims(self) -> Holdings:
+        """As :meth:`holdings`, the devices of claims by name, in the order of the claims' results.
+
+        A device that a container has of several claims is there as often.
+        """
+        found: ListPodResourcesResponse = _patiently(
+            lambda: self._list(ListPodResourcesRequest(), timeout=PATIENCE)
+        )
+        return {
+            (pod.namespace, pod.name): {
+                container.name: tuple(
+                    given.device_name
+                    for claim in container.dynamic_resources
+                    for given in claim.claim_resources
+                )
+                for container in pod.containers
+            }
+            for pod in found.pod_resources
+        }
+
     def allocatable(self) -> dict[str, frozenset[str]]:
         """The devices that the kubelet hands out from by resource, held ones included.
 
