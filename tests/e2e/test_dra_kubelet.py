@@ -32,7 +32,7 @@ def control_plane(
     with plane:
         flags = (f"--kubeconfig={plane.kubeconfig(SCHEDULER)}", "--leader-elect=false")
         plane.start_scheduler_with(*flags, "--secure-port=0")
-        plane.start_controllers(["resourceclaim-controller"])
+        plane.start_controllers(["resourceclaim-controller", "device-taint-eviction-controller"])
         yield plane
 
 
@@ -121,3 +121,15 @@ def test_a_template_makes_a_claim_for_each_pod(api: httpx.Client, node: DraKubel
         (device,) for device in node.published()[:2]
     ]
     assert node.prepared() == sorted(allocated(api))
+
+
+def test_a_tainted_device_loses_its_pod_and_gets_none(api: httpx.Client, node: DraKubelet) -> None:
+    bad, *_ = published = node.published()
+    selected = {"driver": DRIVER, "pool": NODE, "device": bad}
+    taint = {"key": "example.com/sick", "effect": "NoExecute"}
+    rule = {"metadata": {"name": "sick"}, "spec": {"deviceSelector": selected, "taint": taint}}
+    create(api, f"{API}/devicetaintrules", rule)
+    eventually(lambda: len(allocated(api)) == 1, "first is evicted, its claim gone", every=0.1)
+    create(api, PODS, gpu_pod("third", [2]))
+    runs(api, "third")
+    assert node.pod_resources.claims()["default", "third"] == {"c0": tuple(published[2:])}
