@@ -1,8 +1,8 @@
 """Nodes whose GPUs are published through Dynamic Resource Allocation (DRA).
 
-A node whose agent reports no resource of a device plugin is put together with its ResourceSlices
-and ResourceClaims (:func:`topology.core.dra.served`), whenever one of these changes. Records of
-nodes with a device plugin pass through.
+A node whose agent reports that no device plugin serves anything is put together with its
+ResourceSlices and ResourceClaims (:func:`topology.core.dra.served`), whenever one of these changes.
+Records of nodes with a device plugin pass through.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class DraNodes:
 
     @property
     def has_nodes(self) -> bool:
-        """Whether there is a node without a device plugin's resource."""
+        """Whether there is a node without a device plugin that serves."""
         return bool(self._agents)
 
     # What agents say, as :class:`.Feed` takes it.
@@ -67,7 +67,7 @@ class DraNodes:
         """Take in a record of a node."""
         name = topology.name
         with self._lock:
-            if topology.resources:
+            if _has_plugin(topology, report):
                 self._agents.pop(name, None)
                 self._feed.put_record(topology, report, uid=uid, age=age)
             else:
@@ -175,6 +175,13 @@ class DraNodes:
         classes = [c for c in self._classes.values() if c.spec.extended_resource_name == resource]
         classes.sort(key=attrgetter("metadata.name"))
         return max(classes, key=lambda each: each.metadata.creation_timestamp or "")
+
+
+def _has_plugin(topology: NodeTopology, report: Report | None) -> bool:
+    """Whether a device plugin serves a node's GPUs. Where the kubelet hands nothing out, an agent
+    names the usual resource all the same: the plugin may come back."""
+    nothing = report is not None and report.allocatable == frozenset()
+    return bool(topology.resources) and not nothing
 
 
 def _published(slices: Iterable[Slice], wanted: DeviceClass) -> Iterator[Published]:

@@ -52,7 +52,9 @@ class DraKubelet(Kubelet):
     ``seed`` is that of the order in which the driver publishes; None: another one at each start.
     """
 
-    seed: int | None = None
+    def __init__(self, *arguments: Any, seed: int | None = None, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._seed = seed
 
     def start_plugin(self) -> None:
         """Start the driver; again after it died."""
@@ -63,7 +65,7 @@ class DraKubelet(Kubelet):
             f"--node={self.name}",
             f"--kubeconfig={self.kubeconfig}",
             f"--devices={description}",
-            *(() if self.seed is None else (f"--seed={self.seed}",)),
+            *(() if self._seed is None else (f"--seed={self._seed}",)),
         )
         log = self._logs / "deviceplugin.log"
         self._processes["deviceplugin"] = Process("deviceplugin", command, log)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from tests.e2e import agentidentity
 from tests.e2e.agents import Agent
 from tests.e2e.cluster import RealCluster
+from tests.e2e.drakubelet import DraKubelet
 from tests.e2e.follower import Follower
 from tests.e2e.kubelet import Kubelet, kubelet_users
 from tests.e2e.nvidiastack import STOCK, PluginSettings, run_plugin_pod
@@ -43,7 +45,8 @@ class RealNode:
 
     ``processors`` are those of the host where it has none of its own. ``overrides`` are fields of
     its KubeletConfiguration, ``agent`` options of our agent. ``prepare`` is done to the machine
-    before any program sees it: MIG instances, faults.
+    before any program sees it: MIG instances, faults. With a ``dra_seed`` its GPUs come through a
+    DRA driver, which publishes them in the order of that seed, and not through a plugin.
     """
 
     machine: str
@@ -52,6 +55,7 @@ class RealNode:
     overrides: Mapping[str, object] = field(default_factory=dict)
     prepare: Callable[[Silicon], None] | None = None
     agent: tuple[str, ...] = ()
+    dra_seed: int | None = None
 
 
 @dataclass(frozen=True)
@@ -100,9 +104,10 @@ def joined(
     described = machine(wanted.machine)
     port = free_port()
     plane = cluster.control_plane
+    kind = Kubelet if wanted.dra_seed is None else partial(DraKubelet, seed=wanted.dra_seed)
     with ExitStack() as stack:
         kubelet = stack.enter_context(
-            Kubelet(
+            kind(
                 plane,
                 described.topology(name),
                 binaries,
@@ -116,7 +121,8 @@ def joined(
         )
         stack.callback(cluster.api.delete, f"/api/v1/nodes/{name}")
         kubelet.publish_features()
-        run_plugin_pod(cluster.api, name, wanted.plugin)
+        if wanted.dra_seed is None:
+            run_plugin_pod(cluster.api, name, wanted.plugin)
         silicon = kubelet.silicon
         flags = [
             f"--kubelet-address=127.0.0.1:{port}",

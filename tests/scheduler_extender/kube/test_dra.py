@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -18,7 +17,7 @@ from scheduler_extender.state.node.facts import Offer
 from scheduler_extender.state.node.objects import NodeObject
 from tests.nodes import bridged
 from topology import codec
-from topology.core.devices import NodeName
+from topology.core.devices import DeviceId, NodeName
 from topology.core.placement import DRA_ONLY, STALE
 from topology.core.report import Report
 from topology.machines import machine
@@ -44,9 +43,8 @@ class World:
 
     def speak(self, sequence: int) -> None:
         """The agent reports."""
-        topology = replace(bridged(name=NODE), resources=())
-        record = codec.encode(topology, Report("boot", sequence))
-        self.records.apply(raw(record))
+        report = Report("boot", sequence, allocatable=frozenset())
+        self.records.apply(raw(codec.encode(bridged(name=NODE), report)))
 
     @property
     def offer(self) -> Any:
@@ -232,7 +230,8 @@ def test_claims_alone_make_no_agent_speak(world: World) -> None:
 def test_a_node_that_gets_a_device_plugin_is_its_plugins(world: World) -> None:
     told(world)
     topology = machine("a100-pcie-4-bridged").topology(NODE)
-    world.records.apply(raw(codec.encode(topology, Report("boot", 9))))
+    served = frozenset(DeviceId(gpu.uuid) for gpu in topology.gpus)
+    world.records.apply(raw(codec.encode(topology, Report("boot", 9, allocatable=served))))
     world.cluster.feed.put_node(NODE, NodeObject(exists=True))
     world.claims.apply(claim("d", 1))
     assert order(world) == ()
