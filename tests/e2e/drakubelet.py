@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.e2e.controlplane import Process
@@ -50,14 +50,21 @@ class DraKubelet(Kubelet):
     """A node whose GPUs come through claims; ``deviceplugin`` is the driver's process and log.
 
     ``seed`` is that of the order in which the driver publishes; None: another one at each start.
+    A ``mover`` has NVIDIA's plugin until it is told to :meth:`move`.
     """
 
-    def __init__(self, *arguments: Any, seed: int | None = None, **named: Any) -> None:
+    def __init__(
+        self, *arguments: Any, seed: int | None = None, mover: bool = False, **named: Any
+    ) -> None:
         super().__init__(*arguments, **named)
         self._seed = seed
+        self._by_plugin = mover
 
     def start_plugin(self) -> None:
         """Start the driver; again after it died."""
+        if self._by_plugin:
+            super().start_plugin()
+            return
         description = self._base / "devices.json"
         description.write_text(json.dumps(_devices(self.silicon)))
         command = self._mounts.command(
@@ -69,6 +76,11 @@ class DraKubelet(Kubelet):
         )
         log = self._logs / "deviceplugin.log"
         self._processes["deviceplugin"] = Process("deviceplugin", command, log)
+
+    def move(self) -> None:
+        """Take the plugin away, start the driver, and wait for its devices."""
+        self._by_plugin = False
+        self.restart_plugin()
 
     def published(self) -> Sequence[str]:
         """The devices' names, in the order in which the API server has them."""
@@ -84,8 +96,10 @@ class DraKubelet(Kubelet):
         folder = self.plugins.parent / "plugins" / DRIVER / "cdi"
         return sorted(path.stem for path in folder.glob("*.json"))
 
-    def _serves(self) -> dict[str, int]:
-        return {}
+    def _serves(self) -> Mapping[str, int]:
+        return super()._serves() if self._by_plugin else {}
 
     def _has_devices(self) -> bool:
+        if self._by_plugin:
+            return super()._has_devices()
         return len(self.published()) == len(self.topology.gpus)

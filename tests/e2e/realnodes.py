@@ -46,7 +46,8 @@ class RealNode:
     ``processors`` are those of the host where it has none of its own. ``overrides`` are fields of
     its KubeletConfiguration, ``agent`` options of our agent. ``prepare`` is done to the machine
     before any program sees it: MIG instances, faults. With a ``dra_seed`` its GPUs come through a
-    DRA driver, which publishes them in the order of that seed, and not through a plugin.
+    DRA driver, which publishes them in the order of that seed, and not through a plugin; those
+    of a ``mover`` once it has moved.
     """
 
     machine: str
@@ -56,6 +57,7 @@ class RealNode:
     prepare: Callable[[Silicon], None] | None = None
     agent: tuple[str, ...] = ()
     dra_seed: int | None = None
+    mover: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,11 @@ def joined(
     described = machine(wanted.machine)
     port = free_port()
     plane = cluster.control_plane
-    kind = Kubelet if wanted.dra_seed is None else partial(DraKubelet, seed=wanted.dra_seed)
+    kind = (
+        Kubelet
+        if wanted.dra_seed is None
+        else partial(DraKubelet, seed=wanted.dra_seed, mover=wanted.mover)
+    )
     with ExitStack() as stack:
         kubelet = stack.enter_context(
             kind(
@@ -121,7 +127,7 @@ def joined(
         )
         stack.callback(cluster.api.delete, f"/api/v1/nodes/{name}")
         kubelet.publish_features()
-        if wanted.dra_seed is None:
+        if wanted.dra_seed is None or wanted.mover:
             run_plugin_pod(cluster.api, name, wanted.plugin)
         silicon = kubelet.silicon
         flags = [

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from scheduler_extender.cli import main
+from tests.commands import asked
 from tests.e2e import agentidentity
 from tests.e2e.cluster import PODS, RealCluster
 from tests.e2e.drakubelet import API, DraKubelet, device_class
@@ -22,7 +24,7 @@ MACHINE = "a100-pcie-4-bridged"  # GPUs 0 and 1 are joined by NVLink, and 2 and 
 NODES = {
     "ordered": RealNode(MACHINE, dra_seed=2),
     "mixed": RealNode(MACHINE, dra_seed=6),
-    "plugin": RealNode(MACHINE),
+    "mover": RealNode(MACHINE, dra_seed=2, mover=True),
 }
 ORDERS = {"ordered": [1, 0, 2, 3], "mixed": [3, 1, 0, 2]}
 
@@ -51,14 +53,27 @@ def nodes(
         }
 
 
-def start(real: RealCluster, name: str, gpus: int, node: str | None = None, **asked: str) -> str:
-    """A pod that runs at the end; ``node`` is the only one where it may. Returns where it runs."""
+def ask(real: RealCluster, name: str, gpus: int, node: str, **asked: str) -> None:
+    """Create a pod that may be on one node only; annotations come without our prefix."""
     pod: dict[str, Any] = gpu_pod(name, [gpus], annotations=asked)
-    if node is not None:
-        pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
+    pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
     real.create(PODS, pod)
-    real.until(lambda: real.pod(name)["status"]["phase"] == "Running", f"{name} runs")
-    return real.node_of(name)
+
+
+def phase(real: RealCluster, pod: str) -> str:
+    return str(real.pod(pod)["status"]["phase"])
+
+
+def start(real: RealCluster, name: str, gpus: int, node: str, **asked: str) -> None:
+    """A pod as by :func:`ask`, which runs at the end."""
+    ask(real, name, gpus, node, **asked)
+    real.until(lambda: phase(real, name) == "Running", f"{name} runs")
+
+
+def driven(nodes: Mapping[str, Joined], name: str) -> DraKubelet:
+    kubelet = nodes[name].kubelet
+    assert isinstance(kubelet, DraKubelet)
+    return kubelet
 
 
 def held(nodes: Mapping[str, Joined], node: str, pod: str) -> list[int]:
@@ -67,17 +82,48 @@ def held(nodes: Mapping[str, Joined], node: str, pod: str) -> list[int]:
     return [int(name.removeprefix("gpu-")) for name in devices]
 
 
+def placement(real: RealCluster, pod: str) -> tuple[str, list[list[int]]]:
+    """The verdict on a pod, and the sets of GPUs that it may have."""
+    found = json.loads(real.pod(pod)["metadata"]["annotations"]["gpu-topology.io/placement"])
+    return found["verdict"], found["sets"]
+
+
 def test_the_drivers_publish_in_their_order(nodes: Mapping[str, Joined]) -> None:
     for name, order in ORDERS.items():
-        kubelet = nodes[name].kubelet
-        assert isinstance(kubelet, DraKubelet)
-        assert kubelet.published() == [f"gpu-{index}" for index in order]
+        assert driven(nodes, name).published() == [f"gpu-{index}" for index in order]
 
 
 def test_a_pair_is_guaranteed_where_the_next_two_are_one(
     real: RealCluster, nodes: Mapping[str, Joined]
 ) -> None:
-    assert start(real, "pair", 2, "ordered", link="nvlink") == "ordered"
+    start(real, "pair", 2, "ordered", link="nvlink")
     assert held(nodes, "ordered", "pair") == [1, 0]
-    written = json.loads(real.pod("pair")["metadata"]["annotations"]["gpu-topology.io/placement"])
-    assert (written["verdict"], written["sets"]) == ("guaranteed", [[0, 1]])
+    assert placement(real, "pair") == ("guaranteed", [[0, 1]])
+
+
+def test_a_pair_is_refused_where_the_next_two_are_none(
+    real: RealCluster, nodes: Mapping[str, Joined]
+) -> None:
+    ask(real, "refused", 2, "mixed", link="nvlink")
+    assert "the next free GPUs are without link=nvlink" in real.unschedulable("refused")
+    real.remove_pod("refused")
+    start(real, "plain", 2, "mixed")
+    assert held(nodes, "mixed", "plain") == [3, 1]
+
+
+def test_a_node_moves_from_plugin_to_driver(real: RealCluster, nodes: Mapping[str, Joined]) -> None:
+    start(real, "before", 2, "mover", link="nvlink")
+    assert held(nodes, "mover", "before") == []
+    driven(nodes, "mover").move()
+    real.until(
+        lambda: real.record("mover")["status"]["allocatable"] == [],
+        "the agent has seen that no plugin serves",
+    )
+    ask(real, "after", 2, "mover", link="nvlink")
+    assert "topology record unusable" in real.unschedulable("after")
+    done = asked(main, "node", "mover", "--kubeconfig", real.control_plane.kubeconfig())
+    assert "default/before has GPUs of a device plugin" in done.stdout + done.stderr
+    real.remove_pod("before")
+    real.until(lambda: phase(real, "after") == "Running", "after runs")
+    assert held(nodes, "mover", "after") == [1, 0]
+    assert placement(real, "after") == ("guaranteed", [[0, 1]])

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from topology.core.devices import DeviceId, GpuResource, GpuUuid, PodUid, bus_id
+from topology.core.devices import DeviceId, GpuResource, GpuUuid, PodUid, base_uuid, bus_id
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.report import Allocation, Report
 
@@ -64,6 +64,10 @@ def served(
     :class:`DraError`.
     """
     gpus = _gpus(topology, published)
+    for former in report.allocations:
+        if not set(gpus.values()).isdisjoint(map(base_uuid, former.device_ids)):
+            pod = f"{former.namespace}/{former.pod}"
+            raise DraError(f"pod {pod} has GPUs of a device plugin, which a DRA driver publishes")
     held: dict[tuple[PodUid, str, str], list[DeviceId]] = {}
     for each in claimed:
         uuid = gpus.get((each.pool, each.device))

@@ -60,6 +60,15 @@ def test_what_contradicts_the_record_is_an_error(published: list[Published], sai
         served(BARE, Report(), GPU, published, ())
 
 
+def test_a_pod_that_a_plugin_gave_a_published_gpu_is_named() -> None:
+    """kube-scheduler does not know of it, and would give the GPU away once more."""
+    left = Allocation(PodUid("a"), "team", "old", "main", GPU, (DeviceId("GPU-1"),))
+    report = Report("boot", 7, allocations=(left,))
+    with pytest.raises(DraError, match="pod team/old has GPUs of a device plugin"):
+        served(BARE, report, GPU, [device(1)], ())
+    served(BARE, report, GPU, [device(2)], ())
+
+
 def test_the_devices_of_a_claim_come_first() -> None:
     topology, _ = served(BARE, Report(), GPU, [device(i) for i in range(4)], ())
     assert first_published(
