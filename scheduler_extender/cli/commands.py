@@ -27,6 +27,7 @@ COMMANDS = {
     "install": False,
     "import": False,
     "check": True,
+    "claim": True,
     "machines": False,
     "nodes": True,
     "node": True,

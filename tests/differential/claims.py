@@ -17,19 +17,25 @@ from typing import Any
 
 import msgspec
 
+from scheduler_extender.files.claimfile import with_claim
 from scheduler_extender.kube.dra import DraNodes, dra_sinks
 from scheduler_extender.kube.sinks import RecordSink
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import Offer
 from scheduler_extender.state.node.objects import NodeObject
+from scheduler_extender.told.together import Wanted
 from tests.differential.nvidiaplugin import Answering
 from topology import codec
 from topology.core.admission import container_sets
-from topology.core.devices import NodeName
+from topology.core.alternatives import alternatives
+from topology.core.devices import Gpu, NodeName
 from topology.core.graph import NodeTopology
+from topology.core.links import LinkKind
+from topology.core.patterns import subset_masks
+from topology.core.placement import satisfies
 from topology.core.report import Report
-from topology.core.requests import Role
+from topology.core.requests import Constraints, Pattern, Role, gpu_request
 from topology.machines import machine
 
 MACHINES = ("a100-pcie-4-bridged", "dgx1-v100", "l40s-8", "hgx-h100-8", "rtx4090-8", "dgx2")
@@ -67,7 +73,7 @@ class Tally:
 def random_question(rng: Random) -> tuple[NodeTopology, Json]:
     """A node as its agent has it, and what the allocator is asked."""
     topology = machine(rng.choice(MACHINES)).topology(NODE)
-    devices = [_device(gpu.index, gpu.uuid, gpu.numa_node, rng) for gpu in topology.gpus]
+    devices = [_device(gpu, rng) for gpu in topology.gpus]
     devices += [_part(number) for number in range(rng.choice((0, 0, 3)))]
     rng.shuffle(devices)
     slices = list(_slices(devices, rng))
@@ -93,15 +99,17 @@ def random_question(rng: Random) -> tuple[NodeTopology, Json]:
     }
 
 
-def _device(index: int, uuid: str, numa: int | None, rng: Random) -> Json:
+def _device(gpu: Gpu, rng: Random) -> Json:
     attributes: Json = {
         "type": {"string": "gpu"},
-        "uuid": {"string": uuid},
-        "numaNode": {"int": numa or 0},
+        "uuid": {"string": gpu.uuid},
+        "productName": {"string": gpu.product},
+        "numaNode": {"int": gpu.numa_node or 0},
+        "resource.kubernetes.io/pciBusID": {"string": gpu.pci_bus_id},
     }
     taints = [{"key": "sick", "effect": rng.choice(("NoSchedule", "NoExecute", "None"))}]
     return {
-        "name": f"gpu-{index}",
+        "name": f"gpu-{gpu.index}",
         "attributes": attributes,
         **({"taints": taints} if rng.random() < 0.1 else {}),
     }
@@ -196,3 +204,77 @@ def run(questions: int, seed: int, program: Path) -> Tally:
         for number in range(questions):
             compare(Random(seed + number), allocator, tally)
     return tally
+
+
+WISHES = (
+    Constraints(link=LinkKind.NVLINK),
+    Constraints(link=LinkKind.NVLINK, pattern=Pattern.CONNECTED),
+    Constraints(same_numa=True),
+    Constraints(min_nvlinks=2),
+    Constraints(),
+)
+
+
+@dataclass(slots=True)
+class Worth:
+    """What a compiled claim is worth beside a plain request, where some free set would do."""
+
+    questions: int = 0
+    by_plain: int = 0  # the next devices would do
+    by_claim: int = 0  # the claim got devices
+    found: list[str] = field(default_factory=list)  # devices that do not do, or none that were due
+
+    @property
+    def line(self) -> str:
+        """One line for people."""
+        return (
+            f"{self.questions} nodes with a free set that would do: a plain request gets one on "
+            f"{self.by_plain}, a compiled claim on {self.by_claim}, {len(self.found)} wrong"
+        )
+
+
+def compiled_claim(rng: Random, allocator: Answering, worth: Worth) -> None:
+    """Ask about one node with the claim that ``gpu-topology claim`` would write."""
+    topology, asked = random_question(rng)
+    asked["class"]["spec"]["selectors"] = [{"cel": {"expression": SELECTORS[0]}}]
+    count, wanted = rng.randint(1, 4), rng.choice(WISHES)
+    offer = _offer(topology, asked)
+    if not isinstance(offer, Offer):
+        return
+    free = offer.availability.free
+    good = [
+        mask
+        for mask in subset_masks(free, count).tolist()
+        if satisfies(topology.shape, wanted, mask)
+    ]
+    if not good:
+        return
+    worth.questions += 1
+    plain = offer.kubelet.outcomes(free, count).sets
+    worth.by_plain += plain is not None and plain[0] in good
+    found = alternatives([topology], count, wanted)
+    request = gpu_request(count, wanted)
+    template, _ = with_claim(POD, Wanted("pod", request), found.sets, "gpus")
+    asked["requests"] = template["spec"]["spec"]["devices"]["requests"]
+    answer = allocator.answer({**asked, "counts": []})
+    given = sum(1 << int(each["device"].removeprefix("gpu-")) for each in answer["devices"] or ())
+    ((_, possible, named),) = found.machines
+    if answer.get("error") or (given and given not in good) or (not given and named == possible):
+        worth.found.append(f"{answer} for {count} with {wanted.text}, over {asked}")
+    worth.by_claim += given != 0
+
+
+def run_compiled(questions: int, seed: int, program: Path) -> Worth:
+    """So many random nodes."""
+    worth = Worth()
+    with Answering(str(program)) as allocator:
+        for number in range(questions):
+            compiled_claim(Random(seed + number), allocator, worth)
+    return worth
+
+
+POD = """
+kind: Pod
+metadata: {name: pod}
+spec: {containers: [{name: main, resources: {limits: {nvidia.com/gpu: 1}}}]}
+"""

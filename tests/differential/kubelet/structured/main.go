@@ -1,8 +1,9 @@
 // Command structured asks kube-scheduler's own allocator of Dynamic Resource Allocation.
 //
 // It reads a line of JSON for each question: a node's ResourceSlices, a DeviceClass, the devices
-// that are allocated, and how many devices each request of a claim wants. It answers with the
-// devices that the allocator gives, in its order; without any where it gives none.
+// that are allocated, and how many devices each request of a claim wants, or the requests
+// themselves. It answers with the devices that the allocator gives, in its order; without any where
+// it gives none.
 package main
 
 import (
@@ -32,6 +33,7 @@ type question struct {
 	Class     resourceapi.DeviceClass      `json:"class"`
 	Allocated []device                     `json:"allocated"`
 	Counts    []int64                      `json:"counts"`
+	Requests  []resourceapi.DeviceRequest  `json:"requests"`
 }
 
 type answer struct {
@@ -77,6 +79,7 @@ func (q *question) answer(ctx context.Context) answer {
 		return answer{Error: err.Error()}
 	}
 	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: "claim", UID: "claim"}}
+	claim.Spec.Devices.Requests = q.Requests
 	for number, count := range q.Counts {
 		claim.Spec.Devices.Requests = append(claim.Spec.Devices.Requests, resourceapi.DeviceRequest{
 			Name: fmt.Sprintf("container-%d-request-0", number),

@@ -1,0 +1,72 @@
+"""``gpu-topology claim``: a pod's constraints as a ResourceClaim, for nodes with DRA."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import yaml
+
+from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.cli.inputs import name_of, tell, text_of
+from scheduler_extender.cli.kubeconfig import Access
+from scheduler_extender.cli.options import ClusterOption
+from scheduler_extender.cli.source import look_once
+from scheduler_extender.files.claimfile import DRIVER, wanted_of, with_claim
+from scheduler_extender.files.podfile import PodFileError
+from topology.core.alternatives import MOST_GPUS, alternatives
+from topology.core.placement import Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machines:
+    """Whose machines the claim is written for."""
+
+    cluster: ClusterOption = None
+    access: Access = field(default_factory=Access)
+
+
+def claim(
+    pod: Annotated[Path, typer.Argument(metavar="FILE", hidden=True)],
+    device_class: Annotated[
+        str, typer.Option(metavar="NAME", help="The DeviceClass of the GPUs.")
+    ] = DRIVER,
+    *,
+    machines: Machines,
+) -> None:
+    """Write a pod's constraints as a claim, for nodes with DRA.
+
+    FILE has a Pod, or an object with a pod template, whose annotations require something. Printed
+    are a ResourceClaimTemplate, and the objects of the file, whose pod has a claim of it. The claim
+    names up to eight sets of GPUs, any of which do, as the machines of the cluster have them; what
+    is left out is said. Exits with 1 if no set of GPUs can be named.
+    """
+    text = text_of(pod)
+    try:
+        wanted = wanted_of(text)
+    except PodFileError as error:
+        raise BadInputError(f"{name_of(pod)}: {error}") from error
+    look = look_once(machines.cluster, machines.access, None, Verdict.EXPECTED)
+    nodes = [facts.topology for facts in look.cluster.snapshot().nodes]
+    known = [node for node in nodes if node is not None]
+    constraints, count = wanted.request.constraints, wanted.request.count
+    found = alternatives(known, count, constraints)
+    large = sum(len(node.gpus) > MOST_GPUS for node in known)
+    if large:
+        tell(f"note: {large:,} nodes have more than {MOST_GPUS} GPUs: none of their GPUs is named")
+    for name, good, covered in found.machines:
+        if covered < good:
+            tell(
+                f"note: {name}: {covered} of {good} sets of {count} GPUs with {constraints.text} "
+                "are named, and no pod gets the others"
+            )
+    if not found.sets:
+        tell(f"no set of {count} GPUs with {constraints.text} can be named by PCI addresses")
+        raise typer.Exit(1)
+    try:
+        written = with_claim(text, wanted, found.sets, device_class)
+    except PodFileError as error:
+        raise BadInputError(f"{name_of(pod)}: {error}") from error
+    typer.echo(yaml.safe_dump_all(written, sort_keys=False, width=1000), nl=False)

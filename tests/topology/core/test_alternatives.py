@@ -1,0 +1,89 @@
+"""Which devices will do: sets of which any devices meet the constraints, at most eight."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+
+from topology.core.alternatives import MOST, Alternatives, alternatives
+from topology.core.links import LinkKind
+from topology.core.placement import satisfies
+from topology.core.requests import Constraints, Pattern
+from topology.machines import machine
+
+NVLINK = Constraints(link=LinkKind.NVLINK)
+
+
+def made(names: list[str], count: int, constraints: Constraints) -> Alternatives:
+    nodes = [machine(name).topology(f"{name}-{i}") for i, name in enumerate(names)]
+    found = alternatives(nodes, count, constraints)
+    assert len(found.sets) <= MOST
+    for each in found.sets:
+        for node in nodes:
+            at = [p for p, gpu in enumerate(node.gpus) if (gpu.product, gpu.pci_bus_id) in each]
+            for chosen in combinations(at, count):
+                mask = sum(1 << p for p in chosen)
+                assert satisfies(node.shape, constraints, mask), (node.name, chosen)
+    return found
+
+
+def sizes(found: Alternatives) -> list[int]:
+    return [len(each) for each in found.sets]
+
+
+def test_bridged_pairs_are_an_alternative_each() -> None:
+    found = made(["a100-pcie-4-bridged"], 2, NVLINK)
+    assert sizes(found) == [2, 2]
+    assert [row[1:] for row in found.machines] == [(2, 2)]
+
+
+def test_where_any_will_do_there_is_one() -> None:
+    assert sizes(made(["hgx-h100-8"], 4, NVLINK)) == [8]
+
+
+def test_a_cube_mesh_has_its_quads() -> None:
+    found = made(["dgx1-v100"], 2, NVLINK)
+    ((_, good, covered),) = found.machines
+    assert good == 16
+    assert covered == 16
+    assert max(sizes(found)) == 4
+
+
+def test_what_eight_cannot_say_is_counted() -> None:
+    found = made(["dgx1-v100", "a100-pcie-4-bridged", "a30-4-bridged"], 2, NVLINK)
+    assert len(found.sets) == MOST
+    assert [good - covered for _, good, covered in found.machines] == [2, 0, 0]
+
+
+def test_any_four_that_are_connected() -> None:
+    found = made(["dgx1-v100"], 4, replace(NVLINK, pattern=Pattern.CONNECTED))
+    assert [row[1:] for row in found.machines] == [(56, 56)]
+
+
+def test_kinds_of_machines_share_the_eight() -> None:
+    found = made(["a100-pcie-4-bridged", "a30-4-bridged", "hgx-h100-8"], 2, NVLINK)
+    assert all(good == covered for _, good, covered in found.machines)
+    assert sorted(sizes(found)) == [2, 2, 2, 2, 8]
+
+
+def test_addresses_that_mean_something_else_elsewhere_are_no_alternative() -> None:
+    """A machine of the same product whose bridges join other slots."""
+    node = machine("a100-pcie-4-bridged").topology("one")
+    slots = [node.gpus[p].pci_bus_id for p in (0, 2, 1, 3)]
+    moved = tuple(replace(gpu, pci_bus_id=slot) for gpu, slot in zip(node.gpus, slots, strict=True))
+    assert len(alternatives([node], 2, NVLINK).sets) == 2
+    assert alternatives([node, replace(node, gpus=moved)], 2, NVLINK).sets == ()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_one_numa_node(count: int) -> None:
+    found = made(["l40s-4"], count, Constraints(same_numa=True))
+    assert sizes(found) == ([4] if count == 1 else [2, 2])
+
+
+def test_no_address_no_alternative() -> None:
+    node = machine("a100-pcie-4-bridged").topology("one")
+    bare = replace(node, gpus=tuple(replace(gpu, pci_bus_id=None) for gpu in node.gpus))
+    assert alternatives([bare], 2, NVLINK).sets == ()
