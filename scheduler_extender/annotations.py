@@ -116,11 +116,7 @@ def template_of(pod: Pod) -> Template:
     asked = msgspec.structs.replace(
         spec, node_name=None, scheduling_gates=None, topology_spread_constraints=None
     )
-    served = PodStatus(
-        qos_class=status.qos_class,
-        extended_resource_claim_status=status.extended_resource_claim_status,
-    )
-    template = Pod(kept, asked, served)
+    template = Pod(kept, asked, PodStatus(qos_class=status.qos_class))
     try:
         manifest = _encode(template) if too_much is None else b""
     except (OverflowError, RecursionError):  # a number or a list that no sane pod has
@@ -151,8 +147,8 @@ def once(read: Callable[[Template, Managed], T]) -> Callable[[Template, Managed]
 def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> Asks | Malformed | None:
     """What the pod asks of the ``managed`` resources; None if it asks for none of them.
 
-    A pod without our annotations is plain whatever else it carries. What DRA serves to it holds no
-    device of a plugin; pod-level resources and ephemeral containers carry no GPUs.
+    A pod without our annotations is plain whatever else it carries. Pod-level resources and
+    ephemeral containers carry no GPUs.
     """
     return asks_in(template_of(pod), managed)
 
@@ -202,7 +198,6 @@ def _asking(
 ) -> tuple[Mapping[str, list[ContainerRequest]], bool]:
     """The containers that ask for each of the ``managed`` resources, and whether the pod asks no
     other device plugin, and no DRA driver, for anything. Raises :class:`BadValueError`."""
-    claimed = _claimed(pod)
     containers: dict[str, list[ContainerRequest]] = {}
     only_gpu_plugin = not pod.spec.resource_claims
     for container, role in containers_with_roles(pod):
@@ -215,7 +210,7 @@ def _asking(
                 raise BadValueError(
                     f"container {cut(container.name)}: {resource} {error}"
                 ) from error
-            if count and (container.name, resource) not in claimed:
+            if count:
                 found = ContainerRequest(container.name, count, role)
                 containers.setdefault(resource, []).append(found)
     return containers, only_gpu_plugin
@@ -241,7 +236,7 @@ def _values(pod: Pod) -> dict[str, Any]:
 
 
 def asks_for_any(pod: Pod, managed: tuple[str, ...]) -> bool:
-    """Whether a container of the pod asks for a ``managed`` resource, even if DRA serves it."""
+    """Whether a container of the pod names a ``managed`` resource, if only to ask for 0 of it."""
     return any(
         managed_among(_resources(container), managed) for container, _ in containers_with_roles(pod)
     )
@@ -260,13 +255,6 @@ def managed_among(names: Iterable[str], managed: tuple[str, ...]) -> list[str]:
                 found.append((place, name))
                 break
     return [name for _, name in sorted(found)]
-
-
-def _claimed(pod: Pod) -> set[tuple[str, str]]:
-    """Containers and resources that are served by DRA."""
-    claim = pod.status.extended_resource_claim_status
-    mappings = claim.request_mappings if claim else None
-    return {(found.container_name, found.resource_name) for found in mappings or ()}
 
 
 def _resources(container: Container) -> set[str]:

@@ -99,7 +99,7 @@ class KubeBinder:
         managed = self._cluster.settings.managed
         record = pod_record(pod, managed)
         if record is None and asks_for_any(pod, managed):
-            # DRA serves what it asks for: no device of a plugin is given to it.
+            # It asks for 0 devices, as one with a claim of its own.
             node = NodeName(pod.spec.node_name) if pod.spec.node_name else None
             record = PodRecord(uid, namespace, name, node, gpu_request(0))
         if record is None:

@@ -105,6 +105,9 @@ def test_a_pair_goes_where_the_next_two_devices_are_one(
     assert claimed(real, name) == gpus
     written = placement(real, name)
     assert (written["verdict"], written["sets"]) == ("guaranteed", [gpus])
+    told = asked(main, "why", name, "--kubeconfig", real.control_plane.kubeconfig())
+    assert told.returncode == 0, told.stderr
+    assert f"GPUs {gpus[0]},{gpus[1]}" in told.stdout
 
 
 def test_a_pair_waits_where_the_next_two_are_none(real: RealCluster) -> None:

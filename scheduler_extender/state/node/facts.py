@@ -63,7 +63,7 @@ class Offer:
         for pod in pods:
             if not isinstance(pod.request, GpuRequest):
                 return 0
-            if pod.request.resource == self.resource.name:
+            if pod.request.resource == self.resource.name and not pod.by_claim:
                 given -= pod.request.effective_count
         now = self.availability
         return max(0, given - now.devices_left - now.devices_ending)

@@ -192,6 +192,8 @@ class _Entries:
     def enter(self, pod: PodRecord, shown: _Held | None) -> None:
         """Enter a pod of this node, with what the report shows of it."""
         request = pod.request.holds if isinstance(pod.request, Malformed) else pod.request
+        if pod.by_claim and self.topology.allocator.policy != POLICY:
+            return  # it holds no device of the plugin that serves the node now
         if request is None or pod.ended:
             if shown is not None:
                 hidden = 0 if request is None else self._hidden(request, shown)

@@ -252,7 +252,8 @@ def _let_go(facts: NodeFacts) -> NodeFacts:
         return facts.without_old_departed()
     shown = {a.pod_uid for a in report.allocations}
     for uid, gone in leaving.items():
-        if uid not in shown and gone.confirmed_by(report):
+        # Under DRA a pod whose claim is gone holds nothing, whatever its kubelet says.
+        if uid not in shown and (facts.by_dra or gone.confirmed_by(report)):
             left = without(facts.pods.leaving, (uid,))
             facts = replace(facts, pods=replace(facts.pods, leaving=left))
             facts = note_departure(facts, gone.pod)

@@ -59,6 +59,7 @@ class PodRecord:
     kept_place: KeptPlace | None = None  # the place that is kept for it while it waits
     placed: float | None = None  # when we decided to bind it, as the bind wrote it, since 1970
     gated: bool = False  # by scheduling gates: kube-scheduler does not look at it
+    by_claim: bool = False  # kube-scheduler has given it devices, by a claim (DRA)
     created: float | None = None  # when it was made, since 1970, if anybody says it
 
     @property
@@ -144,8 +145,16 @@ def pod_record(pod: Pod, managed: tuple[str, ...], *, trusted: bool = False) -> 
         kept_place=kept_place_of(pod),
         placed=None if placement is None else seconds_of(placement.time),
         gated=bool(pod.spec.scheduling_gates),
+        by_claim=_by_claim(pod, request),
         created=seconds_of(pod.metadata.creation_timestamp or ""),
     )
+
+
+def _by_claim(pod: Pod, request: GpuRequest | Malformed) -> bool:
+    claim = pod.status.extended_resource_claim_status
+    mapped = claim.request_mappings if claim is not None else None
+    held = request.holds if isinstance(request, Malformed) else request
+    return held is not None and any(each.resource_name == held.resource for each in mapped or ())
 
 
 def _as_snapshot_says(pod: Pod, managed: tuple[str, ...]) -> Asks | Malformed | None:
@@ -282,6 +291,9 @@ def _written_status(pod: PodRecord) -> dict[str, Any]:
     if pod.called_unschedulable:
         unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
         status["conditions"] = [unscheduled]
+    if pod.by_claim:
+        mapping = {"resourceName": resource_of(pod)}
+        status["extendedResourceClaimStatus"] = {"requestMappings": [mapping]}
     if pod.started is not None:
         status["startTime"] = time_text(pod.started)
     if pod.refusal is not None:

@@ -34,7 +34,7 @@ def with_gpus(resource: str) -> list[dict[str, Any]]:
         manifest(spec={"containers": [{"name": "main", "resources": {"requests": {resource: 1}}}]}),
         manifest(spec={"initContainers": [{"name": "first", "resources": gpus}]}),
         manifest(spec={"resources": gpus}),
-        manifest(status=claim),
+        manifest(spec={"containers": [{"name": "main", "resources": gpus}]}, status=claim),
     ]
 
 

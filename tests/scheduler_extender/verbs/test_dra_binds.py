@@ -19,6 +19,7 @@ from scheduler_extender.told.unblocking import unblocking_of
 from scheduler_extender.verbs import BindError, Binding
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import bridged, pod
+from topology.core.availability import Availability
 from topology.core.devices import NodeName, PodUid
 from topology.core.dra import Claimed, Published, served
 from topology.core.placement import INIT_UNDER_DRA
@@ -188,3 +189,18 @@ def test_a_pod_that_succeeded_holds_its_devices_as_long_as_its_claim(world: Worl
     offer = world.cluster.facts(NODE).offer("nvidia.com/gpu")
     assert isinstance(offer, Offer)
     assert offer.availability.free == 0b1111
+
+
+def test_a_pod_that_is_deleted_holds_its_devices_as_long_as_its_claim(world: World) -> None:
+    world.add(pod(1, {}, name="one", uid="one", node=NODE))
+    world.claim(one=(0,))
+    world.cluster.feed.drop_pod(PodUid("one"), 9)
+    world.claim()
+    before = world.cluster.facts(NODE).offer("nvidia.com/gpu")
+    assert isinstance(before, Offer)
+    assert before.availability.devices_left == 3
+    del world.claims["one"]
+    world.claim()
+    after = world.cluster.facts(NODE).offer("nvidia.com/gpu")
+    assert isinstance(after, Offer)
+    assert after.availability == Availability(0b1111)

@@ -86,18 +86,16 @@ def test_a_pod_that_vanishes_from_the_report_still_holds_its_devices() -> None:
 
 
 def test_what_dra_serves_holds_no_plugin_device() -> None:
-    claim = {
+    claim: dict[str, Any] = {
         "resourceClaimName": "c",
         "requestMappings": [{"containerName": "main", "resourceName": GPU, "requestName": "r"}],
     }
-    served = pod(2, node="node", extendedResourceClaimStatus=claim)
-    assert pod_record(msgspec.convert(served, Pod), MANAGED) is None
-    mixed = pod(
-        containers=[container("main", 1), container("other", 2)],
-        node="node",
-        extendedResourceClaimStatus=claim,
-    )
-    assert free(Report(), record(mixed)) == Availability(0b1111, unreported=(unreported(2),))
+    served = record(pod(2, node="node", extendedResourceClaimStatus=claim))
+    assert served.by_claim
+    assert free(Report(), served) == Availability(0b1111)
+    claim["requestMappings"][0]["resourceName"] = "nvidia.com/mig-1g.10gb"
+    other = record(pod(2, node="node", extendedResourceClaimStatus=claim))
+    assert free(Report(), other) == Availability(0b1111, unreported=(unreported(2),))
 
 
 def test_pod_level_resources_and_ephemeral_containers_carry_no_gpus() -> None:
