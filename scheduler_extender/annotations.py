@@ -193,6 +193,32 @@ def asks_in(template: Template, managed: Managed) -> Asks | Malformed | None:
     return Asks(replace(counted, constraints=constraints, policy=policy), membership)
 
 
+@dataclass(frozen=True, slots=True)
+class OfClaims:
+    """What a pod requires of the devices that its own ResourceClaims have."""
+
+    names: frozenset[str]  # of these claims, as far as they are made
+    constraints: Constraints
+
+
+def of_claims(pod: Pod, managed: tuple[str, ...] = MANAGED) -> OfClaims | Malformed | None:
+    """What the claims of a pod are held against; None if it has none, requires nothing, or names
+    no ``managed`` resource: then kube-scheduler does not ask about it."""
+    claims = (*(pod.spec.resource_claims or ()), *(pod.status.resource_claim_statuses or ()))
+    if not claims or not asks_for_any(pod, managed):
+        return None
+    try:
+        values = _values(pod)
+    except BadValueError as error:
+        return Malformed(str(error))
+    required = values.pop("policy", Policy.REQUIRED) is Policy.REQUIRED
+    constraints = Constraints(**values)
+    if not required or constraints == NO_CONSTRAINTS:
+        return None
+    names = (each.resource_claim_name for each in claims)
+    return OfClaims(frozenset(filter(None, names)), constraints)
+
+
 def _asking(
     pod: Pod, managed: tuple[str, ...]
 ) -> tuple[Mapping[str, list[ContainerRequest]], bool]:

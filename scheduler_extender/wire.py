@@ -62,6 +62,12 @@ class Container(msgspec.Struct, rename="camel", frozen=True):
     ports: list[ContainerPort] | None = None
 
 
+class PodClaim(msgspec.Struct, rename="camel", frozen=True):
+    """A ResourceClaim of a pod, by its own name; the name of one from a template is in the status."""
+
+    resource_claim_name: str | None = None
+
+
 class Taint(msgspec.Struct, frozen=True):
     """Keeps pods off a node that do not tolerate it."""
 
@@ -91,7 +97,7 @@ class PodSpec(msgspec.Struct, rename="camel", frozen=True):
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
     node_name: str | None = None
-    resource_claims: list[Any] | None = None
+    resource_claims: list[PodClaim] | None = None
     resources: Resources | None = None
     scheduling_gates: list[Any] | None = None
     scheduling_group: SchedulingGroup | None = None
@@ -146,6 +152,7 @@ class PodStatus(msgspec.Struct, rename="camel", frozen=True):
     container_statuses: list[ContainerStatus] | None = None
     init_container_statuses: list[ContainerStatus] | None = None
     extended_resource_claim_status: ExtendedResourceClaim | None = None
+    resource_claim_statuses: list[PodClaim] | None = None
     nominated_node_name: str | None = None
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from scheduler_extender.wire import ObjectMeta
 from topology.core.devices import PodUid
-from topology.core.dra import Claimed, DraError, Published
+from topology.core.dra import Claimed, DraError, Published, claim_holder
 
 PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
 BARS = ("NoSchedule", "NoExecute")  # effects of a device's taint that keep pods off
@@ -184,7 +184,7 @@ class Claim(msgspec.Struct):
         allocated = self.status.allocation
         results = allocated.devices.results if allocated and allocated.devices else None
         pods = [each for each in self.status.reserved_for or () if each.resource == "pods"]
-        own = _Consumer(name=self.metadata.name, uid=self.metadata.uid)
+        own = _Consumer(name=claim_holder(self.metadata.name), uid=self.metadata.uid)
         holder = pods[0] if pods else own
         found: dict[str, list[Claimed]] = {}
         for each in results or ():

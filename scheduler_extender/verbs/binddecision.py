@@ -24,7 +24,7 @@ from scheduler_extender.state.pods.record import PodRecord, resource_of, time_te
 from scheduler_extender.verbs.binder import BindError, InProgressError
 from topology.core.devices import Mask, NodeName, PodUid
 from topology.core.placement import IN_PROGRESS, Reason, Rejection, Verdict
-from topology.core.requests import GpuRequest
+from topology.core.requests import GpuRequest, gpu_request
 from topology.times import seconds_of
 
 STILL_COUNTING = "the places of other groups are still being counted: kube-scheduler tries again"
@@ -67,6 +67,7 @@ def decide(
             if before is not None and before.node != node:
                 raise BindError(f"a bind of the pod to {before.node} is still in flight")
             asking = before is not None or facts.keeps_place_for(pod.uid)
+            request = _counted(facts, pod)
             without = _judged(facts, pod, request, again=asking)
             member = member_of(snapshot, pod.uid, pod.membership, request)
             request = request if member is None else member.request
@@ -142,15 +143,26 @@ def decide_again(cluster: Cluster, decided: DecidedBind) -> DecidedBind:
     return replace(decided, request=request, decision=decision, facts=without, sets=sets)
 
 
+def _counted(facts: NodeFacts, pod: PodRecord) -> GpuRequest:
+    """What a pod asks for; one that asks for 0 devices, and has claims of its own, for theirs."""
+    request = pod.request
+    assert isinstance(request, GpuRequest)  # noqa: S101 (the caller looked)
+    if request.count or not request.required:
+        return request
+    return gpu_request(len(facts.claimed(pod.uid)) if facts.by_dra else 0, request.constraints)
+
+
 def _judged(facts: NodeFacts, pod: PodRecord, request: GpuRequest, *, again: bool) -> NodeFacts:
     """The facts on which a pod is judged: without itself, where its bind is in flight or a place is
     kept for it; where claims say who has what, with the devices of its own. Raises
     :class:`InProgressError` while its claim is not known."""
-    without = facts.without(frozenset({pod.uid})) if again or facts.by_dra else facts
-    if facts.by_dra and (claimed := facts.as_claimed(pod.uid)) is not None:
-        without = claimed
+    devices = facts.claimed(pod.uid) if facts.by_dra else ()
+    if devices:
+        without = facts.as_claimed(pod.uid, devices)
     elif facts.by_dra and request.required:
         raise InProgressError(NO_CLAIM)
+    else:
+        without = facts.without(frozenset({pod.uid})) if again else facts
     return without.yielding_to(pod.standing.priority, pod.gang)
 
 

@@ -1,9 +1,9 @@
 """filter: which of the offered nodes can keep the pod's request."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from scheduler_extender.annotations import Malformed, parse
+from scheduler_extender.annotations import Malformed, OfClaims, of_claims, parse
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.state.answers.remembered import State
 from scheduler_extender.state.asking.askgroup import ask_group
@@ -15,7 +15,7 @@ from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.wire import FilterResult, Pod
 from topology.core.devices import NodeName, PodUid
 from topology.core.placement import NO_REPORT, Reason, Rejection
-from topology.core.requests import GpuRequest
+from topology.core.requests import GpuRequest, gpu_request
 
 STILL_WORKING = "gpu-topology extender is still working out the nodes for this pod"
 IN_FLIGHT = Rejection(
@@ -73,12 +73,15 @@ def filtered(
     nobody meanwhile. The event loop holds the cluster's lock, and is told with
     :class:`.NotAtOnceError` where the answer would take too long for it.
     """
-    asks = parse(pod, snapshot.settings.managed)
+    managed = snapshot.settings.managed
+    asks = parse(pod, managed) or of_claims(pod, managed)
     if asks is None:
         return Filtered(list(names))
     if isinstance(asks, Malformed):
         why = Rejection(asks.reason, False, Reason.MALFORMED)
         return Filtered([], {why: list(names)})
+    if isinstance(asks, OfClaims):
+        return _by_claims(snapshot, pod, asks, names)
     uid, priority = PodUid(pod.metadata.uid), pod.spec.priority or 0
     member = member_of(snapshot, uid, asks.membership, asks.request)
     request = asks.request if member is None else member.request
@@ -118,6 +121,27 @@ def _with_group(
         if why is not None:
             result.refused.setdefault(why, []).extend(refused)
     return Filtered(passed, result.refused)
+
+
+def _by_claims(snapshot: Snapshot, pod: Pod, wanted: OfClaims, names: Sequence[str]) -> Filtered:
+    """The answer to a pod with claims of its own: a claim that is allocated already, as after a
+    bind that was refused, has to have devices that do. kube-scheduler frees a claim whose node is
+    refused."""
+    answered = Filtered([])
+    uid, namespace = PodUid(pod.metadata.uid), pod.metadata.namespace
+    for name in names:
+        facts = snapshot.facts(NodeName(name))
+        devices = facts.claimed(uid, namespace, wanted.names) if facts.by_dra else ()
+        why = None
+        if devices:
+            request = gpu_request(len(devices), wanted.constraints)
+            why = answer(snapshot, facts.as_claimed(uid, devices), request).rejection
+        if why is None:
+            answered.passed.append(name)
+        else:
+            why = replace(why, resolvable=True)  # else nobody frees the claim
+            answered.refused.setdefault(why, []).append(name)
+    return answered
 
 
 def _result(request: GpuRequest, answered: Answers) -> Filtered:

@@ -51,6 +51,11 @@ class Claimed:
     holder: str
 
 
+def claim_holder(name: str) -> str:
+    """What stands in a pod's place where a claim is for no pod now; no pod is called so."""
+    return f"claim/{name}"
+
+
 def served(
     topology: NodeTopology,
     report: Report,

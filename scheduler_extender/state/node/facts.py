@@ -6,7 +6,7 @@ answers depend on) is worked out when it is first asked for, and kept with them.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,8 +21,8 @@ from scheduler_extender.state.pods.record import PodRecord, resource_of
 from scheduler_extender.state.pods.selecting import Destinations
 from topology.core.admission import Kubelet, kubelet_of
 from topology.core.availability import Availability
-from topology.core.devices import GpuResource, NodeName, PodUid
-from topology.core.dra import POLICY, first_published
+from topology.core.devices import DeviceId, GpuResource, NodeName, PodUid
+from topology.core.dra import POLICY, claim_holder, first_published
 from topology.core.graph import NodeTopology
 from topology.core.mig import ServedDevices, served_devices, shape_of
 from topology.core.placement import (
@@ -36,6 +36,8 @@ from topology.core.placement import (
 )
 from topology.core.report import Report
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest
+
+Devices = tuple[DeviceId, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,22 +105,34 @@ class NodeFacts:
         """Whether kube-scheduler itself hands out the node's GPUs, by claims."""
         return self.topology is not None and self.topology.allocator.policy == POLICY
 
-    def as_claimed(self, uid: PodUid) -> NodeFacts | None:
-        """The facts on which a pod is judged whose claim has its devices already; None where no
-        claim of its is known.
+    def claimed(self, uid: PodUid, namespace: str = "", names: Collection[str] = ()) -> Devices:
+        """The devices that claims have here for a pod, or of the claims with these ``names``."""
+        shown = () if self.report is None else self.report.allocations
+        own = {(namespace, claim_holder(name)) for name in names}
+        return tuple(
+            device
+            for each in shown
+            if each.pod_uid == uid or (each.namespace, each.pod) in own
+            for device in each.device_ids
+        )
+
+    def as_claimed(self, uid: PodUid, devices: Devices) -> NodeFacts:
+        """The facts on which a pod is judged whose claims have these devices already.
 
         Nobody else can get these devices, so they are free and come first, and pods whose claims
         are not known yet do not matter.
         """
         topology, report = self.topology, self.report
-        shown = () if report is None else report.allocations
-        devices = [device for each in shown if each.pod_uid == uid for device in each.device_ids]
-        if topology is None or not devices:
-            return None
-        resource = topology.resources[0].name
-        facts = self.without(frozenset({uid}) | self.unreported(resource))
-        record = replace(facts.record, topology=first_published(topology, devices))
-        return replace(facts, record=record)
+        if topology is None or report is None:
+            return self
+        left = tuple(a for a in report.allocations if not {*devices} & {*a.device_ids})
+        record = replace(
+            self.record,
+            topology=first_published(topology, devices),
+            report=replace(report, allocations=left),
+        )
+        others = self.unreported(topology.resources[0].name)
+        return replace(self, record=record).without(frozenset({uid}) | others)
 
     @property
     def known(self) -> bool:

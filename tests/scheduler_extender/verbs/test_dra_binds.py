@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from scheduler_extender import verbs
-from scheduler_extender.annotations import MANAGED
+from scheduler_extender.annotations import MANAGED, OfClaims, of_claims
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import Offer
 from scheduler_extender.state.node.objects import NodeObject
@@ -21,9 +21,10 @@ from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import bridged, pod
 from topology.core.availability import Availability
 from topology.core.devices import NodeName, PodUid
-from topology.core.dra import Claimed, Published, served
+from topology.core.dra import Claimed, Published, claim_holder, served
 from topology.core.placement import INIT_UNDER_DRA
 from topology.core.report import Report
+from topology.core.requests import NO_CONSTRAINTS, gpu_request
 
 NODE = NodeName("node")
 NVLINK = {"link": "nvlink"}
@@ -49,6 +50,7 @@ class World:
         self.cluster, self.written = Cluster(lambda: 0.0), Bindings()
         self.cluster.feed.put_node(NODE, NodeObject(exists=True, dra_only=True))
         self.claims: dict[str, tuple[int, ...]] = {}
+        self.holders: dict[str, str] = {}
         self.sequence = 0
         self.claim()
 
@@ -58,7 +60,7 @@ class World:
         self.sequence += 1
         published = [Published("pool", f"gpu-{i}", f"GPU-{i}") for i in range(4)]
         claimed = [
-            Claimed("pool", f"gpu-{gpu}", PodUid(uid), "default", uid)
+            Claimed("pool", f"gpu-{gpu}", PodUid(uid), "default", self.holders.get(uid, uid))
             for uid, gpus in self.claims.items()
             for gpu in gpus
         ]
@@ -204,3 +206,49 @@ def test_a_pod_that_is_deleted_holds_its_devices_as_long_as_its_claim(world: Wor
     after = world.cluster.facts(NODE).offer("nvidia.com/gpu")
     assert isinstance(after, Offer)
     assert after.availability == Availability(0b1111)
+
+
+# Pods with claims of their own: they ask for 0 devices, so that kube-scheduler asks about them.
+
+
+def with_claim(annotations: dict[str, str], claim: str = "mine") -> dict[str, Any]:
+    manifest = pod(None, annotations, name="a", uid="a")
+    manifest["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": 0}}
+    manifest["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimName": claim}]
+    return manifest
+
+
+def found(manifest: dict[str, Any]) -> PodRecord:
+    """As the API server is asked about such a pod."""
+    claims = of_claims(msgspec.convert(manifest, Pod))
+    wanted = claims.constraints if isinstance(claims, OfClaims) else NO_CONSTRAINTS
+    return PodRecord(PodUid("a"), "default", "a", None, gpu_request(0, wanted))
+
+
+def test_the_devices_of_a_pods_own_claim_are_held_against_its_constraints(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = found(with_claim(NVLINK))
+    monkeypatch.setattr(world.written, "find", lambda *_: record)
+    args = BindingArgs("a", "default", "a", NODE)
+    with pytest.raises(BindError, match="claim has no devices yet"):
+        verbs.bind(world.cluster, world.written, args, lambda: "")
+    world.claim(a=(1, 2))
+    with pytest.raises(BindError, match="its claim has the GPUs 1, 2"):
+        verbs.bind(world.cluster, world.written, args, lambda: "")
+    world.claim(a=(2, 3))
+    verbs.bind(world.cluster, world.written, args, lambda: "")
+    assert world.written.placements[-1]["sets"] == [[2, 3]]
+
+
+def test_a_claim_that_is_bound_to_the_wrong_devices_is_freed_by_a_refusal(world: World) -> None:
+    manifest = with_claim(NVLINK)
+    assert world.filter(manifest) == "", "nothing is allocated"
+    world.holders["mine"] = claim_holder("mine")
+    world.claim(mine=(1, 2))
+    assert world.filter(manifest) == "the next free GPUs are without link=nvlink"
+    assert world.filter(with_claim(NVLINK, "another")) == ""
+    assert world.filter(with_claim({})) == "", "it requires nothing"
+    world.claim(mine=(2, 3))
+    assert world.filter(manifest) == ""
+    assert "unknown key" in world.filter(with_claim({"lnik": "nvlink"}))
