@@ -63,7 +63,7 @@ class Container(msgspec.Struct, rename="camel", frozen=True):
 
 
 class PodClaim(msgspec.Struct, rename="camel", frozen=True):
-    """A ResourceClaim of a pod, by its own name; the name of one from a template is in the status."""
+    """A ResourceClaim of a pod; of one from a template the name is in the status."""
 
     resource_claim_name: str | None = None
 

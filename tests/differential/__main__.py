@@ -102,7 +102,14 @@ def _claim(given: Namespace) -> int:
     """Ask kube-scheduler's allocator about claims; how often it was not foreseen."""
     found = claims.run(given.claims, given.seed, programs() / "structured")
     print("\n".join(["", found.line, *found.found[: given.show]]))
-    return len(found.found)
+    wrong = len(found.found)
+    for pairs in (False, True):
+        worth = claims.run_compiled(
+            given.claims // 10, given.seed, programs() / "structured", pairs=pairs
+        )
+        print("\n".join([worth.line, *worth.found[: given.show]]))
+        wrong += len(worth.found)
+    return wrong
 
 
 def _enumerate(given: Namespace) -> int:

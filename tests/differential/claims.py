@@ -9,7 +9,7 @@ container have to be the set that is foreseen.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -70,9 +70,9 @@ class Tally:
         )
 
 
-def random_question(rng: Random) -> tuple[NodeTopology, Json]:
+def random_question(rng: Random, machines: Sequence[str] = MACHINES) -> tuple[NodeTopology, Json]:
     """A node as its agent has it, and what the allocator is asked."""
-    topology = machine(rng.choice(MACHINES)).topology(NODE)
+    topology = machine(rng.choice(machines)).topology(NODE)
     devices = [_device(gpu, rng) for gpu in topology.gpus]
     devices += [_part(number) for number in range(rng.choice((0, 0, 3)))]
     rng.shuffle(devices)
@@ -233,11 +233,12 @@ class Worth:
         )
 
 
-def compiled_claim(rng: Random, allocator: Answering, worth: Worth) -> None:
-    """Ask about one node with the claim that ``gpu-topology claim`` would write."""
-    topology, asked = random_question(rng)
+def compiled_claim(rng: Random, allocator: Answering, worth: Worth, *, pairs: bool) -> None:
+    """Ask about one node with the claim that ``gpu-topology claim`` would write; with ``pairs`` for
+    a linked pair of a node of such pairs."""
+    topology, asked = random_question(rng, MACHINES[:1] if pairs else MACHINES)
     asked["class"]["spec"]["selectors"] = [{"cel": {"expression": SELECTORS[0]}}]
-    count, wanted = rng.randint(1, 4), rng.choice(WISHES)
+    count, wanted = (2, WISHES[0]) if pairs else (rng.randint(1, 4), rng.choice(WISHES))
     offer = _offer(topology, asked)
     if not isinstance(offer, Offer):
         return
@@ -264,12 +265,12 @@ def compiled_claim(rng: Random, allocator: Answering, worth: Worth) -> None:
     worth.by_claim += given != 0
 
 
-def run_compiled(questions: int, seed: int, program: Path) -> Worth:
-    """So many random nodes."""
+def run_compiled(questions: int, seed: int, program: Path, *, pairs: bool = False) -> Worth:
+    """So many random nodes, or nodes of linked ``pairs``."""
     worth = Worth()
     with Answering(str(program)) as allocator:
         for number in range(questions):
-            compiled_claim(Random(seed + number), allocator, worth)
+            compiled_claim(Random(seed + number), allocator, worth, pairs=pairs)
     return worth
 
 

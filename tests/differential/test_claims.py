@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.differential.claims import run
+from tests.differential.claims import run, run_compiled
 from tests.differential.managers import REQUIRE, ManagersUnavailable, programs
 
 pytestmark = pytest.mark.long
@@ -40,6 +40,18 @@ def test_whatever_the_scheduler_allocates_was_foreseen(
     assert tally.exact > 0.3 * QUESTIONS
     assert tally.refused > 0.1 * QUESTIONS
     assert tally.unusable == 0
+
+
+@pytest.mark.parametrize("pairs", [False, True], ids=["any machine", "linked pairs"])
+def test_a_compiled_claim_gets_gpus_that_do_wherever_there_are_some(
+    allocator: Path, pairs: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    worth = run_compiled(QUESTIONS // 3, SEED, allocator, pairs=pairs)
+    with capsys.disabled():
+        print(f"\n{worth.line}")
+    assert worth.found == []
+    assert worth.by_claim >= worth.questions * (1 if pairs else 0.95)
+    assert not pairs or worth.by_plain < 0.6 * worth.questions
 
 
 def test_devices_in_another_order_are_found_out(

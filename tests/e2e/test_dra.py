@@ -13,19 +13,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from scheduler_extender.cli import main
 from tests.commands import asked
-from tests.e2e.cluster import RealCluster
+from tests.e2e.cluster import PODS, RealCluster
+from tests.e2e.drakubelet import API, DRIVER, device, device_class
 from tests.e2e.gangcluster import gang_cluster
 from topology.core.report import Report
 from topology.machines import machine
 
 pytestmark = pytest.mark.e2e
-DRA = "/apis/resource.k8s.io/v1"
-DRIVER = "gpu.nvidia.com"
-CLAIMS = f"{DRA}/namespaces/default/resourceclaims"
+CLAIMS = f"{API}/namespaces/default/resourceclaims"
 NVLINK = {"link": "nvlink"}
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: pod, annotations: {gpu-topology.io/link: nvlink}}
+spec:
+  containers: [{name: main, image: none, resources: {limits: {nvidia.com/gpu: 2}}}]
+"""
 # GPUs 0 and 1 are joined by NVLink, and 2 and 3.
 ORDERS = {"ordered": (2, 3, 0, 1), "mixed": (3, 1, 0, 2)}
 
@@ -33,16 +40,10 @@ ORDERS = {"ordered": (2, 3, 0, 1), "mixed": (3, 1, 0, 2)}
 @pytest.fixture(scope="module")
 def real(gang_binaries: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
     with gang_cluster(tmp_path_factory.mktemp("dra"), gang_binaries, None) as (found, _):
-        found.create(f"{DRA}/deviceclasses", device_class())
+        found.create(f"{API}/deviceclasses", device_class())
         for name, order in ORDERS.items():
             add_node(found, name, order)
         yield found
-
-
-def device_class() -> dict[str, Any]:
-    text = f"device.driver == '{DRIVER}' && device.attributes['{DRIVER}'].type == 'gpu'"
-    spec = {"selectors": [{"cel": {"expression": text}}], "extendedResourceName": "nvidia.com/gpu"}
-    return {"kind": "DeviceClass", "metadata": {"name": DRIVER}, "spec": spec}
 
 
 def add_node(real: RealCluster, name: str, order: Sequence[int]) -> None:
@@ -50,22 +51,11 @@ def add_node(real: RealCluster, name: str, order: Sequence[int]) -> None:
     topology = machine("a100-pcie-4-bridged").topology(name)
     real.add_node(name, 0)
     real.add_record(replace(topology, resources=()), Report("boot", 1))
-    devices = [
-        {
-            "name": f"gpu-{gpu.index}",
-            "attributes": {
-                "type": {"string": "gpu"},
-                "uuid": {"string": gpu.uuid},
-                "productName": {"string": gpu.product},
-            },
-            "capacity": {"memory": {"value": str(gpu.memory)}},
-        }
-        for gpu in (topology.gpus[index] for index in order)
-    ]
+    devices = [device(topology.gpus[index], "pci0000:00") for index in order]
     pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
     spec = {"driver": DRIVER, "nodeName": name, "pool": pool, "devices": devices}
     body = {"kind": "ResourceSlice", "metadata": {"name": f"{name}-{DRIVER}"}, "spec": spec}
-    real.create(f"{DRA}/resourceslices", body)
+    real.create(f"{API}/resourceslices", body)
 
 
 def claimed(real: RealCluster, pod: str) -> list[int]:
@@ -130,3 +120,51 @@ def test_a_pair_comes_once_the_devices_before_it_are_free(real: RealCluster) -> 
     free(real, "pair-0")
     assert real.node_of("pair-2") == "ordered"
     assert placement(real, "pair-2")["sets"] == [[2, 3]]
+
+
+def test_a_compiled_claim_names_the_pairs_whatever_comes_next(
+    real: RealCluster, tmp_path: Path
+) -> None:
+    add_node(real, "random", (0, 2, 1, 3))
+    file = tmp_path / "pod.yaml"
+    file.write_text(POD)
+    done = asked(main, "claim", file, "--kubeconfig", real.control_plane.kubeconfig())
+    assert (done.returncode, done.stderr) == (0, "")
+    template, pod = yaml.safe_load_all(done.stdout)
+    real.create(f"{API}/namespaces/default/resourceclaimtemplates", template)
+    for name in ("one", "two"):  # as the controller of claims does with the template
+        claim = {"kind": "ResourceClaim", "metadata": {"name": name}, **template["spec"]}
+        real.create(CLAIMS, claim)
+        pod["metadata"]["name"] = name
+        pod["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimName": name}]
+        real.create(PODS, pod)
+    assert [real.node_of(name) for name in ("one", "two")] == ["random", "random"]
+    assert sorted(claimed(real, name) for name in ("one", "two")) == [[0, 1], [2, 3]]
+    for name in ("one", "two"):
+        written = placement(real, name)
+        assert (written["verdict"], written["sets"]) == ("guaranteed", [claimed(real, name)])
+
+
+def test_a_claim_with_the_wrong_devices_is_freed(real: RealCluster) -> None:
+    """A user's claim asks for any two GPUs; the pod's annotation wants a pair.
+
+    kube-scheduler frees the claim if another node is tried, which has not its devices.
+    """
+    add_node(real, "wrong", (0, 2, 1, 3))
+    request = {"deviceClassName": DRIVER, "count": 2}
+    devices = {"requests": [{"name": "any", "exactly": request}]}
+    claim = {"kind": "ResourceClaim", "metadata": {"name": "any"}, "spec": {"devices": devices}}
+    real.create(CLAIMS, claim)
+    pod = yaml.safe_load(POD)
+    pod["metadata"]["name"] = "any"
+    pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = 0
+    pod["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimName": "any"}]
+    real.create(PODS, pod)
+
+    def vetoes() -> float:
+        metrics = real.admin.get("/metrics").text
+        return float(metrics.partition("\ngpu_topology_dra_vetoes_total ")[2].partition("\n")[0])
+
+    real.until(vetoes, "the bind is refused")
+    real.until(lambda: vetoes() > 1, "the claim was freed, and had such devices again")
+    assert "nodeName" not in real.pod("any")["spec"]
