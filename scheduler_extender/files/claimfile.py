@@ -95,8 +95,8 @@ def _template(
 def selector(addresses: Sequence[Address]) -> str:
     """The CEL expression for the GPUs at these addresses.
 
-    >>> selector([("A100", "0000:07:00.0")])[-56:]
-    'attributes["resource.kubernetes.io"].pciBusID in ["0000:07:00.0"]'
+    >>> selector([("A100", "0000:07:00.0")]).partition(" && ")[0]
+    'device.attributes["gpu.nvidia.com"].productName == "A100"'
     """
     by_product = defaultdict[str, list[str]](list)
     for product, address in addresses:
