@@ -39,9 +39,10 @@ def claim(
     """Write a pod's constraints as a claim, for nodes with DRA.
 
     FILE is a file with a Pod, or an object that has a pod template, whose annotations require
-    something, or - for standard input. Printed are a ResourceClaimTemplate, and the objects of the file, whose pod has a claim of it. The claim
-    names up to eight sets of GPUs, any of which do, as the machines of the cluster have them; what
-    is left out is said. Exits with 1 if no set of GPUs can be named.
+    something, or - for standard input. Printed are a ResourceClaimTemplate, and the objects of the
+    file, whose pod has a claim of it. The claim names up to eight sets of GPUs, any of which do, as
+    the machines of the cluster have them; what is left out is said. Exits with 1 if no set of GPUs
+    can be named.
     """
     text = text_of(pod)
     try:
