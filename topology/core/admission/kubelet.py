@@ -1,5 +1,7 @@
 """How one node hands out the devices of one resource."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field, replace
 
 from topology.core.allocators import Allocator, Call, Outcomes, allocator
@@ -87,6 +89,12 @@ class Kubelet:
         version = plugin_version(self.facts.plugin_version)
         call = Call(self.shape, available, size, required, self.width, version)
         return self.allocator.outcomes(call)
+
+    def settled(self) -> Kubelet:
+        """One node for all that differ by what they would choose next, and in nothing else."""
+        facts = replace(self.facts, published=())
+        plugin = None if self.plugin is None else self.plugin.usual
+        return _interned(self.shape, facts, self.replicas, self.refuses_several, plugin, self.split)
 
     @property
     def shared_bytes(self) -> int:

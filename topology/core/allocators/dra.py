@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from topology.core.allocators.protocol import Allocator, Call, Outcomes, every_choice
-from topology.core.devices import GpuResource, Mask
+from topology.core.devices import GpuResource, Mask, positions
 from topology.core.graph import NodeTopology
 from topology.core.report import MissingGpu
 from topology.core.shape import Shape
@@ -38,14 +38,13 @@ class Dra(Allocator):
         """The choice in the order in which this node's devices are published."""
         at = {gpu.index: position for position, gpu in enumerate(topology.gpus)}
         published = topology.allocator.published
-        # A GPU that is not published is never available, wherever it stands.
-        order = dict.fromkeys(at[index] for index in (*published, *at) if index in at)
+        order = dict.fromkeys(at[index] for index in published if index in at)
         return FirstFit(tuple(order)) if published else self
 
 
 @dataclass(frozen=True, slots=True)
 class FirstFit(Dra):
-    """The first free devices, in an order of positions.
+    """The first free devices, in an order of positions; those that are not in it come last.
 
     >>> from topology.machines import machine
     >>> shape = machine("a100-pcie-4-bridged").topology("n").shape
@@ -53,16 +52,22 @@ class FirstFit(Dra):
     (3,)
     """
 
-    order: tuple[int, ...]
-    in_order = True
+    order: tuple[int, ...] = ()
+    settled = True
+
+    @property
+    def usual(self) -> FirstFit:
+        """Without an order."""
+        return _IN_ANY_ORDER
 
     def outcomes(self, call: Call) -> Outcomes:
         """The one set that comes."""
         chosen: Mask = call.required
-        for position in self.order:
+        for position in (*self.order, *positions(call.available)):
             if chosen.bit_count() < call.size:
                 chosen |= call.available & 1 << position
         return Outcomes((chosen,))
 
 
 DRA = Dra()
+_IN_ANY_ORDER = FirstFit()

@@ -109,12 +109,18 @@ class Allocator(ABC):
     hazards: Mapping[str, str] = MappingProxyType({})
     # Whether it refuses whoever asks until somebody mends the node: people are told that first.
     broken = False
-    # Whether it hands out the next free devices of an order, whatever they are.
-    in_order = False
+    # Whether it has chosen when we are asked: the next free devices of an order, whatever they are.
+    # Pods that end later come too late to change that.
+    settled = False
     # Whether each share comes from a GPU with the most shares left. Else any may be the next.
     spreads = False
     answers_up_to = 0  # on nodes of up to so many whole GPUs `answers` tells of many pools at once
     shared_bytes = 500  # about what it takes; memories share it
+
+    @property
+    def usual(self) -> Allocator:
+        """Where the choice is settled: one of its kind that chooses alike if there is no choice."""
+        return self
 
     @abstractmethod
     def outcomes(self, call: Call) -> Outcomes:

@@ -75,14 +75,25 @@ class Assessment:
 FOLLOWED = 2
 
 
-@remembered
 def assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessment:
     """The verdict of a node in this state for this request.
 
     Pure, and remembered by its arguments: a request over thousands of nodes costs one evaluation
-    per distinct state. If GPUs are shared, it also judges whether their memory is enough for every
-    pod that may come there (:mod:`.memory`), plain pods included.
+    per distinct state. Where the choice is settled, all that matters is what is chosen. If GPUs are
+    shared, it also judges whether their memory is enough for every pod that may come there
+    (:mod:`.memory`), plain pods included.
     """
+    size, busy_with = request.effective_count, (now.unreported, now.releasing, now.departing)
+    simple = kubelet.allocator.settled and not any(busy_with) and not now.hidden
+    if simple and 0 < size <= now.devices_left and not request.exclusive:
+        chosen = kubelet.outcomes(now.free, size).sets or (now.free,)
+        kubelet, now = kubelet.settled(), Availability(chosen[0], sick=now.sick & chosen[0])
+    return _assessed(kubelet, now, request)
+
+
+@remembered
+def _assessed(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessment:
+    """The verdict and the memory of what is shared."""
     assessed = _assess(kubelet, now, request)
     if not assessed.fits:
         return assessed
@@ -104,7 +115,8 @@ def _assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessm
     1. Has the hardware devices enough, and can it meet the constraints at all? If not: never.
     2. Are enough devices left? If not: impossible.
     3. What do the outcomes say if no running pod ends? If some fail: possible, or impossible.
-    4. And if running pods may end? If all still pass: guaranteed, else expected.
+    4. And if running pods may end? If all still pass, or the choice is settled when we are asked:
+       guaranteed, else expected.
     """
     shape = kubelet.shape
     if request.effective_count > kubelet.devices_on(shape.all_gpus):
@@ -138,8 +150,10 @@ def _assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessm
     if not judgement.every:
         refusal = certain_refusal(kubelet, now, request, before)
         return replace(_not_promised(kubelet, request, before, judgement), refusal=refusal)
-    after = _outlook_of(kubelet, now, request, endings=True)
-    survives = judged(kubelet, after, constraints).every
+    survives = kubelet.allocator.settled
+    if not survives:
+        after = _outlook_of(kubelet, now, request, endings=True)
+        survives = judged(kubelet, after, constraints).every
     verdict = Verdict.GUARANTEED if survives else Verdict.EXPECTED
     sets = before.gpus(kubelet)
     return Assessment(verdict, True, None, sets, judgement.share, before.hazards, before.exact)
@@ -166,7 +180,8 @@ def sets_spoken_of(
     The sets of ``assessed`` may come if no running pod ends. A guarantee to a pod with constraints
     holds even if some end: then the sets follow that come only of that.
     """
-    if assessed.verdict is not Verdict.GUARANTEED or request.plain or assessed.sets is None:
+    settled = request.plain or kubelet.allocator.settled
+    if assessed.verdict is not Verdict.GUARANTEED or settled or assessed.sets is None:
         return assessed.sets
     after = _outlook_of(kubelet, now, request, endings=True).gpus(kubelet)
     if after is None:
@@ -208,7 +223,7 @@ def _rejection(
     if before.hazards and (judgement.share == 1 or not before.sets):
         words = "not guaranteed: the node's kubelet may refuse the pod"
         return Rejection(words, True, Reason.KUBELET)
-    if not judgement.some and kubelet.allocator.in_order:
+    if not judgement.some and kubelet.allocator.settled:
         words = f"the next free GPUs are without {request.constraints.text}"
         return Rejection(words, True, Reason.SCATTERED)
     if not judgement.some:
