@@ -16,7 +16,7 @@ from topology.core.budget import SPENT
 from topology.core.devices import MIB, Bytes, NodeName
 from topology.core.graph import AllocatorFacts
 from topology.core.links import LinkKind
-from topology.core.placement import TOO_MUCH, Verdict, assess, endangers
+from topology.core.placement import TOO_MUCH, Verdict, assess, endangers, verdict
 from topology.core.requests import (
     Constraints,
     ContainerRequest,
@@ -83,7 +83,7 @@ def test_what_is_over_budget_is_not_promised_and_refuses_a_bind() -> None:
     # The same, whatever is remembered.
     for count in (1, 2, 3):
         admissions(node, node.shape.all_gpus, ((Role.APP, count),))
-    assert assess.__wrapped__(node, now, request) == cold  # type: ignore[attr-defined]
+    assert verdict._assessed.__wrapped__(node, now, request) == cold  # type: ignore[attr-defined]
     promise = Unreported(request.counts, promised=request.constraints)
     assert endangers(node, Availability(node.shape.all_gpus, unreported=(promise,)), gpu_request(1))
     assert container_sets(node, now.free, request.counts)[-1] is None
