@@ -168,7 +168,10 @@ def _k3s(files: Files, asked: Asked | None) -> list[Change]:
     paths = [k3s.FILE, *(name for name in files.names(k3s.FILES) if name.endswith(k3s.READ))]
     texts = {path: text for path in paths if (text := files.text(path)) is not None}
     ours = texts.pop(k3s.OURS, None)
-    theirs = k3s.config(texts)
+    try:
+        theirs = k3s.config(texts)
+    except ValueError as error:  # it names the file
+        raise BadInputError(str(error)) from error
     node = _Node(files, asked, k3s.FOLDER, k3s.KUBECONFIG)
     configuration = node.configuration(theirs or k3s.CONFIG)
     adds = theirs is None and configuration.after is not None
@@ -232,7 +235,7 @@ class _Node:
 
     def copy(self, path: str) -> str:
         """Where the file is kept as it was; the kubelet reads all files beside a static pod."""
-        return f"{self.folder}/before/{posixpath.basename(path)}"
+        return f"{self.folder}/before{path}"
 
 
 @contextmanager

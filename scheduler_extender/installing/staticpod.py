@@ -36,14 +36,15 @@ class StaticPod:
     annotations: dict[str, Any]
 
     def flag(self, name: str) -> str | None:
-        """The value of a flag of kube-scheduler; None if it is not there."""
+        """The value of a flag of kube-scheduler, of which the last holds; None if there is none."""
         words = [word for each in self.words.values() for word in each]
+        value = None
         for word, following in zip(words, [*words[1:], ""], strict=True):
             if word == f"--{name}":
-                return following
-            if word.startswith(f"--{name}="):
-                return word.partition("=")[2]
-        return None
+                value = following
+            elif word.startswith(f"--{name}="):
+                value = word.partition("=")[2]
+        return value
 
     def config(self) -> str | None:
         """Where on the host the configuration is that kube-scheduler is started with.
@@ -76,6 +77,8 @@ def read(text: str) -> StaticPod:
             if isinstance(container.get(field), list)
         }
         if container.get("name") == PROGRAM and any(words.values()):
+            if "-c" in words.get("command", []) + words.get("args", []):
+                raise EditError(f"{PROGRAM}: a shell starts it (-c), so it takes no flag from here")
             mounts, volumes = _mappings(container, "volumeMounts"), _mappings(spec, "volumes")
             annotations = metadata.get("annotations")
             noted = annotations if isinstance(annotations, dict) else {}
@@ -98,6 +101,8 @@ def with_config(pod: StaticPod, digest: str) -> str:
         field = list(pod.words)[-1]
         text = put(text, [*at, field, END], f"--config={CONFIG}")
     if not any(mount.get("mountPath") == FOLDER for mount in pod.mounts):
+        if any(volume.get("name") == VOLUME for volume in pod.volumes):
+            raise EditError(f"volumes: {VOLUME} is needed for {FOLDER}: call that volume another")
         mount = {"mountPath": FOLDER, "name": VOLUME, "readOnly": True}
         volume = {"hostPath": {"path": FOLDER, "type": "Directory"}, "name": VOLUME}
         text = _added(text, [*at, "volumeMounts"], mount, bool(pod.mounts))

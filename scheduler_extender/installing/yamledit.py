@@ -1,8 +1,8 @@
 """Changes a YAML text at one place; everything else stays as it is, comments too.
 
 The parser says where a value stands in the text, and lines are put in or taken out there. What came
-out is read again. If it does not say what it should (a list in brackets, say, or an alias), the
-document is written anew, without its comments.
+out is read again. If it does not say what it should (a list in brackets, say, or an alias), or the
+place is nowhere in the text (a merged key), the document is written anew, without its comments.
 
 A place is a path of keys and numbers. A new value is a piece of YAML text of its own.
 """
@@ -10,7 +10,7 @@ A place is a path of keys and numbers. A new value is a piece of YAML text of it
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import yaml
@@ -57,6 +57,11 @@ def put(text: str, path: Sequence[Step], value: str) -> str:
         holder.append(new)
     else:
         holder[last] = new
+    return _checked(wanted, lambda: _with(text, path, value, new))
+
+
+def _with(text: str, path: Sequence[Step], value: str, new: object) -> str:
+    *way, last = path
     node = _node(text, way)
     lines = _item(value) if last == END else _pair(str(last), value, new)
     indent = " " * node.start_mark.column
@@ -71,7 +76,7 @@ def put(text: str, path: Sequence[Step], value: str) -> str:
         lines = f"{lines.removeprefix(indent)}\n"
         if isinstance(old, yaml.ScalarNode) and "\n" not in value:
             end, lines = old.end_mark.index, lines.rstrip("\n")  # a comment may stand behind it
-    return _checked(text[:start] + lines + text[end:], wanted)
+    return text[:start] + lines + text[end:]
 
 
 def _pairs(node: Any) -> list[tuple[Any, Any]]:
@@ -87,15 +92,17 @@ def take(text: str, path: Sequence[Step]) -> str:
     wanted = _apart(document(text, "mapping"))
     while len(path) > 1 and len(_at(wanted, path[:-1])) == 1:
         path = path[:-1]
+    del _at(wanted, path[:-1])[path[-1]]
+    return _checked(wanted, lambda: _less(text, path))
+
+
+def _less(text: str, path: Sequence[Step]) -> str:
     *way, last = path
-    del _at(wanted, way)[last]
     node = _node(text, way)
-    if isinstance(node, yaml.MappingNode):
-        key, old = next(pair for pair in _pairs(node) if pair[0].value == last)
-    else:
-        key = old = node.value[last]
-    start = text.rfind("\n", 0, key.start_mark.index) + 1
-    return _checked(text[:start] + text[_end(text, old) :], wanted)
+    key = {key.value: key for key, _ in _pairs(node)}.get(last)
+    old = _step(node, last)
+    start = text.rfind("\n", 0, (key or old).start_mark.index) + 1
+    return text[:start] + text[_end(text, old) :]
 
 
 def _apart(data: Any) -> Any:
@@ -112,13 +119,17 @@ def _at(data: Any, path: Sequence[Step]) -> Any:
 
 
 def _node(text: str, path: Sequence[Step]) -> Any:
-    node: Any = yaml.compose(text, Loader=yaml.SafeLoader)
+    nodes = yaml.compose_all(text, Loader=yaml.SafeLoader)
+    node: Any = next(each for each in nodes if isinstance(each, yaml.MappingNode))
     for step in path:
-        if isinstance(node, yaml.MappingNode):
-            node = next(value for key, value in _pairs(node) if key.value == step)
-        else:
-            node = node.value[step]
+        node = _step(node, step)
     return node
+
+
+def _step(node: Any, step: Step) -> Any:
+    if isinstance(node, yaml.MappingNode):
+        return {key.value: value for key, value in _pairs(node)}[step]
+    return node.value[step]
 
 
 def _end(text: str, node: Any) -> int:
@@ -142,11 +153,12 @@ def _pair(key: str, value: str, new: object) -> str:
     return f"{key}:\n{value}" if value.startswith("- ") else f"{key}: {value}"
 
 
-def _checked(text: str, wanted: dict[str, Any]) -> str:
-    """The text if it says what is wanted, else one that does."""
+def _checked(wanted: dict[str, Any], edit: Callable[[], str]) -> str:
+    """The edited text if it says what is wanted, else one that does."""
     try:
-        if documents(text) == [wanted]:
-            return text
-    except ValueError:
+        edited = edit()
+        if document(edited, "mapping") == wanted:
+            return edited
+    except (ValueError, LookupError, yaml.YAMLError):
         pass
     return str(yaml.safe_dump(wanted, sort_keys=False, width=10_000))

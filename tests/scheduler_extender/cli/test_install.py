@@ -89,11 +89,11 @@ def test_kubeadm_and_back(kubeadm: Path, tls: Path) -> None:
         f"{staticpod.FOLDER}/ca.crt": 0o644,
         f"{staticpod.FOLDER}/scheduler.crt": 0o644,
         f"{staticpod.FOLDER}/scheduler.key": 0o600,
-        f"{staticpod.FOLDER}/before/kube-scheduler.yaml": 0o600,
+        f"{staticpod.FOLDER}/before{staticpod.PATH}": 0o600,
     }
-    for path in set(now) - {f"{staticpod.FOLDER}/before/kube-scheduler.yaml"}:
+    for path in set(now) - {f"{staticpod.FOLDER}/before{staticpod.PATH}"}:
         assert f"{path}: " in said
-    assert now[f"{staticpod.FOLDER}/before/kube-scheduler.yaml"] == before[staticpod.PATH]
+    assert now[f"{staticpod.FOLDER}/before{staticpod.PATH}"] == before[staticpod.PATH]
     assert "The kubelet now starts kube-scheduler anew." in said
 
     assert installed("kubeadm", kubeadm, tls).stdout == "nothing has to change\n"
@@ -101,7 +101,7 @@ def test_kubeadm_and_back(kubeadm: Path, tls: Path) -> None:
 
     removed("kubeadm", kubeadm)
     after = tree(kubeadm)
-    assert after.pop(f"{staticpod.FOLDER}/before/kube-scheduler.yaml") == before[staticpod.PATH]
+    assert after.pop(f"{staticpod.FOLDER}/before{staticpod.PATH}") == before[staticpod.PATH]
     assert after == before
     assert removed("kubeadm", kubeadm).stdout == "nothing has to change\n"
 
@@ -130,8 +130,9 @@ def test_the_static_pod_changes_whenever_the_scheduler_has_to_read_anew(
     assert pod() != second
 
 
-def test_a_configuration_that_is_there_is_added_to(kubeadm: Path, tls: Path) -> None:
-    path = "/etc/kubernetes/own/config.yaml"
+@pytest.mark.parametrize("name", ["config.yaml", "kube-scheduler.yaml"])
+def test_a_configuration_that_is_there_is_added_to(kubeadm: Path, tls: Path, name: str) -> None:
+    path = f"/etc/kubernetes/own/{name}"
     flag, mount = f"    - --config={path}\n", "    - {mountPath: /etc/kubernetes/own, name: own}\n"
     text = KUBEADM.read_text().replace("    - --leader-elect=true\n", flag)
     text = text.replace("    volumeMounts:\n", f"    volumeMounts:\n{mount}")
@@ -143,9 +144,9 @@ def test_a_configuration_that_is_there_is_added_to(kubeadm: Path, tls: Path) -> 
     now = tree(kubeadm)
     assert len(yaml.safe_load(now[path][1])["extenders"]) == 2
     assert staticpod.CONFIG not in now
-    assert now[f"{staticpod.FOLDER}/before/config.yaml"][1] == before[path][1]
+    assert now[f"{staticpod.FOLDER}/before{path}"][1] == before[path][1]
     installed("kubeadm", kubeadm, tls, address="10.96.7.9")
-    assert tree(kubeadm)[f"{staticpod.FOLDER}/before/config.yaml"][1] == before[path][1]
+    assert tree(kubeadm)[f"{staticpod.FOLDER}/before{path}"][1] == before[path][1]
     removed("kubeadm", kubeadm)
     after = tree(kubeadm)
     assert {path: content for path, content in after.items() if "/before/" not in path} == before
@@ -264,6 +265,12 @@ def test_a_key_of_another_certificate_is_refused(kubeadm: Path, tls: Path, tmp_p
     words = ("--root", kubeadm, "--tls", wrong, "--address", ADDRESS)
     done = asked(main, "install", "kubeadm", *words)
     refused(done, f"--tls: {wrong}: scheduler.key is not the key of scheduler.crt")
+
+
+def test_a_file_that_k3s_cannot_read_is_one_line(server: Path, tls: Path) -> None:
+    placed(server, k3s.FILE, "a: b\n\tc: d\n")
+    words = ("--root", server, "--tls", tls, "--address", ADDRESS)
+    refused(asked(main, "install", "k3s", *words), f"{k3s.FILE}: line 2: not YAML")
 
 
 def test_a_later_file_of_k3s_that_takes_the_flag_away_is_named(server: Path, tls: Path) -> None:

@@ -87,11 +87,26 @@ def test_flags_may_stand_in_args_and_there_may_be_no_volumes() -> None:
             "kind: Pod\nmetadata: {}\nspec: {containers: [{name: etcd, command: [etcd]}]}\n",
             "no container is called kube-scheduler and has a command",
         ),
+        (
+            KUBEADM.replace("    - kube-scheduler\n", "    - sh\n    - -c\n    - kube-scheduler\n"),
+            "kube-scheduler: a shell starts it",
+        ),
     ],
 )
 def test_another_pod_is_refused(text: str, said: str) -> None:
     with pytest.raises(EditError, match=said):
         staticpod.read(text)
+
+
+def test_a_volume_that_has_our_name_is_refused() -> None:
+    taken = KUBEADM.replace("  volumes:\n", "  volumes:\n  - {name: gpu-topology, emptyDir: {}}\n")
+    with pytest.raises(EditError, match="volumes: gpu-topology is needed for"):
+        staticpod.with_config(staticpod.read(taken), "1")
+
+
+def test_the_last_value_of_a_flag_holds() -> None:
+    twice = KUBEADM.replace("--leader-elect=true", "--v=1\n    - --v\n    - 3")
+    assert staticpod.read(twice).flag("v") == "3"
 
 
 def test_a_configuration_inside_the_image_is_refused() -> None:

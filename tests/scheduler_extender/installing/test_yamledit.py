@@ -56,6 +56,7 @@ def test_only_the_lines_of_the_value_change(path: list[Step], value: str, lines:
         pytest.param("x: &x [1]\na: *x\n", ["a", END], id="an alias"),
         pytest.param("x: &x\n- 1\na: *x\n", ["a", END], id="an alias of lines"),
         pytest.param("a: []", ["a", END], id="an empty list"),
+        pytest.param("x: &x {a: [1]}\n<<: *x\n", ["a", END], id="a merged key"),
     ],
 )
 def test_what_cannot_be_edited_in_place_is_written_anew(text: str, path: list[Step]) -> None:
@@ -65,6 +66,17 @@ def test_what_cannot_be_edited_in_place_is_written_anew(text: str, path: list[St
     else:
         wanted["b"] = 9
     assert yaml.safe_load(put(text, path, "9")) == wanted
+
+
+def test_a_tab_that_only_one_of_the_parsers_takes_is_no_fault() -> None:
+    assert yaml.safe_load(put("x:\t# a tab\n  y: 1\n", ["b"], "2")) == {"x": {"y": 1}, "b": 2}
+
+
+def test_an_empty_document_beside_it_stays() -> None:
+    text = "---\n---\na: 1 # one\n---\n"
+    now = put(text, ["b"], "2")
+    assert now == "---\n---\na: 1 # one\nb: 2\n---\n"
+    assert take(now, ["b"]) == text
 
 
 def test_what_would_be_empty_goes_too() -> None:
