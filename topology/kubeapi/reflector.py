@@ -42,7 +42,9 @@ from topology.kubeapi.apiserver import (
 
 log = structlog.get_logger(__name__)
 
-WHERE_ABSENT = 300.0  # seconds until an optional collection that is not there is asked for again
+# Seconds until an optional collection is asked for again that is not there, or may not be listed.
+WHERE_ABSENT = 300.0
+FORBIDDEN = 403
 LONGEST_ASKED = 30.0  # seconds that a server may make us wait with Retry-After
 
 
@@ -166,7 +168,7 @@ class Watched:
     name: str = ""  # for logs; without one, the last part of the path
     query: Query = ()  # goes with every request (a field selector, say)
     page_limit: int = 500  # objects of one page of a list
-    optional: bool = False  # the API server may not have it: then it is asked again now and then
+    optional: bool = False  # it may be missing, or forbidden: then it is asked for now and then
 
 
 class Reflector:
@@ -249,7 +251,7 @@ class Reflector:
         if isinstance(error, ApiError):
             wait = max(wait, min(error.retry_after, LONGEST_ASKED))
         absent = self._watched.optional and isinstance(error, NotFoundError)
-        if absent:
+        if absent or (self._watched.optional and status == FORBIDDEN):
             wait = WHERE_ABSENT
         self._gone = gone
         text = str(error) or type(error).__name__

@@ -30,7 +30,7 @@ from tests.topology.kubeapi.reflecting import (
 )
 from tests.waiting import FOREVER, PATIENCE, eventually
 from topology.kubeapi.apiserver import ApiServer, ApiUnreachable, Query
-from topology.kubeapi.reflector import Reflector, Watched
+from topology.kubeapi.reflector import WHERE_ABSENT, Reflector, Watched
 
 
 @pytest.fixture(autouse=True)
@@ -413,6 +413,17 @@ class TestBackoff:
             rig.server.allow()
             rig.stop()
         assert [entry["wait_s"] for entry in logs if "wait_s" in entry] == [7]
+
+    @pytest.mark.parametrize("status", [403, 404])
+    def test_for_what_is_optional_and_is_not_there_or_forbidden_minutes(
+        self, rig: Rig, status: int
+    ) -> None:
+        rig.server.refuse(status, times=None)
+        with structlog.testing.capture_logs() as logs:
+            rig.start(PATIENT, Watched(NODES, optional=True), rng=Waits())
+            eventually(lambda: rig.state.failures == 1)
+            rig.stop()
+        assert [entry["wait_s"] for entry in logs if "wait_s" in entry] == [WHERE_ABSENT]
 
     @pytest.mark.parametrize("asked", [31, 10**9])
     def test_but_no_longer_than_half_a_minute(self, rig: Rig, asked: int) -> None:
