@@ -30,6 +30,7 @@ from topology.times import seconds_of
 STILL_COUNTING = "the places of other groups are still being counted: kube-scheduler tries again"
 # How often a bind is decided while the node changes meanwhile; then once with the lock held.
 TRIES = 3
+NO_RECORD = "the pod's claim has GPUs of a node whose record says nothing of claims"
 NO_CLAIM = "the pod's claim has no devices yet, or is not known yet: kube-scheduler tries again"
 
 
@@ -156,6 +157,8 @@ def _judged(facts: NodeFacts, pod: PodRecord, request: GpuRequest, *, again: boo
     """The facts on which a pod is judged: without itself, where its bind is in flight or a place is
     kept for it; where claims say who has what, with the devices of its own. Raises
     :class:`InProgressError` while its claim is not known."""
+    if pod.by_claim and request.required and not facts.by_dra:
+        raise InProgressError(NO_RECORD)  # the node has moved to DRA, and its agent has not seen it
     devices = facts.claimed(pod.uid) if facts.by_dra else ()
     if devices:
         without = facts.as_claimed(pod.uid, devices)
