@@ -16,7 +16,7 @@ BARS = ("NoSchedule", "NoExecute")  # effects of a device's taint that keep pods
 _DRIVER = re.compile(r"""device\.driver\s*==\s*(?P<value>"[^"]*"|'[^']*')""")
 _ATTRIBUTE = re.compile(
     r"""device\.attributes\[(?P<domain>"[^"]*"|'[^']*')\]\.(?P<name>\w+)\s*==\s*"""
-    r"""(?P<value>"[^"]*"|'[^']*'|-?\d+|true|false)"""
+    r"""(?P<value>"[^"]*"|'[^']*'|-?[0-9]{1,19}|true|false)"""
 )
 
 Value = str | int | bool
@@ -107,9 +107,15 @@ class DeviceClass(msgspec.Struct):
             return found["value"][1:-1] == driver
         if found := _ATTRIBUTE.fullmatch(term):
             known = device.attribute(driver, f"{found['domain'][1:-1]}/{found['name']}")
-            return bool(known == msgspec.json.decode(found["value"].replace("'", '"')))
+            return known is not None and known == _value(found["value"])
         name = self.metadata.name
         raise DraError(f"the selector of DeviceClass {name} cannot be followed: {term[:100]}")
+
+
+def _value(text: str) -> Value:
+    if text[0] in "\"'":
+        return text[1:-1]
+    return text == "true" if text in ("true", "false") else int(text)
 
 
 class _Pool(msgspec.Struct, rename="camel"):

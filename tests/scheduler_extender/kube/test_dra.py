@@ -171,6 +171,17 @@ def test_only_devices_of_the_class_count_and_the_newest_class_serves(world: Worl
     assert order(world) == (2,)
 
 
+@pytest.mark.parametrize(
+    ("value", "takes"),
+    [("'gpu'", True), ("'say \"gpu\"'", False), ("007", False), ("true", False)],
+)
+def test_a_value_of_any_form_is_read(world: World, value: str, takes: bool) -> None:
+    world.classes.apply(device_class(expression=f"device.attributes['{DRIVER}'].type == {value}"))
+    world.slices.replace([a_slice(device(0))], "9")
+    assert world.problem == ""
+    assert isinstance(world.offer, Offer) == takes
+
+
 def test_a_tainted_device_is_given_to_nobody(world: World) -> None:
     world.classes.apply(device_class())
     bad, seen = [{"effect": "NoExecute"}], [{"effect": "None"}]
