@@ -197,14 +197,16 @@ def asks_in(template: Template, managed: Managed) -> Asks | Malformed | None:
 class OfClaims:
     """What a pod requires of the devices that its own ResourceClaims have."""
 
-    names: frozenset[str]  # of these claims, as far as they are made
+    namespace: str
+    names: tuple[str, ...]  # of these claims, in the pod's order, as far as they are made
     constraints: Constraints
 
 
 def of_claims(pod: Pod, managed: tuple[str, ...] = MANAGED) -> OfClaims | Malformed | None:
     """What the claims of a pod are held against; None if it has none, requires nothing, or names
     no ``managed`` resource: then kube-scheduler does not ask about it."""
-    claims = (*(pod.spec.resource_claims or ()), *(pod.status.resource_claim_statuses or ()))
+    claims = pod.spec.resource_claims or ()
+    made = {each.name: each for each in pod.status.resource_claim_statuses or ()}
     if not claims or not asks_for_any(pod, managed):
         return None
     try:
@@ -215,8 +217,8 @@ def of_claims(pod: Pod, managed: tuple[str, ...] = MANAGED) -> OfClaims | Malfor
     constraints = Constraints(**values)
     if not required or constraints == NO_CONSTRAINTS:
         return None
-    names = (each.resource_claim_name for each in claims)
-    return OfClaims(frozenset(filter(None, names)), constraints)
+    names = (made.get(each.name, each).resource_claim_name for each in claims)
+    return OfClaims(pod.metadata.namespace, tuple(filter(None, names)), constraints)
 
 
 def _asking(

@@ -65,6 +65,7 @@ class Container(msgspec.Struct, rename="camel", frozen=True):
 class PodClaim(msgspec.Struct, rename="camel", frozen=True):
     """A ResourceClaim of a pod; of one from a template the name is in the status."""
 
+    name: str = ""
     resource_claim_name: str | None = None
 
 

@@ -105,7 +105,9 @@ class KubeBinder:
             if isinstance(claims, Malformed):
                 raise BindError(claims.reason)
             wanted = NO_CONSTRAINTS if claims is None else claims.constraints
-            record = PodRecord(uid, namespace, name, node, gpu_request(0, wanted))
+            names = () if claims is None else claims.names
+            request = gpu_request(0, wanted)
+            record = PodRecord(uid, namespace, name, node, request, claims=names)
         if record is None:
             raise BindError(
                 f"the pod asks for none of {', '.join(managed)}: this extender binds no other pods "

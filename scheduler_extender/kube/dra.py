@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
@@ -17,17 +17,20 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from scheduler_extender.annotations import managed_among
-from scheduler_extender.kube.draobjects import Claim, DeviceClass, Slice
+from scheduler_extender.kube.draobjects import Claim, DeviceClass, Slice, decode_spec
+from scheduler_extender.kube.nodedevices import NodeDevices
 from scheduler_extender.kube.sinks import UNREADABLE, ObjectSink
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.facts import Devices, NodeFacts, nothing_here
+from topology.core.allocators.claims import NotFollowedError
 from topology.core.devices import NodeName
-from topology.core.dra import Claimed, DraError, Published, served
+from topology.core.dra import Claimed, DraError, served
 from topology.core.graph import NodeTopology
 from topology.core.report import Report
 from topology.kubeapi.reflector import Sink
 
 GROUP = "/apis/resource.k8s.io/v1"
-MOST_DEVICES = 2000  # of a node's pool, its parts (MIG) included
+MOST_WANTED = 16 << 20  # bytes of what claims without devices ask for, all together
 Object = TypeVar("Object", DeviceClass, Slice, Claim)
 Known = DeviceClass | Slice | Claim
 
@@ -47,12 +50,17 @@ class DraNodes:
 
     def __init__(self, cluster: Cluster) -> None:
         self._feed, self._managed = cluster.feed, cluster.settings.managed
+        self._faults = cluster.faults
         self._lock = threading.Lock()
         self._agents: dict[NodeName, _AgentRecord] = {}
         self._classes: dict[str, DeviceClass] = {}
         self._slices = defaultdict[NodeName, dict[str, Slice]](dict)
         self._claims = defaultdict[str, dict[tuple[str, str], list[Claimed]]](dict)  # by pool
         self._nodes_of = defaultdict[str, set[NodeName]](set)  # by pool
+        self._devices: dict[NodeName, NodeDevices] = {}  # as far as they were asked for
+        self._wanted: dict[tuple[str, str], bytes] = {}  # what claims without devices ask for
+        self._wanted_bytes = 0
+        cluster.foresees = self.foresee
 
     @property
     def has_nodes(self) -> bool:
@@ -120,9 +128,13 @@ class DraNodes:
         elif isinstance(obj, Claim):
             for pool, claimed in obj.by_pool().items():
                 self._claims[pool][obj.key] = claimed
+            if obj.status.allocation is None and self._wanted_bytes < MOST_WANTED:
+                self._wanted[obj.key] = wanted = bytes(obj.spec)
+                self._wanted_bytes += len(wanted)
         elif obj.spec.node_name:
             name = NodeName(obj.spec.node_name)
             self._slices[name][obj.metadata.name] = obj
+            self._devices.pop(name, None)
             self._nodes_of[obj.pool].add(name)
 
     def _forget(self, obj: Known) -> None:
@@ -133,9 +145,11 @@ class DraNodes:
                 self._claims[pool].pop(obj.key, None)
                 if not self._claims[pool]:
                     del self._claims[pool]
+            self._wanted_bytes -= len(self._wanted.pop(obj.key, b""))
         elif obj.spec.node_name:
             name = NodeName(obj.spec.node_name)
             self._slices[name].pop(obj.metadata.name, None)
+            self._devices.pop(name, None)
             if all(other.pool != obj.pool for other in self._slices[name].values()):
                 self._nodes_of[obj.pool].discard(name)
                 if not self._nodes_of[obj.pool]:
@@ -156,23 +170,70 @@ class DraNodes:
                 topology, report = self._served(topology, report)
         except DraError as error:
             self._feed.put_problem(name, str(error))
+        except Exception as error:  # noqa: BLE001 (a listener logs it)
+            # A fault of ours costs this node, not the others of the same change.
+            self._faults.note(name, error)
+            self._feed.put_problem(name, f"internal error: {type(error).__name__}")
         else:
             self._feed.put_record(topology, report, uid=agent.uid, age=agent.age, spoken=spoken)
 
     def _served(self, topology: NodeTopology, report: Report) -> tuple[NodeTopology, Report]:
-        slices = self._slices.get(topology.name, {})
+        devices = self._devices_of(topology.name)
         named = {each.spec.extended_resource_name or "" for each in self._classes.values()}
-        for resource in managed_among(sorted(named), self._managed) if slices else ():
-            if published := list(_published(slices.values(), self._class_of(resource))):
-                pools = dict.fromkeys(device.pool for device in published)
-                claims = (c for pool in pools for c in self._claims.get(pool, {}).values())
-                claimed = [device for claim in claims for device in claim]
-                return served(topology, report, resource, published, claimed)
+        for resource in managed_among(sorted(named), self._managed) if devices.all else ():
+            if published := list(devices.published(self._class_of(resource))):
+                return served(topology, report, resource, published, self._claimed(devices))
         return topology, report
 
+    def _devices_of(self, name: NodeName) -> NodeDevices:
+        """The devices of a node. Raises :class:`DraError`."""
+        devices = self._devices.get(name)
+        if devices is None:
+            devices = self._devices[name] = NodeDevices(self._slices.get(name, {}).values())
+        return devices
+
+    def _claimed(self, devices: NodeDevices) -> Iterator[Claimed]:
+        """Who has them."""
+        for pool in devices.pools:
+            for claimed in self._claims.get(pool, {}).values():
+                yield from claimed
+
+    # A pod with claims of its own.
+
+    def foresee(self, namespace: str, names: Sequence[str]) -> Callable[[NodeFacts], Devices]:
+        """As :data:`.Foresees` says."""
+        keys = [(namespace, name) for name in names]
+        with self._lock:
+            wanted = [self._wanted[key] for key in keys if key in self._wanted]
+            given = [key for key in keys if any(key in each for each in self._claims.values())]
+        try:
+            specs = list(map(decode_spec, wanted))
+        except UNREADABLE:
+            return nothing_here
+        if not specs or len(specs) + len(given) < len(keys):
+            return nothing_here
+
+        def here(facts: NodeFacts) -> Devices:
+            if not facts.by_dra or facts.topology is None:
+                return ()
+            try:
+                with self._lock:
+                    devices = self._devices_of(facts.name)
+                    taken = {(each.pool, each.device) for each in self._claimed(devices)}
+                    serving = self._class_of(facts.topology.resources[0].name)
+                    classes = self._classes.copy()
+                return devices.foreseen(facts.topology, serving, specs, classes, taken)
+            except (DraError, NotFollowedError):
+                return ()
+
+        return here
+
     def _class_of(self, resource: str) -> DeviceClass:
-        """The newest of the classes that serve a resource; of those, the first by name."""
+        """The newest of the classes that serve a resource; of those, the first by name. Raises
+        :class:`DraError` where there is none."""
         classes = [c for c in self._classes.values() if c.spec.extended_resource_name == resource]
+        if not classes:
+            raise DraError(f"no DeviceClass serves {resource}")
         classes.sort(key=attrgetter("metadata.name"))
         return max(classes, key=lambda each: each.metadata.creation_timestamp or "")
 
@@ -182,25 +243,6 @@ def _has_plugin(topology: NodeTopology, report: Report | None) -> bool:
     names the usual resource all the same: the plugin may come back."""
     nothing = report is not None and report.allocatable == frozenset()
     return bool(topology.resources) and not nothing
-
-
-def _published(slices: Iterable[Slice], wanted: DeviceClass) -> Iterator[Published]:
-    """The devices of a class on a node, in the order in which kube-scheduler takes them: pools by
-    driver and name, slices by name, devices as published."""
-    pools = defaultdict[tuple[str, str], list[Slice]](list)
-    for each in slices:
-        pools[each.spec.driver, each.spec.pool.name].append(each)
-    for (driver, pool), every in sorted(pools.items()):
-        if sum(len(each.spec.devices or ()) for each in every) > MOST_DEVICES:
-            raise DraError(f"the pool {pool[:64]} has more than {MOST_DEVICES} devices")
-        newest = max(each.spec.pool.generation for each in every)
-        current = [each for each in every if each.spec.pool.generation == newest]
-        if any(each.spec.pool.resource_slice_count != len(current) for each in current):
-            raise DraError(f"the pool {pool[:64]} of its ResourceSlices is not complete")
-        for part in sorted(current, key=attrgetter("metadata.name")):
-            for device in part.spec.devices or ():
-                if wanted.selects(driver, device):
-                    yield device.published(driver, pool)
 
 
 class DraSink(ObjectSink, Generic[Object]):

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 
 import msgspec
 
+from scheduler_extender.kube.cel import Domains, Known, Value, Version
+from scheduler_extender.quantities import BadValueError, quantity
 from scheduler_extender.wire import ObjectMeta
 from topology.core.devices import PodUid
 from topology.core.dra import Claimed, DraError, Published, claim_holder
 
-PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
+COMMON = "resource.kubernetes.io"  # the domain of attributes that all drivers have alike
 BARS = ("NoSchedule", "NoExecute")  # effects of a device's taint that keep pods off
-# The comparisons of which a DeviceClass's selector may be made, all of which hold together.
-_DRIVER = re.compile(r"""device\.driver\s*==\s*(?P<value>"[^"]*"|'[^']*')""")
-_ATTRIBUTE = re.compile(
-    r"""device\.attributes\[(?P<domain>"[^"]*"|'[^']*')\]\.(?P<name>\w+)\s*==\s*"""
-    r"""(?P<value>"[^"]*"|'[^']*'|-?[0-9]{1,19}|true|false)"""
-)
-
-Value = str | int | bool
 
 
 class _Attribute(msgspec.Struct):
@@ -27,6 +22,25 @@ class _Attribute(msgspec.Struct):
     number: int | None = msgspec.field(name="int", default=None)
     flag: bool | None = msgspec.field(name="bool", default=None)
     version: str | None = None
+
+    @property
+    def value(self) -> Value:
+        """The one value that it has; None for a kind that is not read."""
+        if self.version is not None:
+            return Version(self.version)
+        given = (self.text, self.number, self.flag)
+        return next((each for each in given if each is not None), None)
+
+
+class _Capacity(msgspec.Struct):
+    value: str
+
+    @property
+    def amount(self) -> Value:
+        """The quantity; None for one that cannot be read."""
+        with suppress(BadValueError):
+            return quantity(self.value)
+        return None
 
 
 class _Taint(msgspec.Struct):
@@ -38,34 +52,59 @@ class Device(msgspec.Struct, rename="camel"):
 
     name: str
     attributes: dict[str, _Attribute] | None = None
+    capacity: dict[str, _Capacity] | None = None
     taints: list[_Taint] | None = None
     consumes_counters: list[msgspec.Raw] | None = None
     allow_multiple_allocations: bool | None = None
     binding_conditions: list[str] | None = None
 
-    def attribute(self, driver: str, name: str) -> Value | None:
-        """An attribute by its name with a domain; without one a name is in the driver's."""
-        known = self.attributes or {}
-        value = known.get(name) or known.get(name.removeprefix(f"{driver}/"))
-        if value is None:
-            return None
-        given = (value.text, value.number, value.flag, value.version)
-        return next((each for each in given if each is not None), None)
+    def known(self, driver: str) -> Known:
+        """What selectors see of it. A name without a domain is in the driver's."""
+        attributes = ((name, each.value) for name, each in (self.attributes or {}).items())
+        capacity = ((name, each.amount) for name, each in (self.capacity or {}).items())
+        return Known(driver, _by_domain(attributes, driver), _by_domain(capacity, driver))
 
-    def published(self, driver: str, pool: str) -> Published:
-        """The device as a record's GPU. Raises :class:`DraError` where it is handed out in another
-        way than whole and once."""
+    def among(self, words: Collection[str]) -> tuple[tuple[tuple[str, Value], ...], ...]:
+        """Its attributes and its capacity whose names, without domains, are among these words."""
+        return tuple(
+            tuple((name, each.value) for name, each in some if name.rpartition("/")[2] in words)
+            for some in ((self.attributes or {}).items(), (self.capacity or {}).items())
+        )
+
+    @property
+    def special(self) -> str | None:
+        """The field by which it is handed out in another way than whole and once."""
         for field, value in (
             ("consumesCounters", self.consumes_counters),
             ("allowMultipleAllocations", self.allow_multiple_allocations),
             ("bindingConditions", self.binding_conditions),
         ):
             if value:
-                raise DraError(f"device {self.name[:64]} of a ResourceSlice has {field}")
-        tainted = any(taint.effect in BARS for taint in self.taints or ())
-        uuid = self.attribute(driver, f"{driver}/uuid")
-        bus = self.attribute(driver, PCI_BUS_ID) or self.attribute(driver, f"{driver}/pciBusID")
-        return Published(f"{driver}/{pool}", self.name, str(uuid or ""), str(bus or ""), tainted)
+                return field
+        return None
+
+    @property
+    def tainted(self) -> bool:
+        """Whether a taint keeps pods off."""
+        return any(taint.effect in BARS for taint in self.taints or ())
+
+    def published(self, driver: str, pool: str) -> Published:
+        """The device as a record's GPU. Raises :class:`DraError` where it is :attr:`special`."""
+        if self.special:
+            raise DraError(f"device {self.name[:64]} of a ResourceSlice has {self.special}")
+        attributes = self.known(driver).attributes
+        own, common = attributes[driver], attributes[COMMON]
+        bus = common.get("pciBusID") or own.get("pciBusID")
+        uuid = str(own.get("uuid") or "")
+        return Published(f"{driver}/{pool}", self.name, uuid, str(bus or ""), self.tainted)
+
+
+def _by_domain(values: Iterable[tuple[str, Value]], driver: str) -> Domains:
+    found: dict[str, dict[str, Value]] = {}
+    for name, value in values:
+        domain, _, own = name.rpartition("/")
+        found.setdefault(domain or driver, {})[own] = value
+    return Domains(found)
 
 
 class _Cel(msgspec.Struct):
@@ -92,30 +131,15 @@ class DeviceClass(msgspec.Struct):
         """What tells it apart."""
         return self.metadata.name
 
-    def selects(self, driver: str, device: Device) -> bool:
-        """Whether a device is of this class. Raises :class:`DraError` where the class compares in
-        another way than we read."""
-        wanted = [each.cel.expression for each in self.spec.selectors or () if each.cel is not None]
-        return all(
-            self._meets(term.strip(), driver, device)
-            for expression in wanted
-            for term in expression.split("&&")
-        )
-
-    def _meets(self, term: str, driver: str, device: Device) -> bool:
-        if found := _DRIVER.fullmatch(term):
-            return found["value"][1:-1] == driver
-        if found := _ATTRIBUTE.fullmatch(term):
-            known = device.attribute(driver, f"{found['domain'][1:-1]}/{found['name']}")
-            return known is not None and known == _value(found["value"])
-        name = self.metadata.name
-        raise DraError(f"the selector of DeviceClass {name} cannot be followed: {term[:100]}")
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """Its selectors, all of which a device has to meet."""
+        return conditions_of(self.spec.selectors)
 
 
-def _value(text: str) -> Value:
-    if text[0] in "\"'":
-        return text[1:-1]
-    return text == "true" if text in ("true", "false") else int(text)
+def conditions_of(selectors: Iterable[_Selector] | None) -> tuple[str, ...]:
+    """The expressions of selectors."""
+    return tuple(each.cel.expression for each in selectors or () if each.cel is not None)
 
 
 class _Pool(msgspec.Struct, rename="camel"):
@@ -174,10 +198,62 @@ class _ClaimStatus(msgspec.Struct, rename="camel"):
     reserved_for: list[_Consumer] | None = None
 
 
+class Request(msgspec.Struct, rename="camel"):
+    """Devices that a claim asks for: ``exactly`` these, or the ``firstAvailable`` of some."""
+
+    name: str = ""
+    device_class_name: str = ""
+    selectors: list[_Selector] | None = None
+    allocation_mode: str = "ExactCount"
+    count: int = 1
+    admin_access: bool | None = None
+    tolerations: list[msgspec.Raw] | None = None
+    capacity: msgspec.Raw | None = None
+    exactly: Request | None = None
+    first_available: list[Request] | None = None
+
+    @property
+    def alternatives(self) -> list[Request]:
+        """What will do, the best first."""
+        return self.first_available or [self.exactly or self]
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """Its own selectors, all of which a device has to meet."""
+        return conditions_of(self.selectors)
+
+
+class Constraint(msgspec.Struct, rename="camel"):
+    """What the devices of some requests, or of all, have to have in common."""
+
+    requests: list[str] | None = None
+    match_attribute: str | None = None
+
+    def concerns(self, request: str, alternative: str) -> bool:
+        """Whether it speaks of an alternative of a request."""
+        names = {request, f"{request}/{alternative}"}
+        return not self.requests or not names.isdisjoint(self.requests)
+
+
+class _Asked(msgspec.Struct):
+    requests: list[Request] | None = None
+    constraints: list[Constraint] | None = None
+
+
+class ClaimSpec(msgspec.Struct):
+    """What a claim asks for."""
+
+    devices: _Asked = msgspec.field(default_factory=_Asked)
+
+
+decode_spec = msgspec.json.Decoder(ClaimSpec).decode
+
+
 class Claim(msgspec.Struct):
     """Devices for a pod: asked for, or, once allocated, held."""
 
     metadata: ObjectMeta
+    spec: msgspec.Raw = msgspec.Raw()
     status: _ClaimStatus = msgspec.field(default_factory=_ClaimStatus)
 
     @property
@@ -191,7 +267,7 @@ class Claim(msgspec.Struct):
         results = allocated.devices.results if allocated and allocated.devices else None
         pods = [each for each in self.status.reserved_for or () if each.resource == "pods"]
         own = _Consumer(name=claim_holder(self.metadata.name), uid=self.metadata.uid)
-        holder = pods[0] if pods else own
+        holder = pods[0] if len(pods) == 1 else own  # several share them
         found: dict[str, list[Claimed]] = {}
         for each in results or ():
             if not each.admin_access:

@@ -150,7 +150,8 @@ def _counted(facts: NodeFacts, pod: PodRecord) -> GpuRequest:
     assert isinstance(request, GpuRequest)  # noqa: S101 (the caller looked)
     if request.count or not request.required:
         return request
-    return gpu_request(len(facts.claimed(pod.uid)) if facts.by_dra else 0, request.constraints)
+    devices = facts.claimed(pod.uid, pod.namespace, pod.claims) if facts.by_dra else ()
+    return gpu_request(len(devices), request.constraints)
 
 
 def _judged(facts: NodeFacts, pod: PodRecord, request: GpuRequest, *, again: bool) -> NodeFacts:
@@ -159,7 +160,7 @@ def _judged(facts: NodeFacts, pod: PodRecord, request: GpuRequest, *, again: boo
     :class:`InProgressError` while its claim is not known."""
     if pod.by_claim and request.required and not facts.by_dra:
         raise InProgressError(NO_RECORD)  # the node has moved to DRA, and its agent has not seen it
-    devices = facts.claimed(pod.uid) if facts.by_dra else ()
+    devices = facts.claimed(pod.uid, pod.namespace, pod.claims) if facts.by_dra else ()
     if devices:
         without = facts.as_claimed(pod.uid, devices)
     elif facts.by_dra and request.required:

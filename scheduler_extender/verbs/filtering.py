@@ -5,8 +5,10 @@ from dataclasses import dataclass, field, replace
 
 from scheduler_extender.annotations import Malformed, OfClaims, of_claims, parse
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
+from scheduler_extender.state.answers.decision import UNDECIDED
 from scheduler_extender.state.answers.remembered import State
 from scheduler_extender.state.asking.askgroup import ask_group
+from scheduler_extender.state.asking.byclaims import ask_by_claims
 from scheduler_extender.state.asking.enquiry import Answers, answer, ask
 from scheduler_extender.state.asking.members import Member, member_of
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -15,7 +17,7 @@ from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.wire import FilterResult, Pod
 from topology.core.devices import NodeName, PodUid
 from topology.core.placement import NO_REPORT, Reason, Rejection
-from topology.core.requests import GpuRequest, gpu_request
+from topology.core.requests import GpuRequest
 
 STILL_WORKING = "gpu-topology extender is still working out the nodes for this pod"
 IN_FLIGHT = Rejection(
@@ -81,7 +83,7 @@ def filtered(
         why = Rejection(asks.reason, False, Reason.MALFORMED)
         return Filtered([], {why: list(names)})
     if isinstance(asks, OfClaims):
-        return _by_claims(snapshot, pod, asks, names)
+        return _by_claims(snapshot, PodUid(pod.metadata.uid), asks, names, deadline)
     uid, priority = PodUid(pod.metadata.uid), pod.spec.priority or 0
     member = member_of(snapshot, uid, asks.membership, asks.request)
     request = asks.request if member is None else member.request
@@ -123,25 +125,26 @@ def _with_group(
     return Filtered(passed, result.refused)
 
 
-def _by_claims(snapshot: Snapshot, pod: Pod, wanted: OfClaims, names: Sequence[str]) -> Filtered:
-    """The answer to a pod with claims of its own: a claim that is allocated already, as after a
-    bind that was refused, has to have devices that do. kube-scheduler frees a claim whose node is
-    refused."""
-    answered = Filtered([])
-    uid, namespace = PodUid(pod.metadata.uid), pod.metadata.namespace
-    for name in names:
-        facts = snapshot.facts(NodeName(name))
-        devices = facts.claimed(uid, namespace, wanted.names) if facts.by_dra else ()
-        why = None
-        if devices:
-            request = gpu_request(len(devices), wanted.constraints)
-            why = answer(snapshot, facts.as_claimed(uid, devices), request).rejection
-        if why is None:
-            answered.passed.append(name)
-        else:
-            why = replace(why, resolvable=True)  # else nobody frees the claim
-            answered.refused.setdefault(why, []).append(name)
-    return answered
+def _by_claims(
+    snapshot: Snapshot, uid: PodUid, wanted: OfClaims, names: Sequence[str], deadline: Deadline
+) -> Filtered:
+    """The answer to a pod with claims of its own. A node passes where nobody can say what they get:
+    bind has the proof."""
+    found = ask_by_claims(snapshot, uid, wanted, names, deadline)
+    whole, late = Filtered(found.unknown), bool(found.late)
+    for request, answers, alike in found.answered:
+        result = _result(request, answers)
+        late = late or bool(result.error)
+        whole.passed.extend(name for first in result.passed for name in alike[first])
+        for why, refused in result.refused.items():
+            # kube-scheduler frees a claim that has devices where its node is refused so.
+            into = whole.refused.setdefault(replace(why, resolvable=True), [])
+            into.extend(name for first in refused for name in alike[first])
+    if late and not whole.passed:
+        return Filtered([], error=STILL_WORKING)
+    if found.late:
+        whole.refused.setdefault(UNDECIDED, []).extend(found.late)
+    return whole
 
 
 def _result(request: GpuRequest, answered: Answers) -> Filtered:

@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from itertools import repeat
 
-from scheduler_extender.annotations import Asks, parse
+from scheduler_extender.annotations import Asks, OfClaims, of_claims, parse
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.state.asking.askgroup import ask_group
+from scheduler_extender.state.asking.byclaims import ask_by_claims
 from scheduler_extender.state.asking.enquiry import ask, scores
 from scheduler_extender.state.asking.members import member_of, rack_rooms
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.wire import HostPriority, Pod
 from topology.core.devices import PodUid
 
@@ -26,10 +28,12 @@ def prioritize(
     lock, and is told with :class:`.NotAtOnceError` where the answer would take too long for it.
     """
     snapshot = cluster.snapshot(deadline)
-    asks = parse(pod, snapshot.settings.managed)
+    managed, uid = snapshot.settings.managed, PodUid(pod.metadata.uid)
+    asks = parse(pod, managed) or of_claims(pod, managed)
+    if isinstance(asks, OfClaims):
+        return _by_claims(snapshot, uid, asks, names, deadline)
     if not isinstance(asks, Asks) or (not asks.request.plain and snapshot.blind):
         return list(map(HostPriority, names, repeat(0)))
-    uid = PodUid(pod.metadata.uid)
     member = member_of(snapshot, uid, asks.membership, asks.request)
     request = asks.request if member is None else member.request
     answered = ask(snapshot, request, names, deadline, scores=True)
@@ -46,3 +50,17 @@ def prioritize(
         pairs = zip(names, by_node, strict=True)
         by_node = [10 if name in places else min(9, score) for name, score in pairs]
     return list(map(HostPriority, names, by_node))
+
+
+def _by_claims(
+    snapshot: Snapshot, uid: PodUid, wanted: OfClaims, names: Sequence[str], deadline: Deadline
+) -> list[HostPriority]:
+    """The scores for a pod with claims of its own; 0 where nobody can say what they get."""
+    found = ask_by_claims(snapshot, uid, wanted, names, deadline, scores=True)
+    of = {
+        name: score
+        for request, answers, alike in found.answered
+        for first, score in zip(answers.names, scores(request, answers), strict=True)
+        for name in alike[first]
+    }
+    return [HostPriority(name, of.get(name, 0)) for name in names]

@@ -25,6 +25,7 @@ from tests.differential.nvidiaplugin import (
     program_of,
     version_of,
 )
+from tests.differential.ownclaims import run_own
 from tests.differential.play import play
 from tests.differential.recording import record
 from tests.differential.shrinking import shrunk
@@ -102,7 +103,9 @@ def _claim(given: Namespace) -> int:
     """Ask kube-scheduler's allocator about claims; how often it was not foreseen."""
     found = claims.run(given.claims, given.seed, programs() / "structured")
     print("\n".join(["", found.line, *found.found[: given.show]]))
-    wrong = len(found.found)
+    own = run_own(given.claims, given.seed, programs() / "structured")
+    print("\n".join([own.line, *own.found[: given.show]]))
+    wrong = len(found.found) + len(own.found)
     for pairs in (False, True):
         worth = claims.run_compiled(
             given.claims // 10, given.seed, programs() / "structured", pairs=pairs

@@ -93,7 +93,7 @@ def random_question(rng: Random, machines: Sequence[str] = MACHINES) -> tuple[No
     return topology, {
         "node": NODE,
         "slices": slices,
-        "class": {"metadata": {"name": "gpus"}, "spec": spec},
+        "classes": [{"metadata": {"name": "gpus"}, "spec": spec}],
         "allocated": allocated,
         "counts": counts,
     }
@@ -106,11 +106,13 @@ def _device(gpu: Gpu, rng: Random) -> Json:
         "productName": {"string": gpu.product},
         "numaNode": {"int": gpu.numa_node or 0},
         "resource.kubernetes.io/pciBusID": {"string": gpu.pci_bus_id},
+        "resource.kubernetes.io/pcieRoot": {"string": f"pci{gpu.index // 2}"},
     }
     taints = [{"key": "sick", "effect": rng.choice(("NoSchedule", "NoExecute", "None"))}]
     return {
         "name": f"gpu-{gpu.index}",
         "attributes": attributes,
+        "capacity": {"memory": {"value": str(gpu.memory)}},
         **({"taints": taints} if rng.random() < 0.1 else {}),
     }
 
@@ -144,8 +146,8 @@ def _slice(name: str, driver: str, pool: str, age: int, count: int, devices: lis
     return {"metadata": {"name": name}, "spec": spec}
 
 
-def _offer(topology: NodeTopology, asked: Mapping[str, Any]) -> Any:
-    """What the extender takes the node for."""
+def cluster_of(topology: NodeTopology, asked: Mapping[str, Any]) -> Cluster:
+    """The extender's picture of the node, and of its claims that have no devices yet."""
     cluster = Cluster(lambda: 0.0, Settings())
     cluster.feed.put_node(NODE, NodeObject(exists=True, dra_only=True))
     nodes = DraNodes(cluster)
@@ -155,10 +157,19 @@ def _offer(topology: NodeTopology, asked: Mapping[str, Any]) -> Any:
         "metadata": {"namespace": "ns", "name": "others", "uid": "others"},
         "status": {"allocation": {"devices": {"results": asked["allocated"]}}},
     }
-    objects = ([asked["class"]], asked["slices"], [claim])
+    own = [
+        {"metadata": {"namespace": "ns", "name": f"claim-{number}"}, "spec": {"devices": devices}}
+        for number, devices in enumerate(asked.get("claims", ()))
+    ]
+    objects = (asked["classes"], asked["slices"], [claim, *own])
     for (_, sink), some in zip(dra_sinks(cluster, nodes), objects, strict=True):
         sink.replace([_raw(each) for each in some], "1")
-    return cluster.facts(NODE).offer("nvidia.com/gpu")
+    return cluster
+
+
+def _offer(topology: NodeTopology, asked: Mapping[str, Any]) -> Any:
+    """What the extender takes the node for."""
+    return cluster_of(topology, asked).facts(NODE).offer("nvidia.com/gpu")
 
 
 def _raw(obj: Mapping[str, Any]) -> msgspec.Raw:
@@ -237,7 +248,7 @@ def compiled_claim(rng: Random, allocator: Answering, worth: Worth, *, pairs: bo
     """Ask about one node with the claim that ``gpu-topology claim`` would write; with ``pairs`` for
     a linked pair of a node of such pairs."""
     topology, asked = random_question(rng, MACHINES[:1] if pairs else MACHINES)
-    asked["class"]["spec"]["selectors"] = [{"cel": {"expression": SELECTORS[0]}}]
+    asked["classes"][0]["spec"]["selectors"] = [{"cel": {"expression": SELECTORS[0]}}]
     count, wanted = (2, WISHES[0]) if pairs else (rng.randint(1, 4), rng.choice(WISHES))
     offer = _offer(topology, asked)
     if not isinstance(offer, Offer):
@@ -256,7 +267,7 @@ def compiled_claim(rng: Random, allocator: Answering, worth: Worth, *, pairs: bo
     found = alternatives([topology], count, wanted)
     request = gpu_request(count, wanted)
     template, _ = with_claim(POD, Wanted("pod", request), found.sets, "gpus")
-    asked["requests"] = template["spec"]["spec"]["devices"]["requests"]
+    asked["claims"] = [template["spec"]["spec"]["devices"]]
     answer = allocator.answer({**asked, "counts": []})
     given = sum(1 << int(each["device"].removeprefix("gpu-")) for each in answer["devices"] or ())
     ((_, possible, named),) = found.machines

@@ -12,6 +12,7 @@ import pytest
 
 from tests.differential.claims import run, run_compiled
 from tests.differential.managers import REQUIRE, ManagersUnavailable, programs
+from tests.differential.ownclaims import run_own
 
 pytestmark = pytest.mark.long
 
@@ -40,6 +41,18 @@ def test_whatever_the_scheduler_allocates_was_foreseen(
     assert tally.exact > 0.3 * QUESTIONS
     assert tally.refused > 0.1 * QUESTIONS
     assert tally.unusable == 0
+
+
+def test_what_pods_own_claims_get_was_foreseen(
+    allocator: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tally = run_own(QUESTIONS // 3, SEED, allocator)
+    with capsys.disabled():
+        print(f"\n{tally.line}")
+    assert tally.found == []
+    assert tally.unsaid < 0.05 * tally.questions
+    assert tally.exact > 0.4 * tally.questions
+    assert tally.refused > 0.1 * tally.questions
 
 
 @pytest.mark.parametrize("pairs", [False, True], ids=["any machine", "linked pairs"])

@@ -41,8 +41,8 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A device that a ResourceClaim has, and the pod that it is for; without one, the claim
-    itself in the pod's place."""
+    """A device that a ResourceClaim has, and the pod that it is for; without one, or with several,
+    the claim itself in the pod's place."""
 
     pool: str
     device: str

@@ -26,7 +26,7 @@ from scheduler_extender.state.cluster.feed import Feed
 from scheduler_extender.state.cluster.freshness import Watch
 from scheduler_extender.state.cluster.snapshot import Parts, Snapshot
 from scheduler_extender.state.groups.gangdomains import GangDomains
-from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.facts import Foresees, NodeFacts, nobody_foresees
 from scheduler_extender.state.pods.budgets import Budgets
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.standing import Others, nobody_knows
@@ -53,6 +53,7 @@ class Cluster:
         self.watches = watches
         self.budgets: Budgets | None = None
         self.others: Others = nobody_knows  # asked about pods without devices; with no lock held
+        self.foresees: Foresees = nobody_foresees  # what claims will get; with no lock held
         self.faults = self.board.faults
         # Called whenever what a node can offer may have changed: under the lock, to take a note.
         self.on_change = self.board.on_change
@@ -110,6 +111,7 @@ class Cluster:
                 board.today(),
                 self.budgets,
                 self.others,
+                self.foresees,
             )
 
     @contextmanager

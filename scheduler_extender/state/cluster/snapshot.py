@@ -20,7 +20,7 @@ from scheduler_extender.state.groups.domains import NO_DOMAINS, Domains, domains
 from scheduler_extender.state.groups.gangdomains import ANYWHERE, Direction, GangDomains
 from scheduler_extender.state.groups.groupplaces import GroupPlaces
 from scheduler_extender.state.groups.groups import GroupsSeen, GroupStanding
-from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.facts import Foresees, NodeFacts
 from scheduler_extender.state.node.occupants import Occupants
 from scheduler_extender.state.pods.budgets import Budgets
 from scheduler_extender.state.pods.record import PodRecord
@@ -99,6 +99,7 @@ class Snapshot:
     today: float  # seconds since 1970
     budgets: Budgets | None  # PodDisruptionBudgets; None as long as they are not known
     others: Others  # whom to ask about the pods without devices
+    foresees: Foresees  # whom to ask what claims will get
     base: Snapshot | None = None  # as it was before some nodes were given other facts
     own: frozenset[NodeName] = frozenset()  # these nodes
     numbers: dict[Hashable, State] = field(default_factory=dict)  # of states that were found in it

@@ -6,7 +6,7 @@ answers depend on) is worked out when it is first asked for, and kept with them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -73,6 +73,21 @@ class Offer:
     def available_to(self, request: GpuRequest) -> Availability:
         """What is available to a pod, without CPUs and memory if none of them matter to it."""
         return self.availability.without_needless_room(request.exclusive)
+
+
+Foresees = Callable[[str, Sequence[str]], Callable[["NodeFacts"], Devices]]
+"""For claims of a namespace that have no devices yet: the GPUs that kube-scheduler will give them
+on a node; none where that cannot be said. Not for whoever has the cluster's lock."""
+
+
+def nothing_here(_: NodeFacts) -> Devices:
+    """Nobody can say."""
+    return ()
+
+
+def nobody_foresees(_namespace: str, _names: Sequence[str]) -> Callable[[NodeFacts], Devices]:
+    """Nobody follows claims."""
+    return nothing_here
 
 
 @dataclass(frozen=True, eq=False)

@@ -60,6 +60,7 @@ class PodRecord:
     placed: float | None = None  # when we decided to bind it, as the bind wrote it, since 1970
     gated: bool = False  # by scheduling gates: kube-scheduler does not look at it
     by_claim: bool = False  # kube-scheduler has given it devices, by a claim (DRA)
+    claims: tuple[str, ...] = ()  # of its own, by name
     created: float | None = None  # when it was made, since 1970, if anybody says it
 
     @property

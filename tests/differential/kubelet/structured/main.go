@@ -1,9 +1,10 @@
 // Command structured asks kube-scheduler's own allocator of Dynamic Resource Allocation.
 //
-// It reads a line of JSON for each question: a node's ResourceSlices, a DeviceClass, the devices
-// that are allocated, and how many devices each request of a claim wants, or the requests
-// themselves. It answers with the devices that the allocator gives, in its order; without any where
-// it gives none.
+// It reads a line of JSON for each question: a node's ResourceSlices, DeviceClasses, the devices
+// that are allocated, and how many devices each request of a claim wants, or what several claims
+// say. It answers with the devices that the allocator gives, in its order; without any where
+// it gives none. What takes it longer than a second it gives up, as kube-scheduler does after
+// ten.
 package main
 
 import (
@@ -12,10 +13,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/structured"
@@ -30,10 +33,10 @@ type device struct {
 type question struct {
 	Node      string                       `json:"node"`
 	Slices    []*resourceapi.ResourceSlice `json:"slices"`
-	Class     resourceapi.DeviceClass      `json:"class"`
+	Classes   []*resourceapi.DeviceClass   `json:"classes"`
 	Allocated []device                     `json:"allocated"`
 	Counts    []int64                      `json:"counts"`
-	Requests  []resourceapi.DeviceRequest  `json:"requests"`
+	Claims    []resourceapi.DeviceClaim    `json:"claims"`
 }
 
 type answer struct {
@@ -42,14 +45,16 @@ type answer struct {
 }
 
 func (q *question) List() ([]*resourceapi.DeviceClass, error) {
-	return []*resourceapi.DeviceClass{&q.Class}, nil
+	return q.Classes, nil
 }
 
 func (q *question) Get(name string) (*resourceapi.DeviceClass, error) {
-	if name != q.Class.Name {
-		return nil, fmt.Errorf("no class %s", name)
+	for _, class := range q.Classes {
+		if class.Name == name {
+			return class, nil
+		}
 	}
-	return &q.Class, nil
+	return nil, fmt.Errorf("no class %s", name)
 }
 
 // As kube-scheduler has them by its default gates.
@@ -78,20 +83,30 @@ func (q *question) answer(ctx context.Context) answer {
 	if err != nil {
 		return answer{Error: err.Error()}
 	}
-	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: "claim", UID: "claim"}}
-	claim.Spec.Devices.Requests = q.Requests
+	plain := resourceapi.DeviceClaim{}
 	for number, count := range q.Counts {
-		claim.Spec.Devices.Requests = append(claim.Spec.Devices.Requests, resourceapi.DeviceRequest{
+		plain.Requests = append(plain.Requests, resourceapi.DeviceRequest{
 			Name: fmt.Sprintf("container-%d-request-0", number),
 			Exactly: &resourceapi.ExactDeviceRequest{
-				DeviceClassName: q.Class.Name,
+				DeviceClassName: q.Classes[0].Name,
 				AllocationMode:  resourceapi.DeviceAllocationModeExactCount,
 				Count:           count,
 			},
 		})
 	}
+	if len(q.Counts) > 0 {
+		q.Claims = append(q.Claims, plain)
+	}
+	claims := []*resourceapi.ResourceClaim{}
+	for number, devices := range q.Claims {
+		name := fmt.Sprintf("claim-%d", number)
+		claims = append(claims, &resourceapi.ResourceClaim{
+			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)},
+			Spec:       resourceapi.ResourceClaimSpec{Devices: devices},
+		})
+	}
 	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: q.Node}}
-	results, err := allocator.Allocate(ctx, node, []*resourceapi.ResourceClaim{claim})
+	results, err := allocator.Allocate(ctx, node, claims)
 	if err != nil {
 		return answer{Error: err.Error()}
 	}
@@ -113,7 +128,10 @@ func main() {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
-		if err := out.Encode(asked.answer(context.Background())); err != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		found := asked.answer(ctx)
+		cancel()
+		if err := out.Encode(found); err != nil {
 			os.Exit(1)
 		}
 	}

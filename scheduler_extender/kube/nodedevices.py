@@ -1,0 +1,157 @@
+"""The devices of one node's ResourceSlices, and what selectors and claims take of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import count
+from operator import attrgetter
+
+from scheduler_extender.kube.cel import CelError, matches, words_of
+from scheduler_extender.kube.draobjects import ClaimSpec, Device, DeviceClass, Request, Slice
+from topology.core.allocators.claims import MOST, Alike, Alternative, NotFollowedError, allocated
+from topology.core.devices import DeviceId, Mask, positions
+from topology.core.dra import DraError, Published
+from topology.core.graph import NodeTopology
+from topology.core.remembering import Memory
+
+MOST_DEVICES = 2000  # of a node's pool, its parts (MIG) included
+_numbers = count()
+_selected = Memory[tuple[int, tuple[str, ...]], Mask]()
+_met = Memory[tuple[tuple[str, ...], str, Hashable], bool | str]()
+
+
+class NodeDevices:
+    """In the order in which kube-scheduler takes them: pools by driver and name, slices by name,
+    devices as published. Raises :class:`DraError` where nobody can tell."""
+
+    def __init__(self, slices: Iterable[Slice]) -> None:
+        self.all: list[tuple[str, str, Device]] = list(_in_order(slices))
+        self.pools = dict.fromkeys(f"{driver}/{pool}" for driver, pool, _ in self.all)
+        self._number = next(_numbers)  # of these devices, for what is remembered of them
+
+    def selected(self, conditions: tuple[str, ...]) -> Mask:
+        """Those that meet all conditions. Raises :class:`CelError`."""
+        key = (self._number, conditions)
+        mask = _selected.get(key)
+        if mask is None:
+            words = frozenset[str]().union(*map(words_of, conditions))
+            mask = 0
+            for at, (driver, _, device) in enumerate(self.all):
+                mask |= _meets(device, driver, conditions, words) << at
+            _selected.put(key, mask)
+        return mask
+
+    def published(self, wanted: DeviceClass) -> Iterator[Published]:
+        """Those of a class. Raises :class:`DraError` where the class cannot be followed."""
+        for at in positions(self._of_class(wanted)):
+            driver, pool, device = self.all[at]
+            yield device.published(driver, pool)
+
+    def _of_class(self, wanted: DeviceClass) -> Mask:
+        try:
+            return self.selected(wanted.conditions)
+        except CelError as error:
+            name = wanted.metadata.name
+            problem = f"the selector of DeviceClass {name[:64]} cannot be followed: {error}"
+            raise DraError(problem) from error
+
+    def foreseen(
+        self,
+        topology: NodeTopology,
+        serving: DeviceClass,
+        claims: Iterable[ClaimSpec],
+        classes: Mapping[str, DeviceClass],
+        taken: Collection[tuple[str, str]],
+    ) -> tuple[DeviceId, ...]:
+        """The GPUs among the devices that kube-scheduler gives to these claims, in a record whose
+        GPUs are those of the class that is ``serving``; none if it gives nothing.
+
+        Raises :class:`DraError` or :class:`NotFollowedError` where that cannot be said.
+        """
+        at = positions(self._of_class(serving))
+        gpus = dict(zip(at, topology.allocator.published, strict=False))
+        if len(gpus) != len(at) or len(gpus) != len(topology.allocator.published):
+            raise DraError("the record is of other devices")
+        free = sum(
+            1 << position
+            for position, (driver, pool, device) in enumerate(self.all)
+            if not device.tainted and (f"{driver}/{pool}", device.name) not in taken
+        )
+        requests: list[list[Alternative]] = []
+        alike: list[Alike] = []
+        for claim in claims:
+            asked = claim.devices.requests or []
+            for constraint in claim.devices.constraints or ():
+                if constraint.match_attribute is None:
+                    raise NotFollowedError("a claim has a constraint other than matchAttribute")
+                concerned = (
+                    (len(requests) + number, place)
+                    for number, request in enumerate(asked)
+                    for place, each in enumerate(request.alternatives)
+                    if constraint.concerns(request.name, each.name)
+                )
+                values = self._values(constraint.match_attribute)
+                alike.append(Alike(values, frozenset(concerned)))
+            mine = [[self._alternative(e, classes) for e in r.alternatives] for r in asked]
+            if sum(max(e.count or e.devices.bit_count() for e in each) for each in mine) > MOST:
+                raise NotFollowedError(f"a claim asks for more than {MOST} devices")
+            requests += mine
+        given = allocated(free, requests, alike) or ()
+        if any(self.all[position][2].special for position in given):
+            raise NotFollowedError("a device is handed out in parts")
+        uuids = {gpu.index: gpu.uuid for gpu in topology.gpus}
+        return tuple(DeviceId(uuids[gpus[position]]) for position in given if position in gpus)
+
+    def _alternative(self, wanted: Request, classes: Mapping[str, DeviceClass]) -> Alternative:
+        if wanted.admin_access or wanted.tolerations or wanted.capacity:
+            raise NotFollowedError("a request has adminAccess, tolerations or capacity")
+        of_class = classes.get(wanted.device_class_name)
+        if of_class is None:
+            raise NotFollowedError(f"no DeviceClass {wanted.device_class_name}")
+        try:
+            devices = self.selected((*of_class.conditions, *wanted.conditions))
+        except CelError as error:
+            raise NotFollowedError(str(error)) from error
+        return Alternative(devices, None if wanted.allocation_mode == "All" else wanted.count)
+
+    def _values(self, attribute: str) -> Sequence[Hashable | None]:
+        """The devices' values of an attribute, with their kinds."""
+        domain, _, name = attribute.rpartition("/")
+        found = (
+            device.known(driver).attributes[domain].get(name) for driver, _, device in self.all
+        )
+        return [None if value is None else (type(value), value) for value in found]
+
+
+def _meets(device: Device, driver: str, conditions: tuple[str, ...], words: frozenset[str]) -> bool:
+    """Whether a device meets all conditions; devices that are alike in all that these speak of are
+    judged once. Raises :class:`CelError`."""
+    key = (conditions, driver, device.among(words))
+    found = _met.get(key)
+    if found is None:
+        known = device.known(driver)
+        try:
+            found = all(matches(each, known) for each in conditions)
+        except CelError as error:
+            found = str(error)
+        _met.put(key, found)
+    if isinstance(found, str):
+        raise CelError(found)
+    return found
+
+
+def _in_order(slices: Iterable[Slice]) -> Iterator[tuple[str, str, Device]]:
+    pools = defaultdict[tuple[str, str], list[Slice]](list)
+    for each in slices:
+        pools[each.spec.driver, each.spec.pool.name].append(each)
+    for (driver, pool), every in sorted(pools.items()):
+        if sum(len(each.spec.devices or ()) for each in every) > MOST_DEVICES:
+            raise DraError(f"the pool {pool[:64]} has more than {MOST_DEVICES} devices")
+        newest = max(each.spec.pool.generation for each in every)
+        current = [each for each in every if each.spec.pool.generation == newest]
+        if any(each.spec.pool.resource_slice_count != len(current) for each in current):
+            raise DraError(f"the pool {pool[:64]} of its ResourceSlices is not complete")
+        for part in sorted(current, key=attrgetter("metadata.name")):
+            for device in part.spec.devices or ():
+                yield driver, pool, device

@@ -1,0 +1,108 @@
+"""The part of CEL that is followed, value by value. Against the real one: tests/differential."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+
+from scheduler_extender.kube.cel import CelError, Domains, Known, Version, matches
+
+A = 'device.attributes["gpu.nvidia.com"]'
+GPU = Known(
+    "gpu.nvidia.com",
+    Domains(
+        {
+            "gpu.nvidia.com": {
+                "productName": "NVIDIA A100",
+                "numaNode": 1,
+                "healthy": True,
+                "listed": None,
+                "driverVersion": Version("550.0.1"),
+            },
+            "resource.kubernetes.io": {"pciBusID": "0000:07:00.0"},
+        }
+    ),
+    Domains({"gpu.nvidia.com": {"memory": Decimal(80 * 2**30)}}),
+)
+
+TRUE = (
+    'device.driver == "gpu.nvidia.com"',
+    "device.driver == 'gpu.nvidia.com' && true",
+    f'{A}.productName == "NVIDIA A100"',
+    f'{A}["productName"].startsWith("NVIDIA") && {A}.productName.contains("A1")',
+    f"{A}.numaNode == 1 && {A}.numaNode >= 1 && !({A}.numaNode < 1) && {A}.numaNode != -1",
+    f"{A}.healthy",
+    f"{A}.healthy == true && !!{A}.healthy",
+    'device.attributes["resource.kubernetes.io"].pciBusID in ["a", "0000:07:00.0"]',
+    'device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("40Gi")) >= 0',
+    'device.capacity["gpu.nvidia.com"].memory.isGreaterThan(quantity("79Gi"))',
+    'device.capacity["gpu.nvidia.com"].memory == quantity("80Gi")',
+    f'"numaNode" in {A} && !("other" in {A})',
+    f"has({A}.numaNode) && !has({A}.other) && !has(device.attributes['x'].y)",
+    f"{A}.other == 1 || true",
+    f"true || {A}.other == 1",
+    f'{A}.numaNode != "1" && {A}.healthy != 1 && {A}.driverVersion != "550.0.1"',
+    f'({A}.numaNode == 0 || {A}.numaNode == 1) && (1 == 1) && "a" < "b"',
+)
+FALSE = (
+    "false",
+    f"{A}.numaNode == 0",
+    f"false && {A}.other == 1",
+    f"{A}.other == 1 && false",
+    f"{A}.numaNode in []",
+    f"{A}.numaNode == true",
+)
+UNKNOWN = {
+    f"{A}.other == 1": "has no other",
+    'device.attributes["x"].y == 1': "has no y",
+    f"{A}.other == 1 || false": "has no other",
+    f"{A}.listed == 1": "the value of listed is not read",
+    f"{A}.numaNode": "neither true nor false",
+    f"!{A}.numaNode": "neither true nor false",
+    f'{A}.numaNode < "2"': "no order",
+    f'{A}.productName in "x"': "in needs a list",
+    f'{A}.driverVersion.isGreaterThan(semver("1.0.0"))': "not followed from here on: semver",
+    f'{A}.productName.matches("(a+)+$")': "matches is not followed",
+    f"{A}.exists(x, x == 1)": "exists is not followed",
+    f"{A}.productName.startsWith(1)": "startsWith is not for this value",
+    f'{A}.productName == "a\\"b"': "not followed",
+    "1.5 == 1.5": "not followed",
+    "1 == 1 == true": "not followed",
+    "device.allowMultipleAllocations": "only attributes",
+    "true ? true : false": "not followed",
+    "": "no end",
+    "true &&": "no end",
+    "(true": "no end",
+    "true)": "not followed from here on: )",
+    "[1,": "no end",
+    'quantity("lots") == quantity("1")': "not a quantity",
+    "quantity(1) == 1": "a quantity is a text",
+    "(" * 51 + "true" + ")" * 51: "one in the other",
+    "!" * 9000 + "true": "too deep",
+    "device" + ".driver" * 60: "not followed",
+    " " * 10240 + "true": "10244 characters",
+}
+
+
+@pytest.mark.parametrize("text", TRUE)
+def test_true(text: str) -> None:
+    assert matches(text, GPU) is True
+
+
+@pytest.mark.parametrize("text", FALSE)
+def test_false(text: str) -> None:
+    assert matches(text, GPU) is False
+
+
+@pytest.mark.parametrize("text", UNKNOWN)
+def test_no_answer_without_a_reason(text: str) -> None:
+    with pytest.raises(CelError) as error:
+        matches(text, GPU)
+    assert UNKNOWN[text] in str(error.value)
+    assert len(str(error.value)) < 200
+
+
+def test_long_chains_are_followed() -> None:
+    assert matches(" && ".join([f"{A}.numaNode == 1"] * 150), GPU)
+    assert not matches("||".join(["1 == 2"] * 1000), GPU)

@@ -1,0 +1,144 @@
+"""What pods' own claims get on a node: objects as the API server has them, and GPUs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.dranodes import (
+    DRIVER,
+    NODE,
+    DraWorld,
+    Json,
+    a_slice,
+    asking,
+    claim,
+    device,
+    device_class,
+    exactly,
+    raw,
+)
+
+A = f'device.attributes["{DRIVER}"]'
+
+
+@pytest.fixture
+def world() -> DraWorld:
+    """A node of two pairs, 0-1 and 2-3, whose GPUs are published as 3, 1, 0, 2."""
+    world = DraWorld()
+    world.classes.apply(device_class())
+    world.slices.apply(a_slice(*map(numbered, (3, 1, 0, 2))))
+    return world
+
+
+def numbered(index: int) -> Json:
+    made = device(index, capacity={"memory": {"value": "80Gi"}})
+    made["attributes"]["number"] = {"int": index}
+    made["attributes"]["pair"] = {"string": f"pair-{index // 2}"}
+    return made
+
+
+def gpus(world: DraWorld, *names: str) -> list[int]:
+    foreseen = world.cluster.foresees("ns", names or ("c",))
+    return [int(each.removeprefix("GPU-")) for each in foreseen(world.cluster.facts(NODE))]
+
+
+def test_the_next_devices_come(world: DraWorld) -> None:
+    world.claims.apply(asking("c", exactly(2)))
+    assert gpus(world) == [3, 1]
+    world.claims.apply(claim("other", 3, pod="p"))
+    assert gpus(world) == [1, 0]
+
+
+def test_selectors_and_common_attributes_are_kept(world: DraWorld) -> None:
+    world.claims.apply(asking("c", exactly(1, f"{A}.number < 2")))
+    assert gpus(world) == [1]
+    world.claims.apply(asking("c", exactly(2), alike=f"{DRIVER}/pair"))
+    assert gpus(world) == [3, 2]
+    world.claims.apply(asking("c", exactly(2), alike=f"{DRIVER}/nothing"))
+    assert gpus(world) == []
+    large = f'device.capacity["{DRIVER}"].memory.compareTo(quantity("81Gi")) > 0'
+    world.claims.apply(asking("c", exactly(1, large)))
+    assert gpus(world) == []
+
+
+def test_a_quantity_that_cannot_be_read_costs_no_more_than_its_comparison(world: DraWorld) -> None:
+    odd = device(0, capacity={"memory": {"value": "lots"}})
+    world.slices.apply(a_slice(odd, generation=2))
+    world.claims.apply(asking("c", exactly(1)))
+    assert gpus(world) == [0]
+    large = f'device.capacity["{DRIVER}"].memory.compareTo(quantity("81Gi")) > 0'
+    world.claims.apply(asking("c", exactly(1, large)))
+    assert gpus(world) == []
+
+
+def test_alternatives_and_several_claims_come_in_order(world: DraWorld) -> None:
+    sets = [
+        {"name": f"s{n}", "deviceClassName": DRIVER, "count": 2, "selectors": selectors}
+        for n, selectors in enumerate(
+            [{"cel": {"expression": f"{A}.number in {pair}"}}] for pair in ([0, 1], [2, 3])
+        )
+    ]
+    world.claims.apply(asking("c", {"name": "r", "firstAvailable": sets}))
+    assert gpus(world) == [1, 0]
+    world.claims.apply(asking("first", exactly(1, f"{A}.number == 1")))
+    assert gpus(world, "first", "c") == [1, 3, 2]
+    world.claims.apply(claim("first", 1))
+    assert gpus(world, "first", "c") == [3, 2], "the first has its device already"
+
+
+def test_all_devices_are_those_that_there_are(world: DraWorld) -> None:
+    world.claims.apply(asking("c", exactly(1, f"{A}.number < 2", allocationMode="All")))
+    assert gpus(world) == [1, 0]
+
+
+NOT_SAID = {
+    "adminAccess": exactly(1, adminAccess=True),
+    "tolerations": exactly(1, tolerations=[{"operator": "Exists"}]),
+    "capacity": exactly(1, capacity={"requests": {"memory": "1Gi"}}),
+    "another class": exactly(1, deviceClassName="nobody's"),
+    "cel": exactly(1, f'{A}.uuid.matches("GPU")'),
+    "no value": exactly(1, f"{A}.nothing == 1"),
+    "too many": exactly(33),
+}
+
+
+@pytest.mark.parametrize("name", NOT_SAID)
+def test_where_it_cannot_be_said_nothing_is(world: DraWorld, name: str) -> None:
+    world.claims.apply(asking("c", NOT_SAID[name]))
+    assert gpus(world) == []
+    world.claims.apply(asking("c", exactly(1)))
+    assert gpus(world) == [3]
+
+
+def test_nothing_is_said_of_claims_that_nobody_has_seen_or_can_read(world: DraWorld) -> None:
+    world.claims.apply(asking("c", exactly(1)))
+    assert gpus(world, "c", "unseen") == []
+    bad = {"devices": {"requests": 7, "constraints": []}}
+    world.claims.apply(raw({"metadata": {"namespace": "ns", "name": "c"}, "spec": bad}))
+    assert gpus(world) == []
+
+
+def test_nothing_is_said_of_constraints_of_another_kind(world: DraWorld) -> None:
+    devices = {"requests": [exactly(1)], "constraints": [{"distinctAttribute": f"{DRIVER}/pair"}]}
+    spec = {"metadata": {"namespace": "ns", "name": "c"}, "spec": {"devices": devices}}
+    world.claims.apply(raw(spec))
+    assert gpus(world) == []
+
+
+def test_slices_that_change_are_read_anew(world: DraWorld) -> None:
+    world.claims.apply(asking("c", exactly(1, f"{A}.number == 2")))
+    assert gpus(world) == [2]
+    world.slices.apply(a_slice(*map(numbered, (0, 1)), generation=2))
+    assert gpus(world) == []
+
+
+def test_what_waiting_claims_say_is_kept_within_bounds(
+    world: DraWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler_extender.kube.dra.MOST_WANTED", 1)
+    world.claims.apply(asking("c", exactly(1)))
+    world.claims.apply(asking("d", exactly(1)))
+    assert (gpus(world), gpus(world, "d")) == ([3], [])
+    world.claims.delete(asking("c", exactly(1)))
+    world.claims.apply(asking("d", exactly(1)))
+    assert gpus(world, "d") == [3]

@@ -1,0 +1,147 @@
+"""Pods with claims of their own at filter, prioritize and bind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+
+from scheduler_extender import verbs
+from scheduler_extender.annotations import OfClaims, of_claims
+from scheduler_extender.deadline import Deadline, NotAtOnceError
+from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.verbs import Binding
+from scheduler_extender.wire import BindingArgs, Pod
+from tests.dranodes import (
+    NODE,
+    DraWorld,
+    a_slice,
+    asking,
+    claim,
+    device,
+    device_class,
+    exactly,
+    slice_of,
+)
+from tests.nodes import pod
+from topology.core.devices import NodeName, PodUid
+from topology.core.requests import gpu_request
+
+OTHER = NodeName("other")
+NVLINK = {"link": "nvlink"}
+REFUSED = "the next free GPUs are without link=nvlink"
+
+
+@pytest.fixture
+def world() -> DraWorld:
+    """A node of two pairs, 0-1 and 2-3, whose GPUs are published as 3, 1, 0, 2."""
+    world = DraWorld()
+    world.classes.apply(device_class())
+    world.slices.apply(a_slice(*map(device, (3, 1, 0, 2))))
+    return world
+
+
+def of_claim(annotations: dict[str, str], *claims: str, uid: str = "a") -> Pod:
+    """A pod in namespace ``ns``; the first of its claims is made from a template."""
+    manifest: dict[str, Any] = pod(None, annotations, name=uid, uid=uid)
+    manifest["metadata"]["namespace"] = "ns"
+    manifest["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": 0}}
+    first, *others = claims
+    manifest["spec"]["resourceClaims"] = [
+        {"name": "g0", "resourceClaimTemplateName": "t"},
+        *({"name": name, "resourceClaimName": name} for name in others),
+    ]
+    made = [{"name": "g0", "resourceClaimName": first}]
+    manifest["status"] = {"resourceClaimStatuses": made}
+    return msgspec.convert(manifest, Pod)
+
+
+def refusal(world: DraWorld, wanted: Pod) -> str:
+    answered = verbs.filter_nodes(world.cluster, wanted, [NODE])
+    assert not answered.unresolvable, "nobody would free a claim that has devices"
+    return (answered.failed or {}).get(NODE, answered.error)
+
+
+def scored(world: DraWorld, wanted: Pod) -> int:
+    return verbs.prioritize(world.cluster, wanted, [NODE])[0].score
+
+
+def test_a_node_passes_where_the_devices_that_come_will_do(world: DraWorld) -> None:
+    world.claims.apply(asking("c", exactly(2)))
+    assert refusal(world, of_claim(NVLINK, "c")) == REFUSED
+    world.claims.apply(claim("other", 3, pod="p"))
+    assert refusal(world, of_claim(NVLINK, "c")) == ""
+
+
+def test_a_node_passes_where_nobody_can_say_which_come(world: DraWorld) -> None:
+    assert refusal(world, of_claim(NVLINK, "unseen")) == ""
+    assert scored(world, of_claim(NVLINK, "unseen")) == 0
+
+
+def test_several_claims_are_judged_together(world: DraWorld) -> None:
+    """One has its device already, the other will get the next one."""
+    world.claims.apply(claim("one", 2))
+    world.claims.apply(asking("two", exactly(1)))
+    assert refusal(world, of_claim(NVLINK, "one", "two")) == ""
+    world.claims.apply(claim("one", 0))
+    assert refusal(world, of_claim(NVLINK, "one", "two")) == REFUSED
+
+
+def test_the_pod_goes_where_it_costs_least(world: DraWorld) -> None:
+    world.speak(1, OTHER)
+    world.slices.apply(slice_of(OTHER, *map(device, (3, 1, 0, 2)), name="o", pool=OTHER))
+    world.claims.apply(claim("half a pair", 2, pod="p"))
+    world.claims.apply(asking("c", exactly(1)))
+    wanted = of_claim({"min-gpu-memory": "1Gi"}, "c")
+    costs = {
+        each.host: each.score for each in verbs.prioritize(world.cluster, wanted, [NODE, OTHER])
+    }
+    assert costs[NODE] > costs[OTHER], "the other node would lose a pair"
+
+
+def test_the_event_loop_leaves_it_to_a_thread(world: DraWorld) -> None:
+    at_once = Deadline(lambda: 0.0, 1.0, at_once=True)
+    with pytest.raises(NotAtOnceError):
+        verbs.filter_nodes(world.cluster, of_claim(NVLINK, "c"), [NODE], at_once)
+    with pytest.raises(NotAtOnceError):
+        verbs.prioritize(world.cluster, of_claim(NVLINK, "c"), [NODE], at_once)
+
+
+def test_no_node_passes_undecided_where_the_time_is_up(world: DraWorld) -> None:
+    world.claims.apply(asking("c", exactly(2)))
+    late = Deadline(lambda: 2.0, 1.0)
+    answered = verbs.filter_nodes(world.cluster, of_claim(NVLINK, "c"), [NODE], late)
+    assert answered.node_names == []
+    assert "still working" in answered.error
+
+
+@dataclass
+class Bindings:
+    """Finds the pods that were given, and keeps what is written."""
+
+    pods: dict[str, Pod]
+    written: list[Binding] = field(default_factory=list)
+
+    def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
+        wanted = of_claims(self.pods[name])
+        assert isinstance(wanted, OfClaims)
+        request = gpu_request(0, wanted.constraints)
+        return PodRecord(uid, namespace, name, None, request, claims=wanted.names)
+
+    def write(self, binding: Binding) -> None:
+        self.written.append(binding)
+
+
+def test_pods_that_share_a_claim_are_all_bound_on_its_devices(world: DraWorld) -> None:
+    both = {name: of_claim(NVLINK, "shared", uid=name) for name in ("a", "b")}
+    world.claims.apply(claim("shared", 0, 1, pods=("a", "b")))
+    bindings = Bindings(both)
+    for name, wanted in both.items():
+        assert refusal(world, wanted) == ""
+        verbs.bind(world.cluster, bindings, BindingArgs(name, "ns", name, NODE), lambda: "")
+    assert ['"sets":[[0,1]]' in each.placement.replace(" ", "") for each in bindings.written] == [
+        True,
+        True,
+    ]
