@@ -20,6 +20,7 @@ from scheduler_extender.terminal import harmless
 
 if TYPE_CHECKING:
     from scheduler_extender.cli.wholefile import Change, Files
+    from scheduler_extender.installing.flags import Settings
     from scheduler_extender.installing.schedulerconfig import Place
 
 SECRETS = {"ca.crt": 0o644, "scheduler.crt": 0o644, "scheduler.key": 0o600}
@@ -53,7 +54,7 @@ class Asked:
     ] = None
     namespace: SystemNamespaceOption = "gpu-topology-system"
 
-    def place(self, folder: str, kubeconfig: str) -> Place:
+    def place(self, folder: str, settings: Settings) -> Place:
         """What the options say. Raises :class:`BadInputError`."""
         from scheduler_extender.installing.schedulerconfig import Place
 
@@ -62,7 +63,7 @@ class Asked:
             given = "" if self.address is None else f", not {self.address[:60]!r}"
             raise BadInputError(f"--address: {said}{given}")
         check_namespace("--namespace", self.namespace)
-        return Place(self.address, self.namespace, folder, kubeconfig)
+        return Place(self.address, self.namespace, folder, settings)
 
     def certificates(self) -> dict[str, str]:
         """The three files, tried against each other. Raises :class:`BadInputError`."""
@@ -133,7 +134,7 @@ def install(
 def _kubeadm(files: Files, asked: Asked | None) -> list[Change]:
     """The static pod comes last, and first on the way back: the kubelet acts on it at once."""
     from scheduler_extender.cli.wholefile import Change
-    from scheduler_extender.installing import staticpod
+    from scheduler_extender.installing import flags, staticpod
 
     text = files.text(staticpod.PATH)
     if text is None:
@@ -141,8 +142,8 @@ def _kubeadm(files: Files, asked: Asked | None) -> list[Change]:
     with _named(staticpod.PATH):
         pod = staticpod.read(text)
         path = pod.config() or staticpod.CONFIG
-    kubeconfig = pod.flag("kubeconfig") or staticpod.KUBECONFIG
-    node = _Node(files, asked, staticpod.FOLDER, kubeconfig)
+        settings = flags.settings({"kubeconfig": staticpod.KUBECONFIG} | pod.flags())
+    node = _Node(files, asked, staticpod.FOLDER, settings)
     configuration, secrets = node.configuration(path), node.secrets()
     with _named(staticpod.PATH):
         if asked is None:
@@ -161,21 +162,27 @@ def _kubeadm(files: Files, asked: Asked | None) -> list[Change]:
 
 def _k3s(files: Files, asked: Asked | None) -> list[Change]:
     from scheduler_extender.cli.wholefile import Change
-    from scheduler_extender.installing import k3s
+    from scheduler_extender.installing import flags, k3s
+    from scheduler_extender.installing.yamledit import EditError
 
     if not files.names(posixpath.dirname(k3s.FILE)):
         raise BadInputError(f"{posixpath.dirname(k3s.FILE)} has no files: k3s is no server here")
     paths = [k3s.FILE, *(name for name in files.names(k3s.FILES) if name.endswith(k3s.READ))]
     texts = {path: text for path in paths if (text := files.text(path)) is not None}
     ours = texts.pop(k3s.OURS, None)
+    folders = [f"{folder}/k3s.service.d" for folder in k3s.SERVICES]
+    units = [*k3s.UNITS, *(name for folder in folders for name in files.names(folder))]
     try:
-        theirs = k3s.config(texts)
-    except ValueError as error:  # it names the file
+        for path in units if asked else []:
+            k3s.check_unit(path, files.text(path) or "")
+        started = k3s.started_with(texts)
+        node = _Node(files, asked, k3s.FOLDER, flags.settings(started))
+    except EditError as error:  # it names the file
         raise BadInputError(str(error)) from error
-    node = _Node(files, asked, k3s.FOLDER, k3s.KUBECONFIG)
+    theirs = started.get("config")
     configuration = node.configuration(theirs or k3s.CONFIG)
     adds = theirs is None and configuration.after is not None
-    if adds and k3s.config({**texts, k3s.OURS: k3s.TEXT}) != k3s.CONFIG:
+    if adds and k3s.started_with({**texts, k3s.OURS: k3s.TEXT}).get("config") != k3s.CONFIG:
         raise BadInputError(
             f"{k3s.FILES}: the {k3s.KEY} of a later file takes the place of that of {k3s.OURS}: "
             f"write {k3s.KEY}+ there"
@@ -192,7 +199,7 @@ class _Node:
     files: Files
     asked: Asked | None
     folder: str
-    kubeconfig: str
+    settings: Settings
 
     def configuration(self, path: str) -> Change:
         """What becomes of kube-scheduler's configuration."""
@@ -206,14 +213,17 @@ class _Node:
             raise BadInputError(f"{path} is not there, and kube-scheduler is started with it")
         with _named(path):
             if self.asked is not None:
-                place = self.asked.place(self.folder, self.kubeconfig)
+                place = self.asked.place(self.folder, self.settings)
                 after = schedulerconfig.new(place)
                 if before is not None:
                     after = schedulerconfig.merged(before, place)
                     foreign = schedulerconfig.without(before) == before
-                    copy = self.copy(path) if foreign else None
+                    if foreign:
+                        copy = self.copy(path)
+                    elif ours:
+                        after = schedulerconfig.with_settings(after, self.settings)
             elif before is not None:
-                shipped = schedulerconfig.says_nothing_else(before, self.kubeconfig)
+                shipped = schedulerconfig.says_nothing_else(before, self.settings)
                 after = None if ours and shipped else schedulerconfig.without(before)
         return Change(path=path, before=before, after=after, copy=copy)
 

@@ -7,9 +7,11 @@ flag, and nobody's file is edited.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
+from scheduler_extender.installing import flags
 from scheduler_extender.installing.yamledit import EditError
 from topology.yamltext import documents
 
@@ -19,8 +21,18 @@ OURS = f"{FILES}/gpu-topology.yaml"
 READ = (".yaml", ".yml")  # how the names end of the files that k3s reads there
 FOLDER = "/etc/rancher/k3s/gpu-topology"
 CONFIG = f"{FOLDER}/kube-scheduler-config.yaml"
-KUBECONFIG = "/var/lib/rancher/k3s/server/cred/scheduler.kubeconfig"
+DATA = "/var/lib/rancher/k3s"
 KEY = "kube-scheduler-arg"
+SERVICES = ("/etc/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system")
+UNITS = (  # and what is in k3s.service.d beside a service
+    *(f"{folder}/k3s.service{more}" for folder in SERVICES for more in ("", ".env")),
+    *("/etc/default/k3s", "/etc/sysconfig/k3s", "/etc/init.d/k3s", "/etc/rancher/k3s/k3s.env"),
+)
+_ELSEWHERE = re.compile(
+    r"""^\s*(?:ExecStart|command_args)=.*?[\s"'](--(?:kube-scheduler-arg|config|data-dir)|-[cd])(?=[=\s])"""
+    r"""|^\s*(?:export\s+|Environment=["']?)?(K3S_(?:CONFIG_FILE|DATA_DIR))=""",
+    re.MULTILINE,
+)
 TEXT = f"""\
 # Written by `gpu-topology install k3s`, which also removes it: --remove
 {KEY}+:
@@ -28,12 +40,12 @@ TEXT = f"""\
 """
 
 
-def config(texts: Mapping[str, str]) -> str | None:
-    """The configuration that k3s' kube-scheduler is started with; None if no file names one.
+def started_with(texts: Mapping[str, str]) -> dict[str, str]:
+    """The flags of k3s' kube-scheduler that matter here, its own defaults among them.
 
     ``texts`` are k3s' files by their paths. Raises :class:`EditError`.
     """
-    words: list[Any] = []
+    given: dict[str, list[Any]] = {}
     for path in sorted(texts, key=lambda each: (each != FILE, each)):
         try:
             read = [each for each in documents(texts[path]) if each is not None]
@@ -42,8 +54,19 @@ def config(texts: Mapping[str, str]) -> str | None:
         if len(read) > 1 or not all(isinstance(each, dict) for each in read):
             raise EditError(f"{path}: one mapping of flags and values is needed")
         for key, value in (read[0] if read else {}).items():
-            if str(key).removesuffix("+") == KEY:
-                added = value if isinstance(value, list) else [value]
-                words = [*words, *added] if str(key).endswith("+") else added
-    named = [str(word).removeprefix("--") for word in words]
-    return next((w.partition("=")[2] for w in reversed(named) if w.startswith("config=")), None)
+            name, added = str(key).removesuffix("+"), value if isinstance(value, list) else [value]
+            given[name] = [*given.get(name, []), *added] if str(key).endswith("+") else added
+    folder = (given.get("data-dir") or [DATA])[-1]
+    words = [f"--{str(word).removeprefix('--')}" for word in given.get(KEY, [])]
+    own = {"kubeconfig": f"{folder}/server/cred/scheduler.kubeconfig", "profiling": "false"}
+    return own | flags.read([word if "=" in word else f"{word}=true" for word in words])
+
+
+def check_unit(path: str, text: str) -> None:
+    """Refuse a service that tells k3s by itself what we look for in its files.
+
+    Raises :class:`EditError`.
+    """
+    if found := _ELSEWHERE.search(text.replace("\\\n", " ")):
+        said = f"this command reads and writes {FILE} alone: move what it says there"
+        raise EditError(f"{path}: {found[1] or found[2]}: {said}")

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from scheduler_extender.installing.flags import Settings
 from scheduler_extender.installing.yamledit import END, EditError, Step, document, put, take
 
 SHIPPED = Path(__file__).with_name("kube-scheduler-config.yaml")
@@ -28,18 +29,19 @@ FILES = {"caFile": "ca.crt", "certFile": "scheduler.crt", "keyFile": "scheduler.
 class Place:
     """Where kube-scheduler finds what: paths as it sees them itself.
 
-    ``address`` is the extender's, an IP address or a name; ``folder`` has the certificates.
+    ``address`` is the extender's, an IP address or a name; ``folder`` has the certificates;
+    ``settings`` are what kube-scheduler's flags cannot say beside a configuration.
     """
 
     address: str
     namespace: str
     folder: str
-    kubeconfig: str
+    settings: Settings
 
     def url(self) -> str:
         """Where kube-scheduler asks.
 
-        >>> Place("fd00::1", "gpu-topology-system", "/etc/x", "").url()
+        >>> Place("fd00::1", "gpu-topology-system", "/etc/x", []).url()
         'https://[fd00::1]:8888/scheduler'
         """
         host = f"[{self.address}]" if ":" in self.address else self.address
@@ -53,8 +55,14 @@ class Place:
 
 def new(place: Place) -> str:
     """The whole file that we ship, for this place."""
-    text = put(SHIPPED.read_text(), ["clientConnection", "kubeconfig"], place.kubeconfig)
-    return _placed(text, 0, place)
+    return _placed(with_settings(SHIPPED.read_text(), place.settings), 0, place)
+
+
+def with_settings(text: str, settings: Settings) -> str:
+    """A configuration that says these, too. Raises :class:`EditError`."""
+    for path, value in settings:
+        text = put(text, path, _plain(value))
+    return text
 
 
 def merged(text: str, place: Place) -> str:
@@ -82,9 +90,9 @@ def without(text: str) -> str:
     return text if ours is None else take(text, ["extenders", ours])
 
 
-def says_nothing_else(text: str, kubeconfig: str) -> bool:
+def says_nothing_else(text: str, settings: Settings) -> bool:
     """Whether all that a configuration says besides the extender is what we ship."""
-    shipped = new(Place("", "", "", kubeconfig))
+    shipped = new(Place("", "", "", settings))
     return document(without(text), KIND) == document(take(shipped, ["extenders"]), KIND)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from scheduler_extender.installing import flags
 from scheduler_extender.installing.yamledit import END, EditError, Step, document, put, take
 
 PATH = "/etc/kubernetes/manifests/kube-scheduler.yaml"
@@ -35,23 +36,16 @@ class StaticPod:
     volumes: list[dict[str, Any]]
     annotations: dict[str, Any]
 
-    def flag(self, name: str) -> str | None:
-        """The value of a flag of kube-scheduler, of which the last holds; None if there is none."""
-        words = [word for each in self.words.values() for word in each]
-        value = None
-        for word, following in zip(words, [*words[1:], ""], strict=True):
-            if word == f"--{name}":
-                value = following
-            elif word.startswith(f"--{name}="):
-                value = word.partition("=")[2]
-        return value
+    def flags(self) -> dict[str, str]:
+        """What kube-scheduler's flags say."""
+        return flags.read([word for each in self.words.values() for word in each])
 
     def config(self) -> str | None:
         """Where on the host the configuration is that kube-scheduler is started with.
 
         Raises :class:`EditError` for one that is not on the host.
         """
-        inside = self.flag("config")
+        inside = self.flags().get("config")
         if inside is None:
             return None
         for mount in sorted(self.mounts, key=lambda each: -len(str(each.get("mountPath")))):
@@ -97,7 +91,7 @@ def with_config(pod: StaticPod, digest: str) -> str:
     """The pod's text with the flag, if it has none, the folder, and the configuration's digest."""
     text = pod.text
     at: list[Step] = ["spec", "containers", pod.container]
-    if pod.flag("config") is None:
+    if "config" not in pod.flags():
         field = list(pod.words)[-1]
         text = put(text, [*at, field, END], f"--config={CONFIG}")
     if not any(mount.get("mountPath") == FOLDER for mount in pod.mounts):

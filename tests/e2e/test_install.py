@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from http.client import NOT_FOUND, OK
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 
@@ -29,6 +31,8 @@ from tests.e2e.controlplane import SCHEDULER
 from tests.e2e.helm import Helm
 from tests.e2e.test_documents import DOCKER
 from tests.e2e.test_second_scheduler import TwoSchedulers
+from tests.programs import free_port
+from tests.waiting import eventually
 from topology.machines import machine
 
 pytestmark = pytest.mark.e2e
@@ -41,9 +45,16 @@ NOTHING = "#!/bin/sh\n"
 SUDO = '#!/bin/sh\nexec "$@"\n'
 BUILT_IN = ("v1", "apps/v1", "batch/v1")
 CONFIGS = {"kubeadm": staticpod.CONFIG, "k3s": k3s.CONFIG}
-KUBECONFIGS = {"kubeadm": staticpod.KUBECONFIG, "k3s": k3s.KUBECONFIG}
+KUBECONFIGS = {"kubeadm": staticpod.KUBECONFIG, "k3s": k3s.started_with({})["kubeconfig"]}
 # How k3s starts its kube-scheduler before it adds what kube-scheduler-arg says.
-OF_K3S = [f"--kubeconfig={k3s.KUBECONFIG}", "--bind-address=127.0.0.1", "--leader-elect=false"]
+OF_K3S = [
+    *(
+        f"--{name}kubeconfig={KUBECONFIGS['k3s']}"
+        for name in ("", "authentication-", "authorization-")
+    ),
+    *("--bind-address=127.0.0.1", "--leader-elect=false", "--profiling=false"),
+]
+HARDENED = "    - --leader-elect=true\n    - --profiling=false\n"
 
 
 class Reader:
@@ -76,7 +87,9 @@ class Node(RealCluster):
         self.root = folder / "root"
         self.reader = Reader(folder / "reader", self.root)
         self.printed = ""
-        kubeadm = {staticpod.PATH: (SAMPLES / "kube-scheduler.yaml").read_text()}
+        pod = (SAMPLES / "kube-scheduler.yaml").read_text()
+        kubeadm = {staticpod.PATH: pod.replace("    - --leader-elect=true\n", HARDENED)}
+        self.port = free_port()  # kube-scheduler's own
         files = kubeadm if kind == "kubeadm" else {"/etc/rancher/k3s/k3s.yaml": "kind: Config\n"}
         for path, text in files.items():
             self.put(path, text)
@@ -124,7 +137,23 @@ class Node(RealCluster):
                     entry["urlPrefix"] = f"https://127.0.0.1:{self.asked_port}/scheduler"
             self.put("/read.yaml", self._rooted(yaml.safe_dump(given)))
             words = [f"--config={self.root}/read.yaml" if "--config=" in w else w for w in words]
-        self.control_plane.start_scheduler_with(*map(self._rooted, words), "--secure-port=0")
+        port = f"--secure-port={self.port}"
+        self.control_plane.start_scheduler_with(*map(self._rooted, words), port)
+
+    def profiling(self) -> int:
+        """What kube-scheduler answers an administrator who asks for its profiles."""
+        url = f"https://127.0.0.1:{self.port}/debug/pprof/"
+        header = {"Authorization": f"Bearer {self.control_plane.tokens['admin']}"}
+
+        answers: list[int] = []
+
+        def asked_well() -> list[int]:
+            with suppress(httpx.TransportError):
+                answers.append(httpx.get(url, headers=header, verify=False).status_code)
+            return answers
+
+        eventually(asked_well, "kube-scheduler answers")
+        return answers[0]
 
     def _words(self) -> list[str]:
         if self.kind == "kubeadm":
@@ -181,19 +210,30 @@ def test_step_4_once_more_changes_nothing(node: Node) -> None:
     assert {path: path.read_bytes() for path in node.root.rglob("*") if path.is_file()} == before
 
 
+def test_profiling_that_was_off_stays_off(node: Node) -> None:
+    """Beside --config kube-scheduler passes over --profiling=false."""
+    assert node.profiling() == NOT_FOUND
+    path = CONFIGS[node.kind]
+    text = node.read(path)
+    node.put(path, text.replace("enableProfiling: false", "enableProfiling: true"))
+    node.restart_scheduler()
+    assert node.profiling() == OK
+    node.put(path, text)
+    node.restart_scheduler()
+
+
 def test_the_way_back_is_a_scheduler_without_us(node: Node) -> None:
     node.edit("--remove")
-    node.control_plane.stop_scheduler()
-    node.start_scheduler()
+    node.restart_scheduler()
     try:
+        assert node.profiling() == NOT_FOUND
         binds = node.calls("bind")
         node.add_pod("alone", 1, {"link": "nvlink"})
         assert node.placement("alone") is None
         assert node.calls("bind") == binds
     finally:
         node.edit()
-        node.control_plane.stop_scheduler()
-        node.start_scheduler()
+        node.restart_scheduler()
     node.add_pod("again", 1)
     assert node.placement("again") is not None
 
@@ -207,8 +247,7 @@ def test_a_configuration_with_another_extender_and_more_profiles_takes_us_in(nod
     node.put(config, text)
     node.edit()
     assert "# the storage people's" in node.read(config)
-    node.control_plane.stop_scheduler()
-    node.start_scheduler()
+    node.restart_scheduler()
     node.add_pod("usual", 1)
     node.add_pod("batch", 1, schedulerName="batch")
     assert node.placement("usual") is not None

@@ -165,6 +165,32 @@ def test_what_was_added_to_our_configuration_stays_and_is_read(kubeadm: Path, tl
     assert staticpod.read(after[staticpod.PATH][1].decode()).config() == staticpod.CONFIG
 
 
+def test_what_the_hardened_flags_say_stays_so(kubeadm: Path, tls: Path) -> None:
+    """Beside --config kube-scheduler passes over these flags."""
+    hard = "    - --profiling=false\n    - --kube-api-qps=70\n    - --leader-elect=true\n"
+    text = KUBEADM.read_text()
+    placed(kubeadm, staticpod.PATH, text.replace("    - --leader-elect=true\n", hard))
+    before = tree(kubeadm)
+    installed("kubeadm", kubeadm, tls)
+    written = yaml.safe_load(tree(kubeadm)[staticpod.CONFIG][1])
+    assert written["enableProfiling"] is False
+    assert written["clientConnection"] == {"kubeconfig": staticpod.KUBECONFIG, "qps": 70.0}
+    removed("kubeadm", kubeadm)
+    after = tree(kubeadm)
+    assert {path: each for path, each in after.items() if "/before/" not in path} == before
+
+
+def test_a_pod_that_is_hardened_afterwards_takes_effect_with_the_next_install(
+    kubeadm: Path, tls: Path
+) -> None:
+    installed("kubeadm", kubeadm, tls)
+    pod = tree(kubeadm)[staticpod.PATH][1].decode()
+    placed(kubeadm, staticpod.PATH, pod.replace("--leader-elect=true", "--profiling=false"))
+    installed("kubeadm", kubeadm, tls)
+    assert yaml.safe_load(tree(kubeadm)[staticpod.CONFIG][1])["enableProfiling"] is False
+    assert tree(kubeadm)[staticpod.PATH][1].decode() != pod
+
+
 def test_k3s_and_back(server: Path, tls: Path) -> None:
     before = tree(server)
     said = installed("k3s", server, tls).stdout
@@ -172,7 +198,10 @@ def test_k3s_and_back(server: Path, tls: Path) -> None:
     now = tree(server)
     assert now[k3s.OURS][1].decode() == k3s.TEXT
     written = yaml.safe_load(now[k3s.CONFIG][1])
-    assert written["clientConnection"] == {"kubeconfig": k3s.KUBECONFIG}
+    assert written["clientConnection"] == {
+        "kubeconfig": f"{k3s.DATA}/server/cred/scheduler.kubeconfig"
+    }
+    assert written["enableProfiling"] is False  # as k3s starts its own
     assert written["extenders"][0]["tlsConfig"]["caFile"] == f"{k3s.FOLDER}/ca.crt"
     assert installed("k3s", server, tls).stdout == "nothing has to change\n"
     removed("k3s", server)
@@ -271,6 +300,52 @@ def test_a_file_that_k3s_cannot_read_is_one_line(server: Path, tls: Path) -> Non
     placed(server, k3s.FILE, "a: b\n\tc: d\n")
     words = ("--root", server, "--tls", tls, "--address", ADDRESS)
     refused(asked(main, "install", "k3s", *words), f"{k3s.FILE}: line 2: not YAML")
+
+
+def test_where_k3s_keeps_its_data_and_what_its_flags_say_is_kept(server: Path, tls: Path) -> None:
+    said = "data-dir: /data\nkube-scheduler-arg: [profiling, kube-api-burst=90]\n"
+    placed(server, k3s.FILE, said)
+    installed("k3s", server, tls)
+    written = yaml.safe_load(tree(server)[k3s.CONFIG][1])
+    kubeconfig = "/data/server/cred/scheduler.kubeconfig"
+    assert written["clientConnection"] == {"kubeconfig": kubeconfig, "burst": 90}
+    assert written["enableProfiling"] is True
+
+
+SERVICE = "[Service]\nExecStart=/usr/local/bin/k3s \\\n    server \\\n\t'{word}' \\\n\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "name"),
+    [
+        ("system/k3s.service", SERVICE, "--kube-scheduler-arg=config=/own.yaml"),
+        ("system/k3s.service", SERVICE.replace("'", ""), "--kube-scheduler-arg v=2"),
+        ("system/k3s.service", SERVICE, "--config=/own.yaml"),
+        ("system/k3s.service", SERVICE.replace("'", ""), "-d /data"),
+        ("system/k3s.service.d/own.conf", SERVICE, "--data-dir=/data"),
+        ("system/k3s.service.d/own.conf", 'Environment="{word}"\n', "K3S_DATA_DIR=/data"),
+        ("system/k3s.service.env", "{word}\n", "K3S_CONFIG_FILE='/own.yaml'"),
+    ],
+)
+def test_what_k3s_is_told_beside_its_files_is_one_line(
+    server: Path, tls: Path, path: str, text: str, name: str
+) -> None:
+    path = f"/etc/systemd/{path}"
+    placed(server, path, text.format(word=name))
+    words = ("--root", server, "--tls", tls, "--address", ADDRESS)
+    flag = name.replace("=", " ").split()[0]
+    said = f"{path}: {flag}: this command reads and writes {k3s.FILE} alone: move what it says"
+    refused(asked(main, "install", "k3s", *words), said)
+    assert asked(main, "install", "k3s", "--root", server, "--remove").returncode == 0
+
+
+def test_another_service_of_k3s_is_none_of_our_business(server: Path, tls: Path) -> None:
+    text = (
+        SERVICE.format(word="--disable=traefik") + "# --config=/x\nExecStartPre=/bin/sh -xc 'a'\n"
+    )
+    placed(server, "/etc/systemd/system/k3s.service", text)
+    placed(server, "/etc/systemd/system/k3s.service.env", "K3S_TOKEN=--config=/x\n")
+    installed("k3s", server, tls)
 
 
 def test_a_later_file_of_k3s_that_takes_the_flag_away_is_named(server: Path, tls: Path) -> None:

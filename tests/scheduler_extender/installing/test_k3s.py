@@ -35,10 +35,10 @@ from scheduler_extender.installing.yamledit import EditError
     ],
 )
 def test_the_last_value_holds(texts: dict[str, str], config: str | None) -> None:
-    assert k3s.config(texts) == config
+    assert k3s.started_with(texts).get("config") == config
 
 
 @pytest.mark.parametrize("text", ["- 1\n", "a: 1\n---\nb: 2\n", "a: [\n"])
 def test_a_file_that_k3s_could_not_read_is_named(text: str) -> None:
     with pytest.raises(EditError, match=f"^{FILE}: "):
-        k3s.config({FILE: text})
+        k3s.started_with({FILE: text})

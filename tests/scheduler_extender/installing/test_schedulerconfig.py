@@ -10,10 +10,15 @@ import pytest
 import yaml
 
 from scheduler_extender.installing import schedulerconfig
+from scheduler_extender.installing.flags import Settings
 from scheduler_extender.installing.schedulerconfig import SHIPPED, Place
 from scheduler_extender.installing.yamledit import EditError
 
-PLACE = Place("10.96.7.8", "gpu-topology-system", "/etc/here", "/etc/scheduler.conf")
+SETTINGS: Settings = [
+    (["clientConnection", "kubeconfig"], "/etc/scheduler.conf"),
+    (["enableProfiling"], False),
+]
+PLACE = Place("10.96.7.8", "gpu-topology-system", "/etc/here", SETTINGS)
 FOREIGN = Path(__file__).with_name("foreign.yaml").read_text()
 GPU = "nvidia.com/gpu"
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
@@ -31,11 +36,12 @@ def shipped() -> dict[str, Any]:
 def test_a_new_one_is_the_one_that_we_ship() -> None:
     wanted = yaml.safe_load(SHIPPED.read_text())
     wanted["clientConnection"] = {"kubeconfig": "/etc/scheduler.conf"}
+    wanted["enableProfiling"] = False
     new = schedulerconfig.new(PLACE)
     assert yaml.safe_load(new) == {**wanted, "extenders": [shipped()]}
     assert new.count("#") == SHIPPED.read_text().count("#")
-    assert schedulerconfig.says_nothing_else(new, "/etc/scheduler.conf")
-    assert not schedulerconfig.says_nothing_else(new + "parallelism: 4\n", "/etc/scheduler.conf")
+    assert schedulerconfig.says_nothing_else(new, SETTINGS)
+    assert not schedulerconfig.says_nothing_else(new + "parallelism: 4\n", SETTINGS)
 
 
 @pytest.mark.parametrize(

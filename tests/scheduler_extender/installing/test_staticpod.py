@@ -106,7 +106,7 @@ def test_a_volume_that_has_our_name_is_refused() -> None:
 
 def test_the_last_value_of_a_flag_holds() -> None:
     twice = KUBEADM.replace("--leader-elect=true", "--v=1\n    - --v\n    - 3")
-    assert staticpod.read(twice).flag("v") == "3"
+    assert staticpod.read(twice).flags()["v"] == "3"
 
 
 def test_a_configuration_inside_the_image_is_refused() -> None:

@@ -1,0 +1,60 @@
+"""kube-scheduler's flags, and what a configuration has to say in their place.
+
+With ``--config`` kube-scheduler passes over the deprecated ones (its ``ApplyDeprecated``) without a
+word: ``--profiling=false`` would be lost. It goes on reading those of leader election and serving.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
+
+from scheduler_extender.installing.yamledit import EditError, Step
+
+_TRUTHS = {"1": True, "t": True, "true": True, "0": False, "f": False, "false": False}
+
+
+def _truth(text: str) -> bool:
+    return _TRUTHS[text.lower()]
+
+
+_IN_PLACE: dict[str, tuple[list[Step], Callable[[str], object]]] = {
+    "kubeconfig": (["clientConnection", "kubeconfig"], str),
+    "kube-api-content-type": (["clientConnection", "contentType"], str),
+    "kube-api-qps": (["clientConnection", "qps"], float),
+    "kube-api-burst": (["clientConnection", "burst"], int),
+    "profiling": (["enableProfiling"], _truth),
+    "contention-profiling": (["enableContentionProfiling"], _truth),
+}
+Settings = Sequence[tuple[list[Step], object]]
+"""Places in a configuration, and what is to stand there."""
+
+
+def read(words: Sequence[str]) -> dict[str, str]:
+    """The value of each flag, of which the last holds.
+
+    >>> read(["kube-scheduler", "--v", "2", "--profiling", "--config=/a", "--v=3"])
+    {'v': '3', 'profiling': 'true', 'config': '/a'}
+    """
+    found = {}
+    for word, following in zip_longest(words, words[1:], fillvalue=""):
+        name, equals, value = word.partition("=")
+        if name.startswith("--"):
+            name = name[2:].replace("_", "-")
+            switch = _IN_PLACE.get(name, ([], str))[1] is _truth
+            found[name] = value if equals else "true" if switch else following
+    return found
+
+
+def settings(flags: Mapping[str, str]) -> Settings:
+    """What a configuration has to say in place of these flags. Raises :class:`EditError`."""
+    found = []
+    for name, (path, meaning) in _IN_PLACE.items():
+        if name in flags:
+            try:
+                found.append((path, meaning(flags[name])))
+            except (ValueError, LookupError) as error:
+                kinds = {float: "a number", int: "a whole number"}
+                said = kinds.get(meaning, "true or false")  # type: ignore[call-overload]
+                raise EditError(f"--{name}: {said} is needed, not {flags[name][:60]!r}") from error
+    return found
