@@ -11,6 +11,8 @@ from pathlib import Path
 from scheduler_extender.cli.commandline import BadInputError
 from topology.regularfile import content
 
+_HALF = ".half"
+_MAX_LINKS = 40  # the kernel's own
 MAX_TEXT = 1024 * 1024  # bytes of a file that is changed
 
 
@@ -20,8 +22,10 @@ def write(path: Path, data: bytes, mode: int, owner: tuple[int, int] | None = No
     The file beside it that is written first begins with a dot, so that the kubelet, which reads
     all files of its folder, leaves it alone. Raises :class:`OSError`.
     """
+    for left in path.parent.glob(f".{path.name}.*{_HALF}"):  # by somebody who was killed
+        left.unlink(missing_ok=True)
     # Its mode is 0600 from the first moment.
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, temporary = tempfile.mkstemp(_HALF, f".{path.name}.", path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -71,19 +75,27 @@ class Files:
     """The files of a node, whose ``/`` is the folder ``root`` here."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
+        self._root = root.resolve()
 
     def _here(self, path: str) -> Path:
-        """Where the file is. Raises :class:`BadInputError` if a link leads out of the root."""
-        here = self._root / path.lstrip("/")
-        try:
-            found = here.resolve()
-            inside = found.is_relative_to(self._root.resolve())
-        except (OSError, RuntimeError) as error:
-            raise BadInputError(f"{here}: {error}") from error
-        if not inside:
-            raise BadInputError(f"{here}: a link leads out of {self._root}, to {found}")
-        return found
+        """Where the file is. Links lead where they do under chroot, never out of the root.
+
+        Raises :class:`BadInputError`.
+        """
+        here, steps, links = self._root, path.split("/")[::-1], 0
+        while steps:
+            step = steps.pop()
+            if step == "..":
+                here = here if here == self._root else here.parent
+            elif step and (here / step).is_symlink():
+                target = str((here / step).readlink())
+                here, links = self._root if target.startswith("/") else here, links + 1
+                steps += target.split("/")[::-1]
+            else:
+                here /= step
+            if links > _MAX_LINKS:
+                raise BadInputError(f"{self._root / path[1:]}: more than {_MAX_LINKS} links")
+        return here
 
     def text(self, path: str) -> str | None:
         """A file's text; None if there is no such file. Raises :class:`BadInputError`."""
@@ -101,11 +113,12 @@ class Files:
         """The paths of the files of a folder; none if there is no such folder."""
         here = self._here(folder)
         try:
-            return sorted(f"{folder}/{each.name}" for each in here.iterdir() if each.is_file())
+            paths = sorted(f"{folder}/{each.name}" for each in here.iterdir())
         except FileNotFoundError:
             return []
         except OSError as error:
             raise BadInputError(f"{here}: {error.strerror}") from error
+        return [path for path in paths if self._here(path).is_file()]
 
     def apply(self, change: Change) -> None:
         """Make a change, and the copy of before first. Raises :class:`BadInputError`."""

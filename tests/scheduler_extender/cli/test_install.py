@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -219,6 +222,41 @@ def test_a_configuration_of_k3s_that_is_there_is_added_to(server: Path, tls: Pat
     removed("k3s", server)
     after = tree(server)
     assert {path: content for path, content in after.items() if "/before/" not in path} == before
+
+
+KILLED = """\
+import os, signal, sys
+from scheduler_extender.cli import main
+left = int(sys.argv.pop(1))
+def fsync(_):
+    global left
+    left -= 1
+    if left < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+os.fsync = fsync
+main()
+"""
+
+
+@pytest.mark.parametrize("kind", ["kubeadm", "k3s"])
+def test_after_a_kill_every_file_is_whole_and_the_next_one_completes_it(
+    kind: str, request: pytest.FixtureRequest, tls: Path, tmp_path: Path
+) -> None:
+    empty: Path = request.getfixturevalue({"kubeadm": "kubeadm", "k3s": "server"}[kind])
+    full = tmp_path / "full"
+    shutil.copytree(empty, full)
+    installed(kind, full, tls)
+    before, after = tree(empty), tree(full)
+    for number in range(sum(after[path] != before.get(path) for path in after)):
+        root = tmp_path / f"killed-{number}"
+        shutil.copytree(empty, root)
+        words = ("install", kind, "--root", root, "--tls", tls, "--address", ADDRESS)
+        killed = subprocess.run([sys.executable, "-c", KILLED, str(number), *map(str, words)])
+        assert killed.returncode == -signal.SIGKILL
+        for path, found in tree(root).items():
+            assert path.endswith(".half") or found in (before.get(path), after.get(path))
+        installed(kind, root, tls)
+        assert tree(root) == after
 
 
 def spoil(path: str, content: bytes) -> Callable[[Path], None]:

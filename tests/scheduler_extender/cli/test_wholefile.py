@@ -48,7 +48,27 @@ def test_what_is_written_first_is_hidden_from_the_kubelet(
     assert not seen[0].endswith(".yaml")  # k3s reads those that begin with a dot, too
 
 
-@pytest.mark.parametrize("way", ["file", "folder"])
+@pytest.mark.parametrize(
+    "target",
+    ["/real", "real", "../../real", "/../real", "/again", "/abs/../real"],
+    ids=["absolute", "relative", "far up", "above", "twice", "up from a link"],
+)
+def test_links_lead_where_they_do_for_the_node_itself(tmp_path: Path, target: str) -> None:
+    """As under chroot: an absolute one begins at the root, and none leads out of it."""
+    root = tmp_path / "root"
+    (root / "real").mkdir(parents=True)
+    (root / "real" / "file").write_text("old")
+    (root / "again").symlink_to("/real")
+    (root / "abs").symlink_to("/real")
+    (root / "etc").symlink_to(target)
+    files = Files(root)
+    assert files.names("/etc") == ["/etc/file"]
+    assert files.text("/etc/file") == "old"
+    files.apply(Change(path="/etc/file", before="old", after="new"))
+    assert (root / "real" / "file").read_text() == "new"
+
+
+@pytest.mark.parametrize("way", ["file", "folder", "../outside"])
 def test_no_link_leads_out_of_the_root(tmp_path: Path, way: str) -> None:
     root, outside = tmp_path / "root", tmp_path / "outside"
     root.mkdir()
@@ -56,12 +76,20 @@ def test_no_link_leads_out_of_the_root(tmp_path: Path, way: str) -> None:
     (outside / "file").write_text("theirs")
     (root / "file").symlink_to(outside / "file")
     (root / "folder").symlink_to(outside)
-    path = {"file": "/file", "folder": "/folder/file"}[way]
-    with pytest.raises(BadInputError, match="a link leads out of"):
-        Files(root).text(path)
-    with pytest.raises(BadInputError, match="a link leads out of"):
-        Files(root).apply(Change(path=path, before="theirs", after="ours"))
+    (root / "up").symlink_to("../outside")
+    path = {"file": "/file", "folder": "/folder/file"}.get(way, "/up/file")
+    files = Files(root)
+    assert files.text(path) is None
+    assert files.names("/folder") == []
+    files.apply(Change(path=path, before=None, after="ours"))
+    assert files.text(path) == "ours"
     assert (outside / "file").read_text() == "theirs"
+
+
+def test_a_link_to_itself_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("/loop")
+    with pytest.raises(BadInputError, match="loop: more than 40 links"):
+        Files(tmp_path).text("/loop")
 
 
 def test_nobody_is_shown_a_secret() -> None:
