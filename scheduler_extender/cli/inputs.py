@@ -64,18 +64,23 @@ def check_node_name(flag: str, name: str) -> None:
 
 
 def is_ip(text: str) -> bool:
-    """Whether it is an IP address."""
+    """Whether it is an IP address, without a zone."""
     try:
         ipaddress.ip_address(text)
     except ValueError:
         return False
-    return True
+    return "%" not in text
 
 
 def is_dns(text: str) -> bool:
-    """Whether a certificate may have it as a DNS name."""
+    """Whether a certificate may have it as a DNS name; one that ends with a number is no name.
+
+    >>> [is_dns(name) for name in ("gpus.example", "*.gpus.example", "256.1.1.1", "a b")]
+    [True, True, False, False]
+    """
     label = r"[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?"
-    return len(text) <= 253 and re.fullmatch(rf"(\*\.)?{label}(\.{label})*", text) is not None
+    is_name = re.fullmatch(rf"(\*\.)?{label}(\.{label})*", text) is not None
+    return is_name and len(text) <= 253 and not text.rpartition(".")[2].isdecimal()
 
 
 def check_namespace(flag: str, name: str) -> None:

@@ -58,12 +58,12 @@ class Asked:
         """What the options say. Raises :class:`BadInputError`."""
         from scheduler_extender.installing.schedulerconfig import Place
 
-        if self.address is None or not (is_ip(self.address) or is_dns(self.address)):
-            said = "an IP address or a DNS name is needed"
-            given = "" if self.address is None else f", not {self.address[:60]!r}"
-            raise BadInputError(f"--address: {said}{given}")
+        address = self.address or ""  # that of a headless Service is None, says kubectl
+        if not is_ip(address) and (not is_dns(address) or "*" in address or address == "None"):
+            given = "" if self.address is None else f", not {address[:60]!r}"
+            raise BadInputError(f"--address: an IP address or a DNS name is needed{given}")
         check_namespace("--namespace", self.namespace)
-        return Place(self.address, self.namespace, folder, settings)
+        return Place(address, self.namespace, folder, settings)
 
     def certificates(self) -> dict[str, str]:
         """The three files, tried against each other. Raises :class:`BadInputError`."""
@@ -148,7 +148,8 @@ def _kubeadm(files: Files, asked: Asked | None) -> list[Change]:
     with _named(staticpod.PATH):
         if asked is None:
             kept = path == staticpod.CONFIG and configuration.after is not None
-            after = staticpod.without_config(pod, keep_folder=kept)
+            without = staticpod.without_config(pod, keep_folder=kept)
+            after = node.as_it_was(staticpod.PATH, text, without)
         else:
             parts = f"{configuration.after}{secrets[0].after}"  # ca.crt is read at the start only
             digest = hashlib.sha256(parts.encode()).hexdigest()[:16]
@@ -224,7 +225,8 @@ class _Node:
                         after = schedulerconfig.with_settings(after, self.settings)
             elif before is not None:
                 shipped = schedulerconfig.says_nothing_else(before, self.settings)
-                after = None if ours and shipped else schedulerconfig.without(before)
+                without = self.as_it_was(path, before, schedulerconfig.without(before))
+                after = None if ours and shipped else without
         return Change(path=path, before=before, after=after, copy=copy)
 
     def secrets(self) -> list[Change]:
@@ -242,6 +244,13 @@ class _Node:
             )
             for name, mode in SECRETS.items()
         ]
+
+    def as_it_was(self, path: str, before: str, after: str) -> str:
+        """The text that was kept of a file, if it says no more and no less than the one after."""
+        from scheduler_extender.installing.yamledit import same
+
+        kept = self.files.text(self.copy(path))
+        return kept if before != after and kept and same(after, kept) else after
 
     def copy(self, path: str) -> str:
         """Where the file is kept as it was; the kubelet reads all files beside a static pod."""

@@ -76,7 +76,7 @@ def _with(text: str, path: Sequence[Step], value: str, new: object) -> str:
         lines = f"{lines.removeprefix(indent)}\n"
         if isinstance(old, yaml.ScalarNode) and "\n" not in value:
             end, lines = old.end_mark.index, lines.rstrip("\n")  # a comment may stand behind it
-    return text[:start] + lines + text[end:]
+    return text[:start] + (lines.replace("\n", "\r\n") if "\r\n" in text else lines) + text[end:]
 
 
 def _pairs(node: Any) -> list[tuple[Any, Any]]:
@@ -103,6 +103,24 @@ def _less(text: str, path: Sequence[Step]) -> str:
     old = _step(node, last)
     start = text.rfind("\n", 0, (key or old).start_mark.index) + 1
     return text[:start] + text[_end(text, old) :]
+
+
+def same(text: str, other: str) -> bool:
+    """Whether a text says what another does, and has no comment that the other lacks.
+
+    >>> same("a: 1\\nb: [2]\\n", "a: 1 # one\\nb:\\n- 2\\nc: []\\n")
+    True
+    """
+    said, others = ([_full(each) for each in documents(one)] for one in (text, other))
+    noted, known = ({line.partition("#")[2] for line in one.splitlines()} for one in (text, other))
+    return said == others and noted <= known
+
+
+def _full(data: Any) -> Any:
+    """The same without empty values, which say nothing."""
+    if isinstance(data, dict):
+        return {key: _full(value) for key, value in data.items() if value not in (None, [], {})}
+    return [_full(each) for each in data] if isinstance(data, list) else data
 
 
 def _apart(data: Any) -> Any:

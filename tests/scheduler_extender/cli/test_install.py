@@ -155,6 +155,55 @@ def test_a_configuration_that_is_there_is_added_to(kubeadm: Path, tls: Path, nam
     assert {path: content for path, content in after.items() if "/before/" not in path} == before
 
 
+HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+JSON = '{"kind": "KubeSchedulerConfiguration", "apiVersion": "kubescheduler.config.k8s.io/v1"'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{HEAD}extenders: [] # none yet\n",
+        f"{HEAD}extenders: # none yet\nparallelism: 4\n",
+        f"{HEAD}extenders: null",
+        f"{HEAD}profiles: [{{schedulerName: a}}]",
+        FOREIGN.read_text().replace("\n", "\r\n"),
+        f'{JSON}, "extenders": []}}\n',
+        f'{JSON}, "extenders": [{{"urlPrefix": "http://x"}}]}}',
+        f"{HEAD}x: &x\n- urlPrefix: http://x # theirs\nextenders: *x\n",
+    ],
+)
+@pytest.mark.parametrize("kind", ["kubeadm", "k3s"])
+def test_any_text_comes_back_byte_for_byte(kind: str, text: str, tls: Path, tmp_path: Path) -> None:
+    path = "/etc/kubernetes/own/own.yaml"
+    root = placed(tmp_path / "root", path, "")
+    (root / path[1:]).write_bytes(text.encode())
+    if kind == "k3s":
+        placed(root, k3s.FILE, f"kube-scheduler-arg: config={path}\n")
+    else:
+        pod = yaml.safe_load(KUBEADM.read_text())
+        (container,) = pod["spec"]["containers"]
+        container["command"].append(f"--config={path}")
+        container["volumeMounts"].append({"name": "own", "mountPath": "/etc/kubernetes/own"})
+        pod["spec"]["volumes"].append({"name": "own", "hostPath": {"path": "/etc/kubernetes/own"}})
+        whole = yaml.safe_dump(pod, default_flow_style=True).replace("\n", "\r\n") + "# ours\r\n"
+        placed(root, staticpod.PATH, "")
+        (root / staticpod.PATH[1:]).write_bytes(whole.encode())
+    before = tree(root)
+    installed(kind, root, tls)
+    assert len(yaml.safe_load(tree(root)[path][1])["extenders"]) in (1, 2)
+    removed(kind, root)
+    after = tree(root)
+    assert {path: each for path, each in after.items() if "/before/" not in path} == before
+
+
+def test_a_comment_of_after_the_installation_stays(kubeadm: Path, tls: Path) -> None:
+    installed("kubeadm", kubeadm, tls)
+    file = kubeadm / staticpod.PATH[1:]
+    file.write_text(file.read_text().replace("spec:\n", "spec: # mind the pods\n"))
+    removed("kubeadm", kubeadm)
+    assert file.read_text() == KUBEADM.read_text().replace("spec:\n", "spec: # mind the pods\n")
+
+
 def test_what_was_added_to_our_configuration_stays_and_is_read(kubeadm: Path, tls: Path) -> None:
     installed("kubeadm", kubeadm, tls)
     placed(
@@ -313,6 +362,11 @@ def refused(done: Done, said: str) -> None:
         (("rke2",), "KIND: allowed are kubeadm, k3s, not 'rke2'"),
         (("kubeadm",), "--address: an IP address or a DNS name is needed"),
         (("kubeadm", "--address", "http://x"), "--address: an IP address or a DNS name is needed"),
+        (("kubeadm", "--address", "None"), "--address: an IP address or a DNS name is needed"),
+        (("kubeadm", "--address", "*.x"), "--address: an IP address or a DNS name is needed"),
+        (("kubeadm", "--address", "256.1.1.1"), "a DNS name is needed, not '256.1.1.1'"),
+        (("kubeadm", "--address", "10.0.0"), "a DNS name is needed, not '10.0.0'"),
+        (("kubeadm", "--address", "fe80::1%eth0"), "a DNS name is needed, not 'fe80::1%eth0'"),
         (("kubeadm", "--address", "x"), "--tls: a folder with ca.crt"),
         (("kubeadm", "--address", "x", "--tls", "/nope"), "/nope/ca.crt: No such file"),
         (("kubeadm", "--address", "x", "--namespace", "A"), "--namespace: 'A' is no name"),
