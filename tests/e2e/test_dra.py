@@ -145,26 +145,39 @@ def test_a_compiled_claim_names_the_pairs_whatever_comes_next(
         assert (written["verdict"], written["sets"]) == ("guaranteed", [claimed(real, name)])
 
 
+def vetoes(real: RealCluster) -> float:
+    metrics = real.admin.get("/metrics").text
+    return float(metrics.partition("\ngpu_topology_dra_vetoes_total ")[2].partition("\n")[0])
+
+
+def add_claimant(real: RealCluster, name: str, *selectors: str) -> None:
+    """A pod whose annotation wants a pair, and whose claim asks for any two GPUs of these."""
+    cel = [{"cel": {"expression": each}} for each in selectors]
+    request = {"deviceClassName": DRIVER, "count": 2, "selectors": cel}
+    devices = {"requests": [{"name": "any", "exactly": request}]}
+    claim = {"kind": "ResourceClaim", "metadata": {"name": name}, "spec": {"devices": devices}}
+    real.create(CLAIMS, claim)
+    pod = yaml.safe_load(POD)
+    pod["metadata"]["name"] = name
+    pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = 0
+    pod["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimName": name}]
+    real.create(PODS, pod)
+
+
+def test_a_claim_that_would_get_the_wrong_devices_waits(real: RealCluster) -> None:
+    add_node(real, "wrong", (0, 2, 1, 3))
+    before = vetoes(real)
+    add_claimant(real, "any")
+    assert "the next free GPUs are without link=nvlink" in real.unschedulable("any")
+    assert vetoes(real) == before
+
+
 def test_a_claim_with_the_wrong_devices_is_freed(real: RealCluster) -> None:
-    """A user's claim asks for any two GPUs; the pod's annotation wants a pair.
+    """Nobody can say which devices come: so filter lets the pod pass, and bind refuses it.
 
     kube-scheduler frees the claim if another node is tried, which has not its devices.
     """
-    add_node(real, "wrong", (0, 2, 1, 3))
-    request = {"deviceClassName": DRIVER, "count": 2}
-    devices = {"requests": [{"name": "any", "exactly": request}]}
-    claim = {"kind": "ResourceClaim", "metadata": {"name": "any"}, "spec": {"devices": devices}}
-    real.create(CLAIMS, claim)
-    pod = yaml.safe_load(POD)
-    pod["metadata"]["name"] = "any"
-    pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = 0
-    pod["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimName": "any"}]
-    real.create(PODS, pod)
-
-    def vetoes() -> float:
-        metrics = real.admin.get("/metrics").text
-        return float(metrics.partition("\ngpu_topology_dra_vetoes_total ")[2].partition("\n")[0])
-
-    real.until(vetoes, "the bind is refused")
-    real.until(lambda: vetoes() > 1, "the claim was freed, and had such devices again")
-    assert "nodeName" not in real.pod("any")["spec"]
+    add_claimant(real, "unsaid", f'device.attributes["{DRIVER}"].uuid.matches("^GPU")')
+    real.until(lambda: vetoes(real), "the bind is refused")
+    real.until(lambda: vetoes(real) > 1, "the claim was freed, and had such devices again")
+    assert "nodeName" not in real.pod("unsaid")["spec"]
