@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -43,7 +43,12 @@ def read_files(paths: Iterable[Path]) -> Read:
     nothing: list[str] = []
     warnings = 0
     for path in paths:
-        for file in _files(path) if path.is_dir() else [path]:
+        try:
+            files = _files(path) if path.is_dir() else [path]
+        except BadInputError as error:
+            faults.append(str(error))
+            continue
+        for file in files:
             try:
                 found = read_each(text_of(file))
             except NoPodError as error:
@@ -64,11 +69,14 @@ def read_files(paths: Iterable[Path]) -> Read:
             if len(wanted) > MOST_PODS:
                 raise BadInputError(f"allowed are {MOST_PODS:,} pods at a time, here are more")
     if not wanted:
-        raise BadInputError(_one_line(faults) or _one_line(nothing) or "Missing argument 'FILE'")
+        *others, last = faults or [_one_line(nothing) or "Missing argument 'FILE'"]
+        for fault in others:
+            tell(f"error: {fault}")
+        raise BadInputError(last)
     return Read(wanted, warnings, faults)
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def _files(folder: Path) -> list[Path]:
     """The YAML and JSON files of a folder and those below it, without hidden ones."""
     found: list[Path] = []
     for at, folders, names in os.walk(folder):
@@ -85,7 +93,7 @@ def _files(folder: Path) -> Iterator[Path]:
         raise BadInputError(
             f"{folder}: the folder has no file that ends with {', '.join(SUFFIXES)}"
         )
-    yield from found
+    return found
 
 
 def _one_line(lines: list[str]) -> str:

@@ -12,7 +12,15 @@ from typing import Any
 from scheduler_extender.annotations import KEYS, OURS_TO_WRITE, PREFIX, Asks, Malformed, parse
 from scheduler_extender.exclusive import containers_with_roles
 from scheduler_extender.files.clusterfile import read_pod
-from scheduler_extender.files.podtemplates import ARGO, KSERVE, mapping, name_in, pods_made_by
+from scheduler_extender.files.podtemplates import (
+    ARGO,
+    KNOWN,
+    KSERVE,
+    mapping,
+    misshapen,
+    name_in,
+    pods_made_by,
+)
 from scheduler_extender.quantities import cut, quantity
 from scheduler_extender.state.pods.selecting import destinations_of
 from scheduler_extender.state.pods.standing import Standing
@@ -41,7 +49,9 @@ def read(text: str) -> Wanted:
     A Pod, or what has a template of one: Deployment, StatefulSet, Job, CronJob and the like. Other
     objects beside it, such as a Service, are passed over.
     """
-    makers = _makers(text)
+    makers, faults = _makers(text)
+    if faults:
+        raise PodFileError(faults[0])
     if len(makers) > 1:
         names = ", ".join(_named(item) for item in makers[:5])
         raise PodFileError(f"one Pod is needed, there are {len(makers)}: {names}")
@@ -74,10 +84,10 @@ def read_each(text: str) -> Found:
 
     Of an object with several pod templates each is there that asks for something else.
     """
-    makers = _makers(text)
+    makers, faults = _makers(text)
     if len(makers) > MOST_PODS:
         raise PodFileError(f"allowed are {MOST_PODS:,} pods in a file, there are {len(makers):,}")
-    found = Found([], [])
+    found = Found([], faults)
     for item in makers:
         of_item: dict[object, Wanted] = {}
         for manifest, outside in pods_made_by(item):
@@ -97,17 +107,19 @@ def read_each(text: str) -> Found:
     return found
 
 
-def _makers(text: str) -> list[object]:
-    """The objects that are pods or make some; at least one. Raises :class:`PodFileError`."""
+def _makers(text: str) -> tuple[list[object], list[str]]:
+    """The objects that are pods or make some, and what is wrong with those that should; at least
+    one of both. Raises :class:`PodFileError`."""
     try:
         objects = [d for d in documents(text) if d is not None]
     except YamlTextError as error:
         raise PodFileError(str(error)) from error
     items = [item for document in objects for item in _items(document)]
-    makers = [item for item in items if _pod_of(item) is not None]
-    if not makers:
+    faults = [f"{_named(item)}: {fault}" for item in items if (fault := misshapen(item))]
+    makers = [item for item in items if not misshapen(item) and _pod_of(item) is not None]
+    if not makers and not faults:
         raise NoPodError(_no_pod(items))
-    return makers
+    return makers, faults
 
 
 def _asked(
@@ -203,6 +215,8 @@ def _no_pod(items: list[object]) -> str:
         return "one Pod is needed, the file is empty"
     if not isinstance(items[0], dict):
         return f"a Pod is needed, not {type(items[0]).__name__}"
+    if items[0].get("kind") in KNOWN:
+        return f"{_named(items[0])}: no containers, so it makes no pod"
     kind = shortened(items[0].get("kind"))
     return f"kind: allowed are Pod and what has a pod template, not {kind}"
 

@@ -9,10 +9,23 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from scheduler_extender.membership import JOB_LABEL
+from topology.codec import shortened
 
 MAX_DEPTH = 12  # how deep in an object pod templates are looked for
 ARGO = ("Workflow", "WorkflowTemplate", "ClusterWorkflowTemplate", "CronWorkflow")
 KSERVE = "InferenceService"
+
+KNOWN = {
+    *(KSERVE, *ARGO, "Deployment", "ReplicaSet", "ReplicationController", "StatefulSet"),
+    *("DaemonSet", "Job", "CronJob", "PodTemplate"),
+}
+_FORMS: dict[str, type] = {
+    **dict.fromkeys(("spec", "template", "jobTemplate", "workflowSpec"), dict),
+    **dict.fromkeys(("predictor", "transformer", "explainer", "workerSpec", "model"), dict),
+    **dict.fromkeys(("container", "script", "containerSet"), dict),
+    **dict.fromkeys(("containers", "initContainers", "sidecars", "templates"), list),
+}
+"""What the fields on the way to a container are, in the kinds that are known."""
 
 Made = tuple[dict[str, Any], list[object]]
 """A pod, and the metadata around it that is not the pod's."""
@@ -35,6 +48,29 @@ def pods_made_by(item: object) -> list[Made]:
     return [
         (_made(template, name, job=job), around) for template, around in _templates(at, outside)
     ]
+
+
+def misshapen(item: object) -> str:
+    """The first field of an object of a known kind that cannot lead to a container; else empty.
+
+    >>> misshapen({"kind": "Deployment", "spec": {"template": {"spec": {"containers": [3]}}}})
+    'spec.template.spec.containers[0]: a mapping is needed, not 3'
+    """
+    top = mapping(item)
+    return next(_misshapen(top, ""), "") if top.get("kind") in KNOWN else ""
+
+
+def _misshapen(at: dict[str, Any], way: str) -> Iterator[str]:
+    for key, form in _FORMS.items():
+        value = at.get(key)
+        parts = value if form is list and isinstance(value, list) else [value]
+        for number, part in enumerate(parts if value is not None else []):
+            place = f"{way}{key}[{number}]" if part is not value else f"{way}{key}"
+            wanted = "a list" if form is list and part is value else "a mapping"
+            if wanted == "a list" or not isinstance(part, dict):
+                yield f"{place}: {wanted} is needed, not {shortened(part)}"
+            else:
+                yield from _misshapen(part, f"{place}.")
 
 
 def mapping(value: object) -> dict[str, Any]:

@@ -54,6 +54,23 @@ def test_one_bad_object_hides_no_answer_about_the_others(tmp_path: Path) -> None
     ]
 
 
+def test_each_file_is_named_where_nothing_can_be_read(tmp_path: Path) -> None:
+    written(tmp_path / "folder" / "a.yaml", WRONG)
+    (tmp_path / "folder" / "b.yaml").write_text("a: [")
+    (tmp_path / "empty").mkdir()
+    done = check(tmp_path / "nope.yaml", tmp_path / "empty", "-f", tmp_path / "folder")
+    assert (done.returncode, done.stdout) == (2, "")
+    lines = done.stderr.splitlines()
+    assert [line.removeprefix(f"error: {tmp_path}/").split(":")[0] for line in lines] == [
+        "nope.yaml",
+        "empty",
+        "folder/a.yaml",
+        "folder/b.yaml",
+    ]
+    good = written(tmp_path / "good.yaml", PAIR)
+    assert check(good, tmp_path / "empty").stdout.startswith("pair asks for 2 GPUs")
+
+
 def test_a_folder_is_read_with_those_below_it(tmp_path: Path) -> None:
     written(tmp_path / "a.yaml", PAIR)
     written(tmp_path / "deep" / "b.yml", SERVICE)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from scheduler_extender.files.podfile import read, read_each
+from scheduler_extender.files.podfile import NoPodError, read, read_each
 
 LINK = {"annotations": {"gpu-topology.io/link": "nvlink"}}
 TWO = {"resources": {"limits": {"nvidia.com/gpu": 2}}}
@@ -82,10 +82,45 @@ def test_an_annotation_of_the_workflow_itself_counts_for_nothing() -> None:
     assert note.endswith("write it under spec.podMetadata.annotations")
 
 
-@pytest.mark.parametrize("spec", [None, [], {"templates": 3}, {"templates": [None, "a"]}])
+@pytest.mark.parametrize("spec", [None, {}, {"templates": None, "predictor": {}}])
 @pytest.mark.parametrize("kind", ["Workflow", "CronWorkflow", "InferenceService"])
-def test_an_object_of_another_shape_makes_no_pod(kind: str, spec: object) -> None:
+def test_an_object_without_containers_makes_no_pod(kind: str, spec: object) -> None:
     other = workflow("Workflow", {"container": TWO})
     found = read_each(yaml.safe_dump_all([{"kind": kind, "spec": spec}, other]))
     assert [each.name for each in found.wanted] == ["wf-train"]
     assert found.faults == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "said"),
+    [
+        ("InferenceService", 3, "spec: a mapping is needed, not 3"),
+        ("InferenceService", {"predictor": 3}, "spec.predictor: a mapping is needed, not 3"),
+        ("InferenceService", {"predictor": {"model": [3]}}, "spec.predictor.model: a mapping"),
+        ("InferenceService", {"explainer": {"containers": {}}}, "containers: a list is needed"),
+        ("Workflow", {"templates": 3}, "spec.templates: a list is needed, not 3"),
+        ("Workflow", {"templates": [{}, "a"]}, "spec.templates[1]: a mapping is needed, not 'a'"),
+        ("WorkflowTemplate", {"templates": [{"script": "a"}]}, "spec.templates[0].script: a map"),
+        ("CronWorkflow", {"workflowSpec": []}, "spec.workflowSpec: a mapping is needed, not []"),
+        ("Deployment", {"template": "web"}, "spec.template: a mapping is needed, not 'web'"),
+        ("Job", {"template": {"spec": {"containers": {}}}}, "containers: a list is needed, not {}"),
+        ("CronJob", {"jobTemplate": {"spec": {"template": 1}}}, "spec.jobTemplate.spec.template:"),
+    ],
+)
+def test_an_object_that_cannot_be_read_is_a_line_and_hides_no_other(
+    kind: str, spec: Any, said: str
+) -> None:
+    wrong = {"kind": kind, "metadata": {"name": "wrong"}, "spec": spec}
+    found = read_each(yaml.safe_dump_all([wrong, isvc(model=TWO), wrong]))
+    assert [each.name for each in found.wanted] == ["llama-predictor"]
+    assert len(found.faults) == 2
+    for fault in found.faults:
+        assert fault.startswith(f"{kind} wrong: ")
+        assert said in fault
+    assert read_each(yaml.safe_dump(wrong)).faults == found.faults[:1]
+
+
+def test_a_workflow_without_containers_is_no_kind_that_is_forbidden() -> None:
+    steps = workflow("Workflow", {"steps": [[{"template": "x"}]]})
+    with pytest.raises(NoPodError, match="Workflow wf: no containers, so it makes no pod"):
+        read(yaml.safe_dump(steps))
