@@ -61,6 +61,8 @@ def read_files(paths: Iterable[Path]) -> Read:
                 faults.append(str(error))
                 continue
             faults += [f"{name_of(file)}: {fault}" for fault in found.faults]
+            if found.placed:
+                tell(f"note: {name_of(file)}: {found.placed}")
             wanted += [replace(each, file=name_of(file)) for each in found.wanted]
             notes = dict.fromkeys(note for each in found.wanted for note in each.notes)
             warnings += len(notes)

@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from scheduler_extender.told.explanation import Explanation, Unreadable
+from scheduler_extender.told.words import listed
 
 SHOWN_HELPS = 8
 
@@ -24,6 +25,11 @@ def show(console: Console, told: Explanation | Unreadable, unblock: str) -> None
         _line(
             console, told.headline, "green" if told.placed or told.takes > told.closed else "yellow"
         )
+        there = sorted(
+            (row for row in told.nodes if row.may_come), key=lambda row: -(row.score or 0)
+        )
+        if there and told.placed is None:
+            _line(console, f"it may go to {listed([row.node for row in there])}")
         for words in told.placed.words[1:] if told.placed else ():
             _line(console, words, "red" if "lack" in words or "not among" in words else "")
         _section(console, "nearest", [f"{near.node}: {near.words}" for near in told.nearest])

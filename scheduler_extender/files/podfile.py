@@ -25,6 +25,7 @@ from scheduler_extender.quantities import cut, quantity
 from scheduler_extender.state.pods.selecting import destinations_of
 from scheduler_extender.state.pods.standing import Standing
 from scheduler_extender.told.together import Wanted
+from scheduler_extender.told.words import listed
 from scheduler_extender.wire import Pod, Resources
 from topology.codec import shortened
 from topology.core.requests import GpuRequest
@@ -62,10 +63,12 @@ def read(text: str) -> Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a text has: the pods that ask for GPUs, and a line for each object that is wrong."""
+    """What a text has: the pods that ask for GPUs, a line for each object that is wrong, and one
+    about pods for which no node is looked for; empty if there are none."""
 
     wanted: list[Wanted]
     faults: list[str]
+    placed: str = ""
 
 
 def read_all(text: str) -> list[Wanted]:
@@ -88,10 +91,13 @@ def read_each(text: str) -> Found:
     if len(makers) > MOST_PODS:
         raise PodFileError(f"allowed are {MOST_PODS:,} pods in a file, there are {len(makers):,}")
     found = Found([], faults)
+    placed: dict[str, None] = {}
     for item in makers:
         of_item: dict[object, Wanted] = {}
         for manifest, outside in pods_made_by(item):
-            if asks_for_gpus(manifest):
+            if asks_for_gpus(manifest) and "nodeName" in mapping(manifest.get("spec")):
+                placed[_named(item)] = None
+            elif asks_for_gpus(manifest):
                 try:
                     asked = _asked(item, manifest, outside, several=len(makers) > 1)
                 except PodFileError as error:
@@ -99,6 +105,10 @@ def read_each(text: str) -> Found:
                 else:
                     of_item.setdefault(asked.alike, asked)
         found.wanted.extend(of_item.values())
+    if placed:
+        found = replace(found, placed=f"on a node already, so not judged: {listed([*placed])}")
+    if placed and not found.wanted and not found.faults:
+        raise NoPodError(found.placed)
     if len(makers) == 1 and not found.wanted and not found.faults:
         found.wanted.append(read(text))
     if not found.wanted and not found.faults:

@@ -71,6 +71,19 @@ def test_each_file_is_named_where_nothing_can_be_read(tmp_path: Path) -> None:
     assert check(good, tmp_path / "empty").stdout.startswith("pair asks for 2 GPUs")
 
 
+def test_a_pod_that_has_a_node_is_passed_over_with_a_line(tmp_path: Path) -> None:
+    placed = {**PAIR, "spec": {**PAIR["spec"], "nodeName": "train-00"}}
+    running = [{**placed, "metadata": {"name": f"run-{n}"}} for n in range(5)]
+    path = written(tmp_path / "pods.yaml", PAIR, *running)
+    done = check(path, "--strict")
+    said = f"{path}: on a node already, so not judged: Pod run-0, Pod run-1, Pod run-2 and 2 more"
+    assert (done.returncode, done.stderr) == (0, f"note: {said}\n")
+    assert done.stdout.startswith("pair asks for 2 GPUs")
+    done = check(written(path, running[0]))
+    said = f"error: {path}: on a node already, so not judged: Pod run-0\n"
+    assert (done.returncode, done.stderr) == (2, said)
+
+
 def test_a_folder_is_read_with_those_below_it(tmp_path: Path) -> None:
     written(tmp_path / "a.yaml", PAIR)
     written(tmp_path / "deep" / "b.yml", SERVICE)

@@ -196,7 +196,7 @@ def test_of_a_workload_without_pods_its_template_is_told(cluster: Cluster, word:
     done = cluster.why(f"{word}/train")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert "2 GPUs: every two joined by NVLink" in done.stdout
-    assert "1 of 1 node would take it" in done.stdout
+    assert "1 of 1 node would take it\nit may go to node\n" in done.stdout
     assert "has no pods yet" in done.stdout
 
 
