@@ -277,34 +277,45 @@ KILLED = """\
 import os, signal, sys
 from scheduler_extender.cli import main
 left = int(sys.argv.pop(1))
-def fsync(_):
-    global left
-    left -= 1
-    if left < 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-os.fsync = fsync
+def unless_killed(call):
+    def do(*words):
+        global left
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return call(*words)
+    return do
+os.fsync, os.unlink = unless_killed(os.fsync), unless_killed(os.unlink)
 main()
 """
 
 
+@pytest.mark.parametrize("way", ["in", "out"])
 @pytest.mark.parametrize("kind", ["kubeadm", "k3s"])
 def test_after_a_kill_every_file_is_whole_and_the_next_one_completes_it(
-    kind: str, request: pytest.FixtureRequest, tls: Path, tmp_path: Path
+    kind: str, way: str, request: pytest.FixtureRequest, tls: Path, tmp_path: Path
 ) -> None:
     empty: Path = request.getfixturevalue({"kubeadm": "kubeadm", "k3s": "server"}[kind])
     full = tmp_path / "full"
     shutil.copytree(empty, full)
     installed(kind, full, tls)
-    before, after = tree(empty), tree(full)
-    for number in range(sum(after[path] != before.get(path) for path in after)):
+    gone = tmp_path / "gone"
+    shutil.copytree(full, gone)
+    removed(kind, gone)
+    start, end = (empty, full) if way == "in" else (full, gone)
+    before, after = tree(start), tree(end)
+    words = ["--remove"] if way == "out" else ["--tls", str(tls), "--address", ADDRESS]
+    for number in range(sum(before.get(path) != after.get(path) for path in before | after)):
         root = tmp_path / f"killed-{number}"
-        shutil.copytree(empty, root)
-        words = ("install", kind, "--root", root, "--tls", tls, "--address", ADDRESS)
-        killed = subprocess.run([sys.executable, "-c", KILLED, str(number), *map(str, words)])
-        assert killed.returncode == -signal.SIGKILL
+        shutil.copytree(start, root)
+        command = [sys.executable, "-c", KILLED, str(number), "install", kind, "--root", str(root)]
+        assert subprocess.run([*command, *words]).returncode == -signal.SIGKILL
         for path, found in tree(root).items():
             assert path.endswith(".half") or found in (before.get(path), after.get(path))
-        installed(kind, root, tls)
+        if way == "in":
+            installed(kind, root, tls)
+        else:
+            removed(kind, root)
         assert tree(root) == after
 
 
