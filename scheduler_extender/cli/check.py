@@ -26,8 +26,7 @@ from scheduler_extender.told.rows import NodeAnswer, rows_of
 from scheduler_extender.told.struct import Struct
 from scheduler_extender.told.together import GroupFit, Together, Wanted, judge
 from scheduler_extender.told.view import View
-
-SHOWN_NAMES = 3  # of many pods that are named
+from scheduler_extender.told.words import listed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +102,7 @@ def _unread_selectors(snapshot: Snapshot, wanted: Sequence[Wanted]) -> Iterator[
     picky = list(dict.fromkeys(pod.name for pod, at in going if at.selector or at.terms))
     if blind and picky:
         yield (
-            f"nodeSelector and node affinity of {_named(picky)} count for nothing on {blind:,} of "
+            f"nodeSelector and node affinity of {listed(picky)} count for nothing on {blind:,} of "
             f"{len(snapshot.nodes):,} nodes: not all of their labels are known"
         )
 
@@ -152,7 +151,7 @@ def _draw(found: Together, view: View) -> None:
             console.print()
         first, word = each.pods[0], "asks" if len(each.pods) == 1 else "each ask"
         names = list(dict.fromkeys(pod.name for pod in each.pods))
-        console.print(Text(_named(names), "bold"), Text(f"{word} for {first.text}"))
+        console.print(Text(listed(names), "bold"), Text(f"{word} for {first.text}"))
         checktable.draw(console, rows_of(first.request, each.answers, view))
         console.print(summary(first.request, each.answers), highlight=False)
         for pod in each.pods:
@@ -168,9 +167,3 @@ def _draw(found: Together, view: View) -> None:
     if len(by_themselves) > 1:
         console.print()
         console.print(f"each of the {len(by_themselves)} pods without a group is judged by itself")
-
-
-def _named(names: Sequence[str]) -> str:
-    """Some names of many."""
-    more = len(names) - SHOWN_NAMES
-    return ", ".join([*names[:SHOWN_NAMES], *([f"{more:,} more"] if more > 0 else [])])

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from scheduler_extender.installing.schedulerconfig import Place
 
 SECRETS = {"ca.crt": 0o644, "scheduler.crt": 0o644, "scheduler.key": 0o600}
+READ_ANEW = {"scheduler.crt", "scheduler.key"}  # by kube-scheduler, without a new start
 MAX_PEM = 64 * 1024
 NEXT = {
     "kubeadm": "The kubelet now starts kube-scheduler anew. See that it runs: kubectl "
@@ -123,12 +124,13 @@ def install(
             typer.echo(harmless(change.difference()), nl=False)
             continue
         files.apply(change)
-        kept = f" (before: {change.copy})" if change.copy else ""
+        kept = f" (the old one: {change.copy})" if change.copy else ""
         typer.echo(harmless(f"{change.path}: {change.kind()}{kept}"))
     if not changes:
         typer.echo("nothing has to change")
     elif not doing.dry_run:
-        typer.echo(NEXT[kind])
+        news = {posixpath.basename(change.path) for change in changes} - READ_ANEW
+        typer.echo(NEXT[kind] if news else "kube-scheduler reads these by itself.")
 
 
 def _kubeadm(files: Files, asked: Asked | None) -> list[Change]:

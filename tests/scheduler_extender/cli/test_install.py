@@ -126,6 +126,7 @@ def test_the_static_pod_changes_whenever_the_scheduler_has_to_read_anew(
     assert asked(main, "certificates", *words).returncode == 0
     said = installed("kubeadm", kubeadm, renewed, address="10.96.7.9").stdout
     assert "scheduler.crt: changed" in said
+    assert said.endswith("kube-scheduler reads these by itself.\n")
     assert pod() == second  # kube-scheduler reads these two by itself
     other = tmp_path / "other"
     assert asked(main, "certificates", "--output", other).returncode == 0
