@@ -9,6 +9,7 @@ there.
 
 import io
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -234,10 +235,33 @@ def _converted(item: object, kind: type[Object], what: str) -> Object:
     try:
         made = msgspec.convert(item, kind)
     except msgspec.ValidationError as error:
-        raise ValueError(f"{what}: {error}") from error
+        raise ValueError(f"{what}: {_in_words(str(error))}") from error
     if not made.metadata.name:
         raise ValueError(f"{what}: metadata.name is missing")
     return made
+
+
+_FORMS = {
+    "object": "a mapping",
+    "array": "a list",
+    "str": "a text",
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "null": "nothing",
+}
+
+
+def _in_words(said: str) -> str:
+    """What msgspec says of a value of the wrong kind, as it is said elsewhere.
+
+    >>> _in_words("Expected `array | null`, got `int` - at `$.spec.containers`")
+    'spec.containers: a list is needed, not a whole number'
+    """
+    found = re.fullmatch(r"Expected `(\w+)[^`]*`, got `(\w+)` - at `\$\.(.*)`", said)
+    if found is None:
+        return said
+    return f"{found[3]}: {_FORMS.get(found[1])} is needed, not {_FORMS.get(found[2])}"
 
 
 def _budget(item: object) -> Budget:

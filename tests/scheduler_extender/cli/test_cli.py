@@ -196,7 +196,9 @@ BAD_PODS = [
     pytest.param("x: 2026-99-99", "not YAML", id="no such date"),
     pytest.param("- 1", "a Pod is needed, not list", id="list"),
     pytest.param("kind: Service", "kind: allowed are Pod and what has a pod template", id="kind"),
-    pytest.param("kind: Pod\nmetadata: foo", "pod: Expected `object`", id="metadata"),
+    pytest.param(
+        "kind: Pod\nmetadata: foo", "pod: metadata: a mapping is needed, not a text", id="metadata"
+    ),
     pytest.param("kind: Job\nspec: {template: {metadata: [1]}}", "no GPU", id="template"),
     pytest.param(POD.format(meta="", spec=""), "asks for no GPU", id="no GPU"),
     pytest.param(

@@ -481,7 +481,10 @@ status: {disruptionsAllowed: 1}
     budget = Budget("default", "serve", (Requirement("app", "In", ("serve",)),), 1)
     assert parse(text).budgets == (budget,)
     for wrong, words in (
-        ("disruptionsAllowed: one", "PodDisruptionBudget: Expected `int`"),
+        (
+            "disruptionsAllowed: one",
+            "PodDisruptionBudget: status.disruptionsAllowed: a whole number is needed, not a text",
+        ),
         (f"disruptionsAllowed: 1}}\n---\n{text.split('---')[1]}#", "serve is described twice"),
     ):
         with pytest.raises(ClusterFileError, match=words):
