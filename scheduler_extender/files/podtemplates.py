@@ -15,10 +15,10 @@ MAX_DEPTH = 12  # how deep in an object pod templates are looked for
 ARGO = ("Workflow", "WorkflowTemplate", "ClusterWorkflowTemplate", "CronWorkflow")
 KSERVE = "InferenceService"
 
-KNOWN = {
+KNOWN = (
     *(KSERVE, *ARGO, "Deployment", "ReplicaSet", "ReplicationController", "StatefulSet"),
     *("DaemonSet", "Job", "CronJob", "PodTemplate"),
-}
+)
 _FORMS: dict[str, type] = {
     **dict.fromkeys(("spec", "template", "jobTemplate", "workflowSpec"), dict),
     **dict.fromkeys(("predictor", "transformer", "explainer", "workerSpec", "model"), dict),

@@ -111,7 +111,7 @@ def same(text: str, other: str) -> bool:
     >>> same("a: 1\\nb: [2]\\n", "a: 1 # one\\nb:\\n- 2\\nc: []\\n")
     True
     """
-    said, others = ([_full(each) for each in documents(one)] for one in (text, other))
+    said, others = (_full([each for each in documents(one) if each]) for one in (text, other))
     noted, known = ({line.partition("#")[2] for line in one.splitlines()} for one in (text, other))
     return said == others and noted <= known
 
@@ -119,7 +119,8 @@ def same(text: str, other: str) -> bool:
 def _full(data: Any) -> Any:
     """The same without empty values, which say nothing."""
     if isinstance(data, dict):
-        return {key: _full(value) for key, value in data.items() if value not in (None, [], {})}
+        full = {key: _full(value) for key, value in data.items()}
+        return {key: value for key, value in full.items() if value not in (None, [], {})}
     return [_full(each) for each in data] if isinstance(data, list) else data
 
 

@@ -168,7 +168,7 @@ JSON = '{"kind": "KubeSchedulerConfiguration", "apiVersion": "kubescheduler.conf
         f"{HEAD}extenders: null",
         f"{HEAD}profiles: [{{schedulerName: a}}]",
         FOREIGN.read_text().replace("\n", "\r\n"),
-        f'{JSON}, "extenders": []}}\n',
+        f'---\n{JSON}, "extenders": []}}\n---\n',
         f'{JSON}, "extenders": [{{"urlPrefix": "http://x"}}]}}',
         f"{HEAD}x: &x\n- urlPrefix: http://x # theirs\nextenders: *x\n",
     ],

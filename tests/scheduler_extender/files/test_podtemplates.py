@@ -120,6 +120,11 @@ def test_an_object_that_cannot_be_read_is_a_line_and_hides_no_other(
     assert read_each(yaml.safe_dump(wrong)).faults == found.faults[:1]
 
 
+def test_a_kind_that_is_no_text_is_no_kind() -> None:
+    with pytest.raises(NoPodError, match="allowed are Pod and what has a pod template, not"):
+        read("kind: [Job]\nspec: 3\n")
+
+
 def test_a_workflow_without_containers_is_no_kind_that_is_forbidden() -> None:
     steps = workflow("Workflow", {"steps": [[{"template": "x"}]]})
     with pytest.raises(NoPodError, match="Workflow wf: no containers, so it makes no pod"):
