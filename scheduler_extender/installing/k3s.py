@@ -28,10 +28,10 @@ UNITS = (  # and what is in k3s.service.d beside a service
     *(f"{folder}/k3s.service{more}" for folder in SERVICES for more in ("", ".env")),
     *("/etc/default/k3s", "/etc/sysconfig/k3s", "/etc/init.d/k3s", "/etc/rancher/k3s/k3s.env"),
 )
+_SAYS = re.compile(r"\s*(?:ExecStart|command_args|Environment|(?:export\s+)?K3S_\w+)=")
 _ELSEWHERE = re.compile(
-    r"""^\s*(?:ExecStart|command_args)=.*?[\s"'](--(?:kube-scheduler-arg|config|data-dir)|-[cd])(?=[=\s])"""
-    r"""|^\s*(?:export\s+|Environment=["']?)?(K3S_(?:CONFIG_FILE|DATA_DIR))=""",
-    re.MULTILINE,
+    r"""(?:^|[\s"']|Environment=)(--kube-scheduler-arg|--config|--data-dir|-c|-d|K3S_CONFIG_FILE"""
+    r"""|K3S_DATA_DIR)(?:=|\s)\s*["']?([^\s"']*)"""
 )
 TEXT = f"""\
 # Written by `gpu-topology install k3s`, which also removes it: --remove
@@ -67,6 +67,8 @@ def check_unit(path: str, text: str) -> None:
 
     Raises :class:`EditError`.
     """
-    if found := _ELSEWHERE.search(text.replace("\\\n", " ")):
-        said = f"this command reads and writes {FILE} alone: move what it says there"
-        raise EditError(f"{path}: {found[1] or found[2]}: {said}")
+    for line in filter(_SAYS.match, text.replace("\\\n", " ").splitlines()):
+        for name, value in _ELSEWHERE.findall(line):
+            if value not in (FILE, DATA):
+                said = f"this command reads and writes {FILE} alone: move what it says there"
+                raise EditError(f"{path}: {name}: {said}")

@@ -444,9 +444,8 @@ def test_what_k3s_is_told_beside_its_files_is_one_line(
 
 
 def test_another_service_of_k3s_is_none_of_our_business(server: Path, tls: Path) -> None:
-    text = (
-        SERVICE.format(word="--disable=traefik") + "# --config=/x\nExecStartPre=/bin/sh -xc 'a'\n"
-    )
+    usual = f"--config={k3s.FILE}' '--data-dir={k3s.DATA}' '--disable=traefik"
+    text = SERVICE.format(word=usual) + "# --config=/x\nExecStartPre=/bin/sh -xc 'a'\n"
     placed(server, "/etc/systemd/system/k3s.service", text)
     placed(server, "/etc/systemd/system/k3s.service.env", "K3S_TOKEN=--config=/x\n")
     installed("k3s", server, tls)
