@@ -54,7 +54,14 @@ OF_K3S = [
     ),
     *("--bind-address=127.0.0.1", "--leader-elect=false", "--profiling=false"),
 ]
-HARDENED = "    - --leader-elect=true\n    - --profiling=false\n"
+HARDENED = """\
+    - --leader-elect=true
+    - --profiling=false
+    - --contention-profiling=false
+    - --kube-api-qps=70
+    - --kube-api-burst=90
+    - --kube-api-content-type=application/json
+"""
 
 
 class Reader:
