@@ -149,8 +149,8 @@ def _draw(found: Together, view: View) -> None:
     for number, each in enumerate(found.judged):
         if number:
             console.print()
-        first, word = each.pods[0], "asks" if len(each.pods) == 1 else "each ask"
-        names = list(dict.fromkeys(pod.name for pod in each.pods))
+        first, names = each.pods[0], list(dict.fromkeys(pod.name for pod in each.pods))
+        word = "asks" if len(names) == 1 else "each ask"
         console.print(Text(listed(names), "bold"), Text(f"{word} for {first.text}"))
         checktable.draw(console, rows_of(first.request, each.answers, view))
         console.print(summary(first.request, each.answers), highlight=False)

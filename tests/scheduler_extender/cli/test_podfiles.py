@@ -46,7 +46,7 @@ def test_one_bad_object_hides_no_answer_about_the_others(tmp_path: Path) -> None
     done = check(bad, tmp_path / "none.yaml", written(tmp_path / "good.yaml", PAIR))
     assert done.returncode == 2
     assert "pair, pair each ask" not in done.stdout
-    assert done.stdout.startswith("pair each ask for 2 GPUs link=nvlink\n")
+    assert done.stdout.startswith("pair asks for 2 GPUs link=nvlink\n")
     assert done.stderr.splitlines() == [
         f'error: {bad}: Pod wrong: annotation gpu-topology.io/link="wire": '
         "allowed are nvlink, pix, pxb, phb, node",
