@@ -35,6 +35,8 @@ class StaticPod:
     mounts: list[dict[str, Any]]
     volumes: list[dict[str, Any]]
     annotations: dict[str, Any]
+    user: object
+    """Whom kube-scheduler runs as; None for root."""
 
     def flags(self) -> dict[str, str]:
         """What kube-scheduler's flags say."""
@@ -76,7 +78,9 @@ def read(text: str) -> StaticPod:
             mounts, volumes = _mappings(container, "volumeMounts"), _mappings(spec, "volumes")
             annotations = metadata.get("annotations")
             noted = annotations if isinstance(annotations, dict) else {}
-            return StaticPod(text, number, words, mounts, volumes, noted)
+            secured = [each.get("securityContext") for each in (container, spec)]
+            users = [s["runAsUser"] for s in secured if isinstance(s, dict) and "runAsUser" in s]
+            return StaticPod(text, number, words, mounts, volumes, noted, (users or [None])[0])
     raise EditError(f"no container is called {PROGRAM} and has a command")
 
 
@@ -89,6 +93,8 @@ def _mappings(holder: dict[str, Any], field: str) -> list[dict[str, Any]]:
 
 def with_config(pod: StaticPod, digest: str) -> str:
     """The pod's text with the flag, if it has none, the folder, and the configuration's digest."""
+    if pod.user:
+        raise EditError(f"{PROGRAM} runs as user {pod.user}, who cannot read what root writes here")
     text = pod.text
     at: list[Step] = ["spec", "containers", pod.container]
     if "config" not in pod.flags():

@@ -104,6 +104,19 @@ def test_a_volume_that_has_our_name_is_refused() -> None:
         staticpod.with_config(staticpod.read(taken), "1")
 
 
+@pytest.mark.parametrize("place", ["spec:\n", "    image: registry"])
+def test_one_that_could_not_read_what_root_writes_is_refused(place: str) -> None:
+    indent = "    " if "image" in place else "  "
+    user = f"{indent}securityContext: {{runAsUser: 1001}}\n"
+    pod = KUBEADM.replace(
+        "  securityContext:\n    seccompProfile:\n      type: RuntimeDefault\n", ""
+    )
+    text = pod.replace(place, place + user if place == "spec:\n" else user + place)
+    with pytest.raises(EditError, match="kube-scheduler runs as user 1001, who cannot read"):
+        staticpod.with_config(staticpod.read(text), "1")
+    assert staticpod.without_config(staticpod.read(text), keep_folder=False) == text
+
+
 def test_the_last_value_of_a_flag_holds() -> None:
     twice = KUBEADM.replace("--leader-elect=true", "--v=1\n    - --v\n    - 3")
     assert staticpod.read(twice).flags()["v"] == "3"
