@@ -55,7 +55,8 @@ class StaticPod:
             if inside == point or inside.startswith(f"{point}/"):
                 paths = [each.get("hostPath") for each in self.volumes if each.get("name") == name]
                 if paths and isinstance(paths[0], dict) and "path" in paths[0]:
-                    return posixpath.normpath(f"{paths[0]['path']}/{inside[len(point) :]}")
+                    steps = (paths[0]["path"], mount.get("subPath", ""), inside[len(point) :])
+                    return posixpath.normpath("/".join(map(str, steps)))
         raise EditError(f"--config={inside[:100]} is in no folder of the host that is mounted")
 
 

@@ -117,6 +117,15 @@ def test_one_that_could_not_read_what_root_writes_is_refused(place: str) -> None
     assert staticpod.without_config(staticpod.read(text), keep_folder=False) == text
 
 
+def test_a_configuration_in_a_part_of_a_volume_is_found() -> None:
+    mount = "    - {mountPath: /etc/kube/s.yaml, name: own, subPath: scheduler/s.yaml}\n"
+    text = KUBEADM.replace("--leader-elect=true", "--config=/etc/kube/s.yaml")
+    text = text.replace("    volumeMounts:\n", f"    volumeMounts:\n{mount}")
+    volume = "  - {name: own, hostPath: {path: /srv/conf}}\n"
+    text = text.replace("  volumes:\n", f"  volumes:\n{volume}")
+    assert staticpod.read(text).config() == "/srv/conf/scheduler/s.yaml"
+
+
 def test_the_last_value_of_a_flag_holds() -> None:
     twice = KUBEADM.replace("--leader-elect=true", "--v=1\n    - --v\n    - 3")
     assert staticpod.read(twice).flags()["v"] == "3"
