@@ -34,7 +34,8 @@ class DraWorld:
         self.cluster.feed.put_node(NODE, NodeObject(exists=True, dra_only=True))
         self.nodes = DraNodes(self.cluster)
         self.records = RecordSink(self.cluster, lambda: 0.0, self.nodes)
-        self.classes, self.slices, self.claims = (s for _, s in dra_sinks(self.cluster, self.nodes))
+        sinks = [sink for _, sink in dra_sinks(self.cluster, self.nodes)]
+        self.classes, self.slices, self.claims, self.rules = sinks
         self.speak(1)
 
     def speak(self, sequence: int, node: NodeName = NODE) -> None:

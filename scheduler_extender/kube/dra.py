@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from scheduler_extender.annotations import managed_among
-from scheduler_extender.kube.draobjects import Claim, DeviceClass, Slice, decode_spec
+from scheduler_extender.kube.draobjects import Claim, DeviceClass, Slice, TaintRule, decode_spec
 from scheduler_extender.kube.nodedevices import NodeDevices
 from scheduler_extender.kube.sinks import UNREADABLE, ObjectSink
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -30,9 +30,10 @@ from topology.core.report import Report
 from topology.kubeapi.reflector import Sink
 
 GROUP = "/apis/resource.k8s.io/v1"
+MOST_OF_ONE = 64 << 10  # bytes of what one claim asks for
 MOST_WANTED = 16 << 20  # bytes of what claims without devices ask for, all together
-Object = TypeVar("Object", DeviceClass, Slice, Claim)
-Known = DeviceClass | Slice | Claim
+Object = TypeVar("Object", DeviceClass, TaintRule, Slice, Claim)
+Known = DeviceClass | TaintRule | Slice | Claim
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ class DraNodes:
         self._lock = threading.Lock()
         self._agents: dict[NodeName, _AgentRecord] = {}
         self._classes: dict[str, DeviceClass] = {}
+        self._rules: dict[str, TaintRule] = {}
         self._slices = defaultdict[NodeName, dict[str, Slice]](dict)
         self._claims = defaultdict[str, dict[tuple[str, str], list[Claimed]]](dict)  # by pool
         self._nodes_of = defaultdict[str, set[NodeName]](set)  # by pool
@@ -118,6 +120,9 @@ class DraNodes:
     def _affected(self, obj: Known) -> set[NodeName]:
         if isinstance(obj, DeviceClass):
             return set(self._agents) if obj.spec.extended_resource_name else set()
+        if isinstance(obj, TaintRule):
+            pools = (pool for pool in self._nodes_of if obj.bars(*pool.split("/", 1)))
+            return {name for pool in pools for name in self._nodes_of[pool]}
         if isinstance(obj, Slice):
             return {NodeName(obj.spec.node_name)} if obj.spec.node_name else set()
         return {name for pool in obj.by_pool() for name in self._nodes_of.get(pool, ())}
@@ -125,11 +130,15 @@ class DraNodes:
     def _keep(self, obj: Known) -> None:
         if isinstance(obj, DeviceClass):
             self._classes[obj.metadata.name] = obj
+        elif isinstance(obj, TaintRule):
+            self._rules[obj.metadata.name] = obj
+            self._read_anew(obj)
         elif isinstance(obj, Claim):
             for pool, claimed in obj.by_pool().items():
                 self._claims[pool][obj.key] = claimed
-            if obj.status.allocation is None and self._wanted_bytes < MOST_WANTED:
-                self._wanted[obj.key] = wanted = bytes(obj.spec)
+            wanted, left = bytes(obj.spec), MOST_WANTED - self._wanted_bytes
+            if obj.status.allocation is None and len(wanted) <= min(left, MOST_OF_ONE):
+                self._wanted[obj.key] = wanted
                 self._wanted_bytes += len(wanted)
         elif obj.spec.node_name:
             name = NodeName(obj.spec.node_name)
@@ -140,6 +149,9 @@ class DraNodes:
     def _forget(self, obj: Known) -> None:
         if isinstance(obj, DeviceClass):
             self._classes.pop(obj.metadata.name, None)
+        elif isinstance(obj, TaintRule):
+            self._rules.pop(obj.metadata.name, None)
+            self._read_anew(obj)
         elif isinstance(obj, Claim):
             for pool in obj.by_pool():
                 self._claims[pool].pop(obj.key, None)
@@ -156,6 +168,10 @@ class DraNodes:
                     del self._nodes_of[obj.pool]
             if not self._slices[name]:
                 del self._slices[name]
+
+    def _read_anew(self, rule: TaintRule) -> None:
+        for name in self._affected(rule):
+            self._devices.pop(name, None)
 
     # A node, put together.
 
@@ -189,7 +205,9 @@ class DraNodes:
         """The devices of a node. Raises :class:`DraError`."""
         devices = self._devices.get(name)
         if devices is None:
-            devices = self._devices[name] = NodeDevices(self._slices.get(name, {}).values())
+            devices = self._devices[name] = NodeDevices(
+                self._slices.get(name, {}).values(), self._rules.values()
+            )
         return devices
 
     def _claimed(self, devices: NodeDevices) -> Iterator[Claimed]:
@@ -287,4 +305,5 @@ def dra_sinks(cluster: Cluster, nodes: DraNodes) -> list[tuple[str, Sink]]:
         (f"{GROUP}/deviceclasses", DraSink(cluster, nodes, DeviceClass)),
         (f"{GROUP}/resourceslices", DraSink(cluster, nodes, Slice)),
         (f"{GROUP}/resourceclaims", DraSink(cluster, nodes, Claim)),
+        (f"{GROUP}/devicetaintrules", DraSink(cluster, nodes, TaintRule)),
     ]

@@ -1,4 +1,4 @@
-"""What is read of DRA's objects: DeviceClasses, ResourceSlices and ResourceClaims."""
+"""What is read of DRA's objects: classes, taint rules, slices and claims."""
 
 from __future__ import annotations
 
@@ -85,10 +85,10 @@ class Device(msgspec.Struct, rename="camel"):
 
     @property
     def tainted(self) -> bool:
-        """Whether a taint keeps pods off."""
+        """Whether a taint of its own keeps pods off."""
         return any(taint.effect in BARS for taint in self.taints or ())
 
-    def published(self, driver: str, pool: str) -> Published:
+    def published(self, driver: str, pool: str, *, tainted: bool) -> Published:
         """The device as a record's GPU. Raises :class:`DraError` where it is :attr:`special`."""
         if self.special:
             raise DraError(f"device {self.name[:64]} of a ResourceSlice has {self.special}")
@@ -96,7 +96,7 @@ class Device(msgspec.Struct, rename="camel"):
         own, common = attributes[driver], attributes[COMMON]
         bus = common.get("pciBusID") or own.get("pciBusID")
         uuid = str(own.get("uuid") or "")
-        return Published(f"{driver}/{pool}", self.name, uuid, str(bus or ""), self.tainted)
+        return Published(f"{driver}/{pool}", self.name, uuid, str(bus or ""), tainted)
 
 
 def _by_domain(values: Iterable[tuple[str, Value]], driver: str) -> Domains:
@@ -140,6 +140,37 @@ class DeviceClass(msgspec.Struct):
 def conditions_of(selectors: Iterable[_Selector] | None) -> tuple[str, ...]:
     """The expressions of selectors."""
     return tuple(each.cel.expression for each in selectors or () if each.cel is not None)
+
+
+class _Selected(msgspec.Struct):
+    driver: str | None = None
+    pool: str | None = None
+    device: str | None = None
+
+
+class _RuleSpec(msgspec.Struct, rename="camel"):
+    taint: _Taint
+    device_selector: _Selected | None = None
+
+
+class TaintRule(msgspec.Struct):
+    """A taint that an administrator, or a controller, puts on devices."""
+
+    metadata: ObjectMeta
+    spec: _RuleSpec
+
+    @property
+    def key(self) -> str:
+        """What tells it apart."""
+        return self.metadata.name
+
+    def bars(self, driver: str, pool: str, device: str | None = None) -> bool:
+        """Whether it keeps pods off a device, or off some device of a pool."""
+        wanted = self.spec.device_selector
+        if wanted is None or self.spec.taint.effect not in BARS:
+            return False
+        given = ((wanted.driver, driver), (wanted.pool, pool), (wanted.device, device))
+        return all(name is None or value is None or name == value for name, value in given)
 
 
 class _Pool(msgspec.Struct, rename="camel"):

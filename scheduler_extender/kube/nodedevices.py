@@ -8,14 +8,21 @@ from itertools import count
 from operator import attrgetter
 
 from scheduler_extender.kube.cel import CelError, matches, words_of
-from scheduler_extender.kube.draobjects import ClaimSpec, Device, DeviceClass, Request, Slice
+from scheduler_extender.kube.draobjects import (
+    ClaimSpec,
+    Device,
+    DeviceClass,
+    Request,
+    Slice,
+    TaintRule,
+)
 from topology.core.allocators.claims import MOST, Alike, Alternative, NotFollowedError, allocated
 from topology.core.devices import DeviceId, Mask, positions
 from topology.core.dra import DraError, Published
 from topology.core.graph import NodeTopology
-from topology.core.remembering import Memory
+from topology.core.remembering import Memory, interruptible
 
-MOST_DEVICES = 2000  # of a node's pool, its parts (MIG) included
+MOST_DEVICES = 2000  # of a node, the parts of its GPUs (MIG) included
 _numbers = count()
 _selected = Memory[tuple[int, tuple[str, ...]], Mask]()
 _met = Memory[tuple[tuple[str, ...], str, Hashable], bool | str]()
@@ -25,8 +32,13 @@ class NodeDevices:
     """In the order in which kube-scheduler takes them: pools by driver and name, slices by name,
     devices as published. Raises :class:`DraError` where nobody can tell."""
 
-    def __init__(self, slices: Iterable[Slice]) -> None:
+    def __init__(self, slices: Iterable[Slice], rules: Collection[TaintRule] = ()) -> None:
         self.all: list[tuple[str, str, Device]] = list(_in_order(slices))
+        self.tainted: Mask = sum(
+            1 << at
+            for at, (driver, pool, device) in enumerate(self.all)
+            if device.tainted or any(rule.bars(driver, pool, device.name) for rule in rules)
+        )
         self.pools = dict.fromkeys(f"{driver}/{pool}" for driver, pool, _ in self.all)
         self._number = next(_numbers)  # of these devices, for what is remembered of them
 
@@ -46,7 +58,7 @@ class NodeDevices:
         """Those of a class. Raises :class:`DraError` where the class cannot be followed."""
         for at in positions(self._of_class(wanted)):
             driver, pool, device = self.all[at]
-            yield device.published(driver, pool)
+            yield device.published(driver, pool, tainted=bool(self.tainted >> at & 1))
 
     def _of_class(self, wanted: DeviceClass) -> Mask:
         try:
@@ -76,7 +88,7 @@ class NodeDevices:
         free = sum(
             1 << position
             for position, (driver, pool, device) in enumerate(self.all)
-            if not device.tainted and (f"{driver}/{pool}", device.name) not in taken
+            if (f"{driver}/{pool}", device.name) not in taken
         )
         requests: list[list[Alternative]] = []
         alike: list[Alike] = []
@@ -97,7 +109,7 @@ class NodeDevices:
             if sum(max(e.count or e.devices.bit_count() for e in each) for each in mine) > MOST:
                 raise NotFollowedError(f"a claim asks for more than {MOST} devices")
             requests += mine
-        given = allocated(free, requests, alike) or ()
+        given = allocated(free & ~self.tainted, requests, alike) or ()
         if any(self.all[position][2].special for position in given):
             raise NotFollowedError("a device is handed out in parts")
         uuids = {gpu.index: gpu.uuid for gpu in topology.gpus}
@@ -130,6 +142,7 @@ def _meets(device: Device, driver: str, conditions: tuple[str, ...], words: froz
     key = (conditions, driver, device.among(words))
     found = _met.get(key)
     if found is None:
+        interruptible()
         known = device.known(driver)
         try:
             found = all(matches(each, known) for each in conditions)
@@ -143,11 +156,13 @@ def _meets(device: Device, driver: str, conditions: tuple[str, ...], words: froz
 
 def _in_order(slices: Iterable[Slice]) -> Iterator[tuple[str, str, Device]]:
     pools = defaultdict[tuple[str, str], list[Slice]](list)
+    devices = 0
     for each in slices:
         pools[each.spec.driver, each.spec.pool.name].append(each)
+        devices += len(each.spec.devices or ())
+    if devices > MOST_DEVICES:
+        raise DraError(f"its ResourceSlices have more than {MOST_DEVICES} devices")
     for (driver, pool), every in sorted(pools.items()):
-        if sum(len(each.spec.devices or ()) for each in every) > MOST_DEVICES:
-            raise DraError(f"the pool {pool[:64]} has more than {MOST_DEVICES} devices")
         newest = max(each.spec.pool.generation for each in every)
         current = [each for each in every if each.spec.pool.generation == newest]
         if any(each.spec.pool.resource_slice_count != len(current) for each in current):

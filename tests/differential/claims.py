@@ -161,7 +161,7 @@ def cluster_of(topology: NodeTopology, asked: Mapping[str, Any]) -> Cluster:
         {"metadata": {"namespace": "ns", "name": f"claim-{number}"}, "spec": {"devices": devices}}
         for number, devices in enumerate(asked.get("claims", ()))
     ]
-    objects = (asked["classes"], asked["slices"], [claim, *own])
+    objects: tuple[list[Json], ...] = (asked["classes"], asked["slices"], [claim, *own], [])
     for (_, sink), some in zip(dra_sinks(cluster, nodes), objects, strict=True):
         sink.replace([_raw(each) for each in some], "1")
     return cluster

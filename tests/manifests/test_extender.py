@@ -43,6 +43,8 @@ def test_the_extender_may_do_this_and_no_more() -> None:
         ("policy", "poddisruptionbudgets", "watch"),
         ("resource.k8s.io", "deviceclasses", "list"),
         ("resource.k8s.io", "deviceclasses", "watch"),
+        ("resource.k8s.io", "devicetaintrules", "list"),
+        ("resource.k8s.io", "devicetaintrules", "watch"),
         ("resource.k8s.io", "resourceclaims", "list"),
         ("resource.k8s.io", "resourceclaims", "watch"),
         ("resource.k8s.io", "resourceslices", "list"),

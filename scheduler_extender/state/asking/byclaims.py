@@ -12,8 +12,9 @@ from scheduler_extender.annotations import OfClaims
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.state.asking.enquiry import Answers, ask
 from scheduler_extender.state.cluster.snapshot import Snapshot
-from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.facts import Devices, NodeFacts
 from topology.core.devices import NodeName, PodUid
+from topology.core.remembering import interruptible
 from topology.core.requests import GpuRequest, gpu_request
 
 
@@ -40,29 +41,34 @@ def ask_by_claims(
     """Ask the nodes. Takes locks: a thread has to ask."""
     deadline.need_quick(quick=False)
     to_come = snapshot.foresees(wanted.namespace, wanted.names)
-    found = ByClaims()
+    found, done = ByClaims(), 0
     kinds = defaultdict[Hashable, list[str]](list)
     first = defaultdict[int, list[NodeFacts]](list)  # one of each kind, by the number of GPUs
-    alike: dict[str, list[str]] = {}
-    for at, name in enumerate(names):
-        if deadline.passed():
-            found.late += names[at:]
-            break
-        facts = snapshot.facts(NodeName(name))
-        devices = facts.claimed(uid, wanted.namespace, wanted.names) if facts.by_dra else ()
-        devices += to_come(facts)
-        if facts.topology is None or not devices:
-            found.unknown.append(name)
-            continue
-        here = {str(gpu.uuid): position for position, gpu in enumerate(facts.topology.gpus)}
-        kind = (facts.key(facts.topology.resources[0].name), *(here[each] for each in devices))
-        if kind not in kinds:
-            alike[name] = kinds[kind]
-            first[len(devices)].append(facts.as_claimed(uid, devices))
-        kinds[kind].append(name)
+    with deadline.ends(), deadline.enforced():
+        for name in names:
+            interruptible()
+            facts = snapshot.facts(NodeName(name))
+            devices = facts.claimed(uid, wanted.namespace, wanted.names) if facts.by_dra else ()
+            devices += to_come(facts)
+            alike = kinds[_kind(facts, devices)] if devices else found.unknown
+            if devices and not alike:
+                first[len(devices)].append(facts.as_claimed(uid, devices))
+            alike.append(name)
+            done += 1
+    found.late += names[done:]
+    by_first = {alike[0]: alike for alike in kinds.values()}
     for count, nodes in first.items():
         request, ours = gpu_request(count, wanted.constraints), [each.name for each in nodes]
         asked = snapshot.with_facts(nodes)
         answers = ask(asked, request, ours, deadline, scores=scores)
-        found.answered.append((request, answers, {name: alike[name] for name in ours}))
+        found.answered.append((request, answers, {name: by_first[name] for name in ours}))
     return found
+
+
+def _kind(facts: NodeFacts, devices: Devices) -> Hashable:
+    """All that the answer of a node with DRA depends on, for a pod that gets these devices."""
+    topology = facts.topology
+    if topology is None:
+        return None
+    at = {str(gpu.uuid): position for position, gpu in enumerate(topology.gpus)}
+    return (facts.key(topology.resources[0].name), *(at[each] for each in devices))

@@ -18,9 +18,11 @@ from tests.dranodes import (
     DraWorld,
     Json,
     a_slice,
+    asking,
     claim,
     device,
     device_class,
+    exactly,
     raw,
     slice_of,
 )
@@ -129,6 +131,39 @@ def test_a_tainted_device_is_given_to_nobody(world: DraWorld) -> None:
 
 
 @pytest.mark.parametrize(
+    ("selected", "barred"),
+    [
+        ({}, 0b1111),
+        ({"driver": DRIVER}, 0b1111),
+        ({"driver": "another"}, 0),
+        ({"pool": NODE, "device": "gpu-1"}, 0b0010),
+        ({"pool": "another"}, 0),
+        (None, 0),
+    ],
+)
+def test_a_rule_taints_devices_as_long_as_it_stands(
+    world: DraWorld, selected: Json | None, barred: int
+) -> None:
+    taint = {"key": "sick", "effect": "NoSchedule"}
+    spec = {"taint": taint} if selected is None else {"taint": taint, "deviceSelector": selected}
+    rule = raw({"metadata": {"name": "sick"}, "spec": spec})
+    told(world).claims.delete(claim("c", 3, pod="p"))
+    world.rules.apply(rule)
+    left = 0b1111 & ~barred
+    assert isinstance(world.offer, Offer)
+    assert world.offer.availability.free == left
+    world.claims.apply(asking("next", exactly(1)))
+    found = world.cluster.foresees("ns", ("next",))(world.cluster.facts(NODE))
+    first = next((gpu for gpu in (3, 1, 0, 2) if left >> gpu & 1), None)
+    assert found == (() if first is None else (f"GPU-{first}",))
+    world.rules.apply(raw({"metadata": {"name": "sick"}, "spec": {"taint": {"effect": "None"}}}))
+    assert world.offer.availability.free == 0b1111
+    world.rules.apply(rule)
+    world.rules.delete(rule)
+    assert world.offer.availability.free == 0b1111
+
+
+@pytest.mark.parametrize(
     ("expression", "devices", "said"),
     [
         pytest.param("device.driver.matches('gpu')", [device(0)], "cannot be followed", id="cel"),
@@ -142,7 +177,7 @@ def test_a_tainted_device_is_given_to_nobody(world: DraWorld) -> None:
         pytest.param(IS_GPU, [device(0, consumesCounters=[{}])], "consumesCounters", id="parts"),
         pytest.param(IS_GPU, [device(0, bindingConditions=["x"])], "bindingConditions", id="late"),
         pytest.param(
-            IS_GPU, [device(n) for n in range(MOST_DEVICES + 1)], "has more than", id="too many"
+            IS_GPU, [device(n) for n in range(MOST_DEVICES + 1)], "more than", id="too many"
         ),
     ],
 )

@@ -135,7 +135,7 @@ def test_slices_that_change_are_read_anew(world: DraWorld) -> None:
 def test_what_waiting_claims_say_is_kept_within_bounds(
     world: DraWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scheduler_extender.kube.dra.MOST_WANTED", 1)
+    monkeypatch.setattr("scheduler_extender.kube.dra.MOST_WANTED", 300)
     world.claims.apply(asking("c", exactly(1)))
     world.claims.apply(asking("d", exactly(1)))
     assert (gpus(world), gpus(world, "d")) == ([3], [])
