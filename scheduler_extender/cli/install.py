@@ -130,7 +130,8 @@ def install(
         typer.echo("nothing has to change")
     elif not doing.dry_run:
         news = {posixpath.basename(change.path) for change in changes} - READ_ANEW
-        typer.echo(NEXT[kind] if news else "kube-scheduler reads these by itself.")
+        alone = "no longer reads these" if doing.remove else "reads these by itself"
+        typer.echo(NEXT[kind] if news else f"kube-scheduler {alone}.")
 
 
 def _kubeadm(files: Files, asked: Asked | None) -> list[Change]:

@@ -109,6 +109,18 @@ def test_kubeadm_and_back(kubeadm: Path, tls: Path) -> None:
     assert removed("kubeadm", kubeadm).stdout == "nothing has to change\n"
 
 
+def test_certificates_that_a_killed_removal_left_are_read_by_nobody(
+    kubeadm: Path, tls: Path
+) -> None:
+    installed("kubeadm", kubeadm, tls)
+    left = kubeadm / staticpod.FOLDER.lstrip("/") / "scheduler.crt"
+    text = left.read_text()
+    removed("kubeadm", kubeadm)
+    left.write_text(text)
+    said = removed("kubeadm", kubeadm).stdout
+    assert said.endswith("scheduler.crt: removed\nkube-scheduler no longer reads these.\n"), said
+
+
 def test_the_static_pod_changes_whenever_the_scheduler_has_to_read_anew(
     kubeadm: Path, tls: Path, tmp_path: Path
 ) -> None:
