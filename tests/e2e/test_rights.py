@@ -65,6 +65,8 @@ EVERYBODYS = {
 }
 # Rights of the agent for which not the API server is asked, but the kubelet, which asks it.
 AT_THE_KUBELET = {Right("", "nodes/configz", "get")}
+# What the API server here does not serve: it is older than 1.37.
+NOT_SERVED = {"devicetaintrules"}
 
 
 def granted(path: str) -> set[Right]:
@@ -125,7 +127,7 @@ def until_used(real: RealCluster, user: str, rights: set[Right]) -> None:
     def left() -> set[Right]:
         found = used(real.control_plane, user, rights)
         assert found <= rights, f"used, but not granted: {sorted(found - rights)}"
-        return rights - found
+        return {right for right in rights - found if right.resource not in NOT_SERVED}
 
     try:
         real.until(lambda: not left(), "every right is used")
@@ -325,7 +327,10 @@ def test_an_account_has_the_rights_of_its_manifest_and_no_other(
 ) -> None:
     rights = granted(path) | EVERYBODYS
     asked = questions(real.api, rights)
-    assert {r.resource for r in rights} <= {r.resource for r in asked} | {"nodes/configz"}
+    assert {r.resource for r in rights} <= {r.resource for r in asked} | {
+        "nodes/configz",
+        *NOT_SERVED,
+    }
     wrong = [r for r in sorted(asked) if allowed(real.api, user, r) != has(rights, r)]
     assert wrong == []
 
