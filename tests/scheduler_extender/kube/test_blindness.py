@@ -131,7 +131,7 @@ def source(
         try:
             found.start()
             eventually(lambda: found.unready() is None)
-            eventually(lambda: fake.open_streams == 7)
+            eventually(lambda: fake.open_streams == 8)
             yield fake, found, cluster, skew
         finally:
             found.stop()
