@@ -206,9 +206,11 @@ def of_claims(pod: Pod, managed: tuple[str, ...] = MANAGED) -> OfClaims | Malfor
     """What the claims of a pod are held against; None if it has none, requires nothing, or names
     no ``managed`` resource: then kube-scheduler does not ask about it."""
     claims = pod.spec.resource_claims or ()
-    made = {each.name: each for each in pod.status.resource_claim_statuses or ()}
     if not claims or not asks_for_any(pod, managed):
         return None
+    if too_much := excess(pod):
+        return Malformed(too_much)
+    made = {each.name: each for each in pod.status.resource_claim_statuses or ()}
     try:
         values = _values(pod)
     except BadValueError as error:

@@ -21,6 +21,7 @@ MOST_ANNOTATED = 200_000
 # is held against each node.
 MOST_LINES = 128
 MOST_VALUES = 2048  # values in that affinity: a list of some hundred host names is sane
+MOST_CLAIMS = 32  # ResourceClaims of its own: each is looked up on each node
 MOST_RESOURCES = 256  # different resources that a pod names, in all its containers together
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
@@ -37,6 +38,7 @@ def excess(pod: Pod) -> str | None:
         ("spec.tolerations", len(spec.tolerations or ()), MOST_TOLERATIONS),
         ("spec.affinity.nodeAffinity", lines, MOST_LINES),
         ("spec.affinity.nodeAffinity", values, MOST_VALUES),
+        ("spec.resourceClaims", len(spec.resource_claims or ()), MOST_CLAIMS),
         ("resources", len(_resources(spec)), MOST_RESOURCES),
     ):
         if said > most:

@@ -20,6 +20,7 @@ from topology.core.report import Report
 
 DRIVER = "gpu.nvidia.com"
 NODE = NodeName("node")
+PUBLISHED = (3, 1, 0, 2)
 STALE_AFTER = 60.0
 IS_GPU = f"device.driver == \"{DRIVER}\" && device.attributes['{DRIVER}'].type == 'gpu'"
 Json = dict[str, Any]
@@ -54,6 +55,14 @@ class DraWorld:
         return self.cluster.facts(NODE).record.problem or ""
 
 
+def two_pairs() -> DraWorld:
+    """A node of two pairs, 0-1 and 2-3, whose GPUs are published as 3, 1, 0, 2."""
+    world = DraWorld()
+    world.classes.apply(device_class())
+    world.slices.apply(a_slice(*map(device, PUBLISHED)))
+    return world
+
+
 def raw(obj: Json) -> msgspec.Raw:
     return msgspec.Raw(json.dumps(obj).encode())
 
@@ -67,8 +76,14 @@ def device_class(name: str = DRIVER, expression: str = IS_GPU, made: str = "1") 
 
 
 def device(index: int, kind: str = "gpu", **fields: Any) -> Json:
-    attributes = {"type": {"string": kind}, "uuid": {"string": f"GPU-{index}"}}
-    return {"name": f"{kind}-{index}", "attributes": attributes, **fields}
+    attributes: Json = {"type": {"string": kind}, "uuid": {"string": f"GPU-{index}"}}
+    attributes |= {"number": {"int": index}, "pair": {"string": f"pair-{index // 2}"}}
+    return {
+        "name": f"{kind}-{index}",
+        "attributes": attributes,
+        "capacity": {"memory": {"value": "80Gi"}},
+        **fields,
+    }
 
 
 def a_slice(

@@ -39,7 +39,7 @@ class _MissingError(CelError):
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A semantic version. It equals no text, and no function of it is followed."""
+    """A semantic version. It is compared with versions alone, and no function of it is followed."""
 
     text: str
 
@@ -299,14 +299,18 @@ def _quantity(text: Value) -> Decimal:
 
 
 def _equal(left: Value, right: Value) -> bool:
-    return type(left) is type(right) and left == right
+    if type(left) is type(right):
+        return bool(left == right)
+    if isinstance(left, Version | Decimal) or isinstance(right, Version | Decimal):
+        raise CelError("a version or a quantity is compared with its own kind alone")
+    return False
 
 
 def _in(left: Value, right: Value) -> bool:
-    if isinstance(right, list):
+    if isinstance(right, list) and not isinstance(left, Version):
         return any(_equal(left, each) for each in right)
     if not isinstance(right, Mapping):
-        raise CelError("in needs a list")
+        raise CelError("in needs a list, and no version")
     return left in right
 
 

@@ -30,7 +30,6 @@ from topology.core.report import Report
 from topology.kubeapi.reflector import Sink
 
 GROUP = "/apis/resource.k8s.io/v1"
-MOST_OF_ONE = 64 << 10  # bytes of what one claim asks for
 MOST_WANTED = 16 << 20  # bytes of what claims without devices ask for, all together
 Object = TypeVar("Object", DeviceClass, TaintRule, Slice, Claim)
 Known = DeviceClass | TaintRule | Slice | Claim
@@ -60,7 +59,7 @@ class DraNodes:
         self._claims = defaultdict[str, dict[tuple[str, str], list[Claimed]]](dict)  # by pool
         self._nodes_of = defaultdict[str, set[NodeName]](set)  # by pool
         self._devices: dict[NodeName, NodeDevices] = {}  # as far as they were asked for
-        self._wanted: dict[tuple[str, str], bytes] = {}  # what claims without devices ask for
+        self._wanted: dict[tuple[str, str], msgspec.Raw] = {}  # what claims without devices ask for
         self._wanted_bytes = 0
         cluster.foresees = self.foresee
 
@@ -136,10 +135,12 @@ class DraNodes:
         elif isinstance(obj, Claim):
             for pool, claimed in obj.by_pool().items():
                 self._claims[pool][obj.key] = claimed
-            wanted, left = bytes(obj.spec), MOST_WANTED - self._wanted_bytes
-            if obj.status.allocation is None and len(wanted) <= min(left, MOST_OF_ONE):
-                self._wanted[obj.key] = wanted
-                self._wanted_bytes += len(wanted)
+            size = len(bytes(obj.spec))
+            if self._wanted_bytes + size > MOST_WANTED:
+                obj.spec = msgspec.Raw()
+            elif size:
+                self._wanted[obj.key] = obj.spec
+                self._wanted_bytes += size
         elif obj.spec.node_name:
             name = NodeName(obj.spec.node_name)
             self._slices[name][obj.metadata.name] = obj
@@ -157,7 +158,7 @@ class DraNodes:
                 self._claims[pool].pop(obj.key, None)
                 if not self._claims[pool]:
                     del self._claims[pool]
-            self._wanted_bytes -= len(self._wanted.pop(obj.key, b""))
+            self._wanted_bytes -= len(bytes(self._wanted.pop(obj.key, msgspec.Raw())))
         elif obj.spec.node_name:
             name = NodeName(obj.spec.node_name)
             self._slices[name].pop(obj.metadata.name, None)
@@ -205,9 +206,10 @@ class DraNodes:
         """The devices of a node. Raises :class:`DraError`."""
         devices = self._devices.get(name)
         if devices is None:
-            devices = self._devices[name] = NodeDevices(
-                self._slices.get(name, {}).values(), self._rules.values()
-            )
+            slices = self._slices.get(name, {}).values()
+            devices = NodeDevices(slices, self._rules.values())
+            if slices:
+                self._devices[name] = devices
         return devices
 
     def _claimed(self, devices: NodeDevices) -> Iterator[Claimed]:
@@ -242,6 +244,9 @@ class DraNodes:
                     classes = self._classes.copy()
                 return devices.foreseen(facts.topology, serving, specs, classes, taken)
             except (DraError, NotFollowedError):
+                return ()
+            except Exception as error:  # noqa: BLE001 (a listener logs it)
+                self._faults.note(facts.name, error)
                 return ()
 
         return here

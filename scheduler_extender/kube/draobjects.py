@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from contextlib import suppress
 
 import msgspec
@@ -14,7 +14,12 @@ from topology.core.devices import PodUid
 from topology.core.dra import Claimed, DraError, Published, claim_holder
 
 COMMON = "resource.kubernetes.io"  # the domain of attributes that all drivers have alike
+MOST_ASKED = 64 << 10  # bytes of what one claim asks for
 BARS = ("NoSchedule", "NoExecute")  # effects of a device's taint that keep pods off
+
+
+class _Something(msgspec.Struct):
+    """That it is there is all that is read of it."""
 
 
 class _Attribute(msgspec.Struct):
@@ -54,7 +59,7 @@ class Device(msgspec.Struct, rename="camel"):
     attributes: dict[str, _Attribute] | None = None
     capacity: dict[str, _Capacity] | None = None
     taints: list[_Taint] | None = None
-    consumes_counters: list[msgspec.Raw] | None = None
+    consumes_counters: list[_Something] | None = None
     allow_multiple_allocations: bool | None = None
     binding_conditions: list[str] | None = None
 
@@ -64,10 +69,15 @@ class Device(msgspec.Struct, rename="camel"):
         capacity = ((name, each.amount) for name, each in (self.capacity or {}).items())
         return Known(driver, _by_domain(attributes, driver), _by_domain(capacity, driver))
 
-    def among(self, words: Collection[str]) -> tuple[tuple[tuple[str, Value], ...], ...]:
-        """Its attributes and its capacity whose names, without domains, are among these words."""
+    def among(self, words: Collection[str]) -> Hashable:
+        """Its attributes and its capacity whose names, without domains, are among these words. To
+        Python a 1 and a true are equal, so the kinds are told, too."""
         return tuple(
-            tuple((name, each.value) for name, each in some if name.rpartition("/")[2] in words)
+            tuple(
+                (name, type(each.value).__name__, each.value)
+                for name, each in some
+                if name.rpartition("/")[2] in words
+            )
             for some in ((self.attributes or {}).items(), (self.capacity or {}).items())
         )
 
@@ -238,8 +248,8 @@ class Request(msgspec.Struct, rename="camel"):
     allocation_mode: str = "ExactCount"
     count: int = 1
     admin_access: bool | None = None
-    tolerations: list[msgspec.Raw] | None = None
-    capacity: msgspec.Raw | None = None
+    tolerations: list[_Something] | None = None
+    capacity: _Something | None = None
     exactly: Request | None = None
     first_available: list[Request] | None = None
 
@@ -286,6 +296,11 @@ class Claim(msgspec.Struct):
     metadata: ObjectMeta
     spec: msgspec.Raw = msgspec.Raw()
     status: _ClaimStatus = msgspec.field(default_factory=_ClaimStatus)
+
+    def __post_init__(self) -> None:
+        """Keep what it asks for while it has no devices, and nothing of the list that it was in."""
+        waits = self.status.allocation is None and len(bytes(self.spec)) <= MOST_ASKED
+        self.spec = self.spec.copy() if waits else msgspec.Raw()
 
     @property
     def key(self) -> tuple[str, str]:

@@ -34,12 +34,13 @@ class NodeDevices:
 
     def __init__(self, slices: Iterable[Slice], rules: Collection[TaintRule] = ()) -> None:
         self.all: list[tuple[str, str, Device]] = list(_in_order(slices))
-        self.tainted: Mask = sum(
-            1 << at
-            for at, (driver, pool, device) in enumerate(self.all)
-            if device.tainted or any(rule.bars(driver, pool, device.name) for rule in rules)
-        )
-        self.pools = dict.fromkeys(f"{driver}/{pool}" for driver, pool, _ in self.all)
+        pools = dict.fromkeys((driver, pool) for driver, pool, _ in self.all)
+        self.pools = [f"{driver}/{pool}" for driver, pool in pools]
+        barring = {at: [rule for rule in rules if rule.bars(*at)] for at in pools}
+        self.tainted: Mask = 0
+        for at, (driver, pool, device) in enumerate(self.all):
+            by_rule = (rule.bars(driver, pool, device.name) for rule in barring[driver, pool])
+            self.tainted |= (device.tainted or any(by_rule)) << at
         self._number = next(_numbers)  # of these devices, for what is remembered of them
 
     def selected(self, conditions: tuple[str, ...]) -> Mask:
@@ -47,6 +48,7 @@ class NodeDevices:
         key = (self._number, conditions)
         mask = _selected.get(key)
         if mask is None:
+            interruptible()
             words = frozenset[str]().union(*map(words_of, conditions))
             mask = 0
             for at, (driver, _, device) in enumerate(self.all):
@@ -129,6 +131,7 @@ class NodeDevices:
 
     def _values(self, attribute: str) -> Sequence[Hashable | None]:
         """The devices' values of an attribute, with their kinds."""
+        interruptible()
         domain, _, name = attribute.rpartition("/")
         found = (
             device.known(driver).attributes[domain].get(name) for driver, _, device in self.all

@@ -28,6 +28,7 @@ from tests.differential.nvidiaplugin import (
 from tests.differential.ownclaims import run_own
 from tests.differential.play import play
 from tests.differential.recording import record
+from tests.differential.selectors import run_selectors
 from tests.differential.shrinking import shrunk
 from tests.differential.tally import Table
 from tests.e2e.privatemounts import why_not
@@ -105,7 +106,9 @@ def _claim(given: Namespace) -> int:
     print("\n".join(["", found.line, *found.found[: given.show]]))
     own = run_own(given.claims, given.seed, programs() / "structured")
     print("\n".join([own.line, *own.found[: given.show]]))
-    wrong = len(found.found) + len(own.found)
+    read = run_selectors(given.claims // 5, given.seed, programs() / "structured")
+    print("\n".join([read.line, *read.found[: given.show]]))
+    wrong = len(found.found) + len(own.found) + len(read.found)
     for pairs in (False, True):
         worth = claims.run_compiled(
             given.claims // 10, given.seed, programs() / "structured", pairs=pairs

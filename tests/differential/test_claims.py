@@ -13,6 +13,7 @@ import pytest
 from tests.differential.claims import run, run_compiled
 from tests.differential.managers import REQUIRE, ManagersUnavailable, programs
 from tests.differential.ownclaims import run_own
+from tests.differential.selectors import run_selectors
 
 pytestmark = pytest.mark.long
 
@@ -53,6 +54,17 @@ def test_what_pods_own_claims_get_was_foreseen(
     assert tally.unsaid < 0.05 * tally.questions
     assert tally.exact > 0.4 * tally.questions
     assert tally.refused > 0.1 * tally.questions
+
+
+def test_selectors_are_read_as_kube_scheduler_reads_them(
+    allocator: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tally = run_selectors(QUESTIONS, SEED, allocator)
+    with capsys.disabled():
+        print(f"\n{tally.line}")
+    assert tally.found == []
+    assert tally.alike > 10 * tally.unsaid
+    assert tally.alike > 0.4 * QUESTIONS
 
 
 @pytest.mark.parametrize("pairs", [False, True], ids=["any machine", "linked pairs"])

@@ -42,7 +42,7 @@ TRUE = (
     f"has({A}.numaNode) && !has({A}.other) && !has(device.attributes['x'].y)",
     f"{A}.other == 1 || true",
     f"true || {A}.other == 1",
-    f'{A}.numaNode != "1" && {A}.healthy != 1 && {A}.driverVersion != "550.0.1"',
+    f'{A}.numaNode != "1" && {A}.healthy != 1 && {A}.driverVersion == {A}.driverVersion',
     f'({A}.numaNode == 0 || {A}.numaNode == 1) && (1 == 1) && "a" < "b"',
 )
 FALSE = (
@@ -57,6 +57,9 @@ UNKNOWN = {
     f"{A}.other == 1": "has no other",
     'device.attributes["x"].y == 1': "has no y",
     f"{A}.other == 1 || false": "has no other",
+    f'{A}.driverVersion == "550.0.1"': "with its own kind alone",
+    f"{A}.driverVersion in []": "in needs a list",
+    f'{A}.numaNode == quantity("1")': "with its own kind alone",
     f"{A}.listed == 1": "the value of listed is not read",
     f"{A}.numaNode": "neither true nor false",
     f"!{A}.numaNode": "neither true nor false",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+
+import msgspec
 import pytest
 
 from tests.dranodes import (
@@ -13,9 +16,9 @@ from tests.dranodes import (
     asking,
     claim,
     device,
-    device_class,
     exactly,
     raw,
+    two_pairs,
 )
 
 A = f'device.attributes["{DRIVER}"]'
@@ -23,18 +26,7 @@ A = f'device.attributes["{DRIVER}"]'
 
 @pytest.fixture
 def world() -> DraWorld:
-    """A node of two pairs, 0-1 and 2-3, whose GPUs are published as 3, 1, 0, 2."""
-    world = DraWorld()
-    world.classes.apply(device_class())
-    world.slices.apply(a_slice(*map(numbered, (3, 1, 0, 2))))
-    return world
-
-
-def numbered(index: int) -> Json:
-    made = device(index, capacity={"memory": {"value": "80Gi"}})
-    made["attributes"]["number"] = {"int": index}
-    made["attributes"]["pair"] = {"string": f"pair-{index // 2}"}
-    return made
+    return two_pairs()
 
 
 def gpus(world: DraWorld, *names: str) -> list[int]:
@@ -69,6 +61,40 @@ def test_a_quantity_that_cannot_be_read_costs_no_more_than_its_comparison(world:
     large = f'device.capacity["{DRIVER}"].memory.compareTo(quantity("81Gi")) > 0'
     world.claims.apply(asking("c", exactly(1, large)))
     assert gpus(world) == []
+
+
+def test_values_of_two_kinds_are_told_apart(world: DraWorld) -> None:
+    """To Python a 1 equals a true."""
+    kinds: tuple[Json, ...] = ({"int": 1}, {"bool": True})
+    for first, second in (kinds, kinds[::-1]):
+        devices = [device(0), device(1)]
+        devices[0]["attributes"]["flag"], devices[1]["attributes"]["flag"] = first, second
+        world.slices.apply(a_slice(*devices, generation=2))
+        world.claims.apply(asking("c", exactly(1, f"{A}.flag == 1", allocationMode="All")))
+        assert gpus(world) == [0 if "int" in first else 1]
+
+
+def test_nothing_is_kept_of_the_list_that_a_claim_came_in(world: DraWorld) -> None:
+    waiting, given = bytes(asking("c", exactly(1))), bytes(claim("d", 3, pod="p"))
+    page = b"[" + waiting + b"," + given + b"]"
+    objects = msgspec.json.decode(page, type=list[msgspec.Raw])
+    with_objects = sys.getrefcount(page)
+    world.claims.replace(objects, "9")
+    assert gpus(world) == [1]
+    del objects
+    assert sys.getrefcount(page) < with_objects
+    assert sys.getrefcount(page) == 2
+
+
+def test_a_fault_of_ours_costs_the_foresight_of_one_node(
+    world: DraWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.claims.apply(asking("c", exactly(1)))
+    noted: list[str] = []
+    monkeypatch.setattr(world.cluster.faults, "note", lambda node, _: noted.append(node))
+    monkeypatch.setattr("scheduler_extender.kube.nodedevices.MOST", None)
+    assert gpus(world) == []
+    assert noted == [NODE]
 
 
 def test_alternatives_and_several_claims_come_in_order(world: DraWorld) -> None:
@@ -128,7 +154,7 @@ def test_nothing_is_said_of_constraints_of_another_kind(world: DraWorld) -> None
 def test_slices_that_change_are_read_anew(world: DraWorld) -> None:
     world.claims.apply(asking("c", exactly(1, f"{A}.number == 2")))
     assert gpus(world) == [2]
-    world.slices.apply(a_slice(*map(numbered, (0, 1)), generation=2))
+    world.slices.apply(a_slice(*map(device, (0, 1)), generation=2))
     assert gpus(world) == []
 
 

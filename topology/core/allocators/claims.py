@@ -14,6 +14,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from topology.core.devices import Mask
+from topology.core.remembering import interruptible
 
 STEPS = 2_000  # devices that are tried for one pod on one node
 MOST = 32  # devices of one claim; kube-scheduler gives no more
@@ -62,6 +63,8 @@ def allocated(
         given = _Search(requests, alike).following(0, free, ())
     except _NeverError:
         return None
+    except RecursionError as error:
+        raise NotFollowedError("too many devices to allocate") from error
     return None if given is None else tuple(each.device for each in given)
 
 
@@ -121,6 +124,7 @@ class _Search:
         return None
 
     def _step(self) -> None:
+        interruptible()
         self.steps += 1
         if self.steps > STEPS:
             raise NotFollowedError("too many ways to allocate its claims")

@@ -17,13 +17,12 @@ from scheduler_extender.wire import BindingArgs, Pod
 from tests.dranodes import (
     NODE,
     DraWorld,
-    a_slice,
     asking,
     claim,
     device,
-    device_class,
     exactly,
     slice_of,
+    two_pairs,
 )
 from tests.nodes import pod
 from topology.core.devices import NodeName, PodUid
@@ -36,11 +35,7 @@ REFUSED = "the next free GPUs are without link=nvlink"
 
 @pytest.fixture
 def world() -> DraWorld:
-    """A node of two pairs, 0-1 and 2-3, whose GPUs are published as 3, 1, 0, 2."""
-    world = DraWorld()
-    world.classes.apply(device_class())
-    world.slices.apply(a_slice(*map(device, (3, 1, 0, 2))))
-    return world
+    return two_pairs()
 
 
 def of_claim(annotations: dict[str, str], *claims: str, uid: str = "a") -> Pod:
@@ -99,6 +94,15 @@ def test_the_pod_goes_where_it_costs_least(world: DraWorld) -> None:
         each.host: each.score for each in verbs.prioritize(world.cluster, wanted, [NODE, OTHER])
     }
     assert costs[NODE] > costs[OTHER], "the other node would lose a pair"
+
+
+def test_a_pod_with_more_claims_than_any_sane_one_is_refused_before_the_work(
+    world: DraWorld,
+) -> None:
+    wanted = of_claim(NVLINK, *(f"c{number}" for number in range(33)))
+    answered = verbs.filter_nodes(world.cluster, wanted, [NODE])
+    reason = "spec.resourceClaims: 33 entries; at most 32 are allowed in a pod with GPUs"
+    assert answered.unresolvable == {NODE: reason}
 
 
 def test_the_event_loop_leaves_it_to_a_thread(world: DraWorld) -> None:

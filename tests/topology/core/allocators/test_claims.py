@@ -71,3 +71,9 @@ def test_no_claim_costs_more_than_its_steps() -> None:
     with pytest.raises(NotFollowedError):
         allocated(0xFF, many)
     assert STEPS < 10_000
+
+
+def test_no_claim_is_too_deep() -> None:
+    """Each device is a step further down."""
+    with pytest.raises(NotFollowedError):
+        allocated((1 << 1500) - 1, [exactly((1 << 1500) - 1, 32)] * 45)
