@@ -85,10 +85,13 @@ class Files:
         here, steps, links = self._root, path.split("/")[::-1], 0
         while steps:
             step = steps.pop()
+            try:
+                target = str((here / step).readlink()) if (here / step).is_symlink() else None
+            except OSError as error:
+                raise BadInputError(f"{here / step[:64]}: {error.strerror}") from error
             if step == "..":
                 here = here if here == self._root else here.parent
-            elif step and (here / step).is_symlink():
-                target = str((here / step).readlink())
+            elif step and target is not None:
                 here, links = self._root if target.startswith("/") else here, links + 1
                 steps += target.split("/")[::-1]
             else:
