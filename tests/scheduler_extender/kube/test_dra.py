@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from scheduler_extender.kube.nodedevices import MOST_DEVICES
+from scheduler_extender.kube.nodedevices import MOST_DEVICES, NO_DEVICES
 from scheduler_extender.state.node.facts import Offer
 from scheduler_extender.state.node.objects import NodeObject
 from tests.dranodes import (
@@ -155,7 +155,7 @@ def test_a_rule_taints_devices_as_long_as_it_stands(
     world.claims.apply(asking("next", exactly(1)))
     found = world.cluster.foresees("ns", ("next",))(world.cluster.facts(NODE))
     first = next((gpu for gpu in (3, 1, 0, 2) if left >> gpu & 1), None)
-    assert found == (() if first is None else (f"GPU-{first}",))
+    assert found == (NO_DEVICES if first is None else (f"GPU-{first}",))
     world.rules.apply(raw({"metadata": {"name": "sick"}, "spec": {"taint": {"effect": "None"}}}))
     assert world.offer.availability.free == 0b1111
     world.rules.apply(rule)
