@@ -120,7 +120,7 @@ class DraNodes:
 
     def _affected(self, obj: Known) -> set[NodeName]:
         if isinstance(obj, DeviceClass):
-            return set(self._agents) if obj.spec.extended_resource_name else set()
+            return set(self._agents) if obj.serves else set()
         if isinstance(obj, TaintRule):
             pools = (pool for pool in self._nodes_of if obj.bars(*pool.split("/", 1)))
             return {name for pool in pools for name in self._nodes_of[pool]}
@@ -198,7 +198,7 @@ class DraNodes:
 
     def _served(self, topology: NodeTopology, report: Report) -> tuple[NodeTopology, Report]:
         devices = self._devices_of(topology.name)
-        named = {each.spec.extended_resource_name or "" for each in self._classes.values()}
+        named = {each.serves or "" for each in self._classes.values()}
         for resource in managed_among(sorted(named), self._managed) if devices.all else ():
             if published := list(devices.published(self._class_of(resource))):
                 return served(topology, report, resource, published, self._claimed(devices))
@@ -258,13 +258,13 @@ class DraNodes:
         return here
 
     def _class_of(self, resource: str) -> DeviceClass:
-        """The newest of the classes that serve a resource; of those, the first by name. Raises
-        :class:`DraError` where there is none."""
-        classes = [c for c in self._classes.values() if c.spec.extended_resource_name == resource]
+        """The newest of the classes by whose name pods ask for a resource; of those, the first by
+        name. Else the one that serves it. Raises :class:`DraError` where there is none."""
+        classes = [each for each in self._classes.values() if each.serves == resource]
         if not classes:
             raise DraError(f"no DeviceClass serves {resource}")
         classes.sort(key=attrgetter("metadata.name"))
-        return max(classes, key=lambda each: each.metadata.creation_timestamp or "")
+        return max(classes, key=lambda c: (bool(c.spec.extended_resource_name), c.made))
 
 
 def _has_plugin(topology: NodeTopology, report: Report | None) -> bool:

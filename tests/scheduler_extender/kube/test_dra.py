@@ -14,6 +14,7 @@ from tests.dranodes import (
     DRIVER,
     IS_GPU,
     NODE,
+    PUBLISHED,
     STALE_AFTER,
     DraWorld,
     Json,
@@ -110,6 +111,25 @@ def test_only_devices_of_the_class_count_and_the_newest_class_serves(world: DraW
     newer = "device.attributes['gpu.nvidia.com'].type == 'vfio'"
     world.classes.apply(device_class("c", newer, made="2"))
     assert order(world) == (2,)
+
+
+def test_the_class_of_nvidias_driver_serves_claims_under_no_name_for_pods(world: DraWorld) -> None:
+    """The GPU Operator may have made it so: kube-scheduler sends claims there, and no others."""
+    selector = {"cel": {"expression": IS_GPU}}
+
+    def nameless(name: str) -> msgspec.Raw:
+        return raw({"metadata": {"name": name}, "spec": {"selectors": [selector]}})
+
+    world.slices.apply(a_slice(*map(device, PUBLISHED)))
+    world.classes.apply(nameless("mine"))
+    assert world.offer == DRA_ONLY
+    world.classes.apply(nameless(DRIVER))
+    assert order(world) == PUBLISHED
+    world.claims.apply(asking("next", exactly(2)))
+    assert world.cluster.foresees("ns", ("next",))(world.cluster.facts(NODE)) == ("GPU-3", "GPU-1")
+    first = f"{IS_GPU} && device.attributes['{DRIVER}'].number < 2"
+    world.classes.apply(device_class("mine", first, made=""))
+    assert order(world) == (1, 0), "the one that pods ask for by name"
 
 
 @pytest.mark.parametrize(
