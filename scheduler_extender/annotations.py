@@ -210,6 +210,10 @@ def of_claims(pod: Pod, managed: tuple[str, ...] = MANAGED) -> OfClaims | Malfor
         return None
     if too_much := excess(pod):
         return Malformed(too_much)
+    given = pod.metadata.annotations or {}
+    for key in (PREFIX + name for name in GROUP_KEYS):
+        if key in given:
+            return Malformed(f"annotation {key}: a pod with claims of its own can be in no group")
     made = {each.name: each for each in pod.status.resource_claim_statuses or ()}
     try:
         values = _values(pod)
