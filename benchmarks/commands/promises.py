@@ -40,17 +40,23 @@ def promises_by_kind(
     workers: Annotated[
         int, typer.Option(metavar="COUNT", help="How many plays at a time.", min=1, max=256)
     ] = os.cpu_count() or 1,
+    kind: Annotated[
+        str, typer.Option(metavar="TEXT", help="Only the kinds whose names have this text.")
+    ] = "",
     json_file: JsonFile = None,
 ) -> None:
-    """Count promises over shared GPUs, MIG and groups.
+    """Count promises over shared GPUs, MIG, groups and nodes with DRA.
 
-    The extender places the same pods as an oracle that knows every node at every moment, and then
-    once more with rare faults. The figures so far are written after each play. Exit with 1 where
-    something was not kept that has to hold always.
+    The extender places the same pods as an oracle that knows every node at every moment (not with
+    DRA), and then once more with rare faults. The figures so far are written after each play. Exit
+    with 1 where something was not kept that has to hold always.
     """
     writable(json=json_file)
-    found = None
-    for found in bykind.by_kind(placements, seed, workers):
+    found, kinds = None, {name: play for name, play in bykind.KINDS.items() if kind in name}
+    if not kinds:
+        known = ", ".join(bykind.KINDS)
+        raise typer.BadParameter(f"no kind has {kind!r} in its name: {known}", param_hint="--kind")
+    for found in bykind.by_kind(placements, seed, workers, kinds):
         placed = sum(row["placed"] for row in found["rows"].values())
         print(f"round {found['rounds']}: {placed:,} placed", file=sys.stderr, flush=True)
         if json_file is not None and str(json_file) != "-":

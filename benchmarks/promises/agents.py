@@ -107,6 +107,8 @@ class Agents(Actor):
         if before is not None and not kubelet.shows_pods:
             kept = (a for a in before.report.allocations if kubelet.holds(a.pod_uid))
             found = replace(found, allocations=tuple(kept))
+        if node in self._scene.by_dra:
+            found = replace(found, allocatable=frozenset(), allocations=())
         sick = (topology.gpus[p].uuid for p in positions(self._blamed[node]))
         return replace(
             found,

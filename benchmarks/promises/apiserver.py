@@ -8,8 +8,9 @@ from typing import Protocol
 import msgspec
 
 from benchmarks.promises.agents import Agents
+from benchmarks.promises.claims import Claims
 from benchmarks.promises.judge import GroupJudge, Judge
-from benchmarks.promises.pods import PodEntry, record_of
+from benchmarks.promises.pods import GPU, PodEntry, read_pod, record_of
 from benchmarks.promises.scene import Actor, Scene
 from benchmarks.promises.watches import ExtenderWatches, Watches
 from scheduler_extender.annotations import PLACEMENT
@@ -44,12 +45,14 @@ class ApiServer(Actor):
         extender: ExtenderWatches,
         agents: Agents,
         judge: Judge,
+        claims: Claims,
     ) -> None:
         super().__init__(scene)
         self._watches = watches
         self._extender = extender
         self._agents = agents
         self._judge = judge
+        self._claims = claims
         self._groups = GroupJudge(scene)
         self._listeners: list[PodListener] = []
         self._named: dict[str, PodEntry] = {}
@@ -83,6 +86,14 @@ class ApiServer(Actor):
             self._scene.policy.put_pod(record)
 
         self._extender.tell("pods", tell)
+
+    def claimed(self, entry: PodEntry, node: NodeName) -> None:
+        """kube-scheduler has written a claim for the pod, and says so in the pod's status."""
+        mapped = {"requestMappings": [{"resourceName": GPU}]}
+        status = {"nominatedNodeName": node, "extendedResourceClaimStatus": mapped}
+        entry.manifest = {**entry.manifest, "status": {**entry.manifest["status"], **status}}
+        entry.pod, entry.record, _ = read_pod(entry.manifest)
+        self.changed(entry)
 
     def commit(self, entry: PodEntry, binding: Binding) -> bool:
         """Write a Binding: nodeName and annotations at once. False where it cannot be any more."""
@@ -134,6 +145,7 @@ class ApiServer(Actor):
         """The API server forgets a pod; the extender hears of it later."""
         entry.gone = True
         uid = entry.record.uid
+        self._claims.release_later(uid)
         del self.pods[uid], self._named[entry.record.name]
         version = self._next_version(entry.record.node, left=True)
         self._extender.tell("pods", lambda: self._scene.policy.drop_pod(uid, version))
@@ -152,6 +164,7 @@ class ApiServer(Actor):
         node = entry.record.node
         assert node is not None
         entry.ended = True
+        self._claims.release_later(entry.record.uid)
         self._capacity.give_back(node, entry.request.effective_count)
         return node
 

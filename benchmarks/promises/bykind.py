@@ -1,7 +1,8 @@
-"""Promises over every kind of GPU: shared ones, MIG instances, groups and gangs.
+"""Promises over every kind of GPU: shared ones, MIG instances, groups and gangs, nodes with DRA.
 
 Rounds are played until so many pods are placed. A round has one play of each kind with the faults
-of every day, an oracle's play of the same jobs beside it, and one with the rare faults besides.
+of every day, an oracle's play of the same jobs beside it (not under DRA: no oracle has the order of
+the devices in its hands), and one with the rare faults besides.
 What is counted is in :func:`counted`.
 """
 
@@ -16,12 +17,15 @@ from rich.table import Table
 
 from benchmarks.output import table_of
 from benchmarks.promises.faults import RARE_FAULTS, Faults
+from benchmarks.promises.judge import LOST_CLAIM
 from benchmarks.promises.plays import Play, play
 from benchmarks.promises.tally import Tally
 
 
-def _play(pods: int, nodes: str, workload: str, rate: float, seed: int) -> Play:
-    return Play("extender", pods, seed, nodes, workload, rate, foreign=0.0, restarts=1)
+def _play(
+    pods: int, nodes: str, workload: str, rate: float, seed: int, *, dra: float = 0.0
+) -> Play:
+    return Play("extender", pods, seed, nodes, workload, rate, foreign=0.0, restarts=1, dra=dra)
 
 
 KINDS = {
@@ -31,6 +35,7 @@ KINDS = {
     "MIG, several profiles": _play(400, "profiles", "slices", 0.5, 4),
     "shares of GPUs": _play(250, "shared", "everything", 0.8, 5),
     "memory of shared GPUs": _play(250, "memory", "shares", 1.5, 6),
+    "half of the nodes with DRA": _play(1500, "mixed", "everything", 0.8, 7, dra=0.5),
 }
 """Each kind's play in the first round; seeds count on. About 10,000 placements in a round, with the
 plays of the rare faults."""
@@ -38,30 +43,35 @@ SEEDS = 10  # from a round's seed to the next
 PLACED_IN_A_ROUND = 10_000
 COLUMNS = (
     *("placed", "guaranteed", "expected", "broken", "memory exceeded", "groups split"),
-    *("gang binds refused", "of the oracle's, all", "required", "whole groups"),
+    *("gang binds refused", "vetoes", "of the oracle's, all", "required", "whole groups"),
 )
 WITH_FAULTS = ", rare faults"
 ORACLE = "oracle"
 
 
-def parts(number: int, seed: int, scale: float) -> Iterator[tuple[str, Play]]:
+def parts(
+    number: int, seed: int, scale: float, kinds: Mapping[str, Play] = KINDS
+) -> Iterator[tuple[str, Play]]:
     """The plays of a round, each with the row that it counts in; ``scale`` shortens them."""
-    for name, kind in KINDS.items():
+    for name, kind in kinds.items():
         pods = max(10, int(kind.pods * scale))
         first = replace(kind, pods=pods, seed=kind.seed + seed + SEEDS * number)
         yield name, first
-        yield name, replace(first, policy=ORACLE, restarts=0)
+        if not kind.dra:
+            yield name, replace(first, policy=ORACLE, restarts=0)
         yield name + WITH_FAULTS, replace(first, faults=RARE_FAULTS)
 
 
-def by_kind(placements: int, seed: int, workers: int) -> Iterator[dict[str, Any]]:
+def by_kind(
+    placements: int, seed: int, workers: int, kinds: Mapping[str, Play] = KINDS
+) -> Iterator[dict[str, Any]]:
     """The figures after each play, until ``placements`` pods are placed by the extender."""
-    ours = {name + more: counted(Tally()) for name in KINDS for more in ("", WITH_FAULTS)}
-    oracles = {name: counted(Tally()) for name in KINDS}
+    ours = {name + more: counted(Tally()) for name in kinds for more in ("", WITH_FAULTS)}
+    oracles = {name: counted(Tally()) for name, kind in kinds.items() if not kind.dra}
     scale = min(1.0, placements / PLACED_IN_A_ROUND)
     with ProcessPoolExecutor(workers) as pool:
         for number in count():
-            names, plays = zip(*parts(number, seed, scale), strict=True)
+            names, plays = zip(*parts(number, seed, scale, kinds), strict=True)
             for name, what, found in zip(names, plays, pool.map(_counted, plays), strict=True):
                 (oracles if what.policy == ORACLE else ours)[name].update(found)
                 yield _figures(placements, seed, number + 1, ours, oracles)
@@ -102,6 +112,10 @@ def counted(tally: Tally) -> Counter[str]:
         # kube-scheduler had counted more free GPUs than the extender knew of: one has fallen sick,
         # or a bind of the gang had no answer and may be written yet.
         gang_refusals_miscounted=gangs["miscounted"],
+        claimed=tally.claimed,  # binds of pods with a claim on a node with DRA
+        vetoes=tally.vetoes,  # of these, refused over the devices of the claim
+        claims_lost=refused[LOST_CLAIM],  # pods bound without a claim: they never start
+        moves=tally.moves,  # of nodes to DRA, and back
         # GPUs that verification did not see in the outcomes.
         not_foreseen=tally.surprises["outside-outcomes"],
         faults=len(tally.faults),  # nodes about which deciding failed
@@ -179,6 +193,7 @@ def _cells(row: Counter[str]) -> tuple[str, ...]:
         f"{row['memory_exceeded']}",
         f"{row['split_groups']}" if row["group_members"] else "",
         refused if row["gang_binds"] else "",
+        f"{row['vetoes']} of {row['claimed']:,}" if row["claimed"] else "",
     )
 
 

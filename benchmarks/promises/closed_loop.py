@@ -12,10 +12,13 @@ each:
     kube-scheduler: asks the policy, binds beside its loop, and tries again; gangs at once.
 ``kubelets``
     Admit pods in batches, oldest first, container by container.
+``claims``
+    Keep the ResourceSlices and ResourceClaims of nodes with DRA, and what kube-scheduler picks.
 ``agents``
     Look at a node when they get to it; now and then a report comes late or twice.
 ``outages``
-    Make watches blind, agents die, kubelets restart and GPUs fall sick, as ``faults`` says.
+    Make watches blind, agents die, kubelets restart and GPUs fall sick, and move nodes to DRA and
+    back, as ``faults`` says.
 ``judge``
     Compares what pods were promised with the GPUs that they got.
 
@@ -25,11 +28,12 @@ kills the extender.
 """
 
 import random
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import partial
 
 from benchmarks.promises.agents import Agents
 from benchmarks.promises.apiserver import ApiServer
+from benchmarks.promises.claims import Claims
 from benchmarks.promises.extender import Extender
 from benchmarks.promises.faults import Delays, Faults
 from benchmarks.promises.fleets import as_it_may_be
@@ -49,7 +53,7 @@ from topology.emulation import EmulatedKubelet
 class ClosedLoop:
     """Runs jobs over nodes under a policy, until all have gone."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (what is played, and how)
         self,
         nodes: list[NodeTopology],
         jobs: list[Job],
@@ -57,6 +61,7 @@ class ClosedLoop:
         seed: int,
         delays: Delays = Delays(),  # noqa: B008 (it is frozen)
         faults: Faults = Faults(),  # noqa: B008
+        by_dra: Collection[NodeName] = (),
     ) -> None:
         rng = random.Random(seed)
         timeline = Timeline(rng)
@@ -69,21 +74,26 @@ class ClosedLoop:
             delays,
             faults,
             Tally(),
+            set(by_dra),
         )
         judge, watches = Judge(scene), Watches(timeline, delays.watch)
         extender = self._extender = ExtenderWatches(scene, watches)
         agents = self._agents = Agents(scene, watches, extender)
-        self.api = ApiServer(scene, watches, extender, agents, judge)
-        kubelets = Kubelets(scene, watches, self.api, agents, judge)
+        claims = self._claims = Claims(scene, watches, extender)
+        self.api = ApiServer(scene, watches, extender, agents, judge, claims)
+        kubelets = Kubelets(scene, watches, self.api, agents, judge, claims)
         self.api.tell(kubelets)
-        self._scheduler = KubeScheduler(scene, policy, self.api, extender)
+        self._scheduler = KubeScheduler(scene, policy, self.api, extender, claims)
         self._policy = policy
         policy.start(scene, self.api)
+        for name in sorted(scene.by_dra):
+            kubelets.move(name)
         agents.start()
+        claims.start()
         for job in jobs:
             timeline.at(job.arrives, partial(self._arrive, job))
         last = max((job.arrives for job in jobs), default=0.0)
-        Outages(scene, extender, agents, kubelets, last).begin()
+        Outages(scene, extender, agents, kubelets, claims, last).begin()
 
     def run(self, restarts: Iterable[float] = ()) -> Tally:
         """Play until nothing is left to happen; the extender is killed at the ``restarts``."""
@@ -118,6 +128,8 @@ class ClosedLoop:
         self._extender.drop_undelivered()
         self._policy.restart()
         self._extender.reopen()
+        for kind, objects in self._claims.listed():
+            self._policy.list_objects(kind, objects)
         for name, published in self._agents.published.items():
             self._extender.show(self.scene.nodes[name], published)
         for entry in self.api.pods.values():

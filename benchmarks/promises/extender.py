@@ -7,12 +7,15 @@ talks to the emulated API server through :class:`~benchmarks.promises.apiserver.
 import random
 from collections.abc import Callable, Hashable, Mapping
 
+import msgspec
+
 from benchmarks.promises.apiserver import ApiServer, PodApi
 from benchmarks.promises.faults import STALE_AFTER
 from benchmarks.promises.pods import GPU, PodEntry, PublishedReport
 from benchmarks.promises.scene import Scene
 from scheduler_extender.demo.kubescheduler import InProcess, Picked, pick
 from scheduler_extender.kube.binder import KubeBinder
+from scheduler_extender.kube.dra import DraNodes, dra_sinks
 from scheduler_extender.kube.settler import Settler
 from scheduler_extender.state.answers.decision import Refusals, Settings
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -62,9 +65,11 @@ class Extender:
         )
         self._cluster.faults.on_fault(lambda node, error: self.faults.append(f"{node}: {error!r}"))
         self._cluster.feed.on_surprise.append(self._hear_of)
-        for name, node in self._scene.nodes.items():
-            given = amounts_of({node.resources[0].name: self._scene.capacity.there(name)})
-            self._cluster.feed.put_node(name, NodeObject(allocatable=given))
+        self._records = DraNodes(self._cluster)
+        sinks = dra_sinks(self._cluster, self._records)
+        self._sinks = {path.rpartition("/")[2]: sink for path, sink in sinks}
+        for name in self._scene.nodes:
+            self.put_node(name)
         binder = KubeBinder(PodApi(self._scene, self._api), self._cluster)
         self._verbs = InProcess(self._cluster, binder)
         self._settler = Settler(self._cluster, binder, clock=lambda: timeline.now)
@@ -82,7 +87,9 @@ class Extender:
 
     def bind(self, entry: PodEntry, node: str) -> str | None:
         """bind, which decides anew."""
+        before = self._cluster.tallies.vetoes
         refusal = self._verbs.bind(entry.pod.metadata, node)
+        self._scene.tally.vetoes += self._cluster.tallies.vetoes - before
         if not self._in_rounds:
             self._in_rounds = True
             self._round(self._settler)
@@ -136,14 +143,33 @@ class Extender:
         """A pod is gone."""
         self._cluster.feed.drop_pod(uid, version)
 
+    def put_node(self, name: NodeName) -> None:
+        """News of a Node object."""
+        node, by_dra = self._scene.nodes[name], name in self._scene.by_dra
+        given = 0 if by_dra else self._scene.capacity.there(name)
+        told = NodeObject(allocatable=amounts_of({node.resources[0].name: given}))
+        self._cluster.feed.put_node(name, told)
+
+    def put_object(self, kind: str, obj: msgspec.Raw) -> None:
+        """News of an object of DRA."""
+        self._sinks[kind].apply(obj)
+
+    def drop_object(self, kind: str, obj: msgspec.Raw) -> None:
+        """Such an object is gone."""
+        self._sinks[kind].delete(obj)
+
+    def list_objects(self, kind: str, objects: list[msgspec.Raw]) -> None:
+        """All objects of a kind."""
+        self._sinks[kind].replace(objects, "")
+
     def put_report(self, topology: NodeTopology, published: PublishedReport) -> None:
         """News of a node."""
         age = self._scene.timeline.now - published.looked
-        self._cluster.feed.put_record(topology, published.report, uid=published.record, age=age)
+        self._records.put_record(topology, published.report, uid=published.record, age=age)
 
     def drop_record(self, name: NodeName) -> None:
         """A node's record is gone."""
-        self._cluster.feed.drop_record(name)
+        self._records.drop_record(name)
 
     def watch_heard(self, watch: str) -> None:
         """A watch has brought something."""

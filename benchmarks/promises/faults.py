@@ -38,7 +38,7 @@ class Faults:
     lost_answers: float = 0.0  # the share that is written at once, and the answer is lost
     limit: float = 15.0
     # How often a watch brings nothing, and for how long at most. In a share ``both`` of these times
-    # it is the one on pods and the one on records. In a share ``failing`` the extender is told so.
+    # it is every watch, else one. In a share ``failing`` the extender is told so.
     blind_every: float = 0.0
     blind_for: float = 60.0
     both: float = 0.3
@@ -56,6 +56,8 @@ class Faults:
     gpus_sicken: float = 0.0
     sick_for: float = 15.0
     blamed: float = 0.5
+    # How often a node is moved to DRA, or back; only where there are nodes with DRA.
+    moved_every: float = 0.0
     # The share of pods of the class Guaranteed with whole CPUs. A static manager, or one of which
     # nobody knows, may hint at any NUMA nodes for such a pod, or refuse it.
     whole_cpus: float = 0.0
@@ -72,4 +74,5 @@ RARE_FAULTS = Faults(
     kubelets_restart=120.0,
     gpus_sicken=120.0,
     sick_for=60.0,
+    moved_every=120.0,
 )

@@ -14,6 +14,8 @@ from topology.core.links import canonical_product
 from topology.core.placement import Verdict, satisfies
 from topology.core.requests import Constraints
 
+LOST_CLAIM = "its claim is gone"  # a pod that never starts, so that no promise is broken
+
 
 class Judge(Actor):
     """Compares what a pod was promised with the GPUs that its kubelet gave it."""
@@ -72,7 +74,8 @@ class Judge(Actor):
             unreported = self._unreported(entry, node, when)
             tally = self._tally
             (tally.unreported_refusals if unreported else tally.kubelet_refusals)[reason] += 1
-        self._judge(entry, node, None)
+        if reason != LOST_CLAIM:
+            self._judge(entry, node, None)
 
     def _add_up_memory(self, entry: PodEntry, node: NodeName) -> None:
         """Count the pod if a GPU that it is on now has to hold more than its memory.
@@ -143,6 +146,10 @@ class Judge(Actor):
         if held is not None and self._keeps(entry, node, held):
             return
         tally = self._tally
+        if entry.record.by_claim:  # bind has seen the claim: nothing excuses other GPUs
+            tally.broken[entry.promise] += 1
+            tally.broken_jobs.append(f"{entry.record.name} on {node}: {held} by claim")
+            return
         expected = entry.promise == Verdict.EXPECTED.value
         if disturbed or (expected and self._unreported(entry, node, self._healed)):
             tally.unreported[entry.promise] += 1

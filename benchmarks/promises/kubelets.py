@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 
 from benchmarks.promises.agents import Agents
 from benchmarks.promises.apiserver import ApiServer
+from benchmarks.promises.claims import Claims
 from benchmarks.promises.faults import POLL
-from benchmarks.promises.judge import Judge
+from benchmarks.promises.judge import LOST_CLAIM, Judge
 from benchmarks.promises.pods import PodEntry
 from benchmarks.promises.scene import Actor, Scene
 from benchmarks.promises.watches import Watches
@@ -40,9 +41,16 @@ class Kubelets(Actor):
     """
 
     def __init__(
-        self, scene: Scene, watches: Watches, api: ApiServer, agents: Agents, judge: Judge
+        self,
+        scene: Scene,
+        watches: Watches,
+        api: ApiServer,
+        agents: Agents,
+        judge: Judge,
+        claims: Claims,
     ) -> None:
         super().__init__(scene)
+        self._claims = claims
         self._watches = watches
         self._devices = scene.kubelets
         self._api = api
@@ -82,13 +90,26 @@ class Kubelets(Actor):
     def sicken(self, node: NodeName, gpus: list[int]) -> None:
         """The node's device plugin calls GPUs sick."""
         self._devices[node].sicken(gpus)
+        self._claims.taint(node, gpus, sick=True)
         self._judge.disturbed(node)
         self._seen_by_agent(node)
 
     def heal(self, node: NodeName, gpus: list[int]) -> None:
         """The node's device plugin calls GPUs healthy again."""
         self._devices[node].heal(gpus)
+        self._claims.taint(node, gpus, sick=False)
         self._judge.healed(node)
+        self._seen_by_agent(node)
+
+    def move(self, node: NodeName) -> None:
+        """The node has no device plugin from now on, or has one again, as :attr:`.Scene.by_dra`
+        says."""
+        if node in self._scene.by_dra:
+            self._devices[node].registered = False
+            self._capacity.close(node)
+        else:
+            self._devices[node].register()
+            self._open(node)
         self._seen_by_agent(node)
 
     def _start(self, node: NodeName) -> None:
@@ -103,7 +124,8 @@ class Kubelets(Actor):
 
     def _register(self, node: NodeName) -> None:
         """The device plugin is back; the kubelet says so with its next status."""
-        if self._devices[node].answers:  # else another start comes with another plugin
+        if self._devices[node].answers and node not in self._scene.by_dra:
+            # Where the kubelet does not run another start comes with another plugin.
             self._devices[node].register()
             self._judge.unsettled(node)
             self._judge.healed(node)
@@ -176,11 +198,19 @@ class Kubelets(Actor):
             entry = self._batch[node][0]
             record = entry.record
             steps = self._devices[node].admission(record.uid, "default", record.name, entry.request)
+            if record.by_claim:
+                steps = self._prepared(entry)
             self._step(node, _Admission(entry, steps, self._lives[node]))
         elif self._inbox[node]:
             self._admit_soon(node)
         else:
             self._busy.discard(node)
+
+    def _prepared(self, entry: PodEntry) -> Iterator[str]:
+        """The admission of a pod with a claim. Raises :class:`Refused` where that is gone."""
+        if not self._claims.held(entry.record.uid):
+            raise Refused(LOST_CLAIM)
+        yield from ()
 
     def _step(self, node: NodeName, current: _Admission) -> None:
         """Give the next container its devices; after the last one the pod runs."""
@@ -200,7 +230,9 @@ class Kubelets(Actor):
             return
         self._batch[node].remove(entry)
         if not entry.admitted:  # else it was admitted before the kubelet ended
-            self._judge.admitted(entry, node, self._devices[node].held(entry.record.uid))
+            uid = entry.record.uid
+            held = self._claims.held(uid) or self._devices[node].held(uid)
+            self._judge.admitted(entry, node, held)
             self._timeline.after(entry.job.runs, lambda: self._end(entry))
         entry.admitted = True
         if self._faults.kubelets_restart:

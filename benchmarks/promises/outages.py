@@ -1,12 +1,16 @@
 """What fails for a while: the extender's watches, agents, kubelets and GPUs."""
 
+from collections.abc import Callable
+
 from benchmarks.promises.agents import Agents
+from benchmarks.promises.claims import Claims
 from benchmarks.promises.faults import HEARTBEAT
 from benchmarks.promises.kubelets import Kubelets
-from benchmarks.promises.scene import Actor, Scene
+from benchmarks.promises.scene import Actor, Event, Scene
 from benchmarks.promises.watches import WATCHES, ExtenderWatches
 from topology.core.devices import NodeName
 
+LOOKS_EVERY = 5.0  # seconds, on average, until a person looks again
 BOOKMARKS = 30.0  # seconds between two bookmarks of a watch
 
 
@@ -19,6 +23,7 @@ class Outages(Actor):
         extender: ExtenderWatches,
         agents: Agents,
         kubelets: Kubelets,
+        claims: Claims,
         until: float,
     ) -> None:
         super().__init__(scene)
@@ -26,7 +31,9 @@ class Outages(Actor):
         self._extender = extender
         self._agents = agents
         self._kubelets = kubelets
+        self._claims = claims
         self._sick: dict[NodeName, int] = dict.fromkeys(scene.nodes, 0)
+        self._draining: set[NodeName] = set()
         self._until = until
 
     def begin(self) -> None:
@@ -42,22 +49,25 @@ class Outages(Actor):
             self._timeline.about(self._faults.kubelets_restart, self._end_kubelet)
         if self._faults.gpus_sicken:
             self._timeline.about(self._faults.gpus_sicken, self._sicken)
+        if self._faults.moved_every and self._scene.by_dra:
+            self._timeline.about(self._faults.moved_every, self._drain)
 
     @property
     def _over(self) -> bool:
         return self._timeline.now > self._until
 
     def _blindfold(self) -> None:
-        """One watch or both bring nothing for a while; what happens meanwhile comes at its end."""
+        """One watch or all bring nothing for a while; what happens meanwhile comes at its end."""
         if self._over:
             return
         timeline, faults = self._timeline, self._faults
         self._tally.blindings += 1
         end = timeline.now + timeline.rng.uniform(1.0, faults.blind_for)
         fails = timeline.happens(faults.failing)
-        watches = list(WATCHES)
+        watches = list(self._extender.names)
         if not timeline.happens(faults.both):
-            watches.remove(timeline.rng.choice(watches))
+            while len(watches) > 1:
+                watches.remove(timeline.rng.choice(watches))
         for watch in watches:
             self._extender.silence(watch, end, fails=fails)
         timeline.at(end + timeline.drawn(faults.blind_every), self._blindfold)
@@ -88,6 +98,49 @@ class Outages(Actor):
             return
         self._kubelets.end(self._timeline.rng.choice(self._nodes))
         self._timeline.about(self._faults.kubelets_restart, self._end_kubelet)
+
+    def _drain(self) -> None:
+        """A node is cordoned; once it is empty, it is moved to DRA, or back."""
+        if self._over:
+            return
+        node = self._timeline.rng.choice([n for n in self._nodes if n not in self._draining])
+        self._draining.add(node)
+        self._capacity.cordon(node)
+        self._once(lambda: self._capacity.is_empty(node), lambda: self._move(node))
+        self._timeline.about(self._faults.moved_every, self._drain)
+
+    def _move(self, node: NodeName) -> None:
+        """The device plugin goes and a DRA driver comes, or the other way round; once the extender
+        knows of it, the node takes pods again."""
+        self._tally.moves += 1
+        by_dra = self._scene.by_dra
+        if node in by_dra:
+            by_dra.remove(node)
+            self._claims.withdraw(node)
+        else:
+            by_dra.add(node)
+            self._claims.publish(node)
+        self._kubelets.move(node)
+        self._extender.tell("nodes", lambda: self._scene.policy.put_node(node))
+
+        def uncordon() -> None:
+            self._draining.remove(node)
+            self._capacity.uncordon(node)
+
+        self._once(lambda: self._shows(node), uncordon)
+
+    def _shows(self, node: NodeName) -> bool:
+        """Whether the extender knows who serves the node's GPUs now."""
+        known = self._extender.last_report(node)
+        without_plugin = known is not None and known.report.allocatable == frozenset()
+        return without_plugin == (node in self._scene.by_dra)
+
+    def _once(self, holds: Callable[[], bool], event: Event) -> None:
+        """Let something happen once a condition holds; somebody looks now and then."""
+        if holds():
+            event()
+        else:
+            self._timeline.about(LOOKS_EVERY, lambda: self._once(holds, event))
 
     def _sicken(self) -> None:
         """One or two GPUs of a node fall sick, and heal by themselves."""

@@ -56,6 +56,7 @@ class Play:
     runs: float = 60.0  # seconds that a pod runs, on average
     faults: Faults = Faults()  # noqa: RUF009 (it is frozen)
     refusals: str = "certain"  # the extender's flag
+    dra: float = 0.0  # the share of nodes with DRA at the start
 
 
 def play(what: Play) -> Tally:
@@ -79,7 +80,9 @@ def play(what: Play) -> Tally:
     restarts = tuple(sorted(rng.uniform(0, work[-1].arrives) for _ in range(what.restarts)))
     delays = AT_ONCE if what.policy == "oracle" else Delays()
     policy = policies[what.policy]
-    loop = ClosedLoop(nodes, work, policy, what.seed, delays, what.faults)
+    names = [node.name for node in nodes]
+    by_dra = random.Random(what.seed).sample(names, round(what.dra * len(names)))
+    loop = ClosedLoop(nodes, work, policy, what.seed, delays, what.faults, by_dra)
     tally = loop.run(restarts)
     tally.faults = policy.faults
     tally.surprises = Counter(s.kind for s in policy.surprises if not s.foreign)

@@ -4,8 +4,10 @@ import heapq
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
+
+import msgspec
 
 from benchmarks.promises.faults import Delays, Faults
 from benchmarks.promises.pods import PublishedReport
@@ -65,6 +67,7 @@ class Capacity:
         self._there = {str(node.name): _units(node) * node.resources[0].replicas for node in nodes}
         self._taken: Counter[str] = Counter()
         self._closed: set[str] = set()
+        self._cordoned: set[str] = set()
 
     def there(self, node: str) -> int:
         """How many devices a node has, taken or not."""
@@ -86,13 +89,31 @@ class Capacity:
         """The node says that its devices are back."""
         self._closed.discard(node)
 
+    def cordon(self, node: str) -> None:
+        """Somebody drains the node."""
+        self._cordoned.add(node)
+
+    def uncordon(self, node: str) -> None:
+        """The node takes pods again."""
+        self._cordoned.discard(node)
+
+    def is_cordoned(self, node: str) -> bool:
+        """Whether the node is being drained."""
+        return node in self._cordoned
+
     def fits(self, node: str, count: int) -> bool:
-        """Whether so many devices are left."""
-        return node not in self._closed and self._taken[node] + count <= self._there[node]
+        """Whether so many devices of a plugin are left."""
+        if node in self._closed or node in self._cordoned:
+            return False
+        return self._taken[node] + count <= self._there[node]
 
     def free(self, node: str) -> int:
         """How many devices of a node are left."""
         return self._there[node] - self._taken[node]
+
+    def is_empty(self, node: str) -> bool:
+        """Whether no pod counts there."""
+        return not self._taken[node]
 
     def fitting(self, count: int) -> list[str]:
         """The nodes that have so many devices left, in the order of the fleet."""
@@ -128,6 +149,15 @@ class Watcher(Protocol):
     def drop_record(self, name: NodeName) -> None:
         """A node's record is gone."""
 
+    def put_node(self, name: NodeName) -> None:
+        """News of a Node object."""
+
+    def put_object(self, kind: str, obj: msgspec.Raw) -> None:
+        """News of an object of DRA."""
+
+    def drop_object(self, kind: str, obj: msgspec.Raw) -> None:
+        """Such an object is gone."""
+
     def watch_heard(self, watch: str) -> None:
         """The watch on ``pods`` or ``records`` has brought something, if only a bookmark."""
 
@@ -147,6 +177,7 @@ class Scene:
     delays: Delays
     faults: Faults
     tally: Tally
+    by_dra: set[NodeName] = field(default_factory=set)  # nodes without a device plugin, for now
 
 
 class Actor:

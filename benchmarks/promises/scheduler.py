@@ -10,16 +10,20 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from benchmarks.promises.apiserver import ApiServer
+from benchmarks.promises.claims import Claims
 from benchmarks.promises.extender import Extender
 from benchmarks.promises.pods import PodEntry
 from benchmarks.promises.scene import Actor, Scene
 from benchmarks.promises.watches import ExtenderWatches
 from scheduler_extender.membership import NVLINK_DOMAIN
+from scheduler_extender.verbs.binddecision import NO_CLAIM, NO_RECORD
 from topology.core.devices import NodeName, PodUid
 
 LONGEST_BACKOFF = 8.0  # seconds; a backoff that is so long is not doubled any more
 # In the extender's words for a bind that the API server has not answered just now.
 NO_ANSWER = "the bind was not written"
+BIND_WAITS = 5.0  # seconds for which the extender's bind waits for news of a claim
+LOOKS_EVERY = 0.1  # seconds between two looks of such a bind
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,7 @@ class _Assumed:
     known: Hashable = None
     # Whether the scheduler took more devices of the node for free than the extender could know.
     miscounted: bool = False
+    by_claim: bool = False  # whether the node is one with DRA
 
 
 @dataclass(slots=True)
@@ -54,12 +59,18 @@ class KubeScheduler(Actor):
     """Tries each pod, or gang, until it is bound or its owner gives up."""
 
     def __init__(
-        self, scene: Scene, policy: Extender, api: ApiServer, extender: ExtenderWatches
+        self,
+        scene: Scene,
+        policy: Extender,
+        api: ApiServer,
+        extender: ExtenderWatches,
+        claims: Claims,
     ) -> None:
         super().__init__(scene)
         self._policy = policy
         self._api = api
         self._extender = extender
+        self._claims = claims
         self._gangs: dict[str, list[PodEntry]] = {}
 
     def hear(self, entry: PodEntry) -> None:
@@ -79,11 +90,13 @@ class KubeScheduler(Actor):
         waiting = cycle.waiting
         for entry in waiting:
             count = entry.request.effective_count
-            offered = self._capacity.fitting(count)
+            offered = [*self._capacity.fitting(count), *self._claims.fitting(count)]
             picked = self._policy.pick(entry.pod, offered) if offered else None
             if picked is None or picked.node is None:
                 for assumed in cycle.assumed:
                     self._give_back(assumed)
+                    if assumed.by_claim:
+                        self._claims.release(assumed.entry.record.uid)
                 reasons = (picked and picked.reasons) or Counter({"too few free GPUs": 1})
                 self._again(cycle, waiting, reasons)
                 return
@@ -91,29 +104,45 @@ class KubeScheduler(Actor):
             if cycle.gang:
                 miscounted = self._miscounts(node, cycle.assumed, waiting)
             self._capacity.take(node, count)
+            by_claim = NodeName(node) in self._scene.by_dra
+            if by_claim:
+                self._claims.choose(entry, NodeName(node))
             if cycle.gang:
                 known = self._known(entry, node, cycle.members)
-            cycle.assumed.append(_Assumed(entry, node, known, miscounted))
+            cycle.assumed.append(_Assumed(entry, node, known, miscounted, by_claim))
         # The scheduler assumes the pods and goes on; the binds run beside it.
         self._timeline.rng.shuffle(cycle.assumed)
         for assumed in cycle.assumed:
-            self._timeline.about(self._delays.bind, partial(self._bind, assumed, cycle))
+            begin = self._write_claim if assumed.by_claim else self._bind
+            self._timeline.about(self._delays.bind, partial(begin, assumed, cycle))
 
     def _give_back(self, assumed: _Assumed) -> None:
         self._capacity.give_back(assumed.node, assumed.entry.request.effective_count)
 
-    def _bind(self, assumed: _Assumed, cycle: _Cycle) -> None:
+    def _write_claim(self, assumed: _Assumed, cycle: _Cycle) -> None:
+        """PreBind: the claim names the GPUs that were chosen."""
+        entry = assumed.entry
+        if not (entry.gone or entry.ended):
+            self._claims.write(entry)
+            self._api.claimed(entry, NodeName(assumed.node))
+        until = self._timeline.now + BIND_WAITS
+        self._timeline.about(self._delays.bind, partial(self._bind, assumed, cycle, until))
+
+    def _bind(self, assumed: _Assumed, cycle: _Cycle, until: float = 0.0) -> None:
+        """Ask for the bind; ``until`` then the extender waits for news of a claim."""
         entry, node = assumed.entry, assumed.node
-        cycle.assumed.remove(assumed)
-        self._give_back(assumed)
-        reasons = Counter({"a bind was refused": 1})
+        reasons, refusal = Counter({"a bind was refused": 1}), None
         if entry.record.node is None and not entry.gone:
             entry.decided = self._timeline.now
             entry.blind_for = self._extender.failing_for()
             entry.view = self._extender.last_report(NodeName(node))
             known = self._known(entry, node, cycle.members) if cycle.gang else None
             refusal = self._policy.bind(entry, node)
+            if refusal in (NO_CLAIM, NO_RECORD) and self._timeline.now < until:
+                self._timeline.after(LOOKS_EVERY, partial(self._bind, assumed, cycle, until))
+                return
             self._tally.gang_binds += cycle.gang
+            self._tally.claimed += assumed.by_claim
             if refusal is not None:
                 cycle.refused.append(entry)
                 self._tally.refused_by_bind += 1
@@ -121,6 +150,12 @@ class KubeScheduler(Actor):
                     self._count_refusal(assumed, known, refusal)
                 else:
                     reasons = Counter({refusal: 1})
+        elif assumed.by_claim and not entry.gone:  # a Binding before that was written late
+            refusal = self._policy.bind(entry, node)
+        if refusal is not None and assumed.by_claim:
+            self._claims.release(entry.record.uid)
+        self._give_back(assumed)
+        cycle.assumed.remove(assumed)
         if cycle.refused and not cycle.assumed:
             self._again(cycle, cycle.refused, reasons)
 

@@ -13,6 +13,10 @@ class Tally:
     required: int = 0  # pods with constraints
     required_placed: int = 0
     refused_by_bind: int = 0
+    claimed: int = 0  # binds of pods whose claims had devices of a node with DRA
+    vetoes: int = 0  # of these, refused over the devices
+    claimless: int = 0  # pods that were bound to such a node and had lost their claim
+    moves: int = 0  # of nodes to DRA, and back
     gave_up: int = 0
     promised: Counter[str] = field(default_factory=Counter)
     broken: Counter[str] = field(default_factory=Counter)

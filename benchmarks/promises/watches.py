@@ -1,4 +1,4 @@
-"""Watches on the API server: news comes late but in order, and the extender's two may fail."""
+"""Watches on the API server: news comes late but in order, and the extender's may fail."""
 
 from functools import partial
 
@@ -8,6 +8,9 @@ from topology.core.devices import NodeName
 from topology.core.graph import NodeTopology
 
 WATCHES = ("pods", "records")  # what the extender watches
+# The same where there are nodes with DRA. What it promises does not hang on them: it needs no word
+# of theirs to go on.
+DRA_WATCHES = ("deviceclasses", "resourceslices", "resourceclaims")
 
 
 class Watches:
@@ -36,7 +39,7 @@ class Watches:
 
 
 class ExtenderWatches(Actor):
-    """The extender's watches on pods and on records.
+    """The extender's watches.
 
     What was on its way to an extender that was killed is lost; the next one lists instead.
     """
@@ -45,6 +48,7 @@ class ExtenderWatches(Actor):
         super().__init__(scene)
         self._watches = watches
         self._lives = 0
+        self.names = WATCHES + (DRA_WATCHES if scene.by_dra else ())
         self._failing_since: dict[str, float] = {}
         self._reports: dict[NodeName, PublishedReport] = {}
 
@@ -54,7 +58,8 @@ class ExtenderWatches(Actor):
 
         def deliver() -> None:
             if life == self._lives:
-                self._scene.policy.watch_heard(watch)
+                if watch in WATCHES:
+                    self._scene.policy.watch_heard(watch)
                 event()
 
         self._watches.deliver(watch, deliver)
@@ -62,7 +67,7 @@ class ExtenderWatches(Actor):
     def silence(self, watch: str, until: float, *, fails: bool) -> None:
         """Bring nothing until then. Where the watch ``fails``, the extender is told so."""
         self._watches.hold(watch, until)
-        if fails:
+        if fails and watch in WATCHES:
             self._failing_since[watch] = self._timeline.now
             self._scene.policy.watch_failing(watch, failing=True)
             self._timeline.at(until, partial(self._restore, watch))
@@ -89,9 +94,10 @@ class ExtenderWatches(Actor):
         self._reports.clear()
 
     def reopen(self) -> None:
-        """A new extender opens both watches."""
-        for watch in WATCHES:
+        """A new extender opens its watches."""
+        for watch in self.names:
             self._watches.reopen(watch)
+        for watch in WATCHES:
             self._failing_since.pop(watch, None)
             self._scene.policy.watch_heard(watch)
 

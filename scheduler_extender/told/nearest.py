@@ -97,15 +97,9 @@ def nearest(answers: Iterable[tuple[Answer, Miss | None]]) -> list[NearMiss]:
 
 
 def miss_of(row: Answer, request: GpuRequest, view: View) -> Miss | None:
-    """What the node lacks; None if no set of its GPUs is near, or nothing is known of it, or the
-    pod's own claims say which GPUs it asks for."""
+    """What the node lacks; None if no set of its GPUs is near, or nothing is known of it."""
     offer = row.facts.last_offer(request.resource)
-    if (
-        not request.effective_count
-        or row.kind not in NEAR
-        or row.facts.report is None
-        or isinstance(offer, Rejection)
-    ):
+    if row.kind not in NEAR or row.facts.report is None or isinstance(offer, Rejection):
         return None
     node = _Node(row.facts, request, offer, view)
     if row.kind is Reason.LINKS:

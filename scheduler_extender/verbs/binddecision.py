@@ -145,15 +145,13 @@ def decide_again(cluster: Cluster, decided: DecidedBind) -> DecidedBind:
 
 
 def _counted(facts: NodeFacts, pod: PodRecord) -> GpuRequest:
-    """What a pod asks for; under DRA all that its claims have, where that is more: those of its own
-    beside a number, too, and one of an earlier try that is not gone yet."""
+    """What a pod asks for; one that asks for 0 devices, and has claims of its own, for theirs."""
     request = pod.request
     assert isinstance(request, GpuRequest)  # noqa: S101 (the caller looked)
-    if not request.required:
+    if request.count or not request.required:
         return request
     devices = facts.claimed(pod.uid, pod.namespace, pod.claims) if facts.by_dra else ()
-    more = len(devices) > request.count or not request.count
-    return gpu_request(len(devices), request.constraints) if more else request
+    return gpu_request(len(devices), request.constraints)
 
 
 def _judged(facts: NodeFacts, pod: PodRecord, request: GpuRequest, *, again: bool) -> NodeFacts:

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from scheduler_extender.annotations import Malformed, OfClaims, of_claims, parse
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.state.answers.decision import UNDECIDED
@@ -22,6 +24,11 @@ from topology.core.requests import GpuRequest
 STILL_WORKING = "gpu-topology extender is still working out the nodes for this pod"
 IN_FLIGHT = Rejection(
     "a bind of the pod to another node may still be written", False, Reason.IN_PROGRESS
+)
+HAD_CLAIM = Rejection(
+    "the pod's status names a claim, so that only a kubelet with DRA can start it",
+    False,
+    Reason.KUBELET,
 )
 
 
@@ -75,6 +82,8 @@ def filtered(
     nobody meanwhile. The event loop holds the cluster's lock, and is told with
     :class:`.NotAtOnceError` where the answer would take too long for it.
     """
+    if pod.status.extended_resource_claim_status is not None:
+        return _of_claimed(snapshot, pod, names, deadline)
     managed = snapshot.settings.managed
     asks = parse(pod, managed) or of_claims(pod, managed)
     if asks is None:
@@ -104,6 +113,20 @@ def filtered(
     return _with_group(snapshot, member, answered, deadline)
 
 
+def _of_claimed(snapshot: Snapshot, pod: Pod, names: Sequence[str], deadline: Deadline) -> Filtered:
+    """The answer to a pod that a bind on a node with DRA was refused. Its claim is deleted, but
+    nobody takes the claim's name out of the pod's status, and a kubelet looks for it."""
+    deadline.need_quick(quick=False)
+    status = msgspec.structs.replace(pod.status, extended_resource_claim_status=None)
+    others: list[str] = []
+    by_plugin: list[str] = []
+    for name in names:
+        facts = snapshot.facts(NodeName(name))
+        (others if facts.by_dra or facts.topology is None else by_plugin).append(name)
+    found = filtered(snapshot, msgspec.structs.replace(pod, status=status), others, deadline)
+    return replace(found, refused={**found.refused, HAD_CLAIM: by_plugin})
+
+
 def _with_group(
     snapshot: Snapshot, member: Member, result: Filtered, deadline: Deadline
 ) -> Filtered:
@@ -131,7 +154,7 @@ def _by_claims(
     """The answer to a pod with claims of its own. A node passes where nobody can say what they get:
     bind has the proof."""
     found = ask_by_claims(snapshot, uid, wanted, names, deadline)
-    whole, late = Filtered([*found.unknown]), bool(found.late)
+    whole, late = Filtered(found.unknown), bool(found.late)
     for request, answers, alike in found.answered:
         result = _result(request, answers)
         late = late or bool(result.error)

@@ -5,6 +5,9 @@ with all that could come of the report before: every outcome in every free state
 if running pods end. A *surprise* is a pod with other devices, or with devices that break its
 promise.
 
+Under DRA kube-scheduler alone knows what it has given to pods whose claims are not written yet, so
+that others may get other devices than the next: there, too, only the promise is checked.
+
 If GPUs turned sick or healed while the pod was unreported, nobody knows from which of them its
 kubelet chose; then only its promise is checked. No report shows a GPU that turns sick and heals
 between two reports: a pod that was admitted meanwhile may wrongly be called a surprise.
@@ -109,7 +112,7 @@ def _verify(facts: NodeFacts, then: Offer, before: Report, now: Offer, after: Re
         if same_boot and pod.ended and pod.uid in facts.pods.reported:
             continue  # a kubelet may show once more what it has shown before, and gives it no GPUs
         kinds = []
-        settled = same_boot and calm and pod.uid not in facts.pods.unsettled
+        settled = same_boot and calm and pod.uid not in facts.pods.unsettled and not facts.by_dra
         if settled and not _foreseen(kubelet, then.ledger, pod.uid, got):
             kinds.append(OUTSIDE)
         mask, replicas = gpus(got, kubelet.width), kubelet.replicas

@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.promises.faults import Faults
+from benchmarks.promises.faults import RARE_FAULTS, Faults
+from benchmarks.promises.judge import LOST_CLAIM
 from benchmarks.promises.plays import Play, play, play_all
 from benchmarks.promises.tally import Tally
 from topology.core.placement import outlook, verdict
@@ -140,6 +141,10 @@ def kept(first: Play, *, fitting: float = 0.6) -> Counter[str]:
             plugin_refused=tally.kubelet_refusals["plugin refused"],
             affinity=tally.kubelet_refusals["TopologyAffinityError"],
             smt=tally.kubelet_refusals["SMTAlignmentError"],
+            claimed=tally.claimed,
+            vetoes=tally.vetoes,
+            claims_lost=tally.kubelet_refusals[LOST_CLAIM],
+            moves=tally.moves,
         )
     return happened
 
@@ -263,6 +268,24 @@ def test_static_managers_beside_everything_else(capsys: pytest.CaptureFixture[st
 def test_a_plugin_that_refuses_several_shares_is_promised_nothing() -> None:
     happened = kept(Play("extender", 600, 231, nodes="shared", foreign=0.0), fitting=0.4)
     assert happened["plugin_refused"] > 0
+
+
+def test_claims_have_what_was_promised(capsys: pytest.CaptureFixture[str]) -> None:
+    """Half of the nodes have DRA. kube-scheduler alone knows of claims that are not written yet, so
+    that bind refuses some."""
+    happened = kept(Play("extender", 2_000, 311, foreign=0.0, restarts=2, dra=0.5))
+    with capsys.disabled():
+        print(f"\n{happened['vetoes']} of {happened['claimed']} binds of claims refused")
+    assert happened["claimed"] > 1_000
+    assert happened["vetoes"] < 0.01 * happened["claimed"]
+    assert happened["claims_lost"] == 0
+
+
+def test_claims_have_what_was_promised_where_everything_fails() -> None:
+    """Nodes are moved to DRA and back, too."""
+    faults = replace(RARE_FAULTS, moved_every=60.0, kubelets_restart=30.0, gpus_sicken=15.0)
+    happened = kept(Play("extender", 1_000, 321, foreign=0.0, restarts=5, faults=faults, dra=0.5))
+    assert happened["moves"] > 10
 
 
 def sliced(nodes: str, seed: int, **more: Any) -> Play:

@@ -13,10 +13,14 @@ import pytest
 
 from benchmarks.promises.faults import Faults
 from benchmarks.promises.plays import Play, play
+from scheduler_extender.verbs import binddecision
+from topology.core.allocators.dra import FirstFit
+from topology.core.allocators.protocol import Call, Outcomes
 from topology.core.placement import outlook
 from topology.core.placement.constraints import passing_share
 
 SLICES = Play("extender", 250, 1, nodes="sliced", workload="slices", rate=1.2, foreign=0.0)
+DRA = Play("extender", 300, 1, foreign=0.0, restarts=2, dra=0.5)
 PLAYS = {
     "any": Play("extender", 500, 1, restarts=2),
     "pods that others bind": Play("extender", 300, 2, foreign=0.1, restarts=1),
@@ -29,6 +33,8 @@ PLAYS = {
     "slices": SLICES,
     "memory": Play("extender", 200, 8, nodes="memory", workload="shares", rate=1.5, foreign=0.0),
     "groups": Play("extender", 200, 11, "racks", "groups", 0.5, 0.0, restarts=1),
+    "DRA": DRA,
+    "nodes moved to DRA and back": replace(DRA, seed=2, faults=Faults(moved_every=20.0)),
 }
 
 
@@ -56,3 +62,32 @@ def test_the_judge_finds_a_promise_that_is_broken(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(outlook, "passing_share", some_is_every)
     assert play(replace(SLICES, pods=100)).broken["guaranteed"] > 0
+
+
+def test_the_judge_finds_claims_whose_devices_nobody_has_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A bug that is planted: bind takes filter's word. Pods come so fast that some are chosen for
+    before the claims of those before them are known."""
+
+    def unproven(*asked: Any) -> Any:
+        request, decision = answer(*asked)
+        return request, replace(decision, rejection=None)
+
+    burst = replace(DRA, rate=5.0, runs=8.0)
+    sound = play(burst)
+    assert (sound.broken.total(), sound.vetoes > 0) == (0, True)
+    answer = binddecision._answer
+    monkeypatch.setattr(binddecision, "_answer", unproven)
+    assert play(burst).broken.total() > 0
+
+
+def test_the_judge_finds_an_order_that_nobody_has_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug that is planted: devices are thought to be taken in the order of their numbers."""
+    outcomes = FirstFit.outcomes
+
+    def by_number(allocator: FirstFit, call: Call) -> Outcomes:
+        return outcomes(replace(allocator, order=tuple(sorted(allocator.order))), call)
+
+    monkeypatch.setattr(FirstFit, "outcomes", by_number)
+    assert play(DRA).broken["guaranteed"] > 0

@@ -17,6 +17,7 @@ from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.told.unblocking import unblocking_of
 from scheduler_extender.verbs import BindError, Binding
+from scheduler_extender.verbs.filtering import HAD_CLAIM
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import bridged, pod
 from topology.core.availability import Availability
@@ -114,16 +115,6 @@ def test_a_claim_with_other_devices_is_refused_and_counted(world: World) -> None
     assert world.cluster.tallies.vetoes == 1
 
 
-def test_all_gpus_of_the_pods_claims_are_held_against_what_it_requires(world: World) -> None:
-    """Those of a claim of its own beside the number, or of a claim of an earlier try."""
-    world.add(pair("a"))
-    world.claim(a=(0, 1, 2))
-    with pytest.raises(BindError, match="its claim has the GPUs 0, 1, 2: the hardware has no"):
-        world.bind("a")
-    world.claim(a=(2, 3))
-    assert world.bind("a")["sets"] == [[2, 3]]
-
-
 def test_nothing_is_written_before_the_claim_is_known(world: World) -> None:
     world.add(pair("a"))
     with pytest.raises(BindError, match="claim has no devices yet"):
@@ -160,6 +151,20 @@ def test_what_a_bound_pod_has_is_known_at_once(world: World) -> None:
     assert world.filter(pair("b")) == ""
     world.claim(single=(2,))
     assert world.filter(pair("b")) != ""
+
+
+@pytest.mark.parametrize("asks", [NVLINK, {}], ids=["required", "plain"])
+def test_a_pod_that_had_a_claim_goes_to_no_node_with_a_plugin(
+    world: World, asks: dict[str, str]
+) -> None:
+    """Refused at bind its claim is deleted, but its status names the claim for good."""
+    mapping = {"containerName": "main", "resourceName": "nvidia.com/gpu", "requestName": "r"}
+    manifest = pod(2, asks, extendedResourceClaimStatus={"requestMappings": [mapping]})
+    assert world.filter(manifest) == ""
+    world.cluster.feed.put_record(bridged(name=NODE), Report("boot", 9))
+    world.cluster.feed.put_node(NODE, NodeObject(exists=True))
+    assert world.filter(manifest) == HAD_CLAIM.reason
+    assert world.filter(pod(2, asks)) != HAD_CLAIM.reason
 
 
 def test_gpus_of_init_containers_are_not_followed(world: World) -> None:
