@@ -198,7 +198,7 @@ class OfClaims:
     """What a pod requires of the devices that its own ResourceClaims have."""
 
     namespace: str
-    names: tuple[str, ...]  # of these claims, in the pod's order, as far as they are made
+    names: tuple[str, ...]  # of these claims, in the pod's order; empty for one that is to be made
     constraints: Constraints
 
 
@@ -210,6 +210,10 @@ def of_claims(pod: Pod, managed: tuple[str, ...] = MANAGED) -> OfClaims | Malfor
         return None
     if too_much := excess(pod):
         return Malformed(too_much)
+    given = pod.metadata.annotations or {}
+    for key in (PREFIX + name for name in GROUP_KEYS):
+        if key in given:
+            return Malformed(f"annotation {key}: a pod with claims of its own can be in no group")
     made = {each.name: each for each in pod.status.resource_claim_statuses or ()}
     try:
         values = _values(pod)
@@ -219,8 +223,12 @@ def of_claims(pod: Pod, managed: tuple[str, ...] = MANAGED) -> OfClaims | Malfor
     constraints = Constraints(**values)
     if not required or constraints == NO_CONSTRAINTS:
         return None
-    names = (made.get(each.name, each).resource_claim_name for each in claims)
-    return OfClaims(pod.metadata.namespace, tuple(filter(None, names)), constraints)
+    names = [
+        made[each.name].resource_claim_name if each.name in made else each.resource_claim_name or ""
+        for each in claims
+    ]
+    there = tuple(name for name in names if name is not None)  # None: it needs none
+    return OfClaims(pod.metadata.namespace, there, constraints)
 
 
 def _asking(

@@ -45,6 +45,7 @@ SLICE, SECRET = f"{SLICES}/gpu-topology-leader-ipv4", f"{SECRETS}/gpu-topology-t
 CRD = f"{CRDS}/gputopologies.gpu-topology.io"
 RECORD = f"{RECORDS}/{NODE}"
 CONFIGZ = f"{NODES}/{NODE}/proxy/configz"
+DRA, BUS = "/apis/resource.k8s.io/v1", "0000:06:00.0"  # where one of its GPUs is
 CONDITIONS = ("Ready", "Complete")
 
 
@@ -368,6 +369,29 @@ def without_gpus(at: Installation) -> None:
     at.change(f"{NODES}/{NODE}", NO_GPUS)
 
 
+def by_dra(bus: str, resource: str = "") -> Callable[[Installation], None]:
+    """A node whose one device is published by a DRA driver, with NVIDIA's DeviceClass."""
+
+    def move(at: Installation) -> None:
+        at.change(f"{NODES}/{NODE}", NO_GPUS)
+        at.report(allocatable=[], allocations=[])
+        device = {
+            "name": "gpu-0",
+            "attributes": {"resource.kubernetes.io/pciBusID": {"string": bus}},
+        }
+        pool = {"name": NODE, "generation": 1, "resourceSliceCount": 1}
+        spec = {"driver": "gpu.nvidia.com", "nodeName": NODE, "pool": pool, "devices": [device]}
+        at.add(f"{DRA}/resourceslices/s", {"metadata": {"name": "s"}, "spec": spec})
+        selector = {"cel": {"expression": "device.driver == 'gpu.nvidia.com'"}}
+        of_class: Json = {"selectors": [selector]}
+        if resource:
+            of_class["extendedResourceName"] = resource
+        found = {"metadata": {"name": "gpu.nvidia.com"}, "spec": of_class}
+        at.add(f"{DRA}/deviceclasses/gpu.nvidia.com", found)
+
+    return move
+
+
 def case(
     breaks: Callable[[Installation], object], check: str, state: str, said: str, name: str
 ) -> Any:
@@ -485,6 +509,8 @@ CASES = [
         "train-07: the kubelet serves no GPUs",
         "serves-none",
     ),
+    case(by_dra(BUS), "plugin", "warn", "no DeviceClass has extendedResourceName nv", "unnamed"),
+    case(by_dra("0000:99:00.0"), "plugin", "fail", "gpu-0 of a ResourceSlice is no GPU", "other"),
     case(
         changed(f"{NODES}/{NODE}", metadata={"labels": {"nvidia.com/gpu.present": None}}),
         "features",

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from scheduler_extender.annotations import MANAGED
+from scheduler_extender.annotations import MANAGED, asks_for_any
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.suggestions import pod_meant
 from scheduler_extender.files.clusterfile import read_pod
 from scheduler_extender.files.podfile import notes_on
 from scheduler_extender.files.podtemplates import pods_made_by
-from scheduler_extender.state.pods.record import PodRecord, pod_record
+from scheduler_extender.state.pods.record import PodRecord, asking_record
 from scheduler_extender.told.placed import Written, written_on
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _pod(api: ApiServer, namespace: str, name: str) -> Subject:
     manifest = msgspec.json.decode(body, type=dict[str, Any])
     read = _read(manifest)
     if read is None:
-        told = "; ".join(_misplaced(api, namespace, manifest))
+        told = "; ".join((*_claiming(manifest), *_misplaced(api, namespace, manifest)))
         raise BadInputError(f"pod {namespace}/{name} asks for no GPUs{told and f' ({told})'}")
     return _subject(api, *read)
 
@@ -101,7 +101,7 @@ def _pods(api: ApiServer, namespace: str, name: str) -> Iterator[tuple[str, str]
 def _read(manifest: dict[str, Any]) -> tuple[PodRecord, dict[str, Any]] | None:
     """The record of a pod, and its manifest; None where it asks for no GPUs."""
     try:
-        record = pod_record(read_pod(manifest), MANAGED)
+        record = asking_record(read_pod(manifest), MANAGED)
     except ValueError as error:
         name = (manifest.get("metadata") or {}).get("name", "")
         raise BadInputError(f"pod {name}: {error}") from error
@@ -111,6 +111,20 @@ def _read(manifest: dict[str, Any]) -> tuple[PodRecord, dict[str, Any]] | None:
 def _subject(api: ApiServer, record: PodRecord, manifest: dict[str, Any]) -> Subject:
     notes = [*_gates(record, manifest), *_misplaced(api, record.namespace, manifest)]
     return Subject(record, written_on(read_pod(manifest)), tuple(notes))
+
+
+def _claiming(manifest: dict[str, Any]) -> Iterator[str]:
+    """Why nobody judges the claims that a pod has."""
+    pod = read_pod(manifest)
+    if not pod.spec.resource_claims:
+        return
+    if asks_for_any(pod, MANAGED):
+        yield "its annotations require nothing of its claims' GPUs, so any will do"
+    else:
+        yield (
+            "kube-scheduler asks the extender about a pod with claims where a container has "
+            f"{MANAGED[0]} among its limits, with an amount of 0"
+        )
 
 
 def _misplaced(api: ApiServer, namespace: str, manifest: dict[str, Any]) -> Iterator[str]:

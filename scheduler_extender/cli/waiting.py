@@ -24,7 +24,7 @@ from scheduler_extender.cli.options import (
 )
 from scheduler_extender.cli.outputs import Told, form_of
 from scheduler_extender.cli.source import Look, answer_from
-from scheduler_extender.state.pods.record import PodRecord, pod_record
+from scheduler_extender.state.pods.record import PodRecord, asking_record
 from scheduler_extender.terminal import ROOMY, column, fits, show, stacked, table
 from scheduler_extender.told.answers import answers_to
 from scheduler_extender.told.counts import Counts, counts_of
@@ -116,7 +116,7 @@ def _listed(look: Look, api: ApiServer, namespace: str | None) -> Iterator[PodRe
     for raw in found:
         try:
             pod = pod_decoder.decode(raw)
-            record = pod_record(pod, MANAGED)
+            record = asking_record(pod, MANAGED)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue  # the API server would not store it: a field of a newer kind
         if record is None or record.node is not None or record.deleting or record.ended:

@@ -32,6 +32,7 @@ from scheduler_extender.doctor.seen import (
     at,
     there,
 )
+from scheduler_extender.kube.dra import GROUP
 from scheduler_extender.kube.reading import FORBIDDEN, listed, one_look
 from scheduler_extender.kube.sinks import NODES_PATH, PAGE, RECORDS_PAGE, RECORDS_PATH
 from scheduler_extender.state.answers.decision import Settings
@@ -94,6 +95,7 @@ class _Look:
             policies=self._policies(),
             nodes=nodes,
             records=records,
+            classes=self._list(f"{GROUP}/deviceclasses", "DeviceClasses"),
             daemon_sets=self._list("/apis/apps/v1/daemonsets", "DaemonSets"),
             extender=self._get("/apis/apps/v1", ours, "deployments", "gpu-topology-extender"),
             service=self._get("/api/v1", ours, "services", "gpu-topology"),

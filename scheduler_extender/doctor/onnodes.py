@@ -7,10 +7,11 @@ Each says one thing of each node; what is the same for many is said once.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import structs
 
+from scheduler_extender.annotations import MANAGED, managed_among
 from scheduler_extender.doctor.findings import Finding, State, fail, ok, unseen, warn
 from scheduler_extender.doctor.seen import (
     Json,
@@ -25,13 +26,14 @@ from scheduler_extender.doctor.seen import (
     there,
 )
 from scheduler_extender.told.words import duration, listed
+from topology.core.devices import NodeName
 from topology.times import seconds_of
 
 STALE = 180.0  # seconds after which a report counts no more: --stale-after
 APART, FAR_APART = 5.0, 60.0  # seconds between two clocks
 LABEL = "nvidia.com/gpu.present"  # of GPU feature discovery, on nodes with GPUs
 DISCOVERY, PLUGIN = "gpu-feature-discovery", "k8s-device-plugin"
-AGENT = "docs/agent.md"
+AGENT, DRA = "docs/agent.md", "docs/dra.md#what-is-promised"
 NO_RECORD = "docs/troubleshooting.md#a-node-has-no-good-record"
 KUBELETS = f"{AGENT}#the-kubelets-certificate"
 HERE = "this machine"
@@ -64,14 +66,39 @@ def _gpu_nodes(seen: Seen) -> dict[str, Node]:
 
 
 def plugin(seen: Seen) -> Iterator[Finding]:
-    """Which versions of NVIDIA's device plugin serve the GPUs."""
-    nodes = _gpu_nodes(seen)
-    return _of_each({name: _plugin(r, nodes.get(name)) for name, r in _records(seen).items()})
+    """What serves the GPUs: which versions of NVIDIA's device plugin, or a DRA driver."""
+    nodes, claimable = _gpu_nodes(seen), _claimable(there(seen.classes))
+    return _of_each(
+        {
+            name: claimable if _by_dra(seen, name) else _plugin(seen, record, nodes.get(name))
+            for name, record in _records(seen).items()
+        }
+    )
 
 
-def _plugin(record: Record, node: Node | None) -> Finding:
+def _by_dra(seen: Seen, name: str) -> bool:
+    """Whether ResourceSlices have a node's GPUs."""
+    cluster = there(seen.cluster)
+    return cluster is not None and cluster.facts(NodeName(name)).by_dra
+
+
+def _claimable(classes: Sequence[Json] | None) -> Finding:
+    """What is said of nodes under DRA, where there are these DeviceClasses."""
+    named = [str(at(each, "spec", "extendedResourceName")) for each in classes or ()]
+    if classes is None or managed_among(named, MANAGED):
+        return ok("a DRA driver")
+    said = f"a DRA driver, and no DeviceClass has extendedResourceName {MANAGED[0]}: only pods with"
+    add = "add it to the DeviceClass gpu.nvidia.com"
+    return warn(f"{said} claims of their own get GPUs", add, DRA)
+
+
+def _plugin(seen: Seen, record: Record, node: Node | None) -> Finding:
     page = f"{AGENT}#the-device-plugin"
     if node is not None and not node.resources:
+        cluster = there(seen.cluster)
+        known = cluster.facts(NodeName(record.metadata.name)).record if cluster else None
+        if known is not None and known.problem is not None:
+            return fail(f"its record cannot be used: {known.problem}", "mend this", NO_RECORD)
         return fail("the kubelet serves no GPUs", "look at the log of NVIDIA's plugin", page)
     if not (version := record.spec.allocator.plugin_version):
         said = "no version of NVIDIA's plugin is known, so little is promised"
@@ -110,10 +137,12 @@ def agents(seen: Seen) -> Iterator[Finding]:
     if not names:
         none = "no node with GPUs is known"
         yield warn(none, "look at NVIDIA's device plugin", f"{AGENT}#choices")
-    yield from _of_each({name: _agent(records.get(name), oldest) for name in names})
+    yield from _of_each(
+        {name: _agent(records.get(name), oldest, _by_dra(seen, name)) for name in names}
+    )
 
 
-def _agent(record: Record | None, oldest: float) -> Finding:
+def _agent(record: Record | None, oldest: float, by_dra: bool) -> Finding:
     if record is None:
         return fail("no agent has reported", "does its pod run there?", NO_RECORD)
     look, reported = "look at the agent's pod and its log", seconds_of(record.status.observed_at)
@@ -121,7 +150,7 @@ def _agent(record: Record | None, oldest: float) -> Finding:
         return fail("the report is too old to count", look, NO_RECORD)
     if (ready := record.condition("Ready")).status == "False":
         return fail(f"not Ready: {ready.message}", look, NO_RECORD)
-    if (complete := record.condition("Complete")).status == "False":
+    if not by_dra and (complete := record.condition("Complete")).status == "False":
         page = f"{AGENT}#what-it-needs-and-for-what"
         return warn(complete.message, "give the agent what it needs for more promises", page)
     return ok("a fresh report")
@@ -130,7 +159,14 @@ def _agent(record: Record | None, oldest: float) -> Finding:
 def kubelets(seen: Seen) -> Iterator[Finding]:
     """Whether it is known how each kubelet hands out devices."""
     every = _records(seen).items()
-    return _of_each({name: _kubelet(record, seen.kubelets.get(name)) for name, record in every})
+    return _of_each(
+        {
+            name: ok("no kubelet chooses GPUs: a DRA driver serves them")
+            if _by_dra(seen, name)
+            else _kubelet(record, seen.kubelets.get(name))
+            for name, record in every
+        }
+    )
 
 
 def _kubelet(record: Record, kubelet: Kubelet | Unseen | None) -> Finding | None:

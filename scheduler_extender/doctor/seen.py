@@ -178,6 +178,7 @@ class Seen:
     policies: Sequence[Json] | Unseen = ()  # the bindings, too
     nodes: Sequence[Node] | Unseen = ()
     records: Sequence[Record] | Unseen | None = None
+    classes: Sequence[Json] | Unseen = ()  # DRA's DeviceClasses
     daemon_sets: Sequence[Json] | Unseen = ()  # of all namespaces
     extender: Json | Unseen | None = None  # its Deployment
     service: Json | Unseen | None = None

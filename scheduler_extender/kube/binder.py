@@ -8,14 +8,14 @@ from uuid import uuid4
 
 import msgspec
 
-from scheduler_extender.annotations import PLACEMENT, WAKE, Malformed, asks_for_any, of_claims
+from scheduler_extender.annotations import PLACEMENT, WAKE, Malformed
 from scheduler_extender.kube.sinks import PODS_PATH, metadata_decoder, version_of
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.pods.record import PodRecord, pod_record
+from scheduler_extender.state.pods.record import PodRecord, claiming_record, pod_record
 from scheduler_extender.verbs import BindError, Binding, BindUnknownError
 from scheduler_extender.wire import pod_decoder
-from topology.core.devices import NodeName, PodUid
-from topology.core.requests import NO_CONSTRAINTS, GpuRequest, gpu_request
+from topology.core.devices import PodUid
+from topology.core.requests import GpuRequest
 from topology.kubeapi.apiserver import (
     ApiError,
     ApiFailure,
@@ -97,17 +97,7 @@ class KubeBinder:
         if pod.metadata.uid != uid:
             return None
         managed = self._cluster.settings.managed
-        record = pod_record(pod, managed)
-        if record is None and asks_for_any(pod, managed):
-            # It asks for 0 devices, as one with a claim of its own.
-            node = NodeName(pod.spec.node_name) if pod.spec.node_name else None
-            claims = of_claims(pod, managed)
-            if isinstance(claims, Malformed):
-                raise BindError(claims.reason)
-            wanted = NO_CONSTRAINTS if claims is None else claims.constraints
-            names = () if claims is None else claims.names
-            request = gpu_request(0, wanted)
-            record = PodRecord(uid, namespace, name, node, request, claims=names)
+        record = pod_record(pod, managed) or claiming_record(pod, managed)
         if record is None:
             raise BindError(
                 f"the pod asks for none of {', '.join(managed)}: this extender binds no other pods "

@@ -21,15 +21,17 @@ from scheduler_extender.kube.draobjects import Claim, DeviceClass, Slice, TaintR
 from scheduler_extender.kube.nodedevices import NodeDevices
 from scheduler_extender.kube.sinks import UNREADABLE, ObjectSink
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.node.facts import Devices, NodeFacts, nothing_here
+from scheduler_extender.state.node.facts import Devices, NodeFacts, unsaid
 from topology.core.allocators.claims import NotFollowedError
 from topology.core.devices import NodeName
 from topology.core.dra import Claimed, DraError, served
 from topology.core.graph import NodeTopology
+from topology.core.placement import Reason, Rejection
 from topology.core.report import Report
 from topology.kubeapi.reflector import Sink
 
 GROUP = "/apis/resource.k8s.io/v1"
+NOT_SERVED_BY_DRA = Rejection("its GPUs are not served by DRA", False, Reason.NOT_SERVED)
 MOST_WANTED = 16 << 20  # bytes of what claims without devices ask for, all together
 Object = TypeVar("Object", DeviceClass, TaintRule, Slice, Claim)
 Known = DeviceClass | TaintRule | Slice | Claim
@@ -118,7 +120,7 @@ class DraNodes:
 
     def _affected(self, obj: Known) -> set[NodeName]:
         if isinstance(obj, DeviceClass):
-            return set(self._agents) if obj.spec.extended_resource_name else set()
+            return set(self._agents) if obj.serves else set()
         if isinstance(obj, TaintRule):
             pools = (pool for pool in self._nodes_of if obj.bars(*pool.split("/", 1)))
             return {name for pool in pools for name in self._nodes_of[pool]}
@@ -196,7 +198,7 @@ class DraNodes:
 
     def _served(self, topology: NodeTopology, report: Report) -> tuple[NodeTopology, Report]:
         devices = self._devices_of(topology.name)
-        named = {each.spec.extended_resource_name or "" for each in self._classes.values()}
+        named = {each.serves or "" for each in self._classes.values()}
         for resource in managed_among(sorted(named), self._managed) if devices.all else ():
             if published := list(devices.published(self._class_of(resource))):
                 return served(topology, report, resource, published, self._claimed(devices))
@@ -220,7 +222,9 @@ class DraNodes:
 
     # A pod with claims of its own.
 
-    def foresee(self, namespace: str, names: Sequence[str]) -> Callable[[NodeFacts], Devices]:
+    def foresee(
+        self, namespace: str, names: Sequence[str]
+    ) -> Callable[[NodeFacts], Devices | Rejection]:
         """As :data:`.Foresees` says."""
         keys = [(namespace, name) for name in names]
         with self._lock:
@@ -229,12 +233,14 @@ class DraNodes:
         try:
             specs = list(map(decode_spec, wanted))
         except UNREADABLE:
-            return nothing_here
-        if not specs or len(specs) + len(given) < len(keys):
-            return nothing_here
+            return lambda _: unsaid("a claim cannot be read")
+        if len(specs) + len(given) < len(keys):
+            return lambda _: unsaid("a claim is not made yet, or larger than is followed")
 
-        def here(facts: NodeFacts) -> Devices:
+        def here(facts: NodeFacts) -> Devices | Rejection:
             if not facts.by_dra or facts.topology is None:
+                return NOT_SERVED_BY_DRA
+            if not specs:
                 return ()
             try:
                 with self._lock:
@@ -243,22 +249,22 @@ class DraNodes:
                     serving = self._class_of(facts.topology.resources[0].name)
                     classes = self._classes.copy()
                 return devices.foreseen(facts.topology, serving, specs, classes, taken)
-            except (DraError, NotFollowedError):
-                return ()
+            except (DraError, NotFollowedError) as error:
+                return unsaid(str(error))
             except Exception as error:  # noqa: BLE001 (a listener logs it)
                 self._faults.note(facts.name, error)
-                return ()
+                return unsaid(f"internal error: {type(error).__name__}")
 
         return here
 
     def _class_of(self, resource: str) -> DeviceClass:
-        """The newest of the classes that serve a resource; of those, the first by name. Raises
-        :class:`DraError` where there is none."""
-        classes = [c for c in self._classes.values() if c.spec.extended_resource_name == resource]
+        """The newest of the classes by whose name pods ask for a resource; of those, the first by
+        name. Else the one that serves it. Raises :class:`DraError` where there is none."""
+        classes = [each for each in self._classes.values() if each.serves == resource]
         if not classes:
             raise DraError(f"no DeviceClass serves {resource}")
         classes.sort(key=attrgetter("metadata.name"))
-        return max(classes, key=lambda each: each.metadata.creation_timestamp or "")
+        return max(classes, key=lambda c: (bool(c.spec.extended_resource_name), c.made))
 
 
 def _has_plugin(topology: NodeTopology, report: Report | None) -> bool:

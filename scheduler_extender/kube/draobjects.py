@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import msgspec
 
+from scheduler_extender.annotations import MANAGED
 from scheduler_extender.kube.cel import Domains, Known, Value, Version
 from scheduler_extender.quantities import BadValueError, quantity
 from scheduler_extender.wire import ObjectMeta
@@ -14,6 +15,7 @@ from topology.core.devices import PodUid
 from topology.core.dra import Claimed, DraError, Published, claim_holder
 
 COMMON = "resource.kubernetes.io"  # the domain of attributes that all drivers have alike
+OF_NVIDIA = {"gpu.nvidia.com": MANAGED[0]}  # the class that comes with NVIDIA's driver
 MOST_ASKED = 64 << 10  # bytes of what one claim asks for
 BARS = ("NoSchedule", "NoExecute")  # effects of a device's taint that keep pods off
 
@@ -140,6 +142,17 @@ class DeviceClass(msgspec.Struct):
     def key(self) -> str:
         """What tells it apart."""
         return self.metadata.name
+
+    @property
+    def made(self) -> str:
+        """When, as the API server writes it."""
+        return self.metadata.creation_timestamp or ""
+
+    @property
+    def serves(self) -> str | None:
+        """The resource that its devices are counted as: the one that pods can ask for, or that of
+        NVIDIA's own class, whose devices claims can have all the same."""
+        return self.spec.extended_resource_name or OF_NVIDIA.get(self.metadata.name)
 
     @property
     def conditions(self) -> tuple[str, ...]:

@@ -20,9 +20,11 @@ from topology.core.allocators.claims import MOST, Alike, Alternative, NotFollowe
 from topology.core.devices import DeviceId, Mask, positions
 from topology.core.dra import DraError, Published
 from topology.core.graph import NodeTopology
+from topology.core.placement import Reason, Rejection
 from topology.core.remembering import Memory, interruptible
 
 MOST_DEVICES = 2000  # of a node, the parts of its GPUs (MIG) included
+NO_DEVICES = Rejection("no free devices of the node meet its claims", True, Reason.CLAIMS)
 _numbers = count()
 _selected = Memory[tuple[int, tuple[str, ...]], Mask]()
 _met = Memory[tuple[tuple[str, ...], str, Hashable], bool | str]()
@@ -77,9 +79,9 @@ class NodeDevices:
         claims: Iterable[ClaimSpec],
         classes: Mapping[str, DeviceClass],
         taken: Collection[tuple[str, str]],
-    ) -> tuple[DeviceId, ...]:
+    ) -> tuple[DeviceId, ...] | Rejection:
         """The GPUs among the devices that kube-scheduler gives to these claims, in a record whose
-        GPUs are those of the class that is ``serving``; none if it gives nothing.
+        GPUs are those of the class that is ``serving``; :data:`NO_DEVICES` if it gives nothing.
 
         Raises :class:`DraError` or :class:`NotFollowedError` where that cannot be said.
         """
@@ -111,7 +113,9 @@ class NodeDevices:
             if sum(max(e.count or e.devices.bit_count() for e in each) for each in mine) > MOST:
                 raise NotFollowedError(f"a claim asks for more than {MOST} devices")
             requests += mine
-        given = allocated(free & ~self.tainted, requests, alike) or ()
+        given = allocated(free & ~self.tainted, requests, alike)
+        if given is None:
+            return NO_DEVICES
         if any(self.all[position][2].special for position in given):
             raise NotFollowedError("a device is handed out in parts")
         uuids = {gpu.index: gpu.uuid for gpu in topology.gpus}

@@ -4,14 +4,17 @@ Filter says why a node refuses a pod. People also ask why a node that would take
 nothing: that is what it would say to the same pod if its constraints were required.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from scheduler_extender.annotations import OfClaims
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.membership import Membership
 from scheduler_extender.state.answers.capacity import ANY_GPU
 from scheduler_extender.state.answers.decision import UNDECIDED, Decision, unconstrained
 from scheduler_extender.state.answers.remembered import State
 from scheduler_extender.state.asking.askgroup import ask_group
+from scheduler_extender.state.asking.byclaims import ask_by_claims
 from scheduler_extender.state.asking.enquiry import answer, ask, scores
 from scheduler_extender.state.asking.members import member_of, rack_rooms
 from scheduler_extender.state.cluster.snapshot import Snapshot
@@ -109,6 +112,10 @@ def answers(
     more: those that are left over are undecided, and none of them is called closed.
     """
     rows = _answers(snapshot, standing.priority, request, asking, membership, deadline)
+    return _going(rows, standing, deadline)
+
+
+def _going(rows: Sequence[Answer], standing: Standing, deadline: Deadline) -> list[Answer]:
     return [
         replace(row, closed=True, score=None)
         if not deadline.passed() and not row.facts.is_one_of(standing.destinations)
@@ -122,6 +129,9 @@ def answers_to(
 ) -> list[Answer]:
     """Every node's :func:`answers` to a pod of the cluster that asks for what can be read."""
     assert isinstance(pod.request, GpuRequest)  # noqa: S101 (the caller looked)
+    claims = pod.of_claims
+    if claims is not None:
+        return _going(_by_claims(snapshot, pod.uid, claims, deadline), pod.standing, deadline)
     return answers(
         snapshot,
         pod.request,
@@ -130,6 +140,31 @@ def answers_to(
         membership=pod.membership,
         deadline=deadline,
     )
+
+
+def _by_claims(
+    snapshot: Snapshot, uid: PodUid, wanted: OfClaims, deadline: Deadline
+) -> list[Answer]:
+    """Every node's answer to a pod with claims of its own."""
+    names = [facts.name for facts in snapshot.nodes]
+    found = ask_by_claims(snapshot, uid, wanted, names, deadline, scores=True)
+    rows: dict[str, Answer] = {}
+    for name, why in found.unknown.items():
+        doubt = why if why.kind is Reason.UNDECIDED else None
+        decision = Decision(None if doubt else why)
+        rows[name] = Answer(snapshot.facts(NodeName(name)), None, decision, None, doubt, None)
+    for request, asked, alike in found.answered:
+        for (first, decided), score in zip(asked.each(), scores(request, asked), strict=True):
+            decision = decided or Decision(UNDECIDED)
+            told = None if decision.rejection else score
+            for name in alike[first]:
+                facts = snapshot.facts(NodeName(name)).as_claimed(uid, found.devices[name])
+                rows[name] = Answer(facts, None, decision, told, None, decision.assessment)
+    late = Decision(UNDECIDED)
+    return [
+        rows.get(facts.name) or Answer(facts, None, late, None, None, None)
+        for facts in snapshot.nodes
+    ]
 
 
 def _answers(

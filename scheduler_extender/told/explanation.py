@@ -24,6 +24,7 @@ from scheduler_extender.told.struct import Struct
 from scheduler_extender.told.view import View
 from scheduler_extender.told.words import asked_text, request_text
 from topology.core.devices import NodeName
+from topology.core.placement import Reason
 
 MOST_SETS = 16
 """Sets of one node in an answer over many."""
@@ -111,7 +112,8 @@ def explanation_of(
     helps: list[Help] = []
     whole = answered
     waits = placed is None and counts.takes == counts.closed
-    if waits and answered:
+    counted = pod.of_claims is None
+    if waits and answered and counted:
         helps, whole = helps_of(snapshot, pod, request, missing, view, deadline)
     return Explanation(
         pod=name,
@@ -126,8 +128,16 @@ def explanation_of(
         nearest=nearest(missing) if placed is None else [],
         helps=helps,
         whole=whole,
-        unblocks=waits and any(answer.resolvable for answer in answers),
-        notes=[*_notes(snapshot, pod, answered=answered, open_nodes=not waits and placed is None)],
+        unblocks=waits and counted and any(answer.resolvable for answer in answers),
+        notes=[
+            *_notes(
+                snapshot,
+                pod,
+                answered=answered,
+                open_nodes=not waits and placed is None,
+                names_others=waits and not counted and Reason.SCATTERED in counts.refusals,
+            )
+        ],
         placed=placed,
         nodes=rows,
     )
@@ -136,6 +146,11 @@ def explanation_of(
 NOT_ALL_ASKED = (
     "there was no time for every node: the others count as not worked out, and their taints and "
     "labels were not compared with the pod; ask again, for what was worked out is remembered"
+)
+
+BY_SETS = (
+    "its claims leave the choice to kube-scheduler, which takes the first free GPUs; a claim can "
+    "name the sets that will do: gpu-topology claim"
 )
 
 
@@ -154,7 +169,7 @@ def group_of(snapshot: Snapshot, membership: Membership) -> GroupInBrief:
 
 
 def _notes(
-    snapshot: Snapshot, pod: PodRecord, *, answered: bool, open_nodes: bool
+    snapshot: Snapshot, pod: PodRecord, *, answered: bool, open_nodes: bool, names_others: bool
 ) -> Iterator[str]:
     if not answered:
         yield NOT_ALL_ASKED
@@ -164,6 +179,8 @@ def _notes(
         yield f"the pod has ended ({pod.phase})"
     if pod.refusal is not None:
         yield f"its kubelet has refused the pod ({pod.refusal.reason}): {pod.refusal.message}"
+    if names_others:
+        yield BY_SETS
     if pod.uid in snapshot.in_flight:
         yield "the extender is binding the pod now"
     elif open_nodes and pod.unschedulable:

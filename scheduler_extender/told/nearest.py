@@ -97,9 +97,15 @@ def nearest(answers: Iterable[tuple[Answer, Miss | None]]) -> list[NearMiss]:
 
 
 def miss_of(row: Answer, request: GpuRequest, view: View) -> Miss | None:
-    """What the node lacks; None if no set of its GPUs is near, or nothing is known of it."""
+    """What the node lacks; None if no set of its GPUs is near, or nothing is known of it, or the
+    pod's own claims say which GPUs it asks for."""
     offer = row.facts.last_offer(request.resource)
-    if row.kind not in NEAR or row.facts.report is None or isinstance(offer, Rejection):
+    if (
+        not request.effective_count
+        or row.kind not in NEAR
+        or row.facts.report is None
+        or isinstance(offer, Rejection)
+    ):
         return None
     node = _Node(row.facts, request, offer, view)
     if row.kind is Reason.LINKS:

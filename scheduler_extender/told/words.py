@@ -8,7 +8,7 @@ from scheduler_extender.annotations import Malformed
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.links import LinkKind
 from topology.core.placement import Reason
-from topology.core.requests import Constraints, GpuRequest, Pattern, Policy, memory_text
+from topology.core.requests import OF_CLAIMS, Constraints, GpuRequest, Pattern, Policy, memory_text
 
 SHOWN_SETS = 4
 
@@ -80,6 +80,7 @@ TOLD: dict[Reason, tuple[str, str]] = {
     Reason.SPLIT: ("is split by MIG", "are split by MIG"),
     Reason.SHARES: ("shares GPUs in another way", "share GPUs in another way"),
     Reason.DRA_ONLY: ("serves GPUs by DRA only", "serve GPUs by DRA only"),
+    Reason.CLAIMS: ("has no devices for its claims", "have no devices for its claims"),
     Reason.NO_REPORT: ("waits for a report", "wait for a report"),
     Reason.STALE: ("waits for a report", "wait for a report"),
     Reason.NOT_READY: ("waits for a report", "wait for a report"),
@@ -146,6 +147,8 @@ def request_text(request: GpuRequest) -> str:
     unit = f"{request.unit}{'s' if request.count != 1 else ''}"
     profile = request.resource.partition("/mig-")[2].removesuffix(".shared")
     asked = " ".join(filter(None, (f"{request.count}", unit, profile)))
+    if not request.effective_count:
+        asked = OF_CLAIMS
     words = list(_constraints(request.constraints))
     if not words:
         return f"{asked}, whichever they are"

@@ -145,13 +145,15 @@ def decide_again(cluster: Cluster, decided: DecidedBind) -> DecidedBind:
 
 
 def _counted(facts: NodeFacts, pod: PodRecord) -> GpuRequest:
-    """What a pod asks for; one that asks for 0 devices, and has claims of its own, for theirs."""
+    """What a pod asks for; under DRA all that its claims have, where that is more: those of its own
+    beside a number, too, and one of an earlier try that is not gone yet."""
     request = pod.request
     assert isinstance(request, GpuRequest)  # noqa: S101 (the caller looked)
-    if request.count or not request.required:
+    if not request.required:
         return request
     devices = facts.claimed(pod.uid, pod.namespace, pod.claims) if facts.by_dra else ()
-    return gpu_request(len(devices), request.constraints)
+    more = len(devices) > request.count or not request.count
+    return gpu_request(len(devices), request.constraints) if more else request
 
 
 def _judged(facts: NodeFacts, pod: PodRecord, request: GpuRequest, *, again: bool) -> NodeFacts:

@@ -154,7 +154,7 @@ def _by_claims(
     """The answer to a pod with claims of its own. A node passes where nobody can say what they get:
     bind has the proof."""
     found = ask_by_claims(snapshot, uid, wanted, names, deadline)
-    whole, late = Filtered(found.unknown), bool(found.late)
+    whole, late = Filtered([*found.unknown]), bool(found.late)
     for request, answers, alike in found.answered:
         result = _result(request, answers)
         late = late or bool(result.error)

@@ -24,7 +24,9 @@ from tests.differential.claims import (
     random_question,
 )
 from tests.differential.nvidiaplugin import Answering
+from topology.core.devices import DeviceId
 from topology.core.graph import NodeTopology
+from topology.core.placement import Reason, Rejection
 
 COMMON = "resource.kubernetes.io"
 NICS = {
@@ -136,14 +138,15 @@ def compare_own(rng: Random, allocator: Answering, tally: OwnTally) -> None:
     cluster = cluster_of(topology, asked)
     names = [f"claim-{number}" for number in range(len(asked["claims"]))]
     foreseen = cluster.foresees("ns", names)(cluster.facts(NODE))
-    by_uuid = {gpu.uuid: f"gpu-{gpu.index}" for gpu in topology.gpus}
-    said = [by_uuid[uuid] for uuid in map(str, foreseen)]  # type: ignore[index]
     tally.questions += 1
+    if isinstance(foreseen, Rejection) and foreseen.kind is Reason.UNDECIDED:
+        tally.unsaid += 1
+        return
+    by_uuid = {DeviceId(gpu.uuid): f"gpu-{gpu.index}" for gpu in topology.gpus}
+    said = [] if isinstance(foreseen, Rejection) else [by_uuid[uuid] for uuid in foreseen]
     if said == given:
         tally.exact += bool(given)
         tally.refused += not given
-    elif not said:
-        tally.unsaid += 1
     else:
         tally.found.append(f"{given} came, {said} was foreseen, {answer.get('error')}, of {asked}")
 

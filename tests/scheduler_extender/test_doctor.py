@@ -10,7 +10,7 @@ from scheduler_extender.doctor.checks import CHECKS
 from scheduler_extender.doctor.findings import State
 from tests.commands import ROOT
 from tests.fakes.apiserver import FakeApiServer
-from tests.installation import CASES, Installation, in_shadow
+from tests.installation import BUS, CASES, Installation, by_dra, condition, in_shadow
 from tests.scheduler_extender.doctoring import Site
 from tests.test_docs import anchors
 
@@ -54,6 +54,16 @@ def test_in_shadow_an_entry_needs_neither_bind_nor_patience(site: Site) -> None:
     site.configure(lambda entry: entry.update(filterVerb="filter"))
     (told,) = site.findings()["scheduler"]
     assert (told.state, told.text[-11:]) == (State.OK, ", in shadow")
+
+
+def test_nodes_with_a_dra_driver_need_no_plugin(site: Site) -> None:
+    by_dra(BUS, "nvidia.com/gpu")(site)
+    site.report(conditions=[condition("Ready"), condition("Complete", "False", "no plugin")])
+    site.kubelet["topologyManagerPolicy"] = "single-numa-node"
+    found = site.findings()
+    assert [each.text for each in found["plugin"]] == ["1 of 1 nodes: a DRA driver"]
+    states = {found[name][-1].state for name in ("plugin", "agents", "kubelets", "probe")}
+    assert states == {State.OK}, found
 
 
 DENIED = [

@@ -291,6 +291,8 @@ class GpuRequest:
         _, _, profile = self.resource.partition("/mig-")
         plural = "s" if self.count != 1 else ""
         words = [f"{self.count} {self.unit}{plural}"]
+        if not self.effective_count:
+            words = [OF_CLAIMS]
         if profile:
             words.append(profile.removesuffix(".shared"))
         if not self.plain:
@@ -298,6 +300,10 @@ class GpuRequest:
             if self.policy is Policy.PREFERRED:
                 words.append("(preferred)")
         return " ".join(words)
+
+
+OF_CLAIMS = "the GPUs of its claims"
+"""What a pod asks for that asks for no number of devices."""
 
 
 def gpu_request(

@@ -14,15 +14,20 @@ from scheduler_extender.state.asking.enquiry import Answers, ask
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import Devices, NodeFacts
 from topology.core.devices import NodeName, PodUid
+from topology.core.placement import Reason, Rejection
 from topology.core.remembering import interruptible
 from topology.core.requests import GpuRequest, gpu_request
+
+NO_GPUS = Rejection("its claims get no GPUs here", False, Reason.CLAIMS)
 
 
 @dataclass(slots=True)
 class ByClaims:
     """What some nodes answer to a pod with claims of its own."""
 
-    unknown: list[str] = field(default_factory=list)  # nobody can say what its claims get there
+    # By name: the nodes where its claims get no GPUs, or nobody can say which.
+    unknown: dict[str, Rejection] = field(default_factory=dict)
+    devices: dict[str, Devices] = field(default_factory=dict)  # what they get on the others
     late: list[str] = field(default_factory=list)  # there was no time
     # By the number of GPUs that it gets: the answers of one node of each kind, and by its name all
     # nodes of its kind.
@@ -41,7 +46,7 @@ def ask_by_claims(
     """Ask the nodes. Takes locks: a thread has to ask."""
     deadline.need_quick(quick=False)
     to_come = snapshot.foresees(wanted.namespace, wanted.names)
-    found, done = ByClaims(), 0
+    found = ByClaims()
     kinds = defaultdict[Hashable, list[str]](list)
     first = defaultdict[int, list[NodeFacts]](list)  # one of each kind, by the number of GPUs
     with deadline.ends(), deadline.enforced():
@@ -49,18 +54,22 @@ def ask_by_claims(
             interruptible()
             facts = snapshot.facts(NodeName(name))
             devices = facts.claimed(uid, wanted.namespace, wanted.names) if facts.by_dra else ()
-            devices += to_come(facts)
-            alike = kinds[_kind(facts, devices)] if devices else found.unknown
-            if devices and not alike:
+            coming = to_come(facts)
+            devices += () if isinstance(coming, Rejection) else coming
+            if not devices:
+                found.unknown[name] = coming if isinstance(coming, Rejection) else NO_GPUS
+                continue
+            alike = kinds[_kind(facts, devices)]
+            if not alike:
                 first[len(devices)].append(facts.as_claimed(uid, devices))
             alike.append(name)
-            done += 1
-    found.late += names[done:]
+            found.devices[name] = devices
+    asked = found.unknown.keys() | found.devices.keys()
+    found.late += [name for name in names if name not in asked]
     by_first = {alike[0]: alike for alike in kinds.values()}
     for count, nodes in first.items():
         request, ours = gpu_request(count, wanted.constraints), [each.name for each in nodes]
-        asked = snapshot.with_facts(nodes)
-        answers = ask(asked, request, ours, deadline, scores=scores)
+        answers = ask(snapshot.with_facts(nodes), request, ours, deadline, scores=scores)
         found.answered.append((request, answers, {name: by_first[name] for name in ours}))
     return found
 

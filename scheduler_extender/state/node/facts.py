@@ -32,6 +32,7 @@ from topology.core.placement import (
     NOT_SERVED,
     STALE,
     UNUSABLE,
+    Reason,
     Rejection,
 )
 from topology.core.report import Report
@@ -75,19 +76,20 @@ class Offer:
         return self.availability.without_needless_room(request.exclusive)
 
 
-Foresees = Callable[[str, Sequence[str]], Callable[["NodeFacts"], Devices]]
+Foresees = Callable[[str, Sequence[str]], Callable[["NodeFacts"], Devices | Rejection]]
 """For claims of a namespace that have no devices yet: the GPUs that kube-scheduler will give them
-on a node; none where that cannot be said. Not for whoever has the cluster's lock."""
+on a node, or why it gives none, or why that cannot be said. Not for whoever has the cluster's lock.
+"""
 
 
-def nothing_here(_: NodeFacts) -> Devices:
-    """Nobody can say."""
-    return ()
+def unsaid(why: str) -> Rejection:
+    """That nobody can say what a pod's claims will get."""
+    return Rejection(f"not known which GPUs its claims get: {why}", False, Reason.UNDECIDED)
 
 
-def nobody_foresees(_namespace: str, _names: Sequence[str]) -> Callable[[NodeFacts], Devices]:
+def nobody_foresees(_namespace: str, _names: Sequence[str]) -> Callable[[NodeFacts], Rejection]:
     """Nobody follows claims."""
-    return nothing_here
+    return lambda _: unsaid("nobody follows claims here")
 
 
 @dataclass(frozen=True, eq=False)

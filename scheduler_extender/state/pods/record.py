@@ -14,8 +14,12 @@ from scheduler_extender.annotations import (
     PLACEMENT,
     Asks,
     Malformed,
+    OfClaims,
+    Template,
+    asks_for_any,
     asks_in,
     containers_of,
+    of_claims,
     parse,
     render,
     template_of,
@@ -27,7 +31,7 @@ from scheduler_extender.state.pods.standing import BARE, Standing, asks_of, stan
 from scheduler_extender.wire import Pod, PodSpec, PodStatus
 from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Verdict
-from topology.core.requests import NO_CONSTRAINTS, Constraints, GpuRequest
+from topology.core.requests import NO_CONSTRAINTS, Constraints, GpuRequest, gpu_request
 from topology.times import seconds_of
 
 ENDED = ("Succeeded", "Failed")
@@ -62,6 +66,15 @@ class PodRecord:
     by_claim: bool = False  # kube-scheduler has given it devices, by a claim (DRA)
     claims: tuple[str, ...] = ()  # of its own, by name
     created: float | None = None  # when it was made, since 1970, if anybody says it
+
+    @property
+    def of_claims(self) -> OfClaims | None:
+        """What it requires of the devices that its own claims have; None if it has none, or
+        requires nothing of them."""
+        request = self.request
+        if not isinstance(request, GpuRequest) or request.effective_count or not request.required:
+            return None
+        return OfClaims(self.namespace, self.claims, request.constraints)
 
     @property
     def ended(self) -> bool:
@@ -112,8 +125,40 @@ def pod_record(pod: Pod, managed: tuple[str, ...], *, trusted: bool = False) -> 
     """
     template = template_of(pod)
     asks = _as_snapshot_says(pod, managed) if trusted else asks_in(template, managed)
-    if asks is None:
+    return None if asks is None else _record(pod, template, managed, asks, trusted=trusted)
+
+
+def claiming_record(pod: Pod, managed: tuple[str, ...]) -> PodRecord | None:
+    """The record of a pod that names one of the ``managed`` resources and asks for 0 of it, as one
+    does that has ResourceClaims of its own; None if it names none."""
+    if not asks_for_any(pod, managed):
         return None
+    wanted = of_claims(pod, managed)
+    if isinstance(wanted, Malformed):
+        return _record(pod, template_of(pod), managed, wanted)
+    asks = Asks(gpu_request(0, NO_CONSTRAINTS if wanted is None else wanted.constraints))
+    record = _record(pod, template_of(pod), managed, asks)
+    return record if wanted is None else replace(record, claims=wanted.names)
+
+
+def asking_record(pod: Pod, managed: tuple[str, ...]) -> PodRecord | None:
+    """The record of a pod that asks for devices, or that requires something of the devices which
+    its own claims have; None for any other pod."""
+    record = pod_record(pod, managed) or claiming_record(pod, managed)
+    requires = record is not None and (
+        isinstance(record.request, Malformed) or record.request.effective_count or record.of_claims
+    )
+    return record if requires else None
+
+
+def _record(
+    pod: Pod,
+    template: Template,
+    managed: tuple[str, ...],
+    asks: Asks | Malformed,
+    *,
+    trusted: bool = False,
+) -> PodRecord:
     standing, nominated = standing_of(template, managed), pod.status.nominated_node_name
     if nominated:
         standing = replace(standing, nominated=NodeName(nominated))

@@ -9,12 +9,23 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from scheduler_extender.cli import main
 from scheduler_extender.kube.owners import kind_named
-from scheduler_extender.kube.sinks import PODS_PATH, RECORDS_PATH
+from scheduler_extender.kube.sinks import NODES_PATH, PODS_PATH, RECORDS_PATH
 from tests.commands import ROOT, Done, asked
+from tests.dranodes import (
+    DRIVER,
+    NODE,
+    PUBLISHED,
+    a_slice,
+    asking,
+    device,
+    device_class,
+    exactly,
+)
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import bridged, pod, switched
 from tests.scheduler_extender.cli.kubecluster import Cluster
@@ -26,6 +37,7 @@ from topology.core.report import Allocation, Report
 from topology.core.requests import gpu_request
 from topology.machines import machine
 
+DRA = "/apis/resource.k8s.io/v1"
 WAITING = "examples/clusters/waiting.yaml"
 NVLINK = {"link": "nvlink"}
 PAIRS = machine("a100-pcie-4-bridged").topology("train-07")
@@ -458,3 +470,98 @@ def test_a_pod_that_only_closed_nodes_would_take_goes_nowhere(tmp_path: Path) ->
     done = asked(main, "waiting", "-A", "--cluster", file, "-o", "json")
     assert done.returncode == 1
     assert json.loads(done.stdout)["pods"][0]["takes"] == 0
+
+
+@pytest.fixture
+def claiming(cluster: Cluster) -> Cluster:
+    """A node of two pairs under DRA whose GPUs are published as 3, 1, 0, 2, one with a device
+    plugin, and a pod that waits with a claim for two GPUs that are to be linked."""
+    cluster.node(PAIRS)
+    served = codec.encode(bridged(name=NODE), Report("boot", 1, allocatable=frozenset()))
+    cluster.fake.put(RECORDS_PATH, served)
+    cluster.fake.put(NODES_PATH, {"metadata": {"name": NODE}, "status": {"allocatable": {}}})
+    published = a_slice(*map(device, PUBLISHED))
+    for where, obj in (("deviceclasses", device_class()), ("resourceslices", published)):
+        cluster.fake.put(f"{DRA}/{where}", msgspec.json.decode(obj))
+    cluster.pod(with_claim("train", "g"), "ns")
+    return cluster
+
+
+def with_claim(name: str, claim: str, amount: str | None = "0", **asks: str) -> dict[str, Any]:
+    manifest = pod(None, asks or NVLINK, name=name, uid=name)
+    if amount is not None:
+        limits = {"nvidia.com/gpu": amount}
+        manifest["spec"]["containers"][0]["resources"] = {"limits": limits}
+    manifest["spec"]["resourceClaims"] = [{"name": "g", "resourceClaimName": claim}]
+    return manifest
+
+
+def asks_for(cluster: Cluster, *requests: dict[str, Any], alike: str = "") -> None:
+    obj = msgspec.json.decode(asking("g", *requests, alike=alike))
+    cluster.fake.put(f"{DRA}/namespaces/ns/resourceclaims", obj)
+
+
+def test_a_pod_with_a_claim_of_its_own_reads_what_the_claim_gets(claiming: Cluster) -> None:
+    asks_for(claiming, exactly(2))
+    done = claiming.why("ns/train")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout == (
+        "ns/train\n"
+        "asks for the GPUs of its claims: every two joined by NVLink (link=nvlink)\n"
+        "no node takes it: 1 node does not serve the resource, 1 has only unsuitable GPUs free\n"
+        "\n"
+        "good to know\n"
+        "  its claims leave the choice to kube-scheduler, which takes the first free GPUs; a claim "
+        "can name the sets that will do: gpu-topology claim\n"
+    )
+    listed = asked(main, "waiting", "-n", "ns", "--kubeconfig", claiming.kubeconfig)
+    assert "the GPUs of its claims link=nvlink" in " ".join(listed.stdout.split())
+    assert "no node takes it" in listed.stdout
+    asks_for(claiming, exactly(2), alike=f"{DRIVER}/pair")
+    done = claiming.why("ns/train")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "1 of 2 nodes would take it" in done.stdout
+    assert "it may go to node" in done.stdout
+    row = json.loads(claiming.why("ns/train", "-o", "json").stdout)["nodes"][0]
+    assert (row["node"], row["verdict"], row["outcomes"]) == (NODE, "guaranteed", [[2, 3]])
+
+
+@pytest.mark.parametrize(
+    ("requests", "says"),
+    [
+        pytest.param([exactly(9)], "1 has no devices for its claims", id="too many"),
+        pytest.param([], "not known which GPUs its claims get: a claim is not made yet", id="none"),
+        pytest.param(
+            [exactly(1, "device.driver.matches('x')")],
+            "not known which GPUs its claims get: ",
+            id="not read",
+        ),
+    ],
+)
+def test_where_a_claim_gets_nothing_or_nobody_can_say_it_why_does(
+    claiming: Cluster, requests: list[dict[str, Any]], says: str
+) -> None:
+    if requests:
+        asks_for(claiming, *requests)
+    done = claiming.why("ns/train", "-o", "json")
+    told = json.loads(done.stdout)
+    assert says in told["headline"] + " ".join(row["note"] for row in told["nodes"])
+    assert done.returncode == ("not known" not in says)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "says"),
+    [
+        pytest.param(with_claim("p", "g", None), "with an amount of 0", id="not asked"),
+        pytest.param(with_claim("p", "g", policy="preferred"), "any will do", id="anything"),
+    ],
+)
+def test_a_pod_whose_claims_are_judged_by_nobody_reads_why(
+    claiming: Cluster, manifest: dict[str, Any], says: str
+) -> None:
+    claiming.pod(manifest, "ns")
+    done = claiming.why("ns/p")
+    assert done.returncode == 2
+    assert says in done.stderr
+    listed = asked(main, "waiting", "-n", "ns", "-o", "name", "--kubeconfig", claiming.kubeconfig)
+    assert listed.stdout.split() == ["pod/train"]

@@ -7,13 +7,14 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from scheduler_extender.kube.nodedevices import MOST_DEVICES
+from scheduler_extender.kube.nodedevices import MOST_DEVICES, NO_DEVICES
 from scheduler_extender.state.node.facts import Offer
 from scheduler_extender.state.node.objects import NodeObject
 from tests.dranodes import (
     DRIVER,
     IS_GPU,
     NODE,
+    PUBLISHED,
     STALE_AFTER,
     DraWorld,
     Json,
@@ -112,6 +113,25 @@ def test_only_devices_of_the_class_count_and_the_newest_class_serves(world: DraW
     assert order(world) == (2,)
 
 
+def test_the_class_of_nvidias_driver_serves_claims_under_no_name_for_pods(world: DraWorld) -> None:
+    """The GPU Operator may have made it so: kube-scheduler sends claims there, and no others."""
+    selector = {"cel": {"expression": IS_GPU}}
+
+    def nameless(name: str) -> msgspec.Raw:
+        return raw({"metadata": {"name": name}, "spec": {"selectors": [selector]}})
+
+    world.slices.apply(a_slice(*map(device, PUBLISHED)))
+    world.classes.apply(nameless("mine"))
+    assert world.offer == DRA_ONLY
+    world.classes.apply(nameless(DRIVER))
+    assert order(world) == PUBLISHED
+    world.claims.apply(asking("next", exactly(2)))
+    assert world.cluster.foresees("ns", ("next",))(world.cluster.facts(NODE)) == ("GPU-3", "GPU-1")
+    first = f"{IS_GPU} && device.attributes['{DRIVER}'].number < 2"
+    world.classes.apply(device_class("mine", first, made=""))
+    assert order(world) == (1, 0), "the one that pods ask for by name"
+
+
 @pytest.mark.parametrize(
     ("value", "takes"),
     [("'gpu'", True), ("'say \"gpu\"'", False), ("007", False), ("true", False)],
@@ -155,7 +175,7 @@ def test_a_rule_taints_devices_as_long_as_it_stands(
     world.claims.apply(asking("next", exactly(1)))
     found = world.cluster.foresees("ns", ("next",))(world.cluster.facts(NODE))
     first = next((gpu for gpu in (3, 1, 0, 2) if left >> gpu & 1), None)
-    assert found == (() if first is None else (f"GPU-{first}",))
+    assert found == (NO_DEVICES if first is None else (f"GPU-{first}",))
     world.rules.apply(raw({"metadata": {"name": "sick"}, "spec": {"taint": {"effect": "None"}}}))
     assert world.offer.availability.free == 0b1111
     world.rules.apply(rule)

@@ -20,6 +20,7 @@ from tests.dranodes import (
     raw,
     two_pairs,
 )
+from topology.core.placement import Reason, Rejection
 
 A = f'device.attributes["{DRIVER}"]'
 
@@ -29,9 +30,11 @@ def world() -> DraWorld:
     return two_pairs()
 
 
-def gpus(world: DraWorld, *names: str) -> list[int]:
-    foreseen = world.cluster.foresees("ns", names or ("c",))
-    return [int(each.removeprefix("GPU-")) for each in foreseen(world.cluster.facts(NODE))]
+def gpus(world: DraWorld, *names: str) -> list[int] | Reason:
+    foreseen = world.cluster.foresees("ns", names or ("c",))(world.cluster.facts(NODE))
+    if isinstance(foreseen, Rejection):
+        return foreseen.kind
+    return [int(each.removeprefix("GPU-")) for each in foreseen]
 
 
 def test_the_next_devices_come(world: DraWorld) -> None:
@@ -47,10 +50,10 @@ def test_selectors_and_common_attributes_are_kept(world: DraWorld) -> None:
     world.claims.apply(asking("c", exactly(2), alike=f"{DRIVER}/pair"))
     assert gpus(world) == [3, 2]
     world.claims.apply(asking("c", exactly(2), alike=f"{DRIVER}/nothing"))
-    assert gpus(world) == []
+    assert gpus(world) is Reason.CLAIMS
     large = f'device.capacity["{DRIVER}"].memory.compareTo(quantity("81Gi")) > 0'
     world.claims.apply(asking("c", exactly(1, large)))
-    assert gpus(world) == []
+    assert gpus(world) is Reason.CLAIMS
 
 
 def test_a_quantity_that_cannot_be_read_costs_no_more_than_its_comparison(world: DraWorld) -> None:
@@ -60,7 +63,7 @@ def test_a_quantity_that_cannot_be_read_costs_no_more_than_its_comparison(world:
     assert gpus(world) == [0]
     large = f'device.capacity["{DRIVER}"].memory.compareTo(quantity("81Gi")) > 0'
     world.claims.apply(asking("c", exactly(1, large)))
-    assert gpus(world) == []
+    assert gpus(world) is Reason.UNDECIDED
 
 
 def test_values_of_two_kinds_are_told_apart(world: DraWorld) -> None:
@@ -93,7 +96,7 @@ def test_a_fault_of_ours_costs_the_foresight_of_one_node(
     noted: list[str] = []
     monkeypatch.setattr(world.cluster.faults, "note", lambda node, _: noted.append(node))
     monkeypatch.setattr("scheduler_extender.kube.nodedevices.MOST", None)
-    assert gpus(world) == []
+    assert gpus(world) is Reason.UNDECIDED
     assert noted == [NODE]
 
 
@@ -131,31 +134,31 @@ NOT_SAID = {
 @pytest.mark.parametrize("name", NOT_SAID)
 def test_where_it_cannot_be_said_nothing_is(world: DraWorld, name: str) -> None:
     world.claims.apply(asking("c", NOT_SAID[name]))
-    assert gpus(world) == []
+    assert gpus(world) is Reason.UNDECIDED
     world.claims.apply(asking("c", exactly(1)))
     assert gpus(world) == [3]
 
 
 def test_nothing_is_said_of_claims_that_nobody_has_seen_or_can_read(world: DraWorld) -> None:
     world.claims.apply(asking("c", exactly(1)))
-    assert gpus(world, "c", "unseen") == []
+    assert gpus(world, "c", "unseen") is Reason.UNDECIDED
     bad = {"devices": {"requests": 7, "constraints": []}}
     world.claims.apply(raw({"metadata": {"namespace": "ns", "name": "c"}, "spec": bad}))
-    assert gpus(world) == []
+    assert gpus(world) is Reason.UNDECIDED
 
 
 def test_nothing_is_said_of_constraints_of_another_kind(world: DraWorld) -> None:
     devices = {"requests": [exactly(1)], "constraints": [{"distinctAttribute": f"{DRIVER}/pair"}]}
     spec = {"metadata": {"namespace": "ns", "name": "c"}, "spec": {"devices": devices}}
     world.claims.apply(raw(spec))
-    assert gpus(world) == []
+    assert gpus(world) is Reason.UNDECIDED
 
 
 def test_slices_that_change_are_read_anew(world: DraWorld) -> None:
     world.claims.apply(asking("c", exactly(1, f"{A}.number == 2")))
     assert gpus(world) == [2]
     world.slices.apply(a_slice(*map(device, (0, 1)), generation=2))
-    assert gpus(world) == []
+    assert gpus(world) is Reason.CLAIMS
 
 
 def test_what_waiting_claims_say_is_kept_within_bounds(
@@ -164,7 +167,7 @@ def test_what_waiting_claims_say_is_kept_within_bounds(
     monkeypatch.setattr("scheduler_extender.kube.dra.MOST_WANTED", 300)
     world.claims.apply(asking("c", exactly(1)))
     world.claims.apply(asking("d", exactly(1)))
-    assert (gpus(world), gpus(world, "d")) == ([3], [])
+    assert (gpus(world), gpus(world, "d")) == ([3], Reason.UNDECIDED)
     world.claims.delete(asking("c", exactly(1)))
     world.claims.apply(asking("d", exactly(1)))
     assert gpus(world, "d") == [3]

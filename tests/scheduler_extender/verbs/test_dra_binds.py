@@ -115,6 +115,16 @@ def test_a_claim_with_other_devices_is_refused_and_counted(world: World) -> None
     assert world.cluster.tallies.vetoes == 1
 
 
+def test_all_gpus_of_the_pods_claims_are_held_against_what_it_requires(world: World) -> None:
+    """Those of a claim of its own beside the number, or of a claim of an earlier try."""
+    world.add(pair("a"))
+    world.claim(a=(0, 1, 2))
+    with pytest.raises(BindError, match="its claim has the GPUs 0, 1, 2: the hardware has no"):
+        world.bind("a")
+    world.claim(a=(2, 3))
+    assert world.bind("a")["sets"] == [[2, 3]]
+
+
 def test_nothing_is_written_before_the_claim_is_known(world: World) -> None:
     world.add(pair("a"))
     with pytest.raises(BindError, match="claim has no devices yet"):

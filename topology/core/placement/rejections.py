@@ -65,6 +65,7 @@ class Reason(Enum):
     NOT_READY = "report-not-ready"
     UNUSABLE = "record-unusable"
     DRA_ONLY = "dra-only"
+    CLAIMS = "claims"  # the pod's own ResourceClaims get no devices here
     UNDECIDED = "undecided"  # the node could not be worked out
     MALFORMED = "malformed"  # what the pod asks for cannot be read
     OUT_OF_DATE = "out-of-date"  # the extender's view of the cluster is out of date

@@ -75,6 +75,16 @@ def test_a_node_passes_where_nobody_can_say_which_come(world: DraWorld) -> None:
     assert scored(world, of_claim(NVLINK, "unseen")) == 0
 
 
+@pytest.mark.parametrize("key", ["group", "group-size", "group-domain"])
+def test_a_group_that_nobody_would_keep_together_is_refused(world: DraWorld, key: str) -> None:
+    world.claims.apply(asking("c", exactly(1)))
+    for more in ({}, NVLINK):
+        answered = verbs.filter_nodes(world.cluster, of_claim({key: "4", **more}, "c"), [NODE])
+        (why,) = (answered.unresolvable or {}).values()
+        said = "a pod with claims of its own can be in no group"
+        assert why == f"annotation gpu-topology.io/{key}: {said}"
+
+
 def test_several_claims_are_judged_together(world: DraWorld) -> None:
     """One has its device already, the other will get the next one."""
     world.claims.apply(claim("one", 2))

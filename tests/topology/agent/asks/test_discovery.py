@@ -13,7 +13,7 @@ import pytest
 from tests import recorded
 from tests.fakes.nvml.machine import MigInstance
 from tests.fakes.nvml.testing import fake_nvml
-from tests.fakes.sysfs import write_sysfs
+from tests.fakes.sysfs import write_gpus, write_sysfs
 from tests.waiting import PATIENCE
 from topology.agent.asks.nvml import EventsFailedError, Nvml, NvmlDownError
 from topology.agent.asks.sysfs import pci_tree
@@ -190,6 +190,24 @@ def test_an_older_driver_that_lacks_a_symbol(symbol: str, tmp_path: Path) -> Non
     # Each of these has another source, or is nothing a V100 has.
     assert found.gpus == bare(played).gpus
     assert found.links == bare(played).links
+
+
+def test_a_gpu_that_is_passed_into_a_virtual_machine_misses_nothing(tmp_path: Path) -> None:
+    """As a virtual machine with one H200 and its driver 580 showed itself on 2026-11-27: no links,
+    no bridge above the GPU, and NVML does not support what it asks of links and of its NUMA node.
+    """
+    board = machine("hgx-h200-8").topology("n")
+    gpu = replace(board.gpus[0], pci_bus_id="0000:00:06.0", numa_node=0)
+    played = replace(board, gpus=(gpu,), links=(), nics=())
+    write_gpus(tmp_path / "sys", played)
+    fake = fake_nvml(tmp_path, played)
+    for function in ("nvmlDeviceGetNvLinkState", "nvmlDeviceGetNumaNodeId"):
+        fake.fail(function, pynvml.NVML_ERROR_NOT_SUPPORTED)
+    with fake.in_process():
+        found, unseen = discover(tmp_path / "sys")
+    assert found.gpus == (gpu,)
+    assert (gpu.product, gpu.memory) == ("NVIDIA H200", 150754820096)
+    assert (found.links, found.nics, unseen) == ((), (), ())
 
 
 def test_a_lost_gpu_costs_itself(tmp_path: Path) -> None:
