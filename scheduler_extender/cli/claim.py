@@ -9,14 +9,15 @@ from typing import Annotated
 import typer
 import yaml
 
+from scheduler_extender.claims import DRIVER
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import name_of, tell, text_of
 from scheduler_extender.cli.kubeconfig import Access
 from scheduler_extender.cli.options import ClusterOption
 from scheduler_extender.cli.source import look_once
-from scheduler_extender.files.claimfile import DRIVER, wanted_of, with_claim
+from scheduler_extender.files.claimfile import wanted_of, with_claim
 from scheduler_extender.files.podfile import PodFileError
-from topology.core.alternatives import MOST_GPUS, alternatives
+from topology.core.alternatives import MOST_GPUS, MOST_KINDS, alternatives, grouped
 from topology.core.placement import Verdict
 
 
@@ -53,10 +54,13 @@ def claim(
     nodes = [facts.topology for facts in look.cluster.snapshot().nodes]
     known = [node for node in nodes if node is not None]
     constraints, count = wanted.request.constraints, wanted.request.count
-    found = alternatives(known, count, constraints)
+    machines_alike = grouped(known)
+    found = alternatives(machines_alike, count, constraints)
     large = sum(len(node.gpus) > MOST_GPUS for node in known)
     if large:
         tell(f"note: {large:,} nodes have more than {MOST_GPUS} GPUs: none of their GPUs is named")
+    if left := len(known) - large - sum(each.nodes for each in machines_alike):
+        tell(f"note: at most {MOST_KINDS} kinds of machines are looked at: {left:,} nodes are left")
     for name, good, covered in found.machines:
         if covered < good:
             tell(

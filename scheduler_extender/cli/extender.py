@@ -45,7 +45,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """Where the two ports listen."""
+    """Where the two ports listen, and what is open to everybody."""
 
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Address that both ports listen on.")
@@ -54,6 +54,14 @@ class Ports:
     admin_port: Annotated[
         int, typer.Option(metavar="PORT", help="Port for people and Prometheus.")
     ] = 8889
+    open_metrics: Annotated[
+        bool,
+        typer.Option(
+            "--open-metrics",
+            help="Let everybody read /metrics. Without it the admin port asks for a token there, "
+            "too, unless it listens on a loopback address.",
+        ),
+    ] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,12 +251,12 @@ def extender(
     deciding: Deciding,
     tls: TlsFiles,
     replica: Replica,
-    open_metrics: Annotated[
+    claim_templates: Annotated[
         bool,
         typer.Option(
-            "--open-metrics",
-            help="Let everybody read /metrics. Without it the admin port asks for a token there, "
-            "too, unless it listens on a loopback address.",
+            "--claim-templates",
+            help="Make ResourceClaimTemplates for pods that got a claim at their admission. Needs "
+            "the rights of manifests/base/options/claims.",
         ),
     ] = False,
 ) -> None:
@@ -266,17 +274,19 @@ def extender(
         raise BadInputError("--cluster and --kubeconfig exclude each other")
     two_ports(ports.port, ports.admin_port)
     settings = deciding.settings(of_file=cluster is not None)
-    where = Addresses(ports.host, ports.port, ports.admin_port, tls.usable(), open_metrics)
+    where = Addresses(ports.host, ports.port, ports.admin_port, tls.usable(), ports.open_metrics)
     replication = None
     if replica.leader_elect:
         if cluster is not None:
             raise BadInputError("--leader-elect needs an API server; --cluster has none")
         replication = replica.replication(ports.port)
+    if claim_templates and cluster is not None:
+        raise BadInputError("--claim-templates needs an API server; --cluster has none")
     log_json()
     if cluster is not None:
         _serve_file(cluster, settings, where)
     else:
-        _serve_kube(served, settings, where, replication)
+        _serve_kube(served, settings, where, replication, makes_claims=claim_templates)
 
 
 def _serve_file(path: Path, settings: Settings, where: Addresses) -> None:
@@ -288,7 +298,12 @@ def _serve_file(path: Path, settings: Settings, where: Addresses) -> None:
 
 
 def _serve_kube(
-    served: Served, settings: Settings, where: Addresses, replication: Replication | None
+    served: Served,
+    settings: Settings,
+    where: Addresses,
+    replication: Replication | None,
+    *,
+    makes_claims: bool,
 ) -> None:
     from scheduler_extender.serving import kube_service, replica_service
     from topology.kubeapi.apiserver import ApiFailure, ApiServer
@@ -302,10 +317,11 @@ def _serve_kube(
         hint = "" if served.kubeconfig else OUTSIDE
         raise BadInputError(f"{error}{hint}") from error
     if replication is None:
-        with kube_service(api, settings) as service:
+        with kube_service(api, settings, makes_claims=makes_claims) as service:
             _serve(service, where, "the API server's cluster")
     else:
-        with replica_service(api, settings, replication) as (service, leader):
+        serving = replica_service(api, settings, replication, makes_claims=makes_claims)
+        with serving as (service, leader):
             _serve(service, where, "the API server's cluster, one of several replicas", leader)
 
 

@@ -3,20 +3,16 @@ its GPUs, for nodes with Dynamic Resource Allocation (DRA)."""
 
 from __future__ import annotations
 
-import json
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from scheduler_extender.claims import GPUS, claim_spec
 from scheduler_extender.files.podfile import PodFileError, read
 from scheduler_extender.files.podtemplates import ARGO, KSERVE, mapping, name_in, pods_made_by
 from scheduler_extender.told.together import Wanted
 from topology.core.alternatives import Address
 from topology.core.requests import Role
 from topology.yamltext import documents
-
-NAME = "gpus"
-DRIVER = "gpu.nvidia.com"
 
 
 def wanted_of(text: str) -> Wanted:
@@ -44,9 +40,9 @@ def with_claim(
             if item.get("kind") in (KSERVE, *ARGO):
                 raise PodFileError(f"kind {item['kind']}: its pods can have no claim")
             if _take_claim(mapping(manifest.get("spec")), wanted):
-                name = f"{name_in(item)}-{NAME}"
+                name = f"{name_in(item)}-{GPUS}"
                 claims = manifest["spec"].setdefault("resourceClaims", [])
-                claims.append({"name": NAME, "resourceClaimTemplateName": name})
+                claims.append({"name": GPUS, "resourceClaimTemplateName": name})
                 return [_template(name, item, wanted, sets, device_class), *objects]
     raise PodFileError("no pod asks for GPUs")
 
@@ -59,7 +55,7 @@ def _take_claim(spec: dict[str, Any], wanted: Wanted) -> bool:
         if wanted.request.resource in limits:
             limits[wanted.request.resource] = 0
             mapping(resources.get("requests")).pop(wanted.request.resource, None)
-            resources.setdefault("claims", []).append({"name": NAME})
+            resources.setdefault("claims", []).append({"name": GPUS})
             return True
     return False
 
@@ -71,39 +67,10 @@ def _template(
     sets: Sequence[Sequence[Address]],
     device_class: str,
 ) -> dict[str, Any]:
-    alternatives = [
-        {
-            "name": f"set-{number}",
-            "deviceClassName": device_class,
-            "selectors": [{"cel": {"expression": selector(addresses)}}],
-            "allocationMode": "ExactCount",
-            "count": wanted.request.count,
-        }
-        for number, addresses in enumerate(sets)
-    ]
     namespace = mapping(item.get("metadata")).get("namespace")
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaimTemplate",
         "metadata": {"name": name, **({"namespace": namespace} if namespace else {})},
-        "spec": {
-            "spec": {"devices": {"requests": [{"name": NAME, "firstAvailable": alternatives}]}}
-        },
+        "spec": {"spec": claim_spec(sets, wanted.request.count, device_class)},
     }
-
-
-def selector(addresses: Sequence[Address]) -> str:
-    """The CEL expression for the GPUs at these addresses.
-
-    >>> selector([("A100", "0000:07:00.0")]).partition(" && ")[0]
-    'device.attributes["gpu.nvidia.com"].productName == "A100"'
-    """
-    by_product = defaultdict[str, list[str]](list)
-    for product, address in addresses:
-        by_product[product].append(address)
-    terms = [
-        f'device.attributes["{DRIVER}"].productName == {json.dumps(product)} && '
-        f'device.attributes["resource.kubernetes.io"].pciBusID in {json.dumps(each)}'
-        for product, each in by_product.items()
-    ]
-    return terms[0] if len(terms) == 1 else " || ".join(f"({term})" for term in terms)

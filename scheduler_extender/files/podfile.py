@@ -10,6 +10,7 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from scheduler_extender.annotations import KEYS, OURS_TO_WRITE, PREFIX, Asks, Malformed, parse
+from scheduler_extender.claims import LABEL
 from scheduler_extender.exclusive import containers_with_roles
 from scheduler_extender.files.clusterfile import read_pod
 from scheduler_extender.files.podtemplates import (
@@ -268,7 +269,7 @@ def notes_on(kind: str, pod: Mapping[str, Any], outside: list[object]) -> Iterat
             yield f"annotation {key} counts for nothing: did you mean {meant}?"
     for holder in (*outside, metadata):
         for key in _keys(holder, "labels"):
-            if key.startswith(PREFIX):
+            if key.startswith(PREFIX) and key != LABEL:
                 yield f"label {key} counts for nothing: write it as an annotation of the pod"
     for key in _keys(pod, "annotations"):
         if key.startswith(PREFIX):

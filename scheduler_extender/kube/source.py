@@ -15,6 +15,7 @@ import structlog
 
 from scheduler_extender.kube.bindable import Bindable
 from scheduler_extender.kube.binder import Fence, KubeBinder
+from scheduler_extender.kube.claimtemplates import Claimants, ClaimTemplates
 from scheduler_extender.kube.dra import DraNodes, dra_sinks
 from scheduler_extender.kube.events import EventWriter
 from scheduler_extender.kube.reading import other_pods
@@ -61,6 +62,7 @@ class KubeSource:
     """The reflectors of one API server, and lookout, settler, waker and event writer.
 
     Each has a thread of its own: what one of them waits for holds up none of the others.
+    ``makes_claims`` says that ResourceClaimTemplates are made for pods that want claims.
     """
 
     ROUND = 0.25  # seconds between two rounds
@@ -71,6 +73,8 @@ class KubeSource:
         cluster: Cluster,
         clock: Callable[[], float] = time.monotonic,
         replica: Replica | None = None,
+        *,
+        makes_claims: bool = False,
     ) -> None:
         self._api = api
         self._clock = clock
@@ -87,12 +91,13 @@ class KubeSource:
         cluster.feed.on_refusal.append(self._if_leading(self._events.note_refusal))
         # Has an Event written on a pod that is not let everywhere but for the shadow.
         self.note_would_refuse = self._if_leading(self._events.note_would_refuse)
+        claimants = Claimants(cluster.settings.managed) if makes_claims else None
         dra = DraNodes(cluster)
         self.reflectors = [
             Reflector(api, Watched(path, page_limit=page), sink, TIMING)
             for path, sink, page in (
                 (RECORDS_PATH, RecordSink(cluster, feed=dra), RECORDS_PAGE),
-                (PODS_PATH, PodSink(cluster, bindable=bindable), PAGE),
+                (PODS_PATH, PodSink(cluster, bindable=bindable, claimants=claimants), PAGE),
                 (NODES_PATH, NodeSink(cluster), PAGE),
             )
         ]
@@ -117,11 +122,17 @@ class KubeSource:
                 ("settler", self._settler.round),
                 # The others take note of what has changed.
                 ("waker", self._if_leading(self.waker.round)),
-                ("waiting", self._if_leading(self._tell_why)),
+                ("waiting", self._if_leading(self._once_known(self._waiting.round))),
                 ("events", lambda _: self._events.round()),
                 ("news", lambda _: self._news.round()),
             )
         ]
+        if claimants is not None:
+            templates = ClaimTemplates(cluster, api, claimants, self._news.note_waiting)
+            work = self._if_leading(self._once_known(templates.round))
+            self._threads.append(
+                threading.Thread(target=self._run, args=(work,), name="claims", daemon=True)
+            )
 
     def unready(self) -> str | None:
         """Why we cannot answer yet, or None once every list has been taken in whole."""
@@ -196,10 +207,14 @@ class KubeSource:
 
         return acting
 
-    def _tell_why(self, now: float) -> None:
-        """Tell why pods wait, once the whole cluster is known."""
-        if self.unready() is None and not self._cluster.blind():
-            self._waiting.round(now)
+    def _once_known(self, work: Callable[[float], None]) -> Callable[[float], None]:
+        """The same once the whole cluster is known, and while we see it."""
+
+        def working(now: float) -> None:
+            if self.unready() is None and not self._cluster.blind():
+                work(now)
+
+        return working
 
     def _run(self, work: Callable[[float], None]) -> None:
         while not self._stopping.wait(self.ROUND * random.uniform(0.8, 1.2)):  # noqa: S311

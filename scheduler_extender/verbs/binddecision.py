@@ -160,7 +160,8 @@ def _judged(facts: NodeFacts, pod: PodRecord, request: GpuRequest, *, again: boo
     """The facts on which a pod is judged: without itself, where its bind is in flight or a place is
     kept for it; where claims say who has what, with the devices of its own. Raises
     :class:`InProgressError` while its claim is not known."""
-    if pod.by_claim and request.required and not facts.by_dra:
+    claims = pod.by_claim or not request.count
+    if claims and request.required and not facts.by_dra:
         raise InProgressError(NO_RECORD)  # the node has moved to DRA, and its agent has not seen it
     devices = facts.claimed(pod.uid, pod.namespace, pod.claims) if facts.by_dra else ()
     if devices:

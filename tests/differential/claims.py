@@ -28,7 +28,7 @@ from scheduler_extender.told.together import Wanted
 from tests.differential.nvidiaplugin import Answering
 from topology import codec
 from topology.core.admission import container_sets
-from topology.core.alternatives import alternatives
+from topology.core.alternatives import alternatives, grouped
 from topology.core.devices import Gpu, NodeName
 from topology.core.graph import NodeTopology
 from topology.core.links import LinkKind
@@ -264,7 +264,7 @@ def compiled_claim(rng: Random, allocator: Answering, worth: Worth, *, pairs: bo
     worth.questions += 1
     plain = offer.kubelet.outcomes(free, count).sets
     worth.by_plain += plain is not None and plain[0] in good
-    found = alternatives([topology], count, wanted)
+    found = alternatives(grouped([topology]), count, wanted)
     request = gpu_request(count, wanted)
     template, _ = with_claim(POD, Wanted("pod", request), found.sets, "gpus")
     asked["claims"] = [template["spec"]["spec"]["devices"]]

@@ -21,6 +21,7 @@ from topology.core.shape import Shape
 MOST = 8  # alternatives of one request
 MOST_GPUS = 16  # of a machine whose sets are gone through
 MOST_TRIED = 500  # sets of one machine that are made larger, and compared
+MOST_KINDS = 64  # of machines; those of most nodes are looked at
 
 Address = tuple[str, str]  # product and PCI address
 
@@ -38,6 +39,17 @@ class Alternatives:
 
 
 @dataclass(frozen=True, slots=True)
+class Alike:
+    """A kind of machine, by its shape and the addresses of its GPUs, and how many ``nodes`` have
+    it."""
+
+    name: str
+    shape: Shape
+    addresses: tuple[Address, ...]
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Kind:
     """A kind of machine: ``nodes`` of it, and the sets that meet the constraints."""
 
@@ -52,12 +64,22 @@ class _Kind:
         return sum(1 << self.at[each] for each in addresses if each in self.at)
 
 
-def alternatives(
-    topologies: Iterable[NodeTopology], count: int, constraints: Constraints
-) -> Alternatives:
+def grouped(topologies: Iterable[NodeTopology]) -> tuple[Alike, ...]:
+    """The kinds of machines of these nodes, the most frequent first, at most :data:`MOST_KINDS`.
+    Machines of more than :data:`MOST_GPUS` GPUs are left out."""
+    alike: dict[tuple[Shape, tuple[Address, ...]], list[NodeTopology]] = {}
+    for each in topologies:
+        addresses = tuple((gpu.product, bus_id(gpu.pci_bus_id or "")) for gpu in each.gpus)
+        if len(addresses) <= MOST_GPUS:
+            alike.setdefault((each.shape, addresses), []).append(each)
+    kinds = [Alike(nodes[0].summary(), *key, len(nodes)) for key, nodes in alike.items()]
+    return tuple(sorted(kinds, key=lambda kind: -kind.nodes)[:MOST_KINDS])
+
+
+def alternatives(machines: Iterable[Alike], count: int, constraints: Constraints) -> Alternatives:
     """The alternatives that cover most: of each next one, the most sets that the ones before do not
-    have, counted over all nodes. Machines of more than :data:`MOST_GPUS` GPUs are left out."""
-    kinds = list(_kinds(topologies, count, constraints))
+    have, counted over all nodes."""
+    kinds = [_kind(each, count, constraints) for each in machines]
     candidates = {
         tuple(kind.addresses[p] for p in positions(mask))
         for kind in kinds
@@ -84,26 +106,18 @@ def alternatives(
             break
         chosen.append(best)
         covered |= covers[best]
-    machines = (
+    told = (
         (kind.name, len(kind.good), sum(at == number for at, _ in covered))
         for number, kind in enumerate(kinds)
     )
-    return Alternatives(tuple(chosen), tuple(machines))
+    return Alternatives(tuple(chosen), tuple(told))
 
 
-def _kinds(
-    topologies: Iterable[NodeTopology], count: int, constraints: Constraints
-) -> Iterator[_Kind]:
-    alike: dict[tuple[Shape, tuple[Address, ...]], list[NodeTopology]] = {}
-    for each in topologies:
-        addresses = tuple((gpu.product, bus_id(gpu.pci_bus_id or "")) for gpu in each.gpus)
-        if len(addresses) <= MOST_GPUS:
-            alike.setdefault((each.shape, addresses), []).append(each)
-    for (shape, addresses), nodes in alike.items():
-        test = compiled(shape, constraints, 0, 1)
-        at = {address: p for p, address in enumerate(addresses) if address[1]}
-        good = frozenset(_good(test, count) if len(at) == len(addresses) else ())
-        yield _Kind(nodes[0].summary(), at, addresses, len(nodes), good)
+def _kind(alike: Alike, count: int, constraints: Constraints) -> _Kind:
+    test = compiled(alike.shape, constraints, 0, 1)
+    at = {address: p for p, address in enumerate(alike.addresses) if address[1]}
+    good = frozenset(_good(test, count) if len(at) == len(alike.addresses) else ())
+    return _Kind(alike.name, at, alike.addresses, alike.nodes, good)
 
 
 def _good(test: CompiledConstraints, count: int) -> Sequence[Mask]:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from scheduler_extender.claims import selector
 from scheduler_extender.cli import main
-from scheduler_extender.files.claimfile import selector
 from tests.commands import ROOT, Done, asked
 
 CLUSTERS = ROOT / "examples" / "clusters"

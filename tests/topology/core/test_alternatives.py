@@ -7,7 +7,7 @@ from itertools import combinations
 
 import pytest
 
-from topology.core.alternatives import MOST, Alternatives, alternatives
+from topology.core.alternatives import MOST, Alternatives, alternatives, grouped
 from topology.core.links import LinkKind
 from topology.core.placement import satisfies
 from topology.core.requests import Constraints, Pattern
@@ -18,7 +18,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
 
 def made(names: list[str], count: int, constraints: Constraints) -> Alternatives:
     nodes = [machine(name).topology(f"{name}-{i}") for i, name in enumerate(names)]
-    found = alternatives(nodes, count, constraints)
+    found = alternatives(grouped(nodes), count, constraints)
     assert len(found.sets) <= MOST
     for each in found.sets:
         for node in nodes:
@@ -73,8 +73,8 @@ def test_addresses_that_mean_something_else_elsewhere_are_no_alternative() -> No
     node = machine("a100-pcie-4-bridged").topology("one")
     slots = [node.gpus[p].pci_bus_id for p in (0, 2, 1, 3)]
     moved = tuple(replace(gpu, pci_bus_id=slot) for gpu, slot in zip(node.gpus, slots, strict=True))
-    assert len(alternatives([node], 2, NVLINK).sets) == 2
-    assert alternatives([node, replace(node, gpus=moved)], 2, NVLINK).sets == ()
+    assert len(alternatives(grouped([node]), 2, NVLINK).sets) == 2
+    assert alternatives(grouped([node, replace(node, gpus=moved)]), 2, NVLINK).sets == ()
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -86,4 +86,4 @@ def test_one_numa_node(count: int) -> None:
 def test_no_address_no_alternative() -> None:
     node = machine("a100-pcie-4-bridged").topology("one")
     bare = replace(node, gpus=tuple(replace(gpu, pci_bus_id=None) for gpu in node.gpus))
-    assert alternatives([bare], 2, NVLINK).sets == ()
+    assert alternatives(grouped([bare]), 2, NVLINK).sets == ()

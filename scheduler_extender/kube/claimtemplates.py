@@ -1,0 +1,366 @@
+"""The ResourceClaimTemplates of pods that were given a claim at their admission (:mod:`..claims`).
+
+The leader makes each one that a waiting pod names and that is not there, makes it anew where the
+machines have other sets of GPUs now, and removes it once no pod names it. Ours bear a label, and a
+digest of their sets: others are left alone, whatever they are called.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+import msgspec
+import structlog
+
+from scheduler_extender.annotations import PREFIX, Malformed, of_claims
+from scheduler_extender.claims import LABEL, WANTED, claim_spec, count_of, template_name
+from scheduler_extender.deadline import Deadline, within
+from scheduler_extender.ratelimit import LogLimit
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.record import ENDED
+from scheduler_extender.wire import ObjectMeta, Pod
+from topology.core.alternatives import Address, Alike, alternatives, grouped
+from topology.core.devices import PodUid
+from topology.core.requests import Constraints
+from topology.kubeapi.apiserver import (
+    ApiError,
+    ApiFailure,
+    ApiServer,
+    ConflictError,
+    NotFoundError,
+    path,
+)
+from topology.kubeapi.reflector import decode_list
+
+log = structlog.get_logger(__name__)
+
+GROUP = "/apis/resource.k8s.io/v1"
+NAMESPACES = "/api/v1/namespaces"
+MANAGER, OURS = "app.kubernetes.io/managed-by", "gpu-topology-extender"
+SETS = PREFIX + "sets"  # the annotation with the digest
+EVERY = 1.0  # seconds between two rounds
+LISTED_FOR = 60.0  # seconds after which namespaces and templates are listed again
+AGAIN = 10.0  # seconds after a failure
+MACHINES_FOR = 5.0  # seconds between two looks at the machines
+# Seconds for which nobody names a template, or its sets are others, before it is removed.
+SETTLED = 30.0
+MOST, MOST_IN_ALL = 50, 2000  # templates of ours in a namespace, and in all
+AT_ONCE = 20  # writes in one round
+TOLD_AT_ONCE = 2  # Events in one round
+SECONDS = 0.15  # after so long a round works no more sets out
+TIMEOUT = 2.0  # seconds for a request
+LIST_TIMEOUT, PAGE = 10.0, 100
+SERVER_FAILS = 500
+# Seconds between two log lines that say the same; lines a second, at once.
+PAUSE, RATE, BURST = 3600.0, 0.1, 8
+
+Key = tuple[str, str]  # namespace and name
+
+
+@dataclass(frozen=True, slots=True)
+class Claimant:
+    """A pod that names a template. ``wanted`` is what its GPUs have to meet, or why no template is
+    made for it; ``waits`` says that it is on no node."""
+
+    uid: PodUid
+    namespace: str
+    name: str
+    template: str
+    count: int
+    wanted: Constraints | str
+    waits: bool
+
+
+def claimant_of(pod: Pod, managed: tuple[str, ...]) -> Claimant | None:
+    """The pod, if its label wants a claim, it has not ended, and it names a template by such a
+    name."""
+    metadata = pod.metadata
+    if (metadata.labels or {}).get(LABEL) != WANTED or pod.status.phase in ENDED:
+        return None
+    for each in pod.spec.resource_claims or ():
+        name = each.resource_claim_template_name or ""
+        count = count_of(name)
+        if count is not None:
+            wanted = _wanted(pod, managed, name, count)
+            waits = not pod.spec.node_name and not metadata.deletion_timestamp
+            uid = PodUid(metadata.uid)
+            return Claimant(uid, metadata.namespace, metadata.name, name, count, wanted, waits)
+    return None
+
+
+def _wanted(pod: Pod, managed: tuple[str, ...], name: str, count: int) -> Constraints | str:
+    found = of_claims(pod, managed)
+    if isinstance(found, Malformed):
+        return found.reason
+    if found is None:
+        return "no annotation of it requires anything"
+    if template_name(count, pod.metadata.annotations or {}) != name:
+        return f"{name} is not the name for {count} GPUs with its annotations"
+    return found.constraints
+
+
+class Claimants:
+    """The pods that name templates, as the watch on pods shows them. One thread feeds it, another
+    reads."""
+
+    def __init__(self, managed: tuple[str, ...]) -> None:
+        self._managed = managed
+        self._known: dict[PodUid, Claimant] = {}
+
+    def take(self, pod: Pod) -> None:
+        """A pod is new or changed."""
+        found = claimant_of(pod, self._managed)
+        if found is None:
+            self.drop(PodUid(pod.metadata.uid))
+        else:
+            self._known[found.uid] = found
+
+    def drop(self, uid: PodUid) -> None:
+        """A pod is gone."""
+        self._known.pop(uid, None)
+
+    def keep(self, uids: set[PodUid]) -> None:
+        """All pods but these are gone."""
+        for uid in self._known.keys() - uids:
+            self.drop(uid)
+
+    def by_template(self) -> dict[Key, list[Claimant]]:
+        """The pods by the template that they name."""
+        found: dict[Key, list[Claimant]] = {}
+        for each in self._known.copy().values():
+            found.setdefault((each.namespace, each.template), []).append(each)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Template:
+    """A template of ours, as the API server has it."""
+
+    uid: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Sets:
+    """What a template for some request says now; no addresses where no set can be named."""
+
+    sets: tuple[tuple[Address, ...], ...]
+    digest: str
+
+
+class ClaimTemplates:
+    """See the module. :meth:`round` is called by one thread; ``tell`` tells a pod why no template
+    is made for it, and never waits. ``clock`` gives the seconds that a round takes."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        api: ApiServer,
+        claimants: Claimants,
+        tell: Callable[[Claimant, str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster = cluster
+        self._api = api
+        self._claimants = claimants
+        self._tell = tell
+        self._clock = clock
+        self._next = self._listed = self._looked = float("-inf")
+        self._own: dict[Key, _Template] = {}
+        self._labelled: set[str] = set()  # namespaces
+        self._asked: set[str] = set()  # namespaces of pods at the last list
+        # Since when nobody names a template of ours, or its sets are others.
+        self._due: dict[Key, float] = {}
+        # What the API server has refused: until when it is not tried again, and why.
+        self._refused: dict[Key, tuple[float, str]] = {}
+        self._told: dict[PodUid, str] = {}
+        self._machines: tuple[Alike, ...] = ()
+        self._known: dict[tuple[int, Constraints], _Sets] = {}
+        self._limit = LogLimit(PAUSE, RATE, BURST)
+
+    def round(self, now: float) -> None:
+        """Make and remove what is due. ``now`` in seconds."""
+        if now < self._next:
+            return
+        self._next = now + EVERY
+        named = self._claimants.by_template()
+        try:
+            self._list_if_due(named, now)
+            if not named and not self._own:
+                return
+            self._look_at_machines(now)
+            deadline = within(self._clock, SECONDS)
+            self._tell_all(named, self._make(named, now, deadline))
+            self._clear(named, now, deadline)
+        except (ApiFailure, msgspec.DecodeError) as error:
+            self._next, self._listed = now + AGAIN, float("-inf")
+            if (untold := self._limit.untold(str(error), now)) is not None:
+                log.warning(
+                    "ResourceClaimTemplates cannot be kept", cause=str(error), untold=untold
+                )
+
+    # What there is.
+
+    def _list_if_due(self, named: Mapping[Key, Sequence[Claimant]], now: float) -> None:
+        namespaces = {namespace for namespace, _ in named}
+        if now - self._listed < LISTED_FOR and namespaces <= self._asked:
+            return
+        labelled = self._listing(NAMESPACES, f"{LABEL}={WANTED}")
+        self._labelled = {each.name for each in labelled}
+        self._own = {
+            (each.namespace, each.name): _Template(each.uid, (each.annotations or {})[SETS])
+            for each in self._listing(f"{GROUP}/resourceclaimtemplates", f"{MANAGER}={OURS}")
+            if count_of(each.name) is not None and SETS in (each.annotations or {})
+        }
+        self._asked, self._listed = namespaces, now
+        self._due = {key: since for key, since in self._due.items() if key in self._own}
+
+    def _listing(self, where: str, labelled: str) -> list[ObjectMeta]:
+        """The metadata of what bears a label. No page is kept."""
+        found: list[ObjectMeta] = []
+        following: list[tuple[str, str]] = []
+        while True:
+            query = [("labelSelector", labelled), ("limit", str(PAGE)), *following]
+            page = decode_list(self._api.get(where, query, timeout=LIST_TIMEOUT))
+            found += (_decode(each).metadata for each in page.items or ())
+            if not page.metadata.continue_ or len(found) > 2 * MOST_IN_ALL:
+                return found
+            following = [("continue", page.metadata.continue_)]
+
+    def _look_at_machines(self, now: float) -> None:
+        if now - self._looked < MACHINES_FOR:
+            return
+        self._looked = now
+        nodes = (each for each in self._cluster.snapshot().nodes if each.by_dra)
+        machines = grouped(each.topology for each in nodes if each.topology is not None)
+        if machines != self._machines:
+            self._machines = machines
+            self._known.clear()
+
+    def _sets(self, wanted: Claimant, deadline: Deadline) -> _Sets | None:
+        """What a template for this pod says now; None where there is no time to work it out."""
+        constraints = wanted.wanted
+        assert isinstance(constraints, Constraints)  # noqa: S101 (the caller looked)
+        request = wanted.count, constraints
+        if request not in self._known:
+            if deadline.passed():
+                return None
+            found = alternatives(self._machines, *request).sets
+            spec = msgspec.json.encode(claim_spec(sorted(found), wanted.count))
+            self._known[request] = _Sets(found, sha256(spec).hexdigest()[:32])
+        return self._known[request]
+
+    # What is done about it.
+
+    def _make(
+        self, named: Mapping[Key, Sequence[Claimant]], now: float, deadline: Deadline
+    ) -> dict[Key, str]:
+        """Make what is missing; why the others of what waiting pods name are not made."""
+        self._refused = {key: why for key, why in self._refused.items() if now < why[0]}
+        there, problems, left = Counter(each for each, _ in self._own), dict[Key, str](), AT_ONCE
+        for key, pods in named.items():
+            right = next((p for p in pods if p.waits and isinstance(p.wanted, Constraints)), None)
+            if right is None or key in self._own:
+                continue
+            if problem := self._problem(key, there[key[0]]):
+                problems[key] = problem
+            elif (sets := self._sets(right, deadline)) is not None:
+                if not sets.sets:
+                    words = right.wanted.text if isinstance(right.wanted, Constraints) else ""
+                    problems[key] = f"no set of {right.count} GPUs with {words} can be named"
+                elif left:
+                    left -= 1
+                    self._create(key, right.count, sets, now)
+                    there[key[0]] += 1
+        return problems
+
+    def _problem(self, key: Key, there: int) -> str:
+        """Why a template is not made, whatever it says; empty if it may be."""
+        namespace, _ = key
+        if namespace not in self._labelled:
+            return f"the namespace {namespace} has no label {LABEL}={WANTED}"
+        if key in self._refused:
+            return self._refused[key][1]
+        if there >= MOST:
+            return f"the namespace {namespace} has {there} of ours, and {MOST} are allowed"
+        if len(self._own) >= MOST_IN_ALL:
+            return f"there are {len(self._own)} of ours, and {MOST_IN_ALL} are allowed"
+        return ""
+
+    def _clear(
+        self, named: Mapping[Key, Sequence[Claimant]], now: float, deadline: Deadline
+    ) -> None:
+        """Remove what no pod names, and make anew what would say something else now."""
+        left = AT_ONCE
+        for key, template in list(self._own.items()):
+            pods = named.get(key, ())
+            right = next((p for p in pods if isinstance(p.wanted, Constraints)), None)
+            sets = None if right is None else self._sets(right, deadline)
+            if pods and (sets is None or not sets.sets or sets.digest == template.digest):
+                self._due.pop(key, None)
+            elif now - self._due.setdefault(key, now) >= SETTLED and left:
+                left -= 1
+                self._delete(key, template)
+                if right is not None and sets is not None:
+                    self._create(key, right.count, sets, now)
+
+    def _create(self, key: Key, count: int, sets: _Sets, now: float) -> None:
+        namespace, name = key
+        metadata = {"name": name, "labels": {MANAGER: OURS}, "annotations": {SETS: sets.digest}}
+        body = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaimTemplate",
+            "metadata": metadata,
+            "spec": {"spec": claim_spec(sets.sets, count)},
+        }
+        where = path(f"{GROUP}/namespaces", namespace, "resourceclaimtemplates")
+        try:
+            made = _decode(self._api.create(where, msgspec.json.encode(body), timeout=TIMEOUT))
+        except ConflictError:
+            # Another replica may have made it: the next round looks.
+            why = f"the ResourceClaimTemplate {name} is not ours, and is left as it is"
+            self._refused[key] = (now + LISTED_FOR, why)
+            self._listed = float("-inf")
+        except ApiError as error:
+            if error.status >= SERVER_FAILS:
+                raise
+            self._refused[key] = (now + LISTED_FOR, f"the API server refuses it: {error.message}")
+        else:
+            self._own[key] = _Template(made.metadata.uid, sets.digest)
+
+    def _delete(self, key: Key, template: _Template) -> None:
+        """Delete a template, if it is still the one that we know."""
+        namespace, name = key
+        where = path(f"{GROUP}/namespaces", namespace, "resourceclaimtemplates", name)
+        body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": template.uid}}
+        del self._own[key]
+        self._due.pop(key, None)
+        try:
+            self._api.delete(where, msgspec.json.encode(body), timeout=TIMEOUT)
+        except (NotFoundError, ConflictError):
+            self._listed = float("-inf")
+
+    def _tell_all(
+        self, named: Mapping[Key, Sequence[Claimant]], problems: Mapping[Key, str]
+    ) -> None:
+        """Tell waiting pods why there is no template for them, each text once."""
+        waiting = {p.uid: (key, p) for key, pods in named.items() for p in pods if p.waits}
+        self._told = {uid: text for uid, text in self._told.items() if uid in waiting}
+        left = TOLD_AT_ONCE
+        for uid, (key, pod) in waiting.items():
+            why = pod.wanted if isinstance(pod.wanted, str) else problems.get(key, "")
+            if why and key not in self._own and left and self._told.get(uid) != why:
+                left -= 1
+                self._told[uid] = why
+                self._tell(pod, f"no ResourceClaimTemplate is made for it: {why}")
+
+
+class _Named(msgspec.Struct):
+    metadata: ObjectMeta
+
+
+_decode = msgspec.json.Decoder(_Named).decode

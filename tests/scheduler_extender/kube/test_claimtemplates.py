@@ -1,0 +1,331 @@
+"""The leader's ResourceClaimTemplates: made, made anew, removed; those of others are left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from scheduler_extender.annotations import MANAGED, PREFIX
+from scheduler_extender.claims import LABEL, WANTED, template_name
+from scheduler_extender.kube.claimtemplates import (
+    AGAIN,
+    AT_ONCE,
+    LISTED_FOR,
+    MANAGER,
+    MOST,
+    OURS,
+    SETS,
+    SETTLED,
+    Claimants,
+    ClaimTemplates,
+    claimant_of,
+)
+from scheduler_extender.kube.sinks import PodSink
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.wire import Pod
+from tests.dranodes import NODE, DraWorld, a_slice, device, device_class, raw
+from tests.fakes.apiserver import FakeApiServer
+from topology.core.report import Report
+from topology.kubeapi.apiserver import ApiServer
+from topology.machines import machine
+
+Json = dict[str, Any]
+TEMPLATES = "/apis/resource.k8s.io/v1/namespaces/team/resourceclaimtemplates"
+PAIR = "gpu-topology-2.link.nvlink"
+
+
+def pod(name: str, count: int = 2, template: str = "", **asked: str) -> Json:
+    """A pod as the policy leaves it; annotations come without our prefix."""
+    ours = {PREFIX + key.replace("_", "-"): value for key, value in asked.items()}
+    named = template or template_name(count, ours)
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "team",
+            "uid": name,
+            "labels": {LABEL: WANTED},
+            "annotations": ours,
+        },
+        "spec": {
+            "containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "0"}}}],
+            "resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": named}],
+        },
+    }
+
+
+def serve(world: DraWorld, kind: str) -> DraWorld:
+    """The one node is such a machine now, and its driver publishes all its GPUs."""
+    node = machine(kind).topology(NODE)
+    world.nodes.put_record(node, Report("boot", 2, allocatable=frozenset()))
+    named = [{"type": {"string": "gpu"}, "uuid": {"string": gpu.uuid}} for gpu in node.gpus]
+    devices = [{**device(index), "attributes": each} for index, each in enumerate(named)]
+    world.slices.apply(a_slice(*devices))
+    return world
+
+
+class World:
+    """A leader before a fake API server, with one node of two bridged pairs."""
+
+    def __init__(self, fake: FakeApiServer, api: ApiServer, dra: DraWorld) -> None:
+        self.fake, self.dra = fake, dra
+        self.told: list[tuple[str, str]] = []
+        self.now = 0.0
+        self.claimants = Claimants(MANAGED)
+        self.sink = PodSink(dra.cluster, claimants=self.claimants)
+        self.leader = self.another(api, dra.cluster)
+        self.label("team")
+
+    def another(self, api: ApiServer, cluster: Cluster) -> ClaimTemplates:
+        return ClaimTemplates(
+            cluster, api, self.claimants, lambda pod, text: self.told.append((pod.name, text))
+        )
+
+    def label(self, name: str, value: str = WANTED) -> None:
+        metadata = {"name": name, "labels": {LABEL: value}}
+        self.fake.put("/api/v1/namespaces", {"metadata": metadata})
+
+    def add(self, *pods: Json) -> None:
+        for each in pods:
+            self.sink.apply(raw(each))
+
+    def rounds(self, seconds: float = 1.0) -> None:
+        """So many seconds pass, with a round in each."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now += 1.0
+            self.leader.round(self.now)
+
+    @property
+    def names(self) -> list[str]:
+        return [each["metadata"]["name"] for each in self.fake.items(TEMPLATES)]
+
+    def template(self, name: str = PAIR) -> Json:
+        return self.fake.read(f"{TEMPLATES}/{name}")
+
+    def writes(self) -> int:
+        return sum(each.method != "GET" for each in self.fake.requests)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with FakeApiServer() as fake:
+        api = ApiServer.from_kubeconfig(fake.write_kubeconfig(tmp_path / "kubeconfig"))
+        world = DraWorld()
+        world.classes.apply(device_class())
+        yield World(fake, api, serve(world, "a100-pcie-4-bridged"))
+        api.close()
+
+
+def test_a_template_is_made_for_a_waiting_pod(world: World) -> None:
+    world.add(pod("a", link="nvlink"), pod("b", link="nvlink"))
+    world.rounds(5)
+    assert world.names == [PAIR]
+    made = world.template()
+    assert made["metadata"]["labels"] == {MANAGER: OURS}
+    (request,) = made["spec"]["spec"]["devices"]["requests"]
+    assert [each["count"] for each in request["firstAvailable"]] == [2, 2]
+    assert (world.told, world.writes()) == ([], 1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        (pod("a", template=PAIR, link="pix"), f"{PAIR} is not the name for 2 GPUs"),
+        (pod("a", template=PAIR, link="nvlnk"), 'link="nvlnk": allowed are nvlink, pix'),
+        (pod("a", template="gpu-topology-2"), "no annotation of it requires anything"),
+        (pod("a", template=PAIR, link="nvlink", policy="preferred"), "requires anything"),
+        (pod("a", link="nvlink", min_nvlinks="18"), "no set of 2 GPUs with link=nvlink min-nvlin"),
+        (pod("a", 3, link="nvlink"), "no set of 3 GPUs with link=nvlink can be named"),
+    ],
+    ids=["annotation", "unreadable", "nothing", "preferred", "no-such-links", "no-three"],
+)
+def test_why_no_template_is_made_is_told_once(world: World, asked: Json, why: str) -> None:
+    world.add(asked)
+    world.rounds(LISTED_FOR)
+    ((name, text),) = world.told
+    assert name == "a"
+    assert text.startswith("no ResourceClaimTemplate is made for it: ")
+    assert why in text
+    assert world.writes() == 0
+
+
+@pytest.mark.parametrize("labels", [None, {LABEL: "yes"}, {"claims": WANTED}])
+def test_a_pod_that_does_not_want_a_claim_is_no_concern(labels: Json | None) -> None:
+    found = pod("a", link="nvlink")
+    found["metadata"]["labels"] = labels
+    assert claimant_of(msgspec.convert(found, Pod), MANAGED) is None
+
+
+def test_an_unlabelled_namespace_gets_none(world: World) -> None:
+    world.label("team", "no")
+    world.add(pod("a", link="nvlink"))
+    world.rounds(5)
+    ((_, text),) = world.told
+    assert text.endswith("the namespace team has no label gpu-topology.io/claims=dra")
+    world.label("team")
+    world.rounds(LISTED_FOR)
+    assert world.names == [PAIR]
+
+
+def test_what_no_pod_names_is_removed_and_what_one_names_stays(world: World) -> None:
+    world.add(pod("a", link="nvlink"), pod("b", gpu_model="A100*"))
+    world.rounds()
+    running = pod("a", link="nvlink")
+    running["spec"]["nodeName"] = "node"
+    world.add(running)
+    ended = pod("b", gpu_model="A100*")
+    world.add({**ended, "status": {"phase": "Succeeded"}})
+    world.rounds(SETTLED - 1)
+    assert len(world.names) == 2, "it may be named again soon"
+    world.rounds(2 * SETTLED)
+    assert world.names == [PAIR]
+    world.sink.delete(raw(running))
+    world.rounds(2 * SETTLED)
+    assert world.names == []
+
+
+def test_a_list_of_pods_forgets_those_that_are_gone(world: World) -> None:
+    world.add(pod("a", link="nvlink"))
+    world.rounds()
+    world.sink.replace([], "1")
+    world.rounds(2 * SETTLED)
+    assert world.names == []
+
+
+def test_it_is_made_anew_where_the_machines_have_other_sets(world: World) -> None:
+    world.add(pod("a", link="nvlink"))
+    world.rounds()
+    before = world.template()
+    serve(world.dra, "hgx-h100-8")
+    world.rounds(SETTLED - 1)
+    assert world.template() == before, "the machines may be as they were again soon"
+    world.rounds(10)
+    after = world.template()
+    assert after["metadata"]["uid"] != before["metadata"]["uid"]
+    assert "NVIDIA H100" in str(after["spec"])
+    assert world.writes() == 3
+    world.rounds(3 * LISTED_FOR)
+    assert world.template() == after
+
+
+def test_without_machines_it_stays_as_it_is(world: World) -> None:
+    world.add(pod("a", link="nvlink"))
+    world.rounds()
+    world.dra.slices.replace([], "2")
+    world.rounds(LISTED_FOR + SETTLED)
+    assert world.names == [PAIR]
+    assert world.writes() == 1
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        pytest.param({}, id="no-label"),
+        pytest.param({"labels": {MANAGER: "Helm"}, "annotations": {SETS: "1"}}, id="helms"),
+        pytest.param({"labels": {MANAGER: OURS}}, id="no-digest"),
+    ],
+)
+@pytest.mark.parametrize("name", [PAIR, "gpu-topology-mine", "gpu-topology-2"])
+def test_a_template_of_others_is_left_alone(world: World, metadata: Json, name: str) -> None:
+    theirs = {"metadata": {"name": name, **metadata}, "spec": {"theirs": True}}
+    world.fake.put(TEMPLATES, theirs)
+    before = world.template(name)
+    world.add(pod("a", link="nvlink"))
+    world.rounds(3 * LISTED_FOR)
+    assert world.template(name) == before
+    assert (PAIR in world.names) is True
+    texts = [text for _, text in world.told]
+    assert (len(texts) == 1 and "is not ours, and is left" in texts[0]) == (name == PAIR)
+
+
+def test_a_namespace_has_so_many_at_most(world: World) -> None:
+    """A thousand requests of one namespace; another namespace does not suffer."""
+    world.add(*(pod(f"p-{i}", gpu_model=f"A100*,X{i}") for i in range(1000)))
+    other = pod("other", link="nvlink")
+    other["metadata"]["namespace"] = "elsewhere"
+    world.label("elsewhere")
+    world.add(other)
+    world.rounds(10)
+    assert len(world.names) == MOST
+    assert world.fake.items("/apis/resource.k8s.io/v1/namespaces/elsewhere/resourceclaimtemplates")
+    assert {text for _, text in world.told} == {
+        "no ResourceClaimTemplate is made for it: the namespace team has 50 of ours, and 50 are "
+        "allowed"
+    }
+    assert world.writes() == MOST + 1
+    for i in range(1000):
+        if f"p-{i}" not in {name for name, _ in world.told} and i < 500:
+            world.sink.delete(raw(pod(f"p-{i}")))
+    world.rounds(3 * SETTLED)
+    assert len(world.names) == MOST, "others have taken the places of those that are gone"
+    assert world.writes() > MOST + 1
+
+
+def test_a_round_writes_so_much_at_most(world: World) -> None:
+    world.add(*(pod(f"p-{i}", gpu_model=f"A100*,X{i}") for i in range(40)))
+    world.rounds(1)
+    assert len(world.names) == AT_ONCE
+
+
+@pytest.mark.parametrize("status", [403, 429, 500, 503])
+@pytest.mark.parametrize("path", ["/api/v1/namespaces", ".*resourceclaimtemplates"])
+def test_it_goes_on_after_failures(world: World, status: int, path: str) -> None:
+    world.fake.refuse(status, None, path=path)
+    world.add(pod("a", link="nvlink"))
+    world.rounds(AGAIN)
+    assert world.names == []
+    asked = len(world.fake.requests)
+    assert asked <= 4, "it does not ask all the time"
+    world.fake.allow()
+    world.rounds(AGAIN + LISTED_FOR)
+    assert world.names == [PAIR]
+
+
+def test_what_the_api_server_refuses_holds_up_no_other(world: World) -> None:
+    world.fake.refuse(403, 1, path=f"{TEMPLATES}$")
+    world.add(pod("a", link="nvlink"), pod("b", gpu_model="A100*"))
+    world.rounds(2)
+    assert len(world.names) == 1
+    ((_, text),) = world.told
+    assert "the API server refuses it: " in text
+    world.rounds(LISTED_FOR + 2)
+    assert len(world.names) == 2
+
+
+def test_an_answer_that_was_lost(world: World) -> None:
+    world.fake.commit_then_hang(f"{TEMPLATES}$")
+    world.add(pod("a", link="nvlink"))
+    world.rounds(1)
+    world.fake.allow()
+    world.rounds(2 * AGAIN)
+    assert world.names == [PAIR]
+    assert world.told == []
+
+
+def test_two_that_lead_in_turn(world: World, tmp_path: Path) -> None:
+    """The former leader, which believes for a while that it leads, harms nothing."""
+    api = ApiServer.from_kubeconfig(world.fake.write_kubeconfig(tmp_path / "second"))
+    former = world.another(api, world.dra.cluster)
+    former.round(0.0)
+    world.add(pod("a", link="nvlink"))
+    world.rounds(1)
+    made = world.template()
+    for now in range(1, int(LISTED_FOR)):
+        former.round(float(now))
+    assert world.template() == made
+    assert world.told == []
+    world.sink.delete(raw(pod("a")))
+    world.rounds(2 * SETTLED)
+    world.add(pod("b", link="nvlink"))
+    world.rounds(2)
+    fresh = world.template()
+    assert fresh["metadata"]["uid"] != made["metadata"]["uid"]
+    world.claimants.keep(set())
+    for now in range(200, 230):
+        former.round(float(now))
+    assert world.template() == fresh, "what it knows by another UID it does not remove"
+    api.close()
