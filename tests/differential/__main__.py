@@ -17,7 +17,7 @@ from tests.differential import claims, enumeration
 from tests.differential.arguments import parser
 from tests.differential.choices import lines, run
 from tests.differential.histories import random_history
-from tests.differential.managers import Managers, programs
+from tests.differential.managers import Managers, allocators, programs
 from tests.differential.nvidiaplugin import (
     VERSION,
     NvidiaPlugin,
@@ -101,20 +101,19 @@ def _choose(given: Namespace, plugin: NvidiaPlugin, version: str) -> int:
 
 
 def _claim(given: Namespace) -> int:
-    """Ask kube-scheduler's allocator about claims; how often it was not foreseen."""
-    found = claims.run(given.claims, given.seed, programs() / "structured")
-    print("\n".join(["", found.line, *found.found[: given.show]]))
-    own = run_own(given.claims, given.seed, programs() / "structured")
-    print("\n".join([own.line, *own.found[: given.show]]))
-    read = run_selectors(given.claims // 5, given.seed, programs() / "structured")
-    print("\n".join([read.line, *read.found[: given.show]]))
-    wrong = len(found.found) + len(own.found) + len(read.found)
-    for pairs in (False, True):
-        worth = claims.run_compiled(
-            given.claims // 10, given.seed, programs() / "structured", pairs=pairs
-        )
-        print("\n".join([worth.line, *worth.found[: given.show]]))
-        wrong += len(worth.found)
+    """Ask kube-scheduler's allocators about claims; how often it was not foreseen."""
+    wrong = 0
+    for release, allocator in allocators().items():
+        print(f"\nkube-scheduler {release}:")
+        for found in (
+            claims.run(given.claims, given.seed, allocator),
+            run_own(given.claims, given.seed, allocator),
+            run_selectors(given.claims // 5, given.seed, allocator),
+            claims.run_compiled(given.claims // 10, given.seed, allocator, pairs=False),
+            claims.run_compiled(given.claims // 10, given.seed, allocator, pairs=True),
+        ):
+            print("\n".join([found.line, *found.found[: given.show]]))
+            wrong += len(found.found)
     return wrong
 
 

@@ -18,6 +18,7 @@ from tests.programs import fetching
 from tests.waiting import PATIENCE
 
 SOURCES = Path(__file__).parent / "kubelet"
+LATEST = Path(__file__).parents[1] / "e2e" / "controlplane137"
 CACHE = Path(__file__).parents[2] / ".cache" / "differential"
 # Where this is set, as in CI, a machine on which the program cannot be built is a failure.
 REQUIRE = "GPU_TOPOLOGY_REQUIRE_DIFFERENTIAL"
@@ -38,20 +39,29 @@ class ManagersFailed(Exception):  # noqa: N818
     """The program ended, or said that what it was asked makes no sense."""
 
 
-def programs(of: Path = SOURCES, names: Mapping[str, str] = PROGRAMS) -> Path:
+def programs(
+    of: Path = SOURCES, names: Mapping[str, str] = PROGRAMS, releases: Path | None = None
+) -> Path:
     """The folder with the programs of a Go module, built if need be (minutes, once).
 
-    Raises :class:`ManagersUnavailable`.
+    ``releases`` is a folder with another ``go.mod`` that names what they are built with. Raises
+    :class:`ManagersUnavailable`.
     """
-    sources = sorted([*of.glob("*/*.go"), *of.glob("go.*")])
+    sources = sorted([*of.glob("*/*.go"), *(releases or of).glob("go.*")])
     digest = hashlib.sha256(b"".join(p.read_bytes() for p in sources)).hexdigest()[:16]
     folder = CACHE / digest
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not all(os.access(folder / name, os.X_OK) for name in names):
-            _build(folder, of, names)
+            _build(folder, of, names, releases)
     return folder
+
+
+def allocators() -> Mapping[str, Path]:
+    """kube-scheduler's allocator, by Kubernetes' release. Raises :class:`ManagersUnavailable`."""
+    latest = programs(names={"structured": "0"}, releases=LATEST)
+    return {"1.36": programs() / "structured", "1.37": latest / "structured"}
 
 
 def go_build(of: Path, name: str, into: Path, cgo: str, *flags: str) -> None:
@@ -72,11 +82,12 @@ def go_build(of: Path, name: str, into: Path, cgo: str, *flags: str) -> None:
         raise ManagersUnavailable(f"go build failed: {done.stderr[-2000:]}")
 
 
-def _build(folder: Path, of: Path, names: Mapping[str, str]) -> None:
+def _build(folder: Path, of: Path, names: Mapping[str, str], releases: Path | None) -> None:
     fresh = folder.with_name(f"{folder.name}.{os.getpid()}")
+    module = f"-modfile={(releases or of).resolve() / 'go.mod'}"
     try:
         for name, cgo in names.items():
-            go_build(of, name, fresh / name, cgo, "-mod=readonly")
+            go_build(of, name, fresh / name, cgo, "-mod=readonly", module)
     except ManagersUnavailable:
         shutil.rmtree(fresh, ignore_errors=True)
         raise

@@ -42,7 +42,8 @@ class OwnTally:
     questions: int = 0
     exact: int = 0  # the GPUs that came
     refused: int = 0  # no devices came, and none were foreseen
-    unsaid: int = 0  # devices came, and nothing was said
+    unsaid: int = 0  # nothing was said
+    given_up: int = 0  # the allocator took longer than a second
     found: list[str] = field(default_factory=list)  # others came than was said
 
     @property
@@ -51,6 +52,7 @@ class OwnTally:
         return (
             f"{self.questions} pods with claims of their own: the GPUs of {self.exact} foreseen "
             f"exactly, {self.refused} refused by both, nothing said of {self.unsaid}, "
+            f"the allocator gave up on {self.given_up}, "
             f"{len(self.found)} not foreseen"
         )
 
@@ -139,6 +141,9 @@ def compare_own(rng: Random, allocator: Answering, tally: OwnTally) -> None:
     names = [f"claim-{number}" for number in range(len(asked["claims"]))]
     foreseen = cluster.foresees("ns", names)(cluster.facts(NODE))
     tally.questions += 1
+    if "deadline" in answer.get("error", ""):
+        tally.given_up += 1
+        return
     if isinstance(foreseen, Rejection) and foreseen.kind is Reason.UNDECIDED:
         tally.unsaid += 1
         return

@@ -11,21 +11,21 @@ from pathlib import Path
 import pytest
 
 from tests.differential.claims import run, run_compiled
-from tests.differential.managers import REQUIRE, ManagersUnavailable, programs
+from tests.differential.managers import REQUIRE, ManagersUnavailable, allocators
 from tests.differential.ownclaims import run_own
 from tests.differential.selectors import run_selectors
 
 pytestmark = pytest.mark.long
 
-QUESTIONS = 3000
+QUESTIONS = 1500
 SEED = 2_000_000
 
 
-@pytest.fixture(scope="module")
-def allocator() -> Path:
-    """The allocator; built the first time."""
+@pytest.fixture(scope="module", params=["1.36", "1.37"])
+def allocator(request: pytest.FixtureRequest) -> Path:
+    """The allocator of a release; built the first time."""
     try:
-        return programs() / "structured"
+        return allocators()[str(request.param)]
     except ManagersUnavailable as reason:
         if os.environ.get(REQUIRE, "") not in ("", "0", "false"):
             pytest.fail(f"{reason}; {REQUIRE} is set")

@@ -2,7 +2,9 @@
 
 It goes through the requests of all claims in their order, tries the alternatives of each one after
 the other, and for each device the free ones in the order in which they are published; where it
-comes to no end it goes back. The first way to give everything is taken.
+comes to no end it goes back. The first way to give everything is taken. What surely comes to no end
+is not tried here, which changes nothing, except where all devices are asked for and have to have
+something in common: then to try it may end the search (:class:`_NeverError`).
 
 Sources: k8s.io/dynamic-resource-allocation 0.36 and 0.37 (``structured/internal/incubating``), read
 and run (tests/differential/test_claims.py).
@@ -10,8 +12,9 @@ and run (tests/differential/test_claims.py).
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from topology.core.devices import Mask
 from topology.core.remembering import interruptible
@@ -31,6 +34,11 @@ class Alternative:
 
     devices: Mask
     count: int | None
+
+    @property
+    def needed(self) -> int:
+        """How many devices it takes; of none, all are one too many."""
+        return self.count if self.count is not None else max(1, self.devices.bit_count())
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +76,14 @@ def allocated(
     return None if given is None else tuple(each.device for each in given)
 
 
+def _by_value(values: Sequence[Hashable | None]) -> Mapping[Hashable, Mask]:
+    found = defaultdict[Hashable, Mask](int)
+    for device, value in enumerate(values):
+        if value is not None:
+            found[value] |= 1 << device
+    return found
+
+
 class _NeverError(Exception):
     """All devices are asked for, and one does not go with the others: that ends the search."""
 
@@ -77,6 +93,18 @@ class _Search:
     requests: Sequence[Sequence[Alternative]]
     alike: Sequence[Alike]
     steps: int = 0
+    looks_ahead: bool = field(init=False)
+    # For each constraint: the devices of each value.
+    groups: list[Mapping[Hashable, Mask]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        concerned = frozenset[tuple[int, int]]().union(*(each.requests for each in self.alike))
+        self.looks_ahead = not any(
+            wanted.count is None and (request, number) in concerned
+            for request, each in enumerate(self.requests)
+            for number, wanted in enumerate(each)
+        )
+        self.groups = [_by_value(each.values) for each in self.alike]
 
     def following(
         self, request: int, free: Mask, given: tuple[_Given, ...]
@@ -85,10 +113,15 @@ class _Search:
         self._step()
         if request == len(self.requests):
             return given
+        if self.looks_ahead and self._is_in_vain(request, free):
+            return None
         for number, wanted in enumerate(self.requests[request]):
             at, count = (request, number), wanted.count
             if count is not None:
-                found = self._devices(at, count, wanted.devices & free, free, given)
+                devices = wanted.devices & free
+                if self.looks_ahead:
+                    devices &= self._possible(at, count, devices, free, given)
+                found = self._devices(at, count, devices, free, given)
             elif wanted.devices:
                 found = self._devices(at, wanted.devices.bit_count(), wanted.devices, free, given)
             else:
@@ -122,6 +155,42 @@ class _Search:
             elif self.requests[at[0]][at[1]].count is None:
                 raise _NeverError
         return None
+
+    def _is_in_vain(self, request: int, free: Mask) -> bool:
+        """Whether too few devices are left for this request and those that follow."""
+        least, some = 0, 0
+        for each in self.requests[request:]:
+            left = [a for a in each if (a.devices & free).bit_count() >= a.needed]
+            if not left:
+                return True
+            least += min(a.needed for a in left)
+            for wanted in left:
+                some |= wanted.devices
+        return least > (some & free).bit_count()
+
+    def _possible(
+        self, at: tuple[int, int], count: int, devices: Mask, free: Mask, given: tuple[_Given, ...]
+    ) -> Mask:
+        """The devices with a value of which there are enough, for all requests concerned."""
+        for alike, groups in zip(self.alike, self.groups, strict=True):
+            if at not in alike.requests:
+                continue
+            given_to = (o.device for o in given if (o.request, o.alternative) in alike.requests)
+            fixed = next((alike.values[device] for device in given_to), None)
+            least = count + sum(
+                min(
+                    wanted.needed if (request, number) in alike.requests else 0
+                    for number, wanted in enumerate(self.requests[request])
+                )
+                for request in range(at[0] + 1, len(self.requests))
+            )
+            possible = 0
+            for value, group in groups.items():
+                enough = (group & devices).bit_count() >= count
+                if fixed in (None, value) and enough and (group & free).bit_count() >= least:
+                    possible |= group
+            devices &= possible
+        return devices
 
     def _step(self) -> None:
         interruptible()

@@ -67,10 +67,23 @@ def test_no_claim_costs_more_than_its_steps() -> None:
             [exactly((1 << 64) - 1, 8)] * 4,
             [Alike(values, frozenset({(3, 0)}))],
         )
-    many = [[Alternative(1 << n, 1) for n in range(8)] for _ in range(9)]
     with pytest.raises(NotFollowedError):
-        allocated(0xFF, many)
+        allocated(0xFFFF, [exactly(0xFFFF, 1)] * 8 + [exactly(0b11, 1)] * 3)
     assert STEPS < 10_000
+
+
+def test_what_cannot_be_given_takes_no_steps() -> None:
+    everything = (1 << 64) - 1
+    many = [[Alternative(1 << n, 1) for n in range(8)] for _ in range(9)]
+    assert allocated(0xFF, many) is None
+    assert allocated(everything, [exactly(everything, 8), [Alternative(1 << 64, 1)]]) is None
+    by_two = Alike([n // 2 for n in range(64)], frozenset({(0, 0), (1, 0)}))
+    for first, second in ((3, 1), (1, 2), (2, 1)):
+        wanted = [exactly(everything, first), exactly(everything, second)]
+        assert allocated(everything, wanted, [by_two]) is None
+    assert allocated(everything, [exactly(everything, 1)] * 2, [by_two]) == (0, 1)
+    ending = Alternative(1 << 63, None)
+    assert allocated(everything ^ ending.devices, [exactly(everything, 8), [ending]]) is None
 
 
 def test_no_claim_is_too_deep() -> None:
