@@ -25,6 +25,7 @@ from scheduler_extender.state.pods.record import ENDED
 from scheduler_extender.wire import ObjectMeta, Pod
 from topology.core.alternatives import Address, Alike, alternatives, grouped
 from topology.core.devices import PodUid
+from topology.core.remembering import Memory
 from topology.core.requests import Constraints
 from topology.kubeapi.apiserver import (
     ApiError,
@@ -179,7 +180,7 @@ class ClaimTemplates:
         self._refused: dict[Key, tuple[float, str]] = {}
         self._told: dict[PodUid, str] = {}
         self._machines: tuple[Alike, ...] = ()
-        self._known: dict[tuple[int, Constraints], _Sets] = {}
+        self._known = Memory[tuple[int, Constraints], _Sets]()
         self._limit = LogLimit(PAUSE, RATE, BURST)
 
     def round(self, now: float) -> None:
@@ -246,13 +247,13 @@ class ClaimTemplates:
         constraints = wanted.wanted
         assert isinstance(constraints, Constraints)  # noqa: S101 (the caller looked)
         request = wanted.count, constraints
-        if request not in self._known:
-            if deadline.passed():
-                return None
+        known = self._known.get(request)
+        if known is None and not deadline.passed():
             found = alternatives(self._machines, *request).sets
             spec = msgspec.json.encode(claim_spec(sorted(found), wanted.count))
-            self._known[request] = _Sets(found, sha256(spec).hexdigest()[:32])
-        return self._known[request]
+            known = _Sets(found, sha256(spec).hexdigest()[:32])
+            self._known.put(request, known)
+        return known
 
     # What is done about it.
 
