@@ -149,6 +149,9 @@ def _asked(
     asks = parse(pod)
     if isinstance(asks, Malformed):
         raise PodFileError(f"{whose}{asks.reason}")
+    if asks is None and pod.spec.resource_claims:
+        once = "once it is there, gpu-topology why says which they get"
+        raise NoPodError(f"{whose}the pod asks for the GPUs of its claims: {once}")
     if asks is None:
         raise NoPodError(f"{whose}the pod asks for no GPU (nvidia.com/gpu), nothing to check")
     written = (*notes_on(_kind_of(item), manifest, outside), *_ineffective(pod))

@@ -57,6 +57,12 @@ def test_the_pod_takes_its_gpus_by_the_claim(tmp_path: Path) -> None:
         "limits": {"nvidia.com/gpu": 0, "cpu": 4}, "requests": {}, "claims": [{"name": "gpus"}]
     }  # fmt: skip
     assert pod["metadata"]["annotations"] == {"gpu-topology.io/link": "nvlink"}
+    (tmp_path / "claimed.yaml").write_text(done.stdout)
+    checked = asked(
+        main, "check", tmp_path / "claimed.yaml", "--cluster", tmp_path / "cluster.yaml"
+    )
+    assert checked.returncode == 2
+    assert "asks for the GPUs of its claims: once it is there, gpu-topology why" in checked.stderr
 
 
 def test_what_makes_pods_has_the_claim_in_its_template() -> None:
