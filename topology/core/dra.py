@@ -86,7 +86,7 @@ def served(
     allocator = AllocatorFacts(POLICY, published=tuple(indices[uuid] for uuid in gpus.values()))
     free = frozenset(DeviceId(gpus[each.key]) for each in published if not each.tainted)
     return (
-        replace(topology, resources=(GpuResource(resource),), allocator=allocator),
+        topology.served(GpuResource(resource), allocator),
         replace(report, allocatable=free, allocations=allocations, idle=()),
     )
 
@@ -113,4 +113,5 @@ def first_published(topology: NodeTopology, devices: Iterable[DeviceId]) -> Node
     indices = {gpu.uuid: gpu.index for gpu in topology.gpus}
     ours = [indices[GpuUuid(device)] for device in devices]
     order = tuple(dict.fromkeys((*ours, *topology.allocator.published)))
-    return replace(topology, allocator=replace(topology.allocator, published=order))
+    allocator = replace(topology.allocator, published=order)
+    return topology.served(topology.resources[0], allocator)

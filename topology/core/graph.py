@@ -121,12 +121,24 @@ class NodeTopology:
         What does not depend on names is shared with this one.
         """
         gpus = tuple(gpu.renamed(uuid) for gpu, uuid in zip(self.gpus, uuids, strict=True))
-        # Nothing is checked again, and cached properties without names are kept.
+        return self._alike(name=name, gpus=gpus)
+
+    def served(self, resource: GpuResource, allocator: AllocatorFacts) -> NodeTopology:
+        """The same hardware, served by another allocator as this one resource."""
+        return self._alike(
+            resources=(resource,),
+            allocator=allocator,
+            position_of_uuid=self.position_of_uuid,
+            bit_of_uuid=self.bit_of_uuid,
+        )
+
+    def _alike(self, **changes: object) -> NodeTopology:
+        """The same hardware. Nothing is checked again, and cached properties without names, and
+        those among the ``changes``, are kept."""
         other = object.__new__(NodeTopology)
         other.__dict__.update({each.name: getattr(self, each.name) for each in fields(self)})
-        other.__dict__.update(
-            name=name, gpus=gpus, shape=self.shape, position_of_index=self.position_of_index
-        )
+        kept = {"shape": self.shape, "position_of_index": self.position_of_index}
+        other.__dict__.update(kept | changes)
         return other
 
     @cached_property
