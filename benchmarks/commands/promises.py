@@ -45,7 +45,7 @@ def promises_by_kind(
     ] = "",
     json_file: JsonFile = None,
 ) -> None:
-    """Count promises over shared GPUs, MIG, groups and nodes with DRA.
+    """Count promises over shared GPUs, MIG, groups and DRA.
 
     The extender places the same pods as an oracle that knows every node at every moment (not with
     DRA), and then once more with rare faults. The figures so far are written after each play. Exit
