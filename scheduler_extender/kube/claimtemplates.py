@@ -287,9 +287,11 @@ class ClaimTemplates:
         if key in self._refused:
             return self._refused[key][1]
         if there >= MOST:
-            return f"the namespace {namespace} has {there} of ours, and {MOST} are allowed"
+            return (
+                f"for pods of the namespace {namespace} there are {there}, and {MOST} are allowed"
+            )
         if len(self._own) >= MOST_IN_ALL:
-            return f"there are {len(self._own)} of ours, and {MOST_IN_ALL} are allowed"
+            return f"there are {len(self._own)} in the cluster, and {MOST_IN_ALL} are allowed"
         return ""
 
     def _clear(
@@ -301,6 +303,8 @@ class ClaimTemplates:
             pods = named.get(key, ())
             right = next((p for p in pods if isinstance(p.wanted, Constraints)), None)
             sets = None if right is None else self._sets(right, deadline)
+            if right is not None and sets is None:
+                continue  # the next round works it out
             if pods and (sets is None or not sets.sets or sets.digest == template.digest):
                 self._due.pop(key, None)
             elif now - self._due.setdefault(key, now) >= SETTLED and left:
@@ -332,6 +336,7 @@ class ClaimTemplates:
             self._refused[key] = (now + LISTED_FOR, f"the API server refuses it: {error.message}")
         else:
             self._own[key] = _Template(made.metadata.uid, sets.digest)
+            log.info("a ResourceClaimTemplate is made", namespace=namespace, name=name)
 
     def _delete(self, key: Key, template: _Template) -> None:
         """Delete a template, if it is still the one that we know."""
@@ -344,6 +349,8 @@ class ClaimTemplates:
             self._api.delete(where, msgspec.json.encode(body), timeout=TIMEOUT)
         except (NotFoundError, ConflictError):
             self._listed = float("-inf")
+        else:
+            log.info("a ResourceClaimTemplate is removed", namespace=namespace, name=name)
 
     def _tell_all(
         self, named: Mapping[Key, Sequence[Claimant]], problems: Mapping[Key, str]

@@ -6,9 +6,12 @@ The nodes' driver is played, as in ``test_dra.py``: ResourceSlices in a chosen o
 from __future__ import annotations
 
 import random
+import signal
 import ssl
 import string
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ from tests.e2e.cluster import EXTENDER, ROOT, RealCluster
 from tests.e2e.drakubelet import API, device_class
 from tests.e2e.gangcluster import gang_cluster
 from tests.e2e.test_dra import add_node
+from tests.e2e.test_rights import EVERYBODYS, allowed, granted, has, questions, replica, used
 from tests.waiting import PATIENCE, eventually
 from topology.machines import machine
 
@@ -29,6 +33,7 @@ pytestmark = pytest.mark.e2e
 Json = dict[str, Any]
 PODS = "/api/v1/namespaces/team/pods"
 TEMPLATES = f"{API}/namespaces/team/resourceclaimtemplates"
+COMPONENT = "base/options/claims/claims.yaml"
 PAIR = "gpu-topology-2.link.nvlink"
 WANTS = {LABEL: WANTED}
 
@@ -37,9 +42,9 @@ WANTS = {LABEL: WANTED}
 def real(dra_binaries: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
     """A node of two bridged pairs whose devices are published in a scrambled order, and a node of
     pairs with a device plugin."""
-    with gang_cluster(tmp_path_factory.mktemp("claims"), dra_binaries, None) as (found, _):
-        component = ROOT / "manifests" / "base" / "options" / "claims" / "claims.yaml"
-        found.kubectl("apply", "--server-side", "-f", str(component))
+    folder = tmp_path_factory.mktemp("claims")
+    with gang_cluster(folder, dra_binaries, None, audited=[EXTENDER]) as (found, _):
+        found.kubectl("apply", "--server-side", "-f", str(ROOT / "manifests" / COMPONENT))
         found.stop_extender()
         found.extender_flags = ["--claim-templates"]
         found.start_extender()
@@ -293,6 +298,21 @@ def test_a_template_of_others_is_left_and_an_unused_one_removed(
     assert real.api.get(f"{TEMPLATES}/{theirs}").json() == before
 
 
+def test_the_extender_uses_each_right_of_the_component_and_has_no_other(
+    real: RealCluster, policy: None
+) -> None:
+    rights = granted(COMPONENT)
+    whole = rights | granted("base/rbac.yaml") | EVERYBODYS
+    real.until(lambda: rights <= used(real.control_plane, EXTENDER, whole), "each is used")
+    wrong = [
+        right
+        for right in sorted(questions(real.api, whole))
+        if right.group == "resource.k8s.io" or right.resource == "namespaces"
+        if allowed(real.api, EXTENDER, right) != has(whole, right)
+    ]
+    assert wrong == []
+
+
 def test_the_extender_touches_no_other_template(real: RealCluster, policy: None) -> None:
     """Its right is for all of them, and the policy for its own."""
     spec: Json = {"spec": {"devices": {"requests": []}}}
@@ -324,3 +344,35 @@ def test_the_right_is_lost_and_given_back(real: RealCluster, policy: None) -> No
     for name in ("one", "two"):  # no kubelet is there to say that they have ended
         end(real, name)
     assert node_of(real, "later") == "mixed"
+
+
+def test_the_second_of_two_replicas_goes_on(
+    real: RealCluster, policy: None, tmp_path: Path
+) -> None:
+    """Both see the pods, and the one that leads makes the templates."""
+
+    def makers() -> list[str]:
+        return [
+            name
+            for name in ("first", "second")
+            if "ResourceClaimTemplate is made" in (tmp_path / f"{name}.log").read_text()
+        ]
+
+    real.stop_extender()
+    real.extender_flags = []
+    with ExitStack() as stack:
+        more = ("--claim-templates",)
+        first = stack.enter_context(replica(real, "first", "10.1.0.1", tmp_path, *more))
+        stack.enter_context(replica(real, "second", "10.1.0.2", tmp_path, *more))
+        for name in ("one", "two"):
+            model = f"A100*,{name.upper()}"
+            real.create(PODS, pod(f"of-{name}", {"gpu-model": model}, 1))
+            template = template_name(1, {PREFIX + "gpu-model": model})
+            real.until(partial(made, real, template), f"{template} is made")
+            assert makers() == ["first", "second"][: 1 + (name == "two")]
+            first.process.stop(signal.SIGKILL)
+    real.start_extender()
+
+
+def made(real: RealCluster, template: str | None) -> bool:
+    return template in template_names(real)

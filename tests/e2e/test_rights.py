@@ -147,14 +147,15 @@ class Replica:
 
 
 @contextmanager
-def replica(real: RealCluster, name: str, ip: str, folder: Path) -> Iterator[Replica]:
-    """One of two replicas, with a pod that it takes for its own, and open to people elsewhere."""
+def replica(real: RealCluster, name: str, ip: str, folder: Path, *more: str) -> Iterator[Replica]:
+    """One of two replicas, with a pod that it takes for its own, and open to people elsewhere;
+    ``more`` are further flags."""
     container = {"name": "extender", "image": "example/extender"}
     pod = {"metadata": {"name": name}, "spec": {"containers": [container], "schedulerName": "none"}}
     real.create(f"/api/v1/namespaces/{NAMESPACE}/pods", {"kind": "Pod", "apiVersion": "v1", **pod})
     ports = (free_port(), free_port())
     own = (f"--pod-namespace={NAMESPACE}", f"--pod-name={name}", f"--pod-ip={ip}")
-    flags = ("--host=0.0.0.0", "--leader-elect", "--lease-seconds=3", *own)
+    flags = ("--host=0.0.0.0", "--leader-elect", "--lease-seconds=3", *own, *more)
     process = Process(name, real.extender_command(ports, *flags), folder / f"{name}.log")
     try:
         with real.people(ports[1]) as people:

@@ -18,6 +18,7 @@ from scheduler_extender.kube.claimtemplates import (
     MANAGER,
     MOST,
     OURS,
+    SECONDS,
     SETS,
     SETTLED,
     Claimants,
@@ -73,7 +74,8 @@ class World:
     def __init__(self, fake: FakeApiServer, api: ApiServer, dra: DraWorld) -> None:
         self.fake, self.dra = fake, dra
         self.told: list[tuple[str, str]] = []
-        self.now = 0.0
+        self.now = self.spent = 0.0
+        self.step = 0.0  # seconds that pass at each look at the clock within a round
         self.claimants = Claimants(MANAGED)
         self.sink = PodSink(dra.cluster, claimants=self.claimants)
         self.leader = self.another(api, dra.cluster)
@@ -81,8 +83,16 @@ class World:
 
     def another(self, api: ApiServer, cluster: Cluster) -> ClaimTemplates:
         return ClaimTemplates(
-            cluster, api, self.claimants, lambda pod, text: self.told.append((pod.name, text))
+            cluster,
+            api,
+            self.claimants,
+            lambda pod, text: self.told.append((pod.name, text)),
+            self.clock,
         )
+
+    def clock(self) -> float:
+        self.spent += self.step
+        return self.spent
 
     def label(self, name: str, value: str = WANTED) -> None:
         metadata = {"name": name, "labels": {LABEL: value}}
@@ -253,8 +263,8 @@ def test_a_namespace_has_so_many_at_most(world: World) -> None:
     assert len(world.names) == MOST
     assert world.fake.items("/apis/resource.k8s.io/v1/namespaces/elsewhere/resourceclaimtemplates")
     assert {text for _, text in world.told} == {
-        "no ResourceClaimTemplate is made for it: the namespace team has 50 of ours, and 50 are "
-        "allowed"
+        "no ResourceClaimTemplate is made for it: for pods of the namespace team there are 50, "
+        "and 50 are allowed"
     }
     assert world.writes() == MOST + 1
     for i in range(1000):
@@ -269,6 +279,18 @@ def test_a_round_writes_so_much_at_most(world: World) -> None:
     world.add(*(pod(f"p-{i}", gpu_model=f"A100*,X{i}") for i in range(40)))
     world.rounds(1)
     assert len(world.names) == AT_ONCE
+
+
+def test_a_round_works_out_so_much_at_most(world: World) -> None:
+    world.step = 0.6 * SECONDS
+    world.add(*(pod(f"p-{i}", gpu_model=f"A100*,X{i}") for i in range(10)))
+    world.rounds(1)
+    assert len(world.names) == 1
+    world.rounds(10)
+    assert len(world.names) == 10
+    serve(world.dra, "hgx-h100-8")
+    world.rounds(2 * SETTLED)
+    assert len(world.names) == 10, "what has not been worked out stays"
 
 
 @pytest.mark.parametrize("status", [403, 429, 500, 503])
