@@ -1,4 +1,7 @@
-"""Claims for GPUs on a real node of 1.37: scheduled, prepared by a driver, shown, given back."""
+"""Claims for GPUs on a real node of 1.37: scheduled, prepared by a driver, shown, given back.
+
+Each test begins with a node whose GPUs are all free, and may run alone.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from topology.machines import machine
 pytestmark = pytest.mark.e2e
 NODE = "bridged"
 CLAIMS = f"{API}/namespaces/default/resourceclaims"
+RULES = f"{API}/devicetaintrules"
 
 
 @pytest.fixture(scope="module")
@@ -39,17 +43,33 @@ def control_plane(
 @pytest.fixture(scope="module")
 def api(control_plane: ControlPlane) -> Iterator[httpx.Client]:
     with control_plane.client() as client:
+        create(client, f"{API}/deviceclasses", device_class())
+        requests = [{"name": "gpu", "exactly": {"deviceClassName": DRIVER}}]
+        spec = {"spec": {"devices": {"requests": requests}}}
+        template = {"metadata": {"name": "one"}, "spec": spec}
+        create(client, f"{API}/namespaces/default/resourceclaimtemplates", template)
         yield client
 
 
 @pytest.fixture(scope="module")
-def node(
+def kubelet(
     control_plane: ControlPlane, dra_binaries: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[DraKubelet]:
     kind, logs = machine("a100-pcie-4-bridged"), tmp_path_factory.mktemp("logs")
     node = DraKubelet(control_plane, kind.topology(NODE), dra_binaries, logs, machine=kind)
     with node:
         yield node
+
+
+@pytest.fixture
+def node(api: httpx.Client, kubelet: DraKubelet) -> Iterator[DraKubelet]:
+    """The node; after the test no pod, no claim and no taint is left."""
+    yield kubelet
+    for path in (PODS, RULES):
+        api.delete(path).raise_for_status()
+    eventually(lambda: not api.get(PODS).json()["items"], "the pods are gone", every=0.1)
+    eventually(lambda: not api.get(CLAIMS).json()["items"], "the claims are gone", every=0.1)
+    eventually(lambda: not kubelet.prepared(), "the driver gave all back", every=0.1)
 
 
 def create(api: httpx.Client, path: str, body: dict[str, Any]) -> None:
@@ -73,6 +93,15 @@ def runs(api: httpx.Client, name: str) -> None:
     eventually(running, f"{name} runs", every=0.1)
 
 
+def run_claimant(api: httpx.Client, name: str) -> None:
+    """A pod with one GPU by a claim of its own, which runs at the end."""
+    pod = gpu_pod(name, [0])
+    pod["spec"]["resourceClaims"] = [{"name": "mine", "resourceClaimTemplateName": "one"}]
+    pod["spec"]["containers"][0]["resources"] = {"claims": [{"name": "mine"}]}
+    create(api, PODS, pod)
+    runs(api, name)
+
+
 def test_a_driver_publishes_what_the_machine_has(api: httpx.Client, node: DraKubelet) -> None:
     [slice_] = api.get(f"{API}/resourceslices").json()["items"]
     found = {each["name"]: each["attributes"] for each in slice_["spec"]["devices"]}
@@ -92,7 +121,6 @@ def test_a_driver_publishes_what_the_machine_has(api: httpx.Client, node: DraKub
 
 
 def test_a_pod_for_gpus_gets_a_claim_and_gives_it_back(api: httpx.Client, node: DraKubelet) -> None:
-    create(api, f"{API}/deviceclasses", device_class())
     create(api, PODS, gpu_pod("pair", [2]))
     runs(api, "pair")
     [(claim, devices)] = allocated(api).items()
@@ -106,16 +134,8 @@ def test_a_pod_for_gpus_gets_a_claim_and_gives_it_back(api: httpx.Client, node: 
 
 
 def test_a_template_makes_a_claim_for_each_pod(api: httpx.Client, node: DraKubelet) -> None:
-    requests = [{"name": "gpu", "exactly": {"deviceClassName": DRIVER}}]
-    spec = {"spec": {"devices": {"requests": requests}}}
-    template = {"metadata": {"name": "one"}, "spec": spec}
-    create(api, f"{API}/namespaces/default/resourceclaimtemplates", template)
     for name in ("first", "second"):
-        pod = gpu_pod(name, [0])
-        pod["spec"]["resourceClaims"] = [{"name": "mine", "resourceClaimTemplateName": "one"}]
-        pod["spec"]["containers"][0]["resources"] = {"claims": [{"name": "mine"}]}
-        create(api, PODS, pod)
-        runs(api, name)
+        run_claimant(api, name)
     held = node.pod_resources.claims()
     assert [held["default", name]["c0"] for name in ("first", "second")] == [
         (device,) for device in node.published()[:2]
@@ -124,12 +144,15 @@ def test_a_template_makes_a_claim_for_each_pod(api: httpx.Client, node: DraKubel
 
 
 def test_a_tainted_device_loses_its_pod_and_gets_none(api: httpx.Client, node: DraKubelet) -> None:
-    bad, *_ = published = node.published()
+    """Only a pod with a claim of its own is evicted: not one that asks for a number of GPUs."""
+    bad, *healthy = node.published()
+    run_claimant(api, "first")
+    assert node.pod_resources.claims()["default", "first"] == {"c0": (bad,)}
     selected = {"driver": DRIVER, "pool": NODE, "device": bad}
     taint = {"key": "example.com/sick", "effect": "NoExecute"}
     rule = {"metadata": {"name": "sick"}, "spec": {"deviceSelector": selected, "taint": taint}}
-    create(api, f"{API}/devicetaintrules", rule)
-    eventually(lambda: len(allocated(api)) == 1, "first is evicted, its claim gone", every=0.1)
-    create(api, PODS, gpu_pod("third", [2]))
-    runs(api, "third")
-    assert node.pod_resources.claims()["default", "third"] == {"c0": tuple(published[2:])}
+    create(api, RULES, rule)
+    eventually(lambda: not allocated(api), "first is evicted, its claim gone", every=0.1)
+    create(api, PODS, gpu_pod("second", [2]))
+    runs(api, "second")
+    assert node.pod_resources.claims()["default", "second"] == {"c0": tuple(healthy[:2])}
