@@ -129,3 +129,9 @@ def test_nothing_is_said_of_what_others_write(key: str) -> None:
     item = yaml.safe_load(PAIR.read_text())
     item["metadata"]["annotations"][key] = "x"
     assert read(yaml.safe_dump(item)).notes == ()
+
+
+def test_nothing_is_said_of_the_label_that_wants_a_claim() -> None:
+    item = yaml.safe_load(PAIR.read_text())
+    item["metadata"]["labels"] = {"gpu-topology.io/claims": "dra"}
+    assert read(yaml.safe_dump(item)).notes == ()
