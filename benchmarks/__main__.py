@@ -6,7 +6,16 @@ from benchmarks.commands.compare import compare
 from benchmarks.commands.promises import kinds, promises, promises_by_kind, singles
 from benchmarks.commands.report import report
 from benchmarks.commands.simulate import simulate
-from benchmarks.commands.speed import agent, following, latency, profile, scale, throughput, worst
+from benchmarks.commands.speed import (
+    agent,
+    dra,
+    following,
+    latency,
+    profile,
+    scale,
+    throughput,
+    worst,
+)
 from benchmarks.commands.traces import traces
 from scheduler_extender.cli.commandline import run
 from scheduler_extender.cli.options import spread
@@ -36,6 +45,7 @@ for command in (
     agent,
     compare,
     profile,
+    dra,
     scale,
     worst,
     simulate,

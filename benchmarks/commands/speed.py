@@ -1,4 +1,4 @@
-"""The commands that measure time: latency, throughput, profile, scale, worst and agent."""
+"""The commands that measure time: latency, throughput, profile, dra, scale, worst and agent."""
 
 from functools import partial
 from typing import Annotated
@@ -8,6 +8,7 @@ import typer
 from benchmarks.commands.options import JsonFile, measured
 from benchmarks.output import console
 from benchmarks.speed import agent as agent_
+from benchmarks.speed import dra as dra_
 from benchmarks.speed import following as following_
 from benchmarks.speed import latency as latency_
 from benchmarks.speed import profile as profile_
@@ -134,6 +135,25 @@ def profile(
     Cold is a question that nobody has asked before, warm one whose answer is remembered.
     """
     measured(json_file, partial(profile_.measure, nodes, states, seed), profile_.table)
+
+
+def dra(
+    nodes: Annotated[
+        int, typer.Option(metavar="COUNT", help="Nodes of the cluster.", min=8)
+    ] = 5_000,
+    claims: Annotated[int, typer.Option(metavar="COUNT", help="ResourceClaims.", min=1)] = 40_000,
+    seed: Annotated[
+        int, typer.Option(metavar="NUMBER", help="Seed of states, orders and claims.")
+    ] = 1,
+    json_file: JsonFile = None,
+) -> None:
+    """Measure what nodes with DRA cost.
+
+    Filter and prioritize over nodes with device plugins, and where half of them have DRA; and what
+    it takes to follow ResourceSlices and ResourceClaims.
+    """
+    measure = partial(dra_.measure, nodes, claims, seed)
+    measured(json_file, measure, dra_.table, dra_.objects_table)
 
 
 def scale(

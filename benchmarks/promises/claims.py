@@ -93,7 +93,7 @@ class Claims(Actor):
     def _write_slice(self, node: NodeName) -> None:
         gpus, tainted = self._scene.nodes[node].gpus, self._tainted[node]
         pool = {"name": node, "generation": next(self._numbers), "resourceSliceCount": 1}
-        devices = [_device(gpus[p], sick=p in tainted) for p in self._orders[node]]
+        devices = [device(gpus[p], sick=p in tainted) for p in self._orders[node]]
         spec = {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": devices}
         self._write(SLICES, {"metadata": {"name": node}, "spec": spec})
 
@@ -169,7 +169,7 @@ class Claims(Actor):
         self._extender.tell(kind, lambda: self._scene.policy.drop_object(kind, raw))
 
 
-def _device(gpu: Gpu, *, sick: bool) -> Object:
+def device(gpu: Gpu, *, sick: bool) -> Object:
     """A GPU as NVIDIA's driver publishes it."""
     device: Object = {"name": _name(gpu), "attributes": {"uuid": {"string": gpu.uuid}}}
     return device | {"taints": [{"effect": "NoSchedule"}]} if sick else device

@@ -57,7 +57,7 @@ def measure(
     rows: list[dict[str, Any]] = []
     for size in nodes:
         with _services(size, seed) as services:
-            bench = _Bench(services, [_name(i) for i in range(size)], requests, seed)
+            bench = _Bench(services, [node_name(i) for i in range(size)], requests, seed)
             for verb, state in ASKED:
                 begin(f"{verb}, {state}, {size:,} nodes")
                 rows.append(bench.run(verb, state))
@@ -130,7 +130,7 @@ class _Bench:
     def _change_one(self) -> None:
         self._sequence += 1
         i = self._rng.randrange(len(self._names))
-        report = encode_report(_report(i, self._rng, self._sequence))
+        report = encode_report(report_of(i, self._rng, self._sequence))
         self._admin.ask("/v1/reports", json.dumps({"node": self._names[i], "status": report}))
 
 
@@ -154,10 +154,10 @@ def percentiles(times: list[float]) -> tuple[float, float]:
     return float(p50), float(p99)
 
 
-def _report(node: int, rng: random.Random, sequence: int) -> Report:
+def report_of(node: int, rng: random.Random, sequence: int) -> Report:
     """A node with some GPUs held, one of a fixed number of states of its machine."""
     kind = machine(MACHINES[node % len(MACHINES)])
-    topology = kind.topology(_name(node))
+    topology = kind.topology(node_name(node))
     state = random.Random(rng.randrange(STATES_PER_MACHINE))
     held = state.sample(range(len(topology.gpus)), state.randrange(len(topology.gpus)))
     ids = tuple(DeviceId(topology.gpus[p].uuid) for p in held)
@@ -167,7 +167,8 @@ def _report(node: int, rng: random.Random, sequence: int) -> Report:
     return Report("boot", sequence, allocations=(allocation,) if ids else ())
 
 
-def _name(node: int) -> str:
+def node_name(node: int) -> str:
+    """The name of the node with this number."""
     return f"gpu-node-{node:05}.example"
 
 
@@ -197,8 +198,8 @@ def _serve(kind: str, size: int, seed: int) -> None:
     if kind == "extender":
         rng = random.Random(seed)
         for i in range(size):
-            topology = machine(MACHINES[i % len(MACHINES)]).topology(_name(i))
-            cluster.feed.put_record(topology, _report(i, rng, 1))
+            topology = machine(MACHINES[i % len(MACHINES)]).topology(node_name(i))
+            cluster.feed.put_record(topology, report_of(i, rng, 1))
     service, _ = in_memory(cluster)
     metrics = service.metrics
     main = create_app(service) if kind == "extender" else create_nothing_app(metrics)

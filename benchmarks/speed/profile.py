@@ -94,7 +94,7 @@ def _verb_cost(cluster: Cluster, names: list[NodeName], verb: Verb) -> dict[str,
     found: dict[str, list[float]] = {"cold": [], "warm": [], "weights": [], "new": []}
     for round_ in range(ROUNDS):
         for name in names:
-            _report_anew(cluster, name)
+            report_anew(cluster, name)
         forget()
         cluster.forget_answers()
         found["cold"].append(_timed(ask))
@@ -106,7 +106,7 @@ def _verb_cost(cluster: Cluster, names: list[NodeName], verb: Verb) -> dict[str,
     return {what: min(times) for what, times in found.items()}
 
 
-def _report_anew(cluster: Cluster, name: NodeName) -> None:
+def report_anew(cluster: Cluster, name: NodeName) -> None:
     """A node's next report: it says something new, and nothing that an answer depends on."""
     facts = cluster.facts(name)
     assert facts.topology is not None
@@ -126,9 +126,9 @@ def _one_node_costs(cluster: Cluster, names: list[NodeName]) -> tuple[float, flo
         verbs.filter_nodes(cluster, known, [name])
     reports, asked, asked_anew = [], [], []
     for n, name in enumerate(names):
-        reports.append(_timed(partial(_report_anew, cluster, name)))
+        reports.append(_timed(partial(report_anew, cluster, name)))
         asked.append(_timed(partial(verbs.filter_nodes, cluster, known, [name])))
-        _report_anew(cluster, name)
+        report_anew(cluster, name)
         new = _pod({"link": "nvlink", "min-gpu-memory": f"{n + 64}Mi"})
         asked_anew.append(_timed(partial(verbs.filter_nodes, cluster, new, [name])))
     return median(reports), median(asked), median(asked_anew)

@@ -53,10 +53,10 @@ from topology.core.placement import Assessment, Verdict
 from topology.core.placement.constraints import expected_gpus
 from topology.core.pools import Pool, choices, gpus, only, total
 from topology.core.remembering import hashed_once, remembered
-from topology.core.requests import Constraints, Counts, GpuRequest, device_count
+from topology.core.requests import Constraints, Counts, GpuRequest, Role, device_count
 from topology.core.shape import Shape, wide_rows
 from topology.core.worth import RequestClass as RequestClass
-from topology.core.worth import mean_promises
+from topology.core.worth import follows_one_by_one, in_turn, mean_promises
 from topology.core.worth import promises as promises
 
 
@@ -264,7 +264,6 @@ def opened_gpus(kubelet: Kubelet, now: Availability, request: GpuRequest) -> flo
     return sum(mask & gpu != 0 for mask in masks for gpu in unused) / len(masks)
 
 
-@remembered
 def losses(
     kubelet: Kubelet, now: Availability, request: GpuRequest, classes: RequestClasses
 ) -> tuple[float, ...] | None:
@@ -272,6 +271,22 @@ def losses(
 
     None if that is too much to work out.
     """
+    others_come = now.unreported or now.releasing or now.departing or now.hidden
+    init = any(role is Role.INIT for role, _ in request.counts)
+    if others_come or init or request.exclusive or not follows_one_by_one(kubelet):
+        return _expected_losses(kubelet, now, request, classes)
+    devices = kubelet.allocator.in_turn(now.free)
+    left = devices[request.effective_count :]
+    return tuple(
+        float(each.count * (in_turn(kubelet, devices, each) - in_turn(kubelet, left, each)))
+        for each in classes
+    )
+
+
+@remembered
+def _expected_losses(
+    kubelet: Kubelet, now: Availability, request: GpuRequest, classes: RequestClasses
+) -> tuple[float, ...] | None:
     key = now.outcome_key(endings=False, exclusive=request.exclusive)
     believed = free_states(kubelet, key) or (FreeState(now.free),)
     others = others_on(

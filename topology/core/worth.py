@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from topology.core.admission import Kubelet, admissions
 from topology.core.allocators import Allocator, Ints, of_every_pool
 from topology.core.budget import LARGE, SCORE_STEPS, SMALL
+from topology.core.devices import Mask
 from topology.core.patterns import (
     Flags,
     Masks,
@@ -60,6 +61,9 @@ def mean_promises(
     if kubelet.answers_at_once and kubelet.shape.size > SMALL:
         each = _followed(kubelet, np.array(pools, dtype=np.int32), wanted)
         return int(each.sum()) / len(pools), 1
+    if follows_one_by_one(kubelet):
+        orders = map(kubelet.allocator.in_turn, pools)
+        return sum([in_turn(kubelet, order, wanted) for order in orders]) / len(pools), 1
     if kubelet.shape.size <= SMALL and kubelet.width == 1:
         # There are at most 256 pools, each worked out once.
         if kubelet.answers_at_once and kubelet.refuses_several is False:
@@ -121,6 +125,28 @@ def _holding_a_bad_set(rows: Rows, pattern: Pattern, count: int) -> Flags:
         halves = bad.reshape(-1, 2, 1 << p)
         halves[:, 1, :] |= halves[:, 0, :]
     return bad
+
+
+# An allocator that has chosen already. Orders are as many as nodes, so that to remember what comes
+# of each would cost more than to follow it.
+
+
+def follows_one_by_one(kubelet: Kubelet) -> bool:
+    """Whether it is known of a node which device comes after which."""
+    return kubelet.allocator.settled and kubelet.width == 1 and kubelet.shape.size <= SMALL
+
+
+def in_turn(kubelet: Kubelet, devices: Sequence[Mask], wanted: RequestClass) -> int:
+    """How many placements can be promised of devices that come one by one."""
+    count = wanted.count
+    if wanted.constraints == NO_CONSTRAINTS:
+        return len(devices) // count
+    good = compiled(kubelet.shape, wanted.constraints, 0, kubelet.replicas).good_sets(count)
+    ends = range(count, len(devices) + 1, count)
+    for placements, end in enumerate(ends):
+        if sum(devices[end - count : end]) not in good:
+            return placements
+    return len(ends)
 
 
 # An allocator that tells of many pools at once, on more than eight GPUs.

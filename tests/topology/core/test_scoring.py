@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -9,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_extender.state.answers.mix import REFRESH, RequestMix
-from topology.core.admission import Kubelet, admissions
+from topology.core import scoring
+from topology.core import worth as worths
+from topology.core.admission import Kubelet, admissions, kubelet_of
 from topology.core.availability import Availability
 from topology.core.devices import Bytes, Mask
 from topology.core.graph import AllocatorFacts
@@ -244,3 +248,24 @@ def test_a_preferred_placement_that_may_be_refused_counts_half() -> None:
     risky = Merit(Verdict.POSSIBLE, share=0.5, ring=10.0, ceiling=20.0, may_refuse=True)
     found = scores(SOFT_PAIR, [sure, risky])
     assert found[sure] > found[risky]
+
+
+@pytest.mark.parametrize("name", ["dgx1-v100", "hgx-h100-8", "a100-pcie-4-bridged"])
+def test_in_an_order_that_is_known_less_has_to_be_followed(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same losses as by following every outcome, in random orders, which may lack GPUs."""
+    bare, rng = machine(name).topology("n"), random.Random(1)
+    size, asked = len(bare.gpus), []
+    for _ in range(60):
+        order = tuple(rng.sample(range(size), rng.randint(size - 1, size)))
+        ordered = replace(bare, allocator=AllocatorFacts("dra", published=order))
+        kubelet = kubelet_of(ordered, bare.resources[0])
+        now = Availability(rng.randrange(1, 1 << size))
+        request = gpu_request(rng.randint(1, now.free.bit_count()), Constraints())
+        asked.append((kubelet, now, request, scoring.classes_of(scoring.PRIOR)))
+    quick = [scoring.losses(*each) for each in asked]
+    monkeypatch.setattr(scoring, "follows_one_by_one", lambda _: False)
+    monkeypatch.setattr(worths, "follows_one_by_one", lambda _: False)
+    assert quick == [scoring.losses(*each) for each in asked]
+    assert any(map(any, filter(None, quick)))

@@ -92,9 +92,10 @@ class Kubelet:
 
     def settled(self) -> Kubelet:
         """One node for all that differ by what they would choose next, and in nothing else."""
-        facts = replace(self.facts, published=())
         plugin = None if self.plugin is None else self.plugin.usual
-        return _interned(self.shape, facts, self.replicas, self.refuses_several, plugin, self.split)
+        return _interned(
+            self.shape, self.facts, self.replicas, self.refuses_several, plugin, self.split
+        )
 
     @property
     def shared_bytes(self) -> int:
@@ -130,7 +131,7 @@ def kubelet_of(
     policy = allocator(facts.policy)
     plugin = policy.on_node(topology, resource, missing)
     if plugin is not policy and not plugin.broken:
-        facts = replace(facts, policy=plugin.name)
+        facts = replace(facts, policy=plugin.name, published=())  # the plugin has the order
     shape = shape_of(topology, resource)
     beside_mig = resource.strategy != MIG and any(r.strategy == MIG for r in topology.resources)
     return _interned(

@@ -60,6 +60,11 @@ class FirstFit(Dra):
         """Without an order."""
         return _IN_ANY_ORDER
 
+    def in_turn(self, available: Mask) -> list[Mask]:
+        """In the order; those that are not in it come last."""
+        found = [1 << position for position in self.order if available >> position & 1]
+        return found + [1 << position for position in positions(available & ~sum(found))]
+
     def outcomes(self, call: Call) -> Outcomes:
         """The one set that comes."""
         chosen: Mask = call.required

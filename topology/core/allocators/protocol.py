@@ -117,6 +117,10 @@ class Allocator(ABC):
     answers_up_to = 0  # on nodes of up to so many whole GPUs `answers` tells of many pools at once
     shared_bytes = 500  # about what it takes; memories share it
 
+    def in_turn(self, available: Mask) -> list[Mask]:
+        """The devices one by one, as they come; only of an allocator that is :attr:`settled`."""
+        raise NotImplementedError
+
     @property
     def usual(self) -> Allocator:
         """Where the choice is settled: one of its kind that chooses alike if there is no choice."""

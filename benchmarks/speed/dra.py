@@ -1,0 +1,229 @@
+"""What nodes with DRA cost the extender: questions about them, and what their objects take.
+
+*Questions*: filter and prioritize over so many nodes, once with device plugins alone and once with
+DRA on half of the nodes of each machine, each of which publishes its GPUs in a random order. Both
+clusters are in one process and have the machines and the states of :mod:`.latency`. Cold means that
+nothing is remembered, warm that the same question was asked before. Times are CPU time, the least
+of several rounds.
+
+*Objects*: a ResourceSlice for each node, and ResourceClaims that hold GPUs of them. Counted are the
+memory that they take, how long it takes to take in their lists and a change of the DeviceClass, and
+how long others have to wait meanwhile.
+"""
+
+import json
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import msgspec
+from rich.table import Table
+
+from benchmarks.collector import no_collector
+from benchmarks.figures.schema import preamble
+from benchmarks.output import shown
+from benchmarks.promises.claims import CLAIMS, CLASSES, DEVICE_CLASS, DRIVER, SLICES, device
+from benchmarks.promises.pods import app, manifest
+from benchmarks.speed.latency import MACHINES, node_name, report_of
+from benchmarks.speed.processes import memory
+from benchmarks.speed.profile import Verb, report_anew
+from scheduler_extender import terminal, verbs
+from scheduler_extender.kube.dra import DraNodes, dra_sinks
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.wire import Pod
+from topology.core.devices import NodeName
+from topology.core.graph import NodeTopology
+from topology.core.remembering import forget
+from topology.core.report import Report
+from topology.machines import machine
+
+NVLINK = {"link": "nvlink"}
+PODS = {"single": (1, {}), "pair": (2, NVLINK), "quad": (4, NVLINK)}
+VERBS: dict[str, Verb] = {"filter": verbs.filter_nodes, "prioritize": verbs.prioritize}
+ROUNDS = 3
+
+
+def measure(nodes: int, claims: int, seed: int, begin: Callable[[str], None]) -> dict[str, Any]:
+    """The figures: rows in milliseconds, and objects in MiB and seconds."""
+    begin("objects")
+    objects = _objects(nodes, claims, seed)
+    clusters = [_Side(nodes, seed, dra=dra) for dra in (False, True)]
+    rows = []
+    with no_collector():
+        for pod, (gpus, annotations) in PODS.items():
+            for verb, asked in VERBS.items():
+                begin(f"{verb}, {pod}")
+                asks = msgspec.convert(manifest(pod, 1, annotations, app(gpus)), Pod)
+                plugin, mixed = (side.times(asked, asks) for side in clusters)
+                for state, alone, half in zip(("cold", "warm"), plugin, mixed, strict=True):
+                    row = {"pod": pod, "verb": verb, "state": state, "plugin_ms": alone}
+                    rows.append({**row, "half_dra_ms": half, "ratio": half / alone})
+    given = preamble("dra", nodes=nodes, claims=claims, seed=seed, machines=MACHINES)
+    return {**given, "rows": rows, "objects": objects}
+
+
+def table(figures: dict[str, Any]) -> Table:
+    """The questions for a terminal."""
+    return terminal.table(
+        figures["rows"],
+        shown("pod", "pod"),
+        shown("verb", "verb"),
+        shown("asked", "state"),
+        shown("plugins ms", "plugin_ms", ".1f"),
+        shown("half DRA ms", "half_dra_ms", ".1f"),
+        shown("ratio", "ratio", ".2f"),
+    )
+
+
+def objects_table(figures: dict[str, Any]) -> Table:
+    """The objects for a terminal."""
+    return terminal.table(
+        figures["objects"],
+        shown("what is taken in", "what"),
+        shown("MiB more", "mib", ".0f"),
+        shown("s", "seconds", ".2f"),
+        shown("others wait s", "waited_s", ".3f"),
+    )
+
+
+class _Side:
+    """A cluster; with ``dra`` on half of its nodes."""
+
+    def __init__(self, nodes: int, seed: int, *, dra: bool) -> None:
+        rng, orders = random.Random(seed), random.Random(seed)
+        self._cluster = Cluster(lambda: 0.0, Settings(stale_after=None, all_pods_known=False))
+        self._names = [NodeName(node_name(i)) for i in range(nodes)]
+        followed, sinks = _followed(self._cluster)
+        sinks[CLASSES].apply(_raw(DEVICE_CLASS))
+        for i in range(nodes):
+            topology, report = _topology(i), report_of(i, rng, 1)
+            if dra and i // len(MACHINES) % 2:
+                held = [str(d) for a in report.allocations for d in a.device_ids]
+                sinks[SLICES].apply(_slice(topology, orders))
+                gpus = [g.index for g in topology.gpus if g.uuid in held]
+                if gpus:
+                    sinks[CLAIMS].apply(_claim(topology, i, gpus))
+                report = replace(report, allocatable=frozenset(), allocations=())
+            followed.put_record(topology, report)
+
+    def times(self, verb: Verb, pod: Pod) -> tuple[float, float]:
+        """Milliseconds of one question over all nodes, cold and warm."""
+        ask = partial(verb, self._cluster, pod, self._names)
+        cold, warm = [], []
+        for _ in range(ROUNDS):
+            for name in self._names:
+                report_anew(self._cluster, name)
+            forget()
+            self._cluster.forget_answers()
+            cold.append(_timed(ask))
+            warm += [_timed(ask) for _ in range(3)]
+        return min(cold), min(warm)
+
+
+def _timed(ask: Callable[[], object]) -> float:
+    started = time.process_time()
+    ask()
+    return 1000 * (time.process_time() - started)
+
+
+def _objects(nodes: int, claims: int, seed: int) -> list[dict[str, Any]]:
+    """What is taken in, one after the other."""
+    rng = random.Random(seed)
+    cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+    dra, sinks = _followed(cluster)
+    for i in range(nodes):
+        bare = Report("boot", 1, allocatable=frozenset())
+        dra.put_record(_topology(i), bare)
+    sinks[CLASSES].apply(_raw(DEVICE_CLASS))
+    slices = [_slice(_topology(i), rng) for i in range(nodes)]
+    gpus = [(i, g.index) for i in range(nodes) for g in _topology(i).gpus]
+    rng.shuffle(gpus)
+
+    def some(first: int) -> list[msgspec.Raw]:
+        """Claims of one GPU each; those that are more than there are GPUs wait."""
+        held = [gpus[(first + number) % len(gpus)] for number in range(min(claims, len(gpus)))]
+        found = [_claim(_topology(at), n, [gpu]) for n, (at, gpu) in enumerate(held)]
+        return found + [_claim(_topology(0), n, []) for n in range(len(held), claims)]
+
+    here, others = some(0), some(1)
+    steps: dict[str, Callable[[], None]] = {
+        f"{nodes:,} ResourceSlices": lambda: sinks[SLICES].replace(slices, ""),
+        f"{claims:,} ResourceClaims": lambda: sinks[CLAIMS].replace(here, ""),
+        "the same claims again": lambda: sinks[CLAIMS].replace(here, ""),
+        "claims of other GPUs": lambda: sinks[CLAIMS].replace(others, ""),
+        "another DeviceClass": lambda: sinks[CLASSES].apply(_raw(_OTHER_CLASS)),
+    }
+    return [{"what": what, **_taken_in(dra, step)} for what, step in steps.items()]
+
+
+def _taken_in(dra: DraNodes, step: Callable[[], None]) -> dict[str, float]:
+    before = memory(os.getpid())
+    with _waiting(dra) as waited:
+        started = time.perf_counter()
+        step()
+        seconds = time.perf_counter() - started
+    return {"mib": memory(os.getpid()) - before, "seconds": seconds, "waited_s": max(waited)}
+
+
+@contextmanager
+def _waiting(dra: DraNodes) -> Iterator[list[float]]:
+    """How long somebody else waits for each answer, in seconds."""
+    over, waited = threading.Event(), [0.0]
+
+    def ask() -> None:
+        while not over.wait(0.001):
+            started = time.perf_counter()
+            dra.drop_record(NodeName("nobody"))
+            waited.append(time.perf_counter() - started)
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    try:
+        yield waited
+    finally:
+        over.set()
+        asking.join()
+
+
+_OTHER_CLASS = {**DEVICE_CLASS, "metadata": {"name": "other", "creationTimestamp": "2"}}
+
+
+def _followed(cluster: Cluster) -> tuple[DraNodes, dict[str, Any]]:
+    dra = DraNodes(cluster)
+    return dra, {path.rpartition("/")[2]: sink for path, sink in dra_sinks(cluster, dra)}
+
+
+def _topology(number: int) -> NodeTopology:
+    return machine(MACHINES[number % len(MACHINES)]).topology(node_name(number))
+
+
+def _slice(topology: NodeTopology, rng: random.Random) -> msgspec.Raw:
+    """The GPUs of a node in an order of chance."""
+    gpus = rng.sample(topology.gpus, len(topology.gpus))
+    pool = {"name": topology.name, "generation": 1, "resourceSliceCount": 1}
+    devices = [device(gpu, sick=False) for gpu in gpus]
+    spec = {"driver": DRIVER, "nodeName": topology.name, "pool": pool, "devices": devices}
+    return _raw({"metadata": {"name": topology.name}, "spec": spec})
+
+
+def _claim(topology: NodeTopology, number: int, gpus: list[int]) -> msgspec.Raw:
+    of = {"request": "r", "driver": DRIVER, "pool": topology.name}
+    results = [{**of, "device": f"gpu-{index}"} for index in gpus]
+    name = f"claim-{number}"
+    pod = {"resource": "pods", "name": name, "uid": name}
+    status = {"allocation": {"devices": {"results": results}}, "reservedFor": [pod]}
+    names = {"namespace": "default", "name": name, "uid": name}
+    asked = {"deviceClassName": DRIVER, "allocationMode": "ExactCount", "count": 1}
+    spec = {"devices": {"requests": [{"name": "r", "exactly": asked}]}}
+    return _raw({"metadata": names, "spec": spec, "status": status if gpus else {}})
+
+
+def _raw(obj: dict[str, Any]) -> msgspec.Raw:
+    return msgspec.Raw(json.dumps(obj).encode())
