@@ -6,11 +6,8 @@ allocated, kube-scheduler's own allocator decides.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -18,13 +15,11 @@ import yaml
 from scheduler_extender.cli import main
 from tests.commands import asked
 from tests.e2e.cluster import PODS, RealCluster
-from tests.e2e.drakubelet import API, DRIVER, device, device_class
+from tests.e2e.drakubelet import API, DRIVER, device_class
+from tests.e2e.draslices import CLAIMS, add_node, claimed, free, placement
 from tests.e2e.gangcluster import gang_cluster
-from topology.core.report import Report
-from topology.machines import machine
 
 pytestmark = pytest.mark.e2e
-CLAIMS = f"{API}/namespaces/default/resourceclaims"
 NVLINK = {"link": "nvlink"}
 POD = """
 apiVersion: v1
@@ -44,46 +39,6 @@ def real(gang_binaries: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         for name, order in ORDERS.items():
             add_node(found, name, order)
         yield found
-
-
-def add_node(real: RealCluster, name: str, order: Sequence[int]) -> None:
-    """A node of two linked pairs without a device plugin; ``order`` is the one published."""
-    topology = machine("a100-pcie-4-bridged").topology(name)
-    real.add_node(name, 0)
-    real.add_record(replace(topology, resources=()), Report("boot", 1))
-    devices = [device(topology.gpus[index], "pci0000:00") for index in order]
-    pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
-    spec = {"driver": DRIVER, "nodeName": name, "pool": pool, "devices": devices}
-    body = {"kind": "ResourceSlice", "metadata": {"name": f"{name}-{DRIVER}"}, "spec": spec}
-    real.create(f"{API}/resourceslices", body)
-
-
-def claimed(real: RealCluster, pod: str) -> list[int]:
-    """The GPUs that the pod's claim has."""
-    for claim in real.api.get(CLAIMS).json()["items"]:
-        reserved = claim.get("status", {}).get("reservedFor") or ()
-        if any(each["name"] == pod for each in reserved):
-            results = claim["status"]["allocation"]["devices"]["results"]
-            return sorted(int(each["device"].removeprefix("gpu-")) for each in results)
-    return []
-
-
-def free(real: RealCluster, pod: str) -> None:
-    """End a pod, and its claim, as kube-controller-manager does once the kubelet has let go."""
-    claims = [
-        claim["metadata"]["name"]
-        for claim in real.api.get(CLAIMS).json()["items"]
-        if any(each["name"] == pod for each in claim.get("status", {}).get("reservedFor") or ())
-    ]
-    real.remove_pod(pod)
-    for name in claims:
-        real.patch(f"{CLAIMS}/{name}", {"metadata": {"finalizers": None}})
-        real.api.delete(f"{CLAIMS}/{name}")
-
-
-def placement(real: RealCluster, pod: str) -> dict[str, Any]:
-    found = real.pod(pod)["metadata"]["annotations"]["gpu-topology.io/placement"]
-    return json.loads(found)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize(("name", "gpus"), [("pair-0", [2, 3]), ("pair-1", [0, 1])])
@@ -150,17 +105,23 @@ def vetoes(real: RealCluster) -> float:
     return float(metrics.partition("\ngpu_topology_dra_vetoes_total ")[2].partition("\n")[0])
 
 
-def add_claimant(real: RealCluster, name: str, *selectors: str) -> None:
-    """A pod whose annotation wants a pair, and whose claim asks for any two GPUs of these."""
-    cel = [{"cel": {"expression": each}} for each in selectors]
-    request = {"deviceClassName": DRIVER, "count": 2, "selectors": cel}
+def add_claimant(real: RealCluster, name: str, *cel: str, each: int = 2, on: str = "") -> None:
+    """A pod whose annotation wants a pair, and whose claims ask for any two GPUs of these.
+
+    ``each`` is how many one claim asks for; ``on`` is the only node that the pod may have.
+    """
+    selectors = [{"cel": {"expression": text}} for text in cel]
+    request = {"deviceClassName": DRIVER, "count": each, "selectors": selectors}
     devices = {"requests": [{"name": "any", "exactly": request}]}
-    claim = {"kind": "ResourceClaim", "metadata": {"name": name}, "spec": {"devices": devices}}
-    real.create(CLAIMS, claim)
     pod = yaml.safe_load(POD)
     pod["metadata"]["name"] = name
     pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = 0
-    pod["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimName": name}]
+    pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": on} if on else {}
+    pod["spec"]["resourceClaims"] = []
+    for claim in [name] if each == 2 else [f"{name}-0", f"{name}-1"]:
+        body = {"kind": "ResourceClaim", "metadata": {"name": claim}, "spec": {"devices": devices}}
+        real.create(CLAIMS, body)
+        pod["spec"]["resourceClaims"].append({"name": claim, "resourceClaimName": claim})
     real.create(PODS, pod)
 
 
@@ -170,6 +131,7 @@ def test_a_claim_that_would_get_the_wrong_devices_waits(real: RealCluster) -> No
     add_claimant(real, "any")
     assert "the next free GPUs are without link=nvlink" in real.unschedulable("any")
     assert vetoes(real) == before
+    free(real, "any")
 
 
 def test_a_claim_with_the_wrong_devices_is_freed(real: RealCluster) -> None:
@@ -181,3 +143,31 @@ def test_a_claim_with_the_wrong_devices_is_freed(real: RealCluster) -> None:
     real.until(lambda: vetoes(real), "the bind is refused")
     real.until(lambda: vetoes(real) > 1, "the claim was freed, and had such devices again")
     assert "nodeName" not in real.pod("unsaid")["spec"]
+    free(real, "unsaid")
+
+
+def test_two_claims_of_one_gpu_each_are_foreseen_together(real: RealCluster) -> None:
+    add_node(real, "apart", (0, 2, 1, 3))
+    add_node(real, "linked", (3, 2, 0, 1))
+    before = vetoes(real)
+    add_claimant(real, "parted", each=1, on="apart")
+    assert "the next free GPUs are without link=nvlink" in real.unschedulable("parted")
+    real.remove_pod("parted")
+    add_claimant(real, "joined", each=1, on="linked")
+    assert real.node_of("joined") == "linked"
+    assert claimed(real, "joined") == [2, 3]
+    written = placement(real, "joined")
+    assert (written["verdict"], written["sets"]) == ("guaranteed", [[2, 3]])
+    assert vetoes(real) == before
+
+
+def test_two_claims_of_one_gpu_each_are_proven_together(real: RealCluster) -> None:
+    """As nobody can say which devices come, bind has them both before it."""
+    before = vetoes(real)
+    unsaid = f'device.attributes["{DRIVER}"].uuid.matches("^GPU")'
+    add_claimant(real, "unproven", unsaid, each=1, on="apart")
+    real.until(lambda: vetoes(real) > before, "the bind is refused")
+    assert "nodeName" not in real.pod("unproven")["spec"]
+    add_claimant(real, "proven", unsaid, each=1, on="linked")
+    assert real.node_of("proven") == "linked"
+    assert placement(real, "proven")["sets"] == [[0, 1]]
