@@ -23,8 +23,8 @@ from scheduler_extender.claims import ESCAPED, LABEL, MATTER, WANTED, template_n
 from scheduler_extender.kube.claimtemplates import MANAGER, OURS
 from tests.e2e.cluster import EXTENDER, ROOT, RealCluster
 from tests.e2e.drakubelet import API, device_class
+from tests.e2e.draslices import add_node
 from tests.e2e.gangcluster import gang_cluster
-from tests.e2e.test_dra import add_node
 from tests.e2e.test_rights import EVERYBODYS, allowed, granted, has, questions, replica, used
 from tests.waiting import PATIENCE, eventually
 from topology.machines import machine
