@@ -8,6 +8,7 @@ Records of nodes with a device plugin pass through.
 from __future__ import annotations
 
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,10 @@ NOT_SERVED_BY_DRA = Rejection("its GPUs are not served by DRA", False, Reason.NO
 MOST_WANTED = 16 << 20  # bytes of what claims without devices ask for, all together
 Object = TypeVar("Object", DeviceClass, TaintRule, Slice, Claim)
 Known = DeviceClass | TaintRule | Slice | Claim
+Item = TypeVar("Item")
+# How many objects, and nodes, are taken in while the lock is held; and for how many seconds it is
+# let go then, so that who waits for it gets it.
+OBJECTS, NODES, YIELD = 250, 8, 0.0001
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,17 +111,27 @@ class DraNodes:
     # What the API server says.
 
     def change(self, before: Iterable[Known], after: Iterable[Known]) -> None:
-        """Objects are as in ``after`` now, in place of those in ``before``."""
-        with self._lock:
-            names: set[NodeName] = set()
-            for obj in before:
-                names |= self._affected(obj)
-                self._forget(obj)
-            for obj in after:
-                self._keep(obj)
-                names |= self._affected(obj)
-            for name in names:
-                self._put(name, spoken=False)
+        """Objects are as in ``after`` now, in place of those in ``before``.
+
+        A list of thousands is taken in piece by piece, so that nobody waits long for the lock. A
+        node that is put together meanwhile is as between two events of a watch.
+        """
+        now = {obj.key: obj for obj in after}
+        pairs = [(obj, now.pop(obj.key, None)) for obj in before]
+        names: set[NodeName] = set()
+        for some in _pieces([*pairs, *((None, obj) for obj in now.values())], OBJECTS):
+            with self._lock:
+                for former, obj in some:
+                    if former is not None:
+                        names |= self._affected(former)
+                        self._forget(former)
+                    if obj is not None:
+                        self._keep(obj)
+                        names |= self._affected(obj)
+        for each in _pieces(sorted(names), NODES):
+            with self._lock:
+                for name in each:
+                    self._put(name, spoken=False)
 
     def _affected(self, obj: Known) -> set[NodeName]:
         if isinstance(obj, DeviceClass):
@@ -265,6 +280,14 @@ class DraNodes:
             raise DraError(f"no DeviceClass serves {resource}")
         classes.sort(key=attrgetter("metadata.name"))
         return max(classes, key=lambda c: (bool(c.spec.extended_resource_name), c.made))
+
+
+def _pieces(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
+    """The items, so many at a time, and a moment in between."""
+    for start in range(0, len(items), size):
+        if start:
+            time.sleep(YIELD)
+        yield items[start : start + size]
 
 
 def _has_plugin(topology: NodeTopology, report: Report | None) -> bool:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
 
+from scheduler_extender.kube.dra import NODES
 from scheduler_extender.kube.nodedevices import MOST_DEVICES, NO_DEVICES
 from scheduler_extender.state.node.facts import Offer
 from scheduler_extender.state.node.objects import NodeObject
@@ -267,3 +271,38 @@ def test_a_record_that_is_gone_takes_nothing_with_it(world: DraWorld) -> None:
     assert world.cluster.facts(NODE).topology is None
     world.speak(1)
     assert world.offer.availability.free == 0b0101
+
+
+class Turns:
+    """A lock that counts how often it is taken."""
+
+    def __init__(self) -> None:
+        self.lock, self.taken = threading.Lock(), 0
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+        self.taken += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+
+
+def test_a_change_of_many_nodes_is_taken_in_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for the lock gets it between two pieces."""
+    world, turns, put = DraWorld(), Turns(), Counter[int]()
+    names = [NodeName(f"many-{n}") for n in range(3 * NODES)]
+    for name in names:
+        world.speak(1, name)
+        world.slices.apply(slice_of(name, device(0), name=name, pool=name))
+    served = world.nodes._served
+
+    def noted(*given: Any) -> tuple[NodeTopology, Report]:
+        put[turns.taken] += 1
+        return served(*given)
+
+    monkeypatch.setattr(world.nodes, "_lock", turns)
+    monkeypatch.setattr(world.nodes, "_served", noted)
+    world.classes.replace([device_class()], "")
+    assert put.total() == len(names) + 1
+    assert max(put.values()) == NODES
+    assert {type(world.cluster.facts(name).offer("nvidia.com/gpu")) for name in names} == {Offer}
