@@ -7,6 +7,7 @@ Each test has nodes and pods of its own.
 
 from __future__ import annotations
 
+import asyncio
 import random
 import signal
 import threading
@@ -20,7 +21,7 @@ from tests.e2e.chaos.network import Network
 from tests.e2e.chaos.replicas import ReplicatedCluster
 from tests.e2e.cluster import PODS
 from tests.e2e.drakubelet import API, DRIVER, device_class
-from tests.e2e.draslices import CLAIMS, add_node, claimed, free, placement
+from tests.e2e.draslices import CLAIMS, add_node, claimed, claims_of, free, placement
 
 pytestmark = pytest.mark.e2e
 PAIRS = ([0, 1], [2, 3])
@@ -102,6 +103,35 @@ def test_the_leader_dies_between_allocation_and_bind(real: ReplicatedCluster) ->
     assert {real.node_of(pod) for pod in ("survivor", "next")} == {"led"}
     assert real.leader() is not leader
     keep(real, ["survivor", "next"])
+    real.start(leader)
+
+
+def test_the_leader_dies_before_its_answer_has_arrived(real: ReplicatedCluster) -> None:
+    """kube-scheduler deletes the claim, though the pod is bound: the pod can never start. Its GPUs
+    are promised to nobody else until somebody deletes it."""
+    add_node(real, "unheard", (2, 3, 0, 1))
+    real.until(lambda: all(map(real.ready, real.replicas)), "both replicas are ready")
+
+    def hold_the_answer(_uid: str) -> None:
+        asyncio.get_running_loop().call_soon(real.service.hold)
+
+    real.service.on_bind = hold_the_answer
+    ask(real, "unheard", 2, "unheard")
+    real.node_of("unheard")
+    real.service.on_bind = None
+    leader = real.leader()
+    assert leader.process is not None
+    leader.process.stop(signal.SIGKILL)
+    real.service.drop()
+    real.service.mend()
+    real.until(lambda: not claims_of(real, "unheard"), "kube-scheduler has deleted the claim")
+    pods = ["after-0", "after-1"]
+    for pod in pods:
+        ask(real, pod, 2, "unheard")
+    real.unschedulable(pods[-1])
+    real.remove_pod("unheard")
+    assert [real.node_of(pod) for pod in pods] == ["unheard"] * 2
+    keep(real, pods)
     real.start(leader)
 
 
