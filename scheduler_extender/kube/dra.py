@@ -49,7 +49,7 @@ class _AgentRecord:
     topology: NodeTopology
     report: Report | None
     uid: str
-    age: float
+    at: float  # when it did, by the extender's clock
 
 
 class DraNodes:
@@ -57,7 +57,7 @@ class DraNodes:
 
     def __init__(self, cluster: Cluster) -> None:
         self._feed, self._managed = cluster.feed, cluster.settings.managed
-        self._faults = cluster.faults
+        self._faults, self._clock = cluster.faults, cluster.clock
         self._lock = threading.Lock()
         self._agents: dict[NodeName, _AgentRecord] = {}
         self._classes: dict[str, DeviceClass] = {}
@@ -87,7 +87,12 @@ class DraNodes:
                 self._agents.pop(name, None)
                 self._feed.put_record(topology, report, uid=uid, age=age)
             else:
-                self._agents[name] = _AgentRecord(topology, report, uid, age)
+                known, now = self._agents.get(name), self._clock()
+                if known is None or known.uid != uid:
+                    at = now - max(0.0, age)
+                else:
+                    at = known.at if known.report == report else now
+                self._agents[name] = _AgentRecord(topology, report, uid, at)
                 self._put(name, spoken=True)
 
     def put_problem(self, name: NodeName, problem: str) -> None:
@@ -209,7 +214,8 @@ class DraNodes:
             self._faults.note(name, error)
             self._feed.put_problem(name, f"internal error: {type(error).__name__}")
         else:
-            self._feed.put_record(topology, report, uid=agent.uid, age=agent.age, spoken=spoken)
+            age = self._clock() - agent.at
+            self._feed.put_record(topology, report, uid=agent.uid, age=age, spoken=spoken)
 
     def _served(self, topology: NodeTopology, report: Report) -> tuple[NodeTopology, Report]:
         devices = self._devices_of(topology.name)

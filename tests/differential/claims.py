@@ -182,7 +182,7 @@ def compare(rng: Random, allocator: Answering, tally: Tally) -> None:
     answer = allocator.answer(asked)
     tally.questions += 1
     offer = _offer(topology, asked)
-    given = [each["device"] for each in answer["devices"]]
+    given = [each["device"] for each in answer["devices"] or ()]
     if answer.get("error"):
         tally.found.append(f"{answer['error']}, over {asked}")
     elif not isinstance(offer, Offer):

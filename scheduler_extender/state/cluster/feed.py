@@ -61,7 +61,7 @@ class Feed:
         """
         hash(topology.shape)  # worked out once for each kind of hardware, and not under the lock
         with self._lock:
-            taken = self._take_record(topology, report, uid, age if spoken else None)
+            taken = self._take_record(topology, report, uid, age, spoken=spoken)
         self._verify(taken)
         if taken.changed:
             taken.after.prepare()  # by whoever feeds the record, and not by the next pod that asks
@@ -77,9 +77,9 @@ class Feed:
         return True
 
     def _take_record(
-        self, topology: NodeTopology, report: Report | None, uid: str, age: float | None
+        self, topology: NodeTopology, report: Report | None, uid: str, age: float, *, spoken: bool
     ) -> TakenRecord:
-        """Take a record in. An ``age`` of None: its agent has said nothing anew."""
+        """Take a record in."""
         before, report = transitions.without_released(self._nodes.get(topology.name), report)
         known, anew = before.report, uid != before.record.uid
         if report is not None and known is not None and not anew and not report.follows(known):
@@ -91,10 +91,10 @@ class Feed:
         news = report != known or not same or before.record.problem is not None or anew
         heartbeat = same and not before.record.stale and transitions.is_heartbeat(report, known)
         after = self._with_shown(before, transitions.with_record(before, topology, report, uid))
-        if news and (age is not None or known is None):
+        if news and (spoken or known is None):
             if after.record.stale:
                 after = replace(after, record=replace(after.record, stale=False))
-            since = max(0.0, age or 0.0) if known is None else 0.0
+            since = max(0.0, age) if known is None else 0.0
             self._nodes.heard(topology.name, self._board.clock() - since)
         moved = (
             after.history.streaks is not before.history.streaks

@@ -251,6 +251,31 @@ def test_claims_alone_make_no_agent_speak(world: DraWorld) -> None:
     assert isinstance(world.offer, Offer)
 
 
+@pytest.mark.parametrize("between", [30, 2 * STALE_AFTER])
+def test_a_node_whose_devices_come_back_is_no_younger(world: DraWorld, between: float) -> None:
+    """Its agent has said nothing meanwhile."""
+    told(world)
+    for kind in range(4):
+        world.now += between
+        if kind % 2:
+            world.classes.replace([], "9")
+            world.slices.replace([], "9")
+        else:
+            world.slices.apply(a_slice(device(0), device(0)))
+            assert world.problem
+        world.slices.apply(a_slice(*map(device, PUBLISHED)))
+        world.classes.apply(device_class())
+        world.cluster.expire()
+        assert world.problem == ""
+        assert (world.offer == STALE) == (world.now >= STALE_AFTER)
+    world.speak(3)
+    assert order(world) == PUBLISHED
+    world.slices.apply(a_slice(device(0), device(0)))
+    world.slices.apply(a_slice(*map(device, PUBLISHED)))
+    world.cluster.expire()
+    assert order(world) == PUBLISHED
+
+
 def test_a_node_that_gets_a_device_plugin_is_its_plugins(world: DraWorld) -> None:
     told(world)
     topology = machine("a100-pcie-4-bridged").topology(NODE)
