@@ -221,8 +221,10 @@ class DraNodes:
         devices = self._devices_of(topology.name)
         named = {each.serves or "" for each in self._classes.values()}
         for resource in managed_among(sorted(named), self._managed) if devices.all else ():
-            if published := list(devices.published(self._class_of(resource))):
-                return served(topology, report, resource, published, self._claimed(devices))
+            of_class = self._class_of(resource)
+            if published := list(devices.published(of_class)):
+                others, claimed = devices.others(of_class), self._claimed(devices)
+                return served(topology, report, resource, published, claimed, others)
         return topology, report
 
     def _devices_of(self, name: NodeName) -> NodeDevices:

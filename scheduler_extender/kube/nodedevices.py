@@ -18,7 +18,7 @@ from scheduler_extender.kube.draobjects import (
 )
 from topology.core.allocators.claims import MOST, Alike, Alternative, NotFollowedError, allocated
 from topology.core.devices import DeviceId, Mask, positions
-from topology.core.dra import DraError, Published
+from topology.core.dra import DraError, Published, gpu_of
 from topology.core.graph import NodeTopology
 from topology.core.placement import Reason, Rejection
 from topology.core.remembering import Memory, interruptible
@@ -63,6 +63,13 @@ class NodeDevices:
         for at in positions(self._of_class(wanted)):
             driver, pool, device = self.all[at]
             yield device.published(driver, pool, tainted=bool(self.tainted >> at & 1))
+
+    def others(self, wanted: DeviceClass) -> Iterator[Published]:
+        """Those that are whole and not of a class. Raises :class:`DraError` as above."""
+        for at in positions(~self._of_class(wanted) & (1 << len(self.all)) - 1):
+            driver, pool, device = self.all[at]
+            if not device.special:
+                yield device.published(driver, pool, tainted=True)
 
     def _of_class(self, wanted: DeviceClass) -> Mask:
         try:
@@ -116,8 +123,13 @@ class NodeDevices:
         given = allocated(free & ~self.tainted, requests, alike)
         if given is None:
             return NO_DEVICES
-        if any(self.all[position][2].special for position in given):
-            raise NotFollowedError("a device is handed out in parts")
+        for driver, pool, device in (self.all[at] for at in given if at not in gpus):
+            if device.special:
+                raise NotFollowedError("a device is handed out in parts")
+            if gpu_of(topology, device.published(driver, pool, tainted=True)) is not None:
+                raise NotFollowedError(
+                    f"a GPU outside the DeviceClass {serving.metadata.name[:64]}"
+                )
         uuids = {gpu.index: gpu.uuid for gpu in topology.gpus}
         return tuple(DeviceId(uuids[gpus[position]]) for position in given if position in gpus)
 

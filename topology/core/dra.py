@@ -8,7 +8,7 @@ record reads this one: belief, verdicts, damage.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from topology.core.devices import DeviceId, GpuResource, GpuUuid, PodUid, base_uuid, bus_id
@@ -62,11 +62,13 @@ def served(
     resource: str,
     published: Sequence[Published],
     claimed: Iterable[Claimed],
+    others: Iterable[Published] = (),
 ) -> tuple[NodeTopology, Report]:
     """The record of a node that serves its GPUs as ``resource``, ``published`` in their order.
 
-    No report says which container has which device: the container's name is empty. Raises
-    :class:`DraError`.
+    ``others`` are devices of other classes: those that are GPUs of the node are handed out by
+    claims alone. No report says which container has which device: the container's name is empty.
+    Raises :class:`DraError`.
     """
     gpus = _gpus(topology, published)
     for former in report.allocations:
@@ -74,9 +76,11 @@ def served(
             pod = f"{former.namespace}/{former.pod}"
             raise DraError(f"pod {pod} has GPUs of a device plugin, which a DRA driver publishes")
     held: dict[tuple[PodUid, str, str], list[DeviceId]] = {}
+    outside = {each.key: gpu_of(topology, each) for each in others}
     for each in claimed:
-        uuid = gpus.get((each.pool, each.device))
-        if uuid is not None:  # else it is of another class, or published no more
+        key = each.pool, each.device
+        uuid = gpus.get(key) or outside.get(key)
+        if uuid is not None:  # else it is no GPU, or published no more
             held.setdefault((each.uid, each.namespace, each.holder), []).append(DeviceId(uuid))
     allocations = tuple(
         Allocation(uid, namespace, holder, "", resource, tuple(devices))
@@ -91,15 +95,27 @@ def served(
     )
 
 
+def gpu_of(topology: NodeTopology, device: Published) -> GpuUuid | None:
+    """The GPU of the node that a device is; None if it is none, as a MIG instance, which has the
+    bus address of its GPU."""
+    uuid = _finder(topology)(device)
+    return uuid if device.uuid in ("", uuid) else None
+
+
+def _finder(topology: NodeTopology) -> Callable[[Published], GpuUuid | None]:
+    by_uuid = {gpu.uuid: gpu.uuid for gpu in topology.gpus}
+    by_bus = {bus_id(gpu.pci_bus_id): gpu.uuid for gpu in topology.gpus if gpu.pci_bus_id}
+    return lambda device: by_uuid.get(GpuUuid(device.uuid)) or by_bus.get(bus_id(device.pci_bus_id))
+
+
 def _gpus(
     topology: NodeTopology, published: Sequence[Published]
 ) -> Mapping[tuple[str, str], GpuUuid]:
     """The GPU behind each published device, in their order."""
-    by_uuid = {gpu.uuid: gpu.uuid for gpu in topology.gpus}
-    by_bus = {bus_id(gpu.pci_bus_id): gpu.uuid for gpu in topology.gpus if gpu.pci_bus_id}
     gpus: dict[tuple[str, str], GpuUuid] = {}
+    found = _finder(topology)
     for device in published:
-        uuid = by_uuid.get(GpuUuid(device.uuid)) or by_bus.get(bus_id(device.pci_bus_id))
+        uuid = found(device)
         if uuid is None:
             raise DraError(f"device {device.name[:64]} of a ResourceSlice is no GPU of the record")
         if uuid in gpus.values() or device.key in gpus:

@@ -136,8 +136,8 @@ class NodeFacts:
     def as_claimed(self, uid: PodUid, devices: Devices) -> NodeFacts:
         """The facts on which a pod is judged whose claims have these devices already.
 
-        Nobody else can get these devices, so they are free and come first, and pods whose claims
-        are not known yet do not matter.
+        Nobody else can get these devices, so they are free and come first, whatever they have been
+        tainted with since, and pods whose claims are not known yet do not matter.
         """
         topology, report = self.topology, self.report
         if topology is None or report is None:
@@ -146,7 +146,11 @@ class NodeFacts:
         record = replace(
             self.record,
             topology=first_published(topology, devices),
-            report=replace(report, allocations=left),
+            report=replace(
+                report,
+                allocations=left,
+                allocatable=(report.allocatable or frozenset()) | {*devices},
+            ),
         )
         others = self.unreported(topology.resources[0].name)
         return replace(self, record=record).without(frozenset({uid}) | others)

@@ -12,15 +12,20 @@ from scheduler_extender import verbs
 from scheduler_extender.annotations import OfClaims, of_claims
 from scheduler_extender.deadline import Deadline, NotAtOnceError
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.verbs import Binding
+from scheduler_extender.verbs import BindError, Binding
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.dranodes import (
+    DRIVER,
+    IS_GPU,
     NODE,
     DraWorld,
+    a_slice,
     asking,
     claim,
     device,
+    device_class,
     exactly,
+    raw,
     slice_of,
     two_pairs,
 )
@@ -146,6 +151,48 @@ class Bindings:
 
     def write(self, binding: Binding) -> None:
         self.written.append(binding)
+
+
+def test_a_gpu_outside_the_class_that_pods_name_is_held_against_them_too(world: DraWorld) -> None:
+    """NVIDIA's class has all GPUs, and the one that bears the resource's name has not."""
+    of_nvidia = {"selectors": [{"cel": {"expression": IS_GPU}}]}
+    world.classes.apply(raw({"metadata": {"name": DRIVER}, "spec": of_nvidia}))
+    first = f"{IS_GPU} && device.attributes['{DRIVER}'].number < 3"
+    world.classes.apply(device_class("mine", first, made="2"))
+    wanted = of_claim(NVLINK, "c")
+    world.claims.apply(asking("c", exactly(2)))
+    assert refusal(world, wanted) == "", "nobody can say it: GPU 3 comes first"
+    with pytest.raises(BindError, match="claim has no devices yet"):
+        bind(world, wanted)
+    world.claims.apply(claim("c", 1, 3, pod="a"))
+    with pytest.raises(BindError, match="link=nvlink"):
+        bind(world, wanted)
+    world.claims.apply(claim("c", 0, 1, pod="a"))
+    bind(world, wanted)
+    part = device(1, "mig", name="mig-3")
+    part["attributes"] |= {"uuid": {"string": "MIG-1"}}
+    world.slices.apply(a_slice(*map(device, (0, 1, 2)), part, generation=2))
+    assert world.problem == ""
+
+
+def test_a_device_that_was_tainted_since_is_still_the_claims(world: DraWorld) -> None:
+    """Else the next one would be judged in its place."""
+    wanted = of_claim(NVLINK, "c")
+    world.claims.apply(claim("c", 1, 3, pod="a"))
+    sick = [{"effect": "NoSchedule"}]
+    world.slices.apply(a_slice(*map(device, (1, 0, 2)), device(3, taints=sick), generation=2))
+    assert refusal(world, wanted) == REFUSED
+    with pytest.raises(BindError, match="link=nvlink"):
+        bind(world, wanted)
+    world.claims.apply(claim("c", 2, 3, pod="a"))
+    assert refusal(world, wanted) == ""
+    bind(world, wanted)
+
+
+def bind(world: DraWorld, wanted: Pod) -> None:
+    verbs.bind(
+        world.cluster, Bindings({"a": wanted}), BindingArgs("a", "ns", "a", NODE), lambda: ""
+    )
 
 
 def test_pods_that_share_a_claim_are_all_bound_on_its_devices(world: DraWorld) -> None:
