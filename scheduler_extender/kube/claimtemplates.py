@@ -284,8 +284,9 @@ class ClaimTemplates:
         namespace, _ = key
         if namespace not in self._labelled:
             return f"the namespace {namespace} has no label {LABEL}={WANTED}"
-        if key in self._refused:
-            return self._refused[key][1]
+        for refused in (key, (namespace, "")):
+            if refused in self._refused:
+                return self._refused[refused][1]
         if there >= MOST:
             return (
                 f"for pods of the namespace {namespace} there are {there}, and {MOST} are allowed"
@@ -305,7 +306,8 @@ class ClaimTemplates:
             sets = None if right is None else self._sets(right, deadline)
             if right is not None and sets is None:
                 continue  # the next round works it out
-            if pods and (sets is None or not sets.sets or sets.digest == template.digest):
+            kept = sets is None or not sets.sets or sets.digest == template.digest
+            if pods and (kept or self._problem(key, 0)):  # else it could not be made again
                 self._due.pop(key, None)
             elif now - self._due.setdefault(key, now) >= SETTLED and left:
                 left -= 1
@@ -330,10 +332,14 @@ class ClaimTemplates:
             why = f"the ResourceClaimTemplate {name} is not ours, and is left as it is"
             self._refused[key] = (now + LISTED_FOR, why)
             self._listed = float("-inf")
-        except ApiError as error:
-            if error.status >= SERVER_FAILS:
-                raise
-            self._refused[key] = (now + LISTED_FOR, f"the API server refuses it: {error.message}")
+        except ApiFailure as error:
+            if isinstance(error, ApiError) and error.status < SERVER_FAILS:
+                why = f"the API server refuses it: {error.message}"
+                self._refused[key] = (now + LISTED_FOR, why)
+                return
+            # It may be a webhook of this namespace: the next round begins with the others.
+            self._refused[namespace, ""] = (now + LISTED_FOR, f"the API server fails: {error}")
+            raise
         else:
             self._own[key] = _Template(made.metadata.uid, sets.digest)
             log.info("a ResourceClaimTemplate is made", namespace=namespace, name=name)

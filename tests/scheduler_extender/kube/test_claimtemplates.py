@@ -222,6 +222,18 @@ def test_it_is_made_anew_where_the_machines_have_other_sets(world: World) -> Non
     assert world.template() == after
 
 
+def test_what_could_not_be_made_again_stays(world: World) -> None:
+    """The namespace has lost its label, and the machines have other sets."""
+    world.add(pod("a", link="nvlink"))
+    world.rounds(2)
+    before = world.template()
+    world.fake.put("/api/v1/namespaces", {"metadata": {"name": "team"}})
+    world.rounds(LISTED_FOR + 1)
+    serve(world.dra, "hgx-h100-8")
+    world.rounds(2 * SETTLED)
+    assert world.template() == before, "the policy beside the role would refuse another"
+
+
 def test_without_machines_it_stays_as_it_is(world: World) -> None:
     world.add(pod("a", link="nvlink"))
     world.rounds()
@@ -305,6 +317,22 @@ def test_it_goes_on_after_failures(world: World, status: int, path: str) -> None
     world.fake.allow()
     world.rounds(AGAIN + LISTED_FOR)
     assert world.names == [PAIR]
+
+
+def test_a_namespace_whose_webhook_is_down_holds_up_no_other(world: World) -> None:
+    world.fake.refuse(500, None, path=f"{TEMPLATES}$")
+    world.add(*(pod(f"p-{i}", gpu_model=f"A100*,X{i}") for i in range(20)))
+    other = pod("other", link="nvlink")
+    other["metadata"]["namespace"] = "elsewhere"
+    world.label("elsewhere")
+    world.add(other)
+    world.rounds(3 * AGAIN)
+    assert world.fake.items("/apis/resource.k8s.io/v1/namespaces/elsewhere/resourceclaimtemplates")
+    assert world.names == []
+    assert any("the API server fails: " in text for _, text in world.told)
+    world.fake.allow()
+    world.rounds(AGAIN + LISTED_FOR)
+    assert len(world.names) == 20
 
 
 def test_what_the_api_server_refuses_holds_up_no_other(world: World) -> None:
