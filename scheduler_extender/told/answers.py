@@ -11,7 +11,7 @@ from scheduler_extender.annotations import OfClaims
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.membership import Membership
 from scheduler_extender.state.answers.capacity import ANY_GPU
-from scheduler_extender.state.answers.decision import UNDECIDED, Decision, unconstrained
+from scheduler_extender.state.answers.decision import HAD_CLAIM, UNDECIDED, Decision, unconstrained
 from scheduler_extender.state.answers.remembered import State
 from scheduler_extender.state.asking.askgroup import ask_group
 from scheduler_extender.state.asking.byclaims import ask_by_claims
@@ -132,7 +132,7 @@ def answers_to(
     claims = pod.of_claims
     if claims is not None:
         return _going(_by_claims(snapshot, pod.uid, claims, deadline), pod.standing, deadline)
-    return answers(
+    rows = answers(
         snapshot,
         pod.request,
         asking=pod.uid,
@@ -140,6 +140,15 @@ def answers_to(
         membership=pod.membership,
         deadline=deadline,
     )
+    if not pod.by_claim or pod.node is not None:
+        return rows
+    had = Decision(HAD_CLAIM)  # as filter has it
+    return [
+        row
+        if row.facts.by_dra or row.facts.topology is None
+        else replace(row, decision=had, score=None, doubt=None, outcomes=None)
+        for row in rows
+    ]
 
 
 def _by_claims(

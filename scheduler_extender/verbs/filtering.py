@@ -7,7 +7,7 @@ import msgspec
 
 from scheduler_extender.annotations import Malformed, OfClaims, of_claims, parse
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
-from scheduler_extender.state.answers.decision import UNDECIDED
+from scheduler_extender.state.answers.decision import HAD_CLAIM, UNDECIDED
 from scheduler_extender.state.answers.remembered import State
 from scheduler_extender.state.asking.askgroup import ask_group
 from scheduler_extender.state.asking.byclaims import ask_by_claims
@@ -24,11 +24,6 @@ from topology.core.requests import GpuRequest
 STILL_WORKING = "gpu-topology extender is still working out the nodes for this pod"
 IN_FLIGHT = Rejection(
     "a bind of the pod to another node may still be written", False, Reason.IN_PROGRESS
-)
-HAD_CLAIM = Rejection(
-    "the pod's status names a claim, so that only a kubelet with DRA can start it",
-    False,
-    Reason.KUBELET,
 )
 
 

@@ -67,6 +67,11 @@ PROMISED = Rejection(
     True,
     Reason.UNDECIDED,
 )
+HAD_CLAIM = Rejection(
+    "the pod's status names a claim, so that only a kubelet with DRA can start it",
+    False,
+    Reason.KUBELET,
+)
 SIBLINGS = Rejection("siblings of the pod's gang may come first", True, Reason.GROUP)
 OUT_OF_DATE = Rejection(
     "the extender's view of the cluster is out of date", False, Reason.OUT_OF_DATE

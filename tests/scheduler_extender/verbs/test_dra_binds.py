@@ -11,13 +11,14 @@ import pytest
 
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED, OfClaims, of_claims
+from scheduler_extender.state.answers.decision import HAD_CLAIM
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import Offer
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord, pod_record
+from scheduler_extender.told.answers import answers_to
 from scheduler_extender.told.unblocking import unblocking_of
 from scheduler_extender.verbs import BindError, Binding
-from scheduler_extender.verbs.filtering import HAD_CLAIM
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import bridged, pod
 from topology.core.availability import Availability
@@ -174,6 +175,10 @@ def test_a_pod_that_had_a_claim_goes_to_no_node_with_a_plugin(
     world.cluster.feed.put_record(bridged(name=NODE), Report("boot", 9))
     world.cluster.feed.put_node(NODE, NodeObject(exists=True))
     assert world.filter(manifest) == HAD_CLAIM.reason
+    world.add(manifest)
+    (waits,) = world.cluster.snapshot().pods
+    (told,) = answers_to(world.cluster.snapshot(), waits)
+    assert (told.decision.rejection, told.score) == (HAD_CLAIM, None), "why says the same"
     assert world.filter(pod(2, asks)) != HAD_CLAIM.reason
 
 
