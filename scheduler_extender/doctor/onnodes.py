@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import structs
 
-from scheduler_extender.annotations import MANAGED, managed_among
+from scheduler_extender.annotations import MANAGED
 from scheduler_extender.doctor.findings import Finding, State, fail, ok, unseen, warn
 from scheduler_extender.doctor.seen import (
     Json,
@@ -85,7 +85,7 @@ def _by_dra(seen: Seen, name: str) -> bool:
 def _claimable(classes: Sequence[Json] | None) -> Finding:
     """What is said of nodes under DRA, where there are these DeviceClasses."""
     named = [str(at(each, "spec", "extendedResourceName")) for each in classes or ()]
-    if classes is None or managed_among(named, MANAGED):
+    if classes is None or MANAGED[0] in named:
         return ok("a DRA driver")
     said = f"a DRA driver, and no DeviceClass has extendedResourceName {MANAGED[0]}: only pods with"
     add = "add it to the DeviceClass gpu.nvidia.com"

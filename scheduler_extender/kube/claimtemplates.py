@@ -23,7 +23,7 @@ from scheduler_extender.ratelimit import LogLimit
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import ENDED
 from scheduler_extender.wire import ObjectMeta, Pod
-from topology.core.alternatives import Address, Alike, alternatives, grouped
+from topology.core.alternatives import Address, MachineKind, alternatives, grouped
 from topology.core.devices import PodUid
 from topology.core.remembering import Memory
 from topology.core.requests import Constraints
@@ -179,7 +179,7 @@ class ClaimTemplates:
         # What the API server has refused: until when it is not tried again, and why.
         self._refused: dict[Key, tuple[float, str]] = {}
         self._told: dict[PodUid, str] = {}
-        self._machines: tuple[Alike, ...] = ()
+        self._machines: tuple[MachineKind, ...] = ()
         self._known = Memory[tuple[int, Constraints], _Sets]()
         self._limit = LogLimit(PAUSE, RATE, BURST)
 

@@ -39,7 +39,7 @@ class Alternatives:
 
 
 @dataclass(frozen=True, slots=True)
-class Alike:
+class MachineKind:
     """A kind of machine, by its shape and the addresses of its GPUs, and how many ``nodes`` have
     it."""
 
@@ -64,7 +64,7 @@ class _Kind:
         return sum(1 << self.at[each] for each in addresses if each in self.at)
 
 
-def grouped(topologies: Iterable[NodeTopology]) -> tuple[Alike, ...]:
+def grouped(topologies: Iterable[NodeTopology]) -> tuple[MachineKind, ...]:
     """The kinds of machines of these nodes, the most frequent first, at most :data:`MOST_KINDS`.
     Machines of more than :data:`MOST_GPUS` GPUs are left out."""
     alike: dict[tuple[Shape, tuple[Address, ...]], list[NodeTopology]] = {}
@@ -72,11 +72,13 @@ def grouped(topologies: Iterable[NodeTopology]) -> tuple[Alike, ...]:
         addresses = tuple((gpu.product, bus_id(gpu.pci_bus_id or "")) for gpu in each.gpus)
         if len(addresses) <= MOST_GPUS:
             alike.setdefault((each.shape, addresses), []).append(each)
-    kinds = [Alike(nodes[0].summary(), *key, len(nodes)) for key, nodes in alike.items()]
+    kinds = [MachineKind(nodes[0].summary(), *key, len(nodes)) for key, nodes in alike.items()]
     return tuple(sorted(kinds, key=lambda kind: -kind.nodes)[:MOST_KINDS])
 
 
-def alternatives(machines: Iterable[Alike], count: int, constraints: Constraints) -> Alternatives:
+def alternatives(
+    machines: Iterable[MachineKind], count: int, constraints: Constraints
+) -> Alternatives:
     """The alternatives that cover most: of each next one, the most sets that the ones before do not
     have, counted over all nodes."""
     kinds = [_kind(each, count, constraints) for each in machines]
@@ -113,7 +115,7 @@ def alternatives(machines: Iterable[Alike], count: int, constraints: Constraints
     return Alternatives(tuple(chosen), tuple(told))
 
 
-def _kind(alike: Alike, count: int, constraints: Constraints) -> _Kind:
+def _kind(alike: MachineKind, count: int, constraints: Constraints) -> _Kind:
     test = compiled(alike.shape, constraints, 0, 1)
     at = {address: p for p, address in enumerate(alike.addresses) if address[1]}
     good = frozenset(_good(test, count) if len(at) == len(alike.addresses) else ())

@@ -76,9 +76,10 @@ def served(
             pod = f"{former.namespace}/{former.pod}"
             raise DraError(f"pod {pod} has GPUs of a device plugin, which a DRA driver publishes")
     held: dict[tuple[PodUid, str, str], list[DeviceId]] = {}
-    outside = {each.key: gpu_of(topology, each) for each in others}
-    for each in claimed:
-        key = each.pool, each.device
+    taken = [(each, (each.pool, each.device)) for each in claimed]
+    left = {key for _, key in taken} - gpus.keys()
+    outside = {o.key: gpu_of(topology, o) for o in others if o.key in left} if left else {}
+    for each, key in taken:
         uuid = gpus.get(key) or outside.get(key)
         if uuid is not None:  # else it is no GPU, or published no more
             held.setdefault((each.uid, each.namespace, each.holder), []).append(DeviceId(uuid))
