@@ -58,9 +58,9 @@ EXPLAIN_SECONDS = 2.0
 PEOPLE_WAITING = 32
 SEARCHES_WAITING = 8
 
-# Seconds from a bind's request to its write. kube-scheduler gives a bind up after httpTimeout (10
-# s), of which the write may take 4 s and the look-up after it 2 s.
-BIND_STARTS_WITHIN = 3.5
+# Seconds from a bind's request to its write; and from then to its end. kube-scheduler gives a bind
+# up after httpTimeout (10 s), of which the write may take 4 s and the look-up after it 2 s.
+BIND_STARTS_WITHIN, BIND_ENDS_AFTER = 3.5, 6.0
 
 # Binds at one time, of which a third may wait for their turn, a third for news of their node, and
 # the rest is written (:mod:`.verbs.turns`); and requests that are worked out at one time. The

@@ -10,7 +10,7 @@ import msgspec
 from benchmarks.promises.agents import Agents
 from benchmarks.promises.claims import Claims
 from benchmarks.promises.judge import GroupJudge, Judge
-from benchmarks.promises.pods import GPU, PodEntry, read_pod, record_of
+from benchmarks.promises.pods import PodEntry, read_pod, record_of
 from benchmarks.promises.scene import Actor, Scene
 from benchmarks.promises.watches import ExtenderWatches, Watches
 from scheduler_extender.annotations import PLACEMENT
@@ -87,10 +87,8 @@ class ApiServer(Actor):
 
         self._extender.tell("pods", tell)
 
-    def claimed(self, entry: PodEntry, node: NodeName) -> None:
-        """kube-scheduler has written a claim for the pod, and says so in the pod's status."""
-        mapped = {"requestMappings": [{"resourceName": GPU}]}
-        status = {"nominatedNodeName": node, "extendedResourceClaimStatus": mapped}
+    def say(self, entry: PodEntry, **status: object) -> None:
+        """Somebody writes something of a pod's status."""
         entry.manifest = {**entry.manifest, "status": {**entry.manifest["status"], **status}}
         entry.pod, entry.record, _ = read_pod(entry.manifest)
         self.changed(entry)
@@ -115,8 +113,9 @@ class ApiServer(Actor):
         assert self.commit(entry, binding)
 
     def bind(self, entry: PodEntry, node: NodeName, annotations: dict[str, str]) -> None:
-        """The pod has a node from now on, and everybody is told."""
+        """The pod has a node from now on, and everybody is told. It is nominated no more."""
         manifest = dict(entry.manifest)
+        manifest["status"] = {**manifest["status"], "nominatedNodeName": ""}
         meta = manifest["metadata"]
         notes = {**meta.get("annotations", {}), **annotations}
         manifest["metadata"] = {**meta, "annotations": notes}

@@ -12,7 +12,7 @@ from functools import partial
 from benchmarks.promises.apiserver import ApiServer
 from benchmarks.promises.claims import Claims
 from benchmarks.promises.extender import Extender
-from benchmarks.promises.pods import PodEntry
+from benchmarks.promises.pods import GPU, PodEntry
 from benchmarks.promises.scene import Actor, Scene
 from benchmarks.promises.watches import ExtenderWatches
 from scheduler_extender.membership import NVLINK_DOMAIN
@@ -113,18 +113,25 @@ class KubeScheduler(Actor):
         # The scheduler assumes the pods and goes on; the binds run beside it.
         self._timeline.rng.shuffle(cycle.assumed)
         for assumed in cycle.assumed:
-            begin = self._write_claim if assumed.by_claim else self._bind
+            begin = self._nominate if assumed.by_claim else self._bind
             self._timeline.about(self._delays.bind, partial(begin, assumed, cycle))
 
     def _give_back(self, assumed: _Assumed) -> None:
         self._capacity.give_back(assumed.node, assumed.entry.request.effective_count)
+
+    def _nominate(self, assumed: _Assumed, cycle: _Cycle) -> None:
+        """The pod's status names the node, before PreBind."""
+        if not (assumed.entry.gone or assumed.entry.ended):
+            self._api.say(assumed.entry, nominatedNodeName=assumed.node)
+        self._timeline.about(self._delays.bind, partial(self._write_claim, assumed, cycle))
 
     def _write_claim(self, assumed: _Assumed, cycle: _Cycle) -> None:
         """PreBind: the claim names the GPUs that were chosen."""
         entry = assumed.entry
         if not (entry.gone or entry.ended):
             self._claims.write(entry)
-            self._api.claimed(entry, NodeName(assumed.node))
+            mapped = {"requestMappings": [{"resourceName": GPU}]}
+            self._api.say(entry, extendedResourceClaimStatus=mapped)
         until = self._timeline.now + BIND_WAITS
         self._timeline.about(self._delays.bind, partial(self._bind, assumed, cycle, until))
 
@@ -154,6 +161,8 @@ class KubeScheduler(Actor):
             refusal = self._policy.bind(entry, node)
         if refusal is not None and assumed.by_claim:
             self._claims.release(entry.record.uid)
+            if entry.record.node is None and not entry.gone:
+                self._api.say(entry, nominatedNodeName="")
         self._give_back(assumed)
         cycle.assumed.remove(assumed)
         if cycle.refused and not cycle.assumed:

@@ -8,9 +8,11 @@ then.
 import json
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TypedDict, TypeVar
 
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
+from scheduler_extender.limits import BIND_ENDS_AFTER
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import Offer
 from scheduler_extender.state.pods.record import PodRecord, resource_of, time_text
@@ -71,12 +73,34 @@ def bind(  # noqa: PLR0913 (what is bound, by whom, and what limits the wait for
         who, asked = (pod.namespace, pod.name, pod.uid), (pod.request, pod.membership)
         with turns.timed(WRITE) if turns is not None else nullcontext():
             binder.write(Binding(*who, node, written, term, *asked))
-        cluster.tallies.place(ready.decision.verdict if ready.request.required else "")
     except BindError:
         cluster.binds.take_back(decided.ours, decided.before)
         raise
     except BindUnknownError as error:
-        raise BindError(str(error)) from error
+        _await_word(cluster, ready, error, deadline, turns)
+    cluster.tallies.place(ready.decision.verdict if ready.request.required else "")
+
+
+def _await_word(
+    cluster: Cluster,
+    decided: DecidedBind,
+    cause: BindUnknownError,
+    deadline: Deadline,
+    turns: Turns | None,
+) -> None:
+    """Wait for the watch to show that the bind was written. Raises :class:`BindError` where it does
+    not, and at once elsewhere than under DRA: there kube-scheduler, told of an error, deletes the
+    claim of a pod that may be bound, and such a pod never starts.
+    """
+    late = replace(deadline, until=deadline.until + BIND_ENDS_AFTER)
+
+    def ask() -> None:
+        pod = cluster.pod(decided.ours.uid)
+        if pod is None or pod.node != decided.ours.node:
+            raise InProgressError(str(cause)) from cause
+
+    waiting = turns if decided.facts.by_dra else None
+    _awaiting_news(ask, decided.facts.name, late.passed, waiting)
 
 
 def _in_its_turn(

@@ -169,24 +169,37 @@ class Board:
             listener(name)
 
     def keep_place(self, name: NodeName) -> None:
-        """Keep the place on a node that is to be kept there now, or none."""
+        """Keep the place on a node that is to be kept there now, or none.
+
+        Under DRA kube-scheduler nominates a pod when it has chosen devices for it, and before the
+        pod's claim says which. So all that it has nominated are on their way, and none is kept a
+        place.
+        """
         facts = self.nodes.get(name)
-        pod = self.kept_places.on(name) or self._nominee(facts)
+        nominees = self._nominees(facts)
+        coming = {pod.uid: replace(pod, node=name) for pod in nominees if facts.by_dra}
+        flying = {uid: pod for uid, pod in self.pods.in_flight.now.items() if pod.node == name}
+        if facts.pods.in_flight != {**coming, **flying}:
+            pods = replace(facts.pods, in_flight={**coming, **flying})
+            facts = replace(facts, pods=pods).without_old_departed()
+            self.put(facts)
+        pod = self.kept_places.on(name)
+        if pod is None and nominees and not facts.by_dra:
+            first = min(nominees, key=lambda pod: (-pod.standing.priority, pod.uid))
+            pod = replace(first, kept_place=KeptPlace(name, inf))
         if _place_of(pod) != _place_of(facts.kept_for):
             self.put(replace(facts, kept_for=pod))
 
-    def _nominee(self, facts: NodeFacts) -> PodRecord | None:
-        """The nominated pod for which the node's place is kept: the one of highest priority, with
-        its nomination as the place. kube-scheduler keeps a number of GPUs, and not which ones."""
-        here = [
+    def _nominees(self, facts: NodeFacts) -> list[PodRecord]:
+        """The pods that kube-scheduler has nominated to a node. Elsewhere than under DRA it keeps a
+        number of GPUs, and not which ones, for the one of highest priority."""
+        return [
             pod
             for pod in self.pods.nominated.now.values()
             if pod.standing.nominated == facts.name
             and not is_not_scheduled(pod)
             and facts.is_open_to(pod)
         ]
-        first = min(here, key=lambda pod: (-pod.standing.priority, pod.uid), default=None)
-        return first and replace(first, kept_place=KeptPlace(facts.name, inf))
 
 
 def _place_of(pod: PodRecord | None) -> object:

@@ -104,6 +104,8 @@ class Feed:
         )
         changed = (news and not heartbeat) or moved
         self._board.put(after, changed=changed)
+        if after.by_dra != before.by_dra:
+            self._board.keep_place(topology.name)
         told_anew = same and news and None not in (known, report)
         return TakenRecord(before, after, changed, told_anew)
 

@@ -173,12 +173,14 @@ class Snapshot:
         self, uid: PodUid, priority: int, gang: Group | None = None
     ) -> frozenset[NodeName]:
         """The nodes that answer this pod otherwise than others that ask the same: a place is kept
-        there for the pod itself, or one that yields to it (:meth:`.NodeFacts.yields_to`)."""
+        there for the pod itself, or one that yields to it (:meth:`.NodeFacts.yields_to`); or the
+        pod is nominated there."""
+        asking = self.nominated.get(uid)
         return frozenset(
             name
             for name, pod in self.places.items()
             if pod.uid == uid or self.by_name[name].yields_to(priority, gang)
-        )
+        ).union(() if asking is None else (asking.standing.nominated or NodeName(""),))
 
     # Groups.
 

@@ -152,8 +152,9 @@ class NodeFacts:
                 allocatable=(report.allocatable or frozenset()) | {*devices},
             ),
         )
-        others = self.unreported(topology.resources[0].name)
-        return replace(self, record=record).without(frozenset({uid}) | others)
+        coming = {each for each in self.pods.in_flight if not self.claimed(each)}
+        others = self.unreported(topology.resources[0].name) | coming
+        return replace(self, record=record).without(others | {uid})
 
     @property
     def known(self) -> bool:

@@ -6,7 +6,8 @@ about it now: its record, its pods, and the binds in flight. The rules:
 1. A device is used if the report says so, or if a pod is bound here, or being bound by us (its bind
    is *in flight*), whose devices the report does not show yet. Such a pod is *unreported*: its
    entry says how many devices, not which. Pods that others bound have one from the moment their
-   nodeName is seen.
+   nodeName is seen. Only under DRA a pod that kube-scheduler has nominated to the node has devices
+   before its claim says so: the first free ones.
 2. The entry goes when every app and sidecar container of its pod has its devices in the report,
    or when the pod has ended or is gone; pod by pod, never by time.
 3. Devices in the report of a pod that is ending, has ended or is unknown may be released at any
@@ -32,6 +33,7 @@ report names pods for it, not their UIDs, and also pods without GPUs, of which w
 from collections import defaultdict
 from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.state.node.devicepools import DevicePools, device_pools
@@ -222,7 +224,22 @@ class _Entries:
             held = request.effective_count
             self._hold(pod, self._holder(self._memory(request, pod), None, held))
             return
+        if (
+            self.topology.allocator.policy == POLICY
+            and pod.standing.nominated == self.topology.name
+        ):
+            chosen = self._first_free(request.effective_count)
+            self.taken.update(chosen)
+            self._hold(pod, Holder(self.devices.shown_and_returning(chosen)[1]))
+            return
         self.unreported[pod.uid] = self._coming(pod, request)
+
+    def _first_free(self, count: int) -> list[str]:
+        """So many GPUs, the first free ones in the order in which they are published."""
+        uuids = {gpu.index: gpu.uuid for gpu in self.topology.gpus}
+        free, bits = self.devices.free(self.taken), self.topology.bit_of_uuid
+        published = (uuids[index] for index in self.topology.allocator.published)
+        return list(islice((uuid for uuid in published if free & bits[uuid]), count))
 
     def _coming(self, pod: PodRecord, request: GpuRequest) -> Unreported:
         """A pod that is not wholly reported, with what it was promised."""

@@ -30,7 +30,7 @@ class Standing:
     labels: Labels = ()
     controller: str = ""  # the kind of what makes the pod anew, as "Job"; empty for a bare pod
     asks: Amounts = ()  # what kube-scheduler counts for it, GPUs aside
-    nominated: NodeName | None = None  # where kube-scheduler has evicted others for it
+    nominated: NodeName | None = None  # where kube-scheduler has a place for it in mind
     destinations: Destinations = ANYWHERE  # where it may be sent
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -11,6 +13,8 @@ import pytest
 
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED, OfClaims, of_claims
+from scheduler_extender.deadline import NO_DEADLINE, Deadline
+from scheduler_extender.limits import BIND_ENDS_AFTER, BIND_STARTS_WITHIN
 from scheduler_extender.state.answers.decision import HAD_CLAIM
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import Offer
@@ -18,7 +22,8 @@ from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.told.answers import answers_to
 from scheduler_extender.told.unblocking import unblocking_of
-from scheduler_extender.verbs import BindError, Binding
+from scheduler_extender.verbs import BindError, Binding, BindUnknownError
+from scheduler_extender.verbs.turns import Turns
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import bridged, pod
 from topology.core.availability import Availability
@@ -50,6 +55,8 @@ class World:
 
     def __init__(self) -> None:
         self.cluster, self.written = Cluster(lambda: 0.0), Bindings()
+        self.deadline = NO_DEADLINE
+        self.turns: Turns | None = None
         self.cluster.feed.put_node(NODE, NodeObject(exists=True, dra_only=True))
         self.claims: dict[str, tuple[int, ...]] = {}
         self.holders: dict[str, str] = {}
@@ -80,7 +87,7 @@ class World:
         known = self.cluster.pod(PodUid(uid))
         assert known is not None
         args = BindingArgs(known.name, known.namespace, uid, NODE)
-        verbs.bind(self.cluster, self.written, args, lambda: "")
+        verbs.bind(self.cluster, self.written, args, lambda: "", self.deadline, self.turns)
         return self.written.placements[-1]
 
     def filter(self, manifest: dict[str, Any]) -> str:
@@ -298,3 +305,42 @@ def test_a_claim_on_a_node_that_has_just_moved_is_no_promise_of_its_plugin(world
                 world.bind(f"moved-{refused}")
         else:
             world.bind(f"moved-{refused}")
+
+
+class Unanswered(Bindings):
+    """Nobody says what became of what is written; the watch shows it later, or never."""
+
+    def __init__(self, world: World, *, written: bool) -> None:
+        super().__init__()
+        self.world, self.commits = world, written
+
+    def write(self, binding: Binding) -> None:
+        super().write(binding)
+        if self.commits:
+            news = pair(binding.uid)
+            news["spec"]["nodeName"] = binding.node
+            threading.Timer(0.01, lambda: self.world.add(news)).start()
+        raise BindUnknownError("no answer")
+
+
+def test_a_bind_without_an_answer_is_no_error_once_the_watch_shows_it(world: World) -> None:
+    """An error would make kube-scheduler delete the claim of a pod that is bound."""
+    world.add(pair("a"))
+    world.claim(a=(2, 3))
+    world.written = Unanswered(world, written=True)
+    world.turns = Turns(world.cluster)
+    assert world.bind("a")["sets"] == [[2, 3]]
+
+
+def test_a_bind_that_nobody_shows_is_an_error_before_the_scheduler_gives_it_up(
+    world: World,
+) -> None:
+    world.add(pair("a"))
+    world.claim(a=(2, 3))
+    world.written = Unanswered(world, written=False)
+    looks = count()
+    world.turns = Turns(world.cluster)
+    world.deadline = Deadline(lambda: float(next(looks)), BIND_STARTS_WITHIN)
+    with pytest.raises(BindError, match="no answer"):
+        world.bind("a")
+    assert next(looks) >= BIND_STARTS_WITHIN + BIND_ENDS_AFTER

@@ -26,6 +26,8 @@ from scheduler_extender.told.together import judge
 from scheduler_extender.told.unblocking import unblocking_of
 from scheduler_extender.web.pages import Pages
 from scheduler_extender.wire import BindingArgs, Pod
+from tests.dranodes import NODE as DRA_NODE
+from tests.dranodes import PUBLISHED, DraWorld, a_slice, claim, device, device_class, two_pairs
 from tests.nodes import pod
 from tests.scheduler_extender.unblocking.scenes import Held, cluster_of
 from topology.core.devices import NodeName, PodUid
@@ -82,10 +84,10 @@ def refusal(cluster: Cluster, asked: Pod) -> str:
     return {**found.failed, **found.unresolvable}.get(NODE, "")
 
 
-def refused_bind(cluster: Cluster, asked: Pod) -> str:
+def refused_bind(cluster: Cluster, asked: Pod, node: NodeName = NODE) -> str:
     see(cluster, asked)
     uid, meta = asked.metadata.uid, asked.metadata
-    args = BindingArgs(meta.name, meta.namespace, uid, NODE)
+    args = BindingArgs(meta.name, meta.namespace, uid, node)
     try:
         verbs.bind(cluster, FileBinder(cluster), args, lambda: "2026-01-01T00:00:00Z")
     except verbs.BindError as error:
@@ -183,3 +185,44 @@ def test_the_place_yields_to_a_pod_of_a_file_by_its_priority(
     text = yaml.safe_dump(given)
     assert (REASON in Pages(cluster).what_if(text)) is not higher
     assert judge(cluster, read_all(text)).all_may_come is higher
+
+
+@pytest.mark.parametrize(("nominees", "passes"), [((), False), ((1,), True), ((1, 1), False)])
+def test_under_dra_devices_are_chosen_already_for_those_nominated(
+    nominees: tuple[int, ...], passes: bool
+) -> None:
+    """The GPUs come in the order 3, 1, 0, 2: a pair comes after one more GPU alone."""
+    world = two_pairs()
+    for at, count in enumerate(nominees):
+        see(world.cluster, manifest(f"nominee-{at}", count, -at, nominated=DRA_NODE))
+    assert passes_there(world) == passes
+
+
+def test_under_dra_a_nomination_counts_from_when_the_node_is_known_until_it_is_over() -> None:
+    world = DraWorld()
+    nominated, not_nominated = (manifest("p", 1, 0, nominated=n) for n in (DRA_NODE, None))
+    see(world.cluster, nominated)
+    world.classes.apply(device_class())
+    world.slices.apply(a_slice(*map(device, PUBLISHED)))
+    assert passes_there(world)
+    see(world.cluster, not_nominated)
+    assert not passes_there(world)
+    see(world.cluster, nominated)
+    world.claims.apply(claim("c", 2, pod="p"))  # known now: it is another device
+    assert not passes_there(world)
+    world.cluster.feed.drop_pod(PodUid("p"), 1)
+    world.slices.delete(a_slice(*map(device, PUBLISHED)))
+    assert not world.cluster.facts(DRA_NODE).pods.in_flight
+
+
+def test_under_dra_a_nominated_pod_is_not_in_its_own_way() -> None:
+    world = two_pairs()
+    asks = manifest("p", 3, 0, nominated=DRA_NODE)
+    see(world.cluster, asks)
+    assert verbs.filter_nodes(world.cluster, asks, [DRA_NODE]).node_names == [DRA_NODE]
+    assert not refused_bind(world.cluster, asks, DRA_NODE)
+
+
+def passes_there(world: DraWorld) -> bool:
+    asks = manifest("asks", 2, PRIORITY, link=True)
+    return bool(verbs.filter_nodes(world.cluster, asks, [DRA_NODE]).node_names)
