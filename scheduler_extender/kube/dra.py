@@ -83,12 +83,16 @@ class DraNodes:
         """Take in a record of a node."""
         name = topology.name
         with self._lock:
-            if _has_plugin(topology, report):
+            known, now = self._agents.get(name), self._clock()
+            anew = known is None or known.uid != uid
+            earlier = None if known is None or anew else known.report
+            if report is not None and earlier is not None and not report.follows(earlier):
+                self._feed.reports_out_of_order += 1
+            elif _has_plugin(topology, report):
                 self._agents.pop(name, None)
                 self._feed.put_record(topology, report, uid=uid, age=age)
             else:
-                known, now = self._agents.get(name), self._clock()
-                if known is None or known.uid != uid:
+                if known is None or anew:
                     at = now - max(0.0, age)
                 else:
                     at = known.at if known.report == report else now

@@ -84,7 +84,7 @@ class Feed:
         known, anew = before.report, uid != before.record.uid
         if report is not None and known is not None and not anew and not report.follows(known):
             self.reports_out_of_order += 1
-            report = known
+            topology, report = before.topology or topology, known
         same = before.topology == topology
         if same and before.topology is not None:
             topology = before.topology  # with what is worked out about it

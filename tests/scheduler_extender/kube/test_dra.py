@@ -31,6 +31,7 @@ from tests.dranodes import (
     raw,
     slice_of,
 )
+from tests.nodes import bridged
 from topology import codec
 from topology.core.devices import DeviceId, NodeName
 from topology.core.graph import NodeTopology
@@ -287,6 +288,22 @@ def test_a_node_that_gets_a_device_plugin_is_its_plugins(world: DraWorld) -> Non
     assert world.offer.availability.free == 0b1111
     world.speak(10)
     assert order(world) == (3, 1, 0, 2)
+
+
+@pytest.mark.parametrize("to_dra", [True, False])
+def test_an_old_record_does_not_move_a_node_back(world: DraWorld, to_dra: bool) -> None:
+    told(world)
+    by_plugin = raw(codec.encode(bridged(name=NODE), Report("boot", 4 if not to_dra else 3)))
+    if to_dra:
+        world.speak(4)
+        world.records.apply(by_plugin)
+    else:
+        world.records.apply(by_plugin)
+        world.speak(3)
+    assert world.cluster.facts(NODE).by_dra == to_dra
+    world.slices.apply(a_slice(*map(device, (3, 1, 0))))
+    assert world.cluster.facts(NODE).by_dra == to_dra
+    assert world.cluster.feed.reports_out_of_order
 
 
 def test_a_record_that_is_gone_takes_nothing_with_it(world: DraWorld) -> None:
