@@ -16,7 +16,8 @@ from benchmarks.promises.pods import GPU, PodEntry
 from benchmarks.promises.scene import Actor, Scene
 from benchmarks.promises.watches import ExtenderWatches
 from scheduler_extender.membership import NVLINK_DOMAIN
-from scheduler_extender.verbs.binddecision import NO_CLAIM, NO_RECORD
+from scheduler_extender.verbs.binddecision import NO_CLAIM
+from scheduler_extender.verbs.binder import NO_RECORD
 from topology.core.devices import NodeName, PodUid
 
 LONGEST_BACKOFF = 8.0  # seconds; a backoff that is so long is not doubled any more

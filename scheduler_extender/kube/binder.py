@@ -13,6 +13,7 @@ from scheduler_extender.kube.sinks import PODS_PATH, metadata_decoder, version_o
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord, claiming_record, pod_record
 from scheduler_extender.verbs import BindError, Binding, BindUnknownError
+from scheduler_extender.verbs.binder import NO_RECORD
 from scheduler_extender.wire import pod_decoder
 from topology.core.devices import PodUid
 from topology.core.requests import GpuRequest
@@ -170,8 +171,8 @@ class KubeBinder:
         raise BindError("somebody changes the pod all the time")
 
     def _check_request(self, binding: Binding) -> None:
-        """Raises :class:`.BindError` where the pod asks for something else than was decided, or is
-        in another group."""
+        """Raises :class:`.BindError` where the pod asks for something else than was decided, is in
+        another group, or has a claim on a node that we take for one with a device plugin."""
         pod = self._cluster.pod(binding.uid)
         if binding.request is None or pod is None:
             return
@@ -186,6 +187,8 @@ class KubeBinder:
                 "the pod's group was changed while the pod was being bound; "
                 "kube-scheduler tries again"
             )
+        if binding.by_plugin and pod.by_claim:
+            raise BindError(NO_RECORD)
 
     def _create(self, binding: Binding, version: str | None = None, spent: float = 0.0) -> None:
         """Write it. ``spent`` seconds of its time have passed; half of it is left in any case."""

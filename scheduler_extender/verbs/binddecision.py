@@ -21,7 +21,7 @@ from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.groups import KEPT, GroupsSeen
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord, resource_of, time_text
-from scheduler_extender.verbs.binder import BindError, InProgressError
+from scheduler_extender.verbs.binder import NO_RECORD, BindError, InProgressError
 from topology.core.devices import Mask, NodeName, PodUid
 from topology.core.placement import IN_PROGRESS, Reason, Rejection, Verdict
 from topology.core.requests import GpuRequest, gpu_request
@@ -30,7 +30,6 @@ from topology.times import seconds_of
 STILL_COUNTING = "the places of other groups are still being counted: kube-scheduler tries again"
 # How often a bind is decided while the node changes meanwhile; then once with the lock held.
 TRIES = 3
-NO_RECORD = "the pod's claim has GPUs of a node whose record says nothing of claims"
 NO_CLAIM = "the pod's claim has no devices yet, or is not known yet: kube-scheduler tries again"
 
 

@@ -13,6 +13,8 @@ from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import GpuRequest
 
+NO_RECORD = "the pod's claim has GPUs of a node whose record says nothing of claims"
+
 
 class BindError(Exception):
     """A bind did not happen, or nobody can tell yet: then it stays in flight, and the message
@@ -36,7 +38,8 @@ class Binding:
     ``term`` is the term of the leader in which it was decided, 0 where there is one replica only.
     ``request`` is what the pod asked for when it was decided, and ``membership`` what it said of
     its group: a binder that knows the pod to say something else by now does not write. Without a
-    ``request`` nobody decided.
+    ``request`` nobody decided. ``by_plugin`` says that it was promised something on a node with a
+    device plugin: one with a claim is not written.
     """
 
     namespace: str
@@ -47,6 +50,7 @@ class Binding:
     term: int = 0
     request: GpuRequest | Malformed | None = None
     membership: Membership | None = None
+    by_plugin: bool = False
 
 
 class Binder(Protocol):

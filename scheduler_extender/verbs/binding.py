@@ -71,8 +71,9 @@ def bind(  # noqa: PLR0913 (what is bound, by whom, and what limits the wait for
         raise
     try:
         who, asked = (pod.namespace, pod.name, pod.uid), (pod.request, pod.membership)
+        by_plugin = ready.request.required and not ready.facts.by_dra
         with turns.timed(WRITE) if turns is not None else nullcontext():
-            binder.write(Binding(*who, node, written, term, *asked))
+            binder.write(Binding(*who, node, written, term, *asked, by_plugin))
     except BindError:
         cluster.binds.take_back(decided.ours, decided.before)
         raise

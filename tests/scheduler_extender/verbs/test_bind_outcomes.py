@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from scheduler_extender.verbs import (
     BindUnknownError,
     binddecision,
 )
+from scheduler_extender.verbs.binder import NO_RECORD
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.deadlines import ending_when
 from tests.nodes import bridged, pod, switched
@@ -38,6 +40,7 @@ from topology.core.report import Health, Report
 from topology.core.requests import Constraints
 from topology.kubeapi.apiserver import ApiNotSent
 
+CLAIMED = {"requestMappings": [{"resourceName": "nvidia.com/gpu"}]}
 NVLINK = {"link": "nvlink"}
 GROUP = {"group": "train", "group-size": "2", "group-domain": "node"}
 PATH = "/api/v1/namespaces/default/pods/train"
@@ -87,23 +90,37 @@ def test_a_pod_that_is_edited_between_decision_and_write_is_not_bound(
     kube: Kube, bound: Running, first: dict[str, str], edited: dict[str, str]
 ) -> None:
     """As while its bind waits for its turn."""
-    train = kube.create(pod(2, first))
-    kube.sees(train)
+    refused = refused_over_news(kube, pod(2, first), pod(2, edited))
+    assert re.search(r"was changed while (it|the pod) was being bound", refused)
+
+
+def test_a_pod_that_turns_out_to_have_a_claim_is_not_bound_by_a_plugins_record(
+    kube: Kube, bound: Running
+) -> None:
+    """As on a node that has just moved to DRA."""
+    claimed = pod(2, NVLINK, extendedResourceClaimStatus=CLAIMED)
+    assert refused_over_news(kube, pod(2, NVLINK), claimed) == NO_RECORD
+
+
+def refused_over_news(kube: Kube, known: dict[str, Any], news: dict[str, Any]) -> str:
+    """Why a bind is refused where there is news of the pod right before the write."""
+    kube.sees(kube.create(known))
     asked = 0
 
     def late() -> bool:
         nonlocal asked
         asked += 1
-        if asked == 2:  # right before the write
-            kube.sees(pod(2, edited))
+        if asked == 2:
+            kube.sees(news)
         return False
 
     args = BindingArgs("train", "default", "uid-1", "switched")
-    with pytest.raises(BindError, match=r"was changed while (it|the pod) was being bound"):
+    with pytest.raises(BindError) as refused:
         verbs.bind(kube.cluster, kube.binder, args, lambda: "now", ending_when(late))
     assert asked == 2
     assert kube.bindings() == 0
     assert list(kube.cluster.snapshot().in_flight.values()) == []
+    return str(refused.value)
 
 
 def test_a_pod_whose_bind_may_be_written_yet_is_bound_nowhere_else(
