@@ -60,6 +60,12 @@ def written_on(pod: Pod) -> Written | None:
     return found if found.uid == pod.metadata.uid else None
 
 
+NO_CLAIM = (
+    "no claim of its is known that has GPUs: if that lasts, kube-scheduler has deleted the claim, "
+    "and the pod never starts. Delete the pod"
+)
+
+
 class Placed(Struct, frozen=True):
     """A pod on its node."""
 
@@ -92,7 +98,7 @@ def placed_on(facts: NodeFacts, pod: PodRecord, written: Written | None) -> Plac
         more = f" and {written.sets_omitted} more" if written and written.sets_omitted else ""
         words.append(f"possible GPUs when it was bound: {sets_text(sets)}{more}")
     if got is None:
-        words.append("no report shows yet which GPUs it got")
+        words.append(NO_CLAIM if facts.by_dra else "no report shows yet which GPUs it got")
     else:
         outside = bool(sets) and not (written and written.sets_omitted) and got not in sets
         words.append(f"it got {gpus_text(got)}{_kept(keeps, request)}")

@@ -21,6 +21,7 @@ from scheduler_extender.state.node.facts import Offer
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.told.answers import answers_to
+from scheduler_extender.told.placed import NO_CLAIM, placed_on
 from scheduler_extender.told.unblocking import unblocking_of
 from scheduler_extender.verbs import BindError, Binding, BindUnknownError
 from scheduler_extender.verbs.turns import Turns
@@ -187,6 +188,17 @@ def test_a_pod_that_had_a_claim_goes_to_no_node_with_a_plugin(
     (told,) = answers_to(world.cluster.snapshot(), waits)
     assert (told.decision.rejection, told.score) == (HAD_CLAIM, None), "why says the same"
     assert world.filter(pod(2, asks)) != HAD_CLAIM.reason
+
+
+def test_a_bound_pod_without_a_claim_says_what_to_do(world: World) -> None:
+    bound = pair("a")
+    bound["spec"]["nodeName"] = NODE
+    world.add(bound)
+    for claims, words in ({}, NO_CLAIM), ({"a": (2, 3)}, "it got GPUs 2,3"):
+        world.claim(**claims)
+        facts, known = world.cluster.facts(NODE), world.cluster.pod(PodUid("a"))
+        assert known is not None
+        assert placed_on(facts, known, None).words[-1].startswith(words)
 
 
 def test_gpus_of_init_containers_are_not_followed(world: World) -> None:
