@@ -265,17 +265,18 @@ class DraNodes:
             return lambda _: unsaid("a claim is not made yet, or larger than is followed")
 
         def here(facts: NodeFacts) -> Devices | Rejection:
-            if not facts.by_dra or facts.topology is None:
+            if not facts.by_dra or facts.topology is None or facts.report is None:
                 return NOT_SERVED_BY_DRA
             if not specs:
                 return ()
             try:
                 with self._lock:
                     devices = self._devices_of(facts.name)
-                    taken = {(each.pool, each.device) for each in self._claimed(devices)}
+                    claimed = list(self._claimed(devices))
                     serving = self._class_of(facts.topology.resources[0].name)
                     classes = self._classes.copy()
-                return devices.foreseen(facts.topology, serving, specs, classes, taken)
+                held = facts.report.allocations
+                return devices.foreseen(facts.topology, serving, specs, classes, claimed, held)
             except (DraError, NotFollowedError) as error:
                 return unsaid(str(error))
             except Exception as error:  # noqa: BLE001 (a listener logs it)

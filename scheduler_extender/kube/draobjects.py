@@ -327,10 +327,12 @@ class Claim(msgspec.Struct):
         pods = [each for each in self.status.reserved_for or () if each.resource == "pods"]
         own = _Consumer(name=claim_holder(self.metadata.name), uid=self.metadata.uid)
         holder = pods[0] if len(pods) == 1 else own  # several share them
+        sharers = tuple(PodUid(each.uid) for each in pods) if len(pods) > 1 else ()
         found: dict[str, list[Claimed]] = {}
         for each in results or ():
             if not each.admin_access:
                 pool, uid = f"{each.driver}/{each.pool}", PodUid(holder.uid)
-                claimed = Claimed(pool, each.device, uid, self.metadata.namespace, holder.name)
+                namespace = self.metadata.namespace
+                claimed = Claimed(pool, each.device, uid, namespace, holder.name, sharers)
                 found.setdefault(pool, []).append(claimed)
         return found

@@ -18,10 +18,11 @@ from scheduler_extender.kube.draobjects import (
 )
 from topology.core.allocators.claims import MOST, Alike, Alternative, NotFollowedError, allocated
 from topology.core.devices import DeviceId, Mask, positions
-from topology.core.dra import DraError, Published, gpu_of
+from topology.core.dra import Claimed, DraError, Published, gpu_of
 from topology.core.graph import NodeTopology
 from topology.core.placement import Reason, Rejection
 from topology.core.remembering import Memory, interruptible
+from topology.core.report import Allocation
 
 MOST_DEVICES = 2000  # of a node, the parts of its GPUs (MIG) included
 NO_DEVICES = Rejection("no free devices of the node meet its claims", True, Reason.CLAIMS)
@@ -85,10 +86,15 @@ class NodeDevices:
         serving: DeviceClass,
         claims: Iterable[ClaimSpec],
         classes: Mapping[str, DeviceClass],
-        taken: Collection[tuple[str, str]],
+        claimed: Iterable[Claimed],
+        held: Sequence[Allocation],
     ) -> tuple[DeviceId, ...] | Rejection:
         """The GPUs among the devices that kube-scheduler gives to these claims, in a record whose
         GPUs are those of the class that is ``serving``; :data:`NO_DEVICES` if it gives nothing.
+
+        The record may be of another moment than now: its allocations say which GPUs are ``held``.
+        Whoever has GPUs of those that are ``claimed`` now, and none in the record, is gone, and has
+        let go of other devices, too.
 
         Raises :class:`DraError` or :class:`NotFollowedError` where that cannot be said.
         """
@@ -96,10 +102,16 @@ class NodeDevices:
         gpus = dict(zip(at, topology.allocator.published, strict=False))
         if len(gpus) != len(at) or len(gpus) != len(topology.allocator.published):
             raise DraError("the record is of other devices")
+        uuids = {gpu.index: gpu.uuid for gpu in topology.gpus}
+        ids = {position: DeviceId(uuids[index]) for position, index in gpus.items()}
+        now = {(each.pool, each.device): each.uid for each in claimed}
+        owners = [now.get((f"{driver}/{pool}", each.name)) for driver, pool, each in self.all]
+        taken = {device for each in held for device in each.device_ids}
+        gone = {None, *(owners[position] for position in ids)} - {each.pod_uid for each in held}
         free = sum(
             1 << position
-            for position, (driver, pool, device) in enumerate(self.all)
-            if (f"{driver}/{pool}", device.name) not in taken
+            for position, owner in enumerate(owners)
+            if (ids[position] not in taken if position in ids else owner in gone)
         )
         requests: list[list[Alternative]] = []
         alike: list[Alike] = []
@@ -130,8 +142,7 @@ class NodeDevices:
                 raise NotFollowedError(
                     f"a GPU outside the DeviceClass {serving.metadata.name[:64]}"
                 )
-        uuids = {gpu.index: gpu.uuid for gpu in topology.gpus}
-        return tuple(DeviceId(uuids[gpus[position]]) for position in given if position in gpus)
+        return tuple(ids[position] for position in given if position in ids)
 
     def _alternative(self, wanted: Request, classes: Mapping[str, DeviceClass]) -> Alternative:
         if wanted.admin_access or wanted.tolerations or wanted.capacity:

@@ -27,7 +27,7 @@ from scheduler_extender.kube.sinks import (
 )
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.pods.record import ENDED, pod_record
+from scheduler_extender.state.pods.record import ENDED, counting_record
 from scheduler_extender.state.pods.standing import Amounts, asks_of
 from scheduler_extender.wire import pod_decoder
 from topology.core.devices import NodeName
@@ -193,7 +193,7 @@ def other_pods(api: ApiServer, managed: tuple[str, ...], name: NodeName) -> Amou
     try:
         page = decode_list(api.get(PODS_PATH, query, timeout=OTHERS_TIMEOUT))
         for pod in map(pod_decoder.decode, page.items or ()):
-            if pod.status.phase not in ENDED and pod_record(pod, managed) is None:
+            if pod.status.phase not in ENDED and counting_record(pod, managed) is None:
                 amounts.update(dict(asks_of(pod, managed)))
                 amounts["pods"] += 1000
     except (ApiFailure, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -20,7 +20,7 @@ from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.node.occupants import UNKNOWN_VERSION
 from scheduler_extender.state.pods.budgets import Budget, BudgetObject, budget_of
-from scheduler_extender.state.pods.record import pod_record
+from scheduler_extender.state.pods.record import counting_record
 from scheduler_extender.state.pods.standing import amounts_of
 from scheduler_extender.wire import Node, ObjectMeta, Pod, node_decoder, pod_decoder
 from topology.codec import KnownHardware, Record, RecordError, decode, decode_report
@@ -325,7 +325,7 @@ class PodSink(ObjectSink):
 
     def _put(self, pod: Pod, *, listed: bool = False) -> None:
         managed = self._cluster.settings.managed
-        record = pod_record(pod, managed)
+        record = counting_record(pod, managed)
         try:
             if record is not None:
                 age = 0.0 if record.started is None else self._now() - record.started

@@ -23,6 +23,7 @@ import structlog
 from scheduler_extender.annotations import WAKE, Malformed
 from scheduler_extender.deadline import Deadline, within
 from scheduler_extender.ratelimit import LogLimit
+from scheduler_extender.state.asking.byclaims import ask_by_claims
 from scheduler_extender.state.asking.enquiry import answer, decided, states_of
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.snapshot import Snapshot
@@ -222,6 +223,8 @@ class Waker:
         newest = self._numbers[-1]
         groups: dict[tuple[GpuRequest, int], list[PodRecord]] = {}
         for pod in pods:
+            if pod.of_claims is not None:
+                continue  # kube-scheduler looks again where a claim has changed
             if isinstance(pod.request, Malformed) or (snapshot.blind and pod.request.required):
                 continue  # blind, filter would refuse it anyway; afterwards every node is news
             tried = self._tried.get(pod.uid, -1)
@@ -297,6 +300,10 @@ class Waker:
 
 def _fits(snapshot: Snapshot, name: NodeName, pod: PodRecord, request: GpuRequest) -> bool:
     """Whether a node on which the pod has a place would take it by itself."""
+    claims = pod.of_claims
+    if claims is not None:
+        answers = ask_by_claims(snapshot, pod.uid, claims, [name]).each()
+        return all(decision.rejection is None for _, decision in answers)
     without = snapshot.facts(name).without(frozenset({pod.uid}))
     return answer(snapshot, without, request).rejection is None
 

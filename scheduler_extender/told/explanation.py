@@ -112,8 +112,7 @@ def explanation_of(
     helps: list[Help] = []
     whole = answered
     waits = placed is None and counts.takes == counts.closed
-    counted = pod.of_claims is None
-    if waits and answered and counted:
+    if waits and answered:
         helps, whole = helps_of(snapshot, pod, request, missing, view, deadline)
     return Explanation(
         pod=name,
@@ -128,14 +127,16 @@ def explanation_of(
         nearest=nearest(missing) if placed is None else [],
         helps=helps,
         whole=whole,
-        unblocks=waits and counted and any(answer.resolvable for answer in answers),
+        unblocks=waits and any(answer.resolvable for answer in answers),
         notes=[
             *_notes(
                 snapshot,
                 pod,
                 answered=answered,
                 open_nodes=not waits and placed is None,
-                names_others=waits and not counted and Reason.SCATTERED in counts.refusals,
+                names_others=waits
+                and pod.of_claims is not None
+                and Reason.SCATTERED in counts.refusals,
             )
         ],
         placed=placed,

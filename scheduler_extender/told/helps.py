@@ -68,8 +68,11 @@ def helps_of(
     view: View,
     deadline: Deadline,
 ) -> tuple[list[Help], bool]:
-    """What would help, and whether all of it was tried in time."""
+    """What would help, and whether all of it was tried in time. Nothing is tried for a pod with
+    claims of its own."""
     found: list[Help] = []
+    if pod.of_claims is not None:
+        return found, True
     try:
         with deadline.enforced():
             tried = chain(

@@ -121,12 +121,14 @@ def _try(
 def _waiting(snapshot: Snapshot, deadline: Deadline) -> Iterator[Sequence[PodRecord]]:
     """The waiting pods that no node takes now, those that ask the same together.
 
-    A member of a group waits for its group, too: nothing is said of it.
+    A member of a group waits for its group, too: nothing is said of it, nor of a pod with claims of
+    its own.
     """
     readable = (
         pod
         for pod in waiting_pods(snapshot)
         if isinstance(pod.request, GpuRequest)
+        and pod.of_claims is None
         and not (pod.membership is not None and (pod.membership.gang or pod.membership.domain))
     )
     for pods in islice(queues(readable).values(), MOST_REQUESTS):

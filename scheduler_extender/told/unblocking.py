@@ -175,8 +175,10 @@ def _kept(
     facts = snapshot.facts(node)
     without = facts.without(kept.victims | facts.pods.ending | {pod.uid})
     request = pod.request if member is None else member.request
-    holds = Places(snapshot).guaranteed(without, request)
-    lost = not holds and (facts.kept is None or place_of(facts.kept, pod) is Place.LOST)
+    places = Places(snapshot)
+    holds = places.takes(without, pod, request)
+    gone = facts.kept is None or place_of(facts.kept, pod) is Place.LOST
+    lost = not holds and (gone or places.is_known(without, pod))
     if holds:
         holds = afterwards.on(without, kept.victims).rejection is None
         lost = not holds

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.deadline import Deadline, within
+from scheduler_extender.state.asking.byclaims import ask_by_claims
 from scheduler_extender.state.asking.enquiry import ask
 from scheduler_extender.state.asking.members import member_of
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -109,7 +110,13 @@ def refusals_of(snapshot: Snapshot, pod: PodRecord, deadline: Deadline) -> dict[
     request = pod.request if member is None else member.request
     names = [facts.name for facts in snapshot.nodes if not serves_nothing(facts)]
     found: Counter[Reason] = Counter()
-    for _, decision in ask(snapshot, request, names, deadline).each():
+    claims = pod.of_claims
+    answers = (
+        ask(snapshot, request, names, deadline)
+        if claims is None
+        else ask_by_claims(snapshot, pod.uid, claims, names, deadline)
+    )
+    for _, decision in answers.each():
         rejection = NO_REPORT if decision is None else decision.rejection
         if rejection is not None:
             found[rejection.kind] += 1

@@ -10,22 +10,25 @@ requests of its pods is too little of CPU, memory or another resource: that is n
 somebody else, node by node, and only of nodes that matter.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from scheduler_extender.annotations import OfClaims
 from scheduler_extender.deadline import OutOfTimeError
+from scheduler_extender.state.asking.byclaims import devices_for
 from scheduler_extender.state.asking.enquiry import answer
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.domains import domain_of
-from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.facts import Devices, NodeFacts, Offer
 from scheduler_extender.state.node.transitions import with_bind_in_flight
 from scheduler_extender.state.pods.record import PodRecord, resource_of
 from scheduler_extender.state.pods.selecting import Destinations
 from scheduler_extender.state.pods.standing import Amounts, Others, nobody_knows
 from scheduler_extender.unblocking.victims import TIED, guarantees
 from topology.core.devices import NodeName, PodUid
-from topology.core.placement import Verdict
-from topology.core.requests import NO_CONSTRAINTS, GpuRequest, Policy
+from topology.core.placement import Reason, Rejection, Verdict
+from topology.core.report import Allocation
+from topology.core.requests import NO_CONSTRAINTS, GpuRequest, Policy, gpu_request
 
 # Nodes of which one search asks what their other pods ask for.
 MAX_NODES = 200
@@ -87,9 +90,11 @@ Home = NodeName | None
 
 
 def recreated(pod: PodRecord) -> bool:
-    """Whether a controller makes the pod anew, on whichever node has room."""
-    controller = pod.standing.controller
-    return bool(controller) and controller not in TIED and isinstance(pod.request, GpuRequest)
+    """Whether a controller makes the pod anew, on whichever node has room. Of a pod with claims of
+    its own nobody can say which GPUs the next ones get."""
+    controller, request = pod.standing.controller, pod.request
+    readable = isinstance(request, GpuRequest) and request.effective_count > 0
+    return bool(controller) and controller not in TIED and readable
 
 
 def domain_that_binds(pod: PodRecord) -> str | None:
@@ -108,6 +113,43 @@ class Places:
         self._answers: dict[tuple[Hashable, GpuRequest], bool] = {}
         self._kinds: dict[str, dict[Hashable, list[NodeFacts]]] = {}
         self._open: dict[tuple[GpuRequest, Destinations], tuple[tuple[NodeFacts, ...], ...]] = {}
+        self._to_come: dict[OfClaims, Callable[[NodeFacts], Devices | Rejection]] = {}
+
+    def gets(self, facts: NodeFacts, pod: PodRecord) -> Devices | Rejection:
+        """The GPUs that the pod's own claims get on a node of these facts; none if it has none."""
+        wanted = pod.of_claims
+        if wanted is None:
+            return ()
+        if wanted not in self._to_come:
+            to_come = self._snapshot.foresees(wanted.namespace, wanted.names)
+            self._to_come[wanted] = to_come
+        return devices_for(facts, pod.uid, wanted, self._to_come[wanted](facts))
+
+    def takes(self, facts: NodeFacts, pod: PodRecord, request: GpuRequest) -> bool:
+        """Whether a node of these facts has a guaranteed place for a pod, by itself or, with this
+        ``request``, among its siblings."""
+        devices = self.gets(facts, pod)
+        if isinstance(devices, Rejection):
+            return False
+        if devices:
+            facts = facts.as_claimed(pod.uid, devices)
+            request = gpu_request(len(devices), request.constraints)
+        return self.guaranteed(facts, request)
+
+    def is_known(self, facts: NodeFacts, pod: PodRecord) -> bool:
+        """Whether it is known which GPUs the pod's own claims get on a node of these facts, or that
+        they get none."""
+        devices = self.gets(facts, pod)
+        known = devices.kind is Reason.CLAIMS if isinstance(devices, Rejection) else bool(devices)
+        return known and isinstance(facts.offer(resource_of(pod)), Offer)
+
+    def may_take(self, facts: NodeFacts, pod: PodRecord, request: GpuRequest) -> bool:
+        """Whether a node of these facts has a place for a pod, or may have one once others end."""
+        devices = self.gets(facts, pod)
+        why = devices if isinstance(devices, Rejection) else None
+        if not devices:
+            why = answer(self._snapshot, facts, request).rejection
+        return why is None or why.resolvable
 
     def guaranteed(self, facts: NodeFacts, request: GpuRequest) -> bool:
         """Whether a node of these facts has a guaranteed place."""
@@ -171,13 +213,16 @@ def rehearse(
     one that may not be (:func:`may_be_lost`). O(:data:`MAX_VISITS`) evaluations.
     """
     best = _Best(most_lost + 1)
-    world = {target.name: placed(target, waiting)}
+    devices = places.gets(target, waiting)
+    given = () if isinstance(devices, Rejection) else devices
+    world = {target.name: placed(target, waiting, given)}
     _try(places, world, waiting, tuple(victims), (), best)
     return best.homes
 
 
-def placed(facts: NodeFacts, pod: PodRecord) -> NodeFacts:
-    """The facts with a pod that is bound and not reported. It is a new pod, whoever made it."""
+def placed(facts: NodeFacts, pod: PodRecord, devices: Devices = ()) -> NodeFacts:
+    """The facts with a pod that is bound and not reported, or whose claims have these ``devices``.
+    It is a new pod, whoever made it."""
     anew = replace(
         pod,
         uid=PodUid(f"{pod.uid}, anew"),
@@ -189,6 +234,12 @@ def placed(facts: NodeFacts, pod: PodRecord) -> NodeFacts:
         refusal=None,
         kept_place=None,
     )
+    report = facts.report
+    if devices and report is not None:
+        whose = (anew.uid, pod.namespace, pod.name, "", resource_of(pod))
+        allocations = (*report.allocations, Allocation(*whose, devices))
+        record = replace(facts.record, report=replace(report, allocations=allocations))
+        facts = replace(facts, record=record)
     return with_bind_in_flight(facts, anew)
 
 

@@ -12,7 +12,6 @@ from itertools import combinations
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.deadline import NO_DEADLINE, Deadline, OutOfTimeError
-from scheduler_extender.state.asking.enquiry import answer
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.domains import domain_of
 from scheduler_extender.state.groups.groups import KEPT
@@ -48,6 +47,7 @@ MAX_SETS = 200_000
 HIGHEST = 2**31
 BARE = "no controller makes it anew"
 HOMELESS = "no node has a guaranteed place for it"
+BY_CLAIMS = "it has claims of its own, and nobody can say which GPUs the next ones get"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class _Search:
             without = self._without_asking(facts)
             if (
                 facts.is_open_to(self._pod)
-                and self._places.guaranteed(without, self._request)
+                and self._places.takes(without, self._pod, self._request)
                 and self._group(without, NOBODY).rejection is None
                 and self._spare.takes(without, self._pod)
             ):
@@ -199,8 +199,7 @@ class _Search:
                 continue
             # Beside a nominated pod there may be a place once others have gone.
             everything = self._without_asking(facts).yielding_to(HIGHEST)
-            decision = answer(self._snapshot, everything, self._request)
-            if decision.rejection is not None and not decision.rejection.resolvable:
+            if not self._places.may_take(everything, self._pod, self._request):
                 continue
             joining = self._group(self._without_asking(facts), NOBODY)
             if joining.rejection is not None and not joining.rejection.resolvable:
@@ -253,7 +252,9 @@ class _Search:
             for pod in pods
         ]
         ending = sorted(shown.get(uid, 0) for uid in facts.pods.ending)
-        return (facts.key(resource), tuple(each), tuple(ending))
+        shared = facts.report is not None and any(a.sharers for a in facts.report.allocations)
+        itself = facts.name if shared or self._pod.of_claims else None
+        return (facts.key(resource), tuple(each), tuple(ending), itself)
 
     def _candidates(self, sites: Sequence[_Site], size: int) -> list[_Candidate] | None:
         """The sets of so many pods that are worth working out; None where they are too many."""
@@ -279,27 +280,28 @@ class _Search:
         lost = 0
         homeless = []
         for pod in victims:
-            no_room = devices_of(pod) > room and not self._elsewhere(pod)
+            devices = devices_of(site.facts, pod)
+            no_room = devices > room and not self._elsewhere(pod)
             if no_room or not recreated(pod):
                 if not may_be_lost(pod, self._pod):
                     return None
                 lost += 1
             elif not self._elsewhere(pod):
-                homeless.append(devices_of(pod))
+                homeless.append(devices)
         for devices in sorted(homeless):
             room -= devices
             lost += room < 0
-        return self._cost(victims, lost)
+        return self._cost(site.facts, victims, lost)
 
     def _elsewhere(self, pod: PodRecord) -> bool:
         return isinstance(pod.request, GpuRequest) and bool(self._places.open(pod, pod.request))
 
-    def _cost(self, victims: Sequence[PodRecord], lost: int) -> Cost:
+    def _cost(self, facts: NodeFacts, victims: Sequence[PodRecord], lost: int) -> Cost:
         return Cost(
             lost,
             len(victims) - lost,
             sum(pod.standing.priority for pod in victims),
-            sum(map(devices_of, victims)),
+            sum(devices_of(facts, pod) for pod in victims),
         )
 
     def _work_out(self, candidate: _Candidate) -> None:
@@ -308,12 +310,12 @@ class _Search:
         if refused(victims, self._budgets) is not None:
             return
         without = after(facts, victims, self._pod.uid)
-        if not self._places.guaranteed(without, self._request):
+        if not self._places.takes(without, self._pod, self._request):
             return
         most = len(victims)
         if self._best is not None:
             best = self._best.cost
-            while most >= 0 and self._cost(victims, most) >= best:
+            while most >= 0 and self._cost(facts, victims, most) >= best:
                 most -= 1
         if most < 0:
             return
@@ -340,10 +342,16 @@ class _Search:
 
     def _plan(self, facts: NodeFacts, victims: Sequence[PodRecord], homes: Sequence[Home]) -> Plan:
         steps = tuple(
-            Step(pod, home, "" if home is not None else HOMELESS if recreated(pod) else BARE)
+            Step(pod, home, "" if home is not None else _why_lost(pod))
             for pod, home in zip(victims, homes, strict=True)
         )
         ending = [p for p in facts.pods.every if p.uid in facts.pods.ending]
-        cost = self._cost(victims, sum(home is None for home in homes))
+        cost = self._cost(facts, victims, sum(home is None for home in homes))
         unknown = sorted(self._spare.unknown & {facts.name, *homes})
         return Plan(facts.name, steps, cost, tuple(ending), tuple(unknown))
+
+
+def _why_lost(pod: PodRecord) -> str:
+    if recreated(pod):
+        return HOMELESS
+    return BY_CLAIMS if pod.standing.controller else BARE

@@ -5,7 +5,7 @@ victims are gone, others are looked for whose GPUs complete the set (:func:`repl
 possible, of those the ones of the lowest priority, and none that violates a budget if others do.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations, islice
 from math import inf
@@ -44,6 +44,7 @@ def candidates(facts: NodeFacts, resource: str) -> list[PodRecord]:
         for pod in facts.pods.bound.alive.values()
         if not pod.deleting
         and resource_of(pod) == resource
+        and devices_of(facts, pod)
         and pod.standing.controller != "Node"
         and pod.uid not in facts.pods.in_flight
     ]
@@ -75,7 +76,7 @@ class Reckoning:
     """
 
     def __init__(
-        self, facts: NodeFacts, request: GpuRequest, asking: PodUid, pods: Iterable[PodRecord]
+        self, facts: NodeFacts, request: GpuRequest, asking: PodUid, pods: Collection[PodRecord]
     ) -> None:
         base = after(facts, (), asking)
         offer = base.last_offer(request.resource)
@@ -84,6 +85,7 @@ class Reckoning:
         self._good: tuple[int, ...] | None = None
         self._free = 0
         self._masks: dict[PodUid, int] = {}
+        self._held = {pod.uid: devices_of(facts, pod) for pod in pods}
         self._count = request.effective_count
         if isinstance(offer, Rejection):
             return
@@ -93,14 +95,14 @@ class Reckoning:
             self._masks[pod.uid] = gpus(shown.get(pod.uid, 0), now.width)
         hidden = any(pod.uid not in shown for pod in pods) or now.hidden or now.unreported
         constraints = compiled(kubelet.shape, request.constraints, now.sick, kubelet.replicas)
-        one_container = request.count == request.effective_count
+        one_container = request.count == request.effective_count > 0
         if request.required and constraints.known is not None and one_container and not hidden:
             self._good = tuple(constraints.good_sets(request.count))
             self._free = gpus(now.free, now.width) | gpus(now.widest(), now.width)
 
     def devices_after(self, victims: Iterable[PodRecord]) -> int:
         """How many devices are left at most once these have let go."""
-        return self.devices_left + sum(devices_of(pod) for pod in victims)
+        return self.devices_left + sum(self._held[pod.uid] for pod in victims)
 
     def worth_trying(self, victims: tuple[PodRecord, ...]) -> bool:
         """Whether a place may appear without these."""
@@ -114,9 +116,12 @@ class Reckoning:
         return any(good & ~free == 0 for good in self._good)
 
 
-def devices_of(pod: PodRecord) -> int:
-    """How many devices a pod holds; none where its request cannot be read."""
-    return pod.request.effective_count if isinstance(pod.request, GpuRequest) else 0
+def devices_of(facts: NodeFacts, pod: PodRecord) -> int:
+    """How many devices a pod holds on its node; none where its request cannot be read. Those of a
+    claim that it shares count, too."""
+    if not isinstance(pod.request, GpuRequest):
+        return 0
+    return pod.request.effective_count or len(facts.claimed(pod.uid))
 
 
 def freed(victims: Iterable[PodRecord]) -> dict[str, int]:

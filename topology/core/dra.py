@@ -41,14 +41,15 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A device that a ResourceClaim has, and the pod that it is for; without one, or with several,
-    the claim itself in the pod's place."""
+    """A device that a ResourceClaim has, and the pod that it is for; without one, or with several
+    ``sharers``, the claim itself in the pod's place."""
 
     pool: str
     device: str
     uid: PodUid
     namespace: str
     holder: str
+    sharers: tuple[PodUid, ...] = ()
 
 
 def claim_holder(name: str) -> str:
@@ -75,17 +76,18 @@ def served(
         if not set(gpus.values()).isdisjoint(map(base_uuid, former.device_ids)):
             pod = f"{former.namespace}/{former.pod}"
             raise DraError(f"pod {pod} has GPUs of a device plugin, which a DRA driver publishes")
-    held: dict[tuple[PodUid, str, str], list[DeviceId]] = {}
+    held: dict[tuple[PodUid, str, str, tuple[PodUid, ...]], list[DeviceId]] = {}
     taken = [(each, (each.pool, each.device)) for each in claimed]
     left = {key for _, key in taken} - gpus.keys()
     outside = {o.key: gpu_of(topology, o) for o in others if o.key in left} if left else {}
     for each, key in taken:
         uuid = gpus.get(key) or outside.get(key)
         if uuid is not None:  # else it is no GPU, or published no more
-            held.setdefault((each.uid, each.namespace, each.holder), []).append(DeviceId(uuid))
+            holder = (each.uid, each.namespace, each.holder, each.sharers)
+            held.setdefault(holder, []).append(DeviceId(uuid))
     allocations = tuple(
-        Allocation(uid, namespace, holder, "", resource, tuple(devices))
-        for (uid, namespace, holder), devices in sorted(held.items())
+        Allocation(uid, namespace, holder, "", resource, tuple(devices), sharers)
+        for (uid, namespace, holder, sharers), devices in sorted(held.items())
     )
     indices = {gpu.uuid: gpu.index for gpu in topology.gpus}
     allocator = AllocatorFacts(POLICY, published=tuple(indices[uuid] for uuid in gpus.values()))

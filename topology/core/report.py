@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 
 from topology.core.devices import DeviceId, GpuUuid, PodUid
 from topology.core.numa import Holding
@@ -18,6 +19,14 @@ class Allocation:
     container: str
     resource: str
     device_ids: tuple[DeviceId, ...]
+    sharers: tuple[PodUid, ...] = ()  # the pods that share it, where it is a claim of several
+
+    def without(self, gone: Collection[PodUid]) -> Allocation | None:
+        """The same once these pods are gone; None if nobody is left who holds it."""
+        sharers = tuple(uid for uid in self.sharers if uid not in gone)
+        if self.pod_uid in gone or (self.sharers and not sharers):
+            return None
+        return self if sharers == self.sharers else replace(self, sharers=sharers)
 
 
 @dataclass(frozen=True, slots=True, order=True)

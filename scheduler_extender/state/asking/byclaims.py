@@ -5,11 +5,12 @@ kube-scheduler will give to them, as far as that can be said.
 """
 
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from scheduler_extender.annotations import OfClaims
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
+from scheduler_extender.state.answers.decision import HAD_CLAIM, UNDECIDED, Decision
 from scheduler_extender.state.asking.enquiry import Answers, ask
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import Devices, NodeFacts
@@ -33,6 +34,17 @@ class ByClaims:
     # nodes of its kind.
     answered: list[tuple[GpuRequest, Answers, dict[str, list[str]]]] = field(default_factory=list)
 
+    def each(self) -> Iterator[tuple[str, Decision]]:
+        """Every node with its answer. One passes where nobody can say what the claims get."""
+        for name, why in self.unknown.items():
+            yield name, Decision(None if why.kind is Reason.UNDECIDED else why)
+        for _, answers, alike in self.answered:
+            for first, decision in answers.each():
+                for name in alike[first]:
+                    yield name, decision or Decision(UNDECIDED)
+        for name in self.late:
+            yield name, Decision(UNDECIDED)
+
 
 def ask_by_claims(
     snapshot: Snapshot,
@@ -53,11 +65,9 @@ def ask_by_claims(
         for name in names:
             interruptible()
             facts = snapshot.facts(NodeName(name))
-            devices = facts.claimed(uid, wanted.namespace, wanted.names) if facts.by_dra else ()
-            coming = to_come(facts)
-            devices += () if isinstance(coming, Rejection) else coming
-            if not devices:
-                found.unknown[name] = coming if isinstance(coming, Rejection) else NO_GPUS
+            devices = devices_for(facts, uid, wanted, to_come(facts))
+            if isinstance(devices, Rejection):
+                found.unknown[name] = devices
                 continue
             alike = kinds[_kind(facts, devices)]
             if not alike:
@@ -72,6 +82,23 @@ def ask_by_claims(
         answers = ask(snapshot.with_facts(nodes), request, ours, deadline, scores=scores)
         found.answered.append((request, answers, {name: by_first[name] for name in ours}))
     return found
+
+
+def devices_for(
+    facts: NodeFacts, uid: PodUid, wanted: OfClaims, coming: Devices | Rejection
+) -> Devices | Rejection:
+    """The GPUs that a pod's claims have on a node and, with those that are ``coming``, will get; or
+    why they get none, or that cannot be said."""
+    devices = facts.claimed(uid, wanted.namespace, wanted.names) if facts.by_dra else ()
+    if isinstance(coming, Rejection):
+        return devices or coming
+    return devices + coming or NO_GPUS
+
+
+def had_claim(facts: NodeFacts) -> Rejection | None:
+    """Why a node takes no pod whose status names a claim that was deleted, as after a bind that was
+    refused. Nobody takes the name out of the status, and a kubelet looks for the claim."""
+    return None if facts.by_dra or facts.topology is None else HAD_CLAIM
 
 
 def _kind(facts: NodeFacts, devices: Devices) -> Hashable:

@@ -259,8 +259,9 @@ class Feed:
             self._board.keep_place(name)
         if pod.membership is not None:
             self._board.racks_wanted |= pod.membership.domain == NVLINK_DOMAIN
-        if earlier is None and isinstance(pod.request, GpuRequest):
-            self._board.remembered.observe(pod.request)
+        request = pod.request
+        if earlier is None and isinstance(request, GpuRequest) and request.effective_count:
+            self._board.remembered.observe(request)
         if pod.ended and not (earlier is not None and earlier.ended) and pod.node is not None:
             self._board.put(
                 transitions.note_departure(self._nodes.get(pod.node), pod), changed=False

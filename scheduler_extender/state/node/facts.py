@@ -123,13 +123,14 @@ class NodeFacts:
         return self.topology is not None and self.topology.allocator.policy == POLICY
 
     def claimed(self, uid: PodUid, namespace: str = "", names: Collection[str] = ()) -> Devices:
-        """The devices that claims have here for a pod, or of the claims with these ``names``."""
+        """The devices that claims have here for a pod, also those that it shares, or of the claims
+        with these ``names``."""
         shown = () if self.report is None else self.report.allocations
         own = {(namespace, claim_holder(name)) for name in names}
         return tuple(
             device
             for each in shown
-            if each.pod_uid == uid or (each.namespace, each.pod) in own
+            if uid in (each.pod_uid, *each.sharers) or (each.namespace, each.pod) in own
             for device in each.device_ids
         )
 
@@ -327,7 +328,7 @@ class NodeFacts:
         """
         record = self.record
         if record.report is not None:
-            left = tuple(a for a in record.report.allocations if a.pod_uid not in gone)
+            left = tuple(filter(None, (a.without(gone) for a in record.report.allocations)))
             record = replace(record, report=replace(record.report, allocations=left))
         waiting = self.kept_for
         kept_for = None if waiting is not None and waiting.uid in gone else waiting
@@ -396,6 +397,8 @@ def _for_kept_place(facts: NodeFacts) -> NodeFacts | None:
     if pod is None or pod.kept_place is None or pod.uid in pods.bound or pod.uid in pods.in_flight:
         return None
     departing, request = pod.kept_place.victims | pods.ending, pod.request
+    shown = () if facts.report is None else facts.report.allocations
+    departing |= {each.pod_uid for each in shown if each.without(departing) is None}
     promised = NO_CONSTRAINTS
     if isinstance(request, GpuRequest) and request.required:
         promised = request.constraints

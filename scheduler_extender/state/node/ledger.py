@@ -216,7 +216,7 @@ class _Entries:
 
     def _enter_not_shown(self, pod: PodRecord, request: GpuRequest) -> None:
         """Enter a living pod of which the report shows nothing."""
-        if request.resource != self.served.name:
+        if request.resource != self.served.name or not request.effective_count:
             return
         if pod.phase == "Running" or pod.uid in self.reported:
             # Admitted for sure, with devices that we are not told: a kubelet shows nothing for a

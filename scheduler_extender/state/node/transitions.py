@@ -231,6 +231,8 @@ def note_departure(facts: NodeFacts, pod: PodRecord) -> NodeFacts:
     request = pod.request
     if pod.uid in facts.pods.reported or not isinstance(request, GpuRequest):
         return facts
+    if not request.effective_count:
+        return facts  # by claims of its own, which last as long as the API server has them
     beside = facts.unreported(request.resource) - {pod.uid}
     if not beside:
         return facts

@@ -135,6 +135,7 @@ def claiming_record(pod: Pod, managed: tuple[str, ...]) -> PodRecord | None:
         return None
     wanted = of_claims(pod, managed)
     if isinstance(wanted, Malformed):
+        wanted = Malformed(wanted.reason, gpu_request(0))
         return _record(pod, template_of(pod), managed, wanted)
     asks = Asks(gpu_request(0, NO_CONSTRAINTS if wanted is None else wanted.constraints))
     record = _record(pod, template_of(pod), managed, asks)
@@ -149,6 +150,13 @@ def asking_record(pod: Pod, managed: tuple[str, ...]) -> PodRecord | None:
         isinstance(record.request, Malformed) or record.request.effective_count or record.of_claims
     )
     return record if requires else None
+
+
+def counting_record(pod: Pod, managed: tuple[str, ...]) -> PodRecord | None:
+    """The record of a pod that counts in a cluster: one that asks, or that has devices on its node
+    by claims of its own, whatever it requires of them; None for any other pod."""
+    there = pod.spec.node_name and pod.spec.resource_claims
+    return asking_record(pod, managed) or (claiming_record(pod, managed) if there else None)
 
 
 def _record(

@@ -200,7 +200,9 @@ def test_a_pod_that_cannot_be_taken_in_stays_as_it_was(
     held, other = pod(2, node="a"), pod(1, name="other", uid="uid-2", node="a")
     sink.replace([raw(held)], "1")
     monkeypatch.setattr(
-        kube, "pod_record", lambda p, _: 1 // 0 if p.metadata.uid == "uid-1" else record(other)
+        kube,
+        "counting_record",
+        lambda p, _: 1 // 0 if p.metadata.uid == "uid-1" else record(other),
     )
     sink.replace([raw(held), raw(other)], "2")
     assert {p.uid for p in cluster.facts(NodeName("a")).pods.every} == {"uid-1", "uid-2"}

@@ -1,0 +1,309 @@
+"""Plans for pods with claims of their own, and plans that evict such pods, on a node with DRA."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, combinations
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler_extender.kube.sinks import PodSink
+from scheduler_extender.kube.waiting import WaitingPods
+from scheduler_extender.state.asking.byclaims import ask_by_claims
+from scheduler_extender.state.pods.keptplace import value_of
+from scheduler_extender.told.unblocking import Unblocking, unblocking_of
+from scheduler_extender.told.waiting import WaitingReasons
+from scheduler_extender.verbs import filter_nodes
+from scheduler_extender.wire import pod_decoder
+from tests.dranodes import (
+    DRIVER,
+    NODE,
+    DraWorld,
+    a_slice,
+    asking,
+    claim,
+    device,
+    device_class,
+    exactly,
+    raw,
+)
+from tests.nodes import pod
+from tests.property.examples import examples
+from topology.core.devices import PodUid
+
+PAIR = f"{DRIVER}/pair"
+WANTS = PodUid("wants")
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A claim with these GPUs. ``pods`` share it; of none it is a claim that was not freed."""
+
+    name: str
+    gpus: tuple[int, ...]
+    pods: tuple[str, ...]
+    by_number: bool = False  # the pod asks for a number, and kube-scheduler has made the claim
+
+
+@dataclass
+class Scene:
+    """A node of two pairs, 0-1 and 2-3, with pods on it; one more pod waits."""
+
+    holders: Sequence[Holder]
+    request: Json
+    alike: str = ""
+    priorities: dict[str, int] = field(default_factory=dict)
+    order: Sequence[int] = (0, 1, 2, 3)
+    controller: str = ""
+
+    def world(self, gone: Collection[str] = ()) -> DraWorld:
+        """The picture once these pods are gone, and kube-controller-manager has taken them out of
+        their claims."""
+        world = DraWorld()
+        world.cluster.budgets = ()
+        world.classes.apply(device_class())
+        world.slices.apply(a_slice(*map(device, self.order)))
+        sink = PodSink(world.cluster)
+        for each in self.holders:
+            left = tuple(name for name in each.pods if name not in gone)
+            if left or not each.pods:
+                world.claims.apply(claim(each.name, *each.gpus, pods=left))
+            for name in left:
+                sink.apply(raw(self.pod(name, each)))
+        world.claims.apply(asking("c", self.request, alike=self.alike))
+        sink.apply(raw(self.waiting))
+        return world
+
+    def pod(self, name: str, holder: Holder) -> Json:
+        found = pod(len(holder.gpus) if holder.by_number else 0, name=name, uid=name, node=NODE)
+        found["metadata"]["namespace"] = "ns"
+        found["spec"]["priority"] = self.priorities.get(name, 0)
+        if not holder.by_number:
+            found["spec"]["resourceClaims"] = [{"name": "g", "resourceClaimName": holder.name}]
+        if self.controller:
+            found["metadata"]["ownerReferences"] = [{"kind": self.controller, "controller": True}]
+        found["status"] = {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}
+        return found
+
+    @property
+    def waiting(self) -> Json:
+        found = pod(0, {"link": "nvlink"}, name=WANTS, uid=WANTS)
+        found["metadata"]["namespace"] = "ns"
+        found["spec"] |= {
+            "priority": 5,
+            "resourceClaims": [{"name": "g", "resourceClaimName": "c"}],
+        }
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        found["status"] = {"phase": "Pending", "conditions": [condition]}
+        return found
+
+    def fits(self, gone: Collection[str]) -> bool:
+        """Whether its claim surely gets what it requires once these pods are gone."""
+        snapshot = self.world(gone).cluster.snapshot()
+        found = snapshot.waiting[WANTS].of_claims
+        assert found is not None
+        answers = ask_by_claims(snapshot, WANTS, found, [NODE])
+        ((_, decision),) = answers.each()
+        return NODE in answers.devices and decision.rejection is None
+
+
+def unblocking(world: DraWorld) -> Unblocking:
+    found = unblocking_of(world.cluster, "ns", WANTS)
+    assert found is not None
+    return found
+
+
+def victims(found: Unblocking) -> list[str]:
+    assert found.plan is not None, found.text
+    return sorted(step.pod for step in found.plan.steps)
+
+
+def subsets(names: Collection[str]) -> Iterable[tuple[str, ...]]:
+    return chain.from_iterable(combinations(names, size) for size in range(len(names) + 1))
+
+
+@st.composite
+def scenes(draw: st.DrawFn) -> Scene:
+    held = draw(st.lists(st.sampled_from((0, 1, 2, 3)), max_size=4, unique=True))
+    holders = []
+    while held:
+        gpus = tuple(held.pop() for _ in range(draw(st.integers(1, min(2, len(held))))))
+        name = f"h{min(gpus)}"
+        by_number = draw(st.booleans())
+        sharers = 1 if by_number else draw(st.integers(0, 2))
+        pods = tuple(f"{name}-{number}" for number in range(sharers))
+        holders.append(Holder(name, gpus, pods, by_number))
+    pair, alike = draw(
+        st.sampled_from(
+            (
+                ("", ""),
+                ("", PAIR),
+                (f'device.attributes["{DRIVER}"].pair == "pair-0"', ""),
+                (f'device.attributes["{DRIVER}"].number != 1', ""),
+            )
+        )
+    )
+    names = [name for each in holders for name in each.pods]
+    priorities = {name: draw(st.sampled_from((0, 1, 9))) for name in names}
+    order = draw(st.permutations((0, 1, 2, 3)))
+    request = exactly(draw(st.integers(1, 2)), pair)
+    return Scene(holders, request, alike, priorities, order)
+
+
+@given(scenes())
+@settings(max_examples=examples(300), deadline=None)
+def test_after_a_plan_the_claims_get_what_the_pod_requires_and_no_plan_is_missed(
+    scene: Scene,
+) -> None:
+    """What is told beforehand on the facts is so on the API server's objects afterwards."""
+    found = unblocking(scene.world())
+    able = [name for name, priority in scene.priorities.items() if priority < 5]
+    if found.takes is not None:
+        assert scene.fits(())
+    elif found.plan is not None:
+        gone = victims(found)
+        assert {*gone} <= {*able}
+        assert scene.fits(gone)
+        smaller = (some for some in subsets(able) if len(some) < len(gone))
+        assert not any(map(scene.fits, smaller)), "fewer would have done"
+    else:
+        assert not any(map(scene.fits, subsets(able)))
+
+
+HALVES = (Holder("a", (0,), ("a",)), Holder("b", (2,), ("b",), by_number=True))
+JUST_A_PAIR = (exactly(2), PAIR)
+
+
+def test_a_pod_with_a_claim_is_evicted_for_a_pod_with_a_claim() -> None:
+    scene = Scene(HALVES, *JUST_A_PAIR, priorities={"b": 9}, controller="Job")
+    found = unblocking(scene.world())
+    assert victims(found) == ["a"]
+    assert found.plan is not None
+    assert (found.plan.cost.lost, found.plan.cost.devices) == (1, 1)
+    assert "nobody can say which GPUs the next ones get" in found.text[1]
+
+
+def test_a_shared_claim_is_free_once_all_its_pods_are_gone() -> None:
+    both = (Holder("a", (0,), ("a1", "a2")), Holder("b", (2,), ("b",)))
+    scene = Scene(both, *JUST_A_PAIR, priorities={"b": 9})
+    assert victims(unblocking(scene.world())) == ["a1", "a2"]
+    scene.priorities["a2"] = 9
+    assert unblocking(scene.world()).plan is None
+
+
+def test_a_claim_of_nobody_is_freed_by_no_eviction() -> None:
+    scene = Scene((Holder("a", (0,), ()), Holder("b", (2,), ())), *JUST_A_PAIR)
+    found = unblocking(scene.world())
+    assert found.plan is None
+    assert "no node gets a guaranteed place" in found.text[0]
+
+
+def test_a_pod_that_asks_for_a_number_moves() -> None:
+    """Within its node: beside the devices that the claim gets one is left."""
+    found = unblocking(Scene(HALVES, *JUST_A_PAIR, controller="ReplicaSet").world())
+    assert found.plan is not None
+    assert [(step.pod, step.home) for step in found.plan.steps] == [("b", NODE)]
+    assert found.plan.cost.lost == 0
+
+
+def test_a_pod_for_a_number_evicts_those_with_claims_too() -> None:
+    scene = Scene((Holder("a", (0, 1, 2), ("a1", "a2")),), exactly(1))
+    world = scene.world()
+    wants = pod(2, {"link": "nvlink"}, name="number", uid="number")
+    wants["metadata"]["namespace"], wants["spec"]["priority"] = "ns", 5
+    PodSink(world.cluster).apply(raw(wants))
+    found = unblocking_of(world.cluster, "ns", "number")
+    assert found is not None
+    assert victims(found) == ["a1", "a2"]
+
+
+def test_devices_that_are_no_gpus_come_free_with_the_victims() -> None:
+    """The pod that waits needs a network card, too, and a victim has the only one."""
+    nic = device(9, "nic")
+    both = {"deviceClassName": "nics", "allocationMode": "ExactCount", "count": 1}
+    scene = Scene(HALVES, *JUST_A_PAIR, priorities={"b": 9})
+    world = scene.world()
+    is_nic = f"device.attributes['{DRIVER}'].type == 'nic'"
+    spec = {"selectors": [{"cel": {"expression": is_nic}}]}
+    world.classes.apply(raw({"metadata": {"name": "nics"}, "spec": spec}))
+    world.slices.apply(a_slice(*map(device, scene.order), nic, generation=2))
+    held = [("gpu-0", "r"), ("nic-9", "n")]
+    results = [{"request": r, "driver": DRIVER, "pool": NODE, "device": d} for d, r in held]
+    status = {
+        "allocation": {"devices": {"results": results}},
+        "reservedFor": [{"resource": "pods", "name": "a", "uid": "a"}],
+    }
+    named = {"namespace": "ns", "name": "a", "uid": "a"}
+    world.claims.apply(raw({"metadata": named, "status": status}))
+    world.claims.apply(asking("c", exactly(2), {"name": "n", "exactly": both}))
+    assert victims(unblocking(world)) == ["a"]
+
+
+# While a place is kept.
+
+
+@pytest.fixture
+def kept() -> DraWorld:
+    """A place is kept, and pod a is to be evicted for it."""
+    scene = Scene(HALVES, *JUST_A_PAIR, priorities={"b": 9})
+    world = scene.world()
+    until = world.cluster.today() + 600
+    value = value_of(WANTS, NODE, until, [PodUid("a")], 1)
+    annotated = scene.waiting
+    annotated["metadata"]["annotations"]["gpu-topology.io/reserved"] = value
+    PodSink(world.cluster).apply(raw(annotated))
+    return world
+
+
+def test_a_kept_place_holds_until_the_pod_comes(kept: DraWorld) -> None:
+    found = unblocking(kept).kept_place
+    assert found is not None
+    assert (found.holds, [each.pod for each in found.left]) == (True, ["a"])
+    thief = pod(1, name="thief", uid="thief")
+    answered = filter_nodes(kept.cluster, pod_decoder.decode(raw(thief)), [NODE])
+    assert "a place is kept for another pod" in (answered.unresolvable or {})[NODE]
+    kept.cluster.feed.drop_pod(PodUid("a"))
+    kept.claims.apply(claim("a"))
+    wanted = Scene(HALVES, *JUST_A_PAIR).waiting
+    assert filter_nodes(kept.cluster, pod_decoder.decode(raw(wanted)), [NODE]).node_names == [NODE]
+
+
+def test_a_kept_place_that_somebody_has_taken_is_lost(kept: DraWorld) -> None:
+    kept.claims.apply(claim("thief", 1, pod="thief"))
+    found = unblocking(kept).kept_place
+    assert found is not None
+    assert (found.holds, found.lost) == (False, True)
+
+
+# Counted, and told.
+
+
+def test_a_pod_that_waits_is_counted_and_told() -> None:
+    scene = Scene(HALVES, exactly(2))
+    world = scene.world()
+    assert WaitingReasons(world.cluster).count()["scattered"] == 1
+    told: list[tuple[str, str]] = []
+    events = WaitingPods(world.cluster, lambda pod, text: told.append((pod.name, text)))
+    events.round(0.0)
+    ((name, text),) = told
+    assert name == WANTS
+    assert "no node takes it: 1 " in text
+
+
+def test_a_pod_whose_devices_nobody_can_say_counts_as_one_that_some_node_takes() -> None:
+    world = Scene(HALVES, exactly(2, 'device.driver.matches("x")')).world()
+    assert WaitingReasons(world.cluster).count()["none"] == 1
+
+
+def test_a_pod_whose_annotations_cannot_be_read_is_counted_so() -> None:
+    scene = Scene(HALVES, exactly(2))
+    world = scene.world()
+    wrong = scene.waiting
+    wrong["metadata"]["annotations"]["gpu-topology.io/group"] = "g"
+    PodSink(world.cluster).apply(raw(wrong))
+    assert WaitingReasons(world.cluster).count()["malformed"] == 1
