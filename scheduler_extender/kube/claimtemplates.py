@@ -172,6 +172,7 @@ class ClaimTemplates:
         self._clock = clock
         self._next = self._listed = self._looked = float("-inf")
         self._own: dict[Key, _Template] = {}
+        self._going: set[Key] = set()  # templates of ours that somebody keeps from going
         self._labelled: set[str] = set()  # namespaces
         self._asked: set[str] = set()  # namespaces of pods at the last list
         # Since when nobody names a template of ours, or its sets are others.
@@ -188,7 +189,7 @@ class ClaimTemplates:
         if now < self._next:
             return
         self._next = now + EVERY
-        named = self._claimants.by_template()
+        named = _in_turn(self._claimants.by_template())
         try:
             self._list_if_due(named, now)
             if not named and not self._own:
@@ -207,29 +208,41 @@ class ClaimTemplates:
     # What there is.
 
     def _list_if_due(self, named: Mapping[Key, Sequence[Claimant]], now: float) -> None:
-        namespaces = {namespace for namespace, _ in named}
-        if now - self._listed < LISTED_FOR and namespaces <= self._asked:
+        namespaces, waited = {namespace for namespace, _ in named}, now - self._listed
+        again = waited >= AGAIN and not self._going.isdisjoint(named)
+        if waited < LISTED_FOR and namespaces <= self._asked and not again:
             return
-        labelled = self._listing(NAMESPACES, f"{LABEL}={WANTED}")
+        labelled, _ = self._listing(NAMESPACES, f"{LABEL}={WANTED}")
         self._labelled = {each.name for each in labelled}
-        self._own = {
-            (each.namespace, each.name): _Template(each.uid, (each.annotations or {})[SETS])
-            for each in self._listing(f"{GROUP}/resourceclaimtemplates", f"{MANAGER}={OURS}")
-            if count_of(each.name) is not None and SETS in (each.annotations or {})
-        }
+        kind, ours = "resourceclaimtemplates", f"{MANAGER}={OURS}"
+        found, whole = self._listing(f"{GROUP}/{kind}", ours)
+        # Whoever may write templates can write thousands that look like ours.
+        for namespace in () if whole else sorted(self._labelled & namespaces):
+            found += self._listing(path(f"{GROUP}/namespaces", namespace, kind), ours)[0]
+        self._own, self._going = {}, set()
+        for each in found:
+            key, digest = (each.namespace, each.name), (each.annotations or {}).get(SETS)
+            if count_of(each.name) is None or digest is None:
+                continue
+            if each.deletion_timestamp:
+                self._going.add(key)
+            else:
+                self._own[key] = _Template(each.uid, digest)
         self._asked, self._listed = namespaces, now
         self._due = {key: since for key, since in self._due.items() if key in self._own}
 
-    def _listing(self, where: str, labelled: str) -> list[ObjectMeta]:
-        """The metadata of what bears a label. No page is kept."""
+    def _listing(self, where: str, labelled: str) -> tuple[list[ObjectMeta], bool]:
+        """The metadata of what bears a label, and whether that is all. No page is kept."""
         found: list[ObjectMeta] = []
         following: list[tuple[str, str]] = []
         while True:
             query = [("labelSelector", labelled), ("limit", str(PAGE)), *following]
             page = decode_list(self._api.get(where, query, timeout=LIST_TIMEOUT))
             found += (_decode(each).metadata for each in page.items or ())
-            if not page.metadata.continue_ or len(found) > 2 * MOST_IN_ALL:
-                return found
+            if not page.metadata.continue_:
+                return found, True
+            if len(found) >= 2 * MOST_IN_ALL:
+                return found, False
             following = [("continue", page.metadata.continue_)]
 
     def _look_at_machines(self, now: float) -> None:
@@ -263,11 +276,13 @@ class ClaimTemplates:
         """Make what is missing; why the others of what waiting pods name are not made."""
         self._refused = {key: why for key, why in self._refused.items() if now < why[0]}
         there, problems, left = Counter(each for each, _ in self._own), dict[Key, str](), AT_ONCE
+        everywhere = sum(there[namespace] for namespace in self._labelled)
         for key, pods in named.items():
             right = next((p for p in pods if p.waits and isinstance(p.wanted, Constraints)), None)
             if right is None or key in self._own:
                 continue
-            if problem := self._problem(key, there[key[0]]):
+            here = there[key[0]]
+            if problem := self._problem(key) or _too_many(key[0], here, everywhere):
                 problems[key] = problem
             elif (sets := self._sets(right, deadline)) is not None:
                 if not sets.sets:
@@ -276,23 +291,20 @@ class ClaimTemplates:
                 elif left:
                     left -= 1
                     self._create(key, right.count, sets, now)
-                    there[key[0]] += 1
+                    there[key[0]], everywhere = here + 1, everywhere + 1
         return problems
 
-    def _problem(self, key: Key, there: int) -> str:
-        """Why a template is not made, whatever it says; empty if it may be."""
-        namespace, _ = key
+    def _problem(self, key: Key) -> str:
+        """Why a template is not made, whatever it says and however many there are; empty if it may
+        be."""
+        namespace, name = key
         if namespace not in self._labelled:
             return f"the namespace {namespace} has no label {LABEL}={WANTED}"
+        if key in self._going:
+            return f"the ResourceClaimTemplate {name} is being deleted"
         for refused in (key, (namespace, "")):
             if refused in self._refused:
                 return self._refused[refused][1]
-        if there >= MOST:
-            return (
-                f"for pods of the namespace {namespace} there are {there}, and {MOST} are allowed"
-            )
-        if len(self._own) >= MOST_IN_ALL:
-            return f"there are {len(self._own)} in the cluster, and {MOST_IN_ALL} are allowed"
         return ""
 
     def _clear(
@@ -307,12 +319,12 @@ class ClaimTemplates:
             if right is not None and sets is None:
                 continue  # the next round works it out
             kept = sets is None or not sets.sets or sets.digest == template.digest
-            if pods and (kept or self._problem(key, 0)):  # else it could not be made again
+            if pods and (kept or self._problem(key)):  # else it could not be made again
                 self._due.pop(key, None)
             elif now - self._due.setdefault(key, now) >= SETTLED and left:
                 left -= 1
-                self._delete(key, template)
-                if right is not None and sets is not None:
+                gone = self._delete(key, template, now)
+                if gone and right is not None and sets is not None:
                     self._create(key, right.count, sets, now)
 
     def _create(self, key: Key, count: int, sets: _Sets, now: float) -> None:
@@ -344,19 +356,25 @@ class ClaimTemplates:
             self._own[key] = _Template(made.metadata.uid, sets.digest)
             log.info("a ResourceClaimTemplate is made", namespace=namespace, name=name)
 
-    def _delete(self, key: Key, template: _Template) -> None:
-        """Delete a template, if it is still the one that we know."""
+    def _delete(self, key: Key, template: _Template, now: float) -> bool:
+        """Delete a template, if it is still the one that we know; whether it is deleted. One that
+        cannot be deleted is tried again later."""
         namespace, name = key
         where = path(f"{GROUP}/namespaces", namespace, "resourceclaimtemplates", name)
         body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": template.uid}}
-        del self._own[key]
-        self._due.pop(key, None)
+        self._due[key] = now + LISTED_FOR - SETTLED
         try:
             self._api.delete(where, msgspec.json.encode(body), timeout=TIMEOUT)
         except (NotFoundError, ConflictError):
             self._listed = float("-inf")
+        except ApiFailure as error:
+            if isinstance(error, ApiError) and error.status < SERVER_FAILS:
+                return False
+            raise
         else:
             log.info("a ResourceClaimTemplate is removed", namespace=namespace, name=name)
+        del self._own[key], self._due[key]
+        return True
 
     def _tell_all(
         self, named: Mapping[Key, Sequence[Claimant]], problems: Mapping[Key, str]
@@ -371,6 +389,26 @@ class ClaimTemplates:
                 left -= 1
                 self._told[uid] = why
                 self._tell(pod, f"no ResourceClaimTemplate is made for it: {why}")
+
+
+def _too_many(namespace: str, here: int, everywhere: int) -> str:
+    """Why there may be no more of ours, with so many in the namespace; empty if there may be."""
+    if here >= MOST:
+        return f"for pods of the namespace {namespace} there are {here}, and {MOST} are allowed"
+    if everywhere >= MOST_IN_ALL:
+        return f"there are {everywhere} in the cluster, and {MOST_IN_ALL} are allowed"
+    return ""
+
+
+def _in_turn(named: dict[Key, list[Claimant]]) -> dict[Key, list[Claimant]]:
+    """The first request of each namespace, then the second of each, and so on."""
+    before = Counter[str]()
+
+    def turn(key: Key) -> int:
+        before[key[0]] += 1
+        return before[key[0]]
+
+    return {key: named[key] for key in sorted(named, key=turn)}
 
 
 class _Named(msgspec.Struct):

@@ -17,7 +17,9 @@ from scheduler_extender.kube.claimtemplates import (
     LISTED_FOR,
     MANAGER,
     MOST,
+    MOST_IN_ALL,
     OURS,
+    PAGE,
     SECONDS,
     SETS,
     SETTLED,
@@ -285,6 +287,65 @@ def test_a_namespace_has_so_many_at_most(world: World) -> None:
     world.rounds(3 * SETTLED)
     assert len(world.names) == MOST, "others have taken the places of those that are gone"
     assert world.writes() > MOST + 1
+
+
+@pytest.mark.parametrize("forged", [MOST_IN_ALL, 2 * MOST_IN_ALL + PAGE])
+def test_templates_where_nobody_opted_in_use_up_no_bound(world: World, forged: int) -> None:
+    """They look like ours, and come first in the list; somebody who may write them made them."""
+    metadata = {"labels": {MANAGER: OURS}, "annotations": {SETS: "forged"}}
+    where = TEMPLATES.replace("/team/", "/a/")
+    for i in range(forged):
+        world.fake.put(where, {"metadata": {"name": f"gpu-topology-1.link.x{i}", **metadata}})
+    ours = {"metadata": {"name": PAIR, **metadata}}
+    world.fake.put(TEMPLATES, ours)
+    world.add(pod("a", link="nvlink"), pod("b", gpu_model="A100*"))
+    world.rounds(2)
+    assert len(world.names) == 2
+    assert world.told == []
+
+
+def test_requests_that_no_machine_meets_hold_up_no_other_namespace(world: World) -> None:
+    world.step = 0.6 * SECONDS  # two requests in a round
+    world.add(*(pod(f"p-{i}", gpu_model=f"X{i}") for i in range(20)))
+    other = pod("other", link="nvlink")
+    other["metadata"]["namespace"] = "elsewhere"
+    world.label("elsewhere")
+    world.add(other)
+    world.rounds(2)
+    assert world.fake.items("/apis/resource.k8s.io/v1/namespaces/elsewhere/resourceclaimtemplates")
+
+
+@pytest.mark.parametrize("status", [403, 429, 500, 503])
+def test_a_template_that_cannot_be_deleted_holds_up_no_other(world: World, status: int) -> None:
+    world.add(*(pod(f"p-{i}", gpu_model=f"A100*,X{i}") for i in range(3)))
+    world.rounds()
+    world.claimants.keep(set())
+    world.fake.refuse(status, None, path=f"{world.names[0]}$")
+    world.rounds(SETTLED + (3 if status < 500 else 2 * AGAIN))
+    assert len(world.names) == 1
+    deletes = sum(each.method == "DELETE" for each in world.fake.requests)
+    assert deletes == 3, "it is not tried again at once"
+    world.fake.allow()
+    world.rounds(LISTED_FOR + AGAIN)
+    assert world.names == []
+
+
+def test_a_template_that_somebody_keeps_from_going_is_made_anew_once_it_is_gone(
+    world: World,
+) -> None:
+    world.add(pod("a", link="nvlink"))
+    world.rounds()
+    going = world.template()
+    going["metadata"] |= {"finalizers": ["x/y"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    world.fake.put(TEMPLATES, going)
+    world.rounds(LISTED_FOR + AGAIN)
+    ((_, text),) = world.told
+    assert text.endswith(f"the ResourceClaimTemplate {PAIR} is being deleted")
+    writes = world.writes()
+    assert writes == 1, "it is deleted already"
+    world.fake.remove(f"{TEMPLATES}/{PAIR}")
+    world.rounds(AGAIN + 1)
+    assert "deletionTimestamp" not in world.template()["metadata"]
 
 
 def test_a_round_writes_so_much_at_most(world: World) -> None:
