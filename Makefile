@@ -18,7 +18,7 @@ answers = $(call needs,$(1),$(2)); $(1) info >/dev/null 2>&1 || \
 E2E_WORKERS ?= 2 # a control plane each; most of the time is waiting
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve dev check test test-long coverage test-versions closed-loop differential fuzz lint e2e chaos bench chart chart-package images plugin release reference sbom sizes screenshots axe lock lock-base clean
+.PHONY: help run serve dev check test test-long coverage test-versions closed-loop differential fuzz lint e2e e2e-dra chaos bench chart chart-package images plugin release reference sbom sizes screenshots axe lock lock-base clean
 
 help:                           ## show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -87,6 +87,9 @@ lint: $(VENV)/dev.stamp         ## ruff, mypy --strict, import contracts, declar
 
 e2e: $(VENV)/dev.stamp          ## against a real kube-apiserver and kube-scheduler (builds them once); kubelets too with GPU_TOPOLOGY_REAL_KUBELET=1, as root
 	$(BIN)/python -m pytest -q -ra -n $(E2E_WORKERS) --dist loadfile tests/e2e
+
+e2e-dra: $(VENV)/dev.stamp      ## the tests of DRA among them once more, on Kubernetes 1.36
+	GPU_TOPOLOGY_DRA_RELEASE=1.36 $(BIN)/python -m pytest -q -ra -n $(E2E_WORKERS) --dist loadfile tests/e2e/test_dra*.py tests/e2e/test_claims.py
 
 chaos: $(VENV)/dev.stamp        ## replicas, API server and etcd killed at random; GPU_TOPOLOGY_CHAOS_SECONDS (900), GPU_TOPOLOGY_CHAOS_SEED
 	GPU_TOPOLOGY_CHAOS_SECONDS=$${GPU_TOPOLOGY_CHAOS_SECONDS:-900} GPU_TOPOLOGY_CHAOS_KEEP=$(OUT)/chaos \

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -29,52 +30,62 @@ spec:
   containers: [{name: main, image: none, resources: {limits: {nvidia.com/gpu: 2}}}]
 """
 # GPUs 0 and 1 are joined by NVLink, and 2 and 3.
-ORDERS = {"ordered": (2, 3, 0, 1), "mixed": (3, 1, 0, 2)}
+PAIRS_NEXT, MIXED = (2, 3, 0, 1), (3, 1, 0, 2)
 
 
 @pytest.fixture(scope="module")
-def real(gang_binaries: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
-    with gang_cluster(tmp_path_factory.mktemp("dra"), gang_binaries, None) as (found, _):
+def real(dra_binaries: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
+    """Each test has nodes and pods of its own."""
+    with gang_cluster(tmp_path_factory.mktemp("dra"), dra_binaries, None) as (found, _):
         found.create(f"{API}/deviceclasses", device_class())
-        for name, order in ORDERS.items():
-            add_node(found, name, order)
         yield found
 
 
-@pytest.mark.parametrize(("name", "gpus"), [("pair-0", [2, 3]), ("pair-1", [0, 1])])
-def test_a_pair_goes_where_the_next_two_devices_are_one(
-    real: RealCluster, name: str, gpus: list[int]
-) -> None:
-    real.add_pod(name, 2, NVLINK)
-    assert real.node_of(name) == "ordered"
-    assert claimed(real, name) == gpus
-    written = placement(real, name)
-    assert (written["verdict"], written["sets"]) == ("guaranteed", [gpus])
-    told = asked(main, "why", name, "--kubeconfig", real.control_plane.kubeconfig())
-    assert told.returncode == 0, told.stderr
-    assert f"GPUs {gpus[0]},{gpus[1]}" in told.stdout
+def only(*nodes: str) -> dict[str, Any]:
+    """The affinity to some nodes."""
+    term = {"key": "kubernetes.io/hostname", "operator": "In", "values": [*nodes]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [term]}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
 
 
-def test_a_pair_waits_where_the_next_two_are_none(real: RealCluster) -> None:
-    real.add_pod("pair-2", 2, NVLINK)
-    message = real.unschedulable("pair-2")
+def ask(real: RealCluster, name: str, gpus: int, *nodes: str, linked: bool = True) -> None:
+    real.add_pod(name, gpus, NVLINK if linked else {}, affinity=only(*nodes))
+
+
+def test_a_pair_goes_where_the_next_two_devices_are_one(real: RealCluster) -> None:
+    add_node(real, "ordered", PAIRS_NEXT)
+    add_node(real, "scattered", MIXED)
+    for name, gpus in ("pair-0", [2, 3]), ("pair-1", [0, 1]):
+        ask(real, name, 2, "ordered", "scattered")
+        assert real.node_of(name) == "ordered"
+        assert claimed(real, name) == gpus
+        written = placement(real, name)
+        assert (written["verdict"], written["sets"]) == ("guaranteed", [gpus])
+        told = asked(main, "why", name, "--kubeconfig", real.control_plane.kubeconfig())
+        assert told.returncode == 0, told.stderr
+        assert f"GPUs {gpus[0]},{gpus[1]}" in told.stdout
+
+
+def test_a_pair_waits_until_the_next_two_are_one(real: RealCluster) -> None:
+    """It is woken when a claim goes; nobody else says that GPUs are free."""
+    add_node(real, "full", PAIRS_NEXT)
+    add_node(real, "mixed", MIXED)
+    for name in "first", "second":
+        ask(real, name, 2, "full")
+        assert real.node_of(name) == "full"
+    ask(real, "waits", 2, "full", "mixed")
+    message = real.unschedulable("waits")
     assert "1 the next free GPUs are without link=nvlink" in message
     assert "1 cannot allocate all claims" in message, "kube-scheduler says so of the full node"
-    done = asked(main, "why", "pair-2", "--kubeconfig", real.control_plane.kubeconfig())
+    done = asked(main, "why", "waits", "--kubeconfig", real.control_plane.kubeconfig())
     assert "1 GPU in place of 2" in done.stdout
-
-
-def test_a_plain_pod_takes_what_comes(real: RealCluster) -> None:
-    real.add_pod("plain", 2)
+    ask(real, "plain", 2, "full", "mixed", linked=False)
     assert real.node_of("plain") == "mixed"
-    assert claimed(real, "plain") == [1, 3]
-
-
-def test_a_pair_comes_once_the_devices_before_it_are_free(real: RealCluster) -> None:
-    """The waiting pair is woken when the claim goes; nobody else says that GPUs are free."""
-    free(real, "pair-0")
-    assert real.node_of("pair-2") == "ordered"
-    assert placement(real, "pair-2")["sets"] == [[2, 3]]
+    assert claimed(real, "plain") == [1, 3], "a plain pod takes what comes"
+    gone = next(name for name in ("first", "second") if claimed(real, name) == [2, 3])
+    free(real, gone)
+    assert real.node_of("waits") == "full"
+    assert placement(real, "waits")["sets"] == [[2, 3]]
 
 
 def test_a_compiled_claim_names_the_pairs_whatever_comes_next(
@@ -92,6 +103,7 @@ def test_a_compiled_claim_names_the_pairs_whatever_comes_next(
         real.create(CLAIMS, claim)
         pod["metadata"]["name"] = name
         pod["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimName": name}]
+        pod["spec"]["affinity"] = only("random")
         real.create(PODS, pod)
     assert [real.node_of(name) for name in ("one", "two")] == ["random", "random"]
     assert sorted(claimed(real, name) for name in ("one", "two")) == [[0, 1], [2, 3]]
@@ -105,18 +117,16 @@ def vetoes(real: RealCluster) -> float:
     return float(metrics.partition("\ngpu_topology_dra_vetoes_total ")[2].partition("\n")[0])
 
 
-def add_claimant(real: RealCluster, name: str, *cel: str, each: int = 2, on: str = "") -> None:
-    """A pod whose annotation wants a pair, and whose claims ask for any two GPUs of these.
-
-    ``each`` is how many one claim asks for; ``on`` is the only node that the pod may have.
-    """
-    selectors = [{"cel": {"expression": text}} for text in cel]
+def add_claimant(real: RealCluster, name: str, *nodes: str, cel: str = "", each: int = 2) -> None:
+    """A pod for one of some nodes whose annotation wants a pair, and whose claims ask for any two
+    GPUs for which ``cel`` holds. ``each`` is how many one claim asks for."""
+    selectors = [{"cel": {"expression": cel}}] if cel else []
     request = {"deviceClassName": DRIVER, "count": each, "selectors": selectors}
     devices = {"requests": [{"name": "any", "exactly": request}]}
     pod = yaml.safe_load(POD)
     pod["metadata"]["name"] = name
     pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = 0
-    pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": on} if on else {}
+    pod["spec"]["affinity"] = only(*nodes)
     pod["spec"]["resourceClaims"] = []
     for claim in [name] if each == 2 else [f"{name}-0", f"{name}-1"]:
         body = {"kind": "ResourceClaim", "metadata": {"name": claim}, "spec": {"devices": devices}}
@@ -125,23 +135,28 @@ def add_claimant(real: RealCluster, name: str, *cel: str, each: int = 2, on: str
     real.create(PODS, pod)
 
 
+UNSAID = f'device.attributes["{DRIVER}"].uuid.matches("^GPU")'  # nobody says which devices come
+
+
 def test_a_claim_that_would_get_the_wrong_devices_waits(real: RealCluster) -> None:
     add_node(real, "wrong", (0, 2, 1, 3))
     before = vetoes(real)
-    add_claimant(real, "any")
+    add_claimant(real, "any", "wrong")
     assert "the next free GPUs are without link=nvlink" in real.unschedulable("any")
     assert vetoes(real) == before
-    free(real, "any")
 
 
 def test_a_claim_with_the_wrong_devices_is_freed(real: RealCluster) -> None:
-    """Nobody can say which devices come: so filter lets the pod pass, and bind refuses it.
+    """As nobody can say which devices come, filter lets the pod pass, and bind refuses it.
 
     kube-scheduler frees the claim if another node is tried, which has not its devices.
     """
-    add_claimant(real, "unsaid", f'device.attributes["{DRIVER}"].uuid.matches("^GPU")')
-    real.until(lambda: vetoes(real), "the bind is refused")
-    real.until(lambda: vetoes(real) > 1, "the claim was freed, and had such devices again")
+    for name in "here", "there":
+        add_node(real, name, (0, 2, 1, 3))
+    before = vetoes(real)
+    add_claimant(real, "unsaid", "here", "there", cel=UNSAID)
+    real.until(lambda: vetoes(real) > before, "the bind is refused")
+    real.until(lambda: vetoes(real) > before + 1, "the claim was freed, and had such devices again")
     assert "nodeName" not in real.pod("unsaid")["spec"]
     free(real, "unsaid")
 
@@ -150,10 +165,9 @@ def test_two_claims_of_one_gpu_each_are_foreseen_together(real: RealCluster) -> 
     add_node(real, "apart", (0, 2, 1, 3))
     add_node(real, "linked", (3, 2, 0, 1))
     before = vetoes(real)
-    add_claimant(real, "parted", each=1, on="apart")
+    add_claimant(real, "parted", "apart", each=1)
     assert "the next free GPUs are without link=nvlink" in real.unschedulable("parted")
-    real.remove_pod("parted")
-    add_claimant(real, "joined", each=1, on="linked")
+    add_claimant(real, "joined", "linked", each=1)
     assert real.node_of("joined") == "linked"
     assert claimed(real, "joined") == [2, 3]
     written = placement(real, "joined")
@@ -163,11 +177,13 @@ def test_two_claims_of_one_gpu_each_are_foreseen_together(real: RealCluster) -> 
 
 def test_two_claims_of_one_gpu_each_are_proven_together(real: RealCluster) -> None:
     """As nobody can say which devices come, bind has them both before it."""
+    add_node(real, "unproven", (0, 2, 1, 3))
+    add_node(real, "proven", (3, 2, 0, 1))
     before = vetoes(real)
-    unsaid = f'device.attributes["{DRIVER}"].uuid.matches("^GPU")'
-    add_claimant(real, "unproven", unsaid, each=1, on="apart")
+    add_claimant(real, "one-by-one", "unproven", cel=UNSAID, each=1)
     real.until(lambda: vetoes(real) > before, "the bind is refused")
-    assert "nodeName" not in real.pod("unproven")["spec"]
-    add_claimant(real, "proven", unsaid, each=1, on="linked")
-    assert real.node_of("proven") == "linked"
-    assert placement(real, "proven")["sets"] == [[0, 1]]
+    assert "nodeName" not in real.pod("one-by-one")["spec"]
+    add_claimant(real, "together", "proven", cel=UNSAID, each=1)
+    assert real.node_of("together") == "proven"
+    assert placement(real, "together")["sets"] == [[2, 3]]
+    free(real, "one-by-one")

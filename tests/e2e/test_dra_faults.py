@@ -20,6 +20,7 @@ import pytest
 from tests.e2e.chaos.network import Network
 from tests.e2e.chaos.replicas import ReplicatedCluster
 from tests.e2e.cluster import PODS
+from tests.e2e.conftest import NEWER_DRA
 from tests.e2e.drakubelet import API, DRIVER, device_class
 from tests.e2e.draslices import CLAIMS, add_node, claimed, claims_of, free, placement
 
@@ -135,7 +136,13 @@ def test_the_leader_dies_before_its_answer_has_arrived(real: ReplicatedCluster) 
     real.start(leader)
 
 
-@pytest.mark.parametrize("arrives", [True, False], ids=["the bind arrives", "the bind is lost"])
+@pytest.mark.parametrize(
+    "arrives",
+    [
+        pytest.param(True, id="the bind arrives"),
+        pytest.param(False, id="the bind is lost", marks=NEWER_DRA),
+    ],
+)
 def test_kube_scheduler_dies_between_allocation_and_bind(
     real: ReplicatedCluster, arrives: bool
 ) -> None:
@@ -154,6 +161,7 @@ def test_kube_scheduler_dies_between_allocation_and_bind(
     keep(real, pods)
 
 
+@NEWER_DRA
 def test_a_tainted_device_is_promised_to_no_pod_that_waits(real: ReplicatedCluster) -> None:
     add_node(real, "sick", (0, 1, 2, 3))
     ask(real, "holder", 4, "sick", linked=False)
