@@ -7,9 +7,11 @@ the cluster that has some of them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from math import comb
 
 from topology.core.devices import Mask, bus_id, positions
 from topology.core.graph import NodeTopology
@@ -22,6 +24,7 @@ MOST = 8  # alternatives of one request
 MOST_GPUS = 16  # of a machine whose sets are gone through
 MOST_TRIED = 500  # sets of one machine that are made larger, and compared
 MOST_KINDS = 64  # of machines; those of most nodes are looked at
+MOST_COUNTED = 150_000  # sets that are counted; then sets of machines of fewer nodes are left out
 
 Address = tuple[str, str]  # product and PCI address
 
@@ -82,20 +85,24 @@ def alternatives(
     """The alternatives that cover most: of each next one, the most sets that the ones before do not
     have, counted over all nodes."""
     kinds = [_kind(each, count, constraints) for each in machines]
-    candidates = {
+    candidates = (
         tuple(kind.addresses[p] for p in positions(mask))
         for kind in kinds
         for mask in _largest(kind, count)
-    }
-    sound = [each for each in sorted(candidates) if _is_sound(each, kinds, count)]
-    covers = {
-        each: {
-            (number, mask)
-            for number, kind in enumerate(kinds)
-            for mask in _inside(kind.matching(each), count)
-        }
-        for each in sound
-    }
+    )
+    covers: dict[tuple[Address, ...], set[tuple[int, Mask]]] = {}
+    left = MOST_COUNTED
+    for each in candidates:
+        if each in covers:
+            continue
+        selected = [kind.matching(each) for kind in kinds]
+        left -= sum(comb(mask.bit_count(), count) for mask in selected)
+        if left < 0:
+            break
+        inside = {(n, mask) for n, here in enumerate(selected) for mask in _inside(here, count)}
+        if all(mask in kinds[number].good for number, mask in inside):
+            covers[each] = inside
+    sound = sorted(covers)
     chosen: list[tuple[Address, ...]] = []
     covered: set[tuple[int, Mask]] = set()
 
@@ -108,10 +115,8 @@ def alternatives(
             break
         chosen.append(best)
         covered |= covers[best]
-    told = (
-        (kind.name, len(kind.good), sum(at == number for at, _ in covered))
-        for number, kind in enumerate(kinds)
-    )
+    counts = Counter(number for number, _ in covered)
+    told = ((kind.name, len(kind.good), counts[number]) for number, kind in enumerate(kinds))
     return Alternatives(tuple(chosen), tuple(told))
 
 
@@ -155,10 +160,3 @@ def _stays_good(kind: _Kind, mask: Mask, p: int, count: int) -> bool:
 def _inside(mask: Mask, count: int) -> Iterator[Mask]:
     for chosen in combinations(positions(mask), count):
         yield sum(1 << p for p in chosen)
-
-
-def _is_sound(addresses: tuple[Address, ...], kinds: Sequence[_Kind], count: int) -> bool:
-    """Whether any devices of it will do on each machine that has enough of them."""
-    return all(
-        mask in kind.good for kind in kinds for mask in _inside(kind.matching(addresses), count)
-    )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import combinations
+from math import comb
 
 import pytest
 
 from topology.core.alternatives import MOST, Alternatives, alternatives, grouped
+from topology.core.graph import NodeTopology
 from topology.core.links import LinkKind
 from topology.core.placement import satisfies
 from topology.core.requests import Constraints, Pattern
@@ -87,3 +89,20 @@ def test_no_address_no_alternative() -> None:
     node = machine("a100-pcie-4-bridged").topology("one")
     bare = replace(node, gpus=tuple(replace(gpu, pci_bus_id=None) for gpu in node.gpus))
     assert alternatives(grouped([bare]), 2, NVLINK).sets == ()
+
+
+def test_of_very_many_sets_those_of_the_most_nodes_are_counted() -> None:
+    """Any 8 of 16 GPUs, 12,870 sets of each of 20 machines whose addresses differ."""
+
+    def other(kind: int, node: int) -> NodeTopology:
+        found = machine("dgx2").topology(f"{kind}-{node}")
+        gpus = (
+            replace(g, pci_bus_id=f"0000:{kind:02x}:{i:02x}.0") for i, g in enumerate(found.gpus)
+        )
+        return replace(found, gpus=tuple(gpus))
+
+    kinds = grouped(other(kind, node) for kind in range(20) for node in range(kind + 1))
+    found = alternatives(kinds, 8, NVLINK)
+    buses = [address.split(":")[1] for each in found.sets for _, address in each]
+    assert sorted(set(buses)) == [f"{kind:02x}" for kind in range(20 - MOST, 20)]
+    assert [covered for _, _, covered in found.machines] == [comb(16, 8)] * MOST + [0] * (20 - MOST)
