@@ -349,11 +349,27 @@ def other_release(at: Installation) -> None:
     at.change(EXTENDER, {"spec": spec})
 
 
+def flag(word: str) -> Callable[[Installation], None]:
+    """An extender with one more flag."""
+
+    def add(at: Installation) -> None:
+        spec = copy.deepcopy(at.read(EXTENDER)["spec"])
+        spec["template"]["spec"]["containers"][0]["args"].append(word)
+        at.change(EXTENDER, {"spec": spec})
+
+    return add
+
+
+def with_claims(at: Installation) -> None:
+    """The policy that gives pods claims, without the extender's flag."""
+    text = (ROOT / "manifests/base/options/claims/claims.yaml").read_text()
+    found = next(yaml.safe_load_all(text))
+    at.add(f"{ADMISSION}/mutatingadmissionpolicies/{found['metadata']['name']}", found)
+
+
 def in_shadow(at: Installation) -> None:
     """An extender that shall refuse nothing, asked by an entry without a filter."""
-    spec = copy.deepcopy(at.read(EXTENDER)["spec"])
-    spec["template"]["spec"]["containers"][0]["args"].append("--shadow")
-    at.change(EXTENDER, {"spec": spec})
+    flag("--shadow")(at)
     absent = {"bindVerb": None, "preemptVerb": None, "filterVerb": None, "ignorable": True}
     entry(**absent, httpTimeout="2s")(at)
 
@@ -404,6 +420,8 @@ CASES = [
     case(without_numa_nodes, "resource", "fail", "properties.numaNodes is missing", "older"),
     case(removed(f"{POLICIES}/gpu-topology-records"), "policies", "fail", "missing", "missing"),
     case(with_another_policy, "policies", "fail", "validations.0.expression differs", "changed"),
+    case(flag("--claim-templates"), "policies", "fail", "claims: it is missing", "no-claims"),
+    case(with_claims, "policies", "fail", "nobody makes their ResourceClaimTe", "no-templates"),
     case(removed(EXTENDER), "extender", "fail", "there is no Deployment", "not-installed"),
     case(
         changed(EXTENDER, status={"readyReplicas": 0}), "extender", "fail", "no replica of 2", "0"

@@ -47,10 +47,12 @@ KUBELETS_TIMEOUT = 20.0  # seconds for the kubelets together
 AT_ONCE = 16  # kubelets that are asked at one time
 MAX_FILE = 1024 * 1024  # bytes of a certificate or key
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/gputopologies.gpu-topology.io"
-POLICY = "ValidatingAdmissionPolicy"
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 POLICIES = {
-    POLICY: "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
-    f"{POLICY}Binding": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
+    "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
+    "MutatingAdmissionPolicyBinding": "mutatingadmissionpolicybindings",
 }
 SECRETS = {"gpu-topology-tls": "extender", "gpu-topology-scheduler": "scheduler"}
 T = TypeVar("T")
@@ -147,8 +149,8 @@ class _Look:
 
     def _policies(self) -> list[Json] | Unseen:
         found: list[Json] = []
-        for kind, where in POLICIES.items():
-            part = self._list(where, "admission policies")
+        for kind, plural in POLICIES.items():
+            part = self._list(f"{ADMISSION}/{plural}", "admission policies")
             if isinstance(part, Unseen):
                 return part
             found += [{**each, "kind": kind} for each in part]  # in a list they do not say it

@@ -67,7 +67,7 @@ def _gpu_nodes(seen: Seen) -> dict[str, Node]:
 
 def plugin(seen: Seen) -> Iterator[Finding]:
     """What serves the GPUs: which versions of NVIDIA's device plugin, or a DRA driver."""
-    nodes, claimable = _gpu_nodes(seen), _claimable(there(seen.classes))
+    nodes, claimable = _gpu_nodes(seen), _claimable(there(seen.classes) or ())
     return _of_each(
         {
             name: claimable if _by_dra(seen, name) else _plugin(seen, record, nodes.get(name))
@@ -82,10 +82,9 @@ def _by_dra(seen: Seen, name: str) -> bool:
     return cluster is not None and cluster.facts(NodeName(name)).by_dra
 
 
-def _claimable(classes: Sequence[Json] | None) -> Finding:
+def _claimable(classes: Sequence[Json]) -> Finding:
     """What is said of nodes under DRA, where there are these DeviceClasses."""
-    named = [str(at(each, "spec", "extendedResourceName")) for each in classes or ()]
-    if classes is None or MANAGED[0] in named:
+    if MANAGED[0] in [str(at(each, "spec", "extendedResourceName")) for each in classes]:
         return ok("a DRA driver")
     said = f"a DRA driver, and no DeviceClass has extendedResourceName {MANAGED[0]}: only pods with"
     add = "add it to the DeviceClass gpu.nvidia.com"
@@ -99,6 +98,8 @@ def _plugin(seen: Seen, record: Record, node: Node | None) -> Finding:
         known = cluster.facts(NodeName(record.metadata.name)).record if cluster else None
         if known is not None and known.problem is not None:
             return fail(f"its record cannot be used: {known.problem}", "mend this", NO_RECORD)
+        if isinstance(seen.classes, Unseen):
+            return unseen(f"the kubelet serves no GPUs; whether DRA does: {seen.classes.why}")
         return fail("the kubelet serves no GPUs", "look at the log of NVIDIA's plugin", page)
     if not (version := record.spec.allocator.plugin_version):
         said = "no version of NVIDIA's plugin is known, so little is promised"
