@@ -21,7 +21,7 @@ import msgspec
 import structlog
 
 from scheduler_extender.annotations import WAKE, Malformed
-from scheduler_extender.deadline import Deadline, within
+from scheduler_extender.deadline import NO_DEADLINE, Deadline, within
 from scheduler_extender.ratelimit import LogLimit
 from scheduler_extender.state.asking.byclaims import ask_by_claims
 from scheduler_extender.state.asking.enquiry import answer, decided, states_of
@@ -128,6 +128,7 @@ class Waker:
         if not self._changed:
             return
         self._wake_for_their_places(snapshot, unschedulable, now)
+        self._wake_by_claims(snapshot, unschedulable.values(), now)
         groups = self._groups(snapshot, unschedulable.values(), now)
         requests = {request for request, _ in groups}
         self._served = {r: at for r, at in self._served.items() if r in requests}
@@ -198,6 +199,23 @@ class Waker:
             if fits and not self._wake_in_turn([pod], now):
                 return
 
+    def _wake_by_claims(self, snapshot: Snapshot, pods: Iterable[PodRecord], now: float) -> None:
+        """Wake pods with claims of their own. Each is looked at by itself, who has seen least
+        first."""
+        waiting = [pod for pod in pods if pod.of_claims is not None and now >= self._due(pod.uid)]
+        waiting.sort(key=lambda pod: self._tried.get(pod.uid, -1))
+        deadline = within(self._clock, self.SECONDS)
+        for pod in waiting[: self.AT_ONCE]:
+            at = bisect_right(self._numbers, self._tried.get(pod.uid, -1))
+            names = self._names[at : at + self.SLICE]
+            if not names or snapshot.blind or deadline.passed():
+                return
+            self.looks += 1
+            self._tried[pod.uid] = self._numbers[at + len(names) - 1]
+            fits = _claims_fit(snapshot, pod, names, deadline)
+            if fits and not self._wake_in_turn([pod], now):
+                return
+
     def _take_changes(self, now: float) -> Snapshot:
         """Take note of the nodes that have changed; the cluster after these changes."""
         self._rounds += 1
@@ -223,10 +241,10 @@ class Waker:
         newest = self._numbers[-1]
         groups: dict[tuple[GpuRequest, int], list[PodRecord]] = {}
         for pod in pods:
-            if pod.of_claims is not None:
-                continue  # kube-scheduler looks again where a claim has changed
             if isinstance(pod.request, Malformed) or (snapshot.blind and pod.request.required):
                 continue  # blind, filter would refuse it anyway; afterwards every node is news
+            if pod.of_claims is not None:
+                continue
             tried = self._tried.get(pod.uid, -1)
             if tried < newest and now >= self._due(pod.uid):
                 groups.setdefault((pod.request, tried), []).append(pod)
@@ -300,12 +318,21 @@ class Waker:
 
 def _fits(snapshot: Snapshot, name: NodeName, pod: PodRecord, request: GpuRequest) -> bool:
     """Whether a node on which the pod has a place would take it by itself."""
-    claims = pod.of_claims
-    if claims is not None:
-        answers = ask_by_claims(snapshot, pod.uid, claims, [name]).each()
-        return all(decision.rejection is None for _, decision in answers)
+    if pod.of_claims is not None:
+        return _claims_fit(snapshot, pod, [name])
     without = snapshot.facts(name).without(frozenset({pod.uid}))
     return answer(snapshot, without, request).rejection is None
+
+
+def _claims_fit(
+    snapshot: Snapshot, pod: PodRecord, names: list[NodeName], deadline: Deadline = NO_DEADLINE
+) -> bool:
+    """Whether one of these nodes takes a pod with claims of its own, or there was no time to
+    tell."""
+    claims = pod.of_claims
+    assert claims is not None  # noqa: S101 (the caller looked)
+    answers = ask_by_claims(snapshot, pod.uid, claims, names, deadline)
+    return bool(answers.late) or any(each.rejection is None for _, each in answers.each())
 
 
 def _name(pod: PodRecord) -> str:

@@ -11,10 +11,10 @@ from scheduler_extender.annotations import OfClaims
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.membership import Membership
 from scheduler_extender.state.answers.capacity import ANY_GPU
-from scheduler_extender.state.answers.decision import UNDECIDED, Decision, unconstrained
+from scheduler_extender.state.answers.decision import HAD_CLAIM, UNDECIDED, Decision, unconstrained
 from scheduler_extender.state.answers.remembered import State
 from scheduler_extender.state.asking.askgroup import ask_group
-from scheduler_extender.state.asking.byclaims import ask_by_claims, had_claim
+from scheduler_extender.state.asking.byclaims import ask_by_claims
 from scheduler_extender.state.asking.enquiry import answer, ask, scores
 from scheduler_extender.state.asking.members import member_of, rack_rooms
 from scheduler_extender.state.cluster.snapshot import Snapshot
@@ -142,9 +142,10 @@ def answers_to(
     )
     if not pod.by_claim or pod.node is not None:
         return rows
+    had = Decision(HAD_CLAIM)  # as filter has it
     return [
-        replace(row, decision=Decision(why), score=None, doubt=None, outcomes=None)
-        if (why := had_claim(row.facts))
+        replace(row, decision=had, score=None, doubt=None, outcomes=None)
+        if row.facts.by_plugin
         else row
         for row in rows
     ]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.deadline import Deadline, within
+from scheduler_extender.state.answers.decision import HAD_CLAIM
 from scheduler_extender.state.asking.byclaims import ask_by_claims
 from scheduler_extender.state.asking.enquiry import ask
 from scheduler_extender.state.asking.members import member_of
@@ -108,8 +109,9 @@ def refusals_of(snapshot: Snapshot, pod: PodRecord, deadline: Deadline) -> dict[
         return {}
     member = member_of(snapshot, pod.uid, pod.membership, pod.request)
     request = pod.request if member is None else member.request
-    names = [facts.name for facts in snapshot.nodes if not serves_nothing(facts)]
-    found: Counter[Reason] = Counter()
+    nodes = [facts for facts in snapshot.nodes if not serves_nothing(facts)]
+    names = [facts.name for facts in nodes if not (pod.by_claim and facts.by_plugin)]
+    found = +Counter({HAD_CLAIM.kind: len(nodes) - len(names)})
     claims = pod.of_claims
     answers = (
         ask(snapshot, request, names, deadline)

@@ -7,10 +7,10 @@ import msgspec
 
 from scheduler_extender.annotations import Malformed, OfClaims, of_claims, parse
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
-from scheduler_extender.state.answers.decision import UNDECIDED
+from scheduler_extender.state.answers.decision import HAD_CLAIM, UNDECIDED
 from scheduler_extender.state.answers.remembered import State
 from scheduler_extender.state.asking.askgroup import ask_group
-from scheduler_extender.state.asking.byclaims import ask_by_claims, had_claim
+from scheduler_extender.state.asking.byclaims import ask_by_claims
 from scheduler_extender.state.asking.enquiry import Answers, answer, ask
 from scheduler_extender.state.asking.members import Member, member_of
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -109,15 +109,15 @@ def filtered(
 
 
 def _of_claimed(snapshot: Snapshot, pod: Pod, names: Sequence[str], deadline: Deadline) -> Filtered:
-    """The answer to a pod that a bind on a node with DRA was refused (:func:`.had_claim`)."""
+    """The answer to a pod whose status names a claim (:meth:`.NodeFacts.is_open_to`)."""
     deadline.need_quick(quick=False)
     status = msgspec.structs.replace(pod.status, extended_resource_claim_status=None)
-    barred = {name: why for name in names if (why := had_claim(snapshot.facts(NodeName(name))))}
-    others = [name for name in names if name not in barred]
+    others: list[str] = []
+    by_plugin: list[str] = []
+    for name in names:
+        (by_plugin if snapshot.facts(NodeName(name)).by_plugin else others).append(name)
     found = filtered(snapshot, msgspec.structs.replace(pod, status=status), others, deadline)
-    for name, why in barred.items():
-        found.refused.setdefault(why, []).append(name)
-    return found
+    return replace(found, refused={**found.refused, HAD_CLAIM: by_plugin})
 
 
 def _with_group(

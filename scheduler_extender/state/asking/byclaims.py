@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from scheduler_extender.annotations import OfClaims
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
-from scheduler_extender.state.answers.decision import HAD_CLAIM, UNDECIDED, Decision
+from scheduler_extender.state.answers.decision import UNDECIDED, Decision
 from scheduler_extender.state.asking.enquiry import Answers, ask
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import Devices, NodeFacts
@@ -93,12 +93,6 @@ def devices_for(
     if isinstance(coming, Rejection):
         return devices or coming
     return devices + coming or NO_GPUS
-
-
-def had_claim(facts: NodeFacts) -> Rejection | None:
-    """Why a node takes no pod whose status names a claim that was deleted, as after a bind that was
-    refused. Nobody takes the name out of the status, and a kubelet looks for the claim."""
-    return None if facts.by_dra or facts.topology is None else HAD_CLAIM
 
 
 def _kind(facts: NodeFacts, devices: Devices) -> Hashable:

@@ -122,6 +122,11 @@ class NodeFacts:
         """Whether kube-scheduler itself hands out the node's GPUs, by claims."""
         return self.topology is not None and self.topology.allocator.policy == POLICY
 
+    @property
+    def by_plugin(self) -> bool:
+        """Whether a device plugin does."""
+        return self.topology is not None and not self.by_dra
+
     def claimed(self, uid: PodUid, namespace: str = "", names: Collection[str] = ()) -> Devices:
         """The devices that claims have here for a pod, also those that it shares, or of the claims
         with these ``names``."""
@@ -266,8 +271,14 @@ class NodeFacts:
     # Who may come.
 
     def is_open_to(self, pod: PodRecord) -> bool:
-        """Whether kube-scheduler may send a pod here: :meth:`is_one_of` its destinations."""
-        return self.is_one_of(pod.standing.destinations)
+        """Whether kube-scheduler may send a pod here: :meth:`is_one_of` its destinations.
+
+        One that waits, and whose status names a claim, as after a bind that was refused, goes to no
+        plugin: the claim is deleted, nobody takes its name out of the status, and a kubelet looks
+        for it.
+        """
+        had_claim = pod.by_claim and pod.node is None
+        return self.is_one_of(pod.standing.destinations) and not (had_claim and self.by_plugin)
 
     def is_one_of(self, destinations: Destinations) -> bool:
         """Whether kube-scheduler may send a pod with these destinations here, by the pod's

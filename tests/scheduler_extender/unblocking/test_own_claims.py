@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, combinations
 from typing import Any
 
@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 
 from scheduler_extender.kube.sinks import PodSink
 from scheduler_extender.kube.waiting import WaitingPods
+from scheduler_extender.kube.waker import Waker
 from scheduler_extender.state.asking.byclaims import ask_by_claims
 from scheduler_extender.state.pods.keptplace import value_of
 from scheduler_extender.told.unblocking import Unblocking, unblocking_of
 from scheduler_extender.told.waiting import WaitingReasons
+from scheduler_extender.unblocking import search
 from scheduler_extender.verbs import filter_nodes
 from scheduler_extender.wire import pod_decoder
 from tests.dranodes import (
@@ -33,7 +35,11 @@ from tests.dranodes import (
 )
 from tests.nodes import pod
 from tests.property.examples import examples
+from tests.scheduler_extender.kube.test_waker import Api
+from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
 from topology.core.devices import PodUid
+from topology.core.requests import gpu_request
+from topology.machines import machine
 
 PAIR = f"{DRIVER}/pair"
 WANTS = PodUid("wants")
@@ -307,3 +313,29 @@ def test_a_pod_whose_annotations_cannot_be_read_is_counted_so() -> None:
     wrong["metadata"]["annotations"]["gpu-topology.io/group"] = "g"
     PodSink(world.cluster).apply(raw(wrong))
     assert WaitingReasons(world.cluster).count()["malformed"] == 1
+
+
+def test_a_pod_is_woken_once_its_claims_would_get_what_it_requires() -> None:
+    world = Scene((Holder("a", (0, 1, 2), ("a",)),), *JUST_A_PAIR).world()
+    api = Api()
+    waker = Waker(world.cluster, api, clock=lambda: 0.0)
+    world.claims.apply(claim("a", 0, 2, pod="a"))
+    waker.round(1.0)
+    assert api.woken == [], "no pair is free"
+    world.claims.apply(claim("a", 2, pod="a"))
+    waker.round(2.0)
+    assert api.woken == [WANTS]
+    waker.round(20.0)
+    assert api.woken == [WANTS], "nothing has changed since"
+
+
+def test_a_pod_whose_status_names_a_former_claim_is_sent_to_no_plugin() -> None:
+    """No kubelet would start it there: nobody is evicted for it, and it is told so."""
+    node = machine("a100-pcie-4-bridged").topology("plugin")
+    for by_claim in (False, True):
+        cluster = cluster_of({node: {"a": Held((0,)), "b": Held((2,))}})
+        waits = replace(waiting("wants", gpu_request(2, NVLINKED)), by_claim=by_claim)
+        cluster.feed.put_pod(waits)
+        assert (search(cluster.snapshot(), waits).plan is None) is by_claim
+        counted = WaitingReasons(cluster).count()
+        assert counted["kubelet" if by_claim else "scattered"] == 1
