@@ -450,15 +450,20 @@ def _holders(facts: NodeFacts, offer: Offer) -> Iterator[tuple[int, GpuHolder]]:
         name = (pod.namespace, pod.name) if pod is not None else pods_on(facts).get(uid)
         use = _use(facts, offer, uid, pod, pool)
         asks, since = (asks_text(pod.request), pod.started) if pod is not None else ("", None)
-        gone = pod is None and facts.pods.complete
+        gone = pod is None and _would_know(facts)
         for gpu, devices in on.items():
             if devices:
                 yield gpu, GpuHolder(uid, name, use, devices, asks, since, gone)
 
 
+def _would_know(facts: NodeFacts) -> bool:
+    """Whether a holder is known as long as it is there. A claim lasts, whoever has it."""
+    return facts.pods.complete and not facts.by_dra
+
+
 def _use(facts: NodeFacts, offer: Offer, uid: PodUid, pod: PodRecord | None, pool: int) -> Use:
     """How a pod stands that holds these devices."""
-    if uid in facts.pods.ending or (pod is None and facts.pods.complete):
+    if uid in facts.pods.ending or (pod is None and _would_know(facts)):
         return Use.ENDING
     request = pod.request if pod is not None else None
     if not isinstance(request, GpuRequest) or request.plain:

@@ -16,6 +16,7 @@ from scheduler_extender.kube.waiting import WaitingPods
 from scheduler_extender.kube.waker import Waker
 from scheduler_extender.state.asking.byclaims import ask_by_claims
 from scheduler_extender.state.pods.keptplace import value_of
+from scheduler_extender.told.nodes import Use, node_state
 from scheduler_extender.told.unblocking import Unblocking, unblocking_of
 from scheduler_extender.told.waiting import WaitingReasons
 from scheduler_extender.unblocking import search
@@ -299,6 +300,16 @@ def test_a_pod_that_waits_is_counted_and_told() -> None:
     ((name, text),) = told
     assert name == WANTS
     assert "no node takes it: 1 " in text
+
+
+def test_who_has_gpus_by_claims_is_named_on_the_node_and_does_not_end() -> None:
+    """Also a claim that pods share, or that nobody has freed."""
+    more = (Holder("s", (1,), ("s1", "s2")), Holder("o", (3,), ()))
+    world = Scene((*HALVES, *more), exactly(2)).world()
+    gpus = node_state(world.cluster.facts(NODE)).gpus
+    holders = [(each.pod, each.use, each.gone) for gpu in gpus for each in gpu.holders]
+    names = ["a", "claim/s", "b", "claim/o"]
+    assert holders == [(("ns", name), Use.PLAIN, False) for name in names]
 
 
 def test_a_pod_whose_devices_nobody_can_say_counts_as_one_that_some_node_takes() -> None:
