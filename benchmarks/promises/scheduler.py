@@ -173,7 +173,7 @@ class KubeScheduler(Actor):
         """Count a gang's bind that was refused, by what was known when the member passed filter."""
         if assumed.miscounted:
             reason = "miscounted"
-        elif known == assumed.known and NO_ANSWER not in why:
+        elif known == assumed.known and NO_ANSWER not in why and why != NO_CLAIM:
             reason = "known"
             self._tally.broken_jobs.append(f"{assumed.entry.record.name} on {assumed.node}: {why}")
         else:

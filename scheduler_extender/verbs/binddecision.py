@@ -70,7 +70,8 @@ def decide(
             request = _counted(facts, pod)
             without = _judged(facts, pod, request, again=asking)
             member = member_of(snapshot, pod.uid, pod.membership, request)
-            request = request if member is None else member.request
+            if member is not None and not facts.by_dra:  # there nobody comes before its claim
+                request = member.request
             request, decision = _answer(snapshot, member, without, request)
             if _is_bound(cluster, pod.uid, node):
                 return None

@@ -157,6 +157,16 @@ def test_others_whose_claims_are_on_their_way_do_not_matter(world: World) -> Non
     assert world.bind("a")["verdict"] == "guaranteed"
 
 
+def test_nobody_of_its_gang_comes_before_a_pod_that_has_its_claim(world: World) -> None:
+    """A sibling's single GPU would be the first of these two, were they free."""
+    for name, gpus in ("a", 2), ("sibling", 1):
+        member = pod(gpus, NVLINK if gpus == 2 else {}, name=name, uid=name)
+        member["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "g"}
+        world.add(member)
+    world.claim(a=(0, 1))
+    assert world.bind("a")["verdict"] == "guaranteed"
+
+
 def test_a_bind_that_is_repeated_is_proven_again(world: World) -> None:
     world.add(pair("a"))
     world.claim(a=(0, 1))
