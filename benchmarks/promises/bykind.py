@@ -36,7 +36,7 @@ KINDS = {
     "shares of GPUs": _play(250, "shared", "everything", 0.8, 5),
     "memory of shared GPUs": _play(250, "memory", "shares", 1.5, 6),
     "half of the nodes with DRA": _play(1500, "mixed", "everything", 0.8, 7, dra=0.5),
-    "gangs, half of the nodes with DRA": _play(400, "mixed", "groups", 0.4, 8, dra=0.5),
+    "groups and gangs, half with DRA": _play(400, "racks", "groups", 0.4, 8, dra=0.5),
 }
 """Each kind's play in the first round; seeds count on. About 10,000 placements in a round, with the
 plays of the rare faults."""

@@ -79,7 +79,8 @@ def decide(
                 if _is_veto(facts, decision):
                     raise _vetoed(cluster, without, request, decision.rejection)
                 raise _refused_before_flight(pod, decision.rejection, decision, without)
-            asked = _ask_group(snapshot, member, without, again=before is not None)
+            again = facts.by_dra or before is not None
+            asked = _ask_group(snapshot, member, without, again=again)
             sets = _sets_of(snapshot, without, request, decision)
             with cluster.locked():
                 now_in_flight = cluster.binds.of(pod.uid)
@@ -239,13 +240,20 @@ def _answer(
 
 
 def _is_begun(snapshot: Snapshot, member: Member) -> bool:
-    """Whether another member of the group is bound and lives, or its bind is in flight."""
-    return bool(snapshot.standing(member.membership, member.uid).living)
+    """Whether another member of the group is bound and lives, or its bind is in flight, or devices
+    have been chosen for it (DRA)."""
+    chosen = (
+        pod.gang == member.membership.group and snapshot.facts(node).by_dra
+        for pod in snapshot.nominated.values()
+        if pod.uid != member.uid and (node := pod.standing.nominated) is not None
+    )
+    return bool(snapshot.standing(member.membership, member.uid).living) or any(chosen)
 
 
 def _ask_group(snapshot: Snapshot, member: Member | None, facts: NodeFacts, *, again: bool) -> bool:
     """Whether the pod's group had to be asked. ``again`` says that the facts are without a bind of
-    the pod that is in flight.
+    the pod that is in flight, or a claim of its own. Under DRA all members of a gang have claims by
+    now, so none is still to come.
 
     Raises :class:`BindError` where the group's domain is another, or cannot hold it: of a gang that
     is bound in part, not even this member.
@@ -256,7 +264,8 @@ def _ask_group(snapshot: Snapshot, member: Member | None, facts: NodeFacts, *, a
         return False  # filter has kept the gang off: to refuse one now may leave it bound in part
     deadline = within(snapshot.parts.clock, VERB_SECONDS)
     gang = member.membership.gang
-    member = replace(member, alone=gang and _is_begun(snapshot, member))
+    alone = gang and (facts.by_dra or _is_begun(snapshot, member))
+    member = replace(member, alone=alone)
     then = snapshot.with_facts([facts]) if again else snapshot
     group = ask_group(then, member, [facts.name], deadline)
     if group.late:

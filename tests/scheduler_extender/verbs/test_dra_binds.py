@@ -167,6 +167,17 @@ def test_nobody_of_its_gang_comes_before_a_pod_that_has_its_claim(world: World) 
     assert world.bind("a")["verdict"] == "guaranteed"
 
 
+def test_a_gang_whose_pods_all_have_their_claims_is_bound_whole(world: World) -> None:
+    """Its GPUs are taken by its own claims, and nobody is still to come to the domain."""
+    for name in "a", "b":
+        asked = {**NVLINK, "group-domain": "node", "group-size": "2"}
+        member = pair(name, asked)
+        member["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "g"}
+        world.add(member)
+    world.claim(a=(0, 1), b=(2, 3))
+    assert [world.bind(name)["verdict"] for name in ("a", "b")] == ["guaranteed"] * 2
+
+
 def test_a_bind_that_is_repeated_is_proven_again(world: World) -> None:
     world.add(pair("a"))
     world.claim(a=(0, 1))
