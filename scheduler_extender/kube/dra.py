@@ -275,8 +275,10 @@ class DraNodes:
                     claimed = list(self._claimed(devices))
                     serving = self._class_of(facts.topology.resources[0].name)
                     classes = self._classes.copy()
-                held = facts.report.allocations
-                return devices.foreseen(facts.topology, serving, specs, classes, claimed, held)
+                offer, held = facts.last_offer(serving.serves or ""), facts.report.allocations
+                if isinstance(offer, Rejection):
+                    return unsaid(offer.reason)
+                return devices.foreseen(offer, serving, specs, classes, claimed, held)
             except (DraError, NotFollowedError) as error:
                 return unsaid(str(error))
             except Exception as error:  # noqa: BLE001 (a listener logs it)

@@ -16,10 +16,10 @@ from scheduler_extender.kube.draobjects import (
     Slice,
     TaintRule,
 )
+from scheduler_extender.state.node.facts import Offer
 from topology.core.allocators.claims import MOST, Alike, Alternative, NotFollowedError, allocated
 from topology.core.devices import DeviceId, Mask, positions
 from topology.core.dra import Claimed, DraError, Published, gpu_of
-from topology.core.graph import NodeTopology
 from topology.core.placement import Reason, Rejection
 from topology.core.remembering import Memory, interruptible
 from topology.core.report import Allocation
@@ -82,7 +82,7 @@ class NodeDevices:
 
     def foreseen(
         self,
-        topology: NodeTopology,
+        offer: Offer,
         serving: DeviceClass,
         claims: Iterable[ClaimSpec],
         classes: Mapping[str, DeviceClass],
@@ -92,26 +92,27 @@ class NodeDevices:
         """The GPUs among the devices that kube-scheduler gives to these claims, in a record whose
         GPUs are those of the class that is ``serving``; :data:`NO_DEVICES` if it gives nothing.
 
-        The record may be of another moment than now: its allocations say which GPUs are ``held``.
-        Whoever has GPUs of those that are ``claimed`` now, and none in the record, is gone, and has
-        let go of other devices, too.
+        What is offered may be of another moment than now, as its record is, by which allocations
+        are ``held``. Whoever has GPUs of those that are ``claimed`` now, and none in the record, is
+        gone, and has let go of other devices, too.
 
         Raises :class:`DraError` or :class:`NotFollowedError` where that cannot be said.
         """
+        topology, left = offer.topology, offer.availability.free
         at = positions(self._of_class(serving))
         gpus = dict(zip(at, topology.allocator.published, strict=False))
         if len(gpus) != len(at) or len(gpus) != len(topology.allocator.published):
             raise DraError("the record is of other devices")
         uuids = {gpu.index: gpu.uuid for gpu in topology.gpus}
         ids = {position: DeviceId(uuids[index]) for position, index in gpus.items()}
+        bits = topology.bit_of_uuid
         now = {(each.pool, each.device): each.uid for each in claimed}
         owners = [now.get((f"{driver}/{pool}", each.name)) for driver, pool, each in self.all]
-        taken = {device for each in held for device in each.device_ids}
         gone = {None, *(owners[position] for position in ids)} - {each.pod_uid for each in held}
         free = sum(
             1 << position
             for position, owner in enumerate(owners)
-            if (ids[position] not in taken if position in ids else owner in gone)
+            if (left & bits[ids[position]] if position in ids else owner in gone)
         )
         requests: list[list[Alternative]] = []
         alike: list[Alike] = []

@@ -14,6 +14,8 @@ import pytest
 
 from scheduler_extender.state.answers.decision import SIBLINGS
 from tests.e2e.cluster import PODS, ROOT, RealCluster
+from tests.e2e.drakubelet import API, device_class
+from tests.e2e.draslices import add_node, claimed, placement
 from tests.e2e.emulated import Kubelets
 from tests.e2e.gangcluster import gang_cluster
 from tests.e2e.podgroups import BETA, Gangs, bound, member
@@ -42,6 +44,7 @@ def cluster(
     gang_binaries: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[RealCluster, Witness]]:
     with gang_cluster(tmp_path_factory.mktemp("gangs"), gang_binaries, BETA) as found:
+        found[0].create(f"{API}/deviceclasses", device_class())
         yield found
 
 
@@ -229,3 +232,20 @@ def test_the_sample_is_placed(
     real.until(lambda: witness.bound(pods), "every bind is answered")
     gang_cycle(witness.calls(), pods)
     removed(real, kubelets, pods)
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"group-domain": "node", "group-size": "2"}], ids=["any", "one node"]
+)
+def test_a_gang_under_dra_is_bound_whole(
+    real: RealCluster, gangs: Gangs, more: dict[str, str]
+) -> None:
+    """kube-scheduler allocates the devices of all members before it binds the first."""
+    name = "one-node" if more else "two-pairs"
+    add_node(real, f"dra-{name}", (2, 3, 0, 1))
+    pods = gangs.of(name, 2, 2, {**PAIR, **more}, **on(f"dra-{name}"))
+    real.until(lambda: len(bound(real, pods)) == 2, "the gang is bound")
+    assert sorted(claimed(real, pod) for pod in pods) == [[0, 1], [2, 3]]
+    for pod in pods:
+        written = placement(real, pod)
+        assert (written["verdict"], written["sets"]) == ("guaranteed", [claimed(real, pod)])

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from scheduler_extender import verbs
-from scheduler_extender.annotations import OfClaims, of_claims
+from scheduler_extender.annotations import MANAGED, OfClaims, of_claims
 from scheduler_extender.deadline import Deadline, NotAtOnceError
-from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.verbs import BindError, Binding
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.dranodes import (
@@ -72,6 +72,15 @@ def test_a_node_passes_where_the_devices_that_come_will_do(world: DraWorld) -> N
     world.claims.apply(asking("c", exactly(2)))
     assert refusal(world, of_claim(NVLINK, "c")) == REFUSED
     world.claims.apply(claim("other", 3, pod="p"))
+    assert refusal(world, of_claim(NVLINK, "c")) == ""
+
+
+def test_what_is_chosen_for_a_nominated_pod_does_not_come(world: DraWorld) -> None:
+    world.claims.apply(asking("c", exactly(2)))
+    nominated = msgspec.convert(pod(1, name="n", uid="n", nominatedNodeName=NODE), Pod)
+    record = pod_record(nominated, MANAGED)
+    assert record is not None
+    world.cluster.feed.put_pod(record)
     assert refusal(world, of_claim(NVLINK, "c")) == ""
 
 
