@@ -20,6 +20,7 @@ from scheduler_extender.state.pods.budgets import budget_manifest
 from scheduler_extender.state.pods.record import PodRecord, manifest_of
 from scheduler_extender.state.pods.standing import quantities_of
 from topology import codec
+from topology.core.devices import PodUid
 from topology.core.requests import GpuRequest
 
 HEAD = "# A gpu-topology cluster file: check and simulate take it as --cluster."
@@ -31,10 +32,12 @@ def cluster_file(cluster: Cluster) -> Iterator[bytes]:
     snapshot = cluster.snapshot()
     nodes, unbound, budgets = snapshot.nodes, snapshot.unbound, snapshot.budgets
     pods = [*unbound, *(pod for node in nodes for pod in node.pods.every)]
+    here = {pod.uid for pod in pods} - {pod.uid for pod in unbound}
     kinds = {pod.membership.domain for pod in pods if pod.membership is not None}
     rest = [_document(manifest_of(pod)) for pod in unbound]
     rest += [_document(budget_manifest(budget)) for budget in budgets or ()]
-    return _pieces(HEAD if budgets is not None else HEAD + NO_BUDGETS, nodes, rest, _labels(kinds))
+    head = HEAD if budgets is not None else HEAD + NO_BUDGETS
+    return _pieces(head, nodes, here, rest, _labels(kinds))
 
 
 def _labels(kinds: set[str | None]) -> set[str]:
@@ -44,7 +47,7 @@ def _labels(kinds: set[str | None]) -> set[str]:
 
 
 def _pieces(
-    head: str, nodes: Sequence[NodeFacts], rest: list[bytes], labels: set[str]
+    head: str, nodes: Sequence[NodeFacts], here: set[PodUid], rest: list[bytes], labels: set[str]
 ) -> Iterator[bytes]:
     yield f"{head}\n".encode()
     for node in nodes:
@@ -59,6 +62,8 @@ def _pieces(
             if told or seen.exists or seen.cordoned:
                 yield _document(_node(node, told))
         for pod in node.pods.every:
+            if pod.uid not in here:
+                continue  # it is only nominated
             yield _document(manifest_of(_as_shown(pod, node)))
     yield from rest
 

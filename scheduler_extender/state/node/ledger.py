@@ -68,7 +68,7 @@ class Ledger:
 
     availability: Availability
     unreported: Mapping[PodUid, Unreported]  # what each pod still needs devices for
-    shown: Mapping[PodUid, Pool]  # what the report shows of each pod
+    shown: Mapping[PodUid, Pool]  # what the report shows of each pod, or what is chosen for it
 
 
 def ledger(
@@ -104,7 +104,7 @@ def ledger(
     unknown = entries.releasing if late else entries.running
     for uid, other in held.items():
         (entries.departing if uid in departing else unknown).append(Holder(other.returning))
-    return Ledger(entries.availability(), entries.unreported, shown)
+    return Ledger(entries.availability(), entries.unreported, shown | entries.chosen)
 
 
 @dataclass(slots=True)
@@ -156,6 +156,7 @@ class _Entries:
     unreported: dict[PodUid, Unreported] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
     shown: Collection[PodUid] = ()
+    chosen: dict[PodUid, Pool] = field(default_factory=dict)  # for nominated pods
 
     def by_pod(self) -> dict[PodUid, _Held]:
         """The report's allocations, pod by pod.
@@ -228,9 +229,10 @@ class _Entries:
             self.topology.allocator.policy == POLICY
             and pod.standing.nominated == self.topology.name
         ):
-            chosen = self._first_free(request.effective_count)
-            self.taken.update(chosen)
-            self._hold(pod, Holder(self.devices.shown_and_returning(chosen)[1]))
+            devices = self._first_free(request.effective_count)
+            self.taken.update(devices)
+            self.chosen[pod.uid], returning = self.devices.shown_and_returning(devices)
+            self._hold(pod, Holder(returning))
             return
         self.unreported[pod.uid] = self._coming(pod, request)
 

@@ -18,10 +18,12 @@ from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.files.binder import FileBinder
 from scheduler_extender.files.podfile import read_all
+from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.keptplace import KeptPlace
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.told.answers import answers_to
+from scheduler_extender.told.nodes import Nodes, Use
 from scheduler_extender.told.together import judge
 from scheduler_extender.told.unblocking import unblocking_of
 from scheduler_extender.web.pages import Pages
@@ -221,6 +223,24 @@ def test_under_dra_a_nominated_pod_is_not_in_its_own_way() -> None:
     see(world.cluster, asks)
     assert verbs.filter_nodes(world.cluster, asks, [DRA_NODE]).node_names == [DRA_NODE]
     assert not refused_bind(world.cluster, asks, DRA_NODE)
+
+
+def test_under_dra_the_devices_chosen_for_a_nominated_pod_are_shown_as_its_own() -> None:
+    world = two_pairs()
+    see(world.cluster, manifest("p", 1, 0, nominated=DRA_NODE))
+    (node,) = Nodes(world.cluster).all()
+    holders = [[each.pod for each in gpu.holders] for gpu in node.gpus]
+    assert holders == [[], [], [], [("default", "p")]]
+    assert node.uses[Use.SICK] == 0
+
+
+def test_under_dra_a_nominated_pod_stands_in_a_cluster_file_once() -> None:
+    world = two_pairs()
+    see(world.cluster, manifest("p", 1, 0, nominated=DRA_NODE))
+    written = yaml.safe_load_all(b"".join(cluster_file(world.cluster)))
+    (found,) = (each for each in written if each["kind"] == "Pod")
+    assert "nodeName" not in found["spec"]
+    assert found["status"]["nominatedNodeName"] == DRA_NODE
 
 
 def passes_there(world: DraWorld) -> bool:
