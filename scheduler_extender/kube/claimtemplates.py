@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import TypeVar
 
 import msgspec
 import structlog
@@ -56,10 +57,12 @@ SECONDS = 0.15  # after so long a round works no more sets out
 TIMEOUT = 2.0  # seconds for a request
 LIST_TIMEOUT, PAGE = 10.0, 100
 SERVER_FAILS = 500
+PASSES = 409, 429  # a quota that others write just now, and a busy API server
 # Seconds between two log lines that say the same; lines a second, at once.
 PAUSE, RATE, BURST = 3600.0, 0.1, 8
 
 Key = tuple[str, str]  # namespace and name
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +191,8 @@ class ClaimTemplates:
         """Make and remove what is due. ``now`` in seconds."""
         if now < self._next:
             return
+        if now - self._next > AGAIN:
+            self._listed = float("-inf")  # another may have led meanwhile
         self._next = now + EVERY
         named = _in_turn(self._claimants.by_template())
         try:
@@ -224,6 +229,7 @@ class ClaimTemplates:
             key, digest = (each.namespace, each.name), (each.annotations or {}).get(SETS)
             if count_of(each.name) is None or digest is None:
                 continue
+            self._refused.pop(key, None)  # it may have been in its own way
             if each.deletion_timestamp:
                 self._going.add(key)
             else:
@@ -276,7 +282,7 @@ class ClaimTemplates:
         """Make what is missing; why the others of what waiting pods name are not made."""
         self._refused = {key: why for key, why in self._refused.items() if now < why[0]}
         there, problems, left = Counter(each for each, _ in self._own), dict[Key, str](), AT_ONCE
-        everywhere = sum(there[namespace] for namespace in self._labelled)
+        everywhere = sum(min(there[namespace], MOST) for namespace in self._labelled)
         for key, pods in named.items():
             right = next((p for p in pods if p.waits and isinstance(p.wanted, Constraints)), None)
             if right is None or key in self._own:
@@ -311,8 +317,8 @@ class ClaimTemplates:
         self, named: Mapping[Key, Sequence[Claimant]], now: float, deadline: Deadline
     ) -> None:
         """Remove what no pod names, and make anew what would say something else now."""
-        left = AT_ONCE
-        for key, template in list(self._own.items()):
+        due: dict[Key, tuple[Claimant | None, _Sets | None]] = {}
+        for key, template in self._own.items():
             pods = named.get(key, ())
             right = next((p for p in pods if isinstance(p.wanted, Constraints)), None)
             sets = None if right is None else self._sets(right, deadline)
@@ -321,11 +327,12 @@ class ClaimTemplates:
             kept = sets is None or not sets.sets or sets.digest == template.digest
             if pods and (kept or self._problem(key)):  # else it could not be made again
                 self._due.pop(key, None)
-            elif now - self._due.setdefault(key, now) >= SETTLED and left:
-                left -= 1
-                gone = self._delete(key, template, now)
-                if gone and right is not None and sets is not None:
-                    self._create(key, right.count, sets, now)
+            elif now - self._due.setdefault(key, now) >= SETTLED:
+                due[key] = right, sets
+        for key, (right, sets) in list(_in_turn(due).items())[:AT_ONCE]:
+            gone = self._delete(key, self._own[key], now)
+            if gone and right is not None and sets is not None:
+                self._create(key, right.count, sets, now)
 
     def _create(self, key: Key, count: int, sets: _Sets, now: float) -> None:
         namespace, name = key
@@ -339,19 +346,19 @@ class ClaimTemplates:
         where = path(f"{GROUP}/namespaces", namespace, "resourceclaimtemplates")
         try:
             made = _decode(self._api.create(where, msgspec.json.encode(body), timeout=TIMEOUT))
-        except ConflictError:
-            # Another replica may have made it: the next round looks.
-            why = f"the ResourceClaimTemplate {name} is not ours, and is left as it is"
-            self._refused[key] = (now + LISTED_FOR, why)
-            self._listed = float("-inf")
         except ApiFailure as error:
-            if isinstance(error, ApiError) and error.status < SERVER_FAILS:
-                why = f"the API server refuses it: {error.message}"
-                self._refused[key] = (now + LISTED_FOR, why)
-                return
-            # It may be a webhook of this namespace: the next round begins with the others.
-            self._refused[namespace, ""] = (now + LISTED_FOR, f"the API server fails: {error}")
-            raise
+            if not isinstance(error, ApiError) or error.status >= SERVER_FAILS:
+                # It may be a webhook of this namespace: the next round begins with the others.
+                self._refused[namespace, ""] = (now + LISTED_FOR, f"the API server fails: {error}")
+                raise
+            why, wait = f"the API server refuses it: {error.message}", LISTED_FOR
+            if error.reason == "AlreadyExists":
+                # Another replica may have made it: the next round looks.
+                why = f"the ResourceClaimTemplate {name} is not ours, and is left as it is"
+                self._listed = float("-inf")
+            elif error.status in PASSES:
+                wait = AGAIN
+            self._refused[key] = now + wait, why
         else:
             self._own[key] = _Template(made.metadata.uid, sets.digest)
             log.info("a ResourceClaimTemplate is made", namespace=namespace, name=name)
@@ -382,33 +389,34 @@ class ClaimTemplates:
         """Tell waiting pods why there is no template for them, each text once."""
         waiting = {p.uid: (key, p) for key, pods in named.items() for p in pods if p.waits}
         self._told = {uid: text for uid, text in self._told.items() if uid in waiting}
-        left = TOLD_AT_ONCE
+        untold: dict[tuple[str, str], tuple[Claimant, str]] = {}
         for uid, (key, pod) in waiting.items():
             why = pod.wanted if isinstance(pod.wanted, str) else problems.get(key, "")
-            if why and key not in self._own and left and self._told.get(uid) != why:
-                left -= 1
-                self._told[uid] = why
-                self._tell(pod, f"no ResourceClaimTemplate is made for it: {why}")
+            if why and key not in self._own and self._told.get(uid) != why:
+                untold[pod.namespace, uid] = pod, why
+        for pod, why in list(_in_turn(untold).values())[:TOLD_AT_ONCE]:
+            self._told[pod.uid] = why
+            self._tell(pod, f"no ResourceClaimTemplate is made for it: {why}")
 
 
 def _too_many(namespace: str, here: int, everywhere: int) -> str:
     """Why there may be no more of ours, with so many in the namespace; empty if there may be."""
     if here >= MOST:
-        return f"for pods of the namespace {namespace} there are {here}, and {MOST} are allowed"
+        return f"for pods of the namespace {namespace} there are {MOST}, and no more are allowed"
     if everywhere >= MOST_IN_ALL:
-        return f"there are {everywhere} in the cluster, and {MOST_IN_ALL} are allowed"
+        return f"there are {MOST_IN_ALL} in the cluster, and no more are allowed"
     return ""
 
 
-def _in_turn(named: dict[Key, list[Claimant]]) -> dict[Key, list[Claimant]]:
-    """The first request of each namespace, then the second of each, and so on."""
+def _in_turn(each: Mapping[tuple[str, str], V]) -> dict[tuple[str, str], V]:
+    """What is the first of each namespace, then the second of each, and so on."""
     before = Counter[str]()
 
-    def turn(key: Key) -> int:
+    def turn(key: tuple[str, str]) -> int:
         before[key[0]] += 1
         return before[key[0]]
 
-    return {key: named[key] for key in sorted(named, key=turn)}
+    return {key: each[key] for key in sorted(each, key=turn)}
 
 
 class _Named(msgspec.Struct):

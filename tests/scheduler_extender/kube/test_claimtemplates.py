@@ -278,7 +278,7 @@ def test_a_namespace_has_so_many_at_most(world: World) -> None:
     assert world.fake.items("/apis/resource.k8s.io/v1/namespaces/elsewhere/resourceclaimtemplates")
     assert {text for _, text in world.told} == {
         "no ResourceClaimTemplate is made for it: for pods of the namespace team there are 50, "
-        "and 50 are allowed"
+        "and no more are allowed"
     }
     assert world.writes() == MOST + 1
     for i in range(1000):
@@ -440,3 +440,94 @@ def test_two_that_lead_in_turn(world: World, tmp_path: Path) -> None:
         former.round(float(now))
     assert world.template() == fresh, "what it knows by another UID it does not remove"
     api.close()
+
+
+def forge(world: World, namespace: str, count: int, first: int = 0) -> None:
+    """Templates that look like ours; somebody who may write them made them."""
+    world.label(namespace)
+    metadata = {"labels": {MANAGER: OURS}, "annotations": {SETS: "forged"}}
+    where = TEMPLATES.replace("/team/", f"/{namespace}/")
+    for i in range(first, first + count):
+        world.fake.put(where, {"metadata": {"name": f"gpu-topology-1.link.x{i}", **metadata}})
+
+
+def elsewhere(name: str, namespace: str, count: int = 2, **asked: str) -> Json:
+    found = pod(name, count, **asked)
+    found["metadata"]["namespace"] = namespace
+    return found
+
+
+def test_a_labelled_namespace_uses_up_no_more_than_its_share(world: World) -> None:
+    forge(world, "a", MOST_IN_ALL)
+    world.add(pod("p", link="nvlink"))
+    world.rounds(2)
+    assert world.names == [PAIR]
+    assert world.told == []
+
+
+def test_removals_in_one_namespace_hold_up_none_of_another(world: World) -> None:
+    """Somebody forges as many as a round removes, all the time."""
+    world.add(pod("p", link="nvlink"))
+    world.rounds()
+    before = world.template()["metadata"]["uid"]
+    forge(world, "a", 40 * AT_ONCE)
+    world.rounds(LISTED_FOR + 1)
+    serve(world.dra, "hgx-h100-8")
+    world.rounds(SETTLED + 7)
+    assert world.template()["metadata"]["uid"] != before
+
+
+def test_pods_of_one_namespace_delay_no_word_to_another(world: World) -> None:
+    world.label("a")
+    world.add(*(elsewhere(f"p-{i}", "a", 3, link="nvlink") for i in range(100)))
+    world.add(pod("other", 3, link="nvlink"))
+    world.rounds(2)
+    assert "other" in {name for name, _ in world.told}
+
+
+def test_that_there_are_too_many_is_told_once(world: World) -> None:
+    """Their number falls with each round; the text does not say it."""
+    forge(world, "team", 10 * AT_ONCE)
+    world.add(pod("p", link="nvlink"))
+    world.rounds(SETTLED + 10)
+    assert len(world.told) == 1
+
+
+@pytest.mark.parametrize("status", [409, 429])
+def test_what_passes_by_itself_is_tried_again_soon(world: World, status: int) -> None:
+    """A quota that others write at the same time ends in 409, too, and not as AlreadyExists."""
+    world.fake.refuse(status, 1, path=f"{TEMPLATES}$")
+    world.add(pod("p", link="nvlink"))
+    world.rounds(AGAIN + 2)
+    assert world.names == [PAIR]
+    assert not any("is not ours" in text for _, text in world.told)
+
+
+def test_one_of_ours_is_not_called_anothers_while_it_goes(world: World) -> None:
+    """We have deleted it, and somebody's finalizer keeps it: a new pod finds it in the way."""
+    world.add(pod("p", link="nvlink"))
+    world.rounds()
+    going = world.template()
+    world.claimants.keep(set())
+    world.rounds(SETTLED + 2)
+    assert world.names == []
+    going["metadata"] |= {"finalizers": ["x/y"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    world.fake.put(TEMPLATES, going)
+    world.add(pod("q", link="nvlink"))
+    world.rounds(AGAIN)
+    world.fake.remove(f"{TEMPLATES}/{PAIR}")
+    world.rounds(AGAIN + 2)
+    assert world.names == [PAIR]
+    assert {text.rpartition(": ")[2] for _, text in world.told} == {
+        f"the ResourceClaimTemplate {PAIR} is being deleted"
+    }
+
+
+def test_a_leader_that_leads_again_looks_first(world: World) -> None:
+    """Meanwhile another has removed what it knew."""
+    world.add(pod("p", link="nvlink"))
+    world.rounds(2)
+    world.fake.remove(f"{TEMPLATES}/{PAIR}")
+    world.now += 20
+    world.rounds(2)
+    assert world.names == [PAIR]
