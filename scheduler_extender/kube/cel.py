@@ -72,8 +72,8 @@ def matches(text: str, device: Known) -> bool:
 
 
 def words_of(text: str) -> frozenset[str]:
-    """All words and texts in an expression. An attribute that is not among them, and whose domain
-    is not tested as a whole, makes no difference."""
+    """All words and texts in an expression. An attribute that is not among them makes no
+    difference."""
     try:
         return _compiled(text).words
     except RecursionError:
@@ -299,6 +299,9 @@ def _quantity(text: Value) -> Decimal:
 
 
 def _equal(left: Value, right: Value) -> bool:
+    for value in (left, right):
+        if not isinstance(value, bool | int | str | Decimal | Version):
+            raise CelError("only single values are compared")
     if type(left) is type(right):
         return bool(left == right)
     if isinstance(left, Version | Decimal) or isinstance(right, Version | Decimal):
@@ -309,8 +312,8 @@ def _equal(left: Value, right: Value) -> bool:
 def _in(left: Value, right: Value) -> bool:
     if isinstance(right, list) and not isinstance(left, Version):
         return any(_equal(left, each) for each in right)
-    if not isinstance(right, Mapping):
-        raise CelError("in needs a list, and no version")
+    if not isinstance(left, str) or not isinstance(right, Mapping) or isinstance(right, Domains):
+        raise CelError("in needs a list, and no version, or the attributes of a domain and a name")
     return left in right
 
 

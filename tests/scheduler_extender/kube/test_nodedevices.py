@@ -77,6 +77,18 @@ def test_values_of_two_kinds_are_told_apart(world: DraWorld) -> None:
         assert gpus(world) == [0 if "int" in first else 1]
 
 
+@pytest.mark.parametrize(
+    "whole", ['"x.com" in device.attributes', f'device.attributes["x.com"] != {A}', "[1] == [true]"]
+)
+def test_what_speaks_of_no_single_value_is_not_followed(world: DraWorld, whole: str) -> None:
+    """Devices are alike where they have the same values of the attributes that are named."""
+    odd = device(0)
+    odd["attributes"]["x.com/there"] = {"int": 1}
+    world.slices.apply(a_slice(odd, device(1), generation=2))
+    world.claims.apply(asking("c", exactly(1, whole, allocationMode="All")))
+    assert gpus(world) is Reason.UNDECIDED
+
+
 def test_nothing_is_kept_of_the_list_that_a_claim_came_in(world: DraWorld) -> None:
     waiting, given = bytes(asking("c", exactly(1))), bytes(claim("d", 3, pod="p"))
     page = b"[" + waiting + b"," + given + b"]"
