@@ -242,12 +242,7 @@ def _answer(
 def _is_begun(snapshot: Snapshot, member: Member) -> bool:
     """Whether another member of the group is bound and lives, or its bind is in flight, or devices
     have been chosen for it (DRA)."""
-    chosen = (
-        pod.gang == member.membership.group and snapshot.facts(node).by_dra
-        for pod in snapshot.nominated.values()
-        if pod.uid != member.uid and (node := pod.standing.nominated) is not None
-    )
-    return bool(snapshot.standing(member.membership, member.uid).living) or any(chosen)
+    return bool(snapshot.standing(member.membership, member.uid).living)
 
 
 def _ask_group(snapshot: Snapshot, member: Member | None, facts: NodeFacts, *, again: bool) -> bool:

@@ -128,7 +128,7 @@ def _other_siblings(
     if members is None:
         return []
     pod = snapshot.waiting.get(uid)
-    own = pod is not None and pod.gang == membership.group and uid not in snapshot.in_flight
+    own = pod is not None and pod.gang == membership.group and uid not in members.pods
     counted = pod.request if own and pod is not None and not (pod.ended or pod.deleting) else None
     but = counted if isinstance(counted, GpuRequest) else None
     return members.expected(but, request.alone, OTHER_KINDS)

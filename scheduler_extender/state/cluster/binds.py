@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from scheduler_extender.state.cluster.board import Board
-from scheduler_extender.state.node import transitions
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord, resource_of
 from topology.core.devices import NodeName, PodUid
@@ -14,8 +13,7 @@ class Binds:
 
     def __init__(self, board: Board) -> None:
         self._board = board
-        self._lock, self._nodes = board.lock, board.nodes
-        self._pods, self._groups = board.pods, board.groups
+        self._lock, self._nodes, self._pods = board.lock, board.nodes, board.pods
 
     def begin(
         self, name: NodeName, pod: PodRecord, *, seen: NodeFacts | None = None
@@ -58,15 +56,8 @@ class Binds:
         """End a bind in flight: it failed for sure, or the pod's own record has taken over."""
         with self._lock:
             flying = self._pods.in_flight.pop(uid)
-            if flying is None or flying.node is None:
-                return
-            known = self._pods.get(uid)
-            if known is None or known.node is None:
-                self._groups.drop(uid)
-                if known is not None:
-                    self._groups.expect(known)
-            facts = self._nodes.get(flying.node)
-            self._board.put(transitions.without_bind_in_flight(facts, uid))
+            if flying is not None and flying.node is not None:
+                self._board.keep_place(flying.node)
 
     def of(self, uid: PodUid) -> PodRecord | None:
         """A pod's bind in flight, if there is one."""
@@ -74,6 +65,5 @@ class Binds:
             return self._pods.in_flight.get(uid)
 
     def _fly(self, name: NodeName, pod: PodRecord) -> None:
-        self._board.put(transitions.with_bind_in_flight(self._nodes.get(name), pod))
         self._pods.in_flight.put(pod.uid, pod)
-        self._groups.put(pod)
+        self._board.keep_place(name)

@@ -31,7 +31,7 @@ from scheduler_extender.state.node.occupants import Occupants
 from scheduler_extender.state.node.transitions import with_stale_report
 from scheduler_extender.state.pods.keptplace import KeptPlace
 from scheduler_extender.state.pods.record import PodRecord
-from topology.core.devices import NodeName
+from topology.core.devices import NodeName, PodUid
 
 
 class Nodes:
@@ -162,6 +162,8 @@ class Board:
         if changed:
             self.version += 1
             self.tell(name)
+        if before is None or _what_decides_nominees(before) != _what_decides_nominees(facts):
+            self.keep_place(name)
 
     def tell(self, name: NodeName) -> None:
         """Tell the listeners that what a node can offer may have changed."""
@@ -172,17 +174,19 @@ class Board:
         """Keep the place on a node that is to be kept there now, or none.
 
         Under DRA kube-scheduler nominates a pod when it has chosen devices for it, and before the
-        pod's claim says which. So all that it has nominated are on their way, and none is kept a
-        place.
+        pod's claim says which. So all that it has nominated are on their way, as if their binds
+        were in flight, and none is kept a place.
         """
         facts = self.nodes.get(name)
         nominees = self._nominees(facts)
         coming = {pod.uid: replace(pod, node=name) for pod in nominees if facts.by_dra}
         flying = {uid: pod for uid, pod in self.pods.in_flight.now.items() if pod.node == name}
-        if facts.pods.in_flight != {**coming, **flying}:
-            pods = replace(facts.pods, in_flight={**coming, **flying})
-            facts = replace(facts, pods=pods).without_old_departed()
+        before, now = facts.pods.in_flight, {**coming, **flying}
+        if before != now:
+            facts = replace(facts, pods=replace(facts.pods, in_flight=now)).without_old_departed()
             self.put(facts)
+            for uid in before.keys() | now.keys():
+                self.count_member(uid)
         pod = self.kept_places.on(name)
         if pod is None and nominees and not facts.by_dra:
             first = min(nominees, key=lambda pod: (-pod.standing.priority, pod.uid))
@@ -190,16 +194,36 @@ class Board:
         if _place_of(pod) != _place_of(facts.kept_for):
             self.put(replace(facts, kept_for=pod))
 
+    def count_member(self, uid: PodUid) -> None:
+        """A pod counts in its group where it is bound, its bind is in flight, or devices have been
+        chosen for it; else it is still to come, or gone."""
+        pod = self.pods.get(uid)
+        if pod is None or pod.node is None:
+            nominated = pod and pod.standing.nominated
+            coming = nominated and self.nodes.get(nominated).pods.in_flight.get(uid)
+            pod = self.pods.in_flight.get(uid) or coming or pod
+        if pod is not None and pod.node is not None:
+            self.groups.put(pod)
+            return
+        self.groups.drop(uid)
+        if pod is not None:
+            self.groups.expect(pod)
+
     def _nominees(self, facts: NodeFacts) -> list[PodRecord]:
         """The pods that kube-scheduler has nominated to a node. Elsewhere than under DRA it keeps a
         number of GPUs, and not which ones, for the one of highest priority."""
         return [
             pod
-            for pod in self.pods.nominated.now.values()
-            if pod.standing.nominated == facts.name
-            and not is_not_scheduled(pod)
-            and facts.is_open_to(pod)
+            for pod in self.pods.nominated_to(facts.name)
+            if not is_not_scheduled(pod) and facts.is_open_to(pod)
         ]
+
+
+def _what_decides_nominees(facts: NodeFacts) -> object:
+    """All of a node that says which nominated pods may come to it, and what is kept for them."""
+    node = facts.node_object
+    open_to = (node.exists, node.cordoned, node.labels, node.taints)
+    return (facts.by_dra, facts.by_plugin, *open_to)
 
 
 def _place_of(pod: PodRecord | None) -> object:

@@ -32,8 +32,7 @@ class Feed:
         self._board = board
         self._binds = binds
         self._tallies = tallies
-        self._lock, self._nodes = board.lock, board.nodes
-        self._pods, self._groups = board.pods, board.groups
+        self._lock, self._nodes, self._pods = board.lock, board.nodes, board.pods
         self.reports_out_of_order = 0
         # Called by whoever feeds a report that shows what was not foreseen, or a pod that a kubelet
         # has refused and we had seen before. They should not be kept waiting.
@@ -104,8 +103,6 @@ class Feed:
         )
         changed = (news and not heartbeat) or moved
         self._board.put(after, changed=changed)
-        if after.by_dra != before.by_dra:
-            self._board.keep_place(topology.name)
         told_anew = same and news and None not in (known, report)
         return TakenRecord(before, after, changed, told_anew)
 
@@ -249,13 +246,10 @@ class Feed:
         if earlier is not None and earlier.node is not None and pod.node is None:
             return  # a nodeName is never taken back: this is older news than ours
         self._board.version += 1
-        for name in self._pods.put(pod):
-            self._board.keep_place(name)
-        if pod.node is not None:
-            self._groups.put(pod)
-        elif pod.uid not in self._pods.in_flight.now:
-            self._groups.expect(pod)
-        for name in self._board.kept_places.take(pod, self._board.clock(), self._board.today()):
+        nominated = self._pods.put(pod)
+        self._board.count_member(pod.uid)
+        kept = self._board.kept_places.take(pod, self._board.clock(), self._board.today())
+        for name in (*nominated, *kept):
             self._board.keep_place(name)
         if pod.membership is not None:
             self._board.racks_wanted |= pod.membership.domain == NVLINK_DOMAIN
@@ -306,8 +300,9 @@ class Feed:
     def _drop_known_pod(self, uid: PodUid, pod: PodRecord | None, version: int | None) -> None:
         """Forget a pod, which was as ``pod`` says."""
         self._board.version += 1
-        self._groups.drop(uid)
-        for name in (*self._pods.drop(uid), *self._board.kept_places.drop(uid)):
+        nominated = self._pods.drop(uid)
+        self._board.count_member(uid)
+        for name in (*nominated, *self._board.kept_places.drop(uid)):
             self._board.keep_place(name)
         if pod is None or pod.node is None:
             return

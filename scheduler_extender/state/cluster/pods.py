@@ -4,7 +4,7 @@ Nobody tells us the whole of it. Sources show pods, and late; our own binds are 
 report which devices a pod holds. :data:`LIFE` says which stage may follow which, and by what.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 
 from scheduler_extender.state.groups.copyonwrite import CopyOnWrite
@@ -71,6 +71,7 @@ class Pods:
         self.waiting = CopyOnWrite[PodUid, PodRecord]()  # those that are on no node
         self.in_flight = CopyOnWrite[PodUid, PodRecord]()  # as our bind will have them
         self.nominated = CopyOnWrite[PodUid, PodRecord]()  # those for which a node is in mind
+        self._nominated_to: dict[NodeName, dict[PodUid, PodRecord]] = {}
 
     def get(self, uid: PodUid) -> PodRecord | None:
         """The pod with this UID, as last seen."""
@@ -93,9 +94,18 @@ class Pods:
 
     def _nominate(self, uid: PodUid, pod: PodRecord | None) -> list[NodeName]:
         """kube-scheduler has a node in mind for a pod, or none; None is a pod that is gone."""
-        before = self.nominated.pop(uid)
-        names = [] if before is None else [before.standing.nominated]
-        if pod is not None and pod.node is None and pod.standing.nominated is not None:
+        before, names = self.nominated.pop(uid), []
+        if before is not None and (name := before.standing.nominated) is not None:
+            names.append(name)
+            self._nominated_to[name].pop(uid)
+            if not self._nominated_to[name]:
+                del self._nominated_to[name]
+        if pod is not None and pod.node is None and (name := pod.standing.nominated) is not None:
+            names.append(name)
             self.nominated.put(uid, pod)
-            names.append(pod.standing.nominated)
-        return [name for name in names if name is not None]
+            self._nominated_to.setdefault(name, {})[uid] = pod
+        return names
+
+    def nominated_to(self, name: NodeName) -> Iterable[PodRecord]:
+        """The pods for which kube-scheduler has this node in mind."""
+        return self._nominated_to.get(name, {}).values()

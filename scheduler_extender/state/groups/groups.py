@@ -394,15 +394,12 @@ class Groups:
             members.start = None
             return
         placed = pod.placed if pod is not None and lives(pod) else None
+        written = None if placed is None else (placed, 0, members.group)
         if members.start is None:
             self._starts += 1
-            members.start = (
-                (self._latest, self._starts, members.group)
-                if placed is None
-                else (placed, 0, members.group)
-            )
-        if placed is not None:
-            members.start = min(members.start, (placed, 0, members.group))
+            members.start = written or (self._latest, self._starts, members.group)
+        elif written is not None:
+            members.start = written if members.start[1] else min(members.start, written)
         self._latest = max(self._latest, members.start[0])
 
 

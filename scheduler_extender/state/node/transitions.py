@@ -220,12 +220,6 @@ def with_bind_in_flight(facts: NodeFacts, pod: PodRecord) -> NodeFacts:
     return replace(facts, pods=facts.pods.with_in_flight(pod)).without_old_departed()
 
 
-def without_bind_in_flight(facts: NodeFacts, uid: PodUid) -> NodeFacts:
-    """A bind in flight has ended, one way or the other."""
-    in_flight = without(facts.pods.in_flight, (uid,))
-    return replace(facts, pods=replace(facts.pods, in_flight=in_flight)).without_old_departed()
-
-
 def note_departure(facts: NodeFacts, pod: PodRecord) -> NodeFacts:
     """Remember a pod that ends before any report showed it, if others are unreported too."""
     request = pod.request

@@ -178,6 +178,32 @@ def test_a_gang_whose_pods_all_have_their_claims_is_bound_whole(world: World) ->
     assert [world.bind(name)["verdict"] for name in ("a", "b")] == ["guaranteed"] * 2
 
 
+@pytest.mark.parametrize("claimed", [(), (0, 1)], ids=["nominated", "with a claim"])
+def test_a_member_whose_devices_are_chosen_has_its_place(
+    world: World, claimed: tuple[int, ...]
+) -> None:
+    """It is not still to come to the domain, and takes nothing that its siblings need."""
+    for name in "a", "b":
+        member = pair(name, {**NVLINK, "group-domain": "node", "group-size": "2"})
+        member["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "g"}
+        if name == "a":
+            member["status"]["nominatedNodeName"] = NODE
+        world.add(member)
+    world.claim(**({"a": claimed} if claimed else {}))
+    assert world.filter(member) == ""
+
+
+def test_a_single_member_whose_device_is_chosen_does_not_come_before_a_pair(world: World) -> None:
+    for name, gpus in ("single", 1), ("wants", 2):
+        member = pod(gpus, NVLINK if name == "wants" else {}, name=name, uid=name)
+        member["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "g"}
+        if name == "single":
+            member["status"]["nominatedNodeName"] = NODE
+        world.add(member)
+    world.claim(single=(3,))
+    assert world.filter(member) == ""
+
+
 def test_a_bind_that_is_repeated_is_proven_again(world: World) -> None:
     world.add(pair("a"))
     world.claim(a=(0, 1))

@@ -18,7 +18,6 @@ from scheduler_extender.state.node.transitions import (
     with_leaving,
     with_pod,
     with_record,
-    without_bind_in_flight,
     without_pod,
     without_record,
 )
@@ -80,15 +79,6 @@ CASES: dict[str, tuple[list[Step], int, tuple[str, ...]]] = {
     "a bind is in flight": (
         [comes(report(1)), lambda facts: with_bind_in_flight(facts, record("a", 3))],
         1,
-        (),
-    ),
-    "a bind in flight ends": (
-        [
-            comes(report(1)),
-            lambda facts: with_bind_in_flight(facts, record("a", 3)),
-            lambda facts: without_bind_in_flight(facts, PodUid("a")),
-        ],
-        4,
         (),
     ),
     "a report shows the pod": (
@@ -192,12 +182,6 @@ def test_transitions(steps: list[Step], left: int, gone: tuple[str, ...]) -> Non
     assert available.devices_left == left
     leaving = [f"{uid} leaving" for uid in facts.pods.leaving]
     assert (*leaving, *(f"{uid} departed" for uid in facts.pods.departed)) == gone
-
-
-def test_beginning_and_releasing_a_bind_is_no_change() -> None:
-    facts = with_record(EMPTY, NODE, report(1), "")
-    again = without_bind_in_flight(with_bind_in_flight(facts, record("a")), PodUid("a"))
-    assert again.key(GPU) == facts.key(GPU)
 
 
 def test_a_stale_node_answers_otherwise() -> None:

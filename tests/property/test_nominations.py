@@ -1,0 +1,129 @@
+"""Who counts on a node by kube-scheduler's nomination follows from what is true, and not from the
+order in which we heard of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler_extender.annotations import MANAGED
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.objects import NodeObject
+from scheduler_extender.state.pods.record import PodRecord, pod_record
+from scheduler_extender.wire import Pod, Taint
+from tests.nodes import bridged, pod
+from tests.property.examples import examples
+from topology.core.devices import NodeName, PodUid
+from topology.core.dra import Published, served
+from topology.core.report import Report
+
+NODES = NodeName("one"), NodeName("two")
+UIDS = "a", "b", "single"
+NUMBERS = count(1)
+Event = Callable[[Cluster], object]
+
+OBJECTS = {
+    "open": NodeObject(exists=True),
+    "cordoned": NodeObject(exists=True, cordoned=True),
+    "tainted": NodeObject(exists=True, taints=(Taint("sick", "", "NoSchedule"),)),
+    "old": NodeObject(exists=True, labels={"kind": "old"}),
+}
+
+
+def put_record(node: NodeName, *, by_dra: bool) -> Event:
+    def happens(cluster: Cluster) -> None:
+        topology, report = bridged(name=node), Report("boot", next(NUMBERS))
+        if by_dra:
+            published = [Published("pool", f"gpu-{i}", f"GPU-{i}") for i in range(4)]
+            bare = replace(topology, resources=())
+            topology, report = served(bare, report, "nvidia.com/gpu", published, [])
+        cluster.feed.put_record(topology, report)
+
+    return happens
+
+
+def put_object(node: NodeName, what: str) -> Event:
+    return lambda cluster: cluster.feed.put_node(node, OBJECTS[what])
+
+
+def seen(uid: str, nominated: NodeName | None) -> PodRecord:
+    manifest: dict[str, Any] = pod(1 + (uid != "single"), {}, name=uid, uid=uid)
+    if uid != "single":
+        manifest["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "g"}
+        manifest["spec"]["nodeSelector"] = {"kind": "old"} if uid == "b" else {}
+    if nominated is not None:
+        manifest["status"]["nominatedNodeName"] = nominated
+    record = pod_record(msgspec.convert(manifest, Pod), MANAGED)
+    assert record is not None
+    return record
+
+
+def put_pod(uid: str, nominated: NodeName | None) -> Event:
+    return lambda cluster: cluster.feed.put_pod(seen(uid, nominated))
+
+
+def begin_bind(uid: str, node: NodeName) -> Event:
+    """As our bind verb does: on one node at a time."""
+
+    def happens(cluster: Cluster) -> None:
+        cluster.binds.release(PodUid(uid))
+        cluster.binds.begin(node, seen(uid, None))
+
+    return happens
+
+
+EVENTS: dict[tuple[str, str], list[Event]] = {
+    **{("object", n): [put_object(n, w) for w in OBJECTS] for n in NODES},
+    **{("record", n): [put_record(n, by_dra=by) for by in (False, True)] for n in NODES},
+    **{("pod", uid): [put_pod(uid, n) for n in (*NODES, None)] for uid in UIDS},
+    **{
+        ("bind", uid): [
+            *(begin_bind(uid, node) for node in NODES),
+            lambda cluster, uid=uid: cluster.binds.release(PodUid(uid)),  # type: ignore[misc]
+        ]
+        for uid in UIDS
+    },
+}
+for node in NODES:
+    EVENTS["object", node].append(lambda cluster, n=node: cluster.feed.drop_node(n))  # type: ignore[misc]
+    EVENTS["record", node].append(lambda cluster, n=node: cluster.feed.drop_record(n))  # type: ignore[misc]
+for uid in UIDS:
+    EVENTS["pod", uid].append(lambda cluster, u=uid: cluster.feed.keep_pods({*UIDS} - {u}))  # type: ignore[misc]
+
+
+def told(events: list[tuple[tuple[str, str], int]]) -> dict[str, Any]:
+    """What counts once all of this has happened."""
+    cluster = Cluster(lambda: 0.0)
+    for stream, event in events:
+        EVENTS[stream][event](cluster)
+    snapshot = cluster.snapshot()
+    group = next(iter(snapshot.groups.members.values()), None)
+    return {
+        "coming": {n: {*snapshot.facts(n).pods.in_flight} for n in NODES},
+        "kept for": {n: (p := snapshot.facts(n).kept_for) and p.uid for n in NODES},
+        "members": group and dict(group.standing().living),
+        "expected": group and group.expected(None, seen("single", None).request, 9),  # type: ignore[arg-type]
+    }
+
+
+@settings(max_examples=examples(1500), deadline=None)
+@given(
+    st.lists(
+        st.sampled_from(sorted(EVENTS)).flatmap(
+            lambda stream: st.tuples(st.just(stream), st.integers(0, len(EVENTS[stream]) - 1))
+        ),
+        max_size=14,
+    )
+)
+def test_nominated_pods_count_alike_in_whatever_order_we_hear(
+    events: list[tuple[tuple[str, str], int]],
+) -> None:
+    last = dict(events)
+    at_once = [(stream, last[stream]) for stream in sorted(last)]
+    assert told(events) == told(at_once)
