@@ -162,7 +162,8 @@ class Board:
         if changed:
             self.version += 1
             self.tell(name)
-        if before is None or _what_decides_nominees(before) != _what_decides_nominees(facts):
+        # Of a node of which nothing was known nobody was nominated: else a place had been kept there.
+        if before and _what_decides_nominees(before) != _what_decides_nominees(facts):
             self.keep_place(name)
 
     def tell(self, name: NodeName) -> None:
