@@ -162,7 +162,7 @@ class Board:
         if changed:
             self.version += 1
             self.tell(name)
-        # Of a node of which nothing was known nobody was nominated: else a place had been kept there.
+        # Nobody is nominated to a node of which nothing was known: else a place was kept there.
         if before and _what_decides_nominees(before) != _what_decides_nominees(facts):
             self.keep_place(name)
 
