@@ -205,8 +205,7 @@ class OfClaims:
 def of_claims(pod: Pod, managed: tuple[str, ...] = MANAGED) -> OfClaims | Malformed | None:
     """What the claims of a pod are held against; None if it has none, requires nothing, or names
     no ``managed`` resource: then kube-scheduler does not ask about it."""
-    claims = pod.spec.resource_claims or ()
-    if not claims or not asks_for_any(pod, managed):
+    if not pod.spec.resource_claims or not asks_for_any(pod, managed):
         return None
     if too_much := excess(pod):
         return Malformed(too_much)
@@ -214,7 +213,6 @@ def of_claims(pod: Pod, managed: tuple[str, ...] = MANAGED) -> OfClaims | Malfor
     for key in (PREFIX + name for name in GROUP_KEYS):
         if key in given:
             return Malformed(f"annotation {key}: a pod with claims of its own can be in no group")
-    made = {each.name: each for each in pod.status.resource_claim_statuses or ()}
     try:
         values = _values(pod)
     except BadValueError as error:
@@ -223,12 +221,17 @@ def of_claims(pod: Pod, managed: tuple[str, ...] = MANAGED) -> OfClaims | Malfor
     constraints = Constraints(**values)
     if not required or constraints == NO_CONSTRAINTS:
         return None
+    return OfClaims(pod.metadata.namespace, claims_of(pod), constraints)
+
+
+def claims_of(pod: Pod) -> tuple[str, ...]:
+    """The names of a pod's own claims, in its order; empty for one that is to be made."""
+    made = {each.name: each for each in pod.status.resource_claim_statuses or ()}
     names = [
         made[each.name].resource_claim_name if each.name in made else each.resource_claim_name or ""
-        for each in claims
+        for each in pod.spec.resource_claims or ()
     ]
-    there = tuple(name for name in names if name is not None)  # None: it needs none
-    return OfClaims(pod.metadata.namespace, there, constraints)
+    return tuple(name for name in names if name is not None)  # None: it needs none
 
 
 def _asking(

@@ -23,6 +23,7 @@ from scheduler_extender.kube.nodedevices import NodeDevices
 from scheduler_extender.kube.sinks import UNREADABLE, ObjectSink
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import Devices, NodeFacts, unsaid
+from scheduler_extender.state.pods.record import PodRecord
 from topology.core.allocators.claims import NotFollowedError
 from topology.core.devices import NodeName
 from topology.core.dra import Claimed, DraError, served
@@ -68,7 +69,7 @@ class DraNodes:
         self._devices: dict[NodeName, NodeDevices] = {}  # as far as they were asked for
         self._wanted: dict[tuple[str, str], msgspec.Raw] = {}  # what claims without devices ask for
         self._wanted_bytes = 0
-        cluster.foresees = self.foresee
+        cluster.foresees, cluster.claims_known = self.foresee, self.claims_known
 
     @property
     def has_nodes(self) -> bool:
@@ -249,6 +250,24 @@ class DraNodes:
 
     # A pod with claims of its own.
 
+    def claims_known(self, pod: PodRecord, number: int, node: NodeName) -> bool:
+        """As :attr:`.Cluster.claims_known` says."""
+        own = {(pod.namespace, name) for name in pod.claims}
+        with self._lock:
+            if node not in self._agents:
+                return True
+            self._put(node, spoken=False)
+            of_node = {each.pool for each in self._slices.get(node, {}).values()}
+            others = (
+                claimed
+                for pool in of_node
+                for key, every in self._claims.get(pool, {}).items()
+                if key not in own
+                for claimed in every
+            )
+            known = own <= self._claims.get("", {}).keys()
+            return known and (not number or any(claimed.uid == pod.uid for claimed in others))
+
     def foresee(
         self, namespace: str, names: Sequence[str]
     ) -> Callable[[NodeFacts], Devices | Rejection]:
@@ -256,7 +275,7 @@ class DraNodes:
         keys = [(namespace, name) for name in names]
         with self._lock:
             wanted = [self._wanted[key] for key in keys if key in self._wanted]
-            given = [key for key in keys if any(key in each for each in self._claims.values())]
+            given = [key for key in keys if key in self._claims.get("", ())]
         try:
             specs = list(map(decode_spec, wanted))
         except UNREADABLE:

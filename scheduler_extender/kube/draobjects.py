@@ -321,14 +321,15 @@ class Claim(msgspec.Struct):
         return self.metadata.namespace, self.metadata.name
 
     def by_pool(self) -> dict[str, list[Claimed]]:
-        """The devices that it has for its pod alone, by driver and pool."""
+        """The devices that it has for its pod alone, by driver and pool; once it is allocated there
+        is an empty pool, too."""
         allocated = self.status.allocation
         results = allocated.devices.results if allocated and allocated.devices else None
         pods = [each for each in self.status.reserved_for or () if each.resource == "pods"]
         own = _Consumer(name=claim_holder(self.metadata.name), uid=self.metadata.uid)
         holder = pods[0] if len(pods) == 1 else own  # several share them
         sharers = tuple(PodUid(each.uid) for each in pods) if len(pods) > 1 else ()
-        found: dict[str, list[Claimed]] = {}
+        found: dict[str, list[Claimed]] = {} if allocated is None else {"": []}
         for each in results or ():
             if not each.admin_access:
                 pool, uid = f"{each.driver}/{each.pool}", PodUid(holder.uid)

@@ -58,6 +58,9 @@ def decide(
     request = pod.request
     if isinstance(request, Malformed):
         raise BindError(request.reason)
+    of_claims = pod.claims and request.required
+    if of_claims and not cluster.claims_known(pod, request.count, node):
+        raise InProgressError(NO_CLAIM)
     for attempt in range(TRIES + 1):
         last = attempt == TRIES
         deciding: AbstractContextManager[None] = cluster.locked() if last else nullcontext()

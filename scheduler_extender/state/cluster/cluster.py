@@ -54,6 +54,9 @@ class Cluster:
         self.budgets: Budgets | None = None
         self.others: Others = nobody_knows  # asked about pods without devices; with no lock held
         self.foresees: Foresees = nobody_foresees  # what claims will get; with no lock held
+        # Whether all claims of a pod that asks for a number of GPUs, its own among them, have
+        # devices, and the facts of a node with DRA say so; with no lock held.
+        self.claims_known: Callable[[PodRecord, int, NodeName], bool] = lambda *_: True
         self.faults = self.board.faults
         # Called whenever what a node can offer may have changed: under the lock, to take a note.
         self.on_change = self.board.on_change

@@ -18,6 +18,7 @@ from scheduler_extender.annotations import (
     Template,
     asks_for_any,
     asks_in,
+    claims_of,
     containers_of,
     of_claims,
     parse,
@@ -138,8 +139,7 @@ def claiming_record(pod: Pod, managed: tuple[str, ...]) -> PodRecord | None:
         wanted = Malformed(wanted.reason, gpu_request(0))
         return _record(pod, template_of(pod), managed, wanted)
     asks = Asks(gpu_request(0, NO_CONSTRAINTS if wanted is None else wanted.constraints))
-    record = _record(pod, template_of(pod), managed, asks)
-    return record if wanted is None else replace(record, claims=wanted.names)
+    return _record(pod, template_of(pod), managed, asks)
 
 
 def asking_record(pod: Pod, managed: tuple[str, ...]) -> PodRecord | None:
@@ -200,6 +200,7 @@ def _record(
         placed=None if placement is None else seconds_of(placement.time),
         gated=bool(pod.spec.scheduling_gates),
         by_claim=_by_claim(pod, request),
+        claims=claims_of(pod),
         created=seconds_of(pod.metadata.creation_timestamp or ""),
     )
 

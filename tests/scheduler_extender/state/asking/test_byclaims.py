@@ -11,7 +11,8 @@ import pytest
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED, OfClaims, of_claims
 from scheduler_extender.deadline import Deadline, NotAtOnceError
-from scheduler_extender.state.pods.record import PodRecord, pod_record
+from scheduler_extender.kube.draobjects import Claim
+from scheduler_extender.state.pods.record import PodRecord, asking_record, pod_record
 from scheduler_extender.verbs import BindError, Binding
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.dranodes import (
@@ -199,9 +200,55 @@ def test_a_device_that_was_tainted_since_is_still_the_claims(world: DraWorld) ->
 
 
 def bind(world: DraWorld, wanted: Pod) -> None:
-    verbs.bind(
-        world.cluster, Bindings({"a": wanted}), BindingArgs("a", "ns", "a", NODE), lambda: ""
+    record = asking_record(wanted, MANAGED)
+    assert record is not None
+    world.cluster.feed.put_pod(record)
+    verbs.bind(world.cluster, Bindings({}), BindingArgs("a", "ns", "a", NODE), lambda: "")
+
+
+def test_a_pod_is_judged_on_all_its_claims(world: DraWorld) -> None:
+    """kube-scheduler writes one after the other, and each comes by itself."""
+    wanted = of_claim(NVLINK, "one", "two", "nic", "monitor")
+    world.claims.apply(claim("one", 1, pod="a"))
+    world.claims.apply(asking("two", exactly(1)))
+    elsewhere = claim("nic", 0, pod="a", driver="nics.example.com", pool="fabric")
+    later = (
+        asking("two", exactly(1)),
+        claim("two", 0, pod="a"),
+        elsewhere,
     )
+    for news in later:
+        world.claims.apply(news)
+        with pytest.raises(BindError, match="claim has no devices yet"):
+            bind(world, wanted)
+    world.claims.apply(claim("monitor", 3, pod="a", adminAccess=True))
+    bind(world, wanted)
+
+
+def test_a_claim_that_is_known_before_its_node_is_put_together_counts(world: DraWorld) -> None:
+    world.claims.apply(claim("one", 1, pod="a"))
+    late = claim("two", 2, pod="a")
+    world.nodes._keep(msgspec.json.decode(late, type=Claim))
+    with pytest.raises(BindError, match="link=nvlink"):
+        bind(world, of_claim(NVLINK, "one", "two"))
+
+
+@pytest.mark.parametrize("last", ["own", "number"])
+def test_a_number_and_claims_of_its_own_are_judged_together(world: DraWorld, last: str) -> None:
+    manifest = pod(1, NVLINK, name="a", uid="a")
+    manifest["metadata"]["namespace"] = "ns"
+    manifest["spec"]["resourceClaims"] = [{"name": "x", "resourceClaimName": "own"}]
+    both = {"own": claim("own", 1, pod="a"), "number": claim("number", 3, pod="a")}
+    late = both.pop(last)
+    for news in both.values():
+        world.claims.apply(news)
+    with pytest.raises(BindError, match="claim has no devices yet"):
+        bind(world, msgspec.convert(manifest, Pod))
+    world.claims.apply(late)
+    with pytest.raises(BindError, match="its claim has the GPUs"):
+        bind(world, msgspec.convert(manifest, Pod))
+    world.claims.apply(claim(last, 0 if last == "number" else 2, pod="a"))
+    bind(world, msgspec.convert(manifest, Pod))
 
 
 def test_pods_that_share_a_claim_are_all_bound_on_its_devices(world: DraWorld) -> None:
