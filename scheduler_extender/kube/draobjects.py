@@ -12,7 +12,7 @@ from scheduler_extender.kube.cel import Domains, Known, Value, Version
 from scheduler_extender.quantities import BadValueError, quantity
 from scheduler_extender.wire import ObjectMeta
 from topology.core.devices import PodUid
-from topology.core.dra import Claimed, DraError, Published, claim_holder
+from topology.core.dra import Claimed, Published, claim_holder
 
 COMMON = "resource.kubernetes.io"  # the domain of attributes that all drivers have alike
 OF_NVIDIA = {"gpu.nvidia.com": MANAGED[0]}  # the class that comes with NVIDIA's driver
@@ -101,9 +101,7 @@ class Device(msgspec.Struct, rename="camel"):
         return any(taint.effect in BARS for taint in self.taints or ())
 
     def published(self, driver: str, pool: str, *, tainted: bool) -> Published:
-        """The device as a record's GPU. Raises :class:`DraError` where it is :attr:`special`."""
-        if self.special:
-            raise DraError(f"device {self.name[:64]} of a ResourceSlice has {self.special}")
+        """The device as a record's GPU."""
         attributes = self.known(driver).attributes
         own, common = attributes[driver], attributes[COMMON]
         bus = common.get("pciBusID") or own.get("pciBusID")

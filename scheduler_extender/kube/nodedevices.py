@@ -60,17 +60,19 @@ class NodeDevices:
         return mask
 
     def published(self, wanted: DeviceClass) -> Iterator[Published]:
-        """Those of a class. Raises :class:`DraError` where the class cannot be followed."""
+        """Those of a class. Raises :class:`DraError` where the class cannot be followed, or one is
+        not handed out whole and once."""
         for at in positions(self._of_class(wanted)):
             driver, pool, device = self.all[at]
+            if device.special:
+                raise DraError(f"device {device.name[:64]} of a ResourceSlice has {device.special}")
             yield device.published(driver, pool, tainted=bool(self.tainted >> at & 1))
 
     def others(self, wanted: DeviceClass) -> Iterator[Published]:
-        """Those that are whole and not of a class. Raises :class:`DraError` as above."""
+        """Those that are not of a class, whole or not. Raises :class:`DraError` as above."""
         for at in positions(~self._of_class(wanted) & (1 << len(self.all)) - 1):
             driver, pool, device = self.all[at]
-            if not device.special:
-                yield device.published(driver, pool, tainted=True)
+            yield device.published(driver, pool, tainted=True)
 
     def _of_class(self, wanted: DeviceClass) -> Mask:
         try:

@@ -13,6 +13,7 @@ from scheduler_extender.deadline import within
 from scheduler_extender.limits import VERB_SECONDS
 from scheduler_extender.state.answers.decision import SIBLINGS, Decision, sets_of
 from scheduler_extender.state.asking.askgroup import ask_group
+from scheduler_extender.state.asking.byclaims import GONE
 from scheduler_extender.state.asking.enquiry import answer
 from scheduler_extender.state.asking.members import Member, member_of
 from scheduler_extender.state.asking.places import PlaceCounter
@@ -168,6 +169,8 @@ def _judged(facts: NodeFacts, pod: PodRecord, request: GpuRequest, *, again: boo
     if claims and request.required and not facts.by_dra:
         raise InProgressError(NO_RECORD)  # the node has moved to DRA, and its agent has not seen it
     devices = facts.claimed(pod.uid, pod.namespace, pod.claims) if facts.by_dra else ()
+    if request.required and facts.lacks(devices):
+        raise BindError(GONE.reason)
     if devices:
         without = facts.as_claimed(pod.uid, devices)
     elif facts.by_dra and request.required:

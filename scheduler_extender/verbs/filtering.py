@@ -10,7 +10,7 @@ from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.state.answers.decision import HAD_CLAIM, UNDECIDED
 from scheduler_extender.state.answers.remembered import State
 from scheduler_extender.state.asking.askgroup import ask_group
-from scheduler_extender.state.asking.byclaims import ask_by_claims
+from scheduler_extender.state.asking.byclaims import GONE, ask_by_claims
 from scheduler_extender.state.asking.enquiry import Answers, answer, ask
 from scheduler_extender.state.asking.members import Member, member_of
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -147,7 +147,9 @@ def _by_claims(
     """The answer to a pod with claims of its own. A node passes where nobody can say what they get:
     bind has the proof."""
     found = ask_by_claims(snapshot, uid, wanted, names, deadline)
-    whole, late = Filtered([*found.unknown]), bool(found.late)
+    whole, late = Filtered([]), bool(found.late)
+    for name, unknown in found.unknown.items():
+        _put(whole, name, GONE if unknown is GONE else None)
     for request, answers, alike in found.answered:
         result = _result(request, answers)
         late = late or bool(result.error)

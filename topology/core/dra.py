@@ -16,6 +16,7 @@ from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.report import Allocation, Report
 
 POLICY = "dra"
+MOST_NAMED = 253  # characters of a device's name
 
 
 class DraError(ValueError):
@@ -68,8 +69,9 @@ def served(
     """The record of a node that serves its GPUs as ``resource``, ``published`` in their order.
 
     ``others`` are devices of other classes: those that are GPUs of the node are handed out by
-    claims alone. No report says which container has which device: the container's name is empty.
-    Raises :class:`DraError`.
+    claims alone. A device that is published no more, of a pool of GPUs, is held under its own name.
+    No report says which container has which device: the container's name is empty. Raises
+    :class:`DraError`.
     """
     gpus = _gpus(topology, published)
     for former in report.allocations:
@@ -79,12 +81,14 @@ def served(
     held: dict[tuple[PodUid, str, str, tuple[PodUid, ...]], list[DeviceId]] = {}
     taken = [(each, (each.pool, each.device)) for each in claimed]
     left = {key for _, key in taken} - gpus.keys()
-    outside = {o.key: gpu_of(topology, o) for o in others if o.key in left} if left else {}
+    outside = {o.key: gpu_of(topology, o) if o.key in left else None for o in others if left}
+    pools = {each.pool for each in published}
     for each, key in taken:
         uuid = gpus.get(key) or outside.get(key)
-        if uuid is not None:  # else it is no GPU, or published no more
+        gone = uuid is None and each.pool in pools and key not in outside
+        if uuid is not None or gone:  # else it is no GPU
             holder = (each.uid, each.namespace, each.holder, each.sharers)
-            held.setdefault(holder, []).append(DeviceId(uuid))
+            held.setdefault(holder, []).append(DeviceId(uuid or "/".join(key)[-MOST_NAMED:]))
     allocations = tuple(
         Allocation(uid, namespace, holder, "", resource, tuple(devices), sharers)
         for (uid, namespace, holder, sharers), devices in sorted(held.items())

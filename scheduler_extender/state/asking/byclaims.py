@@ -19,6 +19,7 @@ from topology.core.placement import Reason, Rejection
 from topology.core.remembering import interruptible
 from topology.core.requests import GpuRequest, gpu_request
 
+GONE = Rejection("a GPU of the pod's claims is published no more", True, Reason.CLAIMS)
 NO_GPUS = Rejection("its claims get no GPUs here", False, Reason.CLAIMS)
 
 
@@ -90,6 +91,8 @@ def devices_for(
     """The GPUs that a pod's claims have on a node and, with those that are ``coming``, will get; or
     why they get none, or that cannot be said."""
     devices = facts.claimed(uid, wanted.namespace, wanted.names) if facts.by_dra else ()
+    if facts.lacks(devices):
+        return GONE
     if isinstance(coming, Rejection):
         return devices or coming
     return devices + coming or NO_GPUS

@@ -139,15 +139,21 @@ class NodeFacts:
             for device in each.device_ids
         )
 
+    def lacks(self, devices: Devices) -> bool:
+        """Whether some of these devices of claims are published no more."""
+        return self.topology is not None and not self.topology.bit_of_uuid.keys() >= {*devices}
+
     def as_claimed(self, uid: PodUid, devices: Devices) -> NodeFacts:
         """The facts on which a pod is judged whose claims have these devices already.
 
         Nobody else can get these devices, so they are free and come first, whatever they have been
-        tainted with since, and pods whose claims are not known yet do not matter.
+        tainted with since, and pods whose claims are not known yet do not matter. Devices that the
+        node does not have (:meth:`lacks`) count nothing.
         """
         topology, report = self.topology, self.report
         if topology is None or report is None:
             return self
+        devices = tuple(each for each in devices if each in topology.bit_of_uuid)
         left = tuple(a for a in report.allocations if not {*devices} & {*a.device_ids})
         record = replace(
             self.record,

@@ -28,8 +28,10 @@ def test_slices_and_claims_are_resources_and_allocations() -> None:
         Claimed("pool", "gpu-1", PodUid("a"), "n", "a"),
         Claimed("pool", "gpu-3", PodUid("a"), "n", "a"),
         Claimed("pool", "mig-0", PodUid("b"), "n", "b"),
+        Claimed("nics", "gone", PodUid("b"), "n", "b"),
     ]
-    topology, found = served(BARE, report, GPU, published, claimed)
+    others = [Published("pool", "mig-0", "MIG-0")]
+    topology, found = served(BARE, report, GPU, published, claimed, others)
     assert [each.name for each in topology.resources] == [GPU]
     assert topology.allocator.published == (3, 1, 0)
     assert found.allocatable == frozenset(map(DeviceId, ("GPU-3", "GPU-1")))

@@ -12,6 +12,7 @@ from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED, OfClaims, of_claims
 from scheduler_extender.deadline import Deadline, NotAtOnceError
 from scheduler_extender.kube.draobjects import Claim
+from scheduler_extender.state.asking.byclaims import GONE, ask_by_claims
 from scheduler_extender.state.pods.record import PodRecord, asking_record, pod_record
 from scheduler_extender.verbs import BindError, Binding
 from scheduler_extender.wire import BindingArgs, Pod
@@ -231,6 +232,45 @@ def test_a_claim_that_is_known_before_its_node_is_put_together_counts(world: Dra
     world.nodes._keep(msgspec.json.decode(late, type=Claim))
     with pytest.raises(BindError, match="link=nvlink"):
         bind(world, of_claim(NVLINK, "one", "two"))
+
+
+def of(wanted: Pod) -> OfClaims:
+    found = of_claims(wanted)
+    assert isinstance(found, OfClaims)
+    return found
+
+
+def by_number(annotations: dict[str, str], uid: str = "a", **fields: Any) -> Pod:
+    """A pod that asks for two GPUs."""
+    manifest = pod(2, annotations, name=uid, uid=uid, **fields)
+    manifest["metadata"]["namespace"] = "ns"
+    return msgspec.convert(manifest, Pod)
+
+
+def test_a_gpu_that_is_published_no_more_is_still_the_claims(world: DraWorld) -> None:
+    """Else the pod would be judged on the others, or on the next one in its place."""
+    world.claims.apply(claim("c", 3, 1, pod="a"))
+    world.slices.apply(a_slice(*map(device, (3, 2, 0)), generation=2))
+    own = of_claim(NVLINK, "c")
+    for wanted in own, by_number(NVLINK):
+        with pytest.raises(BindError, match="published no more"):
+            bind(world, wanted)
+    assert refusal(world, own) == GONE.reason
+    rejection = ask_by_claims(world.cluster.snapshot(), PodUid("a"), of(own), [NODE])
+    assert [decision.rejection for _, decision in rejection.each()] == [GONE]
+    bind(world, by_number({}))
+
+
+def test_a_running_pod_lacks_no_gpu_that_is_published_no_more(world: DraWorld) -> None:
+    """It was waited for, and the next free GPU counted as its own."""
+    record = asking_record(by_number({}, "b", node=NODE, phase="Running"), MANAGED)
+    assert record is not None
+    world.cluster.feed.put_pod(record)
+    world.claims.apply(claim("c", 3, 1, pod="b"))
+    world.slices.apply(a_slice(*map(device, (3, 2, 0)), generation=2))
+    assert world.offer.availability.devices_left == 2
+    assert world.offer.availability.free == 0b0101
+    assert not world.cluster.facts(NODE).unreported("nvidia.com/gpu")
 
 
 @pytest.mark.parametrize("last", ["own", "number"])
