@@ -141,6 +141,7 @@ class Leaving:
     pod: PodRecord
     version: int  # a resourceVersion at which the pod was gone
     sequence: int  # that of the last report then
+    met: bool  # its kubelet was seen to know it
 
     def confirmed_by(self, report: Report) -> bool:
         """Whether the report's agent surely knew of the deletion when it asked the kubelet.
@@ -148,12 +149,15 @@ class Leaving:
         An ended pod is gone as soon as a report no longer shows it: its kubelet had it. If the
         agent does not say what it knew, or nothing that can be compared, the second later report is
         enough: the first may have been on its way already, and an agent looks again only once it
-        has written what it saw.
+        has written what it saw. Two reports, too, where the kubelet may not even have met the pod:
+        its watch may bring the pod and its end later than the agent's own.
         """
         if self.pod.ended:
             return True
         knew = None if self.version < 0 else report.knew_pods_at(self.version)
-        return report.sequence >= self.sequence + 2 if knew is None else knew
+        return bool(knew and self.met) or (
+            knew is not False and report.sequence >= self.sequence + 2
+        )
 
 
 @dataclass(frozen=True, slots=True)

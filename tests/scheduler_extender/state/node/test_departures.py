@@ -99,10 +99,12 @@ def test_a_report_that_its_agent_cannot_vouch_for_proves_nothing(cluster: Cluste
 
 def test_the_report_may_come_before_the_deletion(cluster: Cluster) -> None:
     """The watches are not in step: the agent may know of it long before we do."""
-    PodSink(cluster).apply(raw(bound()))
+    ending = bound()
+    ending["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    PodSink(cluster).apply(raw(ending))
     cluster.feed.put_record(NODE, report(2, 30))
-    delete(cluster, bound(), 20)
-    assert fits(cluster, 4)
+    delete(cluster, ending, 20)
+    assert fits(cluster, 4), "its kubelet has ended it, so it knew the pod"
 
 
 def test_a_deletion_that_only_a_list_tells_of(cluster: Cluster) -> None:
@@ -208,7 +210,7 @@ def test_who_waits_is_told_when_a_deleted_pod_is_let_go_beside_unreported_ones(
     assert not fits(cluster, 1)
     told: list[str] = []
     cluster.on_change.append(told.append)
-    cluster.feed.put_record(NODE, report(2, 20))
+    cluster.feed.put_record(NODE, report(3, 20))
     assert told == [NAME]
     assert fits(cluster, 1)
 

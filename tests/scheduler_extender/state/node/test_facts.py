@@ -96,8 +96,30 @@ CASES: dict[str, tuple[list[Step], int, tuple[str, ...]]] = {
         3,
         ("a leaving",),
     ),
-    "its agent knew of the deletion": (
+    "its agent knew of the deletion, and its kubelet may not have met it yet": (
         [comes(report(1)), bound("a"), deleted("a", 20), comes(report(2, pods_version="20"))],
+        3,
+        ("a leaving",),
+    ),
+    "until the next report": (
+        [
+            comes(report(1)),
+            bound("a"),
+            deleted("a", 20),
+            comes(report(2, pods_version="20")),
+            comes(report(3, pods_version="20")),
+        ],
+        4,
+        (),
+    ),
+    "its kubelet was seen to have it, and its agent knew of the deletion": (
+        [
+            comes(report(1)),
+            bound("a"),
+            comes(report(2, shows("a", 0))),
+            deleted("a", 20),
+            comes(report(3, pods_version="20")),
+        ],
         4,
         (),
     ),
