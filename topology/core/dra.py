@@ -105,14 +105,18 @@ def served(
 def gpu_of(topology: NodeTopology, device: Published) -> GpuUuid | None:
     """The GPU of the node that a device is; None if it is none, as a MIG instance, which has the
     bus address of its GPU."""
-    uuid = _finder(topology)(device)
-    return uuid if device.uuid in ("", uuid) else None
+    return _finder(topology)(device)
 
 
 def _finder(topology: NodeTopology) -> Callable[[Published], GpuUuid | None]:
-    by_uuid = {gpu.uuid: gpu.uuid for gpu in topology.gpus}
+    uuids = {gpu.uuid for gpu in topology.gpus}
     by_bus = {bus_id(gpu.pci_bus_id): gpu.uuid for gpu in topology.gpus if gpu.pci_bus_id}
-    return lambda device: by_uuid.get(GpuUuid(device.uuid)) or by_bus.get(bus_id(device.pci_bus_id))
+
+    def find(device: Published) -> GpuUuid | None:
+        uuid = GpuUuid(device.uuid)
+        return (uuid if uuid in uuids else None) if uuid else by_bus.get(bus_id(device.pci_bus_id))
+
+    return find
 
 
 def _gpus(

@@ -49,6 +49,14 @@ def test_a_device_is_known_by_its_pci_address_too() -> None:
     assert served(node, Report(), GPU, published, ())[0].allocator.published == (2,)
 
 
+def test_a_part_is_no_gpu_though_it_has_the_pci_address_of_one() -> None:
+    """A MIG instance has that of its GPU, and a GPU that was exchanged that of the former one."""
+    gpus = tuple(replace(gpu, pci_bus_id=f"0000:0{gpu.index}:00.0") for gpu in BARE.gpus)
+    part = Published("pool", "x", "MIG-0", "0000:02:00.0")
+    with pytest.raises(DraError, match="device x of a ResourceSlice is no GPU of"):
+        served(replace(BARE, gpus=gpus), Report(), GPU, [part], ())
+
+
 @pytest.mark.parametrize(
     ("published", "said"),
     [
