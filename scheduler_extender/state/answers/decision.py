@@ -150,7 +150,7 @@ def _by_rows(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Decis
     """The answer by the rows of the table."""
     offer = facts.offer(request.resource)
     if isinstance(offer, Rejection):
-        given = facts.node_object.pieces(request.resource)
+        given = facts.by_dra or facts.node_object.pieces(request.resource)
         if request.required or (offer is NOT_SERVED and not given):
             return Decision(offer)
         refused = _refused_over_missing(facts, request, settings)

@@ -441,7 +441,8 @@ def _key(facts: NodeFacts, resource: str) -> Hashable:
         served = None
     elif (served := topology.resource(resource)) is None:
         # Whatever else is on it.
-        return (*key, bool(topology.resources), bool(facts.node_object.pieces(resource)))
+        given = facts.by_dra or bool(facts.node_object.pieces(resource))
+        return (*key, bool(topology.resources), given)
     if topology is not None and served is not None:
         offer = facts.last_offer(resource) if report is not None else NO_REPORT
         available = offer.availability if isinstance(offer, Offer) else offer

@@ -149,6 +149,21 @@ def test_a_pod_that_requires_nothing_needs_no_proof(world: World) -> None:
     assert world.bind("b")["sets"] == [[1, 2]]
 
 
+def test_a_plain_pod_may_ask_for_what_is_not_followed(world: World) -> None:
+    """kube-scheduler has found devices of another DeviceClass for it, and no Node counts them."""
+    for name, asks in ("a", {}), ("b", NVLINK):
+        manifest = pair(name, asks)
+        limits = {"limits": {"nvidia.com/mig-1g.5gb": "1"}}
+        manifest["spec"]["containers"][0]["resources"] = limits
+        assert (world.filter(manifest) == "") == (asks == {})
+        if not asks:
+            world.add(manifest)
+            world.bind(name)
+    key = world.cluster.facts(NODE).key("nvidia.com/mig-1g.5gb")
+    world.cluster.feed.put_record(bridged(name=NODE), Report("boot", 9))
+    assert world.cluster.facts(NODE).key("nvidia.com/mig-1g.5gb") != key, "a plugin's node says no"
+
+
 def test_others_whose_claims_are_on_their_way_do_not_matter(world: World) -> None:
     """Their devices are others than those of a claim that is allocated."""
     world.add(pod(1, {}, name="early", uid="early", node=NODE))
