@@ -170,7 +170,7 @@ def _judged(facts: NodeFacts, pod: PodRecord, request: GpuRequest, *, again: boo
         raise InProgressError(NO_RECORD)  # the node has moved to DRA, and its agent has not seen it
     devices = facts.claimed(pod.uid, pod.namespace, pod.claims) if facts.by_dra else ()
     if request.required and facts.lacks(devices):
-        raise BindError(GONE.reason)
+        raise InProgressError(GONE.reason)  # it may be new, and its ResourceSlice on its way
     if devices:
         without = facts.as_claimed(pod.uid, devices)
     elif facts.by_dra and request.required:

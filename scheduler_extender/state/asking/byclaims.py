@@ -19,7 +19,7 @@ from topology.core.placement import Reason, Rejection
 from topology.core.remembering import interruptible
 from topology.core.requests import GpuRequest, gpu_request
 
-GONE = Rejection("a GPU of the pod's claims is published no more", True, Reason.CLAIMS)
+GONE = Rejection("a GPU of the pod's claims is in no ResourceSlice", True, Reason.CLAIMS)
 NO_GPUS = Rejection("its claims get no GPUs here", False, Reason.CLAIMS)
 
 

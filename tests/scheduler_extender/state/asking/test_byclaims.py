@@ -253,7 +253,7 @@ def test_a_gpu_that_is_published_no_more_is_still_the_claims(world: DraWorld) ->
     world.slices.apply(a_slice(*map(device, (3, 2, 0)), generation=2))
     own = of_claim(NVLINK, "c")
     for wanted in own, by_number(NVLINK):
-        with pytest.raises(BindError, match="published no more"):
+        with pytest.raises(BindError, match="is in no ResourceSlice"):
             bind(world, wanted)
     assert refusal(world, own) == GONE.reason
     rejection = ask_by_claims(world.cluster.snapshot(), PodUid("a"), of(own), [NODE])
