@@ -36,14 +36,17 @@ class NodeDevices:
     devices as published. Raises :class:`DraError` where nobody can tell."""
 
     def __init__(self, slices: Iterable[Slice], rules: Collection[TaintRule] = ()) -> None:
-        self.all: list[tuple[str, str, Device]] = list(_in_order(slices))
+        # Pools of which a part is not there (yet): nobody gets their devices.
+        self._incomplete = set[tuple[str, str]]()
+        self.all: list[tuple[str, str, Device]] = list(_in_order(slices, self._incomplete))
         pools = dict.fromkeys((driver, pool) for driver, pool, _ in self.all)
         self.pools = [f"{driver}/{pool}" for driver, pool in pools]
         barring = {at: [rule for rule in rules if rule.bars(*at)] for at in pools}
         self.tainted: Mask = 0
         for at, (driver, pool, device) in enumerate(self.all):
             by_rule = (rule.bars(driver, pool, device.name) for rule in barring[driver, pool])
-            self.tainted |= (device.tainted or any(by_rule)) << at
+            barred = device.tainted or (driver, pool) in self._incomplete
+            self.tainted |= (barred or any(by_rule)) << at
         self._number = next(_numbers)  # of these devices, for what is remembered of them
 
     def selected(self, conditions: tuple[str, ...]) -> Mask:
@@ -61,9 +64,11 @@ class NodeDevices:
 
     def published(self, wanted: DeviceClass) -> Iterator[Published]:
         """Those of a class. Raises :class:`DraError` where the class cannot be followed, or one is
-        not handed out whole and once."""
+        not handed out whole and once, or by nobody."""
         for at in positions(self._of_class(wanted)):
             driver, pool, device = self.all[at]
+            if (driver, pool) in self._incomplete:
+                raise DraError(f"the pool {pool[:64]} of its ResourceSlices is not complete")
             if device.special:
                 raise DraError(f"device {device.name[:64]} of a ResourceSlice has {device.special}")
             yield device.published(driver, pool, tainted=bool(self.tainted >> at & 1))
@@ -150,6 +155,8 @@ class NodeDevices:
     def _alternative(self, wanted: Request, classes: Mapping[str, DeviceClass]) -> Alternative:
         if wanted.admin_access or wanted.tolerations or wanted.capacity:
             raise NotFollowedError("a request has adminAccess, tolerations or capacity")
+        if wanted.allocation_mode == "All" and self._incomplete:
+            raise NotFollowedError("a pool of its ResourceSlices is not complete")
         of_class = classes.get(wanted.device_class_name)
         if of_class is None:
             raise NotFollowedError(f"no DeviceClass {wanted.device_class_name}")
@@ -187,7 +194,9 @@ def _meets(device: Device, driver: str, conditions: tuple[str, ...], words: froz
     return found
 
 
-def _in_order(slices: Iterable[Slice]) -> Iterator[tuple[str, str, Device]]:
+def _in_order(
+    slices: Iterable[Slice], incomplete: set[tuple[str, str]]
+) -> Iterator[tuple[str, str, Device]]:
     pools = defaultdict[tuple[str, str], list[Slice]](list)
     devices = 0
     for each in slices:
@@ -199,7 +208,7 @@ def _in_order(slices: Iterable[Slice]) -> Iterator[tuple[str, str, Device]]:
         newest = max(each.spec.pool.generation for each in every)
         current = [each for each in every if each.spec.pool.generation == newest]
         if any(each.spec.pool.resource_slice_count != len(current) for each in current):
-            raise DraError(f"the pool {pool[:64]} of its ResourceSlices is not complete")
+            incomplete.add((driver, pool))
         for part in sorted(current, key=attrgetter("metadata.name")):
             for device in part.spec.devices or ():
                 yield driver, pool, device

@@ -137,7 +137,8 @@ def _slices(devices: list[Json], rng: Random) -> Iterator[Json]:
         if rng.random() < 0.2:
             yield _slice(f"{pool}-old", DRIVER, pool, 1, 1, part[:1])
     if rng.random() < 0.2:
-        yield _slice("other", OTHER, "a", 1, 1, [{"name": "nic", "attributes": {}}])
+        count = rng.choice((1, 1, 2))  # of a pool that is not complete nothing comes
+        yield _slice("other", OTHER, "a", 1, count, [{"name": "nic", "attributes": {}}])
 
 
 def _slice(name: str, driver: str, pool: str, age: int, count: int, devices: list[Json]) -> Json:

@@ -77,6 +77,27 @@ def test_values_of_two_kinds_are_told_apart(world: DraWorld) -> None:
         assert gpus(world) == [0 if "int" in first else 1]
 
 
+def test_another_pool_that_is_not_complete_costs_its_own_devices_alone(world: DraWorld) -> None:
+    of_pool = {"name": "nics", "generation": 1, "resourceSliceCount": 2}
+    spec = {"driver": "nics.example.com", "nodeName": NODE, "pool": of_pool}
+    nics = {"metadata": {"name": "n"}, "spec": {**spec, "devices": [{"name": "nic"}]}}
+    world.slices.apply(raw(nics))
+    assert world.problem == ""
+    selectors = [{"cel": {"expression": "device.driver == 'nics.example.com'"}}]
+    world.classes.apply(raw({"metadata": {"name": "nics"}, "spec": {"selectors": selectors}}))
+    nic = exactly(1, deviceClassName="nics")
+    for asked, expected in (
+        ([exactly(2)], [3, 1]),
+        ([exactly(2), nic], Reason.CLAIMS),
+        ([exactly(1, allocationMode="All")], Reason.UNDECIDED),
+    ):
+        world.claims.apply(asking("c", *asked))
+        assert gpus(world) == expected
+    of_pool["resourceSliceCount"] = 1
+    world.slices.apply(raw(nics))
+    assert gpus(world) == [3, 1, 0, 2]
+
+
 @pytest.mark.parametrize(
     "whole", ['"x.com" in device.attributes', f'device.attributes["x.com"] != {A}', "[1] == [true]"]
 )
