@@ -118,8 +118,9 @@ class NodeDevices:
         gone = {None, *(owners[position] for position in ids)} - {each.pod_uid for each in held}
         free = sum(
             1 << position
-            for position, owner in enumerate(owners)
-            if (left & bits[ids[position]] if position in ids else owner in gone)
+            for position, (owner, (_, _, device)) in enumerate(zip(owners, self.all, strict=True))
+            # One that is handed out in parts may come again, and then nobody can say what comes.
+            if (left & bits[ids[position]] if position in ids else owner in gone or device.special)
         )
         requests: list[list[Alternative]] = []
         alike: list[Alike] = []

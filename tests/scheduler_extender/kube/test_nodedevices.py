@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 import msgspec
@@ -75,6 +76,26 @@ def test_values_of_two_kinds_are_told_apart(world: DraWorld) -> None:
         world.slices.apply(a_slice(*devices, generation=2))
         world.claims.apply(asking("c", exactly(1, f"{A}.flag == 1", allocationMode="All")))
         assert gpus(world) == [0 if "int" in first else 1]
+
+
+def test_a_device_that_is_shared_may_come_again(world: DraWorld) -> None:
+    """Whoever has a part of it; which GPU goes with it nobody can say."""
+    shared = {"name": "nic-0", "allowMultipleAllocations": True}
+    nics: list[Json] = [shared, {"name": "nic-1"}]
+    for number, each in enumerate(nics):
+        each["attributes"] = {f"{DRIVER}/pair": {"string": f"pair-{number}"}}
+    of_pool = {"name": "nics", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "nics.example.com", "nodeName": NODE, "pool": of_pool, "devices": nics}
+    world.slices.apply(raw({"metadata": {"name": "n"}, "spec": spec}))
+    selectors = [{"cel": {"expression": "device.driver == 'nics.example.com'"}}]
+    world.classes.apply(raw({"metadata": {"name": "nics"}, "spec": {"selectors": selectors}}))
+    both = (exactly(1, deviceClassName="nics"), exactly(1))
+    world.claims.apply(asking("c", *both, alike=f"{DRIVER}/pair"))
+    assert gpus(world) is Reason.UNDECIDED
+    held = json.loads(bytes(claim("other", 0, pod="p", driver="nics.example.com", pool="nics")))
+    held["status"]["allocation"]["devices"]["results"][0]["device"] = "nic-0"
+    world.claims.apply(raw(held))
+    assert gpus(world) is Reason.UNDECIDED
 
 
 def test_another_pool_that_is_not_complete_costs_its_own_devices_alone(world: DraWorld) -> None:
