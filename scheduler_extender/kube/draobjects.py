@@ -331,7 +331,7 @@ class Claim(msgspec.Struct):
         for each in results or ():
             if not each.admin_access:
                 pool, uid = f"{each.driver}/{each.pool}", PodUid(holder.uid)
-                namespace = self.metadata.namespace
-                claimed = Claimed(pool, each.device, uid, namespace, holder.name, sharers)
+                namespace, name = self.key
+                claimed = Claimed(pool, each.device, uid, namespace, holder.name, sharers, name)
                 found.setdefault(pool, []).append(claimed)
         return found

@@ -51,6 +51,7 @@ class Claimed:
     namespace: str
     holder: str
     sharers: tuple[PodUid, ...] = ()
+    claim: str = ""
 
 
 def claim_holder(name: str) -> str:
@@ -78,7 +79,7 @@ def served(
         if not set(gpus.values()).isdisjoint(map(base_uuid, former.device_ids)):
             pod = f"{former.namespace}/{former.pod}"
             raise DraError(f"pod {pod} has GPUs of a device plugin, which a DRA driver publishes")
-    held: dict[tuple[PodUid, str, str, tuple[PodUid, ...]], list[DeviceId]] = {}
+    held: dict[tuple[PodUid, str, str, tuple[PodUid, ...], str], list[DeviceId]] = {}
     taken = [(each, (each.pool, each.device)) for each in claimed]
     left = {key for _, key in taken} - gpus.keys()
     outside = {o.key: gpu_of(topology, o) if o.key in left else None for o in others if left}
@@ -87,11 +88,11 @@ def served(
         uuid = gpus.get(key) or outside.get(key)
         gone = uuid is None and each.pool in pools and key not in outside
         if uuid is not None or gone:  # else it is no GPU
-            holder = (each.uid, each.namespace, each.holder, each.sharers)
+            holder = (each.uid, each.namespace, each.holder, each.sharers, each.claim)
             held.setdefault(holder, []).append(DeviceId(uuid or "/".join(key)[-MOST_NAMED:]))
     allocations = tuple(
-        Allocation(uid, namespace, holder, "", resource, tuple(devices), sharers)
-        for (uid, namespace, holder, sharers), devices in sorted(held.items())
+        Allocation(uid, namespace, holder, "", resource, tuple(devices), sharers, claim)
+        for (uid, namespace, holder, sharers, claim), devices in sorted(held.items())
     )
     indices = {gpu.uuid: gpu.index for gpu in topology.gpus}
     allocator = AllocatorFacts(POLICY, published=tuple(indices[uuid] for uuid in gpus.values()))

@@ -20,6 +20,7 @@ class Allocation:
     resource: str
     device_ids: tuple[DeviceId, ...]
     sharers: tuple[PodUid, ...] = ()  # the pods that share it, where it is a claim of several
+    claim: str = ""  # the name of the claim that it is
 
     def without(self, gone: Collection[PodUid]) -> Allocation | None:
         """The same once these pods are gone; None if nobody is left who holds it."""

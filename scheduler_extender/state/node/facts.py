@@ -22,7 +22,7 @@ from scheduler_extender.state.pods.selecting import Destinations
 from topology.core.admission import Kubelet, kubelet_of
 from topology.core.availability import Availability
 from topology.core.devices import DeviceId, GpuResource, NodeName, PodUid
-from topology.core.dra import POLICY, claim_holder, first_published
+from topology.core.dra import POLICY, first_published
 from topology.core.graph import NodeTopology
 from topology.core.mig import ServedDevices, served_devices, shape_of
 from topology.core.placement import (
@@ -131,11 +131,11 @@ class NodeFacts:
         """The devices that claims have here for a pod, also those that it shares, or of the claims
         with these ``names``."""
         shown = () if self.report is None else self.report.allocations
-        own = {(namespace, claim_holder(name)) for name in names}
+        own = {(namespace, name) for name in names if name}
         return tuple(
             device
             for each in shown
-            if uid in (each.pod_uid, *each.sharers) or (each.namespace, each.pod) in own
+            if uid in (each.pod_uid, *each.sharers) or (each.namespace, each.claim) in own
             for device in each.device_ids
         )
 

@@ -70,7 +70,9 @@ class World:
         self.sequence += 1
         published = [Published("pool", f"gpu-{i}", f"GPU-{i}") for i in range(4)]
         claimed = [
-            Claimed("pool", f"gpu-{gpu}", PodUid(uid), "default", self.holders.get(uid, uid))
+            Claimed(
+                "pool", f"gpu-{gpu}", PodUid(uid), "default", self.holders.get(uid, uid), claim=uid
+            )
             for uid, gpus in self.claims.items()
             for gpu in gpus
         ]

@@ -234,6 +234,18 @@ def test_a_claim_that_is_known_before_its_node_is_put_together_counts(world: Dra
         bind(world, of_claim(NVLINK, "one", "two"))
 
 
+def test_a_claim_that_another_pod_has_is_the_pods_too(world: DraWorld) -> None:
+    """Its GPUs are known, and judged; it was said that no GPUs come."""
+    wanted = of_claim(NVLINK, "shared")
+    for gpus, why in ((3, 1), REFUSED), ((3, 2), ""):
+        world.claims.apply(claim("other", 0, pod="b"))
+        world.claims.apply(claim("shared", *gpus, pod="b"))
+        assert refusal(world, wanted) == why
+        answered = ask_by_claims(world.cluster.snapshot(), PodUid("a"), of(wanted), [NODE])
+        ((_, decision),) = answered.each()
+        assert (decision.rejection is None) == (why == "")
+
+
 def of(wanted: Pod) -> OfClaims:
     found = of_claims(wanted)
     assert isinstance(found, OfClaims)
