@@ -132,7 +132,7 @@ def _got(
         return None, None  # some of its containers wait for theirs
     mask, kubelet = gpus(offer.ledger.shown[uid], offer.availability.width), offer.kubelet
     got = list(offer.devices.indices(mask))
-    if request.plain:
+    if request.plain or facts.lacks(facts.claimed(uid)):
         return got, None
     kept = satisfies(
         kubelet.shape,

@@ -141,7 +141,8 @@ class NodeFacts:
 
     def lacks(self, devices: Devices) -> bool:
         """Whether some of these devices of claims are published no more."""
-        return self.topology is not None and not self.topology.bit_of_uuid.keys() >= {*devices}
+        topology = self.topology if self.by_dra else None
+        return topology is not None and not topology.bit_of_uuid.keys() >= {*devices}
 
     def as_claimed(self, uid: PodUid, devices: Devices) -> NodeFacts:
         """The facts on which a pod is judged whose claims have these devices already.

@@ -14,6 +14,7 @@ from scheduler_extender.deadline import Deadline, NotAtOnceError
 from scheduler_extender.kube.draobjects import Claim
 from scheduler_extender.state.asking.byclaims import GONE, ask_by_claims
 from scheduler_extender.state.pods.record import PodRecord, asking_record, pod_record
+from scheduler_extender.told.placed import placed_on
 from scheduler_extender.verbs import BindError, Binding
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.dranodes import (
@@ -275,14 +276,17 @@ def test_a_gpu_that_is_published_no_more_is_still_the_claims(world: DraWorld) ->
 
 def test_a_running_pod_lacks_no_gpu_that_is_published_no_more(world: DraWorld) -> None:
     """It was waited for, and the next free GPU counted as its own."""
-    record = asking_record(by_number({}, "b", node=NODE, phase="Running"), MANAGED)
+    record = asking_record(by_number(NVLINK, "b", node=NODE, phase="Running"), MANAGED)
     assert record is not None
     world.cluster.feed.put_pod(record)
     world.claims.apply(claim("c", 3, 1, pod="b"))
     world.slices.apply(a_slice(*map(device, (3, 2, 0)), generation=2))
     assert world.offer.availability.devices_left == 2
     assert world.offer.availability.free == 0b0101
-    assert not world.cluster.facts(NODE).unreported("nvidia.com/gpu")
+    facts = world.cluster.facts(NODE)
+    assert not facts.unreported("nvidia.com/gpu")
+    placed = placed_on(facts, record, None)
+    assert (placed.got, placed.keeps) == ([3], None), "what else it has nobody knows"
 
 
 @pytest.mark.parametrize("last", ["own", "number"])
