@@ -59,8 +59,9 @@ def decide(
     request = pod.request
     if isinstance(request, Malformed):
         raise BindError(request.reason)
-    of_claims = pod.claims and request.required
-    if of_claims and not cluster.claims_known(pod, request.count, node):
+    newest = cluster.pod(pod.uid) or pod  # that names all its claims
+    of_claims = newest.claims and request.required
+    if of_claims and not cluster.claims_known(newest, request.count, node):
         raise InProgressError(NO_CLAIM)
     for attempt in range(TRIES + 1):
         last = attempt == TRIES

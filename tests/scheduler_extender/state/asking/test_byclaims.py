@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from scheduler_extender.state.asking.byclaims import GONE, ask_by_claims
 from scheduler_extender.state.pods.record import PodRecord, asking_record, pod_record
 from scheduler_extender.told.placed import placed_on
 from scheduler_extender.verbs import BindError, Binding
+from scheduler_extender.verbs.binddecision import decide
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.dranodes import (
     DRIVER,
@@ -225,6 +226,19 @@ def test_a_pod_is_judged_on_all_its_claims(world: DraWorld) -> None:
             bind(world, wanted)
     world.claims.apply(claim("monitor", 3, pod="a", adminAccess=True))
     bind(world, wanted)
+
+
+def test_a_bind_that_waits_hears_of_the_names_of_claims(world: DraWorld) -> None:
+    world.claims.apply(claim("c", 2, 3, pod="a"))
+    wanted = of_claim(NVLINK, "c")
+    record = asking_record(wanted, MANAGED)
+    assert record is not None
+    late = replace(record, claims=("",))
+    world.cluster.feed.put_pod(late)
+    with pytest.raises(BindError, match="claim has no devices yet"):
+        decide(world.cluster, late, NODE, lambda: "")
+    world.cluster.feed.put_pod(record)
+    assert decide(world.cluster, late, NODE, lambda: "") is not None
 
 
 def test_a_claim_that_is_known_before_its_node_is_put_together_counts(world: DraWorld) -> None:
