@@ -134,6 +134,7 @@ class ExtendedResourceClaim(msgspec.Struct, rename="camel", frozen=True):
     """The claim that kube-scheduler made for a pod's extended resources."""
 
     request_mappings: list[ClaimedResource] | None = None
+    resource_claim_name: str = ""
 
 
 class ContainerStatus(msgspec.Struct, frozen=True):

@@ -162,6 +162,8 @@ class KubeBinder:
             # After the version was looked up: what the cluster knows is of that version or a later
             # one, and if it is a later one the API server refuses the Binding.
             self._check_request(binding)
+            if self._has_another_claim(binding):
+                continue  # the one that it had before, or one that we do not know yet
             try:
                 with self._fence.writing(binding.term):
                     self._create(binding, version, spent=time.monotonic() - began)
@@ -169,6 +171,12 @@ class KubeBinder:
                 continue
             return
         raise BindError("somebody changes the pod all the time")
+
+    def _has_another_claim(self, binding: Binding) -> bool:
+        """Whether the pod names another claim than those by which it was decided."""
+        pod = self._cluster.pod(binding.uid)
+        named = pod.claim if pod is not None and pod.by_claim else ""
+        return bool(named and binding.claims) and named not in binding.claims
 
     def _check_request(self, binding: Binding) -> None:
         """Raises :class:`.BindError` where the pod asks for something else than was decided, is in

@@ -45,6 +45,7 @@ class DecidedBind:
     before: PodRecord | None  # the pod's bind that was in flight before
     sets: tuple[Mask, ...] | None  # the sets of GPUs to write
     after: NodeFacts  # with the pod
+    claims: frozenset[str]  # the pod's, of which the facts know
 
 
 def decide(
@@ -99,7 +100,8 @@ def decide(
                 ours = cluster.binds.begin(node, promised, seen=facts)
                 after = cluster.facts(node)
             if ours is not None:
-                return DecidedBind(request, decision, without, ours, before, sets, after)
+                claims = facts.claims_of(pod.uid)
+                return DecidedBind(request, decision, without, ours, before, sets, after, claims)
     raise BindError("this node changes all the time; kube-scheduler tries again")
 
 
@@ -147,7 +149,9 @@ def decide_again(cluster: Cluster, decided: DecidedBind) -> DecidedBind:
     if _is_guaranteed(decision) and not _is_guaranteed(decided.decision):
         return decided
     sets = _sets_of(snapshot, without, request, decision)
-    return replace(decided, request=request, decision=decision, facts=without, sets=sets)
+    claims = facts.claims_of(decided.ours.uid)
+    changed = replace(decided, request=request, decision=decision, claims=claims)
+    return replace(changed, facts=without, sets=sets)
 
 
 def _counted(facts: NodeFacts, pod: PodRecord) -> GpuRequest:

@@ -39,7 +39,8 @@ class Binding:
     ``request`` is what the pod asked for when it was decided, and ``membership`` what it said of
     its group: a binder that knows the pod to say something else by now does not write. Without a
     ``request`` nobody decided. ``by_plugin`` says that it was promised something on a node with a
-    device plugin: one with a claim is not written.
+    device plugin: one with a claim is not written. ``claims`` are those by which it was promised
+    something on a node with DRA: one with another claim than these is not written.
     """
 
     namespace: str
@@ -51,6 +52,7 @@ class Binding:
     request: GpuRequest | Malformed | None = None
     membership: Membership | None = None
     by_plugin: bool = False
+    claims: frozenset[str] = frozenset()
 
 
 class Binder(Protocol):

@@ -72,8 +72,9 @@ def bind(  # noqa: PLR0913 (what is bound, by whom, and what limits the wait for
     try:
         who, asked = (pod.namespace, pod.name, pod.uid), (pod.request, pod.membership)
         by_plugin = ready.request.required and not ready.facts.by_dra
+        claims = ready.claims if ready.request.required else frozenset()
         with turns.timed(WRITE) if turns is not None else nullcontext():
-            binder.write(Binding(*who, node, written, term, *asked, by_plugin))
+            binder.write(Binding(*who, node, written, term, *asked, by_plugin, claims))
     except BindError:
         cluster.binds.take_back(decided.ours, decided.before)
         raise

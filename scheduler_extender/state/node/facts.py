@@ -139,6 +139,12 @@ class NodeFacts:
             for device in each.device_ids
         )
 
+    def claims_of(self, uid: PodUid) -> frozenset[str]:
+        """The names of the claims that have devices here for a pod."""
+        shown = () if self.report is None else self.report.allocations
+        ours = (each.claim for each in shown if uid in (each.pod_uid, *each.sharers))
+        return frozenset(filter(None, ours))
+
     def lacks(self, devices: Devices) -> bool:
         """Whether some of these devices of claims are published no more."""
         topology = self.topology if self.by_dra else None

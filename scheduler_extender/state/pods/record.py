@@ -65,6 +65,7 @@ class PodRecord:
     placed: float | None = None  # when we decided to bind it, as the bind wrote it, since 1970
     gated: bool = False  # by scheduling gates: kube-scheduler does not look at it
     by_claim: bool = False  # kube-scheduler has given it devices, by a claim (DRA)
+    claim: str = ""  # the name of that claim
     claims: tuple[str, ...] = ()  # of its own, by name
     created: float | None = None  # when it was made, since 1970, if anybody says it
 
@@ -168,6 +169,7 @@ def _record(
     trusted: bool = False,
 ) -> PodRecord:
     standing, nominated = standing_of(template, managed), pod.status.nominated_node_name
+    made = pod.status.extended_resource_claim_status
     if nominated:
         standing = replace(standing, nominated=NodeName(nominated))
     request = asks.request if isinstance(asks, Asks) else asks
@@ -200,6 +202,7 @@ def _record(
         placed=None if placement is None else seconds_of(placement.time),
         gated=bool(pod.spec.scheduling_gates),
         by_claim=_by_claim(pod, request),
+        claim=made.resource_claim_name if made is not None else "",
         claims=claims_of(pod),
         created=seconds_of(pod.metadata.creation_timestamp or ""),
     )

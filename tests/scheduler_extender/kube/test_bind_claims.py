@@ -1,0 +1,90 @@
+"""A bind under DRA is written for the claim by which it was decided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from scheduler_extender import verbs
+from scheduler_extender.annotations import MANAGED
+from scheduler_extender.kube.binder import KubeBinder
+from scheduler_extender.state.pods.record import pod_record
+from scheduler_extender.verbs import BindError
+from scheduler_extender.wire import BindingArgs, Pod
+from tests.dranodes import NODE, DraWorld, claim, two_pairs
+from tests.nodes import pod
+from topology.core.devices import PodUid
+from topology.kubeapi.apiserver import ApiServer, Query
+
+
+class WatchOfPods:
+    """Shows the pod with the names of these claims, one after the other, and then nothing more."""
+
+    def __init__(self, world: DraWorld, *names: str) -> None:
+        self.world, self.names, self.version_shown = world, list(names), 0
+
+    def version(self, uid: PodUid, *, other_than: str, within: float) -> str | None:
+        if not self.names:
+            return None
+        show(self.world, self.names.pop(0))
+        self.version_shown += 1
+        return str(self.version_shown)
+
+    @contextmanager
+    def writing(self, term: int) -> Iterator[None]:
+        yield
+
+
+class Api(ApiServer):
+    """Notes what is written."""
+
+    def __init__(self) -> None:
+        self.written: list[Any] = []
+
+    def create(self, path: str, body: bytes, query: Query = (), *, timeout: float) -> bytes:
+        self.written.append(msgspec.json.decode(body))
+        return b"{}"
+
+
+def show(world: DraWorld, name: str) -> None:
+    """The watch on pods shows a pod that asks for two GPUs, and that has this claim."""
+    mapping = {"containerName": "main", "resourceName": "nvidia.com/gpu", "requestName": "r"}
+    status = {"requestMappings": [mapping], "resourceClaimName": name}
+    made: dict[str, Any] = {"extendedResourceClaimStatus": status} if name else {}
+    manifest = pod(2, {"link": "nvlink"}, name="a", uid="a", **made)
+    manifest["metadata"]["namespace"] = "ns"
+    record = pod_record(msgspec.convert(manifest, Pod), MANAGED)
+    assert record is not None
+    world.cluster.feed.put_pod(record)
+
+
+@pytest.mark.parametrize(
+    ("shown", "version"),
+    [(["second"], 1), ([""], 1), (["first", "second"], 2), (["second", "third"], 1)],
+)
+def test_it_waits_for_the_name_of_the_claim(shown: list[str], version: int) -> None:
+    world, api = two_pairs(), Api()
+    show(world, "")
+    world.claims.apply(claim("second", 2, 3, pod="a"))
+    bind(world, api, *shown)
+    (written,) = api.written
+    assert written["metadata"]["resourceVersion"] == str(version)
+
+
+def test_a_claim_of_an_earlier_try_proves_nothing() -> None:
+    """It is gone, and the watch on claims shows neither that nor the one that came after it."""
+    world, api = two_pairs(), Api()
+    show(world, "first")
+    world.claims.apply(claim("first", 2, 3, pod="a"))
+    with pytest.raises(BindError):
+        bind(world, api, "second")
+    assert api.written == []
+
+
+def bind(world: DraWorld, api: Api, *shown: str) -> None:
+    binder = KubeBinder(api, world.cluster, WatchOfPods(world, *shown))
+    verbs.bind(world.cluster, binder, BindingArgs("a", "ns", "a", NODE), lambda: "")
