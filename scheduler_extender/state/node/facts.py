@@ -154,8 +154,8 @@ class NodeFacts:
         """The facts on which a pod is judged whose claims have these devices already.
 
         Nobody else can get these devices, so they are free and come first, whatever they have been
-        tainted with since, and pods whose claims are not known yet do not matter. Devices that the
-        node does not have (:meth:`lacks`) count nothing.
+        tainted with since, and pods of whom no claim is known do not matter. Devices that the node
+        does not have (:meth:`lacks`) count nothing.
         """
         topology, report = self.topology, self.report
         if topology is None or report is None:
@@ -171,8 +171,8 @@ class NodeFacts:
                 allocatable=(report.allocatable or frozenset()) | {*devices},
             ),
         )
-        coming = {each for each in self.pods.in_flight if not self.claimed(each)}
-        others = self.unreported(topology.resources[0].name) | coming
+        claiming = {uid for a in report.allocations for uid in (a.pod_uid, *a.sharers)}
+        others = self.unreported(topology.resources[0].name) | (self.pods.here - claiming)
         return replace(self, record=record).without(others | {uid})
 
     @property

@@ -174,6 +174,14 @@ def test_others_whose_claims_are_on_their_way_do_not_matter(world: World) -> Non
     assert world.bind("a")["verdict"] == "guaranteed"
 
 
+def test_a_running_pod_whose_claim_is_gone_does_not_matter(world: World) -> None:
+    """As where the watch on pods is late, or kube-scheduler has deleted the claim."""
+    world.add(pod(1, {}, name="old", uid="old", node=NODE, phase="Running"))
+    world.add(pair("a"))
+    world.claim(a=(0, 1))
+    assert world.bind("a")["verdict"] == "guaranteed"
+
+
 def test_nobody_of_its_gang_comes_before_a_pod_that_has_its_claim(world: World) -> None:
     """A sibling's single GPU would be the first of these two, were they free."""
     for name, gpus in ("a", 2), ("sibling", 1):
