@@ -1,18 +1,23 @@
 """prioritize: a score for each node that passed, by what the placement costs the cluster."""
 
-from collections.abc import Sequence
-from itertools import repeat
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from itertools import compress, repeat
 
 from scheduler_extender.annotations import Asks, OfClaims, of_claims, parse
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.state.asking.askgroup import ask_group
 from scheduler_extender.state.asking.byclaims import ask_by_claims
-from scheduler_extender.state.asking.enquiry import ask, scores
+from scheduler_extender.state.asking.enquiry import answer, ask, scores
 from scheduler_extender.state.asking.members import member_of, rack_rooms
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.lately import MOST_NODES
 from scheduler_extender.state.cluster.snapshot import Snapshot
+from scheduler_extender.state.node.arrivals import Arrivals, with_arrivals
 from scheduler_extender.wire import HostPriority, Pod
-from topology.core.devices import PodUid
+from topology.core.devices import NodeName, PodUid
+from topology.core.placement import Reason
+from topology.core.requests import GpuRequest
 
 
 def prioritize(
@@ -45,11 +50,47 @@ def prioritize(
             5 + score // 2 if domain is not None and domain == group.best else score // 3
             for domain, score in zip(group.domains, by_node, strict=True)
         ]
+    alone = request.required and not request.in_company  # siblings are counted already
+    if alone and (spoilt := _spoilt_by_others(snapshot, uid, request, names, deadline)):
+        by_node = [0 if name in spoilt else s for name, s in zip(names, by_node, strict=True)]
     places = snapshot.places_of(uid)
     if places:
         pairs = zip(names, by_node, strict=True)
         by_node = [10 if name in places else min(9, score) for name, score in pairs]
+    best = max(by_node, default=0)
+    few = by_node.count(best) <= MOST_NODES
+    tops = [NodeName(name) for name in compress(names, map(best.__eq__, by_node))] if few else []
+    snapshot.parts.lately.note(uid, request, tops, snapshot.parts.clock())
     return list(map(HostPriority, names, by_node))
+
+
+def _spoilt_by_others(
+    snapshot: Snapshot,
+    uid: PodUid,
+    request: GpuRequest,
+    names: Sequence[str],
+    deadline: Deadline,
+) -> Collection[str]:
+    """The nodes with DRA on which the pod would get other devices than it requires if others came
+    first that may be on their way there (:mod:`.lately`).
+
+    kube-scheduler has counted these others before it offers a node: so where too few devices are
+    left beside them they have gone elsewhere.
+    """
+    coming, spoilt = defaultdict[NodeName, list[Arrivals]](list), set[str]()
+    known = {uid, *snapshot.in_flight, *snapshot.nominated}
+    for other, sent in snapshot.parts.lately.sent(snapshot.parts.clock()):
+        for name in sent.nodes if other not in known else ():
+            facts = snapshot.facts(name)
+            if facts.by_dra and other not in facts.pods.bound:
+                coming[name].append(Arrivals(sent.request.alone, 1))
+    for name in coming.keys() & names if coming else ():
+        deadline.need_quick(quick=False)
+        beside = with_arrivals(snapshot.facts(name), coming[name])
+        why = answer(snapshot, beside, request, deadline).rejection
+        if why is not None and why.kind in (Reason.SCATTERED, Reason.NOT_GUARANTEED):
+            spoilt.add(name)
+    return spoilt
 
 
 def _by_claims(

@@ -24,6 +24,7 @@ from scheduler_extender.state.cluster.binds import Binds
 from scheduler_extender.state.cluster.board import Board
 from scheduler_extender.state.cluster.feed import Feed
 from scheduler_extender.state.cluster.freshness import Watch
+from scheduler_extender.state.cluster.lately import LatelySent
 from scheduler_extender.state.cluster.snapshot import Parts, Snapshot
 from scheduler_extender.state.groups.gangdomains import GangDomains
 from scheduler_extender.state.node.facts import Foresees, NodeFacts, nobody_foresees
@@ -62,6 +63,7 @@ class Cluster:
         self.on_change = self.board.on_change
         self._lock = self.board.lock
         self._gangs = GangDomains()
+        self._lately = LatelySent()
 
     @property
     def settings(self) -> Settings:
@@ -96,6 +98,7 @@ class Cluster:
                     board.remembered,
                     board.group_places,
                     self._gangs,
+                    self._lately,
                 ),
                 nodes.facts.copy(),
                 pods.waiting.copy(),

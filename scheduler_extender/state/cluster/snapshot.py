@@ -16,6 +16,7 @@ from scheduler_extender.membership import NODE, NVLINK_DOMAIN, Group, Membership
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.answers.remembered import Remembered, State
 from scheduler_extender.state.answers.tallies import Faults
+from scheduler_extender.state.cluster.lately import LatelySent
 from scheduler_extender.state.groups.domains import NO_DOMAINS, Domains, domains_of
 from scheduler_extender.state.groups.gangdomains import ANYWHERE, Direction, GangDomains
 from scheduler_extender.state.groups.groupplaces import GroupPlaces
@@ -75,6 +76,7 @@ class Parts:
     remembered: Remembered
     group_places: LastGroupPlaces
     gangs: GangDomains
+    lately: LatelySent
 
 
 @dataclass(frozen=True, eq=False)
