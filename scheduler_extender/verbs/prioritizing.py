@@ -50,8 +50,13 @@ def prioritize(
             5 + score // 2 if domain is not None and domain == group.best else score // 3
             for domain, score in zip(group.domains, by_node, strict=True)
         ]
+    lately = snapshot.parts.lately
     alone = request.required and not request.in_company  # siblings are counted already
-    if alone and (spoilt := _spoilt_by_others(snapshot, uid, request, names, deadline)):
+    if (
+        lately.pods
+        and alone
+        and (spoilt := _spoilt_by_others(snapshot, uid, request, names, deadline))
+    ):
         by_node = [0 if name in spoilt else s for name, s in zip(names, by_node, strict=True)]
     places = snapshot.places_of(uid)
     if places:
@@ -59,8 +64,10 @@ def prioritize(
         by_node = [10 if name in places else min(9, score) for name, score in pairs]
     best = max(by_node, default=0)
     few = by_node.count(best) <= MOST_NODES
-    tops = [NodeName(name) for name in compress(names, map(best.__eq__, by_node))] if few else []
-    snapshot.parts.lately.note(uid, request, tops, snapshot.parts.clock())
+    tops = map(NodeName, compress(names, map(best.__eq__, by_node)) if few else ())
+    by_dra = [name for name in tops if snapshot.facts(name).by_dra]
+    if by_dra or uid in lately.pods:
+        lately.note(uid, request, by_dra, snapshot.parts.clock())
     return list(map(HostPriority, names, by_node))
 
 
@@ -82,7 +89,7 @@ def _spoilt_by_others(
     for other, sent in snapshot.parts.lately.sent(snapshot.parts.clock()):
         for name in sent.nodes if other not in known else ():
             facts = snapshot.facts(name)
-            if facts.by_dra and other not in facts.pods.bound:
+            if other not in facts.pods.bound:
                 coming[name].append(Arrivals(sent.request.alone, 1))
     for name in coming.keys() & names if coming else ():
         deadline.need_quick(quick=False)

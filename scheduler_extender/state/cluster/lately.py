@@ -9,8 +9,7 @@ This is a hint: scores alone heed it, and it is forgotten after :data:`SECONDS`.
 
 import threading
 from collections import OrderedDict
-from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import GpuRequest
@@ -28,27 +27,28 @@ class Sent:
     """What a pod asks for, and its best nodes."""
 
     request: GpuRequest
-    nodes: Collection[NodeName]
+    nodes: list[NodeName]
     at: float
 
 
+@dataclass(slots=True)
 class LatelySent:
-    """The pods about which prioritize was asked just now. Safe for many threads."""
+    """The pods about which prioritize was asked just now, the first that was asked about first.
+    Safe for many threads."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._sent: OrderedDict[PodUid, Sent] = OrderedDict()
+    pods: OrderedDict[PodUid, Sent] = field(default_factory=OrderedDict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def note(self, uid: PodUid, request: GpuRequest, best: Collection[str], now: float) -> None:
-        """These nodes have the best score for a pod."""
+    def note(self, uid: PodUid, request: GpuRequest, best: list[NodeName], now: float) -> None:
+        """These nodes with DRA are among the few that have the best score for a pod."""
         with self._lock:
-            self._sent.pop(uid, None)
-            if len(best) <= MOST_NODES:
-                self._sent[uid] = Sent(request, [*map(NodeName, best)], now)
-            if len(self._sent) > MOST_PODS:
-                self._sent.popitem(last=False)
+            self.pods.pop(uid, None)
+            if best:
+                self.pods[uid] = Sent(request, best, now)
+            if len(self.pods) > MOST_PODS:
+                self.pods.popitem(last=False)
 
     def sent(self, now: float) -> list[tuple[PodUid, Sent]]:
-        """The pods that may be on their way, the first that was asked about first."""
+        """The pods that may be on their way."""
         with self._lock:
-            return [(uid, each) for uid, each in self._sent.items() if each.at > now - SECONDS]
+            return [(uid, each) for uid, each in self.pods.items() if each.at > now - SECONDS]

@@ -86,7 +86,7 @@ def test_not_where_the_other_does_not_come(world: World, elsewhere: str) -> None
         return
     else:
         for other in range(MOST_PODS):
-            world.asks(f"other-{other}", 1, [NodeName("unknown")])
+            world.asks(f"other-{other}", 1, NODES[1:])
     assert not world.avoids()
 
 
