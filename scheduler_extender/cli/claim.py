@@ -17,7 +17,7 @@ from scheduler_extender.cli.options import ClusterOption
 from scheduler_extender.cli.source import look_once
 from scheduler_extender.files.claimfile import wanted_of, with_claim
 from scheduler_extender.files.podfile import PodFileError
-from topology.core.alternatives import MOST_GPUS, MOST_KINDS, alternatives, grouped
+from topology.core.alternatives import MOST_GPUS, alternatives, grouped
 from topology.core.placement import Verdict
 
 
@@ -59,8 +59,9 @@ def claim(
     large = sum(len(node.gpus) > MOST_GPUS for node in known)
     if large:
         tell(f"note: {large:,} nodes have more than {MOST_GPUS} GPUs: none of their GPUs is named")
-    if left := len(known) - large - sum(each.nodes for each in machines_alike):
-        tell(f"note: at most {MOST_KINDS} kinds of machines are looked at: {left:,} nodes are left")
+    looked_at = sum(each.nodes for each in machines_alike[: len(found.machines)])
+    if left := len(known) - large - looked_at:
+        tell(f"note: there are too many kinds of machines to look at all: {left:,} nodes are left")
     for name, good, covered in found.machines:
         if covered < good:
             tell(

@@ -7,24 +7,23 @@ the cluster that has some of them.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, islice
 from math import comb
 
 from topology.core.devices import Mask, bus_id, positions
 from topology.core.graph import NodeTopology
 from topology.core.patterns import subset_masks
 from topology.core.placement.constraints import CompiledConstraints, compiled
-from topology.core.requests import Constraints
+from topology.core.requests import Constraints, Pattern
 from topology.core.shape import Shape
 
 MOST = 8  # alternatives of one request
 MOST_GPUS = 16  # of a machine whose sets are gone through
 MOST_TRIED = 500  # sets of one machine that are made larger, and compared
 MOST_KINDS = 64  # of machines; those of most nodes are looked at
-MOST_COUNTED = 150_000  # sets that are counted; then sets of machines of fewer nodes are left out
+MOST_STEPS = 500_000  # of one answer; then machines of fewer nodes, or sets of them, are left out
 
 Address = tuple[str, str]  # product and PCI address
 
@@ -33,8 +32,8 @@ Address = tuple[str, str]  # product and PCI address
 class Alternatives:
     """What a claim may say.
 
-    ``sets`` come in their order. ``machines`` has each kind of machine with how many of its sets
-    meet the constraints, and how many of these are in an alternative.
+    ``sets`` come in their order. ``machines`` has each kind of machine that is looked at, with how
+    many of its sets meet the constraints, and how many of these are in an alternative.
     """
 
     sets: tuple[tuple[Address, ...], ...]
@@ -67,6 +66,18 @@ class _Kind:
         return sum(1 << self.at[each] for each in addresses if each in self.at)
 
 
+@dataclass(slots=True)
+class _Steps:
+    """What is left of :data:`MOST_STEPS`. A step is about one set of one machine looked at."""
+
+    left: int
+
+    def take(self, steps: int) -> bool:
+        """Take so many; whether there were so many."""
+        self.left -= steps
+        return self.left >= 0
+
+
 def grouped(topologies: Iterable[NodeTopology]) -> tuple[MachineKind, ...]:
     """The kinds of machines of these nodes, the most frequent first, at most :data:`MOST_KINDS`.
     Machines of more than :data:`MOST_GPUS` GPUs are left out."""
@@ -84,40 +95,57 @@ def alternatives(
 ) -> Alternatives:
     """The alternatives that cover most: of each next one, the most sets that the ones before do not
     have, counted over all nodes."""
-    kinds = [_kind(each, count, constraints) for each in machines]
-    candidates = (
-        tuple(kind.addresses[p] for p in positions(mask))
-        for kind in kinds
-        for mask in _largest(kind, count)
-    )
-    covers: dict[tuple[Address, ...], set[tuple[int, Mask]]] = {}
-    left = MOST_COUNTED
-    for each in candidates:
-        if each in covers:
-            continue
-        selected = [kind.matching(each) for kind in kinds]
-        left -= sum(comb(mask.bit_count(), count) for mask in selected)
-        if left < 0:
-            break
-        inside = {(n, mask) for n, here in enumerate(selected) for mask in _inside(here, count)}
-        if all(mask in kinds[number].good for number, mask in inside):
-            covers[each] = inside
+    steps = _Steps(MOST_STEPS)
+    kinds: list[_Kind] = []
+    for alike in machines:
+        steps.take(_price(alike, count, constraints))
+        if steps.left < MOST_STEPS // 2:
+            break  # the rest is for the search
+        kinds.append(_kind(alike, count, constraints))
+    covers = _covers(kinds, count, steps)
     sound = sorted(covers)
     chosen: list[tuple[Address, ...]] = []
-    covered: set[tuple[int, Mask]] = set()
+    covered: list[set[Mask]] = [set() for _ in kinds]
 
     def gain(each: tuple[Address, ...]) -> int:
-        return sum(kinds[number].nodes for number, _ in covers[each] - covered)
+        return sum(kinds[n].nodes * len(here - covered[n]) for n, here in covers[each].items())
 
     while sound and len(chosen) < MOST:
         best = max(sound, key=gain)
         if not gain(best):
             break
         chosen.append(best)
-        covered |= covers[best]
-    counts = Counter(number for number, _ in covered)
-    told = ((kind.name, len(kind.good), counts[number]) for number, kind in enumerate(kinds))
+        for number, here in covers[best].items():
+            covered[number] |= here
+    told = ((k.name, len(k.good), len(here)) for k, here in zip(kinds, covered, strict=True))
     return Alternatives(tuple(chosen), tuple(told))
+
+
+def _covers(
+    kinds: Sequence[_Kind], count: int, steps: _Steps
+) -> dict[tuple[Address, ...], dict[int, set[Mask]]]:
+    """What may be an alternative, with its sets on each kind of machine, all of them good."""
+    found: dict[tuple[Address, ...], dict[int, set[Mask]]] = {}
+    for kind in kinds:
+        for mask in islice(_largest(kind, count, steps), MOST_TRIED):
+            each = tuple(kind.addresses[p] for p in positions(mask))
+            if each in found:
+                continue
+            selected = [kind.matching(each) for kind in kinds]
+            if not steps.take(len(kinds) + sum(comb(m.bit_count(), count) for m in selected)):
+                return found
+            inside = {n: set(_inside(here, count)) for n, here in enumerate(selected) if here}
+            if all(here <= kinds[number].good for number, here in inside.items()):
+                found[each] = inside
+    return found
+
+
+def _price(alike: MachineKind, count: int, constraints: Constraints) -> int:
+    """The steps of finding the good sets of such a machine: for rings there is a table of all
+    sets."""
+    gpus = len(alike.addresses)
+    rings = (constraints.pattern is Pattern.RING) + (constraints.min_bandwidth is not None)
+    return comb(gpus, count) // 4 + rings * (1 << gpus) // 8
 
 
 def _kind(alike: MachineKind, count: int, constraints: Constraints) -> _Kind:
@@ -132,31 +160,24 @@ def _good(test: CompiledConstraints, count: int) -> Sequence[Mask]:
     return masks[test.passing(masks, count)[0]].tolist()  # type: ignore[no-any-return]
 
 
-def _largest(kind: _Kind, count: int) -> list[Mask]:
-    """Sets any ``count`` of which are good, made as large as they can be; each good set is in
-    one, unless there are too many."""
-    found: list[Mask] = []
-    everything = range(len(kind.addresses))
+def _largest(kind: _Kind, count: int, steps: _Steps) -> Iterator[Mask]:
+    """Sets any ``count`` of which are good, made as large as they can be; each good set is in one,
+    unless the steps do not suffice."""
+    inside: set[Mask] = set()
     for start in sorted(kind.good):
-        if any(start & ~other == 0 for other in found):
+        if start in inside:
             continue
         mask = start
-        for p in everything:
-            if not mask >> p & 1 and _stays_good(kind, mask, p, count):
+        for p in range(len(kind.addresses)):
+            if mask >> p & 1:
+                continue
+            if not steps.take(comb(mask.bit_count(), count - 1)):
+                return
+            if all(others | 1 << p in kind.good for others in _inside(mask, count - 1)):
                 mask |= 1 << p
-        found.append(mask)
-        if len(found) >= MOST_TRIED:
-            break
-    return found
-
-
-def _stays_good(kind: _Kind, mask: Mask, p: int, count: int) -> bool:
-    return all(
-        sum(1 << q for q in others) | 1 << p in kind.good
-        for others in combinations(positions(mask), count - 1)
-    )
+        inside.update(_inside(mask, count))
+        yield mask
 
 
 def _inside(mask: Mask, count: int) -> Iterator[Mask]:
-    for chosen in combinations(positions(mask), count):
-        yield sum(1 << p for p in chosen)
+    return map(sum, combinations([1 << p for p in positions(mask)], count))

@@ -12,6 +12,7 @@ import yaml
 from scheduler_extender.claims import selector
 from scheduler_extender.cli import main
 from tests.commands import ROOT, Done, asked
+from topology.core import alternatives as core
 
 CLUSTERS = ROOT / "examples" / "clusters"
 GROUP = "kind: MachineGroup\nmachine: {}\ncount: 1\nnamePrefix: n-\n"
@@ -86,6 +87,18 @@ def test_what_is_left_out_is_said(tmp_path: Path) -> None:
         "note: 8 × Tesla V100-SXM2-16GB, NVLink 1-2: 14 of 16 sets of 2 GPUs with link=nvlink are "
         "named, and no pod gets the others\n"
     )
+
+
+def test_machines_that_are_not_looked_at_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core, "MOST_STEPS", 14)  # half of them do for one
+    names = ("dgx1-v100", "a100-pcie-4-bridged", "a30-4-bridged")
+    groups = "---\n".join(
+        GROUP.format(name).replace("n-", f"n{i}-") for i, name in enumerate(names)
+    )
+    done = claim(tmp_path, POD, groups)
+    assert "too many kinds of machines to look at all: 2 nodes are left\n" in done.stderr
 
 
 def test_no_set_is_a_no(tmp_path: Path) -> None:

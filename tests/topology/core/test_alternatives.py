@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
+import sys
 from dataclasses import replace
 from itertools import combinations
 from math import comb
+from types import FrameType
 
 import pytest
 
@@ -106,3 +109,38 @@ def test_of_very_many_sets_those_of_the_most_nodes_are_counted() -> None:
     buses = [address.split(":")[1] for each in found.sets for _, address in each]
     assert sorted(set(buses)) == [f"{kind:02x}" for kind in range(20 - MOST, 20)]
     assert [covered for _, _, covered in found.machines] == [comb(16, 8)] * MOST + [0] * (20 - MOST)
+
+
+def odd(kind: int, share: float) -> NodeTopology:
+    """A machine with so large a share of 16 GPUs' bridges, at addresses of its own."""
+    bridged = random.Random(kind)
+    found = machine("dgx2").topology(f"{kind}")
+    gpus = (replace(g, pci_bus_id=f"0000:{kind:02x}:{i:02x}.0") for i, g in enumerate(found.gpus))
+    links = (each for each in found.links if bridged.random() < share)
+    return replace(found, gpus=tuple(gpus), links=tuple(links))
+
+
+@pytest.mark.parametrize("pattern", [Pattern.CONNECTED, Pattern.RING])
+def test_machines_that_are_all_odd_cost_no_more_than_their_steps(pattern: Pattern) -> None:
+    """Without a bound for all of it there are 57 million, and they take five seconds."""
+    kinds = grouped(odd(kind, 0.3) for kind in range(64))
+    events = 0
+
+    def count(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal events
+        events += 1
+
+    sys.setprofile(count)
+    try:
+        found = alternatives(kinds, 8, replace(NVLINK, pattern=pattern))
+    finally:
+        sys.setprofile(None)
+    assert events < 6_000_000
+    assert len(found.sets) == MOST
+
+
+def test_tables_of_rings_are_made_for_the_machines_of_most_nodes() -> None:
+    kinds = grouped(odd(kind, 0.5) for kind in (*range(63), 63, 63))
+    found = alternatives(kinds, 6, replace(NVLINK, pattern=Pattern.RING))
+    assert 15 < len(found.machines) < 64
+    assert found.machines[0][2] > 0, "two nodes have it, and the others are one each"
