@@ -3,13 +3,17 @@
 The leader makes each one that a waiting pod names and that is not there, makes it anew where the
 machines have other sets of GPUs now, and removes it once no pod names it. Ours bear a label, and a
 digest of their sets: others are left alone, whatever they are called.
+
+Where the API server fails at a write it may be a webhook of that namespace: for a while nothing is
+written there, and after a few such failures nothing anywhere until the next round, in which what
+failed comes last. Where it fails at a list all waits.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TypeVar
@@ -20,7 +24,7 @@ import structlog
 from scheduler_extender.annotations import PREFIX, Malformed, of_claims
 from scheduler_extender.claims import LABEL, WANTED, claim_spec, count_of, template_name
 from scheduler_extender.deadline import Deadline, within
-from scheduler_extender.ratelimit import LogLimit
+from scheduler_extender.ratelimit import LogLimit, RateLimit
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import ENDED
 from scheduler_extender.wire import ObjectMeta, Pod
@@ -46,6 +50,7 @@ MANAGER, OURS = "app.kubernetes.io/managed-by", "gpu-topology-extender"
 SETS = PREFIX + "sets"  # the annotation with the digest
 EVERY = 1.0  # seconds between two rounds
 LISTED_FOR = 60.0  # seconds after which namespaces and templates are listed again
+EARLY_RATE, EARLY_BURST = 0.2, 4  # lists before that, a second and at once, whoever causes them
 AGAIN = 10.0  # seconds after a failure
 MACHINES_FOR = 5.0  # seconds between two looks at the machines
 # Seconds for which nobody names a template, or its sets are others, before it is removed.
@@ -57,6 +62,7 @@ SECONDS = 0.15  # after so long a round works no more sets out
 TIMEOUT = 2.0  # seconds for a request
 LIST_TIMEOUT, PAGE = 10.0, 100
 SERVER_FAILS = 500
+MOST_FAILURES = 3  # writes at which the server fails in one round
 PASSES = 409, 429  # a quota that others write just now, and a busy API server
 # Seconds between two log lines that say the same; lines a second, at once.
 PAUSE, RATE, BURST = 3600.0, 0.1, 8
@@ -177,7 +183,7 @@ class ClaimTemplates:
         self._own: dict[Key, _Template] = {}
         self._going: set[Key] = set()  # templates of ours that somebody keeps from going
         self._labelled: set[str] = set()  # namespaces
-        self._asked: set[str] = set()  # namespaces of pods at the last list
+        self._asked: set[str] = set()  # namespaces of which the last list says what there is
         # Since when nobody names a template of ours, or its sets are others.
         self._due: dict[Key, float] = {}
         # What the API server has refused: until when it is not tried again, and why.
@@ -186,6 +192,8 @@ class ClaimTemplates:
         self._machines: tuple[MachineKind, ...] = ()
         self._known = Memory[tuple[int, Constraints], _Sets]()
         self._limit = LogLimit(PAUSE, RATE, BURST)
+        self._early = RateLimit(1 / EARLY_RATE, EARLY_RATE, EARLY_BURST)
+        self._failures = 0  # writes in this round at which the API server failed
 
     def round(self, now: float) -> None:
         """Make and remove what is due. ``now`` in seconds."""
@@ -193,8 +201,9 @@ class ClaimTemplates:
             return
         if now - self._next > AGAIN:
             self._listed = float("-inf")  # another may have led meanwhile
-        self._next = now + EVERY
-        named = _in_turn(self._claimants.by_template())
+        self._next, self._failures = now + EVERY, 0
+        failed = {namespace for namespace, name in self._refused if not name}
+        named = _in_turn(self._claimants.by_template(), failed)
         try:
             self._list_if_due(named, now)
             if not named and not self._own:
@@ -205,17 +214,21 @@ class ClaimTemplates:
             self._clear(named, now, deadline)
         except (ApiFailure, msgspec.DecodeError) as error:
             self._next, self._listed = now + AGAIN, float("-inf")
-            if (untold := self._limit.untold(str(error), now)) is not None:
-                log.warning(
-                    "ResourceClaimTemplates cannot be kept", cause=str(error), untold=untold
-                )
+            self._warn(error, now)
+
+    def _warn(self, error: Exception, now: float) -> None:
+        if (untold := self._limit.untold(str(error), now)) is not None:
+            log.warning("ResourceClaimTemplates cannot be kept", cause=str(error), untold=untold)
 
     # What there is.
 
     def _list_if_due(self, named: Mapping[Key, Sequence[Claimant]], now: float) -> None:
-        namespaces, waited = {namespace for namespace, _ in named}, now - self._listed
-        again = waited >= AGAIN and not self._going.isdisjoint(named)
-        if waited < LISTED_FOR and namespaces <= self._asked and not again:
+        namespaces = {namespace for namespace, _ in named}
+        # A namespace without pods, but with templates of ours, may be gone and come back.
+        self._asked -= {namespace for namespace, _ in self._own} - namespaces
+        unsure = namespaces - self._asked | {key[0] for key in self._going & named.keys()}
+        early = (self._early.allows(each, now) for each in sorted(unsure))
+        if now - self._listed < LISTED_FOR and not any(early):
             return
         labelled, _ = self._listing(NAMESPACES, f"{LABEL}={WANTED}")
         self._labelled = {each.name for each in labelled}
@@ -283,18 +296,20 @@ class ClaimTemplates:
         self._refused = {key: why for key, why in self._refused.items() if now < why[0]}
         there, problems, left = Counter(each for each, _ in self._own), dict[Key, str](), AT_ONCE
         everywhere = sum(min(there[namespace], MOST) for namespace in self._labelled)
+        using = self._labelled & (there.keys() | {namespace for namespace, _ in named})
+        share = MOST_IN_ALL // (len(using) or 1)
         for key, pods in named.items():
             right = next((p for p in pods if p.waits and isinstance(p.wanted, Constraints)), None)
-            if right is None or key in self._own:
+            if right is None or key in self._own or key[0] not in self._asked:
                 continue
             here = there[key[0]]
-            if problem := self._problem(key) or _too_many(key[0], here, everywhere):
+            if problem := self._problem(key) or _too_many(key[0], here, everywhere, share):
                 problems[key] = problem
             elif (sets := self._sets(right, deadline)) is not None:
                 if not sets.sets:
                     words = right.wanted.text if isinstance(right.wanted, Constraints) else ""
                     problems[key] = f"no set of {right.count} GPUs with {words} can be named"
-                elif left:
+                elif left and self._failures < MOST_FAILURES:
                     left -= 1
                     self._create(key, right.count, sets, now)
                     there[key[0]], everywhere = here + 1, everywhere + 1
@@ -327,12 +342,23 @@ class ClaimTemplates:
             kept = sets is None or not sets.sets or sets.digest == template.digest
             if pods and (kept or self._problem(key)):  # else it could not be made again
                 self._due.pop(key, None)
-            elif now - self._due.setdefault(key, now) >= SETTLED:
+            elif now - self._due.setdefault(key, now) >= SETTLED and self._may_write(key):
                 due[key] = right, sets
         for key, (right, sets) in list(_in_turn(due).items())[:AT_ONCE]:
-            gone = self._delete(key, self._own[key], now)
+            gone = self._may_write(key) and self._delete(key, self._own[key], now)
             if gone and right is not None and sets is not None:
                 self._create(key, right.count, sets, now)
+
+    def _may_write(self, key: Key) -> bool:
+        """Whether the API server has not failed there lately, nor everywhere in this round."""
+        return self._failures < MOST_FAILURES and (key[0], "") not in self._refused
+
+    def _fails(self, namespace: str, error: ApiFailure, now: float, wait: float) -> None:
+        """The API server fails at a write; it may have been done all the same."""
+        self._refused[namespace, ""] = now + wait, f"the API server fails: {error}"
+        self._failures += 1
+        self._asked.discard(namespace)
+        self._warn(error, now)
 
     def _create(self, key: Key, count: int, sets: _Sets, now: float) -> None:
         namespace, name = key
@@ -348,14 +374,13 @@ class ClaimTemplates:
             made = _decode(self._api.create(where, msgspec.json.encode(body), timeout=TIMEOUT))
         except ApiFailure as error:
             if not isinstance(error, ApiError) or error.status >= SERVER_FAILS:
-                # It may be a webhook of this namespace: the next round begins with the others.
-                self._refused[namespace, ""] = (now + LISTED_FOR, f"the API server fails: {error}")
-                raise
+                self._fails(namespace, error, now, LISTED_FOR)
+                return
             why, wait = f"the API server refuses it: {error.message}", LISTED_FOR
             if error.reason == "AlreadyExists":
-                # Another replica may have made it: the next round looks.
+                # Another replica may have made it: the next list tells.
                 why = f"the ResourceClaimTemplate {name} is not ours, and is left as it is"
-                self._listed = float("-inf")
+                self._asked.discard(namespace)
             elif error.status in PASSES:
                 wait = AGAIN
             self._refused[key] = now + wait, why
@@ -373,11 +398,11 @@ class ClaimTemplates:
         try:
             self._api.delete(where, msgspec.json.encode(body), timeout=TIMEOUT)
         except (NotFoundError, ConflictError):
-            self._listed = float("-inf")
+            self._asked.discard(namespace)
         except ApiFailure as error:
-            if isinstance(error, ApiError) and error.status < SERVER_FAILS:
-                return False
-            raise
+            if not isinstance(error, ApiError) or error.status >= SERVER_FAILS:
+                self._fails(namespace, error, now, AGAIN)
+            return False
         else:
             log.info("a ResourceClaimTemplate is removed", namespace=namespace, name=name)
         del self._own[key], self._due[key]
@@ -399,22 +424,26 @@ class ClaimTemplates:
             self._tell(pod, f"no ResourceClaimTemplate is made for it: {why}")
 
 
-def _too_many(namespace: str, here: int, everywhere: int) -> str:
-    """Why there may be no more of ours, with so many in the namespace; empty if there may be."""
+def _too_many(namespace: str, here: int, everywhere: int, share: int) -> str:
+    """Why there may be no more of ours, with so many in the namespace; empty if there may be.
+    Above the bound for all a namespace may still have its equal ``share``."""
     if here >= MOST:
         return f"for pods of the namespace {namespace} there are {MOST}, and no more are allowed"
-    if everywhere >= MOST_IN_ALL:
-        return f"there are {MOST_IN_ALL} in the cluster, and no more are allowed"
+    if everywhere >= MOST_IN_ALL and here >= share:
+        return f"there are {MOST_IN_ALL} in the cluster, and {namespace} has its share of them"
     return ""
 
 
-def _in_turn(each: Mapping[tuple[str, str], V]) -> dict[tuple[str, str], V]:
-    """What is the first of each namespace, then the second of each, and so on."""
+def _in_turn(
+    each: Mapping[tuple[str, str], V], last: Collection[str] = ()
+) -> dict[tuple[str, str], V]:
+    """What is the first of each namespace, then the second of each, and so on; at the end the same
+    of the namespaces ``last``."""
     before = Counter[str]()
 
-    def turn(key: tuple[str, str]) -> int:
+    def turn(key: tuple[str, str]) -> tuple[bool, int]:
         before[key[0]] += 1
-        return before[key[0]]
+        return key[0] in last, before[key[0]]
 
     return {key: each[key] for key in sorted(each, key=turn)}
 

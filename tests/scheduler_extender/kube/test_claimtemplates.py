@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,12 @@ from scheduler_extender.claims import LABEL, WANTED, template_name
 from scheduler_extender.kube.claimtemplates import (
     AGAIN,
     AT_ONCE,
+    EARLY_BURST,
+    EARLY_RATE,
     LISTED_FOR,
     MANAGER,
     MOST,
+    MOST_FAILURES,
     MOST_IN_ALL,
     OURS,
     PAGE,
@@ -32,6 +35,7 @@ from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.wire import Pod
 from tests.dranodes import NODE, DraWorld, a_slice, device, device_class, raw
 from tests.fakes.apiserver import FakeApiServer
+from topology.core.devices import PodUid
 from topology.core.report import Report
 from topology.kubeapi.apiserver import ApiServer
 from topology.machines import machine
@@ -117,6 +121,9 @@ class World:
 
     def template(self, name: str = PAIR) -> Json:
         return self.fake.read(f"{TEMPLATES}/{name}")
+
+    def lists(self) -> int:
+        return sum(each.path == "/api/v1/namespaces" for each in self.fake.requests)
 
     def writes(self) -> int:
         return sum(each.method != "GET" for each in self.fake.requests)
@@ -531,3 +538,132 @@ def test_a_leader_that_leads_again_looks_first(world: World) -> None:
     world.now += 20
     world.rounds(2)
     assert world.names == [PAIR]
+
+
+def exists(world: World, namespace: str, name: str = PAIR) -> bool:
+    where = TEMPLATES.replace("/team/", f"/{namespace}/")
+    return any(each["metadata"]["name"] == name for each in world.fake.items(where))
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_failure_in_one_namespace_does_not_end_the_round(world: World, lost: bool) -> None:
+    """Its webhook is down; it came first, and there are as many removals as creations."""
+    world.label("a")
+    where = TEMPLATES.replace("/team/", "/a/")
+    if lost:
+        world.fake.commit_then_hang(where)
+    else:
+        world.fake.refuse(500, None, path=where)
+    world.add(*(elsewhere(f"p-{i}", "a", gpu_model=f"A100*,X{i}") for i in range(20)))
+    world.add(pod("other", link="nvlink"))
+    world.rounds(1)
+    assert world.names == [PAIR]
+    world.claimants.drop(PodUid("other"))
+    world.rounds(SETTLED + 1)
+    assert world.names == []
+
+
+def test_a_removal_that_fails_does_not_end_the_round(world: World) -> None:
+    world.label("a")
+    world.add(elsewhere("p", "a", link="nvlink"), pod("q", link="nvlink"))
+    world.rounds()
+    world.fake.refuse(500, None, path="/a/resourceclaimtemplates/")
+    world.claimants.keep(set())
+    world.rounds(SETTLED + 1)
+    assert exists(world, "a")
+    assert world.names == []
+
+
+def test_namespaces_that_fail_come_last(world: World) -> None:
+    """There are more of them than failures in a round."""
+    for i in range(40):
+        world.label(f"a{i}")
+        world.add(elsewhere(f"p-{i}", f"a{i}", link="nvlink"))
+    world.fake.refuse(500, None, path="/a[0-9]*/resourceclaimtemplates")
+    world.add(pod("q", link="nvlink"))
+    world.rounds(20)
+    for i in range(1, int(LISTED_FOR)):
+        world.add(pod(f"q-{i}", gpu_model=f"A100*,X{i}"))
+        world.rounds()
+        assert len(world.names) == min(i + 1, MOST)
+
+
+def test_a_server_that_writes_nothing_is_asked_little(world: World) -> None:
+    for i in range(40):
+        world.label(f"a{i}")
+        world.add(elsewhere(f"p-{i}", f"a{i}", link="nvlink"))
+    world.fake.refuse(500, None, path="/namespaces/.*/resourceclaimtemplates")
+    world.rounds(1)
+    assert world.writes() == MOST_FAILURES
+    world.rounds(LISTED_FOR - 1)
+    assert world.writes() == 40
+
+
+def alternate(world: World, second: int) -> None:
+    """A pod goes, and one in another namespace comes."""
+    world.claimants.keep(set())
+    world.add(elsewhere(f"p-{second}", f"a{second % 4}", link="nvlink"))
+
+
+def occupy(world: World, second: int) -> None:
+    """Pods name templates that somebody has made before, in all of their namespaces."""
+    asked = elsewhere(f"p-{second}", f"a{second % 4}", gpu_model=f"A100*,X{second}")
+    name = asked["spec"]["resourceClaims"][0]["resourceClaimTemplateName"]
+    where = TEMPLATES.replace("/team/", f"/a{second % 4}/")
+    world.fake.put(where, {"metadata": {"name": name}})
+    world.add(asked)
+
+
+def snatch(world: World, second: int) -> None:
+    """Somebody deletes a template that looks like ours right before we do."""
+    if second == 0:
+        for i in range(4):
+            forge(world, f"a{i}", 500)
+            world.add(elsewhere(f"p-{i}", f"a{i}", link="nvlink"))
+        world.rounds(SETTLED)
+    where = TEMPLATES.replace("/team/", f"/a{second % 4}/")
+    ((_, first), *_) = (key for key in world.leader._own if key[0] == f"a{second % 4}")
+    world.fake.remove(f"{where}/{first}")
+
+
+@pytest.mark.parametrize("annoy", [alternate, occupy, snatch])
+def test_nobody_makes_us_list_all_the_time(
+    world: World, annoy: Callable[[World, int], None]
+) -> None:
+    for i in range(4):
+        world.label(f"a{i}")
+    annoy(world, 0)
+    before = world.lists()
+    for second in range(1, 61):
+        annoy(world, second)
+        world.rounds()
+    assert world.lists() - before <= 60 * EARLY_RATE + EARLY_BURST + 2
+    world.label("new")
+    world.add(elsewhere("p", "new", link="nvlink"))
+    for second in range(61, 67):
+        annoy(world, second)
+        world.add(elsewhere("p", "new", link="nvlink"))
+        world.rounds()
+    assert exists(world, "new")
+    assert not any("has no label" in text for _, text in world.told)
+
+
+def test_a_namespace_that_is_remade_gets_its_template_soon(world: World) -> None:
+    world.add(pod("p", link="nvlink"), elsewhere("q", "b", link="nvlink"))
+    world.label("b")
+    world.rounds(20)
+    world.sink.delete(raw(pod("p", link="nvlink")))
+    world.fake.remove(f"{TEMPLATES}/{PAIR}")
+    world.rounds(2)
+    world.add(pod("new", link="nvlink"))
+    world.rounds(2)
+    assert world.names == [PAIR]
+
+
+def test_a_namespace_with_less_than_its_share_gets_more(world: World) -> None:
+    for i in range(80):
+        forge(world, f"a{i}", MOST_IN_ALL // 80)
+    world.add(elsewhere("more", "a0", link="nvlink"), pod("p", link="nvlink"))
+    world.rounds(2)
+    assert world.names == [PAIR]
+    assert not exists(world, "a0")
