@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -15,9 +16,11 @@ from scheduler_extender.cli.inputs import name_of, tell, text_of
 from scheduler_extender.cli.kubeconfig import Access
 from scheduler_extender.cli.options import ClusterOption
 from scheduler_extender.cli.source import look_once
-from scheduler_extender.files.claimfile import wanted_of, with_claim
+from scheduler_extender.files.claimfile import claiming
 from scheduler_extender.files.podfile import PodFileError
+from scheduler_extender.state.node.facts import NodeFacts
 from topology.core.alternatives import MOST_GPUS, alternatives, grouped
+from topology.core.graph import NodeTopology
 from topology.core.placement import Verdict
 
 
@@ -40,19 +43,20 @@ def claim(
     """Write a pod's constraints as a claim, for nodes with DRA.
 
     FILE is a file with a Pod, or an object that has a pod template, whose annotations require
-    something, or - for standard input. Printed are a ResourceClaimTemplate, and the objects of the
-    file, whose pod has a claim of it. The claim names up to eight sets of GPUs, any of which do, as
-    the machines of the cluster have them; what is left out is said. Exits with 1 if no set of GPUs
-    can be named.
+    something, or - for standard input. It prints a ResourceClaimTemplate and the objects of the
+    file, in which the pod has a claim of this template. The claim names up to eight sets of GPUs of
+    the cluster's nodes with DRA, or of all nodes where none has DRA yet; any set will do. What is
+    left out is said on standard error. Exits with 1 if no set of GPUs can be named.
     """
-    text = text_of(pod)
     try:
-        wanted = wanted_of(text)
+        found_in = claiming(text_of(pod))
     except PodFileError as error:
         raise BadInputError(f"{name_of(pod)}: {error}") from error
     look = look_once(machines.cluster, machines.access, None, Verdict.EXPECTED)
-    nodes = [facts.topology for facts in look.cluster.snapshot().nodes]
-    known = [node for node in nodes if node is not None]
+    wanted = found_in.wanted
+    for note in (*wanted.notes, *(() if machines.cluster else look.notes)):
+        tell(f"note: {note}")
+    known = _topologies(look.cluster.snapshot().nodes)
     constraints, count = wanted.request.constraints, wanted.request.count
     machines_alike = grouped(known)
     found = alternatives(machines_alike, count, constraints)
@@ -71,8 +75,11 @@ def claim(
     if not found.sets:
         tell(f"no set of {count} GPUs with {constraints.text} can be named by PCI addresses")
         raise typer.Exit(1)
-    try:
-        written = with_claim(text, wanted, found.sets, device_class)
-    except PodFileError as error:
-        raise BadInputError(f"{name_of(pod)}: {error}") from error
+    written = found_in.with_template(found.sets, device_class)
     typer.echo(yaml.safe_dump_all(written, sort_keys=False, width=1000), nl=False)
+
+
+def _topologies(nodes: Iterable[NodeFacts]) -> list[NodeTopology]:
+    """The machines that claims can have GPUs of: those with DRA, or all where none has it yet."""
+    there = [(facts.by_dra, facts.topology) for facts in nodes if facts.topology is not None]
+    return [each for by_dra, each in there if by_dra] or [each for _, each in there]

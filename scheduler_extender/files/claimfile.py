@@ -3,74 +3,112 @@ its GPUs, for nodes with Dynamic Resource Allocation (DRA)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
+from scheduler_extender.annotations import MANAGED, Asks, Malformed, of_claims, parse
 from scheduler_extender.claims import GPUS, claim_spec
-from scheduler_extender.files.podfile import PodFileError, read
+from scheduler_extender.files.clusterfile import read_pod
+from scheduler_extender.files.podfile import PodFileError, asks_for_gpus, items_in, read
 from scheduler_extender.files.podtemplates import ARGO, KSERVE, mapping, name_in, pods_made_by
+from scheduler_extender.quantities import quantity
 from scheduler_extender.told.together import Wanted
 from topology.core.alternatives import Address
 from topology.core.requests import Role
 from topology.yamltext import documents
 
+WHOLE = MANAGED[0]  # the resource of whole GPUs
+Held = TypeVar("Held", dict[str, Any], list[Any])
 
-def wanted_of(text: str) -> Wanted:
-    """The pod of a text, if a claim can ask for its GPUs. Raises :class:`PodFileError`."""
+
+@dataclass(frozen=True, slots=True)
+class Claiming:
+    """The pod of a file, and the file's ``documents``, in which it takes its GPUs by a claim of the
+    template ``name``."""
+
+    wanted: Wanted
+    documents: Sequence[object]
+    name: str
+    namespace: str | None
+
+    def with_template(
+        self, sets: Sequence[Sequence[Address]], device_class: str
+    ) -> list[dict[str, Any] | object]:
+        """The template for GPUs of any of these sets, and the documents."""
+        metadata = {"name": self.name}
+        if self.namespace:
+            metadata["namespace"] = self.namespace
+        template = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaimTemplate",
+            "metadata": metadata,
+            "spec": {"spec": claim_spec(sets, self.wanted.request.count, device_class)},
+        }
+        return [template, *self.documents]
+
+
+def claiming(text: str) -> Claiming:
+    """The pod of a text with a claim in place of its GPUs. All templates of the object that ask for
+    the same get it. Raises :class:`PodFileError` where no claim can ask for them.
+
+    The container still names the resource, with an amount of 0: so kube-scheduler asks the extender
+    about the pod.
+    """
     wanted = read(text)
     request = wanted.request
+    if request.resource != WHOLE:
+        raise PodFileError(f"a claim asks for whole GPUs ({WHOLE}), not for {request.resource}")
     if len(request.counts) != 1 or request.counts[0][0] is not Role.APP:
         raise PodFileError("one container that asks for GPUs is needed, and no init container")
     if not request.required:
         raise PodFileError("the pod has no constraints that are required: a claim says nothing new")
-    return wanted
-
-
-def with_claim(
-    text: str, wanted: Wanted, sets: Sequence[Sequence[Address]], device_class: str
-) -> list[dict[str, Any]]:
-    """The template, and the objects of the text, whose pod has a claim of it.
-
-    The container still names the resource, with an amount of 0: so kube-scheduler asks the extender
-    about the pod. Raises :class:`PodFileError` where the pod's spec does not stand in the object.
-    """
-    objects = [each for each in documents(text) if isinstance(each, dict)]
-    for item in objects:
-        for manifest, _ in pods_made_by(item):
-            if item.get("kind") in (KSERVE, *ARGO):
-                raise PodFileError(f"kind {item['kind']}: its pods can have no claim")
-            if _take_claim(mapping(manifest.get("spec")), wanted):
-                name = f"{name_in(item)}-{GPUS}"
-                claims = manifest["spec"].setdefault("resourceClaims", [])
-                claims.append({"name": GPUS, "resourceClaimTemplateName": name})
-                return [_template(name, item, wanted, sets, device_class), *objects]
+    found = [each for each in documents(text) if each is not None]
+    for item in (item for each in found for item in items_in(each)):
+        alike = list(_alike(item, wanted))
+        if alike and mapping(item).get("kind") in (KSERVE, *ARGO):
+            raise PodFileError(f"kind {mapping(item)['kind']}: its pods can have no claim")
+        if alike:
+            name = f"{name_in(mapping(item))}-{GPUS}"
+            for manifest in {id(each["spec"]): each for each in alike}.values():  # YAML's aliases
+                _take_claim(manifest, name)
+            namespace = mapping(mapping(item).get("metadata")).get("namespace")
+            return Claiming(wanted, found, name, namespace)
     raise PodFileError("no pod asks for GPUs")
 
 
-def _take_claim(spec: dict[str, Any], wanted: Wanted) -> bool:
-    """Have the container that asks for the GPUs take them by the claim; false if there is none."""
-    for container in spec.get("containers") or ():
+def _alike(item: object, wanted: Wanted) -> Iterator[dict[str, Any]]:
+    """The pods that an object makes and that ask for the same GPUs."""
+    for manifest, _ in pods_made_by(item):
+        if asks_for_gpus(manifest):
+            asks = parse(read_pod(manifest))
+            if isinstance(asks, Asks) and asks.request.alone == wanted.request.alone:
+                yield manifest
+
+
+def _take_claim(manifest: dict[str, Any], template: str) -> None:
+    """Have the container that asks for the GPUs take them by a claim of the template. Raises
+    :class:`PodFileError`."""
+    spec = manifest["spec"]
+    claims = _part(spec, "resourceClaims", [])
+    if any(mapping(each).get("name") == GPUS for each in claims):
+        raise PodFileError(f"spec.resourceClaims has a claim named {GPUS} already")
+    claims.append({"name": GPUS, "resourceClaimTemplateName": template})
+    for container in spec["containers"]:
         resources = mapping(mapping(container).get("resources"))
-        limits = mapping(resources.get("limits"))
-        if wanted.request.resource in limits:
-            limits[wanted.request.resource] = 0
-            mapping(resources.get("requests")).pop(wanted.request.resource, None)
-            resources.setdefault("claims", []).append({"name": GPUS})
-            return True
-    return False
+        limits, requests = (mapping(resources.get(key)) for key in ("limits", "requests"))
+        if quantity(str(limits.get(WHOLE) or requests.get(WHOLE) or 0)) > 0:
+            _part(resources, "limits", {})[WHOLE] = 0
+            requests.pop(WHOLE, None)
+            _part(resources, "claims", []).append({"name": GPUS})
+    read_again = of_claims(read_pod(manifest))
+    if isinstance(read_again, Malformed):
+        raise PodFileError(read_again.reason)
 
 
-def _template(
-    name: str,
-    item: dict[str, Any],
-    wanted: Wanted,
-    sets: Sequence[Sequence[Address]],
-    device_class: str,
-) -> dict[str, Any]:
-    namespace = mapping(item.get("metadata")).get("namespace")
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaimTemplate",
-        "metadata": {"name": name, **({"namespace": namespace} if namespace else {})},
-        "spec": {"spec": claim_spec(sets, wanted.request.count, device_class)},
-    }
+def _part(holder: dict[str, Any], key: str, empty: Held) -> Held:
+    """What stands in ``holder`` under a key; where it is nothing, ``empty`` is put there."""
+    if not isinstance(holder.get(key), type(empty)):
+        holder[key] = empty
+    found: Held = holder[key]
+    return found

@@ -10,7 +10,7 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from scheduler_extender.annotations import KEYS, OURS_TO_WRITE, PREFIX, Asks, Malformed, parse
-from scheduler_extender.claims import LABEL
+from scheduler_extender.claims import LABEL, WANTED
 from scheduler_extender.exclusive import containers_with_roles
 from scheduler_extender.files.clusterfile import read_pod
 from scheduler_extender.files.podtemplates import (
@@ -125,7 +125,7 @@ def _makers(text: str) -> tuple[list[object], list[str]]:
         objects = [d for d in documents(text) if d is not None]
     except YamlTextError as error:
         raise PodFileError(str(error)) from error
-    items = [item for document in objects for item in _items(document)]
+    items = [item for document in objects for item in items_in(document)]
     faults = [f"{_named(item)}: {fault}" for item in items if (fault := misshapen(item))]
     makers = [item for item in items if not misshapen(item) and _pod_of(item) is not None]
     if not makers and not faults:
@@ -204,7 +204,8 @@ def _unreadable(pod: Pod) -> str:
     return ""
 
 
-def _items(document: object) -> list[object]:
+def items_in(document: object) -> list[object]:
+    """The objects of a document: those of a List, or itself."""
     items = document.get("items") if isinstance(document, Mapping) else None
     return items if isinstance(items, list) else [document]
 
@@ -274,9 +275,23 @@ def notes_on(kind: str, pod: Mapping[str, Any], outside: list[object]) -> Iterat
         for key in _keys(holder, "labels"):
             if key.startswith(PREFIX) and key != LABEL:
                 yield f"label {key} counts for nothing: write it as an annotation of the pod"
+    yield from _on_label(kind, pod, outside)
     for key in _keys(pod, "annotations"):
         if key.startswith(PREFIX):
             yield f"{key} counts for nothing there: write it under metadata.annotations"
+
+
+def _on_label(kind: str, pod: Mapping[str, Any], outside: list[object]) -> Iterator[str]:
+    """Why the label that wants a claim counts for nothing; of a pod that is not given, nothing."""
+    given = mapping(mapping(pod.get("metadata")).get("labels")).get(LABEL)
+    if given not in (None, WANTED):
+        yield f"label {LABEL}={shortened(given)} counts for nothing: allowed is {WANTED}"
+    elif given is None and pod and any(LABEL in _keys(each, "labels") for each in outside):
+        place = "spec.podMetadata" if kind in ARGO else "spec…template.metadata"
+        yield (
+            f"label {LABEL} stands on the {kind} and counts for nothing: "
+            f"write it under {place}.labels"
+        )
 
 
 def _keys(holder: object, field: str) -> list[str]:

@@ -17,14 +17,13 @@ from typing import Any
 
 import msgspec
 
-from scheduler_extender.files.claimfile import with_claim
+from scheduler_extender.claims import claim_spec
 from scheduler_extender.kube.dra import DraNodes, dra_sinks
 from scheduler_extender.kube.sinks import RecordSink
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import Offer
 from scheduler_extender.state.node.objects import NodeObject
-from scheduler_extender.told.together import Wanted
 from tests.differential.nvidiaplugin import Answering
 from topology import codec
 from topology.core.admission import container_sets
@@ -35,7 +34,7 @@ from topology.core.links import LinkKind
 from topology.core.patterns import subset_masks
 from topology.core.placement import satisfies
 from topology.core.report import Report
-from topology.core.requests import Constraints, Pattern, Role, gpu_request
+from topology.core.requests import Constraints, Pattern, Role
 from topology.machines import machine
 
 MACHINES = ("a100-pcie-4-bridged", "dgx1-v100", "l40s-8", "hgx-h100-8", "rtx4090-8", "dgx2")
@@ -266,9 +265,7 @@ def compiled_claim(rng: Random, allocator: Answering, worth: Worth, *, pairs: bo
     plain = offer.kubelet.outcomes(free, count).sets
     worth.by_plain += plain is not None and plain[0] in good
     found = alternatives(grouped([topology]), count, wanted)
-    request = gpu_request(count, wanted)
-    template, _ = with_claim(POD, Wanted("pod", request), found.sets, "gpus")
-    asked["claims"] = [template["spec"]["spec"]["devices"]]
+    asked["claims"] = [claim_spec(found.sets, count, "gpus")["devices"]]
     answer = allocator.answer({**asked, "counts": []})
     given = sum(1 << int(each["device"].removeprefix("gpu-")) for each in answer["devices"] or ())
     ((_, possible, named),) = found.machines
@@ -284,10 +281,3 @@ def run_compiled(questions: int, seed: int, program: Path, *, pairs: bool = Fals
         for number in range(questions):
             compiled_claim(Random(seed + number), allocator, worth, pairs=pairs)
     return worth
-
-
-POD = """
-kind: Pod
-metadata: {name: pod}
-spec: {containers: [{name: main, resources: {limits: {nvidia.com/gpu: 1}}}]}
-"""

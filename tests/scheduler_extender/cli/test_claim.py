@@ -11,8 +11,14 @@ import yaml
 
 from scheduler_extender.claims import selector
 from scheduler_extender.cli import main
+from scheduler_extender.kube.sinks import NODES_PATH
 from tests.commands import ROOT, Done, asked
+from tests.fakes.apiserver import FakeApiServer
+from tests.nodes import bridged
+from tests.scheduler_extender.cli.kubecluster import Cluster
+from topology import codec
 from topology.core import alternatives as core
+from topology.machines import machine
 
 CLUSTERS = ROOT / "examples" / "clusters"
 GROUP = "kind: MachineGroup\nmachine: {}\ncount: 1\nnamePrefix: n-\n"
@@ -116,8 +122,14 @@ def test_no_set_is_a_no(tmp_path: Path) -> None:
          "one container that asks for GPUs is needed"),
         ("nvidia.com/gpu: 2, cpu: 4}, requests: {nvidia.com/gpu: 2}", "cpu: 4}", "asks for no GPU"),
         ("link: nvlink", "lnik: nvlink", "unknown key"),
+        ("link: nvlink", "link: nvlink, gpu-topology.io/group: a, gpu-topology.io/group-size: '2', "
+         "gpu-topology.io/group-domain: node", "a pod with claims of its own can be in no group"),
+        ("nvidia.com/gpu: 2, cpu: 4}, requests: {nvidia.com/gpu: 2}",
+         "nvidia.com/mig-1g.10gb: 1}", "a claim asks for whole GPUs (nvidia.com/gpu), not for"),
+        ("spec:", "spec:\n  resourceClaims: [{name: gpus, resourceClaimName: x}]",
+         "spec.resourceClaims has a claim named gpus already"),
     ],
-    ids=["plain", "preferred", "two containers", "no GPUs", "a key"],
+    ids=["plain", "preferred", "two containers", "no GPUs", "a key", "a group", "MIG", "a name"],
 )  # fmt: skip
 def test_bad_input_is_one_line(tmp_path: Path, before: str, after: str, said: str) -> None:
     done = claim(tmp_path, POD.replace(before, after))
@@ -126,11 +138,111 @@ def test_bad_input_is_one_line(tmp_path: Path, before: str, after: str, said: st
     assert done.stderr.count("\n") == 1
 
 
-def test_what_can_have_no_claim_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("machine", ["a100-pcie-4-bridged", "l40s-4"])
+def test_what_can_have_no_claim_is_named(tmp_path: Path, machine: str) -> None:
     text = (ROOT / "examples" / "workloads" / "kserve.yaml").read_text()
-    done = claim(tmp_path, text)
+    done = claim(tmp_path, text, GROUP.format(machine))
     assert (done.returncode, done.stdout) == (2, "")
     assert "kind InferenceService: its pods can have no claim" in done.stderr
+
+
+def test_every_template_that_asks_for_the_same_has_the_claim() -> None:
+    path = ROOT / "examples" / "workloads" / "leaderworkerset.yaml"
+    done = asked(main, "claim", path, "--cluster", CLUSTERS / "mixed.yaml")
+    assert (done.returncode, done.stderr) == (0, "")
+    template, made = yaml.safe_load_all(done.stdout)
+    name = template["metadata"]["name"]
+    for each in ("leaderTemplate", "workerTemplate"):
+        spec = made["spec"]["leaderWorkerTemplate"][each]["spec"]
+        assert spec["resourceClaims"] == [{"name": "gpus", "resourceClaimTemplateName": name}]
+        (container,) = spec["containers"]
+        assert container["resources"]["limits"]["nvidia.com/gpu"] == 0
+        assert container["resources"]["claims"] == [{"name": "gpus"}]
+
+
+def test_a_template_that_asks_for_something_else_is_said_to_be_left(tmp_path: Path) -> None:
+    text = (ROOT / "examples" / "workloads" / "leaderworkerset.yaml").read_text()
+    first, _, last = text.rpartition("nvidia.com/gpu: 8")
+    done = claim(tmp_path, f"{first}nvidia.com/gpu: 4{last}", GROUP.format("dgx-h100"))
+    assert done.returncode == 0
+    assert done.stderr == (
+        "note: LeaderWorkerSet makes other pods, too, that are not looked at here: "
+        "4 GPUs link=nvlink\n"
+    )
+    assert done.stdout.count("resourceClaims") == 1
+
+
+def test_what_counts_for_nothing_is_said(tmp_path: Path) -> None:
+    done = claim(tmp_path, POD.replace("{gpu-", "{gpu-topolgy.io/nic: pix, gpu-"))
+    assert done.returncode == 0
+    assert done.stderr.startswith("note: annotation gpu-topolgy.io/nic counts for nothing")
+
+
+def test_the_container_that_asks_for_some_has_the_claim(tmp_path: Path) -> None:
+    none = "name: log, image: x, resources: {limits: {nvidia.com/gpu: 0}}"
+    done = claim(tmp_path, POD.replace("name: log, image: x", none))
+    assert done.returncode == 0
+    log, main_ = list(yaml.safe_load_all(done.stdout))[1]["spec"]["containers"]
+    assert log["resources"] == {"limits": {"nvidia.com/gpu": 0}}
+    assert main_["resources"]["claims"] == [{"name": "gpus"}]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("spec:", "spec:\n  resourceClaims:"),
+        ("cpu: 4},", "cpu: 4}, claims: null,"),
+        ("limits: {nvidia.com/gpu: 2, cpu: 4}, ", "limits: null, "),
+    ],
+    ids=["no claims", "no claims of a container", "no limits"],
+)
+def test_what_is_written_empty_is_filled(tmp_path: Path, before: str, after: str) -> None:
+    done = claim(tmp_path, POD.replace(before, after))
+    assert done.returncode == 0
+    pod = list(yaml.safe_load_all(done.stdout))[1]
+    assert len(pod["spec"]["resourceClaims"]) == 1
+    resources = pod["spec"]["containers"][1]["resources"]
+    assert (resources["claims"], resources["requests"]) == ([{"name": "gpus"}], {})
+    assert resources["limits"]["nvidia.com/gpu"] == 0
+
+
+def test_a_pod_of_a_list_has_the_claim(tmp_path: Path) -> None:
+    items = [{"kind": "Service", "metadata": {"name": "web"}}, yaml.safe_load(POD)]
+    done = claim(tmp_path, yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": items}))
+    assert done.returncode == 0
+    template, made = yaml.safe_load_all(done.stdout)
+    assert template["metadata"] == {"name": "train-gpus"}
+    assert made["items"][0] == items[0]
+    assert made["items"][1]["spec"]["resourceClaims"][0]["name"] == "gpus"
+
+
+def test_templates_that_are_one_by_an_alias_have_one_claim(tmp_path: Path) -> None:
+    template = {key: yaml.safe_load(POD)[key] for key in ("metadata", "spec")}
+    twice = {"leaderWorkerTemplate": {"leaderTemplate": template, "workerTemplate": template}}
+    made = {"kind": "LeaderWorkerSet", "metadata": {"name": "train"}, "spec": twice}
+    done = claim(tmp_path, yaml.safe_dump(made))
+    assert done.returncode == 0
+    assert done.stdout.count("resourceClaimTemplateName") == 1
+
+
+def test_machines_without_dra_are_left_out_where_some_have_it(tmp_path: Path) -> None:
+    record: dict[str, Any] = codec.encode(machine("a100-pcie-4-bridged").topology("dra"))
+    record["spec"]["allocator"] = {"policy": "dra", "published": [3, 1, 0, 2]}
+    cluster = f"{GROUP.format('dgx1-v100')}---\n{yaml.safe_dump(record)}"
+    done = claim(tmp_path, POD, cluster)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "V100" not in done.stdout
+    assert done.stdout.count("productName") == 2
+
+
+def test_what_could_not_be_seen_of_the_cluster_is_said(tmp_path: Path) -> None:
+    (tmp_path / "pod.yaml").write_text(POD)
+    with FakeApiServer() as fake:
+        cluster = Cluster(fake, tmp_path)
+        cluster.node(bridged())
+        fake.refuse(403, None, path=NODES_PATH)
+        done = asked(main, "claim", tmp_path / "pod.yaml", "--kubeconfig", cluster.kubeconfig)
+    assert done.stderr.startswith("note: you may not list nodes: ")
 
 
 def test_products_are_told_apart() -> None:
