@@ -194,6 +194,7 @@ class ClaimTemplates:
         self._limit = LogLimit(PAUSE, RATE, BURST)
         self._early = RateLimit(1 / EARLY_RATE, EARLY_RATE, EARLY_BURST)
         self._failures = 0  # writes in this round at which the API server failed
+        self._failing: set[str] = set()  # namespaces in which it has failed, and not yet succeeded
 
     def round(self, now: float) -> None:
         """Make and remove what is due. ``now`` in seconds."""
@@ -202,8 +203,7 @@ class ClaimTemplates:
         if now - self._next > AGAIN:
             self._listed = float("-inf")  # another may have led meanwhile
         self._next, self._failures = now + EVERY, 0
-        failed = {namespace for namespace, name in self._refused if not name}
-        named = _in_turn(self._claimants.by_template(), failed)
+        named = _in_turn(self._claimants.by_template(), self._failing)
         try:
             self._list_if_due(named, now)
             if not named and not self._own:
@@ -296,14 +296,13 @@ class ClaimTemplates:
         self._refused = {key: why for key, why in self._refused.items() if now < why[0]}
         there, problems, left = Counter(each for each, _ in self._own), dict[Key, str](), AT_ONCE
         everywhere = sum(min(there[namespace], MOST) for namespace in self._labelled)
-        using = self._labelled & (there.keys() | {namespace for namespace, _ in named})
-        share = MOST_IN_ALL // (len(using) or 1)
+        sharing = self._labelled & (there.keys() | {namespace for namespace, _ in named})
         for key, pods in named.items():
             right = next((p for p in pods if p.waits and isinstance(p.wanted, Constraints)), None)
             if right is None or key in self._own or key[0] not in self._asked:
                 continue
             here = there[key[0]]
-            if problem := self._problem(key) or _too_many(key[0], here, everywhere, share):
+            if problem := self._problem(key) or _too_many(key[0], here, everywhere, len(sharing)):
                 problems[key] = problem
             elif (sets := self._sets(right, deadline)) is not None:
                 if not sets.sets:
@@ -344,7 +343,7 @@ class ClaimTemplates:
                 self._due.pop(key, None)
             elif now - self._due.setdefault(key, now) >= SETTLED and self._may_write(key):
                 due[key] = right, sets
-        for key, (right, sets) in list(_in_turn(due).items())[:AT_ONCE]:
+        for key, (right, sets) in list(_in_turn(due, self._failing).items())[:AT_ONCE]:
             gone = self._may_write(key) and self._delete(key, self._own[key], now)
             if gone and right is not None and sets is not None:
                 self._create(key, right.count, sets, now)
@@ -353,11 +352,13 @@ class ClaimTemplates:
         """Whether the API server has not failed there lately, nor everywhere in this round."""
         return self._failures < MOST_FAILURES and (key[0], "") not in self._refused
 
-    def _fails(self, namespace: str, error: ApiFailure, now: float, wait: float) -> None:
+    def _fails(self, key: Key, error: ApiFailure, now: float) -> None:
         """The API server fails at a write; it may have been done all the same."""
-        self._refused[namespace, ""] = now + wait, f"the API server fails: {error}"
+        why = f"the API server fails: {error}"
+        self._refused |= {key: (now + LISTED_FOR, why), (key[0], ""): (now + AGAIN, why)}
         self._failures += 1
-        self._asked.discard(namespace)
+        self._failing.add(key[0])
+        self._asked.discard(key[0])
         self._warn(error, now)
 
     def _create(self, key: Key, count: int, sets: _Sets, now: float) -> None:
@@ -374,7 +375,7 @@ class ClaimTemplates:
             made = _decode(self._api.create(where, msgspec.json.encode(body), timeout=TIMEOUT))
         except ApiFailure as error:
             if not isinstance(error, ApiError) or error.status >= SERVER_FAILS:
-                self._fails(namespace, error, now, LISTED_FOR)
+                self._fails(key, error, now)
                 return
             why, wait = f"the API server refuses it: {error.message}", LISTED_FOR
             if error.reason == "AlreadyExists":
@@ -386,6 +387,7 @@ class ClaimTemplates:
             self._refused[key] = now + wait, why
         else:
             self._own[key] = _Template(made.metadata.uid, sets.digest)
+            self._failing.discard(namespace)
             log.info("a ResourceClaimTemplate is made", namespace=namespace, name=name)
 
     def _delete(self, key: Key, template: _Template, now: float) -> bool:
@@ -401,9 +403,10 @@ class ClaimTemplates:
             self._asked.discard(namespace)
         except ApiFailure as error:
             if not isinstance(error, ApiError) or error.status >= SERVER_FAILS:
-                self._fails(namespace, error, now, AGAIN)
+                self._fails(key, error, now)
             return False
         else:
+            self._failing.discard(namespace)
             log.info("a ResourceClaimTemplate is removed", namespace=namespace, name=name)
         del self._own[key], self._due[key]
         return True
@@ -424,12 +427,12 @@ class ClaimTemplates:
             self._tell(pod, f"no ResourceClaimTemplate is made for it: {why}")
 
 
-def _too_many(namespace: str, here: int, everywhere: int, share: int) -> str:
+def _too_many(namespace: str, here: int, everywhere: int, sharing: int) -> str:
     """Why there may be no more of ours, with so many in the namespace; empty if there may be.
-    Above the bound for all a namespace may still have its equal ``share``."""
+    Above the bound for all each of the namespaces ``sharing`` it may still have its equal part."""
     if here >= MOST:
         return f"for pods of the namespace {namespace} there are {MOST}, and no more are allowed"
-    if everywhere >= MOST_IN_ALL and here >= share:
+    if everywhere >= MOST_IN_ALL and here >= MOST_IN_ALL // sharing:
         return f"there are {MOST_IN_ALL} in the cluster, and {namespace} has its share of them"
     return ""
 
