@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import defaultdict
 
 import pytest
 import yaml
 
 from scheduler_extender.cli import main
+from scheduler_extender.kube.dra import DraNodes, dra_sinks
 from scheduler_extender.kube.owners import KINDS
+from scheduler_extender.kube.sinks import NODES_PATH, RECORDS_PATH
+from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.told.words import TOLD
 from tests.commands import ROOT, asked
 from topology.core.placement import Reason
@@ -44,10 +48,19 @@ def test_the_page_names_the_kinds_that_there_are() -> None:
     assert set(re.split(r", | or ", listed[1])) == {kind.name for kind in KINDS}
 
 
-def test_the_role_of_the_page_can_be_read() -> None:
+def test_the_role_of_the_page_lists_all_that_is_read_besides_pods() -> None:
     (block,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     role = yaml.safe_load(block)
-    assert {name for rule in role["rules"] for name in rule["resources"]} == {
-        "gputopologies",
-        "nodes",
+    listed = {
+        f"/apis/{group}" if group else "/api": set(rule["resources"])
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        if "list" in rule["verbs"]
     }
+    cluster = Cluster(lambda: 0.0)
+    of_dra = [where for where, _ in dra_sinks(cluster, DraNodes(cluster))]
+    read = defaultdict[str, set[str]](set)
+    for where in (NODES_PATH, RECORDS_PATH, *of_dra):
+        group, _, resource = where.rpartition("/")
+        read[group.rpartition("/")[0]].add(resource)
+    assert listed == read
