@@ -15,6 +15,7 @@ from scheduler_extender.told.nodes import NodeState, link_words
 from scheduler_extender.told.view import View
 from scheduler_extender.told.words import duration
 from topology.core.devices import Nic
+from topology.core.dra import POLICY
 from topology.core.graph import NodeTopology
 
 
@@ -26,6 +27,9 @@ def draw(console: Console, node: NodeState, view: View, *, wide: bool) -> None:
         console.print(Text(words, "yellow"))
     if topology is None:
         return
+    if topology.allocator.policy == POLICY:
+        order = ", ".join(map(str, topology.allocator.published))
+        console.print(f"served by a DRA driver: kube-scheduler takes free GPUs in order {order}")
     when = "" if reported is None else f"; reported {ago(reported)}"
     console.print(f"can still promise {promises_text(node.capacity)}{when}")
     console.print(Text(" ").join(node_cells(node)))

@@ -180,6 +180,10 @@ class _Node:
         names = [self._told(pod) for pod in self._unseen()]
         if names:
             return f"but no report shows which GPUs are those of {listed(names)}"
+        if self.offer.kubelet.allocator.settled:
+            return (
+                "but kube-scheduler takes others first: a claim can name them (gpu-topology claim)"
+            )
         return "but the node may hand out others"
 
     def _unseen(self) -> list[PodRecord]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -19,7 +20,9 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import switched
 from tests.scheduler_extender.serving import running
 from tests.scheduler_extender.tlsfiles import TlsFiles
+from topology import codec
 from topology.kubeapi.apiserver import ApiServer
+from topology.machines import machine
 
 CA = trustme.CA()
 
@@ -35,6 +38,17 @@ def test_it_shows_what_the_extender_knows() -> None:
         unknown = asked(main, "node", "nobody", "--admin", admin)
         assert (unknown.returncode, unknown.stdout) == (2, "")
         assert unknown.stderr == "error: the extender knows of no node nobody\n"
+
+
+def test_of_a_node_with_dra_it_says_in_which_order_gpus_come(tmp_path: Path) -> None:
+    record: dict[str, Any] = codec.encode(machine("a100-pcie-4-bridged").topology("node"))
+    record["spec"]["allocator"] = {"policy": "dra", "published": [3, 1, 0, 2]}
+    (tmp_path / "cluster.yaml").write_text(yaml.safe_dump(record))
+    done = asked(main, "node", "node", "--cluster", tmp_path / "cluster.yaml")
+    assert done.stdout.splitlines()[1:3] == [
+        "served by a DRA driver: kube-scheduler takes free GPUs in order 3, 1, 0, 2",
+        "can still promise 1 whole node",
+    ]
 
 
 @pytest.fixture

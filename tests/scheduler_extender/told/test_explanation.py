@@ -23,6 +23,7 @@ from scheduler_extender.told.relaxing import relaxations
 from scheduler_extender.told.view import HIDDEN, View
 from scheduler_extender.wire import Taint
 from tests.deadlines import ending_when
+from tests.dranodes import two_pairs
 from tests.nodes import bridged, pcie, switched
 from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
 from topology.core.devices import MIB, Bytes, DeviceId, GpuResource, NodeName, PodUid
@@ -128,6 +129,14 @@ def test_a_free_set_that_may_not_come_says_why() -> None:
     cluster.feed.put_pod(replace(unseen, phase="Running"))
     found = explained(cluster, waiting("pair", gpu_request(2, NVLINKED)))
     assert "no report shows which GPUs are those of team/unseen" in near(found)["node"]
+
+
+def test_a_free_set_that_is_not_next_under_dra_can_be_named_by_a_claim() -> None:
+    found = explained(two_pairs().cluster, waiting("pair", gpu_request(2, NVLINKED)))
+    assert near(found)["node"] == (
+        "GPUs 0,1 would do and seem free, but kube-scheduler takes others first: a claim can name "
+        "them (gpu-topology claim)"
+    )
 
 
 def test_the_largest_linked_set_is_named_where_none_is_large_enough() -> None:
