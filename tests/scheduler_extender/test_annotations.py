@@ -86,6 +86,13 @@ def test_a_long_value_of_any_key_is_one_short_refusal(key: str) -> None:
         assert "at most 1024 are allowed" in reason
 
 
+def test_the_label_that_asks_for_claims_is_no_annotation() -> None:
+    found = asked(pod(2, {"claims": "dra"}))
+    assert isinstance(found, Malformed)
+    assert "unknown key" in found.reason
+    assert found.reason.endswith("claims is a label of the pod")
+
+
 @pytest.mark.parametrize("key", ["x" * 100_000, "Link", "link\nlink", ""])
 def test_an_unknown_key_is_named_in_short(key: str) -> None:
     found = asked(pod(2, {key: "x"}))
