@@ -15,6 +15,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from operator import itemgetter
 from uuid import uuid4
 
 import msgspec
@@ -102,7 +103,9 @@ class Waker:
         self._tried: dict[PodUid, int] = {}
         self._tried_place: dict[PodUid, int] = {}
         self._woken: dict[PodUid, tuple[float, float]] = {}
+        # The last round in which a request was looked at, or a pod with claims of its own.
         self._served: dict[GpuRequest, int] = {}
+        self._looked: dict[PodUid, int] = {}
         self._limit = LogLimit(PAUSE, RATE, BURST)
         # The pods about which the API server has not answered, since it last did about any.
         self._unanswered: set[PodUid] = set()
@@ -123,6 +126,7 @@ class Waker:
         unschedulable = {pod.uid: pod for pod in snapshot.unschedulable}
         self._woken = {uid: last for uid, last in self._woken.items() if uid in unschedulable}
         self._tried = {uid: at for uid, at in self._tried.items() if uid in unschedulable}
+        self._looked = {uid: at for uid, at in self._looked.items() if uid in unschedulable}
         places = self._tried_place.items()
         self._tried_place = {uid: at for uid, at in places if uid in unschedulable}
         if not self._changed:
@@ -169,7 +173,7 @@ class Waker:
             except ApiFailure as error:
                 log.info("could not wake a pod", pod=_name(pod), cause=str(error))
             else:
-                self._tried[pod.uid] = self._last
+                self._tried[pod.uid] = self._tried_place[pod.uid] = self._last
                 self._rest(pod.uid, now, 2 * pause)
                 if len(self._unanswered) < self.MOST_UNANSWERED:  # else it answered about nobody
                     for uid in self._unanswered:
@@ -195,25 +199,33 @@ class Waker:
                 number > tried and _fits(snapshot, name, pod, pod.request)
                 for name, number in numbers.items()
             )
-            self._tried_place[uid] = max(tried, newest)
-            if fits and not self._wake_in_turn([pod], now):
+            if not fits:
+                self._tried_place[uid] = max(tried, newest)
+            elif not self._wake_in_turn([pod], now):
                 return
 
     def _wake_by_claims(self, snapshot: Snapshot, pods: Iterable[PodRecord], now: float) -> None:
-        """Wake pods with claims of their own. Each is looked at by itself, who has seen least
-        first."""
-        waiting = [pod for pod in pods if pod.of_claims is not None and now >= self._due(pod.uid)]
-        waiting.sort(key=lambda pod: self._tried.get(pod.uid, -1))
+        """Wake pods with claims of their own. Each is looked at by itself, whoever was looked at
+        longest ago first; among equals, who has seen least."""
+        waiting = [
+            (self._looked.get(pod.uid, -1), tried, pod)
+            for pod in pods
+            if pod.of_claims is not None
+            and (tried := self._tried.get(pod.uid, -1)) < self._numbers[-1]
+            and now >= self._due(pod.uid)
+        ]
+        waiting.sort(key=itemgetter(0, 1))
         deadline = within(self._clock, self.SECONDS)
-        for pod in waiting[: self.AT_ONCE]:
-            at = bisect_right(self._numbers, self._tried.get(pod.uid, -1))
-            names = self._names[at : at + self.SLICE]
-            if not names or snapshot.blind or deadline.passed():
+        for _, tried, pod in waiting[: self.AT_ONCE]:
+            if snapshot.blind or deadline.passed():
                 return
+            at = bisect_right(self._numbers, tried)
+            names = self._names[at : at + self.SLICE]
+            self._looked[pod.uid] = self._rounds
             self.looks += 1
-            self._tried[pod.uid] = self._numbers[at + len(names) - 1]
-            fits = _claims_fit(snapshot, pod, names, deadline)
-            if fits and not self._wake_in_turn([pod], now):
+            if not _claims_fit(snapshot, pod, names, deadline):
+                self._tried[pod.uid] = self._numbers[at + len(names) - 1]
+            elif not self._wake_in_turn([pod], now):
                 return
 
     def _take_changes(self, now: float) -> Snapshot:
@@ -331,8 +343,9 @@ def _claims_fit(
     tell."""
     claims = pod.of_claims
     assert claims is not None  # noqa: S101 (the caller looked)
-    answers = ask_by_claims(snapshot, pod.uid, claims, names, deadline)
-    return bool(answers.late) or any(each.rejection is None for _, each in answers.each())
+    found = ask_by_claims(snapshot, pod.uid, claims, names, deadline)
+    late = found.late or any(answers.late for _, answers, _ in found.answered)
+    return bool(late) or any(each.rejection is None for _, each in found.each())
 
 
 def _name(pod: PodRecord) -> str:

@@ -337,7 +337,10 @@ def test_who_has_a_place_is_woken_when_it_comes_free() -> None:
     assert report is not None
     left = tuple(held for held in report.allocations if held.pod_uid == "b")
     cluster.feed.put_report(node.name, replace(report, sequence=2, allocations=left))
+    api.fails = ApiUnreachable("timed out")
     waker.round(10.0)
+    api.fails = None
+    waker.round(13.0)
     assert [name.rpartition("/")[2] for name in api.woken] == ["wants"]
     # When the place is given back the other one has its turn.
     cluster.feed.put_pod(replace(wants, kept_place=None, deleting=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, combinations
+from itertools import chain, combinations, repeat
 from typing import Any
 
 import pytest
@@ -40,6 +40,7 @@ from tests.scheduler_extender.kube.test_waker import Api
 from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
 from topology.core.devices import PodUid
 from topology.core.requests import gpu_request
+from topology.kubeapi.apiserver import ApiUnreachable
 from topology.machines import machine
 
 PAIR = f"{DRIVER}/pair"
@@ -338,6 +339,46 @@ def test_a_pod_is_woken_once_its_claims_would_get_what_it_requires() -> None:
     assert api.woken == [WANTS]
     waker.round(20.0)
     assert api.woken == [WANTS], "nothing has changed since"
+
+
+@pytest.mark.parametrize("looks", range(12))
+def test_a_round_whose_time_ends_midway_loses_no_wake(looks: int) -> None:
+    """However far it came."""
+    world = Scene((Holder("a", (0, 1, 2), ("a",)),), *JUST_A_PAIR).world()
+    api, times = Api(), chain([0.0] * looks, repeat(9.0))
+    waker = Waker(world.cluster, api, clock=lambda: next(times))
+    world.claims.apply(claim("a", 2, pod="a"))
+    for second in 1.0, 20.0:
+        waker.round(second)
+    assert WANTS in api.woken
+
+
+def test_a_wake_that_could_not_be_written_is_written_later() -> None:
+    world = Scene((Holder("a", (0, 1, 2), ("a",)),), *JUST_A_PAIR).world()
+    api = Api()
+    waker = Waker(world.cluster, api, clock=lambda: 0.0)
+    world.claims.apply(claim("a", 2, pod="a"))
+    api.fails = ApiUnreachable("timed out")
+    waker.round(1.0)
+    api.fails = None
+    waker.round(20.0)
+    assert api.woken == [WANTS]
+
+
+@pytest.mark.parametrize("fast", ["wants", "second", "third"])
+def test_pods_about_which_the_api_server_is_slow_hold_up_no_other(fast: str) -> None:
+    scene = Scene((Holder("a", (0, 1, 2), ("a",)),), *JUST_A_PAIR)
+    world, api, names = scene.world(), Api(), {"wants", "second", "third"}
+    for name in names - {WANTS}:
+        waits = scene.waiting
+        waits["metadata"] |= {"name": name, "uid": name}
+        PodSink(world.cluster).apply(raw(waits))
+    waker = Waker(world.cluster, api, clock=lambda: 0.0)
+    world.claims.apply(claim("a", 2, pod="a"))
+    api.slow = names - {fast}
+    for second in 1.0, 5.0, 9.0:
+        waker.round(second)
+    assert fast in api.woken
 
 
 def test_a_pod_whose_status_names_a_former_claim_is_sent_to_no_plugin() -> None:
