@@ -16,6 +16,7 @@ racks that are in use fill up, and whole ones stay whole. Where domains are sing
 whose rack is in use come before those whose rack is whole (:func:`.rack_rooms`).
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -93,11 +94,17 @@ def ask_group(
 
 
 def _with_own_places(snapshot: Snapshot, member: Member) -> Iterator[NodeFacts]:
-    """The nodes on which places are kept for members of the group, as they are without them."""
+    """The nodes on which places are kept for members of the group, or devices have been chosen for
+    the member itself (DRA), as they are without them."""
+    own = defaultdict[NodeName, set[PodUid]](set)
     for name, pod in snapshot.places.items():
-        ours = pod.membership is not None and pod.membership.group == member.membership.group
-        if ours and name not in snapshot.own:
-            yield snapshot.facts(name).without(frozenset({pod.uid}))
+        if pod.membership is not None and pod.membership.group == member.membership.group:
+            own[name].add(pod.uid)
+    asking = snapshot.nominated.get(member.uid)
+    if asking is not None and (nominated := asking.standing.nominated) is not None:
+        own[nominated].add(member.uid)
+    for name in own.keys() - snapshot.own:
+        yield snapshot.facts(name).without(frozenset(own[name]))
 
 
 class _GroupQuestion:

@@ -204,18 +204,22 @@ def test_a_gang_whose_pods_all_have_their_claims_is_bound_whole(world: World) ->
 
 
 @pytest.mark.parametrize("claimed", [(), (0, 1)], ids=["nominated", "with a claim"])
+@pytest.mark.parametrize("asks", ["a", "b"])
 def test_a_member_whose_devices_are_chosen_has_its_place(
-    world: World, claimed: tuple[int, ...]
+    world: World, asks: str, claimed: tuple[int, ...]
 ) -> None:
-    """It is not still to come to the domain, and takes nothing that its siblings need."""
+    """It is not still to come to the domain, and takes nothing that its siblings need; nor that it
+    needs itself, where kube-scheduler asks about it again."""
+    members = {}
     for name in "a", "b":
         member = pair(name, {**NVLINK, "group-domain": "node", "group-size": "2"})
         member["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "g"}
         if name == "a":
             member["status"]["nominatedNodeName"] = NODE
         world.add(member)
+        members[name] = member
     world.claim(**({"a": claimed} if claimed else {}))
-    assert world.filter(member) == ""
+    assert world.filter(members[asks]) == ""
 
 
 def test_a_single_member_whose_device_is_chosen_does_not_come_before_a_pair(world: World) -> None:
