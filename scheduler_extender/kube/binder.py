@@ -46,6 +46,7 @@ VERSIONS_TRIED = 3
 # Seconds within which a Binding is sent anew. What has passed by then is taken from the time of the
 # write, so that all ends within httpTimeout.
 TRIES_WITHIN = 1.0
+ANOTHER_CLAIM = "the pod names a claim that is not known yet: kube-scheduler tries again"
 
 
 class Fence(Protocol):
@@ -149,6 +150,8 @@ class KubeBinder:
     def _write(self, binding: Binding) -> None:
         if self._fence is None:
             self._check_request(binding)
+            if self._has_another_claim(binding):
+                raise BindError(ANOTHER_CLAIM)
             self._create(binding)
             return
         version, began = "", time.monotonic()

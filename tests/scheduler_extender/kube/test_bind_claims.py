@@ -20,6 +20,8 @@ from tests.nodes import pod
 from topology.core.devices import PodUid
 from topology.kubeapi.apiserver import ApiServer, Query
 
+ARGS = BindingArgs("a", "ns", "a", NODE)
+
 
 class WatchOfPods:
     """Shows the pod with the names of these claims, one after the other, and then nothing more."""
@@ -85,6 +87,15 @@ def test_a_claim_of_an_earlier_try_proves_nothing() -> None:
     assert api.written == []
 
 
+def test_without_a_fence_it_is_not_written_for_a_claim_of_an_earlier_try_either() -> None:
+    world, api = two_pairs(), Api()
+    show(world, "second")
+    world.claims.apply(claim("first", 2, 3, pod="a"))
+    with pytest.raises(BindError):
+        verbs.bind(world.cluster, KubeBinder(api, world.cluster), ARGS, lambda: "")
+    assert api.written == []
+
+
 def bind(world: DraWorld, api: Api, *shown: str) -> None:
     binder = KubeBinder(api, world.cluster, WatchOfPods(world, *shown))
-    verbs.bind(world.cluster, binder, BindingArgs("a", "ns", "a", NODE), lambda: "")
+    verbs.bind(world.cluster, binder, ARGS, lambda: "")
