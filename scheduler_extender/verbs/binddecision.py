@@ -176,10 +176,10 @@ def _judged(facts: NodeFacts, pod: PodRecord, request: GpuRequest, *, again: boo
     devices = facts.claimed(pod.uid, pod.namespace, pod.claims) if facts.by_dra else ()
     if request.required and facts.lacks(devices):
         raise InProgressError(GONE.reason)  # it may be new, and its ResourceSlice on its way
+    if facts.by_dra and request.required and len(devices) < max(1, request.count):
+        raise InProgressError(NO_CLAIM)
     if devices:
         without = facts.as_claimed(pod.uid, devices)
-    elif facts.by_dra and request.required:
-        raise InProgressError(NO_CLAIM)
     else:
         without = facts.without(frozenset({pod.uid})) if again else facts
     return without.yielding_to(pod.standing.priority, pod.gang)

@@ -143,6 +143,14 @@ def test_nothing_is_written_before_the_claim_is_known(world: World) -> None:
     assert world.cluster.tallies.vetoes == 0
 
 
+def test_nothing_is_written_while_a_device_of_its_claim_is_not_known(world: World) -> None:
+    """As where a GPU has fallen out of its node, and was alone in its pool."""
+    world.add(pair("a"))
+    world.claim(a=(0,))
+    with pytest.raises(BindError, match="claim has no devices yet, or is not known"):
+        world.bind("a")
+
+
 def test_a_pod_that_requires_nothing_needs_no_proof(world: World) -> None:
     world.add(pair("a", {}))
     world.bind("a")
