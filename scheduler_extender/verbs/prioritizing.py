@@ -85,12 +85,9 @@ def _spoilt_by_others(
     left beside them they have gone elsewhere.
     """
     coming, spoilt = defaultdict[NodeName, list[Arrivals]](list), set[str]()
-    known = {uid, *snapshot.in_flight, *snapshot.nominated}
     for other, sent in snapshot.parts.lately.sent(snapshot.parts.clock()):
-        for name in sent.nodes if other not in known else ():
-            facts = snapshot.facts(name)
-            if other not in facts.pods.bound:
-                coming[name].append(Arrivals(sent.request.alone, 1))
+        for name in sent.nodes if other != uid and other not in snapshot.nominated else ():
+            coming[name].append(Arrivals(sent.request.alone, 1))
     for name in coming.keys() & names if coming else ():
         deadline.need_quick(quick=False)
         beside = with_arrivals(snapshot.facts(name), coming[name])

@@ -48,6 +48,11 @@ class LatelySent:
             if len(self.pods) > MOST_PODS:
                 self.pods.popitem(last=False)
 
+    def forget(self, uid: PodUid) -> None:
+        """The pod is on its way no more."""
+        with self._lock:
+            self.pods.pop(uid, None)
+
     def sent(self, now: float) -> list[tuple[PodUid, Sent]]:
         """The pods that may be on their way."""
         with self._lock:

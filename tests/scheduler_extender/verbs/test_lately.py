@@ -14,9 +14,10 @@ from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.lately import MOST_PODS, SECONDS
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import pod_record
+from scheduler_extender.verbs.binddecision import decide
 from scheduler_extender.wire import Pod
 from tests.nodes import bridged, pod
-from topology.core.devices import NodeName
+from topology.core.devices import NodeName, PodUid
 from topology.core.dra import Published, served
 from topology.core.report import Report
 
@@ -76,8 +77,16 @@ def test_until_it_is_known_where_the_other_has_gone(world: World) -> None:
     assert world.asks("pair", 2, NODES, "nvlink") == [10, 0], "now its GPU is chosen"
 
 
-@pytest.mark.parametrize("elsewhere", ["time", "asked again", "many others"])
+@pytest.mark.parametrize("elsewhere", ["bound", "time", "asked again", "many others"])
 def test_not_where_the_other_does_not_come(world: World, elsewhere: str) -> None:
+    if elsewhere == "bound":
+        world.sees("single")
+        single = world.cluster.pod(PodUid("single"))
+        assert single is not None
+        decide(world.cluster, single, NODES[1], lambda: "")
+        world.sees("single", node=NODES[1])
+        assert world.asks("pair", 2, NODES, "nvlink") == [10, 0]
+        return
     if elsewhere == "time":
         world.now = SECONDS
     elif elsewhere == "asked again":
