@@ -187,7 +187,8 @@ class Board:
             facts = replace(facts, pods=replace(facts.pods, in_flight=now)).without_old_departed()
             self.put(facts)
             for uid in before.keys() | now.keys():
-                self.count_member(uid)
+                if before.get(uid) != now.get(uid):
+                    self.count_member(uid)
         pod = self.kept_places.on(name)
         if pod is None and nominees and not facts.by_dra:
             first = min(nominees, key=lambda pod: (-pod.standing.priority, pod.uid))

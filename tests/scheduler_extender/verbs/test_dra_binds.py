@@ -230,6 +230,18 @@ def test_a_member_whose_devices_are_chosen_has_its_place(
     assert world.filter(members[asks]) == ""
 
 
+def test_who_else_comes_changes_nothing_for_the_group_of_a_nominated_pod(world: World) -> None:
+    """What is kept for its other members is not worked out anew."""
+    member = pair("a", {**NVLINK, "group": "g", "group-domain": "node", "group-size": "2"})
+    member["status"]["nominatedNodeName"] = NODE
+    world.add(member)
+    before = world.cluster.snapshot().groups
+    assert [standing.group.name for standing in before.waiting] == ["g"]
+    world.add(pair("b", {}))
+    world.bind("b")
+    assert world.cluster.snapshot().groups.waits == before.waits
+
+
 def test_a_single_member_whose_device_is_chosen_does_not_come_before_a_pair(world: World) -> None:
     for name, gpus in ("single", 1), ("wants", 2):
         member = pod(gpus, NVLINK if name == "wants" else {}, name=name, uid=name)
