@@ -100,7 +100,6 @@ def decide(
                 ours = cluster.binds.begin(node, promised, seen=facts)
                 after = cluster.facts(node)
             if ours is not None:
-                snapshot.parts.lately.forget(pod.uid)
                 claims = facts.claims_of(pod.uid)
                 return DecidedBind(request, decision, without, ours, before, sets, after, claims)
     raise BindError("this node changes all the time; kube-scheduler tries again")

@@ -61,6 +61,8 @@ def bind(  # noqa: PLR0913 (what is bound, by whom, and what limits the wait for
     decided = _awaiting_news(lambda: decide(cluster, pod, node, now), node, deadline.passed, turns)
     if decided is None:
         return
+    if pod.uid in cluster.lately.pods:
+        cluster.lately.forget(pod.uid)
     try:
         ready = _in_its_turn(cluster, decided, node, deadline, turns)
         placed = ready.ours.placed

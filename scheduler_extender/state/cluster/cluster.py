@@ -63,7 +63,7 @@ class Cluster:
         self.on_change = self.board.on_change
         self._lock = self.board.lock
         self._gangs = GangDomains()
-        self._lately = LatelySent()
+        self.lately = LatelySent()
 
     @property
     def settings(self) -> Settings:
@@ -98,7 +98,7 @@ class Cluster:
                     board.remembered,
                     board.group_places,
                     self._gangs,
-                    self._lately,
+                    self.lately,
                 ),
                 nodes.facts.copy(),
                 pods.waiting.copy(),
