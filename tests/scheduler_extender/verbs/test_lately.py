@@ -10,14 +10,14 @@ import pytest
 
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
+from scheduler_extender.files.binder import FileBinder
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.lately import MOST_PODS, SECONDS
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import pod_record
-from scheduler_extender.verbs.binddecision import decide
-from scheduler_extender.wire import Pod
+from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import bridged, pod
-from topology.core.devices import NodeName, PodUid
+from topology.core.devices import NodeName
 from topology.core.dra import Published, served
 from topology.core.report import Report
 
@@ -81,10 +81,8 @@ def test_until_it_is_known_where_the_other_has_gone(world: World) -> None:
 def test_not_where_the_other_does_not_come(world: World, elsewhere: str) -> None:
     if elsewhere == "bound":
         world.sees("single")
-        single = world.cluster.pod(PodUid("single"))
-        assert single is not None
-        decide(world.cluster, single, NODES[1], lambda: "")
-        world.sees("single", node=NODES[1])
+        args = BindingArgs("single", "default", "single", NODES[1])
+        verbs.bind(world.cluster, FileBinder(world.cluster), args, lambda: "")
         assert world.asks("pair", 2, NODES, "nvlink") == [10, 0]
         return
     if elsewhere == "time":
