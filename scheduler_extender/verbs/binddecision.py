@@ -138,6 +138,7 @@ def decide_again(cluster: Cluster, decided: DecidedBind) -> DecidedBind:
     if member is not None and member.request.company <= request.company:
         request = member.request
     without = _judged(facts, decided.ours, request, again=True)
+    decided = replace(decided, claims=facts.claims_of(decided.ours.uid))
     same = without.key(request.resource) == decided.facts.key(request.resource)
     if same and not snapshot.blind:
         return decided
@@ -149,9 +150,7 @@ def decide_again(cluster: Cluster, decided: DecidedBind) -> DecidedBind:
     if _is_guaranteed(decision) and not _is_guaranteed(decided.decision):
         return decided
     sets = _sets_of(snapshot, without, request, decision)
-    claims = facts.claims_of(decided.ours.uid)
-    changed = replace(decided, request=request, decision=decision, claims=claims)
-    return replace(changed, facts=without, sets=sets)
+    return replace(decided, request=request, decision=decision, facts=without, sets=sets)
 
 
 def _counted(facts: NodeFacts, pod: PodRecord) -> GpuRequest:

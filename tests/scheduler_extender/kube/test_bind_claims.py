@@ -14,6 +14,7 @@ from scheduler_extender.annotations import MANAGED
 from scheduler_extender.kube.binder import KubeBinder
 from scheduler_extender.state.pods.record import pod_record
 from scheduler_extender.verbs import BindError
+from scheduler_extender.verbs.binddecision import decide, decide_again
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.dranodes import NODE, DraWorld, claim, two_pairs
 from tests.nodes import pod
@@ -94,6 +95,20 @@ def test_without_a_fence_it_is_not_written_for_a_claim_of_an_earlier_try_either(
     with pytest.raises(BindError):
         verbs.bind(world.cluster, KubeBinder(api, world.cluster), ARGS, lambda: "")
     assert api.written == []
+
+
+def test_a_claim_that_has_come_meanwhile_is_the_proof() -> None:
+    """It has the same GPUs as the one of an earlier try, so nothing else has changed."""
+    world = two_pairs()
+    show(world, "second")
+    world.claims.apply(claim("first", 2, 3, pod="a"))
+    waits = world.cluster.pod(PodUid("a"))
+    assert waits is not None
+    decided = decide(world.cluster, waits, NODE, lambda: "")
+    assert decided is not None
+    world.claims.delete(claim("first"))
+    world.claims.apply(claim("second", 2, 3, pod="a"))
+    assert decide_again(world.cluster, decided).claims == {"second"}
 
 
 def bind(world: DraWorld, api: Api, *shown: str) -> None:
