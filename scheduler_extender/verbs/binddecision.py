@@ -131,8 +131,10 @@ def decide_again(cluster: Cluster, decided: DecidedBind) -> DecidedBind:
     if node is None:
         return decided
     snapshot = cluster.snapshot()
-    member = member_of(snapshot, decided.ours.uid, decided.ours.membership, request.alone)
     facts = snapshot.facts(node)
+    if facts.by_dra:
+        request = _counted(facts, decided.ours)
+    member = member_of(snapshot, decided.ours.uid, decided.ours.membership, request.alone)
     if member is None and facts is decided.after and not snapshot.blind:
         return decided
     if member is not None and member.request.company <= request.company:
@@ -140,7 +142,7 @@ def decide_again(cluster: Cluster, decided: DecidedBind) -> DecidedBind:
     without = _judged(facts, decided.ours, request, again=True)
     decided = replace(decided, claims=facts.claims_of(decided.ours.uid))
     same = without.key(request.resource) == decided.facts.key(request.resource)
-    if same and not snapshot.blind:
+    if same and request.count == decided.request.count and not snapshot.blind:
         return decided
     request, decision = _answer(snapshot, member, without, request)
     if decision.rejection is not None:

@@ -111,6 +111,20 @@ def test_a_claim_that_has_come_meanwhile_is_the_proof() -> None:
     assert decide_again(world.cluster, decided).claims == {"second"}
 
 
+def test_a_claim_that_has_come_beside_another_is_judged_with_it() -> None:
+    """The one of an earlier try is not gone yet, and was all that was known at first."""
+    world = two_pairs()
+    show(world, "second")
+    world.claims.apply(claim("first", 2, 3, pod="a"))
+    waits = world.cluster.pod(PodUid("a"))
+    assert waits is not None
+    decided = decide(world.cluster, waits, NODE, lambda: "")
+    assert decided is not None
+    world.claims.apply(claim("second", 1, 0, pod="a"))
+    with pytest.raises(BindError, match="has no set of 4 GPUs"):
+        decide_again(world.cluster, decided)
+
+
 def bind(world: DraWorld, api: Api, *shown: str) -> None:
     binder = KubeBinder(api, world.cluster, WatchOfPods(world, *shown))
     verbs.bind(world.cluster, binder, ARGS, lambda: "")
