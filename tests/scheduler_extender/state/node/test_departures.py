@@ -107,6 +107,19 @@ def test_the_report_may_come_before_the_deletion(cluster: Cluster) -> None:
     assert fits(cluster, 4), "its kubelet has ended it, so it knew the pod"
 
 
+def test_a_pod_deleted_by_force_that_a_finalizer_has_kept(cluster: Cluster) -> None:
+    """As every Job's pod: it is seen to end, and its kubelet has no part in that."""
+    ending = bound()
+    ending["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    ending["metadata"]["deletionGracePeriodSeconds"] = 0
+    PodSink(cluster).apply(raw(ending))
+    delete(cluster, ending, 20)
+    cluster.feed.put_record(NODE, report(2, 20))
+    assert not fits(cluster, 4), "its kubelet may not have met it yet"
+    cluster.feed.put_record(NODE, report(3, 20))
+    assert fits(cluster, 4)
+
+
 def test_a_deletion_that_only_a_list_tells_of(cluster: Cluster) -> None:
     PodSink(cluster).apply(raw(bound()))
     PodSink(cluster).replace([], "50")
