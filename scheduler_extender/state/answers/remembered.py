@@ -325,11 +325,22 @@ class Remembered:
                 key = (state, question.request, question.most, frozenset(question.kept))
                 self._places.put(key, places)
 
-    def sums(self, question: PlaceCount | str, kind: str, domains: Iterable[str]) -> Sums:
-        """What is remembered of the nodes of these domains together."""
+    def sums(
+        self,
+        question: PlaceCount | str,
+        kind: str,
+        domains: Iterable[str],
+        of: Mapping[str, str],
+        moment: int,
+    ) -> Sums:
+        """What is remembered of the nodes of these domains together, as they were at a moment.
+        ``of`` is the domain of each node then."""
         with self._lock:
-            known = self._sums_of(question, kind)
-            return {domain: known[domain] for domain in domains if domain in known}
+            since = self._changed_since(moment) if moment >= self._counted_anew else None
+            if since is None:
+                return {}
+            known, changed = self._sums_of(question, kind), {of.get(name) for name in since}
+            return {each: known[each] for each in domains if each in known and each not in changed}
 
     def remember_sums(
         self,

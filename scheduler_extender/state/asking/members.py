@@ -68,7 +68,9 @@ def rack_rooms(
         return None
     racks = list(map(domains.of.get, names))
     wanted = {rack for rack in racks if rack is not None}
-    rooms = snapshot.remembered.sums(request.resource, NVLINK_DOMAIN, wanted)
+    rooms = snapshot.remembered.sums(
+        request.resource, NVLINK_DOMAIN, wanted, domains.of, snapshot.moment
+    )
     trays = {rack: domains.nodes[rack] for rack in wanted - rooms.keys()}
     new = {
         rack: _room_of([snapshot.facts(name) for name in names], request.resource)

@@ -55,7 +55,7 @@ class PlaceCounter:
         facts of their own."""
         snapshot, base = self._snapshot, self._snapshot.base or self._snapshot
         domains = base.domains(kind)
-        totals = snapshot.remembered.sums(question, kind, candidates)
+        totals = snapshot.remembered.sums(question, kind, candidates, domains.of, base.moment)
         nodes = {d: _open(base, domains.nodes[d]) for d in candidates if d not in totals}
         former = PlaceCounter(base, self._deadline)
         if nodes:

@@ -67,6 +67,21 @@ def test_a_sum_of_a_domain_is_not_remembered_once_a_node_of_it_is_open_again() -
     assert total(cluster.snapshot()) == 8
 
 
+def test_whoever_asks_on_a_former_snapshot_gets_the_sum_of_its_moment() -> None:
+    """Else a member that is bound meanwhile counts in the domain, and is still to come: its
+    siblings' binds were refused."""
+    cluster = racks(a="r", b="r")
+    former = cluster.snapshot()
+    cluster.feed.put_pod(record(pod(4, name="x", uid="x", node="a")))
+    assert total(cluster.snapshot()) == 4
+    assert total(former) == 8
+    assert total(cluster.snapshot()) == 4
+    former = cluster.snapshot()
+    move(cluster, "b", "other")
+    assert total(cluster.snapshot()) == 0
+    assert total(former) == 4
+
+
 def test_the_room_of_a_rack_is_not_remembered_once_a_tray_has_come_into_it() -> None:
     """Else its score would be without the tray until one of its trays changes."""
     cluster = racks(a="r", b="r", c="other", d="other")
