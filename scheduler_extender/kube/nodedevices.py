@@ -43,7 +43,9 @@ class NodeDevices:
         self.pools = [f"{driver}/{pool}" for driver, pool in pools]
         barring = {at: [rule for rule in rules if rule.bars(*at)] for at in pools}
         self.tainted: Mask = 0
+        self._shared: Mask = 0  # those that a pod may get more than once
         for at, (driver, pool, device) in enumerate(self.all):
+            self._shared |= bool(device.allow_multiple_allocations) << at
             by_rule = (rule.bars(driver, pool, device.name) for rule in barring[driver, pool])
             barred = device.tainted or (driver, pool) in self._incomplete
             self.tainted |= (barred or any(by_rule)) << at
@@ -165,6 +167,8 @@ class NodeDevices:
             devices = self.selected((*of_class.conditions, *wanted.conditions))
         except CelError as error:
             raise NotFollowedError(str(error)) from error
+        if devices & self._shared:
+            raise NotFollowedError("a device may be given more than once")
         return Alternative(devices, None if wanted.allocation_mode == "All" else wanted.count)
 
     def _values(self, attribute: str) -> Sequence[Hashable | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 import msgspec
 import pytest
@@ -36,6 +37,16 @@ def gpus(world: DraWorld, *names: str) -> list[int] | Reason:
     if isinstance(foreseen, Rejection):
         return foreseen.kind
     return [int(each.removeprefix("GPU-")) for each in foreseen]
+
+
+def put_nics(world: DraWorld, *nics: Json, **where: Any) -> None:
+    """Publish devices of another driver, and a class of them."""
+    of_pool = {"name": "nics", "generation": 1, "resourceSliceCount": 1}
+    where = where or {"nodeName": NODE}
+    spec = {"driver": "nics.example.com", **where, "pool": of_pool, "devices": nics}
+    world.slices.apply(raw({"metadata": {"name": "n"}, "spec": spec}))
+    selectors = [{"cel": {"expression": "device.driver == 'nics.example.com'"}}]
+    world.classes.apply(raw({"metadata": {"name": "nics"}, "spec": {"selectors": selectors}}))
 
 
 def test_the_next_devices_come(world: DraWorld) -> None:
@@ -84,17 +95,21 @@ def test_a_device_that_is_shared_may_come_again(world: DraWorld) -> None:
     nics: list[Json] = [shared, {"name": "nic-1"}]
     for number, each in enumerate(nics):
         each["attributes"] = {f"{DRIVER}/pair": {"string": f"pair-{number}"}}
-    of_pool = {"name": "nics", "generation": 1, "resourceSliceCount": 1}
-    spec = {"driver": "nics.example.com", "nodeName": NODE, "pool": of_pool, "devices": nics}
-    world.slices.apply(raw({"metadata": {"name": "n"}, "spec": spec}))
-    selectors = [{"cel": {"expression": "device.driver == 'nics.example.com'"}}]
-    world.classes.apply(raw({"metadata": {"name": "nics"}, "spec": {"selectors": selectors}}))
+    put_nics(world, *nics)
     both = (exactly(1, deviceClassName="nics"), exactly(1))
     world.claims.apply(asking("c", *both, alike=f"{DRIVER}/pair"))
     assert gpus(world) is Reason.UNDECIDED
     held = json.loads(bytes(claim("other", 0, pod="p", driver="nics.example.com", pool="nics")))
     held["status"]["allocation"]["devices"]["results"][0]["device"] = "nic-0"
     world.claims.apply(raw(held))
+    assert gpus(world) is Reason.UNDECIDED
+
+
+def test_a_device_that_is_shared_may_come_twice_to_one_pod(world: DraWorld) -> None:
+    """One that two requests ask for, or one request twice, is not one too few."""
+    put_nics(world, {"name": "nic-0", "allowMultipleAllocations": True})
+    nic = exactly(1, deviceClassName="nics")
+    world.claims.apply(asking("c", exactly(2), nic, nic))
     assert gpus(world) is Reason.UNDECIDED
 
 
