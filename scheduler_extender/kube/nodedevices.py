@@ -175,9 +175,10 @@ class NodeDevices:
         """The devices' values of an attribute, with their kinds."""
         interruptible()
         domain, _, name = attribute.rpartition("/")
-        found = (
-            device.known(driver).attributes[domain].get(name) for driver, _, device in self.all
-        )
+        given = [device.known(driver).attributes[domain] for driver, _, device in self.all]
+        if any(name in each and each[name] is None for each in given):
+            raise NotFollowedError("devices have to have values alike that are not read")
+        found = (each.get(name) for each in given)
         return [None if value is None else (type(value), value) for value in found]
 
 

@@ -89,6 +89,16 @@ def test_values_of_two_kinds_are_told_apart(world: DraWorld) -> None:
         assert gpus(world) == [0 if "int" in first else 1]
 
 
+def test_an_attribute_that_is_not_read_is_not_one_that_is_not_there(world: DraWorld) -> None:
+    """As a list of values: kube-scheduler may give devices that have one in common."""
+    devices = [device(0), device(1)]
+    for each in devices:
+        each["attributes"]["roots"] = {"strings": ["pci0000:00", "pci0000:80"]}
+    world.slices.apply(a_slice(*devices, generation=2))
+    world.claims.apply(asking("c", exactly(2), alike=f"{DRIVER}/roots"))
+    assert gpus(world) is Reason.UNDECIDED
+
+
 def test_a_device_that_is_shared_may_come_again(world: DraWorld) -> None:
     """Whoever has a part of it; which GPU goes with it nobody can say."""
     shared = {"name": "nic-0", "allowMultipleAllocations": True}
