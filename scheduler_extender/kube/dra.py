@@ -34,6 +34,7 @@ from topology.kubeapi.reflector import Sink
 
 GROUP = "/apis/resource.k8s.io/v1"
 NOT_SERVED_BY_DRA = Rejection("its GPUs are not served by DRA", False, Reason.NOT_SERVED)
+NOWHERE = NodeName("")  # what ResourceSlices name that are for several nodes
 MOST_WANTED = 16 << 20  # bytes of what claims without devices ask for, all together
 Object = TypeVar("Object", DeviceClass, TaintRule, Slice, Claim)
 Known = DeviceClass | TaintRule | Slice | Claim
@@ -66,7 +67,8 @@ class DraNodes:
         self._slices = defaultdict[NodeName, dict[str, Slice]](dict)
         self._claims = defaultdict[str, dict[tuple[str, str], list[Claimed]]](dict)  # by pool
         self._nodes_of = defaultdict[str, set[NodeName]](set)  # by pool
-        self._devices: dict[NodeName, NodeDevices] = {}  # as far as they were asked for
+        # As far as they were asked for; without a name: those of no one node.
+        self._devices: dict[NodeName, NodeDevices] = {}
         self._wanted: dict[tuple[str, str], msgspec.Raw] = {}  # what claims without devices ask for
         self._wanted_bytes = 0
         cluster.foresees, cluster.claims_known = self.foresee, self.claims_known
@@ -168,8 +170,8 @@ class DraNodes:
             elif size:
                 self._wanted[obj.key] = obj.spec
                 self._wanted_bytes += size
-        elif obj.spec.node_name:
-            name = NodeName(obj.spec.node_name)
+        else:
+            name = NodeName(obj.spec.node_name or "")
             self._slices[name][obj.metadata.name] = obj
             self._devices.pop(name, None)
             self._nodes_of[obj.pool].add(name)
@@ -186,8 +188,8 @@ class DraNodes:
                 if not self._claims[pool]:
                     del self._claims[pool]
             self._wanted_bytes -= len(bytes(self._wanted.pop(obj.key, msgspec.Raw())))
-        elif obj.spec.node_name:
-            name = NodeName(obj.spec.node_name)
+        else:
+            name = NodeName(obj.spec.node_name or "")
             self._slices[name].pop(obj.metadata.name, None)
             self._devices.pop(name, None)
             if all(other.pool != obj.pool for other in self._slices[name].values()):
@@ -291,12 +293,15 @@ class DraNodes:
             try:
                 with self._lock:
                     devices = self._devices_of(facts.name)
+                    elsewhere = self._devices_of(NOWHERE)
                     claimed = list(self._claimed(devices))
                     serving = self._class_of(facts.topology.resources[0].name)
                     classes = self._classes.copy()
                 offer, held = facts.last_offer(serving.serves or ""), facts.report.allocations
                 if isinstance(offer, Rejection):
                     return unsaid(offer.reason)
+                if elsewhere.asked_for(specs, classes):
+                    return unsaid("devices of no one node will do")
                 return devices.foreseen(offer, serving, specs, classes, claimed, held)
             except (DraError, NotFollowedError) as error:
                 return unsaid(str(error))

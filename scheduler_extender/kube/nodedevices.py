@@ -160,16 +160,25 @@ class NodeDevices:
             raise NotFollowedError("a request has adminAccess, tolerations or capacity")
         if wanted.allocation_mode == "All" and self._incomplete:
             raise NotFollowedError("a pool of its ResourceSlices is not complete")
+        devices = self._selected_by(wanted, classes)
+        if devices & self._shared:
+            raise NotFollowedError("a device may be given more than once")
+        return Alternative(devices, None if wanted.allocation_mode == "All" else wanted.count)
+
+    def asked_for(self, claims: Iterable[ClaimSpec], classes: Mapping[str, DeviceClass]) -> bool:
+        """Whether some of them would do for a request. Raises :class:`NotFollowedError`."""
+        requests = (each for claim in claims for each in claim.devices.requests or ())
+        wanted = (each for request in requests for each in request.alternatives)
+        return bool(self.all) and any(self._selected_by(each, classes) for each in wanted)
+
+    def _selected_by(self, wanted: Request, classes: Mapping[str, DeviceClass]) -> Mask:
         of_class = classes.get(wanted.device_class_name)
         if of_class is None:
             raise NotFollowedError(f"no DeviceClass {wanted.device_class_name}")
         try:
-            devices = self.selected((*of_class.conditions, *wanted.conditions))
+            return self.selected((*of_class.conditions, *wanted.conditions))
         except CelError as error:
             raise NotFollowedError(str(error)) from error
-        if devices & self._shared:
-            raise NotFollowedError("a device may be given more than once")
-        return Alternative(devices, None if wanted.allocation_mode == "All" else wanted.count)
 
     def _values(self, attribute: str) -> Sequence[Hashable | None]:
         """The devices' values of an attribute, with their kinds."""

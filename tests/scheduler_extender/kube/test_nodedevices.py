@@ -99,6 +99,22 @@ def test_an_attribute_that_is_not_read_is_not_one_that_is_not_there(world: DraWo
     assert gpus(world) is Reason.UNDECIDED
 
 
+def test_devices_of_no_one_node_will_do_on_any(world: DraWorld) -> None:
+    """They are not followed: nobody says that a claim that wants them lacks them."""
+    nic = exactly(1, deviceClassName="nics")
+    put_nics(world, {"name": "nic"}, allNodes=True)
+    world.claims.apply(asking("c", exactly(1), nic))
+    assert gpus(world) is Reason.UNDECIDED
+    world.claims.apply(asking("c", exactly(1)))
+    assert gpus(world) == [3]
+    put_nics(world, *({"name": f"nic-{n}"} for n in range(2001)), allNodes=True)
+    assert gpus(world) is Reason.UNDECIDED
+    put_nics(world, {"name": "nic"}, nodeName="another")
+    assert gpus(world) == [3]
+    world.claims.apply(asking("c", exactly(1), nic))
+    assert gpus(world) is Reason.CLAIMS
+
+
 def test_a_device_that_is_shared_may_come_again(world: DraWorld) -> None:
     """Whoever has a part of it; which GPU goes with it nobody can say."""
     shared = {"name": "nic-0", "allowMultipleAllocations": True}
