@@ -32,8 +32,9 @@ _met = Memory[tuple[tuple[str, ...], str, Hashable], bool | str]()
 
 
 class NodeDevices:
-    """In the order in which kube-scheduler takes them: pools by driver and name, slices by name,
-    devices as published. Raises :class:`DraError` where nobody can tell."""
+    """In the order in which kube-scheduler takes them: pools by driver and name, at the end those
+    with a device that is bound late; slices by name, devices as published. Raises
+    :class:`DraError` where nobody can tell."""
 
     def __init__(self, slices: Iterable[Slice], rules: Collection[TaintRule] = ()) -> None:
         # Pools of which a part is not there (yet): nobody gets their devices.
@@ -219,11 +220,17 @@ def _in_order(
         devices += len(each.spec.devices or ())
     if devices > MOST_DEVICES:
         raise DraError(f"its ResourceSlices have more than {MOST_DEVICES} devices")
-    for (driver, pool), every in sorted(pools.items()):
+    for key, every in pools.items():
         newest = max(each.spec.pool.generation for each in every)
-        current = [each for each in every if each.spec.pool.generation == newest]
+        pools[key] = [each for each in every if each.spec.pool.generation == newest]
+    for (driver, pool), current in sorted(pools.items(), key=_place):
         if any(each.spec.pool.resource_slice_count != len(current) for each in current):
             incomplete.add((driver, pool))
         for part in sorted(current, key=attrgetter("metadata.name")):
             for device in part.spec.devices or ():
                 yield driver, pool, device
+
+
+def _place(pool: tuple[tuple[str, str], list[Slice]]) -> tuple[bool, tuple[str, str]]:
+    devices = (device for each in pool[1] for device in each.spec.devices or ())
+    return any(device.binding_conditions for device in devices), pool[0]

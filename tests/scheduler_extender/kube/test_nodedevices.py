@@ -210,6 +210,14 @@ def test_alternatives_and_several_claims_come_in_order(world: DraWorld) -> None:
     assert gpus(world, "first", "c") == [3, 2], "the first has its device already"
 
 
+def test_a_pool_with_a_device_that_is_bound_late_comes_last(world: DraWorld) -> None:
+    late = device(4, kind="nic", bindingConditions=["there"], bindingFailureConditions=["gone"])
+    world.slices.apply(a_slice(*map(device, (1, 0))))
+    world.slices.apply(a_slice(device(2), late, name="t", pool="a"))
+    world.claims.apply(asking("c", exactly(3)))
+    assert gpus(world) == [1, 0, 2]
+
+
 def test_all_devices_are_those_that_there_are(world: DraWorld) -> None:
     world.claims.apply(asking("c", exactly(1, f"{A}.number < 2", allocationMode="All")))
     assert gpus(world) == [1, 0]
