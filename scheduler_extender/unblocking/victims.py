@@ -6,7 +6,7 @@ possible, of those the ones of the lowest priority, and none that violates a bud
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, combinations, islice
 from math import inf
 
@@ -21,7 +21,7 @@ from topology.core.devices import PodUid
 from topology.core.placement import Rejection, Verdict
 from topology.core.placement.constraints import compiled
 from topology.core.pools import gpus
-from topology.core.requests import GpuRequest, Policy
+from topology.core.requests import GpuRequest, Policy, gpu_request
 
 # Controllers that bring a pod back on the node on which it was.
 TIED = ("Node", "DaemonSet")
@@ -37,10 +37,11 @@ def candidates(facts: NodeFacts, resource: str) -> list[PodRecord]:
     """The pods with devices of ``resource`` here that an eviction would end, by importance.
 
     Pods that are ending already are none: they let go by themselves. Nor are static pods, which
-    the kubelet starts again.
+    the kubelet starts again. One that has GPUs by claims of its own beside its number is as one
+    that has them by claims alone.
     """
     found = [
-        pod
+        replace(pod, request=gpu_request(0, resource=resource)) if _has_more(facts, pod) else pod
         for pod in facts.pods.bound.alive.values()
         if not pod.deleting
         and resource_of(pod) == resource
@@ -49,6 +50,10 @@ def candidates(facts: NodeFacts, resource: str) -> list[PodRecord]:
         and pod.uid not in facts.pods.in_flight
     ]
     return sorted(found, key=importance)
+
+
+def _has_more(facts: NodeFacts, pod: PodRecord) -> bool:
+    return facts.by_dra and len(facts.claimed(pod.uid)) > devices_of(facts, pod)
 
 
 def after(facts: NodeFacts, victims: Iterable[PodRecord], asking: PodUid) -> NodeFacts:

@@ -230,6 +230,25 @@ def test_a_pod_for_a_number_evicts_those_with_claims_too() -> None:
     assert victims(found) == ["a1", "a2"]
 
 
+def test_a_pod_with_a_number_and_a_claim_lets_go_of_all_and_is_lost() -> None:
+    """Its number alone says too little: not how many GPUs come free, nor where it has a place."""
+    world = Scene((Holder("a", (0, 1, 2), ("a",)),), exactly(1), controller="Job").world()
+    world.claims.apply(claim("number", 3, pod="a"))
+    both = pod(1, name="a", uid="a", node=NODE)
+    job = {"kind": "Job", "controller": True}
+    both["metadata"] |= {"namespace": "ns", "ownerReferences": [job]}
+    both["spec"] |= {"priority": 4, "resourceClaims": [{"name": "g", "resourceClaimName": "a"}]}
+    wants = pod(3, name="number", uid="number")
+    wants["metadata"]["namespace"], wants["spec"]["priority"] = "ns", 5
+    for each in both, wants:
+        PodSink(world.cluster).apply(raw(each))
+    found = unblocking_of(world.cluster, "ns", "number")
+    assert found is not None
+    assert victims(found) == ["a"]
+    assert found.plan is not None
+    assert (found.plan.cost.lost, found.plan.cost.devices) == (1, 4)
+
+
 def test_devices_that_are_no_gpus_come_free_with_the_victims() -> None:
     """The pod that waits needs a network card, too, and a victim has the only one."""
     nic = device(9, "nic")
