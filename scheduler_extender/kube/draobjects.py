@@ -10,7 +10,6 @@ import msgspec
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.kube.cel import Domains, Known, Value, Version
 from scheduler_extender.quantities import BadValueError, quantity
-from scheduler_extender.wire import ObjectMeta
 from topology.core.devices import PodUid
 from topology.core.dra import Claimed, Published, claim_holder
 
@@ -18,6 +17,15 @@ COMMON = "resource.kubernetes.io"  # the domain of attributes that all drivers h
 OF_NVIDIA = {"gpu.nvidia.com": MANAGED[0]}  # the class that comes with NVIDIA's driver
 MOST_ASKED = 64 << 10  # bytes of what one claim asks for
 BARS = ("NoSchedule", "NoExecute")  # effects of a device's taint that keep pods off
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    """Without labels and annotations, of which each object may have 256 KiB, and all are kept."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    creation_timestamp: str | None = None
 
 
 class _Something(msgspec.Struct):
@@ -133,7 +141,7 @@ class _ClassSpec(msgspec.Struct, rename="camel"):
 class DeviceClass(msgspec.Struct):
     """A kind of devices that pods ask for; by ``extendedResourceName`` without a claim."""
 
-    metadata: ObjectMeta
+    metadata: _Metadata
     spec: _ClassSpec
 
     @property
@@ -177,7 +185,7 @@ class _RuleSpec(msgspec.Struct, rename="camel"):
 class TaintRule(msgspec.Struct):
     """A taint that an administrator, or a controller, puts on devices."""
 
-    metadata: ObjectMeta
+    metadata: _Metadata
     spec: _RuleSpec
 
     @property
@@ -210,7 +218,7 @@ class _SliceSpec(msgspec.Struct, rename="camel"):
 class Slice(msgspec.Struct):
     """Devices of one node, or a part of them."""
 
-    metadata: ObjectMeta
+    metadata: _Metadata
     spec: _SliceSpec
 
     @property
@@ -304,7 +312,7 @@ decode_spec = msgspec.json.Decoder(ClaimSpec).decode
 class Claim(msgspec.Struct):
     """Devices for a pod: asked for, or, once allocated, held."""
 
-    metadata: ObjectMeta
+    metadata: _Metadata
     spec: msgspec.Raw = msgspec.Raw()
     status: _ClaimStatus = msgspec.field(default_factory=_ClaimStatus)
 

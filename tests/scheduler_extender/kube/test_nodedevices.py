@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from scheduler_extender.kube.draobjects import Claim
 from tests.dranodes import (
     DRIVER,
     NODE,
@@ -182,6 +183,15 @@ def test_nothing_is_kept_of_the_list_that_a_claim_came_in(world: DraWorld) -> No
     del objects
     assert sys.getrefcount(page) < with_objects
     assert sys.getrefcount(page) == 2
+
+
+def test_nothing_is_kept_of_what_a_claim_says_of_itself() -> None:
+    """Whoever may make claims can make thousands, with the most that the API server takes."""
+    said = {"long": "x" * 100_000}
+    for given in asking("c", exactly(1)), claim("d", 3, pod="p"):
+        obj = json.loads(bytes(given))
+        obj["metadata"] |= {"annotations": said, "labels": said}
+        assert len(repr(msgspec.json.decode(raw(obj), type=Claim))) < 2000
 
 
 def test_a_fault_of_ours_costs_the_foresight_of_one_node(
