@@ -25,6 +25,7 @@ from topology.core.requests import GpuRequest, Policy, gpu_request
 
 # Controllers that bring a pod back on the node on which it was.
 TIED = ("Node", "DaemonSet")
+NOBODY = PodUid("")
 
 
 def importance(pod: PodRecord) -> tuple[float, float, PodUid]:
@@ -38,7 +39,7 @@ def candidates(facts: NodeFacts, resource: str) -> list[PodRecord]:
 
     Pods that are ending already are none: they let go by themselves. Nor are static pods, which
     the kubelet starts again. One that has GPUs by claims of its own beside its number is as one
-    that has them by claims alone.
+    that has them by claims alone. One whose successor would have its GPUs again is none.
     """
     found = [
         replace(pod, request=gpu_request(0, resource=resource)) if _has_more(facts, pod) else pod
@@ -48,6 +49,7 @@ def candidates(facts: NodeFacts, resource: str) -> list[PodRecord]:
         and devices_of(facts, pod)
         and pod.standing.controller != "Node"
         and pod.uid not in facts.pods.in_flight
+        and not (pod.standing.controller and facts.claimed(NOBODY, pod.namespace, pod.lasting))
     ]
     return sorted(found, key=importance)
 

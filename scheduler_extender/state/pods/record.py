@@ -68,6 +68,9 @@ class PodRecord:
     by_claim: bool = False  # kube-scheduler has given it devices, by a claim (DRA)
     claim: str = ""  # the name of that claim
     claims: tuple[str, ...] = ()  # of its own, by name
+    # Those that were not made for it, if it requires nothing: who comes in its place has them at
+    # once, and no verb looks at such a pod.
+    lasting: tuple[str, ...] = ()
     created: float | None = None  # when it was made, since 1970, if anybody says it
 
     @property
@@ -206,8 +209,16 @@ def _record(
         by_claim=_by_claim(pod, request),
         claim=made.resource_claim_name if made is not None else "",
         claims=claims_of(pod),
+        lasting=_lasting(pod, request),
         created=seconds_of(pod.metadata.creation_timestamp or ""),
     )
+
+
+def _lasting(pod: Pod, request: GpuRequest | Malformed) -> tuple[str, ...]:
+    if not isinstance(request, GpuRequest) or request.effective_count or request.required:
+        return ()
+    claims = pod.spec.resource_claims or ()
+    return tuple(each.resource_claim_name for each in claims if each.resource_claim_name)
 
 
 def _by_claim(pod: Pod, request: GpuRequest | Malformed) -> bool:

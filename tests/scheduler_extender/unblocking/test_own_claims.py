@@ -56,6 +56,7 @@ class Holder:
     gpus: tuple[int, ...]
     pods: tuple[str, ...]
     by_number: bool = False  # the pod asks for a number, and kube-scheduler has made the claim
+    named: bool = False  # the pod names it, also where no other does
 
 
 @dataclass
@@ -91,11 +92,16 @@ class Scene:
         found = pod(len(holder.gpus) if holder.by_number else 0, name=name, uid=name, node=NODE)
         found["metadata"]["namespace"] = "ns"
         found["spec"]["priority"] = self.priorities.get(name, 0)
+        by_name = {"name": "g", "resourceClaimName": holder.name}
+        made = not holder.named and len(holder.pods) == 1
         if not holder.by_number:
-            found["spec"]["resourceClaims"] = [{"name": "g", "resourceClaimName": holder.name}]
+            of_template = {"name": "g", "resourceClaimTemplateName": "t"}
+            found["spec"]["resourceClaims"] = [of_template if made else by_name]
         if self.controller:
             found["metadata"]["ownerReferences"] = [{"kind": self.controller, "controller": True}]
         found["status"] = {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}
+        if made and not holder.by_number:
+            found["status"]["resourceClaimStatuses"] = [by_name]
         return found
 
     @property
@@ -202,6 +208,24 @@ def test_a_shared_claim_is_free_once_all_its_pods_are_gone() -> None:
     assert victims(unblocking(scene.world())) == ["a1", "a2"]
     scene.priorities["a2"] = 9
     assert unblocking(scene.world()).plan is None
+
+
+@pytest.mark.parametrize("annotation", [{}, {"min-gpu-memory": "1Gi"}])
+def test_a_pod_whose_successor_has_its_claim_at_once_is_not_evicted(annotation: Json) -> None:
+    """While the claim has devices whoever names it gets on its node. A pod that requires something
+    filter would hold off until they are free."""
+    scene = Scene(
+        (Holder("a", (0,), ("a",), named=True), Holder("b", (2,), ("b",), by_number=True)),
+        *JUST_A_PAIR,
+        priorities={"b": 9},
+        controller="Job",
+    )
+    world = scene.world()
+    held = scene.pod("a", scene.holders[0])
+    held["metadata"]["annotations"] = {f"gpu-topology.io/{k}": v for k, v in annotation.items()}
+    PodSink(world.cluster).apply(raw(held))
+    found = unblocking(world)
+    assert (found.plan is not None) is bool(annotation)
 
 
 def test_a_claim_of_nobody_is_freed_by_no_eviction() -> None:
