@@ -164,10 +164,7 @@ class DraNodes:
         elif isinstance(obj, Claim):
             for pool, claimed in obj.by_pool().items():
                 self._claims[pool][obj.key] = claimed
-            size = len(bytes(obj.spec))
-            if self._wanted_bytes + size > MOST_WANTED:
-                obj.spec = msgspec.Raw()
-            elif size:
+            if size := obj.keep(MOST_WANTED - self._wanted_bytes):
                 self._wanted[obj.key] = obj.spec
                 self._wanted_bytes += size
         else:
@@ -348,9 +345,12 @@ class DraSink(ObjectSink, Generic[Object]):
     def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
         """Take a complete list."""
         now: dict[Hashable, Object] = {}
+        left = MOST_WANTED
         for raw in objects:
             try:
                 found = self._decode(raw)
+                if isinstance(found, Claim):
+                    left -= found.keep(left)
                 now[found.key] = found
             except UNREADABLE as error:
                 self._tell_bad(raw, error)

@@ -321,6 +321,12 @@ class Claim(msgspec.Struct):
         waits = self.status.allocation is None and len(bytes(self.spec)) <= MOST_ASKED
         self.spec = self.spec.copy() if waits else msgspec.Raw()
 
+    def keep(self, most: int) -> int:
+        """Keep what it asks for if that takes so many bytes at most; how many it takes then."""
+        if len(bytes(self.spec)) > most:
+            self.spec = msgspec.Raw()
+        return len(bytes(self.spec))
+
     @property
     def key(self) -> tuple[str, str]:
         """What tells it apart."""

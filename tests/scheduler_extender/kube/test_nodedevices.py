@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tracemalloc
 from typing import Any
 
 import msgspec
@@ -284,3 +285,20 @@ def test_what_waiting_claims_say_is_kept_within_bounds(
     world.claims.delete(asking("c", exactly(1)))
     world.claims.apply(asking("d", exactly(1)))
     assert gpus(world, "d") == [3]
+
+
+def test_a_list_of_claims_takes_no_more_than_the_bound_while_it_comes(
+    world: DraWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler_extender.kube.dra.MOST_WANTED", 100_000)
+    world.claims.replace(iter([asking("first", exactly(1))]), "1")
+    long = exactly(1, "true || " * 5_000 + "true")
+    names = ("first", *(f"c{number}" for number in range(200)))
+    tracemalloc.start()
+    world.claims.replace((asking(name, long) for name in names), "2")
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 2_000_000
+    assert gpus(world, "c199") is Reason.UNDECIDED
+    world.claims.replace(iter([asking("c199", exactly(1))]), "3")
+    assert gpus(world, "c199") == [3]
