@@ -143,6 +143,13 @@ class Places:
         known = devices.kind is Reason.CLAIMS if isinstance(devices, Rejection) else bool(devices)
         return known and isinstance(facts.offer(resource_of(pod)), Offer)
 
+    def unsaid(self, facts: NodeFacts, pod: PodRecord) -> str:
+        """Why nobody can say which GPUs the pod's own claims get; empty where that is said."""
+        devices = self.gets(facts, pod)
+        if isinstance(devices, Rejection) and devices.kind is Reason.UNDECIDED:
+            return devices.reason
+        return ""
+
     def may_take(self, facts: NodeFacts, pod: PodRecord, request: GpuRequest) -> bool:
         """Whether a node of these facts has a place for a pod, or may have one once others end."""
         devices = self.gets(facts, pod)

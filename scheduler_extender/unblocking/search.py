@@ -140,6 +140,7 @@ class _Search:
         self._takes: NodeFacts | None = None
         self._best: Plan | None = None
         self._could = False
+        self._unsaid = ""  # why nobody can say which GPUs its claims get
         self._looked_at = 0
 
     def run(self) -> bool:
@@ -179,7 +180,8 @@ class _Search:
         if not whole:
             why = "no plan was found among the sets of pods that were looked at, and there are more"
         elif not self._could:
-            why = "no node that it may go to has GPUs that can ever keep what it asks for"
+            never = "no node that it may go to has GPUs that can ever keep what it asks for"
+            why = self._unsaid or never
         else:
             why = (
                 f"no node gets a guaranteed place for it by the end of {MAX_VICTIMS} pods or fewer "
@@ -200,6 +202,7 @@ class _Search:
             # Beside a nominated pod there may be a place once others have gone.
             everything = self._without_asking(facts).yielding_to(HIGHEST)
             if not self._places.may_take(everything, self._pod, self._request):
+                self._unsaid = self._unsaid or self._places.unsaid(everything, self._pod)
                 continue
             joining = self._group(self._without_asking(facts), NOBODY)
             if joining.rejection is not None and not joining.rejection.resolvable:

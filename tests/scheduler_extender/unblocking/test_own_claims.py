@@ -228,6 +228,12 @@ def test_a_pod_whose_successor_has_its_claim_at_once_is_not_evicted(annotation: 
     assert (found.plan is not None) is bool(annotation)
 
 
+def test_where_nobody_can_say_what_a_claim_gets_no_node_is_called_unfit() -> None:
+    found = unblocking(Scene(HALVES, exactly(2, 'device.driver.matches("x")')).world())
+    assert found.plan is None
+    assert "not known which GPUs its claims get: the function matches is not" in found.text[0]
+
+
 def test_a_claim_of_nobody_is_freed_by_no_eviction() -> None:
     scene = Scene((Holder("a", (0,), ()), Holder("b", (2,), ())), *JUST_A_PAIR)
     found = unblocking(scene.world())
