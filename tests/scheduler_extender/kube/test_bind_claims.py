@@ -14,7 +14,7 @@ from scheduler_extender.annotations import MANAGED
 from scheduler_extender.kube.binder import KubeBinder
 from scheduler_extender.state.pods.record import pod_record
 from scheduler_extender.verbs import BindError
-from scheduler_extender.verbs.binddecision import decide, decide_again
+from scheduler_extender.verbs.binddecision import DecidedBind, decide, decide_again
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.dranodes import NODE, DraWorld, claim, two_pairs
 from tests.nodes import pod
@@ -97,15 +97,21 @@ def test_without_a_fence_it_is_not_written_for_a_claim_of_an_earlier_try_either(
     assert api.written == []
 
 
-def test_a_claim_that_has_come_meanwhile_is_the_proof() -> None:
-    """It has the same GPUs as the one of an earlier try, so nothing else has changed."""
-    world = two_pairs()
+def decided_by_an_earlier_claim(world: DraWorld) -> DecidedBind:
+    """A pod that names its second claim is decided while only its first one is known."""
     show(world, "second")
     world.claims.apply(claim("first", 2, 3, pod="a"))
     waits = world.cluster.pod(PodUid("a"))
     assert waits is not None
     decided = decide(world.cluster, waits, NODE, lambda: "")
     assert decided is not None
+    return decided
+
+
+def test_a_claim_that_has_come_meanwhile_is_the_proof() -> None:
+    """It has the same GPUs as the one of an earlier try, so nothing else has changed."""
+    world = two_pairs()
+    decided = decided_by_an_earlier_claim(world)
     world.claims.delete(claim("first"))
     world.claims.apply(claim("second", 2, 3, pod="a"))
     assert decide_again(world.cluster, decided).claims == {"second"}
@@ -114,12 +120,7 @@ def test_a_claim_that_has_come_meanwhile_is_the_proof() -> None:
 def test_a_claim_that_has_come_beside_another_is_judged_with_it() -> None:
     """The one of an earlier try is not gone yet, and was all that was known at first."""
     world = two_pairs()
-    show(world, "second")
-    world.claims.apply(claim("first", 2, 3, pod="a"))
-    waits = world.cluster.pod(PodUid("a"))
-    assert waits is not None
-    decided = decide(world.cluster, waits, NODE, lambda: "")
-    assert decided is not None
+    decided = decided_by_an_earlier_claim(world)
     world.claims.apply(claim("second", 1, 0, pod="a"))
     with pytest.raises(BindError, match="has no set of 4 GPUs"):
         decide_again(world.cluster, decided)
