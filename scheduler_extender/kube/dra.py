@@ -18,7 +18,14 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from scheduler_extender.annotations import managed_among
-from scheduler_extender.kube.draobjects import Claim, DeviceClass, Slice, TaintRule, decode_spec
+from scheduler_extender.kube.draobjects import (
+    Claim,
+    ClaimSpec,
+    DeviceClass,
+    Slice,
+    TaintRule,
+    decode_spec,
+)
 from scheduler_extender.kube.nodedevices import NodeDevices
 from scheduler_extender.kube.sinks import UNREADABLE, ObjectSink
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -281,6 +288,7 @@ class DraNodes:
             return lambda _: unsaid("a claim cannot be read")
         if len(specs) + len(given) < len(keys):
             return lambda _: unsaid("a claim is not made yet, or larger than is followed")
+        elsewhere = self._of_no_node(specs)  # once, however many nodes are asked about
 
         def here(facts: NodeFacts) -> Devices | Rejection:
             if not facts.by_dra or facts.topology is None or facts.report is None:
@@ -290,15 +298,14 @@ class DraNodes:
             try:
                 with self._lock:
                     devices = self._devices_of(facts.name)
-                    elsewhere = self._devices_of(NOWHERE)
                     claimed = list(self._claimed(devices))
                     serving = self._class_of(facts.topology.resources[0].name)
                     classes = self._classes.copy()
                 offer, held = facts.last_offer(serving.serves or ""), facts.report.allocations
                 if isinstance(offer, Rejection):
                     return unsaid(offer.reason)
-                if elsewhere.asked_for(specs, classes):
-                    return unsaid("devices of no one node will do")
+                if elsewhere:
+                    return unsaid(elsewhere)
                 return devices.foreseen(offer, serving, specs, classes, claimed, held)
             except (DraError, NotFollowedError) as error:
                 return unsaid(str(error))
@@ -307,6 +314,16 @@ class DraNodes:
                 return unsaid(f"internal error: {type(error).__name__}")
 
         return here
+
+    def _of_no_node(self, specs: Sequence[ClaimSpec]) -> str:
+        """Why nobody can say what claims get that could have devices of no one node; empty where
+        none of these would do."""
+        try:
+            with self._lock:
+                devices, classes = self._devices_of(NOWHERE), self._classes.copy()
+            return "devices of no one node will do" if devices.asked_for(specs, classes) else ""
+        except (DraError, NotFollowedError) as error:
+            return str(error)
 
     def _class_of(self, resource: str) -> DeviceClass:
         """The newest of the classes by whose name pods ask for a resource; of those, the first by

@@ -218,8 +218,8 @@ def _in_order(
     for each in slices:
         pools[each.spec.driver, each.spec.pool.name].append(each)
         devices += len(each.spec.devices or ())
-    if devices > MOST_DEVICES:
-        raise DraError(f"its ResourceSlices have more than {MOST_DEVICES} devices")
+        if devices > MOST_DEVICES:
+            raise DraError(f"its ResourceSlices have more than {MOST_DEVICES} devices")
     for key, every in pools.items():
         newest = max(each.spec.pool.generation for each in every)
         pools[key] = [each for each in every if each.spec.pool.generation == newest]

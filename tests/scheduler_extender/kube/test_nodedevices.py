@@ -10,7 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from scheduler_extender.kube import dra
 from scheduler_extender.kube.draobjects import Claim
+from scheduler_extender.kube.nodedevices import NodeDevices
 from tests.dranodes import (
     DRIVER,
     NODE,
@@ -115,6 +117,28 @@ def test_devices_of_no_one_node_will_do_on_any(world: DraWorld) -> None:
     assert gpus(world) == [3]
     world.claims.apply(asking("c", exactly(1), nic))
     assert gpus(world) is Reason.CLAIMS
+
+
+def test_devices_of_no_one_node_are_looked_at_once_for_all_nodes(
+    world: DraWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where they are too many nothing is remembered of them: a filter took milliseconds a node."""
+    put_nics(world, *({"name": f"nic-{n}"} for n in range(2001)), allNodes=True)
+    world.claims.apply(asking("c", exactly(1)))
+    assert gpus(world) is Reason.UNDECIDED
+    made = 0
+
+    def counted(*given: Any) -> NodeDevices:
+        nonlocal made
+        made += 1
+        return NodeDevices(*given)
+
+    monkeypatch.setattr(dra, "NodeDevices", counted)
+    see = world.nodes.foresee("ns", ["c"])
+    facts = world.cluster.facts(NODE)
+    found = [see(facts) for _ in range(5)]
+    assert all(isinstance(each, Rejection) for each in found)
+    assert made == 1
 
 
 def test_a_device_that_is_shared_may_come_again(world: DraWorld) -> None:
