@@ -1,5 +1,5 @@
-"""Who counts on a node by kube-scheduler's nomination follows from what is true, and not from the
-order in which we heard of it."""
+"""Who counts on a node by kube-scheduler's nomination, or by a claim, follows from what is true,
+and not from the order in which we heard of it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from scheduler_extender.wire import Pod, Taint
 from tests.nodes import bridged, pod
 from tests.property.examples import examples
 from topology.core.devices import NodeName, PodUid
-from topology.core.dra import Published, served
+from topology.core.dra import Claimed, Published, served
 from topology.core.report import Report
 
 NODES = NodeName("one"), NodeName("two")
@@ -36,13 +36,18 @@ OBJECTS = {
 }
 
 
-def put_record(node: NodeName, *, by_dra: bool) -> Event:
+def put_record(node: NodeName, *, by_dra: bool, claiming: str = "") -> Event:
     def happens(cluster: Cluster) -> None:
         topology, report = bridged(name=node), Report("boot", next(NUMBERS))
         if by_dra:
             published = [Published("pool", f"gpu-{i}", f"GPU-{i}") for i in range(4)]
+            claimed = [
+                Claimed("pool", f"gpu-{i}", PodUid(claiming), "default", claiming, claim="its")
+                for i in range(1 + (claiming != "single"))
+                if claiming
+            ]
             bare = replace(topology, resources=())
-            topology, report = served(bare, report, "nvidia.com/gpu", published, [])
+            topology, report = served(bare, report, "nvidia.com/gpu", published, claimed)
         cluster.feed.put_record(topology, report)
 
     return happens
@@ -80,7 +85,14 @@ def begin_bind(uid: str, node: NodeName) -> Event:
 
 EVENTS: dict[tuple[str, str], list[Event]] = {
     **{("object", n): [put_object(n, w) for w in OBJECTS] for n in NODES},
-    **{("record", n): [put_record(n, by_dra=by) for by in (False, True)] for n in NODES},
+    **{
+        ("record", node): [
+            put_record(node, by_dra=False),
+            *(put_record(node, by_dra=True, claiming=uid) for uid in ("", *claiming)),
+        ]
+        # A pod's claims are on one node.
+        for node, claiming in zip(NODES, (("a", "single"), ("b",)), strict=True)
+    },
     **{("pod", uid): [put_pod(uid, n) for n in (*NODES, None)] for uid in UIDS},
     **{
         ("bind", uid): [

@@ -163,8 +163,14 @@ class Board:
             self.version += 1
             self.tell(name)
         # Nobody is nominated to a node of which nothing was known: else a place was kept there.
+        changes = set[NodeName]()
         if before and _what_decides_nominees(before) != _what_decides_nominees(facts):
-            self.keep_place(name)
+            changes.add(name)
+        claimed = _claimed(facts)
+        for uid in claimed ^ (_claimed(before) if before else frozenset()):
+            changes.update(self.pods.claim(uid, name, ends=uid not in claimed))
+        for each in changes:
+            self.keep_place(each)
 
     def tell(self, name: NodeName) -> None:
         """Tell the listeners that what a node can offer may have changed."""
@@ -201,8 +207,9 @@ class Board:
         chosen for it; else it is still to come, or gone."""
         pod = self.pods.get(uid)
         if pod is None or pod.node is None:
-            nominated = pod and pod.standing.nominated
-            coming = nominated and self.nodes.get(nominated).pods.in_flight.get(uid)
+            nominated = self.pods.nominated.get(uid)
+            to = nominated and nominated.standing.nominated
+            coming = to and self.nodes.get(to).pods.in_flight.get(uid)
             pod = self.pods.in_flight.get(uid) or coming or pod
         if pod is not None and pod.node is not None:
             self.groups.put(pod)
@@ -226,6 +233,12 @@ def _what_decides_nominees(facts: NodeFacts) -> object:
     node = facts.node_object
     open_to = (node.exists, node.cordoned, node.labels, node.taints)
     return (facts.by_dra, facts.by_plugin, *open_to)
+
+
+def _claimed(facts: NodeFacts) -> frozenset[PodUid]:
+    """The pods that have devices of a node by claims."""
+    report = facts.report if facts.by_dra else None
+    return frozenset(each.pod_uid for each in report.allocations) if report else frozenset()
 
 
 def _place_of(pod: PodRecord | None) -> object:

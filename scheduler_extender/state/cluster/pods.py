@@ -5,6 +5,7 @@ report which devices a pod holds. :data:`LIFE` says which stage may follow which
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from enum import Enum
 
 from scheduler_extender.state.groups.copyonwrite import CopyOnWrite
@@ -70,8 +71,10 @@ class Pods:
         self.known: dict[PodUid, PodRecord] = {}
         self.waiting = CopyOnWrite[PodUid, PodRecord]()  # those that are on no node
         self.in_flight = CopyOnWrite[PodUid, PodRecord]()  # as our bind will have them
-        self.nominated = CopyOnWrite[PodUid, PodRecord]()  # those for which a node is in mind
+        # Those for which a node is in mind, or by whose claims it has been chosen.
+        self.nominated = CopyOnWrite[PodUid, PodRecord]()
         self._nominated_to: dict[NodeName, dict[PodUid, PodRecord]] = {}
+        self._claimed_on: dict[PodUid, NodeName] = {}
 
     def get(self, uid: PodUid) -> PodRecord | None:
         """The pod with this UID, as last seen."""
@@ -92,6 +95,18 @@ class Pods:
         self.waiting.pop(uid)
         return self._nominate(uid, None)
 
+    def claim(self, uid: PodUid, name: NodeName, *, ends: bool = False) -> list[NodeName]:
+        """A pod, which may not be known yet, has devices of a node by a claim, or has them no more.
+
+        kube-scheduler writes both that and where it has the pod in mind, and we may hear of either
+        first. Each node whose nominated pods have changed.
+        """
+        if not ends:
+            self._claimed_on[uid] = name
+        elif self._claimed_on.get(uid) == name:
+            del self._claimed_on[uid]
+        return self._nominate(uid, self.known.get(uid))
+
     def _nominate(self, uid: PodUid, pod: PodRecord | None) -> list[NodeName]:
         """kube-scheduler has a node in mind for a pod, or none; None is a pod that is gone."""
         before, names = self.nominated.pop(uid), []
@@ -100,7 +115,11 @@ class Pods:
             self._nominated_to[name].pop(uid)
             if not self._nominated_to[name]:
                 del self._nominated_to[name]
-        if pod is not None and pod.node is None and (name := pod.standing.nominated) is not None:
+        if pod is None or pod.node is not None:
+            return names
+        name = self._claimed_on.get(uid) or pod.standing.nominated
+        if name is not None:
+            pod = replace(pod, standing=replace(pod.standing, nominated=name))
             names.append(name)
             self.nominated.put(uid, pod)
             self._nominated_to.setdefault(name, {})[uid] = pod

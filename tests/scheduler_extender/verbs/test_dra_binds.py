@@ -211,10 +211,17 @@ def test_a_gang_whose_pods_all_have_their_claims_is_bound_whole(world: World) ->
     assert [world.bind(name)["verdict"] for name in ("a", "b")] == ["guaranteed"] * 2
 
 
-@pytest.mark.parametrize("claimed", [(), (0, 1)], ids=["nominated", "with a claim"])
+@pytest.mark.parametrize(
+    ("nominated", "claimed"),
+    [
+        pytest.param(True, (), id="nominated"),
+        pytest.param(True, (0, 1), id="and with a claim"),
+        pytest.param(False, (0, 1), id="with a claim, and the nomination comes later"),
+    ],
+)
 @pytest.mark.parametrize("asks", ["a", "b"])
 def test_a_member_whose_devices_are_chosen_has_its_place(
-    world: World, asks: str, claimed: tuple[int, ...]
+    world: World, asks: str, claimed: tuple[int, ...], *, nominated: bool
 ) -> None:
     """It is not still to come to the domain, and takes nothing that its siblings need; nor that it
     needs itself, where kube-scheduler asks about it again."""
@@ -222,7 +229,7 @@ def test_a_member_whose_devices_are_chosen_has_its_place(
     for name in "a", "b":
         member = pair(name, {**NVLINK, "group-domain": "node", "group-size": "2"})
         member["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "g"}
-        if name == "a":
+        if name == "a" and nominated:
             member["status"]["nominatedNodeName"] = NODE
         world.add(member)
         members[name] = member
