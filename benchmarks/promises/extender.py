@@ -115,8 +115,13 @@ class Extender:
         return [uid for node in nodes for uid in self._cluster.facts(node).pods.bound.alive]
 
     def known_of(self, nodes: list[NodeName], but: frozenset[PodUid]) -> Hashable:
-        """All that the extender's answers about some nodes depend on, without these pods."""
-        return tuple(self._cluster.facts(node).without(but).key(GPU) for node in nodes)
+        """All that the extender's answers about some nodes depend on, without these pods.
+
+        A claim may tell of a pod of which the extender has not heard: that is there as any other's.
+        """
+        binds, pod = self._cluster.binds, self._cluster.pod
+        heard = frozenset(uid for uid in but if pod(uid) is not None or binds.of(uid) is not None)
+        return tuple(self._cluster.facts(node).without(heard).key(GPU) for node in nodes)
 
     def _watches(self) -> list[Watch]:
         return [Watch(name, at, self._failing.get(name)) for name, at in self._heard.items()]

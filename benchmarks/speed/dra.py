@@ -1,10 +1,11 @@
 """What nodes with DRA cost the extender: questions about them, and what their objects take.
 
-*Questions*: filter and prioritize over so many nodes, once with device plugins alone and once with
-DRA on half of the nodes of each machine, each of which publishes its GPUs in a random order. Both
-clusters are in one process and have the machines and the states of :mod:`.latency`. Cold means that
-nothing is remembered, warm that the same question was asked before. Times are CPU time, the least
-of several rounds.
+*Questions*: filter and prioritize over so many nodes, once with device plugins alone and twice with
+DRA on half of the nodes of each machine: each of these publishes its GPUs in a random order, as
+NVIDIA's driver does, or all in the order of their PCI addresses, as with its feature DynamicMIG.
+The clusters are in one process and have the machines and the states of :mod:`.latency`. Cold means
+that nothing is remembered, warm that the same question was asked before. Times are CPU time, the
+least of several rounds.
 
 *Objects*: a ResourceSlice for each node, and ResourceClaims that hold GPUs of them. Counted are the
 memory that they take, how long it takes to take in their lists and a change of the DeviceClass, and
@@ -54,17 +55,18 @@ def measure(nodes: int, claims: int, seed: int, begin: Callable[[str], None]) ->
     """The figures: rows in milliseconds, and objects in MiB and seconds."""
     begin("objects")
     objects = _objects(nodes, claims, seed)
-    clusters = [_Side(nodes, seed, dra=dra) for dra in (False, True)]
+    clusters = [_Side(nodes, seed, order=order) for order in (None, "random", "pci")]
     rows = []
     with no_collector():
         for pod, (gpus, annotations) in PODS.items():
             for verb, asked in VERBS.items():
                 begin(f"{verb}, {pod}")
                 asks = msgspec.convert(manifest(pod, 1, annotations, app(gpus)), Pod)
-                plugin, mixed = (side.times(asked, asks) for side in clusters)
-                for state, alone, half in zip(("cold", "warm"), plugin, mixed, strict=True):
+                times = (side.times(asked, asks) for side in clusters)
+                for state, alone, half, alike in zip(("cold", "warm"), *times, strict=True):
                     row = {"pod": pod, "verb": verb, "state": state, "plugin_ms": alone}
-                    rows.append({**row, "half_dra_ms": half, "ratio": half / alone})
+                    row |= {"half_dra_ms": half, "ratio": half / alone}
+                    rows.append({**row, "in_order_ms": alike, "in_order_ratio": alike / alone})
     given = preamble("dra", nodes=nodes, claims=claims, seed=seed, machines=MACHINES)
     return {**given, "rows": rows, "objects": objects}
 
@@ -79,6 +81,8 @@ def table(figures: dict[str, Any]) -> Table:
         shown("plugins ms", "plugin_ms", ".1f"),
         shown("half DRA ms", "half_dra_ms", ".1f"),
         shown("ratio", "ratio", ".2f"),
+        shown("in PCI order ms", "in_order_ms", ".1f"),
+        shown("ratio", "in_order_ratio", ".2f"),
     )
 
 
@@ -94,9 +98,9 @@ def objects_table(figures: dict[str, Any]) -> Table:
 
 
 class _Side:
-    """A cluster; with ``dra`` on half of its nodes."""
+    """A cluster; with an ``order`` half of its nodes publish their GPUs by DRA in this order."""
 
-    def __init__(self, nodes: int, seed: int, *, dra: bool) -> None:
+    def __init__(self, nodes: int, seed: int, *, order: str | None) -> None:
         rng, orders = random.Random(seed), random.Random(seed)
         self._cluster = Cluster(lambda: 0.0, Settings(stale_after=None, all_pods_known=False))
         self._names = [NodeName(node_name(i)) for i in range(nodes)]
@@ -104,9 +108,9 @@ class _Side:
         sinks[CLASSES].apply(_raw(DEVICE_CLASS))
         for i in range(nodes):
             topology, report = _topology(i), report_of(i, rng, 1)
-            if dra and i // len(MACHINES) % 2:
+            if order and i // len(MACHINES) % 2:
                 held = [str(d) for a in report.allocations for d in a.device_ids]
-                sinks[SLICES].apply(_slice(topology, orders))
+                sinks[SLICES].apply(_slice(topology, orders if order == "random" else None))
                 gpus = [g.index for g in topology.gpus if g.uuid in held]
                 if gpus:
                     sinks[CLAIMS].apply(_claim(topology, i, gpus))
@@ -204,9 +208,9 @@ def _topology(number: int) -> NodeTopology:
     return machine(MACHINES[number % len(MACHINES)]).topology(node_name(number))
 
 
-def _slice(topology: NodeTopology, rng: random.Random) -> msgspec.Raw:
-    """The GPUs of a node in an order of chance."""
-    gpus = rng.sample(topology.gpus, len(topology.gpus))
+def _slice(topology: NodeTopology, orders: random.Random | None) -> msgspec.Raw:
+    """The GPUs of a node in a random order, or in that of their PCI addresses."""
+    gpus = orders.sample(topology.gpus, len(topology.gpus)) if orders else topology.gpus
     pool = {"name": topology.name, "generation": 1, "resourceSliceCount": 1}
     devices = [device(gpu, sick=False) for gpu in gpus]
     spec = {"driver": DRIVER, "nodeName": topology.name, "pool": pool, "devices": devices}
