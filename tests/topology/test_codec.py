@@ -386,6 +386,18 @@ BAD = [
     pytest.param(
         _with("spec.allocator.policy", "clever"), "spec.allocator.policy:", True, id="policy"
     ),
+    pytest.param(
+        _with("spec.allocator.published", [0, 9]),
+        "spec.allocator.published: GPU 9 is not among the devices",
+        False,
+        id="published",
+    ),
+    pytest.param(
+        _with("spec.allocator.published", [1, 1]),
+        "spec.allocator.published: 1 stands 2 times",
+        False,
+        id="published twice",
+    ),
     pytest.param(_with("status.sequence", "x"), "status.sequence:", True, id="sequence"),
     pytest.param(_with("spec.nics.0.distances.0.index", 9), "nics[mlx5_0]: GPU 9", False, id="nic"),
 ]

@@ -81,7 +81,8 @@ class NodeTopology:
     """A node's hardware: GPUs by ascending index, their links, NICs and how devices are served.
 
     Built once and never changed; a contradiction (an index twice, a link to a GPU that is not
-    there, a pair linked twice, a GPU at two distances from a NIC) raises :class:`TopologyError`.
+    there or one that is published, a pair linked twice, a GPU at two distances from a NIC) raises
+    :class:`TopologyError`.
     """
 
     name: NodeName
@@ -109,6 +110,10 @@ class NodeTopology:
                 if end not in known:
                     raise TopologyError(f"links: GPU {end} is not among the devices")
         _unique("links", [(link.a, link.b) for link in self.links])
+        _unique("allocator.published", self.allocator.published)
+        for index in self.allocator.published:
+            if index not in known:
+                raise TopologyError(f"allocator.published: GPU {index} is not among the devices")
         for nic in self.nics:
             _unique(f"nics[{nic.name}].distances", [index for index, _ in nic.distances])
             for index, _ in nic.distances:

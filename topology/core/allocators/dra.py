@@ -36,10 +36,8 @@ class Dra(Allocator):
         self, topology: NodeTopology, resource: GpuResource, missing: tuple[MissingGpu, ...]
     ) -> Allocator:
         """The choice in the order in which this node's devices are published."""
-        at = {gpu.index: position for position, gpu in enumerate(topology.gpus)}
-        published = topology.allocator.published
-        order = dict.fromkeys(at[index] for index in published if index in at)
-        return FirstFit(tuple(order)) if published else self
+        at, published = topology.position_of_index, topology.allocator.published
+        return FirstFit(tuple(at[index] for index in published)) if published else self
 
 
 @dataclass(frozen=True, slots=True)

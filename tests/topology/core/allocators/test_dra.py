@@ -17,7 +17,6 @@ from topology.core.graph import AllocatorFacts
         pytest.param((3, 1, 0, 2), 0b1111, 2, (0b1010,), id="the first two"),
         pytest.param((3, 1, 0, 2), 0b0111, 2, (0b0011,), id="the first two that are free"),
         pytest.param((2, 3), 0b1111, 2, (0b1100,), id="not all are published"),
-        pytest.param((9, 2, 3, 2), 0b1111, 2, (0b1100,), id="no such GPU, and one twice"),
         pytest.param((), 0b0111, 2, (0b011, 0b101, 0b110), id="in no order that is known"),
     ],
 )
