@@ -9,9 +9,11 @@ from functools import cache
 
 import pytest
 
-from scheduler_extender.kube import events
+from scheduler_extender.kube import dra, events, nodedevices
 from scheduler_extender.state.answers import decision
+from scheduler_extender.state.asking import byclaims
 from scheduler_extender.state.groups import groups
+from scheduler_extender.state.node.facts import unsaid
 from scheduler_extender.verbs import filtering
 from tests.documents.blocks import ROOT
 from topology.agent.decides import record
@@ -59,7 +61,8 @@ def test_the_program_says_it(message: str) -> None:
 
 def constants() -> Iterator[Rejection]:
     """Reasons that the program has by name."""
-    for module in (rejections, decision, groups, filtering):
+    yield unsaid("a reason")
+    for module in (rejections, decision, groups, filtering, byclaims, nodedevices, dra):
         yield from (value for value in vars(module).values() if isinstance(value, Rejection))
 
 
