@@ -25,6 +25,7 @@ from scheduler_extender.state.pods.selecting import Requirement
 from scheduler_extender.state.pods.standing import amounts_of
 from scheduler_extender.told.unblocking import unblocking_of
 from scheduler_extender.wire import Pod, Taint
+from tests.dranodes import NODE, claim, two_pairs
 from tests.nodes import pod
 from tests.scheduler_extender.serving import running
 from topology.core.devices import NodeName, PodUid
@@ -105,6 +106,19 @@ def test_the_file_replays_the_state(seed: int) -> None:
     assert answers(again) == answers(cluster)
     # And once more: nothing is lost on the way.
     assert b"".join(cluster_file(again)).decode().splitlines()[1:] == text.splitlines()[1:]
+
+
+def test_a_node_with_dra_is_replayed() -> None:
+    """Its Node advertises no GPUs, and its claims are allocations of the record."""
+    world = two_pairs()
+    seen = NodeObject(dra_only=True, allocatable=amounts_of({"cpu": "8"}))
+    world.cluster.feed.put_node(NODE, seen)
+    world.claims.apply(claim("of-a-pod", 3, pod="p"))
+    world.claims.apply(claim("of-two", 0, pods=("q", "r")))
+    text = b"".join(cluster_file(world.cluster)).decode()
+    again = Cluster(lambda: 0.0, Settings(stale_after=None))
+    feed(again, parse(text))
+    assert answers(again) == answers(world.cluster)
 
 
 def test_it_is_yaml_for_everybody() -> None:
