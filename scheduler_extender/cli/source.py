@@ -28,6 +28,7 @@ from scheduler_extender.files.clusterfile import (
 )
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.view import View
 from topology.core.placement import Verdict
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from topology.kubeapi.apiserver import ApiServer
 
 MINUTE = 60.0
+NO_CLAIMS = "not judged: a file or a snapshot has no claims; leave --cluster or --admin out"
 LOST = 5.0
 """Seconds for which the API server may be silent, as while it starts anew, before it is said."""
 
@@ -53,6 +55,7 @@ class Look:
     notes: Sequence[str] = ()
     namespace: str = "default"
     api: ApiServer | None = None
+    claiming: Sequence[PodRecord] = ()  # see :attr:`.ClusterFile.claiming`
 
 
 def answer_from(
@@ -149,7 +152,8 @@ def _described(
     content: ClusterFile, require: Verdict, namespace: str | None, note: str = ""
 ) -> Look:
     notes = (note,) if note else ()
-    return Look(described(content, require), View(time.time()), notes, namespace or "default")
+    known, view = described(content, require), View(time.time())
+    return Look(known, view, notes, namespace or "default", claiming=content.claiming)
 
 
 def described(content: ClusterFile, require: Verdict) -> Cluster:

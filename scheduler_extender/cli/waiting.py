@@ -23,7 +23,7 @@ from scheduler_extender.cli.options import (
     Whose,
 )
 from scheduler_extender.cli.outputs import Told, form_of
-from scheduler_extender.cli.source import Look, answer_from
+from scheduler_extender.cli.source import NO_CLAIMS, Look, answer_from
 from scheduler_extender.state.pods.record import PodRecord, asking_record
 from scheduler_extender.terminal import ROOMY, column, fits, show, stacked, table
 from scheduler_extender.told.answers import answers_to
@@ -92,12 +92,11 @@ def _nobody(look: Look, whose: Whose) -> str:
 def _waiting(look: Look, whose: Whose) -> list[PodRecord]:
     wanted = selector_of(whose.selector)
     if look.api is None:
-        waits = waiting_pods(look.cluster.snapshot())
+        waits = [*waiting_pods(look.cluster.snapshot()), *look.claiming]
         pods = [pod for pod in waits if whose.everybody or pod.namespace == look.namespace]
     else:
-        namespace = None if whose.everybody else look.namespace
-        listed = _listed(look, look.api, namespace)
-        pods = sorted(listed, key=lambda pod: (pod.namespace, pod.name))
+        pods = list(_listed(look, look.api, None if whose.everybody else look.namespace))
+    pods.sort(key=lambda pod: (pod.namespace, pod.name))
     return [pod for pod in pods if selects(wanted, dict(pod.standing.labels))]
 
 
@@ -129,9 +128,10 @@ def _rows(look: Look, waiting: Sequence[PodRecord]) -> Iterator[WaitingPod]:
     snapshot = look.cluster.snapshot()
     until = time.monotonic() + SECONDS
     known: dict[object, Counts] = {}
+    not_judged = {pod.uid for pod in look.claiming}
     for pod in waiting:
         key, counts = alike(pod), None
-        if not isinstance(pod.request, Malformed):
+        if not isinstance(pod.request, Malformed) and pod.uid not in not_judged:
             if key not in known and time.monotonic() < until:
                 known[key] = counts_of(answers_to(snapshot, pod))
             counts = known.get(key)
@@ -141,7 +141,7 @@ def _rows(look: Look, waiting: Sequence[PodRecord]) -> Iterator[WaitingPod]:
             asks=asked_text(pod),
             since=None if since is None else datetime.fromtimestamp(since, UTC).isoformat(),
             gated=pod.gated,
-            reason=reason_of(pod, counts),
+            reason=NO_CLAIMS if pod.uid in not_judged else reason_of(pod, counts),
             nodes=None if counts is None else counts.nodes,
             takes=None if counts is None else counts.takes - counts.closed,
             refusals={kind.value: n for kind, n in counts.refusals.items()} if counts else {},

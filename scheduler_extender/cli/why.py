@@ -24,7 +24,7 @@ from scheduler_extender.cli.completion import namespace_completions, pod_complet
 from scheduler_extender.cli.inputs import cluster_file, one_of, standard_output, weakest
 from scheduler_extender.cli.kubeconfig import Access, asking
 from scheduler_extender.cli.options import AdminOption, ClusterOption, RequireOption, TextOption
-from scheduler_extender.cli.source import described
+from scheduler_extender.cli.source import NO_CLAIMS, described
 from scheduler_extender.cli.subject import subject
 from scheduler_extender.cli.suggestions import pod_meant
 from scheduler_extender.deadline import within
@@ -122,6 +122,9 @@ def _from_file(
     where, _, name = pod.removeprefix("pod/").rpartition("/")
     snapshot = known.snapshot()
     record = snapshot.pod_named(where or namespace, name)
+    if (where or namespace, name) in {(pod.namespace, pod.name) for pod in content.claiming}:
+        pod = f"{where or namespace}/{name}"
+        raise BadInputError(f"{path}: pod {pod} asks for the GPUs of its claims: {NO_CLAIMS}")
     if record is None:
         there = ((pod.namespace, pod.name) for pod in snapshot.pods)
         meant = pod_meant(where or namespace, name, there)

@@ -24,7 +24,7 @@ from scheduler_extender.files.machinegroups import MAX_GROUPED, read_group
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.budgets import KIND, Budget, BudgetObject, budget_of
-from scheduler_extender.state.pods.record import PodRecord, pod_record
+from scheduler_extender.state.pods.record import PodRecord, asking_record, pod_record
 from scheduler_extender.state.pods.standing import amounts_of
 from scheduler_extender.told.placed import Written, written_on
 from scheduler_extender.wire import Node, Pod
@@ -57,6 +57,8 @@ class ClusterFile:
     nodes: dict[NodeName, NodeObject] = field(default_factory=dict)
     written: Mapping[PodUid, Written] = field(default_factory=dict)  # the placement annotations
     budgets: tuple[Budget, ...] = ()  # all that there are
+    # Waiting pods that ask for the GPUs of their claims: no file has claims, so nobody judges them.
+    claiming: tuple[PodRecord, ...] = ()
 
 
 def load(path: Path) -> ClusterFile:
@@ -100,6 +102,7 @@ class _Objects:
         self._written: dict[PodUid, Written] = {}
         self._nodes: list[Node] = []
         self._budgets: list[Budget] = []
+        self._claiming: list[PodRecord] = []
         self._grouped = 0
 
     def take(self, item: Any, where: str) -> None:
@@ -138,8 +141,11 @@ class _Objects:
 
     def _take_pod(self, item: Any) -> None:
         pod = _pod(item)
-        known = pod_record(pod, MANAGED, trusted=True)
-        self._pods += [] if known is None else [known]
+        known = pod_record(pod, MANAGED, trusted=True) or asking_record(pod, MANAGED)
+        if known is not None and known.of_claims is None:
+            self._pods.append(known)
+        elif known is not None and not (known.node or known.deleting or known.ended):
+            self._claiming.append(known)
         placement = written_on(pod)
         if placement is not None:
             self._written[PodUid(pod.metadata.uid)] = placement
@@ -164,6 +170,7 @@ class _Objects:
             {_name(node): _node_object(node) for node in nodes},
             self._written,
             tuple(sorted(budgets, key=lambda each: (each.namespace, each.name))),
+            tuple(self._claiming),
         )
 
 

@@ -321,10 +321,7 @@ def manifest_of(pod: PodRecord) -> dict[str, Any]:
     spec: dict[str, Any] = {"containers": []}
     if request is not None:
         annotations |= render(request)
-        spec = containers_of(request)
-        if not request.only_gpu_plugin:
-            first = (spec["containers"] or spec["initContainers"])[0]
-            first["resources"]["limits"]["example.com/another-device"] = "1"
+        spec = _written_containers(pod, request)
     if pod.promised != NO_CONSTRAINTS or pod.placed is not None:
         annotations[PLACEMENT] = json.dumps(_written_placement(pod))
     if pod.node is not None:
@@ -355,6 +352,17 @@ def manifest_of(pod: PodRecord) -> dict[str, Any]:
         "spec": spec,
         "status": _written_status(pod),
     }
+
+
+def _written_containers(pod: PodRecord, request: GpuRequest) -> dict[str, Any]:
+    spec = containers_of(request)
+    limits = (spec["containers"] or spec["initContainers"])[0]["resources"]["limits"]
+    if not request.only_gpu_plugin:
+        limits["example.com/another-device"] = "1"
+    if pod.of_claims is not None:
+        limits[request.resource] = "0"
+        spec["resourceClaims"] = [{"name": "of-its-own"}]
+    return spec
 
 
 def _written_status(pod: PodRecord) -> dict[str, Any]:

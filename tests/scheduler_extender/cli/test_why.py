@@ -13,18 +13,22 @@ import msgspec
 import pytest
 
 from scheduler_extender.cli import main
+from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.kube.owners import kind_named
-from scheduler_extender.kube.sinks import NODES_PATH, PODS_PATH, RECORDS_PATH
+from scheduler_extender.kube.sinks import NODES_PATH, PODS_PATH, RECORDS_PATH, PodSink
 from tests.commands import ROOT, Done, asked
 from tests.dranodes import (
     DRIVER,
     NODE,
     PUBLISHED,
+    DraWorld,
     a_slice,
     asking,
     device,
     device_class,
     exactly,
+    raw,
+    two_pairs,
 )
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import bridged, pod, switched
@@ -568,3 +572,30 @@ def test_a_pod_whose_claims_are_judged_by_nobody_reads_why(
     assert says in done.stderr
     listed = asked(main, "waiting", "-n", "ns", "-o", "name", "--kubeconfig", claiming.kubeconfig)
     assert listed.stdout.split() == ["pod/train"]
+
+
+@pytest.mark.parametrize("written", [False, True], ids=["by hand", "snapshot"])
+def test_a_file_does_not_judge_what_claims_get(written: bool, tmp_path: Path) -> None:
+    """A cluster file has no claims, and a snapshot is one."""
+    manifest = with_claim("train", "g")
+    manifest["metadata"]["namespace"] = "ns"
+    records = [codec.encode(bridged(name=NODE), Report())]
+    file = tmp_path / "cluster.yaml"
+    file.write_text("\n---\n".join(map(json.dumps, [*records, {"kind": "Pod", **manifest}])))
+    if written:
+        file.write_bytes(b"".join(cluster_file(world_with(manifest).cluster)))
+    done = why("ns/train", "--cluster", file)
+    assert done.returncode == 2
+    assert "pod ns/train asks for the GPUs of its claims: not judged: " in done.stderr
+    listed = asked(main, "waiting", "-A", "--cluster", file, "-o", "json")
+    [row] = json.loads(listed.stdout)["pods"]
+    assert (row["pod"], row["asks"]) == ("ns/train", "the GPUs of its claims link=nvlink")
+    assert row["reason"].startswith("not judged: ")
+    assert (listed.returncode, row["nodes"]) == (0, None)
+
+
+def world_with(manifest: dict[str, Any]) -> DraWorld:
+    """A node with DRA, and a pod."""
+    world = two_pairs()
+    PodSink(world.cluster).apply(raw(manifest))
+    return world
