@@ -36,7 +36,6 @@ class ObjectMeta(msgspec.Struct, rename="camel", frozen=True):
     labels: dict[str, str] | None = None
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
-    deletion_grace_period_seconds: int | None = None
     resource_version: str = ""
     owner_references: list[OwnerReference] | None = None
 

@@ -210,8 +210,7 @@ def with_leaving(facts: NodeFacts, pod: PodRecord, version: int) -> NodeFacts:
     # keep its promise to.
     gone = replace(pod, deleting=True, promised=NO_CONSTRAINTS, survives_endings=False)
     sequence = facts.report.sequence if facts.report else 0
-    ended_by_kubelet = pod.deleting and not pod.forced
-    met = pod.admitted or ended_by_kubelet or pod.uid in facts.pods.reported
+    met = pod.admitted or pod.uid in facts.pods.reported
     leaving = {**facts.pods.leaving, pod.uid: Leaving(gone, version, sequence, met)}
     bound = facts.pods.bound.without((pod.uid,))
     return _let_go(replace(facts, pods=replace(facts.pods, bound=bound, leaving=leaving)))

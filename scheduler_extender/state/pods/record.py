@@ -53,7 +53,6 @@ class PodRecord:
     request: GpuRequest | Malformed
     phase: str = "Pending"
     deleting: bool = False
-    forced: bool = False  # it is deleted by force: that does not wait for its kubelet
     called_unschedulable: bool = False  # by kube-scheduler: it fits nowhere
     promised: Constraints = NO_CONSTRAINTS  # by our bind; nothing to a plain pod
     survives_endings: bool = False  # the promise was called guaranteed, and not just expected
@@ -191,7 +190,6 @@ def _record(
         request=request,
         phase=pod.status.phase,
         deleting=pod.metadata.deletion_timestamp is not None,
-        forced=pod.metadata.deletion_grace_period_seconds == 0,
         called_unschedulable=any(
             c.type == "PodScheduled" and c.status == "False" and c.reason == "Unschedulable"
             for c in pod.status.conditions or []

@@ -99,19 +99,18 @@ def test_a_report_that_its_agent_cannot_vouch_for_proves_nothing(cluster: Cluste
 
 def test_the_report_may_come_before_the_deletion(cluster: Cluster) -> None:
     """The watches are not in step: the agent may know of it long before we do."""
-    ending = bound()
-    ending["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    PodSink(cluster).apply(raw(ending))
+    admitted = bound(startTime="2026-01-01T00:00:00Z")
+    PodSink(cluster).apply(raw(admitted))
     cluster.feed.put_record(NODE, report(2, 30))
-    delete(cluster, ending, 20)
-    assert fits(cluster, 4), "its kubelet has ended it, so it knew the pod"
+    delete(cluster, admitted, 20)
+    assert fits(cluster, 4), "its kubelet has taken it, so it knew the pod"
 
 
-def test_a_pod_deleted_by_force_that_a_finalizer_has_kept(cluster: Cluster) -> None:
-    """As every Job's pod: it is seen to end, and its kubelet has no part in that."""
+def test_a_pod_that_was_ending_may_be_deleted_by_force(cluster: Cluster) -> None:
+    """A finalizer has kept it, as a Job's, or somebody had deleted it before, and did not wait. Its
+    kubelet would have said first that the pod has failed or succeeded."""
     ending = bound()
     ending["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    ending["metadata"]["deletionGracePeriodSeconds"] = 0
     PodSink(cluster).apply(raw(ending))
     delete(cluster, ending, 20)
     cluster.feed.put_record(NODE, report(2, 20))
