@@ -76,7 +76,12 @@ def with_siblings(facts: NodeFacts, request: GpuRequest) -> list[NodeFacts]:
     ways = islice(_ways(sizes, [most for _, most in kinds], room), MOST_WAYS)
     return [
         with_arrivals(
-            facts, [Arrivals(each, n) for (each, _), n in zip(kinds, way, strict=True) if n]
+            facts,
+            [
+                Arrivals(each, n, each.constraints if each.required else NO_CONSTRAINTS)
+                for (each, _), n in zip(kinds, way, strict=True)
+                if n
+            ],
         )
         for way in ways
         if any(way)

@@ -140,7 +140,7 @@ class Leaving:
 
     pod: PodRecord
     version: int  # a resourceVersion at which the pod was gone
-    sequence: int  # that of the last report then
+    sequence: float  # that of the last report then
     met: bool  # its kubelet was seen to know it
 
     def confirmed_by(self, report: Report) -> bool:

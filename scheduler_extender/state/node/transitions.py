@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from math import inf
 
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.node.objects import AgentRecord
@@ -120,11 +121,10 @@ def with_record(
     if report is not None:
         leaving, unsettled, reported = pods.leaving, pods.unsettled, pods.reported
         departed, released = pods.departed, pods.released
-        if uid != facts.record.uid:  # their sequences were the former record's
-            leaving = {
-                each: replace(gone, sequence=min(gone.sequence, report.sequence))
-                for each, gone in leaving.items()
-            }
+        leaving = {  # the numbers of a record that is made anew start again
+            each: replace(gone, sequence=min(gone.sequence, report.sequence))
+            for each, gone in leaving.items()
+        }
         if known is not None:
             waiting = unsettled if offers_the_same(report, known) else pods.here
             # One report more than the first that shows it: that may show some of its containers.
@@ -209,7 +209,7 @@ def with_leaving(facts: NodeFacts, pod: PodRecord, version: int) -> NodeFacts:
     # Its end is not in doubt, only when: so it counts as a pod on its way out. Nobody is left to
     # keep its promise to.
     gone = replace(pod, deleting=True, promised=NO_CONSTRAINTS, survives_endings=False)
-    sequence = facts.report.sequence if facts.report else 0
+    sequence = facts.report.sequence if facts.report else inf  # that of the next one
     met = pod.admitted or pod.uid in facts.pods.reported
     leaving = {**facts.pods.leaving, pod.uid: Leaving(gone, version, sequence, met)}
     bound = facts.pods.bound.without((pod.uid,))

@@ -184,6 +184,19 @@ def test_a_record_made_anew_lets_go_of_those_who_left_before(cluster: Cluster) -
     assert fits(cluster, 4)
 
 
+def test_a_pod_deleted_while_its_node_has_no_record_holds_until_two_more_reports(
+    cluster: Cluster,
+) -> None:
+    PodSink(cluster).apply(raw(bound()))
+    cluster.feed.put_problem(NAME, "unreadable")
+    delete(cluster, bound(), 20)
+    for sequence in (7, 8):
+        cluster.feed.put_record(NODE, report(sequence, 20))
+        assert not fits(cluster), "its kubelet may not have met it yet"
+    cluster.feed.put_record(NODE, report(9, 20))
+    assert fits(cluster, 4)
+
+
 def test_the_promise_to_a_pod_that_is_gone_holds_up_nobody() -> None:
     cluster = Cluster(Clock())
     cluster.feed.put_record(bridged(4, "node"), report(1, 5))
