@@ -67,6 +67,7 @@ class DraNodes:
     def __init__(self, cluster: Cluster) -> None:
         self._feed, self._managed = cluster.feed, cluster.settings.managed
         self._faults, self._clock = cluster.faults, cluster.clock
+        self._tell_of = cluster.tell_of
         self._lock = threading.Lock()
         self._agents: dict[NodeName, _AgentRecord] = {}
         self._classes: dict[str, DeviceClass] = {}
@@ -151,10 +152,12 @@ class DraNodes:
             with self._lock:
                 for name in each:
                     self._put(name, spoken=False)
+                # Also where no GPU has changed hands: what claims get hangs on other devices, too.
+                self._tell_of(self._agents.keys() & each)
 
     def _affected(self, obj: Known) -> set[NodeName]:
         if isinstance(obj, DeviceClass):
-            return set(self._agents) if obj.serves else set()
+            return set(self._agents)
         if isinstance(obj, TaintRule):
             pools = (pool for pool in self._nodes_of if obj.bars(*pool.split("/", 1)))
             return {name for pool in pools for name in self._nodes_of[pool]}

@@ -177,7 +177,12 @@ class Cluster:
         """Tell the listeners of every node: any of them may be news, as after a time in which a
         watch was blind."""
         with self._lock:
-            for name in self.board.nodes.facts.now:
+            self.tell_of(self.board.nodes.facts.now)
+
+    def tell_of(self, names: Iterable[NodeName]) -> None:
+        """Tell the listeners of these nodes."""
+        with self._lock:
+            for name in names:
                 self.board.tell(name)
 
     def expire(self) -> None:

@@ -390,6 +390,49 @@ def test_a_pod_is_woken_once_its_claims_would_get_what_it_requires() -> None:
     assert api.woken == [WANTS], "nothing has changed since"
 
 
+@pytest.mark.parametrize("kind", ["claims", "slices", "classes"])
+def test_a_pod_is_woken_for_devices_that_are_no_gpus(kind: str) -> None:
+    """A GPU has to be beside the network card that comes: its first one is no more to be had."""
+    cards = [
+        {"name": f"nic-{n}", "attributes": {"n": {"int": n}, PAIR: {"string": f"pair-{n}"}}}
+        for n in range(2)
+    ]
+
+    def published(*cards: Json) -> Json:
+        of_pool = {"name": "nics", "generation": 3 - len(cards), "resourceSliceCount": 1}
+        spec = {"driver": "nics.example.com", "nodeName": NODE, "pool": of_pool, "devices": cards}
+        return {"metadata": {"name": "n"}, "spec": spec}
+
+    def nics(expression: str) -> Json:
+        spec = {"selectors": [{"cel": {"expression": expression}}]}
+        return {"metadata": {"name": "nics"}, "spec": spec}
+
+    given = {"request": "r", "driver": "nics.example.com", "pool": "nics", "device": "nic-0"}
+    status = {"allocation": {"devices": {"results": [given]}}}
+    news = {
+        "claims": {"metadata": {"namespace": "ns", "name": "other"}, "status": status},
+        "slices": published(cards[1]),
+        "classes": nics("device.attributes['nics.example.com'].n == 1"),
+    }
+    world = Scene((), exactly(1), order=(3, 1, 0, 2)).world()
+    world.classes.apply(raw(nics("device.driver == 'nics.example.com'")))
+    world.slices.apply(raw(published(*cards)))
+    card = {"deviceClassName": "nics", "allocationMode": "ExactCount", "count": 1}
+    requests = [exactly(1), {**exactly(1), "name": "beside"}, {"name": "n", "exactly": card}]
+    devices = {
+        "requests": requests,
+        "constraints": [{"requests": ["beside", "n"], "matchAttribute": PAIR}],
+    }
+    waits = {"metadata": {"namespace": "ns", "name": "c"}, "spec": {"devices": devices}}
+    world.claims.apply(raw(waits))
+    waker = Waker(world.cluster, api := Api(), clock=lambda: 0.0)
+    waker.round(1.0)
+    assert api.woken == []
+    getattr(world, kind).apply(raw(news[kind]))
+    waker.round(2.0)
+    assert api.woken == [WANTS]
+
+
 @pytest.mark.parametrize("looks", range(12))
 def test_a_round_whose_time_ends_midway_loses_no_wake(looks: int) -> None:
     """However far it came."""
