@@ -89,16 +89,17 @@ def one_look(
     watched: list[tuple[str, Sink]] = []
     installed = True
 
-    def take(where: str, sink: Sink, lost: str = "") -> None:
-        """Read a collection; ``lost`` says what is not known where that is forbidden."""
+    def take(where: str, sink: Sink, lost: str = "") -> bool:
+        """Read a collection, if that is allowed; ``lost`` says what is not known otherwise."""
         try:
             sink.replace(*listed(api, where, page_of(where)))
         except ApiError as error:
             if error.status not in FORBIDDEN or not lost:
                 raise
             notes.append(f"you may not list {where.rpartition('/')[2]}: {lost}")
-        else:
-            watched.append((where, sink))
+            return False
+        watched.append((where, sink))
+        return True
 
     take(NODES_PATH, NodeSink(cluster), NO_NODES)
     pods_path = PODS_PATH if namespaces is None else path("/api/v1/namespaces", namespace, "pods")
@@ -111,9 +112,12 @@ def one_look(
     except NotFoundError:
         installed = False
         notes.append(NOT_INSTALLED)
-    for where, sink in dra_sinks(cluster, dra) if dra.has_nodes else ():
+    # Classes come last: without them no node serves anything, and where claims or taints are not
+    # known nobody can say what is free.
+    for where, sink in reversed(dra_sinks(cluster, dra)) if dra.has_nodes else ():
         with suppress(NotFoundError):  # in a cluster before DRA
-            take(where, sink, NO_DRA)
+            if not take(where, sink, NO_DRA):
+                break
     return Seen(cluster, namespaces, notes, watched, installed)
 
 

@@ -24,6 +24,7 @@ from tests.dranodes import (
     DraWorld,
     a_slice,
     asking,
+    claim,
     device,
     device_class,
     exactly,
@@ -531,6 +532,24 @@ def test_a_pod_with_a_claim_of_its_own_reads_what_the_claim_gets(claiming: Clust
     assert "it may go to node" in done.stdout
     row = json.loads(claiming.why("ns/train", "-o", "json").stdout)["nodes"][0]
     assert (row["node"], row["verdict"], row["outcomes"]) == (NODE, "guaranteed", [[2, 3]])
+
+
+@pytest.mark.parametrize(
+    "hidden", ["deviceclasses", "devicetaintrules", "resourceclaims", "resourceslices"]
+)
+def test_a_node_of_which_a_part_may_not_be_seen_has_nothing_free(
+    claiming: Cluster, hidden: str
+) -> None:
+    """Without the claims all its GPUs seemed free to a tenant."""
+    held = claim("held", 0, 1, 2, 3, pod="other")
+    claiming.fake.put(f"{DRA}/namespaces/ns/resourceclaims", msgspec.json.decode(held))
+    claiming.pod(pod(2, NVLINK, name="plain", uid="plain"), "ns")
+    claiming.fake.refuse(403, None, path=f".*/{hidden}")
+    told = json.loads(claiming.why("ns/plain", "-o", "json").stdout)
+    assert {row["kind"] for row in told["nodes"] if row["node"] == NODE} == {"dra-only"}
+    assert told["notes"] == [
+        f"you may not list {hidden}: what nodes with DRA have is not known to this answer"
+    ]
 
 
 @pytest.mark.parametrize(
