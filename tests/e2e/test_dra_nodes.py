@@ -122,7 +122,7 @@ def test_a_node_moves_from_plugin_to_driver(real: RealCluster, nodes: Mapping[st
     ask(real, "after", 2, "mover", link="nvlink")
     assert "topology record unusable" in real.unschedulable("after")
     done = asked(main, "node", "mover", "--kubeconfig", real.control_plane.kubeconfig())
-    assert "default/before has GPUs of a device plugin" in done.stdout + done.stderr
+    assert "which a pod has of a device plugin" in done.stdout + done.stderr
     real.remove_pod("before")
     real.until(lambda: phase(real, "after") == "Running", "after runs")
     assert held(nodes, "mover", "after") == [1, 0]

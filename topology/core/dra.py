@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from topology.core.devices import DeviceId, GpuResource, GpuUuid, PodUid, base_uuid, bus_id
 from topology.core.graph import AllocatorFacts, NodeTopology
@@ -75,10 +76,13 @@ def served(
     :class:`DraError`.
     """
     gpus = _gpus(topology, published)
-    for former in report.allocations:
-        if not set(gpus.values()).isdisjoint(map(base_uuid, former.device_ids)):
-            pod = f"{former.namespace}/{former.pod}"
-            raise DraError(f"pod {pod} has GPUs of a device plugin, which a DRA driver publishes")
+    ours, former = set(gpus.values()), (each.device_ids for each in report.allocations)
+    for at in map(base_uuid, chain.from_iterable(former)):
+        if at in ours:  # Not whose it is: commands tell this to people who may not see the pod.
+            raise DraError(
+                f"a DRA driver publishes GPU {at}, which a pod has of a device plugin: "
+                "status.allocations of the record names the pod"
+            )
     held: dict[tuple[PodUid, str, str, tuple[PodUid, ...], str], list[DeviceId]] = {}
     taken = [(each, (each.pool, each.device)) for each in claimed]
     left = {key for _, key in taken} - gpus.keys()

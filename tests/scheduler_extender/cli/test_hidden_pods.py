@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 
@@ -16,6 +17,7 @@ from scheduler_extender.cli import main
 from scheduler_extender.kube.sinks import NODES_PATH, RECORDS_PATH
 from scheduler_extender.told.view import HIDDEN
 from tests.commands import Done, asked
+from tests.dranodes import claim, device, device_class, slice_of
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import bridged, pod
 from topology import codec
@@ -24,9 +26,11 @@ from topology.core.graph import NodeTopology
 from topology.core.report import Allocation, IdleAllocation, Report
 
 GPU = "nvidia.com/gpu"
-# Namespace, name, UID and container of a pod of others, and the end of a device's ID.
-SECRETS = ("team-x", "secret-pod", "secret-uid", "secret-container", "::7")
-VERBS = (("nodes",), ("node", "whole"), ("node", "shared"), ("map",), ("waiting",), ("idle", "-A"))
+# Namespace, name, UID and container of a pod of others, the end of a device's ID, and a claim.
+SECRETS = ("team-x", "secret-pod", "secret-uid", "secret-container", "::7", "secret-claim")
+NAMED = ("whole", "shared", "claimed", "undrained")
+VERBS = (("nodes",), *(("node", name) for name in NAMED), ("map",), ("waiting",), ("idle", "-A"))
+DRA = "/apis/resource.k8s.io/v1"
 FORMS = ("table", "wide", "json", "yaml", "name")
 
 
@@ -43,8 +47,28 @@ class Tenant:
         self._node(replace(bridged(4, NodeName("shared")), resources=(shares,)), ("::7",) * 4)
         twice = bridged(2, NodeName("twice"))
         self._node(twice, ("", ""), ("secret-pod-2", twice.gpus[0].uuid))
+        self._with_dra()
         fake.put("/api/v1/namespaces/team-a/pods", self._waits(4, "train"))
         fake.put("/api/v1/namespaces/team-a/pods", self._waits(2, "small"))
+
+    def _with_dra(self) -> None:
+        """Two nodes with DRA: claims of others have GPUs of one, and on the other one a pod of
+        others still has what a device plugin gave it."""
+        for name in ("claimed", "undrained"):
+            node = bridged(4, NodeName(name))
+            held = [("secret-pod-old", node.gpus[0].uuid)] if name == "undrained" else []
+            self._node(node, (), *held, allocatable=frozenset())
+            published = slice_of(name, *map(device, range(4)), name=name, pool=name)
+            self._put("resourceslices", published)
+        self._put("deviceclasses", device_class())
+        for number, pods in enumerate(((), ("secret-pod-a",), ("secret-pod-b", "secret-pod-c"))):
+            held_by = claim(f"secret-claim-{number}", number, pods=pods, pool="claimed")
+            self._put("namespaces/team-x/resourceclaims", held_by, namespace="team-x")
+
+    def _put(self, where: str, manifest: msgspec.Raw, **metadata: str) -> None:
+        obj = msgspec.json.decode(manifest)
+        obj["metadata"] |= metadata
+        self._fake.put(f"{DRA}/{where}", obj)
 
     @staticmethod
     def _waits(count: int, name: str) -> dict[str, object]:
@@ -52,13 +76,19 @@ class Tenant:
         manifest["metadata"]["namespace"] = "team-a"
         return manifest
 
-    def _node(self, node: NodeTopology, ends: tuple[str, ...], *more: tuple[str, str]) -> None:
+    def _node(
+        self,
+        node: NodeTopology,
+        ends: tuple[str, ...],
+        *more: tuple[str, str],
+        allocatable: frozenset[DeviceId] | None = None,
+    ) -> None:
         """A node whose GPUs pods of others hold, and do not use; each has a device whose ID ends
         so. ``more`` are pods and the devices that they are said to hold besides."""
         now = datetime.now(UTC)
         given = [
             (f"secret-pod-{node.name}-{i}", f"{gpu.uuid}{end}")
-            for i, (gpu, end) in enumerate(zip(node.gpus, ends, strict=True))
+            for i, (gpu, end) in enumerate(zip(node.gpus, ends, strict=False))
         ]
         held = tuple(
             Allocation(
@@ -69,10 +99,11 @@ class Tenant:
         )  # fmt: skip
         since = (now - timedelta(hours=3)).isoformat()
         idle = tuple(IdleAllocation(a.pod_uid, a.container, GPU, since) for a in held)
-        report = Report("boot", 1, None, held, idle=idle, observed_at=now.isoformat())
+        report = Report("boot", 1, allocatable, held, idle=idle, observed_at=now.isoformat())
         self._fake.put(RECORDS_PATH, codec.encode(node, report))
         shares = sum(served.replicas for served in node.resources) or 1
-        status = {"allocatable": {GPU: str(len(node.gpus) * shares)}}
+        amounts = {GPU: str(len(node.gpus) * shares)} if allocatable is None else {}
+        status = {"allocatable": amounts}
         self._fake.put(NODES_PATH, {"metadata": {"name": node.name}, "status": status})
 
     def asks(self, *words: object) -> Done:

@@ -70,11 +70,11 @@ def test_what_contradicts_the_record_is_an_error(published: list[Published], sai
         served(BARE, Report(), GPU, published, ())
 
 
-def test_a_pod_that_a_plugin_gave_a_published_gpu_is_named() -> None:
+def test_a_published_gpu_that_a_plugin_gave_to_a_pod_is_named() -> None:
     """kube-scheduler does not know of it, and would give the GPU away once more."""
     left = Allocation(PodUid("a"), "team", "old", "main", GPU, (DeviceId("GPU-1"),))
     report = Report("boot", 7, allocations=(left,))
-    with pytest.raises(DraError, match="pod team/old has GPUs of a device plugin"):
+    with pytest.raises(DraError, match="publishes GPU GPU-1, which a pod has of a device plugin"):
         served(BARE, report, GPU, [device(1)], ())
     served(BARE, report, GPU, [device(2)], ())
 
