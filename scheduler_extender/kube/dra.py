@@ -19,6 +19,7 @@ import msgspec
 
 from scheduler_extender.annotations import managed_among
 from scheduler_extender.kube.draobjects import (
+    MOST_ASKED,
     Claim,
     ClaimSpec,
     DeviceClass,
@@ -285,12 +286,13 @@ class DraNodes:
         with self._lock:
             wanted = [self._wanted[key] for key in keys if key in self._wanted]
             given = [key for key in keys if key in self._claims.get("", ())]
+        too_large = sum(len(bytes(each)) for each in wanted) > MOST_ASKED
+        if too_large or len(wanted) + len(given) < len(keys):
+            return lambda _: unsaid("a claim is not made yet, or they are larger than is followed")
         try:
             specs = list(map(decode_spec, wanted))
         except UNREADABLE:
             return lambda _: unsaid("a claim cannot be read")
-        if len(specs) + len(given) < len(keys):
-            return lambda _: unsaid("a claim is not made yet, or larger than is followed")
         elsewhere = self._of_no_node(specs)  # once, however many nodes are asked about
 
         def here(facts: NodeFacts) -> Devices | Rejection:

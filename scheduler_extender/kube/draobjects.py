@@ -15,7 +15,7 @@ from topology.core.dra import Claimed, Published, claim_holder
 
 COMMON = "resource.kubernetes.io"  # the domain of attributes that all drivers have alike
 OF_NVIDIA = {"gpu.nvidia.com": MANAGED[0]}  # the class that comes with NVIDIA's driver
-MOST_ASKED = 64 << 10  # bytes of what one claim asks for
+MOST_ASKED = 64 << 10  # bytes of what the claims of one pod ask for
 BARS = ("NoSchedule", "NoExecute")  # effects of a device's taint that keep pods off
 
 

@@ -135,3 +135,13 @@ def test_a_file_in_place_of_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     none = asked(main, "waiting", "--cluster", "examples/clusters/why.yaml")
     said = "no pod of the namespace default waits for GPUs; -A looks into all namespaces\n"
     assert (none.returncode, none.stdout) == (0, said)
+
+
+def test_one_pod_does_not_take_the_time_of_all(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The nodes were asked about one pod for as long as it took: about a pod with long claims for
+    minutes."""
+    monkeypatch.setattr("scheduler_extender.cli.waiting.EXPLAIN_SECONDS", -1)
+    rows = json.loads(cluster.asked("waiting", "-o", "json").stdout)["pods"]
+    assert [row["refusals"] for row in rows] == [{"undecided": 2}] * 2

@@ -326,3 +326,14 @@ def test_a_list_of_claims_takes_no_more_than_the_bound_while_it_comes(
     assert gpus(world, "c199") is Reason.UNDECIDED
     world.claims.replace(iter([asking("c199", exactly(1))]), "3")
     assert gpus(world, "c199") == [3]
+
+
+def test_what_the_claims_of_one_pod_say_is_read_up_to_a_bound(world: DraWorld) -> None:
+    """A pod may have hundreds of claims: to hold them all against the devices of one node took a
+    minute."""
+    long = exactly(1, "true || " * 1_000 + "true")
+    names = [f"c{number}" for number in range(9)]
+    for name in names:
+        world.claims.apply(asking(name, long))
+    assert gpus(world, *names[:2]) == [3, 1]
+    assert gpus(world, *names) is Reason.UNDECIDED
