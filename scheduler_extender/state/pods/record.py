@@ -68,7 +68,7 @@ class PodRecord:
     claim: str = ""  # the name of that claim
     claims: tuple[str, ...] = ()  # of its own, by name
     # Those that were not made for it, if it requires nothing: who comes in its place has them at
-    # once, and no verb looks at such a pod.
+    # once, and no verb looks at them.
     lasting: tuple[str, ...] = ()
     created: float | None = None  # when it was made, since 1970, if anybody says it
 
@@ -213,7 +213,7 @@ def _record(
 
 
 def _lasting(pod: Pod, request: GpuRequest | Malformed) -> tuple[str, ...]:
-    if not isinstance(request, GpuRequest) or request.effective_count or request.required:
+    if not isinstance(request, GpuRequest) or request.required:
         return ()
     claims = pod.spec.resource_claims or ()
     return tuple(each.resource_claim_name for each in claims if each.resource_claim_name)

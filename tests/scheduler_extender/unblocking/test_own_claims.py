@@ -210,10 +210,13 @@ def test_a_shared_claim_is_free_once_all_its_pods_are_gone() -> None:
     assert unblocking(scene.world()).plan is None
 
 
+@pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("annotation", [{}, {"min-gpu-memory": "1Gi"}])
-def test_a_pod_whose_successor_has_its_claim_at_once_is_not_evicted(annotation: Json) -> None:
+def test_a_pod_whose_successor_has_its_claim_at_once_is_not_evicted(
+    annotation: Json, number: int
+) -> None:
     """While the claim has devices whoever names it gets on its node. A pod that requires something
-    filter would hold off until they are free."""
+    filter would hold off until they are free. It may ask for a number, too."""
     scene = Scene(
         (Holder("a", (0,), ("a",), named=True), Holder("b", (2,), ("b",), by_number=True)),
         *JUST_A_PAIR,
@@ -222,6 +225,9 @@ def test_a_pod_whose_successor_has_its_claim_at_once_is_not_evicted(annotation: 
     )
     world = scene.world()
     held = scene.pod("a", scene.holders[0])
+    if number:
+        world.claims.apply(claim("number", 1, pod="a"))
+        held["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = number
     held["metadata"]["annotations"] = {f"gpu-topology.io/{k}": v for k, v in annotation.items()}
     PodSink(world.cluster).apply(raw(held))
     found = unblocking(world)
@@ -267,7 +273,9 @@ def test_a_pod_with_a_number_and_a_claim_lets_go_of_all_and_is_lost() -> None:
     both = pod(1, name="a", uid="a", node=NODE)
     job = {"kind": "Job", "controller": True}
     both["metadata"] |= {"namespace": "ns", "ownerReferences": [job]}
-    both["spec"] |= {"priority": 4, "resourceClaims": [{"name": "g", "resourceClaimName": "a"}]}
+    of_template = {"name": "g", "resourceClaimTemplateName": "t"}
+    both["spec"] |= {"priority": 4, "resourceClaims": [of_template]}
+    both["status"]["resourceClaimStatuses"] = [{"name": "g", "resourceClaimName": "a"}]
     wants = pod(3, name="number", uid="number")
     wants["metadata"]["namespace"], wants["spec"]["priority"] = "ns", 5
     for each in both, wants:
