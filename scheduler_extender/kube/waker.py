@@ -187,11 +187,17 @@ class Waker:
     def _wake_for_their_places(
         self, snapshot: Snapshot, unschedulable: dict[PodUid, PodRecord], now: float
     ) -> None:
-        """Wake pods whose own place has come free: to all others that node answers no."""
-        for uid in dict.fromkeys(pod.uid for pod in snapshot.places.values()):
-            names, pod = snapshot.places_of(uid), unschedulable.get(uid)
+        """Wake pods whose own place has come free, or GPUs on the node to which they are nominated:
+        to all others that node answers no."""
+        placed = (pod.uid for pod in snapshot.places.values())
+        deadline = within(self._clock, self.SECONDS)
+        for uid in dict.fromkeys((*placed, *snapshot.nominated)):
+            pod = unschedulable.get(uid)
             if pod is None or isinstance(pod.request, Malformed) or now < self._due(uid):
                 continue
+            if deadline.passed():
+                return
+            names = {*snapshot.places_of(uid), pod.standing.nominated or NodeName("")}
             numbers = {name: self._changed.get(name, (-1, 0.0))[0] for name in names}
             newest = max(numbers.values(), default=-1)
             tried = self._tried_place.get(uid, -1)

@@ -19,6 +19,8 @@ from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.freshness import Watch
 from scheduler_extender.state.pods.keptplace import KeptPlace
 from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.state.pods.standing import BARE
+from tests.dranodes import NODE, claim, two_pairs
 from tests.nodes import switched
 from tests.scheduler_extender.unblocking.scenes import Held, cluster_of, waiting
 from topology.core.devices import NodeName, PodUid
@@ -346,3 +348,18 @@ def test_who_has_a_place_is_woken_when_it_comes_free() -> None:
     cluster.feed.put_pod(replace(wants, kept_place=None, deleting=True))
     waker.round(20.0)
     assert [name.rpartition("/")[2] for name in api.woken] == ["wants", "other"]
+
+
+def test_a_pod_that_is_nominated_under_dra_is_woken_for_the_gpus_that_count_as_its_own() -> None:
+    """Whoever has nominated it: on that node it counts as having the first free ones."""
+    world, api = two_pairs(), Api()
+    waker = Waker(world.cluster, api, breathe=lambda: None, clock=lambda: 0.0)
+    for held in 3, 0:
+        world.claims.apply(claim(f"c{held}", held, pod=f"c{held}"))
+    wants = unschedulable("wants", PAIR)
+    world.cluster.feed.put_pod(replace(wants, standing=replace(BARE, nominated=NODE)))
+    waker.round(0.0)
+    assert api.woken == []
+    world.claims.delete(claim("c0"))
+    waker.round(1.0)
+    assert api.woken == ["wants"]
