@@ -14,7 +14,7 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from uuid import uuid4
 
@@ -23,11 +23,13 @@ import structlog
 
 from scheduler_extender.annotations import WAKE, Malformed
 from scheduler_extender.deadline import NO_DEADLINE, Deadline, within
+from scheduler_extender.membership import Group
 from scheduler_extender.ratelimit import LogLimit
 from scheduler_extender.state.asking.byclaims import ask_by_claims
 from scheduler_extender.state.asking.enquiry import answer, decided, states_of
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.snapshot import Snapshot
+from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import GpuRequest
@@ -38,6 +40,10 @@ log = structlog.get_logger(__name__)
 WRITE_TIMEOUT = 2.0  # seconds
 # Seconds between two log lines about one request that fails; lines a second, at once.
 PAUSE, RATE, BURST = 3600.0, 0.1, 8
+
+
+_Alike = tuple[GpuRequest, int, frozenset[NodeName]]
+"""What pods ask, the last change that they have seen, and the places that yield to them."""
 
 
 @dataclass(slots=True)
@@ -134,17 +140,18 @@ class Waker:
         self._wake_for_their_places(snapshot, unschedulable, now)
         self._wake_by_claims(snapshot, unschedulable.values(), now)
         groups = self._groups(snapshot, unschedulable.values(), now)
-        requests = {request for request, _ in groups}
+        requests = {request for request, *_ in groups}
         self._served = {r: at for r, at in self._served.items() if r in requests}
         budget = _Budget(self.LOOKS, self.EVALUATIONS, within(self._clock, self.SECONDS))
         wakes = self.AT_ONCE
         # Whose request was looked at longest ago comes first; among equals, who has seen least.
-        for request, tried in sorted(groups, key=lambda k: (self._served.get(k[0], -1), k[1])):
+        for key in sorted(groups, key=lambda k: (self._served.get(k[0], -1), k[1])):
             if wakes <= 0 or budget.spent:
                 return
-            pods = groups[request, tried]
+            (request, tried, yielding), pods = key, groups[key]
             self._served[request] = self._rounds
-            fits, tried = self._look(snapshot, request, tried, budget)
+            then = snapshot.with_facts(map(_without_place, map(snapshot.facts, yielding)))
+            fits, tried = self._look(then, request, tried, budget)
             self._tried |= dict.fromkeys((pod.uid for pod in pods), tried)
             if not fits:
                 continue
@@ -254,10 +261,13 @@ class Waker:
 
     def _groups(
         self, snapshot: Snapshot, pods: Iterable[PodRecord], now: float
-    ) -> dict[tuple[GpuRequest, int], list[PodRecord]]:
-        """The pods that may be woken now and have not seen all changes, by what they ask."""
+    ) -> dict[_Alike, list[PodRecord]]:
+        """The pods that may be woken now and have not seen all changes, by what they ask, and which
+        of the changed nodes keep a place that yields to them."""
         newest = self._numbers[-1]
-        groups: dict[tuple[GpuRequest, int], list[PodRecord]] = {}
+        groups: dict[_Alike, list[PodRecord]] = {}
+        places = [snapshot.facts(name) for name in snapshot.places.keys() & self._changed.keys()]
+        yielding: dict[tuple[int, Group | None], frozenset[NodeName]] = {}
         for pod in pods:
             if isinstance(pod.request, Malformed) or (snapshot.blind and pod.request.required):
                 continue  # blind, filter would refuse it anyway; afterwards every node is news
@@ -265,7 +275,10 @@ class Waker:
                 continue
             tried = self._tried.get(pod.uid, -1)
             if tried < newest and now >= self._due(pod.uid):
-                groups.setdefault((pod.request, tried), []).append(pod)
+                who = (pod.standing.priority, pod.gang)
+                if who not in yielding:
+                    yielding[who] = frozenset(each.name for each in places if each.yields_to(*who))
+                groups.setdefault((pod.request, tried, yielding[who]), []).append(pod)
         return groups
 
     def _due(self, uid: PodUid) -> float:
@@ -332,6 +345,10 @@ class Waker:
         body = {"metadata": {"uid": pod.uid, "annotations": {WAKE: value}}}
         where = path("/api/v1/namespaces", pod.namespace, "pods", pod.name)
         self._api.patch(where, msgspec.json.encode(body), timeout=WRITE_TIMEOUT)
+
+
+def _without_place(facts: NodeFacts) -> NodeFacts:
+    return replace(facts, kept_for=None)
 
 
 def _fits(snapshot: Snapshot, name: NodeName, pod: PodRecord, request: GpuRequest) -> bool:

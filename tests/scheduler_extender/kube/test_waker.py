@@ -350,6 +350,27 @@ def test_who_has_a_place_is_woken_when_it_comes_free() -> None:
     assert [name.rpartition("/")[2] for name in api.woken] == ["wants", "other"]
 
 
+@pytest.mark.parametrize(("priority", "woken"), [(0, []), (5, ["wants"])])
+def test_a_pod_is_woken_to_which_a_kept_place_yields(priority: int, woken: list[str]) -> None:
+    """It is kept for a pod that is nominated; filter lets one of higher priority come first."""
+    node = machine("a100-pcie-4-bridged").topology("pairs")
+    cluster, api = cluster_of({node: {"a": Held((0,)), "b": Held((2, 3))}}), Api()
+    waker = Waker(cluster, api, breathe=lambda: None, clock=lambda: 0.0)
+    nominee, wants = waiting("nominee", PAIR), waiting("wants", PAIR)
+    coming = replace(nominee.standing, nominated=node.name)
+    cluster.feed.put_pod(replace(nominee, standing=coming, called_unschedulable=False))
+    cluster.feed.put_pod(replace(wants, standing=replace(wants.standing, priority=priority)))
+    waker.round(0.0)
+    assert api.woken == []
+    cluster.feed.drop_pod(PodUid("a"))
+    report = cluster.facts(node.name).report
+    assert report is not None
+    left = tuple(held for held in report.allocations if held.pod_uid == "b")
+    cluster.feed.put_report(node.name, replace(report, sequence=2, allocations=left))
+    waker.round(10.0)
+    assert [name.rpartition("/")[2] for name in api.woken] == woken
+
+
 def test_a_pod_that_is_nominated_under_dra_is_woken_for_the_gpus_that_count_as_its_own() -> None:
     """Whoever has nominated it: on that node it counts as having the first free ones."""
     world, api = two_pairs(), Api()
