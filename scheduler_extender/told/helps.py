@@ -135,6 +135,9 @@ def _holders(facts: NodeFacts, request: GpuRequest) -> Mapping[PodUid, PodName]:
     here = {
         pod.uid for pod in facts.pods.bound.alive.values() if resource_of(pod) == request.resource
     }
+    given = () if facts.report is None else facts.report.allocations
+    # In place of a claim that several pods share those pods end.
+    shown -= {each.pod_uid for each in given if each.sharers and here >= {*each.sharers}}
     return {uid: pod for uid, pod in pods_on(facts).items() if uid in here | shown}
 
 

@@ -13,7 +13,7 @@ from scheduler_extender.state.node.facts import NodeFacts, Offer
 from scheduler_extender.state.pods.record import PodRecord, resource_of
 from scheduler_extender.told.answers import Answer
 from scheduler_extender.told.struct import Struct
-from scheduler_extender.told.view import GONE, View, pods_on
+from scheduler_extender.told.view import GONE, View, pods_on, withheld
 from scheduler_extender.told.words import duration, gpus_text, listed
 from topology.core.devices import Mask, PodUid, positions
 from topology.core.mig import ServedDevices
@@ -189,8 +189,13 @@ class _Node:
     def _unseen(self) -> list[PodRecord]:
         """The pods that hold devices, or will, of which nobody sees which ones."""
         resource, shown = self.request.resource, self.offer.ledger.shown
-        pods = self.facts.pods.living
-        return [pod for pod in pods if resource_of(pod) == resource and pod.uid not in shown]
+        pods = (pod for pod in self.facts.pods.living if resource_of(pod) == resource)
+        claimed = self.facts.claimed
+        return [
+            pod
+            for pod in pods
+            if pod.uid not in shown and not claimed(pod.uid, pod.namespace, pod.claims)
+        ]
 
     def _told(self, pod: PodRecord) -> str:
         return self.view.name(pod.namespace, pod.name)
@@ -198,7 +203,7 @@ class _Node:
     def _why(self, position: int) -> str:
         """Why a GPU that no pod is seen to hold does not count as free."""
         now = self.offer.availability
-        return "is sick" if now.sick >> position & 1 else "is not handed out by the kubelet"
+        return "is sick" if now.sick >> position & 1 else f"is {withheld(self.facts)}"
 
     def largest(self) -> Miss | None:
         """The largest set that the constraints allow, if none is as large as the pod asks."""

@@ -16,7 +16,7 @@ from scheduler_extender.state.node.facts import NodeFacts, Offer
 from scheduler_extender.state.node.transitions import without_record
 from scheduler_extender.state.pods.record import PodName, PodRecord
 from scheduler_extender.told.answers import serves_nothing
-from scheduler_extender.told.view import GONE, HIDDEN, View, pods_on
+from scheduler_extender.told.view import GONE, HIDDEN, View, pods_on, withheld
 from scheduler_extender.told.words import asks_text
 from topology.core.devices import GpuUuid, NodeName, PodUid
 from topology.core.graph import NodeTopology
@@ -415,7 +415,7 @@ def _gpu_states(
                 memory[gpu] = memory.get(gpu, 0) + of_device.used
     told = {health.uuid: health for health in (facts.report.health if facts.report else ())}
     health = [
-        NOT_HANDED_OUT
+        Health(GpuUuid(""), False, withheld(facts))
         if devices[p] and not free[p] and not holders[p] and told.get(gpu.uuid, WELL).healthy
         else told.get(gpu.uuid, WELL)
         for p, gpu in enumerate(topology.gpus)
@@ -437,7 +437,6 @@ def _gpu_states(
 
 
 WELL = Health(GpuUuid(""), True)
-NOT_HANDED_OUT = Health(GpuUuid(""), False, "the kubelet does not hand it out")
 
 
 def _holders(facts: NodeFacts, offer: Offer) -> Iterator[tuple[int, GpuHolder]]:

@@ -11,7 +11,7 @@ from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.struct import Struct
 from scheduler_extender.told.words import gpus_text, sets_text
 from scheduler_extender.wire import Pod
-from topology.core.devices import PodUid
+from topology.core.devices import GpuUuid
 from topology.core.placement import Rejection, satisfies
 from topology.core.pools import gpus
 from topology.core.requests import GpuRequest
@@ -92,7 +92,7 @@ def placed_on(facts: NodeFacts, pod: PodRecord, written: Written | None) -> Plac
     sets = list(written.sets) if written is not None else []
     got, keeps = None, None
     if isinstance(request, GpuRequest) and facts.topology is not None:
-        got, keeps = _got(facts, pod.uid, request)
+        got, keeps = _got(facts, pod, request)
     words = [f"on {facts.name}, {_promise(verdict, request)}"]
     if sets:
         more = f" and {written.sets_omitted} more" if written and written.sets_omitted else ""
@@ -123,16 +123,20 @@ def _kept(keeps: bool | None, request: object) -> str:
 
 
 def _got(
-    facts: NodeFacts, uid: PodUid, request: GpuRequest
+    facts: NodeFacts, pod: PodRecord, request: GpuRequest
 ) -> tuple[list[int] | None, bool | None]:
     offer = facts.last_offer(request.resource)
-    if isinstance(offer, Rejection) or uid not in offer.ledger.shown:
+    if isinstance(offer, Rejection) or pod.uid in offer.ledger.unreported:
+        return None, None  # some of its containers may wait for theirs
+    # By claims it has those that it shares, too, and a report knows nothing of these.
+    devices = facts.claimed(pod.uid, pod.namespace, pod.claims) if facts.by_dra else ()
+    if not devices and pod.uid not in offer.ledger.shown:
         return None, None
-    if uid in offer.ledger.unreported:
-        return None, None  # some of its containers wait for theirs
-    mask, kubelet = gpus(offer.ledger.shown[uid], offer.availability.width), offer.kubelet
+    kubelet, bits = offer.kubelet, offer.topology.bit_of_uuid
+    mask = gpus(offer.ledger.shown.get(pod.uid, 0), offer.availability.width)
+    mask |= sum(bits.get(GpuUuid(each), 0) for each in {*devices})
     got = list(offer.devices.indices(mask))
-    if request.plain or facts.lacks(facts.claimed(uid)):
+    if request.plain or facts.lacks(devices):
         return got, None
     kept = satisfies(
         kubelet.shape,

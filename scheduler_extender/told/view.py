@@ -33,6 +33,11 @@ EVERYBODYS = View(0.0)
 """Sees all pods; what it says of times is of no use."""
 
 
+def withheld(facts: NodeFacts) -> str:
+    """What is said of a GPU that nobody holds and nobody gets."""
+    return "in no ResourceSlice, or tainted" if facts.by_dra else "not handed out by the kubelet"
+
+
 def pods_on(facts: NodeFacts) -> Mapping[PodUid, PodName]:
     """Every pod of the node by UID, also those that only its report names."""
     reported = {

@@ -618,3 +618,34 @@ def world_with(manifest: dict[str, Any]) -> DraWorld:
     world = two_pairs()
     PodSink(world.cluster).apply(raw(manifest))
     return world
+
+
+def test_pods_that_share_a_claim_have_its_gpus(claiming: Cluster) -> None:
+    """The answer was to delete each of them, since no claim was known to have GPUs."""
+    sharers = ("p1", "p2")
+    shared = claim("s", 1, 0, pods=sharers)
+    claiming.fake.put(f"{DRA}/namespaces/ns/resourceclaims", msgspec.json.decode(shared))
+    for name in sharers:
+        manifest = with_claim(name, "s")
+        manifest["spec"]["nodeName"] = NODE
+        claiming.pod({**manifest, "status": {"phase": "Running"}}, "ns")
+    done = claiming.why("ns/p2")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("\nit got GPUs 0,1: they are what it asks for\n")
+    for where in (NODES_PATH, RECORDS_PATH):
+        claiming.fake.remove(f"{where}/{PAIRS.name}")
+    claiming.pod(pod(4, name="w", uid="w"), "ns")
+    done = claiming.why("ns/w")
+    assert "node: 2 of 4 GPUs are free (2, 3); GPUs 0,1 are held by ns/claim/s\n" in done.stdout
+    assert "  ns/p1 and ns/p2 on node end: the node takes the pod then\n" in done.stdout
+
+
+def test_a_gpu_that_a_taint_withholds_is_no_matter_of_a_kubelet(claiming: Cluster) -> None:
+    tainted = device(2, taints=[{"key": "k", "effect": "NoSchedule"}])
+    published = a_slice(device(3), device(1), tainted)
+    claiming.fake.put(f"{DRA}/resourceslices", msgspec.json.decode(published))
+    claiming.pod(pod(4, name="w", uid="w"), "ns")
+    assert "GPU 2 is in no ResourceSlice, or tainted" in claiming.why("ns/w").stdout
+    shown = asked(main, "node", NODE, "-o", "json", "--kubeconfig", claiming.kubeconfig)
+    rows = {row["gpu"]: row["trouble"] for row in json.loads(shown.stdout)["devices"]}
+    assert rows == dict.fromkeys((1, 3)) | dict.fromkeys((0, 2), "in no ResourceSlice, or tainted")
