@@ -62,6 +62,7 @@ def with_siblings(facts: NodeFacts, request: GpuRequest) -> list[NodeFacts]:
     (:meth:`.NodeFacts.overcounted`). If our own count leaves room for fewer siblings the pod does
     not fit, because the scheduler would send them all. A promise over these facts also holds with
     fewer siblings: the kubelet may admit any part of the unreported pods before the pod. Siblings
+    are promised what they require, so that the pod is refused where it could break that. Siblings
     that ask for another resource take nothing from the pod, and are left out. At most
     :data:`MOST_WAYS` sets are returned.
     """

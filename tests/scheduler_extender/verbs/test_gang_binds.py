@@ -26,7 +26,7 @@ from tests.waiting import FOREVER, PATIENCE, eventually
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.links import LinkKind
 from topology.core.report import Allocation, Report
-from topology.core.requests import Constraints, gpu_request
+from topology.core.requests import Constraints, GpuRequest, gpu_request
 from topology.machines import machine
 
 NODE = NodeName("dgx")
@@ -53,9 +53,11 @@ class Plane:
         assert found is not None
         self.cluster.feed.put_pod(replace(found, node=binding.node, phase="Running", admitted=True))
 
-    def bind(self, name: str, membership: Membership | None = GANG) -> str:
+    def bind(
+        self, name: str, membership: Membership | None = GANG, asked: GpuRequest = PAIR
+    ) -> str:
         """The error of a bind; empty where it was written."""
-        pod = PodRecord(PodUid(name), "default", name, None, PAIR, membership=membership)
+        pod = PodRecord(PodUid(name), "default", name, None, asked, membership=membership)
         self.cluster.feed.put_pod(pod)
         args = BindingArgs(name, "default", name, NODE)
         deadline = ending_when(self.given_up.is_set)
@@ -129,6 +131,18 @@ def test_a_member_waits_for_the_reports_about_siblings_that_run(plane: Plane) ->
             assert bind.result(PATIENCE) == ""
         finally:
             plane.given_up.set()
+
+
+def test_a_member_passes_where_it_breaks_nothing_that_a_sibling_is_promised(plane: Plane) -> None:
+    """Two others had come unreported: one is gone, one leaves. The first sibling may have met both,
+    and then gets GPUs of one NUMA node only if the second comes later. So neither is bound."""
+    for name in "gone", "leaves":
+        pod = PodRecord(PodUid(name), "default", name, NODE, gpu_request(4))
+        plane.cluster.feed.put_pod(pod)
+    plane.cluster.feed.drop_pod(PodUid("gone"))
+    plane.cluster.feed.drop_pod(PodUid("leaves"), 20)
+    one_numa = gpu_request(2, Constraints(same_numa=True))
+    assert plane.bind("first", replace(GANG, size=2), one_numa) == SIBLINGS.reason
 
 
 def test_the_whole_gang_is_bound_however_late_the_reports_are(plane: Plane) -> None:
