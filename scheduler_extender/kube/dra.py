@@ -34,7 +34,7 @@ from scheduler_extender.state.node.facts import Devices, NodeFacts, unsaid
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.allocators.claims import NotFollowedError
 from topology.core.devices import NodeName
-from topology.core.dra import Claimed, DraError, served
+from topology.core.dra import Claimed, DraError, by_claims_alone, served
 from topology.core.graph import NodeTopology
 from topology.core.placement import Reason, Rejection
 from topology.core.report import Report
@@ -239,7 +239,10 @@ class DraNodes:
             of_class = self._class_of(resource)
             if published := list(devices.published(of_class)):
                 others, claimed = devices.others(of_class), self._claimed(devices)
-                return served(topology, report, resource, published, claimed, others)
+                topology, report = served(topology, report, resource, published, claimed, others)
+                if not of_class.spec.extended_resource_name:
+                    topology = by_claims_alone(topology)
+                return topology, report
         return topology, report
 
     def _devices_of(self, name: NodeName) -> NodeDevices:

@@ -73,7 +73,8 @@ class NodeDevices:
             if (driver, pool) in self._incomplete:
                 raise DraError(f"the pool {pool[:64]} of its ResourceSlices is not complete")
             if device.special:
-                raise DraError(f"device {device.name[:64]} of a ResourceSlice has {device.special}")
+                said = f"device {device.name[:64]} of a ResourceSlice has {device.special}"
+                raise DraError(f"{said}, which is not followed")
             yield device.published(driver, pool, tainted=bool(self.tainted >> at & 1))
 
     def others(self, wanted: DeviceClass) -> Iterator[Published]:

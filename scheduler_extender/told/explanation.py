@@ -3,7 +3,8 @@
 It is worked out once and read by ``/v1/explain``, ``why`` and ``check`` alike.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Annotated
 
 from msgspec import Meta
@@ -14,10 +15,10 @@ from scheduler_extender.membership import Membership
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.groups import by_domain
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.told.answers import answers_to
+from scheduler_extender.told.answers import Answer, answers_to
 from scheduler_extender.told.counts import counts_of
 from scheduler_extender.told.helps import Help, helps_of
-from scheduler_extender.told.nearest import NearMiss, nearest
+from scheduler_extender.told.nearest import NEAREST, NearMiss, nearest
 from scheduler_extender.told.placed import Placed, Written, placed_on
 from scheduler_extender.told.rows import NodeAnswer, rows_of
 from scheduler_extender.told.struct import Struct
@@ -137,7 +138,8 @@ def explanation_of(
                 names_others=waits
                 and pod.of_claims is not None
                 and Reason.SCATTERED in counts.refusals,
-            )
+            ),
+            *(_obstacles(answers) if placed is None else ()),
         ],
         placed=placed,
         nodes=rows,
@@ -186,6 +188,20 @@ def _notes(
         yield "the extender is binding the pod now"
     elif open_nodes and pod.unschedulable:
         yield passed_over("it")
+
+
+def _obstacles(answers: Sequence[Answer]) -> Iterator[str]:
+    """What has to be mended first where no node promises, each once, with its first node."""
+    if any(each.promises and not each.closed for each in answers):
+        return
+    first: dict[str, str] = {}
+    for each in answers:
+        if each.kind is Reason.DRA_ONLY:
+            first.setdefault(each.reason or each.note, each.node)
+        elif each.kind is Reason.UNUSABLE and each.facts.record.problem:
+            first.setdefault(each.facts.record.problem, each.node)
+    for words, node in islice(first.items(), NEAREST):
+        yield f"{node}: {words}"
 
 
 def passed_over(whom: str) -> str:

@@ -20,7 +20,7 @@ from scheduler_extender.told.view import GONE, HIDDEN, View, pods_on, withheld
 from scheduler_extender.told.words import asks_text
 from topology.core.devices import GpuUuid, NodeName, PodUid
 from topology.core.graph import NodeTopology
-from topology.core.placement import Rejection, used_memory
+from topology.core.placement import BY_CLAIMS_ALONE, DRA_ONLY, Rejection, used_memory
 from topology.core.placement.constraints import satisfies
 from topology.core.pools import count, gpus, total
 from topology.core.report import Health
@@ -309,6 +309,10 @@ def node_state(facts: NodeFacts) -> NodeState:
     if report is None:
         wrong.append("its agent has written no report yet")
     trouble += filter(None, wrong)
+    if facts.offer("") is DRA_ONLY:
+        trouble.append(DRA_ONLY.reason)
+    if not topology.allocator.by_number:
+        trouble.append(BY_CLAIMS_ALONE.reason)
     trouble += [f"{gone.name} does not answer its driver" for gone in facts.record.missing]
     offers = [facts.last_offer(served.name) for served in topology.resources]
     usable = [offer for offer in offers if not isinstance(offer, Rejection)]

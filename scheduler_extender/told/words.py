@@ -79,7 +79,7 @@ TOLD: dict[Reason, tuple[str, str]] = {
     Reason.NOT_SERVED: ("does not serve the resource", "do not serve the resource"),
     Reason.SPLIT: ("is split by MIG", "are split by MIG"),
     Reason.SHARES: ("shares GPUs in another way", "share GPUs in another way"),
-    Reason.DRA_ONLY: ("serves GPUs by DRA only", "serve GPUs by DRA only"),
+    Reason.DRA_ONLY: ("serves it no GPUs", "serve it no GPUs"),
     Reason.CLAIMS: ("has no devices for its claims", "have no devices for its claims"),
     Reason.NO_REPORT: ("waits for a report", "wait for a report"),
     Reason.STALE: ("waits for a report", "wait for a report"),

@@ -140,10 +140,16 @@ def _gpus(
     return gpus
 
 
+def by_claims_alone(topology: NodeTopology) -> NodeTopology:
+    """The node if no pod gets its GPUs that asks for a number of them."""
+    allocator = replace(topology.allocator, by_number=False)
+    return topology.served(topology.resources[0], allocator)
+
+
 def first_published(topology: NodeTopology, devices: Iterable[DeviceId]) -> NodeTopology:
     """The node if these were published first, in this order: what a claim that has them gets."""
     indices = {gpu.uuid: gpu.index for gpu in topology.gpus}
     ours = [indices[GpuUuid(device)] for device in devices]
     order = tuple(dict.fromkeys((*ours, *topology.allocator.published)))
-    allocator = replace(topology.allocator, published=order)
+    allocator = replace(topology.allocator, published=order, by_number=True)
     return topology.served(topology.resources[0], allocator)

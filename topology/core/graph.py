@@ -56,6 +56,7 @@ class AllocatorFacts:
     numa: NumaFacts | None = None  # CPUs and memory, where a static manager gives them to pods
     # Under DRA: driver indices in the order in which the driver publishes the GPUs.
     published: tuple[int, ...] = ()
+    by_number: bool = True  # False where pods get them by claims of their own alone
     # Where `numa` is None, the fields that the record lacks for it; only people read them.
     numa_lacks: tuple[str, ...] = field(default=(), compare=False)
 

@@ -6,11 +6,12 @@ The map, the metrics and the demo's picture all take these figures from here.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scheduler_extender.state.answers.decision import Settings, decide
 from scheduler_extender.state.node.facts import NodeFacts, Offer
 from topology.core.devices import Bytes, Mask
+from topology.core.dra import first_published
 from topology.core.links import LinkKind
 from topology.core.mig import MIG
 from topology.core.placement import Rejection
@@ -57,7 +58,11 @@ class Capacities:
         """
         if facts.topology is None or facts.node_object.cordoned:
             return Capacity()
-        names = [served.name for served in facts.topology.resources if served.strategy != MIG]
+        topology = facts.topology
+        if not topology.allocator.by_number:  # claims get what a number would
+            topology = first_published(topology, ())
+            facts = replace(facts, record=replace(facts.record, topology=topology))
+        names = [served.name for served in topology.resources if served.strategy != MIG]
         return sum((self._of(facts, name) for name in names), Capacity())
 
     def _of(self, facts: NodeFacts, resource: str) -> Capacity:

@@ -41,6 +41,7 @@ from topology.core import scoring
 from topology.core.admission import Kubelet
 from topology.core.devices import Mask
 from topology.core.placement import (
+    BY_CLAIMS_ALONE,
     IN_PROGRESS,
     INIT_UNDER_DRA,
     NOT_SERVED,
@@ -157,6 +158,8 @@ def _by_rows(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Decis
         return Decision(refused or breaks_unseen(facts, request))
     if facts.pods.too_many_departed:
         return undecided(facts, request)
+    if not offer.topology.allocator.by_number:
+        return Decision(BY_CLAIMS_ALONE)
     if request.required and facts.by_dra and any(r is Role.INIT for r, _ in request.counts):
         return Decision(INIT_UNDER_DRA)
     available = offer.available_to(request)

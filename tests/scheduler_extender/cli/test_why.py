@@ -29,6 +29,7 @@ from tests.dranodes import (
     device_class,
     exactly,
     raw,
+    slice_of,
     two_pairs,
 )
 from tests.fakes.apiserver import FakeApiServer
@@ -573,6 +574,33 @@ def test_where_a_claim_gets_nothing_or_nobody_can_say_it_why_does(
     told = json.loads(done.stdout)
     assert says in told["headline"] + " ".join(row["note"] for row in told["nodes"])
     assert done.returncode == ("not known" not in says)
+
+
+NAMELESS = {"metadata": {"name": DRIVER}, "spec": {}}
+SPLIT = msgspec.json.decode(a_slice(device(0, consumesCounters=[{"counterSet": "c"}])))
+
+
+@pytest.mark.parametrize(
+    ("where", "obj", "says"),
+    [
+        pytest.param("deviceclasses", NAMELESS, "no DeviceClass has extendedRes", id="no name"),
+        pytest.param("resourceslices", slice_of(NODE, name="s", pool=NODE), "neither a device plug",
+                     id="no driver"),
+        pytest.param("resourceslices", SPLIT, "device gpu-0 of a ResourceSlice has consumesCoun",
+                     id="not followed"),
+    ],
+)  # fmt: skip
+def test_what_keeps_a_node_with_dra_from_serving_is_said(
+    claiming: Cluster, where: str, obj: Any, says: str
+) -> None:
+    """kube-scheduler would send the pod nowhere, and why said that the node would take it; or that
+    the node serves GPUs by DRA only, which is what it is to do."""
+    obj = obj if isinstance(obj, dict) else msgspec.json.decode(obj)
+    claiming.fake.put(f"{DRA}/{where}", obj)
+    claiming.pod(pod(3, NVLINK, name="number", uid="number"))
+    done = claiming.why("number")
+    assert f"good to know\n  {NODE}: {says}" in done.stdout
+    assert says in claiming.asked("node", NODE).stdout
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ import pytest
 
 from scheduler_extender.kube.dra import NODES
 from scheduler_extender.kube.nodedevices import MOST_DEVICES, NO_DEVICES
+from scheduler_extender.state.answers.capacity import Capacities
+from scheduler_extender.state.answers.decision import decide
 from scheduler_extender.state.node.facts import Offer
 from scheduler_extender.state.node.objects import NodeObject
 from tests.dranodes import (
@@ -33,10 +35,11 @@ from tests.dranodes import (
 )
 from tests.nodes import bridged
 from topology import codec
-from topology.core.devices import DeviceId, NodeName
+from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.graph import NodeTopology
-from topology.core.placement import DRA_ONLY, STALE
+from topology.core.placement import BY_CLAIMS_ALONE, DRA_ONLY, STALE
 from topology.core.report import Report
+from topology.core.requests import gpu_request
 from topology.machines import machine
 
 
@@ -130,11 +133,18 @@ def test_the_class_of_nvidias_driver_serves_claims_under_no_name_for_pods(world:
     assert world.offer == DRA_ONLY
     world.classes.apply(nameless(DRIVER))
     assert order(world) == PUBLISHED
+    facts, settings = world.cluster.facts(NODE), world.cluster.settings
+    assert decide(facts, gpu_request(1), settings).rejection == BY_CLAIMS_ALONE
+    assert Capacities(settings).of(facts).nodes == 1, "for claims"
     world.claims.apply(asking("next", exactly(2)))
-    assert world.cluster.foresees("ns", ("next",))(world.cluster.facts(NODE)) == ("GPU-3", "GPU-1")
+    coming = world.cluster.foresees("ns", ("next",))(world.cluster.facts(NODE))
+    assert coming == ("GPU-3", "GPU-1")
+    claimed = facts.as_claimed(PodUid("p"), coming)
+    assert decide(claimed, gpu_request(2), settings).rejection is None
     first = f"{IS_GPU} && device.attributes['{DRIVER}'].number < 2"
     world.classes.apply(device_class("mine", first, made=""))
     assert order(world) == (1, 0), "the one that pods ask for by name"
+    assert decide(world.cluster.facts(NODE), gpu_request(1), settings).rejection is None
 
 
 @pytest.mark.parametrize(

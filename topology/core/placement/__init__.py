@@ -11,6 +11,7 @@ from topology.core.placement.constraints import always_met, satisfies
 from topology.core.placement.memory import GpuMemory, has_memory, short_of_memory, used_memory
 from topology.core.placement.rejections import (
     BUSY,
+    BY_CLAIMS_ALONE,
     DRA_ONLY,
     IN_PROGRESS,
     INIT_UNDER_DRA,
@@ -40,6 +41,7 @@ from topology.core.placement.verdict import (
 
 __all__ = [
     "BUSY",
+    "BY_CLAIMS_ALONE",
     "DRA_ONLY",
     "INIT_UNDER_DRA",
     "IN_PROGRESS",

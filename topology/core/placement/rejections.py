@@ -96,7 +96,14 @@ UNASKED = Rejection(
     "not guaranteed: the node's Topology Manager policy is unknown", True, Reason.KUBELET
 )
 TOO_MUCH = Rejection("not guaranteed: too much to work out for this node", True, Reason.UNDECIDED)
-DRA_ONLY = Rejection("GPUs are advertised through DRA only", False, Reason.DRA_ONLY)
+DRA_ONLY = Rejection(
+    "neither a device plugin nor a DRA driver serves its GPUs", False, Reason.DRA_ONLY
+)
+BY_CLAIMS_ALONE = Rejection(
+    "no DeviceClass has extendedResourceName nvidia.com/gpu: pods need claims (gpu-topology claim)",
+    False,
+    Reason.DRA_ONLY,
+)
 INIT_UNDER_DRA = Rejection(
     "GPUs of init containers cannot be followed under DRA", False, Reason.DRA_ONLY
 )
