@@ -151,7 +151,8 @@ class ClusterFigures(Collector):
             ),
             (
                 "promises_kept",
-                "Pods whose GPUs, when a report first named them all, met what was promised",
+                "Pods whose GPUs, when a report first named them all, or by their claims when they"
+                " were bound, met what was promised",
                 "",
             ),
             (

@@ -118,8 +118,8 @@ def _verify(facts: NodeFacts, then: Offer, before: Report, now: Offer, after: Re
         mask, replicas = gpus(got, kubelet.width), kubelet.replicas
         if not satisfies(kubelet.shape, pod.promised, mask, count=held, replicas=replicas):
             kinds.append(BROKEN)
-        elif pod.promised != NO_CONSTRAINTS:
-            kept += 1
+        elif pod.promised != NO_CONSTRAINTS and not facts.by_dra:
+            kept += 1  # under DRA bind has counted it
         surprises += [
             Surprise(
                 kind,

@@ -116,6 +116,20 @@ def test_the_claims_own_devices_are_written(world: World) -> None:
     assert world.cluster.tallies.vetoes == 0
 
 
+def test_a_promise_under_dra_counts_as_kept_once(world: World) -> None:
+    """What its claim has was there before the pod was, so that no report is news of it."""
+    for uid, gpus in (("a", (0, 1)), ("plain", (2,))):
+        world.add(pair(uid, None if uid == "a" else {}))
+        world.claim(**{uid: gpus})
+        written = world.bind(uid)
+        bound = pair(uid, None if uid == "a" else {})
+        bound["spec"]["nodeName"] = NODE
+        bound["metadata"]["annotations"]["gpu-topology.io/placement"] = json.dumps(written)
+        world.add(bound)
+        world.claim()
+    assert (world.cluster.tallies.kept, world.cluster.tallies.read()[1]["guaranteed"]) == (1, 1)
+
+
 def test_a_claim_with_other_devices_is_refused_and_counted(world: World) -> None:
     """As where another pod's devices were on their way when filter was asked."""
     world.add(pair("a"))
