@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -18,10 +17,9 @@ from scheduler_extender.cli.options import ClusterOption
 from scheduler_extender.cli.source import look_once
 from scheduler_extender.files.claimfile import claiming
 from scheduler_extender.files.podfile import PodFileError
-from scheduler_extender.state.node.facts import NodeFacts
-from topology.core.alternatives import MOST_GPUS, alternatives, grouped
-from topology.core.graph import NodeTopology
+from topology.core.alternatives import MOST_GPUS, Alternatives, alternatives, grouped
 from topology.core.placement import Verdict
+from topology.core.placement.rejections import set_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +54,11 @@ def claim(
     wanted = found_in.wanted
     for note in (*wanted.notes, *(() if machines.cluster else look.notes)):
         tell(f"note: {note}")
-    known = _topologies(look.cluster.snapshot().nodes)
+    nodes = [each for each in look.cluster.snapshot().nodes if each.topology is not None]
+    by_dra = any(each.by_dra for each in nodes)
+    if nodes and not by_dra and not machines.cluster:
+        tell("note: no node has DRA yet: the claim names GPUs of all nodes")
+    known = [at for each in nodes if (each.by_dra or not by_dra) and (at := each.topology)]
     constraints, count = wanted.request.constraints, wanted.request.count
     machines_alike = grouped(known)
     found = alternatives(machines_alike, count, constraints)
@@ -73,13 +75,17 @@ def claim(
                 "are named, and no pod gets the others"
             )
     if not found.sets:
-        tell(f"no set of {count} GPUs with {constraints.text} can be named by PCI addresses")
+        tell(_nothing(found, len(known), by_dra, f"{set_of(count)} with {constraints.text}"))
         raise typer.Exit(1)
     written = found_in.with_template(found.sets, device_class)
     typer.echo(yaml.safe_dump_all(written, sort_keys=False, width=1000), nl=False)
 
 
-def _topologies(nodes: Iterable[NodeFacts]) -> list[NodeTopology]:
-    """The machines that claims can have GPUs of: those with DRA, or all where none has it yet."""
-    there = [(facts.by_dra, facts.topology) for facts in nodes if facts.topology is not None]
-    return [each for by_dra, each in there if by_dra] or [each for _, each in there]
+def _nothing(found: Alternatives, nodes: int, by_dra: bool, wanted: str) -> str:
+    """Why a claim can name nothing."""
+    if not nodes:
+        return "no node has a record that can be used: gpu-topology node NODE says why"
+    if any(good for _, good, _ in found.machines):
+        return f"PCI addresses can name no {wanted}: on other nodes they are of unfit GPUs"
+    which = "nodes with DRA" if by_dra else "nodes"
+    return f"none of {nodes:,} {which} has a {wanted} whose PCI addresses are known"

@@ -11,7 +11,7 @@ import yaml
 
 from scheduler_extender.claims import selector
 from scheduler_extender.cli import main
-from scheduler_extender.kube.sinks import NODES_PATH
+from scheduler_extender.kube.sinks import NODES_PATH, RECORDS_PATH
 from tests.commands import ROOT, Done, asked
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import bridged
@@ -110,7 +110,26 @@ def test_machines_that_are_not_looked_at_are_counted(
 def test_no_set_is_a_no(tmp_path: Path) -> None:
     done = claim(tmp_path, POD, GROUP.format("l40s-4"))
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == ("no set of 2 GPUs with link=nvlink can be named by PCI addresses\n")
+    assert done.stderr == (
+        "none of 1 nodes has a set of 2 GPUs with link=nvlink whose PCI addresses are known\n"
+    )
+
+
+def test_why_there_is_no_set_is_said(tmp_path: Path) -> None:
+    """It spoke of PCI addresses where no node had a record that could be used."""
+    (tmp_path / "pod.yaml").write_text(POD)
+    record: dict[str, Any] = codec.encode(machine("a100-pcie-4-bridged").topology("n"))
+    with FakeApiServer() as fake:
+        cluster = Cluster(fake, tmp_path)
+        words = ("claim", tmp_path / "pod.yaml", "--kubeconfig", cluster.kubeconfig)
+        fake.put(RECORDS_PATH, {**record, "spec": {"devices": "none"}})
+        done = asked(main, *words)
+        assert done.returncode == 1
+        assert "no node has a record that can be used" in done.stderr
+        fake.put(RECORDS_PATH, record)
+        done = asked(main, *words)
+    assert done.returncode == 0
+    assert done.stderr == "note: no node has DRA yet: the claim names GPUs of all nodes\n"
 
 
 @pytest.mark.parametrize(
