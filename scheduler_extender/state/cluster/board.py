@@ -159,9 +159,8 @@ class Board:
                 name, domains, answers=changed, counts_otherwise=counts_otherwise
             )
             self.group_places.changed(name)
-        if changed:
-            self.version += 1
             self.tell(name)
+        self.version += changed
         # Nobody is nominated to a node of which nothing was known: else a place was kept there.
         changes = set[NodeName]()
         if before and _what_decides_nominees(before) != _what_decides_nominees(facts):

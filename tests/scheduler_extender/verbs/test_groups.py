@@ -13,6 +13,7 @@ import pytest
 
 from scheduler_extender.annotations import MANAGED, PLACEMENT
 from scheduler_extender.deadline import within
+from scheduler_extender.kube.waker import Waker
 from scheduler_extender.state.groups.groups import (
     DISAGREE,
     ELSEWHERE,
@@ -29,6 +30,7 @@ from scheduler_extender.verbs import STILL_WORKING, filter_nodes, preempt
 from scheduler_extender.verbs.binddecision import STILL_COUNTING
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
 from tests.nodes import pod
+from tests.scheduler_extender.kube.test_waker import Api
 from tests.scheduler_extender.serving import running
 from tests.scheduler_extender.verbs.racks import RACK, Scheduler, member, rack
 from topology.core.devices import NodeName, PodUid
@@ -308,6 +310,25 @@ def test_a_cordoned_node_has_no_place_for_members_to_come(scheduler: Scheduler) 
     scheduler.cluster.feed.put_node(NodeName("b-17"), NodeObject(cordoned=True))
     found = scheduler.filter(asked, [n for n in scheduler.names if n != "b-17"])
     assert found.node_names == rack("a")
+
+
+@pytest.mark.parametrize("before", [NodeObject(cordoned=True, labels={"row": "one"}), NodeObject()])
+def test_who_waits_for_a_domain_is_woken_when_a_node_comes_into_it(before: NodeObject) -> None:
+    scheduler, api = Scheduler({"a": 2}), Api()
+    waker = Waker(scheduler.cluster, api, clock=lambda: 0.0)
+    in_row = NodeObject(labels={"row": "one"})
+    scheduler.cluster.feed.put_node(NodeName("a-00"), in_row)
+    scheduler.cluster.feed.put_node(NodeName("a-01"), before)
+    asked = member("first", size=2, annotations={"group-domain": "row"})
+    waits = replace(record(asked, ""), called_unschedulable=True)
+    scheduler.cluster.feed.put_pod(waits)
+    waker.round(0.0)
+    api.woken.clear()
+    assert scheduler.filter(asked, ["a-00"]).node_names == []
+    scheduler.cluster.feed.put_node(NodeName("a-01"), in_row)
+    assert scheduler.passing(asked) == scheduler.names
+    waker.round(100.0)
+    assert api.woken == [waits.uid]
 
 
 def test_a_group_on_one_node(scheduler: Scheduler) -> None:
