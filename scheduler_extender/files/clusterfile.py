@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from scheduler_extender.annotations import MANAGED
+from scheduler_extender.annotations import MANAGED, managed_among
 from scheduler_extender.files.allocatable import Allocatable, allocatable_of
 from scheduler_extender.files.machinegroups import MAX_GROUPED, read_group
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -204,6 +204,7 @@ def _node_object(node: Node) -> NodeObject:
     from_server = bool(SNAPSHOT in (metadata.annotations or {}) or metadata.uid)
     return NodeObject(
         exists=from_server or bool(spec.taints),  # who writes taints has thought of all of them
+        dra_only=from_server and bool(amounts) and not managed_among(amounts or (), MANAGED),
         labels=metadata.labels or {},
         cordoned=spec.unschedulable,
         taints=tuple(spec.taints or ()),

@@ -165,15 +165,15 @@ class Feed:
         """Take what is told of a known node where Node objects are not watched.
 
         Where it says that the object exists, nothing else is to be told: then it says who may be
-        sent there. Whether the node advertises a managed resource it does not say.
+        sent there.
         """
         with self._lock:
             before = self._nodes.facts.get(name)
             if before is not None:
                 known = before.node_object
                 exists = node_object.exists or known.exists
-                told = replace(node_object, exists=exists, dra_only=known.dra_only)
-                changed = told.allocatable != known.allocatable
+                told = replace(node_object, exists=exists)
+                changed = told.allocatable != known.allocatable or told.dra_only != known.dra_only
                 self._board.put(replace(before, node_object=told), changed=changed)
 
     def drop_node(self, name: NodeName) -> None:

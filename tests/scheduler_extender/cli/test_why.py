@@ -677,3 +677,14 @@ def test_a_gpu_that_a_taint_withholds_is_no_matter_of_a_kubelet(claiming: Cluste
     shown = asked(main, "node", NODE, "-o", "json", "--kubeconfig", claiming.kubeconfig)
     rows = {row["gpu"]: row["trouble"] for row in json.loads(shown.stdout)["devices"]}
     assert rows == dict.fromkeys((1, 3)) | dict.fromkeys((0, 2), "in no ResourceSlice, or tainted")
+
+
+def test_what_kubectl_printed_of_a_node_with_dra_is_no_busy_node(tmp_path: Path) -> None:
+    """It has no ResourceSlices, and a Node that advertises no GPUs."""
+    told = {"metadata": {"name": NODE, "uid": "u"}, "status": {"allocatable": {"cpu": "8"}}}
+    served = codec.encode(bridged(name=NODE), Report("boot", 1, allocatable=frozenset()))
+    asks = {"kind": "Pod", **pod(2, NVLINK, name="w", uid="w")}
+    file = tmp_path / "cluster.json"
+    file.write_text(json.dumps({"kind": "List", "items": [{"kind": "Node", **told}, served, asks]}))
+    done = why("w", "--cluster", file)
+    assert "no node takes it: 1 node serves it no GPUs\n" in done.stdout
