@@ -190,6 +190,7 @@ def test_the_schema_has_the_designs_fields_and_only_these_more() -> None:
     assert designed <= ours
     assert ours - designed == {
         ".spec.allocator.alignBySocket",
+        ".spec.allocator.byNumber",
         ".spec.allocator.published",
         ".spec.allocator.published[]",
         ".spec.allocator.cpuManagerPolicy",

@@ -162,6 +162,7 @@ def _allocator(spec: wire.Spec) -> AllocatorFacts:
         full_cores_only=a.full_pcpus_only,
         numa=_numa_facts(spec),
         published=tuple(a.published or ()),
+        by_number=a.by_number is not False,
         numa_lacks=_numa_lacks(spec),
     )
 

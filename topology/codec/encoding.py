@@ -143,6 +143,7 @@ def _allocator(facts: AllocatorFacts) -> wire.Allocator:
         full_pcpus_only=facts.full_cores_only,
         align_by_socket=facts.numa.socket_aligned if facts.numa else None,
         published=list(facts.published) or None,
+        by_number=None if facts.by_number else False,
     )
 
 

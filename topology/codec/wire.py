@@ -102,6 +102,7 @@ class Allocator(Wire):
     full_pcpus_only: bool | None = None
     align_by_socket: bool | None = None
     published: Annotated[list[int], Field(max_length=64, fail_fast=True)] | None = None
+    by_number: bool | None = None
 
 
 class Memory(Wire):

@@ -25,7 +25,7 @@ from scheduler_extender.state.pods.selecting import Requirement
 from scheduler_extender.state.pods.standing import amounts_of
 from scheduler_extender.told.unblocking import unblocking_of
 from scheduler_extender.wire import Pod, Taint
-from tests.dranodes import NODE, claim, two_pairs
+from tests.dranodes import NODE, claim, device_class, raw, two_pairs
 from tests.nodes import pod
 from tests.scheduler_extender.serving import running
 from topology.core.devices import NodeName, PodUid
@@ -108,9 +108,15 @@ def test_the_file_replays_the_state(seed: int) -> None:
     assert b"".join(cluster_file(again)).decode().splitlines()[1:] == text.splitlines()[1:]
 
 
-def test_a_node_with_dra_is_replayed() -> None:
-    """Its Node advertises no GPUs, and its claims are allocations of the record."""
+@pytest.mark.parametrize("named", [True, False], ids=["by number", "by claims alone"])
+def test_a_node_with_dra_is_replayed(named: bool) -> None:
+    """Its Node advertises no GPUs, its claims are allocations of the record, and who may have its
+    GPUs is a fact of the allocator."""
     world = two_pairs()
+    if not named:
+        nameless = msgspec.json.decode(device_class())
+        del nameless["spec"]["extendedResourceName"]
+        world.classes.apply(raw(nameless))
     seen = NodeObject(dra_only=True, allocatable=amounts_of({"cpu": "8"}))
     world.cluster.feed.put_node(NODE, seen)
     world.claims.apply(claim("of-a-pod", 3, pod="p"))
