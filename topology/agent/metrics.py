@@ -133,6 +133,7 @@ def _of_record(picture: Picture) -> Iterator[Metric]:
     gpus = picture.topology.gpus if picture.topology else ()
     held = sum(len(a.device_ids) for a in picture.report.allocations)
     status = {condition.type: condition.status for condition in picture.report.conditions}
+    gives = picture.report.allocatable != frozenset()  # not so under DRA
     policy = picture.topology and picture.topology.allocator.topology_manager_policy
     for name, text, value in (
         ("pods_due", "GPU pods of which news from the kubelet is due.", len(picture.due)),
@@ -143,8 +144,8 @@ def _of_record(picture: Picture) -> Iterator[Metric]:
         ("unaccounted_use", "Somebody computes on a GPU of no pod.", status.get(UNACCOUNTED_USE)),
         (
             "topology_manager_policy_unknown",
-            "1 while nobody knows the kubelet's Topology Manager policy.",
-            None if policy is None else policy == "unknown",
+            "1 while a kubelet hands out GPUs whose Topology Manager policy nobody knows.",
+            None if policy is None else policy == "unknown" and gives,
         ),
         ("gpus", "GPUs of the node, lost ones included.", len(gpus)),
         ("allocated_devices", "Devices that containers hold.", held),

@@ -90,9 +90,12 @@ def test_an_allocation_that_is_not_used_is_told_with_whose_it_is() -> None:
 def test_an_unknown_topology_manager_is_told(policy: str, unknown: float) -> None:
     metrics = Metrics()
     allocator = replace(TOPOLOGY.allocator, topology_manager_policy=policy)
-    metrics.picture = Picture(replace(TOPOLOGY, allocator=allocator), Report())
+    topology = replace(TOPOLOGY, allocator=allocator)
     name = "gpu_topology_agent_topology_manager_policy_unknown"
+    metrics.picture = Picture(topology, Report())
     assert metrics.registry.get_sample_value(name) == unknown
+    metrics.picture = Picture(topology, Report(allocatable=frozenset()))
+    assert metrics.registry.get_sample_value(name) == 0.0, "as under DRA: it hands nothing out"
 
 
 def test_the_page_names_every_metric_and_no_other() -> None:
