@@ -6,13 +6,14 @@ complete the set (:func:`.victims.replaced`); a node where none would do is drop
 evicted for nothing. Nodes are never invented.
 """
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from scheduler_extender.annotations import Malformed, parse
+from scheduler_extender.annotations import Malformed, OfClaims, of_claims, parse
 from scheduler_extender.deadline import NO_DEADLINE, Deadline, OutOfTimeError
 from scheduler_extender.state.answers.decision import undecided
+from scheduler_extender.state.asking.byclaims import GONE, ask_by_claims
 from scheduler_extender.state.asking.enquiry import answer
 from scheduler_extender.state.asking.members import Member, member_of
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -44,23 +45,24 @@ def preempt(
         if victims.pods
     }
     snapshot = cluster.snapshot()
-    asks = parse(args.pod, snapshot.settings.managed)
+    managed = snapshot.settings.managed
+    asks = parse(args.pod, managed) or of_claims(args.pod, managed)
     if asks is None:
         return PreemptionResult(offered)
     if isinstance(asks, Malformed):
         return PreemptionResult()
     uid = PodUid(args.pod.metadata.uid)
-    member = member_of(snapshot, uid, asks.membership, asks.request)
-    request = asks.request if member is None else member.request
     flying = snapshot.in_flight.get(uid)
     if flying is not None:
         # It may be bound there yet, and is bound nowhere else: no other eviction would help.
         offered = {node: named for node, named in offered.items() if node == flying.node}
+    if isinstance(asks, OfClaims):
+        return _by_claims(snapshot, uid, asks, offered, deadline)
+    member = member_of(snapshot, uid, asks.membership, asks.request)
+    request = asks.request if member is None else member.request
     if request.required and snapshot.blind:
         return PreemptionResult()
-    asking = _Asking(
-        snapshot, preemptor(args.pod, request, snapshot.settings.managed, member), deadline
-    )
+    asking = _Asking(snapshot, preemptor(args.pod, request, managed, member), deadline)
     pod = snapshot.waiting.get(uid)
     afterwards = Afterwards(
         snapshot, member, deadline, lambda facts: pod is None or facts.is_open_to(pod)
@@ -79,6 +81,30 @@ def preempt(
             if afterwards.on(without, gone).rejection is None:
                 kept[name] = ours
     return PreemptionResult(kept)
+
+
+def _by_claims(
+    snapshot: Snapshot,
+    uid: PodUid,
+    wanted: OfClaims,
+    offered: Mapping[str, MetaVictims],
+    deadline: Deadline,
+) -> PreemptionResult:
+    """The answer to a pod with claims of its own: the nodes on which filter would let it pass then
+    with kube-scheduler's victims."""
+
+    def without(name: str, victims: MetaVictims) -> NodeFacts:
+        facts = snapshot.facts(NodeName(name))
+        gone = frozenset(PodUid(pod.uid) for pod in victims.pods or ())
+        return facts.without(gone | facts.pods.ending)
+
+    if snapshot.blind:
+        return PreemptionResult()
+    then = snapshot.with_facts(without(name, victims) for name, victims in offered.items())
+    found = ask_by_claims(then, uid, wanted, list(offered), deadline)
+    passing = {name for name, decision in found.each() if decision.rejection is None}
+    passing |= {name for name, why in found.unknown.items() if why is not GONE}
+    return PreemptionResult({name: offered[name] for name in offered if name in passing})
 
 
 def preemptor(

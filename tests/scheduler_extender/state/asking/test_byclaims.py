@@ -17,7 +17,7 @@ from scheduler_extender.state.pods.record import PodRecord, asking_record, pod_r
 from scheduler_extender.told.placed import placed_on
 from scheduler_extender.verbs import BindError, Binding
 from scheduler_extender.verbs.binddecision import decide
-from scheduler_extender.wire import BindingArgs, Pod
+from scheduler_extender.wire import BindingArgs, MetaPod, MetaVictims, Pod, PreemptionArgs
 from tests.dranodes import (
     DRIVER,
     IS_GPU,
@@ -101,6 +101,28 @@ def test_a_group_that_nobody_would_keep_together_is_refused(world: DraWorld, key
         (why,) = (answered.unresolvable or {}).values()
         said = "a pod with claims of its own can be in no group"
         assert why == f"annotation gpu-topology.io/{key}: {said}"
+
+
+@pytest.mark.parametrize(
+    ("held", "annotations", "helps"),
+    [
+        (0, NVLINK, True),  # 3 and 2 come
+        (2, NVLINK, False),  # 3 and 1
+        (2, {}, True),
+        (0, {"group": "g"}, False),
+    ],
+)
+def test_nobody_is_evicted_for_cpus_where_the_devices_that_come_will_not_do(
+    world: DraWorld, held: int, annotations: dict[str, str], helps: bool
+) -> None:
+    """kube-scheduler's dry run knows no links, and asks filter about no node that lacks CPUs."""
+    world.claims.apply(asking("c", exactly(2)))
+    world.claims.apply(claim("other", held, 1 - held // 2, pod="other"))
+    victims: dict[str, MetaVictims | None] = {NODE: MetaVictims([MetaPod("cpus")], 0)}
+    answered = verbs.preempt(
+        world.cluster, PreemptionArgs(of_claim(annotations, "c"), None, victims)
+    )
+    assert answered.meta_victims == (victims if helps else {})
 
 
 def test_several_claims_are_judged_together(world: DraWorld) -> None:
