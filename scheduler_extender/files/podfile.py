@@ -158,7 +158,10 @@ def _asked(
     notes = written[:MAX_NOTES]
     name, going = pod.metadata.name, destinations_of(pod.spec)
     standing = Standing(priority=pod.spec.priority or 0, destinations=going)
-    return Wanted(name, asks.request, notes, asks.membership, standing, _copies(item))
+    claims = (pod.metadata.labels or {}).get(LABEL) == WANTED
+    return Wanted(
+        name, asks.request, notes, asks.membership, standing, _copies(item), claims=claims
+    )
 
 
 def _ineffective(pod: Pod) -> Iterator[str]:

@@ -42,6 +42,7 @@ class Wanted:
     standing: Standing = BARE
     copies: int = 1  # that its object makes: a Deployment's replicas, a Job's parallelism
     file: str = ""  # that has it
+    claims: bool = False  # its label asks for a claim at admission
 
     @property
     def text(self) -> str:
