@@ -33,7 +33,7 @@ from scheduler_extender.doctor.seen import (
     there,
 )
 from scheduler_extender.kube.dra import GROUP
-from scheduler_extender.kube.reading import FORBIDDEN, listed, one_look
+from scheduler_extender.kube.reading import FORBIDDEN, NO_DRA, listed, one_look
 from scheduler_extender.kube.sinks import NODES_PATH, PAGE, RECORDS_PAGE, RECORDS_PATH
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -82,6 +82,7 @@ class _Look:
     def all(self) -> Seen:
         asked, ours = self._asked, self._asked.system
         nodes, records = self._nodes(), self._records()
+        cluster, unseen = self._cluster()
         config_map = self._get("/api/v1", ours, "configmaps", "gpu-topology-scheduler")
         configurations = [*asked.files]
         if text := at(there(config_map), "data", "config.yaml"):
@@ -97,7 +98,7 @@ class _Look:
             policies=self._policies(),
             nodes=nodes,
             records=records,
-            classes=self._list(f"{GROUP}/deviceclasses", "DeviceClasses"),
+            classes=unseen or self._list(f"{GROUP}/deviceclasses", "DeviceClasses"),
             daemon_sets=self._list("/apis/apps/v1/daemonsets", "DaemonSets"),
             extender=self._get("/apis/apps/v1", ours, "deployments", "gpu-topology-extender"),
             service=self._get("/api/v1", ours, "services", "gpu-topology"),
@@ -110,7 +111,7 @@ class _Look:
             certificates=[*self._secrets(), *_files(asked.files)],
             kubelets=self._kubelets(names),
             metrics=_samples(asked.metrics),
-            cluster=self._cluster(),
+            cluster=cluster,
             answered=[a for each in asked.files if (a := _ask(each, names)) is not None],
         )
         return self._with_time(found)
@@ -211,12 +212,15 @@ class _Look:
         with ThreadPoolExecutor(AT_ONCE) as threads:
             return dict(zip(names, threads.map(ask, names), strict=True))
 
-    def _cluster(self) -> Cluster | Unseen:
+    def _cluster(self) -> tuple[Cluster | Unseen, Unseen | None]:
+        """The cluster, and what of DRA may not be read."""
         settings = Settings(Verdict.EXPECTED)
         try:
-            return one_look(self._api, self._asked.namespace, settings, time.monotonic).cluster
+            seen = one_look(self._api, self._asked.namespace, settings, time.monotonic)
         except ApiError as error:
-            return _refused(error, "pods and GPUTopology records")
+            return _refused(error, "pods and GPUTopology records"), None
+        lost = (note.partition(":")[0] for note in seen.notes if note.endswith(NO_DRA))
+        return seen.cluster, next(map(Unseen, lost), None)
 
 
 def _refused(error: ApiError, what: str, *, always: bool = False) -> Unseen:

@@ -66,16 +66,19 @@ def test_nodes_with_a_dra_driver_need_no_plugin(site: Site) -> None:
     assert states == {State.OK}, found
 
 
-def test_who_may_not_read_the_classes_of_dra_is_not_told_that_all_is_well(site: Site) -> None:
+@pytest.mark.parametrize("hidden", ["deviceclasses", "resourceclaims", "resourceslices"])
+def test_who_may_not_read_dras_objects_is_not_told_that_all_is_well(
+    site: Site, hidden: str
+) -> None:
     by_dra(BUS, "nvidia.com/gpu")(site)
-    site.fake.refuse(403, None, path="/deviceclasses")
+    site.fake.refuse(403, None, path=f"/{hidden}")
     try:
         found = site.findings()
     finally:
         site.fake.allow()
     ((state, text),) = [(each.state, each.text) for each in found["plugin"]]
     assert state is State.UNSEEN
-    assert text.endswith("whether DRA does: you may not read DeviceClasses")
+    assert text.endswith(f"whether DRA does: you may not list {hidden}")
     others = [each for name, said in found.items() if name != "probe" for each in said]
     assert State.FAIL not in {each.state for each in others}, others
 
