@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from scheduler_extender.annotations import Malformed, OfClaims, of_claims, parse
+from scheduler_extender.annotations import Malformed, OfClaims, managed_among, of_claims, parse
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.state.answers.decision import HAD_CLAIM, UNDECIDED
 from scheduler_extender.state.answers.remembered import State
@@ -77,9 +77,9 @@ def filtered(
     nobody meanwhile. The event loop holds the cluster's lock, and is told with
     :class:`.NotAtOnceError` where the answer would take too long for it.
     """
-    if pod.status.extended_resource_claim_status is not None:
-        return _of_claimed(snapshot, pod, names, deadline)
     managed = snapshot.settings.managed
+    if had_claim(pod, managed):
+        return _of_claimed(snapshot, pod, names, deadline)
     asks = parse(pod, managed) or of_claims(pod, managed)
     if asks is None:
         return Filtered(list(names))
@@ -108,8 +108,15 @@ def filtered(
     return _with_group(snapshot, member, answered, deadline)
 
 
+def had_claim(pod: Pod, managed: tuple[str, ...]) -> bool:
+    """Whether a pod's status names a claim that was made for ``managed`` resources."""
+    made = pod.status.extended_resource_claim_status
+    mapped = made.request_mappings if made is not None else None
+    return bool(mapped and managed_among([each.resource_name for each in mapped], managed))
+
+
 def _of_claimed(snapshot: Snapshot, pod: Pod, names: Sequence[str], deadline: Deadline) -> Filtered:
-    """The answer to a pod whose status names a claim (:meth:`.NodeFacts.is_open_to`)."""
+    """The answer to a pod that had a claim (:meth:`.NodeFacts.is_open_to`)."""
     deadline.need_quick(quick=False)
     status = msgspec.structs.replace(pod.status, extended_resource_claim_status=None)
     others: list[str] = []

@@ -307,6 +307,14 @@ def test_a_pod_that_had_a_claim_goes_to_no_node_with_a_plugin(
     assert world.filter(pod(2, asks)) != HAD_CLAIM.reason
 
 
+def test_a_claim_that_was_for_no_gpus_keeps_a_pod_off_no_plugin(world: World) -> None:
+    """The next one takes its place, on whatever node a DRA driver serves that resource."""
+    mapping = {"containerName": "main", "resourceName": "example.com/nic", "requestName": "r"}
+    world.cluster.feed.put_record(bridged(name=NODE), Report("boot", 9))
+    world.cluster.feed.put_node(NODE, NodeObject(exists=True))
+    assert world.filter(pod(2, extendedResourceClaimStatus={"requestMappings": [mapping]})) == ""
+
+
 def test_a_bound_pod_without_a_claim_says_what_to_do(world: World) -> None:
     bound = pair("a")
     bound["spec"]["nodeName"] = NODE
