@@ -24,6 +24,7 @@ from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.standing import asks_of
 from scheduler_extender.unblocking.victims import Preemptor, after, importance, replaced
 from scheduler_extender.verbs.afterwards import Afterwards
+from scheduler_extender.verbs.filtering import had_claim
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs, PreemptionResult
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import GpuRequest
@@ -56,6 +57,9 @@ def preempt(
     if flying is not None:
         # It may be bound there yet, and is bound nowhere else: no other eviction would help.
         offered = {node: named for node, named in offered.items() if node == flying.node}
+    if had_claim(args.pod, managed):  # filter would refuse it there
+        by_plugin = {node for node in offered if snapshot.facts(NodeName(node)).by_plugin}
+        offered = {node: named for node, named in offered.items() if node not in by_plugin}
     if isinstance(asks, OfClaims):
         return _by_claims(snapshot, uid, asks, offered, deadline)
     member = member_of(snapshot, uid, asks.membership, asks.request)

@@ -25,7 +25,7 @@ from scheduler_extender.told.placed import NO_CLAIM, placed_on
 from scheduler_extender.told.unblocking import unblocking_of
 from scheduler_extender.verbs import BindError, Binding, BindUnknownError
 from scheduler_extender.verbs.turns import Turns
-from scheduler_extender.wire import BindingArgs, Pod
+from scheduler_extender.wire import BindingArgs, MetaPod, MetaVictims, Pod, PreemptionArgs
 from tests.nodes import bridged, pod
 from topology.core.availability import Availability
 from topology.core.devices import NodeName, PodUid
@@ -300,6 +300,9 @@ def test_a_pod_that_had_a_claim_goes_to_no_node_with_a_plugin(
     world.cluster.feed.put_record(bridged(name=NODE), Report("boot", 9))
     world.cluster.feed.put_node(NODE, NodeObject(exists=True))
     assert world.filter(manifest) == HAD_CLAIM.reason
+    victims: dict[str, MetaVictims | None] = {NODE: MetaVictims([MetaPod("cpus")], 0)}
+    asked = PreemptionArgs(msgspec.convert(manifest, Pod), None, victims)
+    assert verbs.preempt(world.cluster, asked).meta_victims == {}, "nobody is evicted for it"
     world.add(manifest)
     (waits,) = world.cluster.snapshot().pods
     (told,) = answers_to(world.cluster.snapshot(), waits)
