@@ -21,7 +21,7 @@ from scheduler_extender.state.asking.members import member_of
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.told.answers import serves_nothing
+from scheduler_extender.told.answers import as_asked_by, serves_nothing
 from scheduler_extender.told.counts import Counts
 from scheduler_extender.told.struct import Struct
 from topology.core.placement import NO_REPORT, Reason
@@ -113,8 +113,10 @@ def refusals_of(snapshot: Snapshot, pod: PodRecord, deadline: Deadline) -> dict[
     names = [facts.name for facts in nodes if not (pod.by_claim and facts.by_plugin)]
     found = +Counter({HAD_CLAIM.kind: len(nodes) - len(names)})
     claims = pod.of_claims
+    apart = snapshot.asked_apart(pod.uid, pod.standing.priority, pod.gang).intersection(names)
+    asked = snapshot.with_facts(as_asked_by(pod, snapshot.facts(name)) for name in apart)
     answers = (
-        ask(snapshot, request, names, deadline)
+        ask(asked, request, names, deadline)
         if claims is None
         else ask_by_claims(snapshot, pod.uid, claims, names, deadline)
     )

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from scheduler_extender.annotations import Malformed
+from scheduler_extender.deadline import NO_DEADLINE
+from scheduler_extender.kube.sinks import PodSink
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord
@@ -22,8 +24,10 @@ from scheduler_extender.told.waiting import (
     WaitingReasons,
     main_reason,
     reason_of,
+    refusals_of,
 )
-from tests.nodes import pcie, switched
+from tests.dranodes import NODE, claim, raw, two_pairs
+from tests.nodes import pcie, pod, switched
 from tests.scheduler_extender.serving import Clock
 from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
 from topology.core.devices import NodeName, PodUid
@@ -115,3 +119,16 @@ def test_why_a_pod_waits_is_one_line(
 ) -> None:
     record = PodRecord(PodUid("u"), "team", "p", None, gpu_request(1))
     assert words in reason_of(replace(record, **pod), counts)
+
+
+def test_a_pod_does_not_wait_for_what_it_is_nominated_for() -> None:
+    """Under DRA a pod counts where it is nominated. Its own Event and the metric said that the node
+    is busy, and filter lets it in."""
+    world = two_pairs()
+    world.claims.apply(claim("held", 3, 1, pod="other"))
+    manifest = pod(2, name="nominated", uid="nominated")
+    manifest["status"] = {"phase": "Pending", "nominatedNodeName": NODE}
+    PodSink(world.cluster).apply(raw(manifest))
+    snapshot = world.cluster.snapshot()
+    found = snapshot.nominated[PodUid("nominated")]
+    assert refusals_of(snapshot, found, NO_DEADLINE) == {}
