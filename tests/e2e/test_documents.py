@@ -116,14 +116,20 @@ THERE = {"nodeSelector": {"kubernetes.io/hostname": TRAINER.name}}
 
 
 def owners() -> list[tuple[str, dict[str, Any]]]:
-    """A Deployment and a Job called train, which have made no pods yet."""
+    """A Deployment and a Job called train, which have made no pods yet; and the DeviceClass that
+    comes with NVIDIA's driver."""
     labels = {"app": "train"}
     asked = pod("train")
     template = {"metadata": {**asked["metadata"], "labels": labels}, "spec": asked["spec"]}
     once = {**template, "spec": {**template["spec"], "restartPolicy": "Never"}}
     named = {"metadata": {"name": "train"}}
     spec = {"selector": {"matchLabels": labels}, "template": template}
+    of_driver = {"selectors": [{"cel": {"expression": "device.driver == 'gpu.nvidia.com'"}}]}
     return [
+        (
+            "/apis/resource.k8s.io/v1/deviceclasses",
+            {"metadata": {"name": "gpu.nvidia.com"}, "spec": of_driver},
+        ),
         ("/apis/apps/v1/namespaces/default/deployments", {**named, "spec": spec}),
         ("/apis/batch/v1/namespaces/default/jobs", {**named, "spec": {"template": once}}),
     ]
