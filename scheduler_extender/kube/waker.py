@@ -13,6 +13,7 @@ ones do, whoever has waited longest first.
 import threading
 import time
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -195,17 +196,20 @@ class Waker:
         self, snapshot: Snapshot, unschedulable: dict[PodUid, PodRecord], now: float
     ) -> None:
         """Wake pods whose own place has come free, or GPUs on the node to which they are nominated:
-        to all others that node answers no."""
-        placed = (pod.uid for pod in snapshot.places.values())
+        to all others that node answers no. Who has seen least comes first."""
+        places = defaultdict[PodUid, set[NodeName | None]](set)
+        for name, placed in snapshot.places.items():
+            places[placed.uid].add(name)
+        for uid, nominee in snapshot.nominated.items():
+            places[uid].add(nominee.standing.nominated)
         deadline = within(self._clock, self.SECONDS)
-        for uid in dict.fromkeys((*placed, *snapshot.nominated)):
+        for uid in sorted(places, key=lambda uid: self._tried_place.get(uid, -1)):
             pod = unschedulable.get(uid)
             if pod is None or isinstance(pod.request, Malformed) or now < self._due(uid):
                 continue
             if deadline.passed():
                 return
-            names = {*snapshot.places_of(uid), pod.standing.nominated or NodeName("")}
-            numbers = {name: self._changed.get(name, (-1, 0.0))[0] for name in names}
+            numbers = {name: self._changed.get(name, (-1, 0.0))[0] for name in places[uid] if name}
             newest = max(numbers.values(), default=-1)
             tried = self._tried_place.get(uid, -1)
             fits = any(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from collections import Counter
@@ -369,6 +370,22 @@ def test_a_pod_is_woken_to_which_a_kept_place_yields(priority: int, woken: list[
     cluster.feed.put_report(node.name, replace(report, sequence=2, allocations=left))
     waker.round(10.0)
     assert [name.rpartition("/")[2] for name in api.woken] == woken
+
+
+def test_every_pod_with_a_place_has_its_turn_where_each_round_has_time_for_one() -> None:
+    """Though the node of the first changes all the time, in vain."""
+    pairs = [machine("a100-pcie-4-bridged").topology(name) for name in ("busy", "free")]
+    cluster = cluster_of({pairs[0]: {"a": Held((0, 2))}, pairs[1]: {}})
+    cluster.board.today = lambda: 0.0
+    api, seconds = Api(), itertools.count()
+    waker = Waker(cluster, api, breathe=lambda: None, clock=lambda: next(seconds) * 0.1)
+    for node in pairs:
+        kept = KeptPlace(node.name, 600.0, frozenset())
+        cluster.feed.put_pod(replace(waiting(f"{node.name}-wants", PAIR), kept_place=kept))
+    for at in range(3):
+        cluster.tell_of([node.name for node in pairs])
+        waker.round(float(at))
+    assert [name.rpartition("/")[2] for name in api.woken] == ["free-wants"]
 
 
 def test_a_pod_that_is_nominated_under_dra_is_woken_for_the_gpus_that_count_as_its_own() -> None:
