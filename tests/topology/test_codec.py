@@ -400,6 +400,12 @@ BAD = [
     ),
     pytest.param(_with("status.sequence", "x"), "status.sequence:", True, id="sequence"),
     pytest.param(_with("spec.nics.0.distances.0.index", 9), "nics[mlx5_0]: GPU 9", False, id="nic"),
+    pytest.param(
+        _with("spec.nics.0", {"name": "\n", "distances": [{"index": 9, "pcie": "PIX"}]}),
+        "nics[\\n]: GPU 9",
+        False,
+        id="a name that ends lines",
+    ),
 ]
 
 

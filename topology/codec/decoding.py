@@ -45,7 +45,11 @@ from topology.core.report import (
 
 
 class RecordError(ValueError):
-    """A GPUTopology record that cannot be used; the message names the field and what is allowed."""
+    """A GPUTopology record that cannot be used; the message names the field and what is allowed, in
+    one line, whatever the record names a thing."""
+
+    def __init__(self, said: str) -> None:
+        super().__init__(said if said.isprintable() else ascii(said)[1:-1])
 
 
 @dataclass(frozen=True, slots=True)
