@@ -322,6 +322,15 @@ def test_two_replicas_that_started_together_write_different_values() -> None:
     assert len(api.values) == len(set(api.values)) == 2
 
 
+def let_go_of_a(cluster: Cluster, node: NodeName) -> None:
+    """Pod a is gone, and a report shows b alone."""
+    cluster.feed.drop_pod(PodUid("a"))
+    report = cluster.facts(node).report
+    assert report is not None
+    left = tuple(held for held in report.allocations if held.pod_uid == "b")
+    cluster.feed.put_report(node, replace(report, sequence=2, allocations=left))
+
+
 def test_who_has_a_place_is_woken_when_it_comes_free() -> None:
     """To all others that node answers no, and they sleep on."""
     node = machine("a100-pcie-4-bridged").topology("pairs")
@@ -335,11 +344,7 @@ def test_who_has_a_place_is_woken_when_it_comes_free() -> None:
     cluster.feed.put_pod(waiting("other", PAIR))
     waker.round(0.0)
     assert api.woken == []
-    cluster.feed.drop_pod(PodUid("a"))
-    report = cluster.facts(node.name).report
-    assert report is not None
-    left = tuple(held for held in report.allocations if held.pod_uid == "b")
-    cluster.feed.put_report(node.name, replace(report, sequence=2, allocations=left))
+    let_go_of_a(cluster, node.name)
     api.fails = ApiUnreachable("timed out")
     waker.round(10.0)
     api.fails = None
@@ -363,11 +368,7 @@ def test_a_pod_is_woken_to_which_a_kept_place_yields(priority: int, woken: list[
     cluster.feed.put_pod(replace(wants, standing=replace(wants.standing, priority=priority)))
     waker.round(0.0)
     assert api.woken == []
-    cluster.feed.drop_pod(PodUid("a"))
-    report = cluster.facts(node.name).report
-    assert report is not None
-    left = tuple(held for held in report.allocations if held.pod_uid == "b")
-    cluster.feed.put_report(node.name, replace(report, sequence=2, allocations=left))
+    let_go_of_a(cluster, node.name)
     waker.round(10.0)
     assert [name.rpartition("/")[2] for name in api.woken] == woken
 
