@@ -42,7 +42,6 @@ test: $(VENV)/dev.stamp         ## unit, property and service tests; a few minut
 
 test-long: $(VENV)/dev.stamp    ## the closed loop, what needs Go, the images, and all else that takes long
 	$(PYTEST) -m long
-	GPU_TOPOLOGY_EVERY_EXAMPLE=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile tests/property/test_laws.py tests/property/test_strangers.py
 
 coverage: $(VENV)/dev.stamp     ## which lines of each package every fourth test file runs; to trace them takes more than twice as long
 	find tests/topology tests/scheduler_extender tests/benchmarks -name 'test_*.py' -not -path '*/web/*' | sort | awk 'NR % 4 == 1' | \

@@ -32,7 +32,6 @@ from tests.dranodes import (
     two_pairs,
 )
 from tests.nodes import pod
-from tests.property.examples import examples
 from topology.core.devices import PodUid
 from topology.kubeapi.apiserver import ApiError, ApiServer, ConflictError, Query
 
@@ -208,7 +207,7 @@ def gpus_of(claim: Json) -> list[int]:
     return [int(each["device"].removeprefix("gpu-")) for each in mine]
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=50)
 @given(rng=st.randoms(use_true_random=False))
 def test_a_pod_is_bound_to_what_it_requires(rng: Random) -> None:
     played = Played(rng)

@@ -9,7 +9,6 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.property.examples import examples
 from tests.wiring import isomorphic
 from topology.core.admission import Kubelet, admissions
 from topology.core.availability import Availability, Holder, Unreported
@@ -122,7 +121,7 @@ def reference(  # noqa: C901 (the contract, sentence by sentence)
 
 
 @given(nodes(), constraints, st.data())
-@settings(max_examples=examples(400), deadline=None)
+@settings(max_examples=400, deadline=None)
 def test_a_set_satisfies_what_the_contract_says(
     node: NodeTopology, wanted: Constraints, data: st.DataObject
 ) -> None:
@@ -132,7 +131,7 @@ def test_a_set_satisfies_what_the_contract_says(
 
 
 @given(nodes(), constraints, st.data())
-@settings(max_examples=examples(400), deadline=None)
+@settings(max_examples=400, deadline=None)
 def test_a_verdict_is_what_all_outcomes_say(
     node: NodeTopology, wanted: Constraints, data: st.DataObject
 ) -> None:
@@ -171,7 +170,7 @@ def test_a_verdict_is_what_all_outcomes_say(
 
 
 @given(nodes(), constraints, st.data())
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_renumbering_gpus_changes_only_names(
     node: NodeTopology, wanted: Constraints, data: st.DataObject
 ) -> None:
@@ -201,7 +200,7 @@ def test_renumbering_gpus_changes_only_names(
 
 
 @given(nodes(), st.data())
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_best_ring_is_the_widest_of_all_orders(node: NodeTopology, data: st.DataObject) -> None:
     chosen = data.draw(st.integers(1, (1 << len(node.gpus)) - 1))
     members = positions(chosen)
@@ -222,7 +221,7 @@ def test_best_ring_is_the_widest_of_all_orders(node: NodeTopology, data: st.Data
 
 
 @given(st.integers(1, 9).flatmap(lambda n: st.lists(st.booleans(), min_size=n * n, max_size=n * n)))
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_a_ring_is_found_if_and_only_if_there_is_one(cells: list[bool]) -> None:
     n = int(len(cells) ** 0.5)
     joined = {frozenset((a, b)) for a, b in combinations(range(n), 2) if cells[a * n + b]}
@@ -260,7 +259,7 @@ def test_choices_are_every_way_to_deal_shares(counts: list[int], data: st.DataOb
 
 
 @given(st.integers(1, 64), st.sampled_from([1, 2, 4, 32, 1024]), st.data())
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_masks_of_many_pools_are_those_of_each(n: int, replicas: int, data: st.DataObject) -> None:
     width = width_for(replicas)
     counts = st.lists(st.integers(0, replicas), min_size=n, max_size=n)
@@ -275,7 +274,7 @@ several: st.SearchStrategy[Counts] = st.lists(
 
 
 @given(nodes(), st.sampled_from(["any", "best-effort", "distributed", "packed"]), st.data())
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_no_gpu_is_ever_free_more_often_than_it_is_there(
     node: NodeTopology, policy: str, data: st.DataObject
 ) -> None:
@@ -344,7 +343,7 @@ def machines_that_crash(draw: st.DrawFn) -> NodeTopology:
 
 
 @given(machines_that_crash(), facts_of_kubelets, several, st.data())
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_who_knows_less_of_a_node_promises_no_more(
     node: NodeTopology, facts: AllocatorFacts, counts: Counts, data: st.DataObject
 ) -> None:

@@ -18,7 +18,6 @@ from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.wire import Pod, Taint
 from tests.nodes import bridged, pod
-from tests.property.examples import examples
 from topology.core.devices import NodeName, PodUid
 from topology.core.dra import Claimed, Published, served
 from topology.core.report import Report
@@ -124,7 +123,7 @@ def told(events: list[tuple[tuple[str, str], int]]) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=examples(1500), deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(
     st.lists(
         st.sampled_from(sorted(EVENTS)).flatmap(

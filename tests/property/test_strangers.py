@@ -21,13 +21,12 @@ from tests.crd import Object, schema
 from tests.fuzz.mutation import VALUES
 from tests.fuzz.targets import ANNOTATIONS, PODS, check_annotation, check_record
 from tests.nodes import bridged, pcie, switched
-from tests.property.examples import examples
 from tests.scheduler_extender.serving import Running, running
 
 bounded = settings(
     deadline=None,
     derandomize=True,
-    max_examples=examples(150),
+    max_examples=150,
     suppress_health_check=list(HealthCheck),
 )
 

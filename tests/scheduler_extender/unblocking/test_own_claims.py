@@ -35,7 +35,6 @@ from tests.dranodes import (
     raw,
 )
 from tests.nodes import pod
-from tests.property.examples import examples
 from tests.scheduler_extender.kube.test_waker import Api
 from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
 from topology.core.devices import PodUid
@@ -170,7 +169,7 @@ def scenes(draw: st.DrawFn) -> Scene:
 
 
 @given(scenes())
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_after_a_plan_the_claims_get_what_the_pod_requires_and_no_plan_is_missed(
     scene: Scene,
 ) -> None:
