@@ -141,7 +141,7 @@ def _data(found: Together, view: View, *, alone: bool) -> Checked | dict[str, An
             for pod in each.pods
         ]
     if not alone:
-        return {"pods": pods, "groups": found.groups}
+        return {"pods": pods, "groups": found.groups, "objects": found.objects}
     return structs.replace(pods[0], group=found.groups[0]) if found.groups else pods[0]
 
 
@@ -165,6 +165,8 @@ def _draw(found: Together, view: View) -> None:
         console.print()
     for group in found.groups:
         console.print(Text(group.text, "red" if group.refused else "green"))
+    for made in found.objects:
+        console.print(Text(made.text, "green" if made.fit == made.copies else "red"))
     by_themselves = [pod for each in found.judged for pod in each.pods if pod.membership is None]
     if len(by_themselves) > 1:
         console.print()

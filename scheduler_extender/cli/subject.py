@@ -147,7 +147,7 @@ def _gates(record: PodRecord, manifest: dict[str, Any]) -> Iterator[str]:
 def _template(kind: str, namespace: str, made: dict[str, Any]) -> Subject:
     """The pod that a workload would make, where it has made none yet."""
     name = str((made.get("metadata") or {}).get("name", ""))
-    for manifest, outside in pods_made_by(made):
+    for manifest, outside, _ in pods_made_by(made):
         manifest["metadata"] = {**manifest["metadata"], "namespace": namespace, "uid": "none-yet"}
         read = _read(manifest)
         if read is not None:

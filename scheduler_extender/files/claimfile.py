@@ -79,7 +79,7 @@ def claiming(text: str) -> Claiming:
 
 def _alike(item: object, wanted: Wanted) -> Iterator[dict[str, Any]]:
     """The pods that an object makes and that ask for the same GPUs."""
-    for manifest, _ in pods_made_by(item):
+    for manifest, *_ in pods_made_by(item):
         if asks_for_gpus(manifest):
             asks = parse(read_pod(manifest))
             if isinstance(asks, Asks) and asks.request.alone == wanted.request.alone:

@@ -16,7 +16,7 @@ from scheduler_extender.files.clusterfile import read_pod
 from scheduler_extender.files.podtemplates import (
     ARGO,
     KNOWN,
-    KSERVE,
+    Made,
     mapping,
     misshapen,
     name_in,
@@ -33,6 +33,7 @@ from topology.core.requests import GpuRequest
 from topology.yamltext import YamlTextError, documents
 
 LIKE_OURS = 0.75  # how much a prefix must resemble ours to be taken for a slip of the pen, 0 to 1
+LWS_GROUP = "leaderworkerset/"  # what names of groups begin with that a LeaderWorkerSet makes
 MAX_NOTES = 10
 MOST_PODS = 4096  # pods of one file, as many as a group may have members
 
@@ -57,8 +58,7 @@ def read(text: str) -> Wanted:
     if len(makers) > 1:
         names = ", ".join(_named(item) for item in makers[:5])
         raise PodFileError(f"one Pod is needed, there are {len(makers)}: {names}")
-    manifest, outside = _pod_of(makers[0]) or ({}, [])
-    asked = _asked(makers[0], manifest, outside)
+    asked = _asked(makers[0], _pod_of(makers[0]) or Made({}, []))
     return replace(asked, notes=(*_left_out(makers[0]), *asked.notes)[:MAX_NOTES])
 
 
@@ -93,19 +93,23 @@ def read_each(text: str) -> Found:
         raise PodFileError(f"allowed are {MOST_PODS:,} pods in a file, there are {len(makers):,}")
     found = Found([], faults)
     placed: dict[str, None] = {}
-    for item in makers:
+    for number, item in enumerate(makers, 1):
         of_item: dict[object, Wanted] = {}
-        for manifest, outside in pods_made_by(item):
-            if asks_for_gpus(manifest) and "nodeName" in mapping(manifest.get("spec")):
+        for made in pods_made_by(item):
+            if asks_for_gpus(made.pod) and "nodeName" in mapping(made.pod.get("spec")):
                 placed[_named(item)] = None
-            elif asks_for_gpus(manifest):
+            elif asks_for_gpus(made.pod):
                 try:
-                    asked = _asked(item, manifest, outside, several=len(makers) > 1)
+                    asked = _asked(item, made, several=len(makers) > 1)
                 except PodFileError as error:
                     found.faults.append(str(error))
-                else:
-                    of_item.setdefault(asked.alike, asked)
-        found.wanted.extend(of_item.values())
+                    continue
+                asked = _counted(item, made, asked)
+                before = of_item.get(asked.alike)
+                of_item[asked.alike] = before.and_as_many_as(asked) if before else asked
+        several = len(of_item) > 1
+        maker = f"{_named(item)} (object {number})" if several else ""
+        found.wanted.extend(replace(each, maker=maker) for each in of_item.values())
     if placed:
         found = replace(found, placed=f"on a node already, so not judged: {listed([*placed])}")
     if placed and not found.wanted and not found.faults:
@@ -133,14 +137,12 @@ def _makers(text: str) -> tuple[list[object], list[str]]:
     return makers, faults
 
 
-def _asked(
-    item: object, manifest: dict[str, Any], outside: list[object], *, several: bool = False
-) -> Wanted:
+def _asked(item: object, made: Made, *, several: bool = False) -> Wanted:
     """What a pod asks, and the notes on what makes it; ``several`` says that the reader has to be
     told which pod an error is about. Raises :class:`PodFileError`."""
     whose = f"{_named(item)}: " if several else ""
     try:
-        pod = read_pod(manifest)
+        pod = read_pod(made.pod)
     except ValueError as error:
         raise PodFileError(f"{whose}{error}") from error
     unreadable = _unreadable(pod)
@@ -154,14 +156,29 @@ def _asked(
         raise NoPodError(f"{whose}the pod asks for the GPUs of its claims: {once}")
     if asks is None:
         raise NoPodError(f"{whose}the pod asks for no GPU (nvidia.com/gpu), nothing to check")
-    written = (*notes_on(_kind_of(item), manifest, outside), *_ineffective(pod))
+    written = (*notes_on(_kind_of(item), made.pod, made.outside), *_ineffective(pod))
     notes = written[:MAX_NOTES]
     name, going = pod.metadata.name, destinations_of(pod.spec)
     standing = Standing(priority=pod.spec.priority or 0, destinations=going)
     claims = (pod.metadata.labels or {}).get(LABEL) == WANTED
     return Wanted(
-        name, asks.request, notes, asks.membership, standing, _copies(item), claims=claims
+        name, asks.request, notes, asks.membership, standing, made.copies or 1, claims=claims
     )
+
+
+def _counted(item: object, made: Made, asked: Wanted) -> Wanted:
+    """The same, with a note where not all pods of an object are counted."""
+    groups = mapping(mapping(item).get("spec")).get("replicas")
+    if made.copies is None:
+        said = "how many pods it makes is not known, so one is judged"
+    elif asked.membership is None or not asked.membership.group.name.startswith(LWS_GROUP):
+        return asked
+    elif isinstance(groups, int) and groups > 1:
+        said = f"it makes {groups:,} groups, and only one is judged"
+        asked = replace(asked, copies=max(1, asked.copies // groups))
+    else:
+        return asked
+    return replace(asked, notes=(f"{_named(item)}: {said}", *asked.notes)[:MAX_NOTES])
 
 
 def _ineffective(pod: Pod) -> Iterator[str]:
@@ -183,17 +200,6 @@ def _ineffective(pod: Pod) -> Iterator[str]:
                 )
 
 
-def _copies(item: object) -> int:
-    """How many pods an object makes of its template at one time, as far as its spec says it."""
-    kind, spec = mapping(item).get("kind"), mapping(mapping(item).get("spec"))
-    if kind == KSERVE:
-        said = mapping(spec.get("predictor")).get("minReplicas")
-    else:
-        field = "parallelism" if kind == "Job" else "replicas"
-        said = spec.get(field) if "template" in spec else 1
-    return said if isinstance(said, int) and said > 0 else 1
-
-
 def _unreadable(pod: Pod) -> str:
     """The first amount of CPU or memory that is no quantity; an API server refuses such a pod."""
     for container, _ in containers_with_roles(pod):
@@ -213,13 +219,13 @@ def items_in(document: object) -> list[object]:
     return items if isinstance(items, list) else [document]
 
 
-def _pod_of(item: object) -> tuple[dict[str, Any], list[object]] | None:
-    """The pod that an object is or makes, and the metadata around it; None where it makes none.
+def _pod_of(item: object) -> Made | None:
+    """The pod that an object is or makes; None where it makes none.
 
     Of several templates it is the first that asks for GPUs.
     """
     made = pods_made_by(item)
-    asking = (each for each in made if asks_for_gpus(each[0]))
+    asking = (each for each in made if asks_for_gpus(each.pod))
     return next(asking, made[0] if made else None)
 
 
@@ -241,7 +247,7 @@ def _no_pod(items: list[object]) -> str:
 
 def _left_out(item: object) -> Iterator[str]:
     """Whether the object makes pods that ask for something else than the one that is read."""
-    read = (parse(read_pod(pod)) for pod, _ in pods_made_by(item) if asks_for_gpus(pod))
+    read = (parse(read_pod(pod)) for pod, *_ in pods_made_by(item) if asks_for_gpus(pod))
     requests = [each.request if isinstance(each, Asks) else each for each in read]
     others = [request for request in requests[1:] if request != requests[0]]
     if others:

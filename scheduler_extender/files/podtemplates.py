@@ -3,14 +3,18 @@
 A template is whatever has containers under ``template.spec``, wherever in the object's spec it
 stands: Deployments, Jobs, JobSets, PyTorchJobs and others that nobody has listed. KServe's
 InferenceService and Argo's workflows have no such templates; they are read by their own rules.
+
+How many pods a template makes is the product of the numbers on the way to it, such as the replicas
+of a replicated Job and the parallelism of each.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from scheduler_extender.membership import JOB_LABEL
+from scheduler_extender.membership import JOB_LABEL, SOURCES
 from topology.codec import shortened
 
+_LOOPS = ("withItems", "withParam", "withSequence")
 MAX_DEPTH = 12  # how deep in an object pod templates are looked for
 ARGO = ("Workflow", "WorkflowTemplate", "ClusterWorkflowTemplate", "CronWorkflow")
 KSERVE = "InferenceService"
@@ -19,6 +23,14 @@ KNOWN = (
     *(KSERVE, *ARGO, "Deployment", "ReplicaSet", "ReplicationController", "StatefulSet"),
     *("DaemonSet", "Job", "CronJob", "PodTemplate"),
 )
+ONE_EACH = {
+    *("Pod", "PodTemplate", "Deployment", "ReplicaSet", "ReplicationController", "StatefulSet"),
+    *("Job", "CronJob", "JobSet", "LeaderWorkerSet", "RayCluster", "RayJob", "RayService"),
+    *("MPIJob", "PyTorchJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob", "Notebook"),
+}
+"""Kinds that make one pod of a template where no number is written."""
+
+MOST_REPLICAS = 2**31 - 1  # of one object; the API server takes no more
 _FORMS: dict[str, type] = {
     **dict.fromkeys(("spec", "template", "jobTemplate", "workflowSpec"), dict),
     **dict.fromkeys(("predictor", "transformer", "explainer", "workerSpec", "model"), dict),
@@ -27,8 +39,13 @@ _FORMS: dict[str, type] = {
 }
 """What the fields on the way to a container are, in the kinds that are known."""
 
-Made = tuple[dict[str, Any], list[object]]
-"""A pod, and the metadata around it that is not the pod's."""
+
+class Made(NamedTuple):
+    """A pod that an object makes."""
+
+    pod: dict[str, Any]
+    outside: list[object]  # the metadata around it that is not the pod's
+    copies: int | None = 1  # that there are at one time; None if it is not known
 
 
 def pods_made_by(item: object) -> list[Made]:
@@ -36,17 +53,19 @@ def pods_made_by(item: object) -> list[Made]:
     top = mapping(item)
     kind = top.get("kind")
     if kind == "Pod":
-        return [(top, [])]
+        return [Made(top, [])]
     if kind == KSERVE:
         return list(_served(top))
     if kind in ARGO:
         return list(_steps(top))
     at = top if kind == "PodTemplate" else top.get("spec")
     outside = [top.get("metadata")]
-    job = kind in ("Job", "CronJob")
     name = name_in(top)
+    added = _added(top, kind, name)
+    usual = 1 if isinstance(kind, str) and kind in ONE_EACH else None
     return [
-        (_made(template, name, job=job), around) for template, around in _templates(at, outside)
+        Made(_made(template, name, added), around, usual if copies is None else copies or None)
+        for template, around, copies in _templates(at, outside)
     ]
 
 
@@ -86,20 +105,54 @@ def name_in(top: Mapping[str, Any]) -> str:
     )
 
 
-def _templates(at: object, outside: list[object], depth: int = 0) -> Iterator[Made]:
-    """The pod templates below a part of an object, with the metadata around each."""
+def _templates(
+    at: object, outside: list[object], copies: int | None = None, depth: int = 0
+) -> Iterator[Made]:
+    """The pod templates below a part of an object, with the metadata around each, and how many pods
+    it makes: None if no number says it, 0 if one cannot be read."""
     if depth > MAX_DEPTH:
         return
     if isinstance(at, list):
         for part in at:
-            yield from _templates(part, outside, depth + 1)
-    for key, part in mapping(at).items():
+            yield from _templates(part, outside, copies, depth + 1)
+    fields = mapping(at)
+    copies = _times(copies, _copies(fields))
+    for key, part in fields.items():
         inner = mapping(part)
+        here = copies
+        if key == "workerTemplate" and "size" in fields:  # a LeaderWorkerSet's
+            less = 1 if "leaderTemplate" in fields else 0
+            here = _times(copies, _number(fields["size"], less))
         if _is_template(key, inner):
-            yield inner, outside
+            yield Made(inner, outside, here)
         elif isinstance(part, (dict, list)) and key not in ("volumeClaimTemplates", "status"):
             around = [*outside, inner["metadata"]] if "metadata" in inner else outside
-            yield from _templates(part, around, depth + 1)
+            yield from _templates(part, around, here, depth + 1)
+
+
+def _copies(at: Mapping[str, Any]) -> int | None:
+    """How many there are of what a part of an object describes; None if it does not say it."""
+    counts = [at[key] for key in ("replicas", "minReplicas") if at.get(key) is not None][:1]
+    counts += [at[key] for key in ("numOfHosts", "count") if at.get(key) is not None]
+    if at.get("parallelism") is not None:
+        counts.append(at["parallelism"])
+        if at.get("completions") is not None and _number(at["completions"]):
+            counts[-1] = min(at["completions"], at["parallelism"], key=_number)
+    found: int | None = None
+    for each in counts:
+        found = _times(found, _number(each))
+    return found
+
+
+def _number(value: object, less: int = 0) -> int:
+    """A number of copies, at least one; 0 if it cannot be read."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_REPLICAS:
+        return 0
+    return max(1, value - less)
+
+
+def _times(one: int | None, other: int | None) -> int | None:
+    return one if other is None else other if one is None else one * other
 
 
 def _is_template(key: object, part: dict[str, Any]) -> bool:
@@ -110,11 +163,27 @@ def _is_template(key: object, part: dict[str, Any]) -> bool:
     )
 
 
-def _made(template: dict[str, Any], name: str, *, job: bool) -> dict[str, Any]:
+def _added(top: Mapping[str, Any], kind: object, name: str) -> dict[str, dict[str, str]]:
+    """The labels and annotations by which a controller makes its pods a group."""
+    if kind in ("Job", "CronJob") and "volcano" not in str(top.get("apiVersion")):
+        return {"labels": {JOB_LABEL: name}}
+    source = next((each for each in SOURCES if each.name == str(kind).lower()), None)
+    if source is None or source.label == JOB_LABEL:
+        return {}
+    size = mapping(mapping(top.get("spec")).get("leaderWorkerTemplate")).get("size")
+    annotations = {source.size: str(size)} if source.size and size not in (None, 1) else {}
+    return {"labels": {source.label: name}, "annotations": annotations}
+
+
+def _made(
+    template: dict[str, Any], name: str, added: Mapping[str, dict[str, str]]
+) -> dict[str, Any]:
     inner = template.get("metadata")
     metadata = {"name": name, **inner} if isinstance(inner, dict) else {"name": name}
-    if job:  # as its controller does
-        metadata["labels"] = {JOB_LABEL: name, **mapping(metadata.get("labels"))}
+    for field, values in added.items():  # as its controller does
+        given = metadata.get(field) or {}
+        if isinstance(given, dict):
+            metadata[field] = {**values, **given}
     return {"kind": "Pod", "metadata": metadata, "spec": template.get("spec") or {}}
 
 
@@ -126,24 +195,26 @@ def _served(top: dict[str, Any]) -> Iterator[Made]:
     for name in ("predictor", "transformer", "explainer"):
         part = mapping(mapping(top.get("spec")).get(name))
         models = [each for each in part.values() if "resources" in mapping(each)]
-        for spec in (part, mapping(part.get("workerSpec"))):
+        copies = _number(part.get("minReplicas", 1))
+        workers = mapping(part.get("workerSpec"))
+        nodes = _number(workers.get("pipelineParallelSize", 2), less=1)  # the first is the head
+        for spec, of_each in ((part, 1), (workers, nodes)):
             written = spec.get("containers")
             containers = [*(written if isinstance(written, list) else ()), *models]
             models = []
             if containers:
                 metadata = _merged(top.get("metadata"), part)
-                yield (
-                    _pod(f"{name_in(top)}-{name}", metadata, {**spec, "containers": containers}),
-                    [],
-                )
+                pod = _pod(f"{name_in(top)}-{name}", metadata, {**spec, "containers": containers})
+                yield Made(pod, [], copies * of_each or None)
 
 
 def _steps(top: dict[str, Any]) -> Iterator[Made]:
     """The pods of an Argo workflow: one for each template that runs containers."""
     spec = mapping(top.get("spec"))
     spec = mapping(spec.get("workflowSpec")) if top.get("kind") == "CronWorkflow" else spec
-    templates = spec.get("templates")
-    for each in map(mapping, templates if isinstance(templates, list) else ()):
+    written = spec.get("templates")
+    templates = [mapping(each) for each in written] if isinstance(written, list) else []
+    for each in templates:
         grouped = mapping(each.get("containerSet")).get("containers")
         alone = [each[key] for key in ("container", "script") if key in each]
         containers = grouped if isinstance(grouped, list) else alone
@@ -156,10 +227,26 @@ def _steps(top: dict[str, Any]) -> Iterator[Made]:
         }
         metadata = _merged(spec.get("podMetadata"), each.get("metadata"))
         name = f"{name_in(top)}-{each.get('name', '')}".rstrip("-")
-        yield (
-            _pod(name, metadata, {**usual, **each, "containers": containers}),
-            [top.get("metadata")],
-        )
+        pod = _pod(name, metadata, {**usual, **each, "containers": containers})
+        yield Made(pod, [top.get("metadata")], _runs(templates, each.get("name")))
+
+
+def _runs(templates: list[dict[str, Any]], name: object) -> int | None:
+    """1 if one step of a workflow, or none, runs a template once; else None, since steps may run
+    beside one another."""
+    steps = [
+        step
+        for each in templates
+        for step in (*_flat(each.get("steps")), *_flat(mapping(each.get("dag")).get("tasks")))
+        if mapping(step).get("template") == name
+    ]
+    loops = any(key in mapping(step) for step in steps for key in _LOOPS)
+    return None if loops or len(steps) > 1 else 1
+
+
+def _flat(at: object) -> Iterator[object]:
+    for each in at if isinstance(at, list) else ():
+        yield from each if isinstance(each, list) else [each]
 
 
 def _merged(*holders: object) -> dict[str, Any]:

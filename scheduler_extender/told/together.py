@@ -26,7 +26,7 @@ from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.standing import BARE, Standing
 from scheduler_extender.told.answers import Answer, answers
 from scheduler_extender.told.struct import Struct
-from topology.core.devices import PodUid
+from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Reason, Rejection, Verdict
 from topology.core.requests import GpuRequest, Policy
 
@@ -40,8 +40,9 @@ class Wanted:
     notes: tuple[str, ...] = ()  # what was written that does not count
     membership: Membership | None = None
     standing: Standing = BARE
-    copies: int = 1  # that its object makes: a Deployment's replicas, a Job's parallelism
+    copies: int = 1  # that its object makes of it at one time
     file: str = ""  # that has it
+    maker: str = ""  # the object, if it makes pods that ask for other things, too
     claims: bool = False  # its label asks for a claim at admission
 
     @property
@@ -54,6 +55,11 @@ class Wanted:
     def alike(self) -> Hashable:
         """Equal for pods to which all nodes answer alike."""
         return self.request, self.membership, self.standing
+
+    def and_as_many_as(self, other: "Wanted") -> "Wanted":
+        """The same pod, as often again as another one of its object that asks for the same."""
+        notes = tuple(dict.fromkeys((*self.notes, *other.notes)))
+        return replace(self, copies=self.copies + other.copies, notes=notes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +108,28 @@ class GroupFit(Struct, frozen=True):
         return f"{room} all of its {self.members:,} members at once"
 
 
+class ObjectFit(Struct, frozen=True):
+    """An object that makes several kinds of pods, without a group: how many of all fit at once."""
+
+    object: str
+    file: str
+    copies: Annotated[int, Meta(description="pods that it makes at one time")]
+    fit: Annotated[int, Meta(description="how many of them surely fit at once")]
+
+    @property
+    def text(self) -> str:
+        """The same in words."""
+        return f"{self.object}: there is room for {self.fit:,} of its {self.copies:,} pods at once"
+
+
 @dataclass(frozen=True, slots=True)
 class Together:
-    """The answers about several pods, and about the groups among them."""
+    """The answers about several pods, about the groups among them, and about the objects that make
+    several kinds of them."""
 
     judged: list[Judged]
     groups: list[GroupFit]
+    objects: list[ObjectFit]
 
     @property
     def all_may_come(self) -> bool:
@@ -116,8 +138,8 @@ class Together:
 
     @property
     def all_fit(self) -> bool:
-        """Whether there is room at once for all copies of each pod without a group."""
-        return all(
+        """Whether there is room at once for all pods without a group of each object."""
+        return all(each.fit == each.copies for each in self.objects) and all(
             fit is None or fit == pod.copies
             for each in self.judged
             for pod in each.pods
@@ -171,7 +193,23 @@ def judge(cluster: Cluster, wanted: Sequence[Wanted]) -> Together:
     fits = {
         group: _fit(snapshot, group, pods, of_group[group], come) for group, pods in members.items()
     }
-    return Together([_refused(each, fits) for each in judged], list(fits.values()))
+    objects = list(_objects(snapshot, judged))
+    return Together([_refused(each, fits) for each in judged], list(fits.values()), objects)
+
+
+def _objects(snapshot: Snapshot, judged: Iterable[Judged]) -> Iterator[ObjectFit]:
+    """Whether each object that makes several kinds of pods has room for all of them at once."""
+    made: dict[tuple[str, str], dict[Wanted, set[NodeName]]] = {}
+    for each in judged:
+        names = {answer.node for answer in each.answers if answer.may_come}
+        for pod in each.pods:
+            if pod.maker and pod.membership is None:
+                made.setdefault((pod.file, pod.maker), {})[pod] = names
+    for (file, maker), open_to in made.items():
+        wants = {pod: pod.copies for pod in open_to}
+        if len(wants) > 1:
+            fit = _placed(snapshot.settings, snapshot.nodes, wants, open_to)
+            yield ObjectFit(maker, file, sum(wants.values()), fit)
 
 
 def _record(pod: Wanted, uid: PodUid) -> PodRecord:
@@ -223,10 +261,14 @@ def _fit(
     first = pods[0]
     assert first.membership is not None  # noqa: S101 (the caller looked)
     standing = snapshot.standing(first.membership)
-    wants = Counter(each.pods[0] for each in judged for pod in each.pods if id(pod) not in come)
+    wants = Counter[Wanted]()
     size = first.membership.size
-    missing = (size or 0) - standing.have_come(size) - wants.total()
-    wants[first] += max(0, missing)
+    left = max(size or 0, sum(pod.copies for pod in pods)) - standing.have_come(size)
+    for each in judged:
+        waiting = [pod.copies for pod in each.pods if id(pod) not in come]
+        wants[each.pods[0]] = max(len(waiting), min(sum(waiting), left))
+        left -= wants[each.pods[0]]
+    wants[first] += max(0, left)
     open_to = {each.pods[0]: {a.node for a in each.answers if a.may_come} for each in judged}
     somewhere = set().union(*open_to.values())
     nodes = [facts for facts in snapshot.nodes if facts.name in somewhere]

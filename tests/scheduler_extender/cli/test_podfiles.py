@@ -140,6 +140,52 @@ def test_it_is_said_how_many_copies_fit(tmp_path: Path) -> None:
     assert check(written(tmp_path / "b.yaml", deployment(2)), "--strict").returncode == 0
 
 
+def test_an_object_with_several_kinds_of_pods_has_room_for_all_at_once(tmp_path: Path) -> None:
+    """Two nodes have eight linked GPUs in the mixed cluster: each kind alone fits, not both."""
+
+    def template(replicas: int, count: int) -> dict[str, Any]:
+        made = pod(count, {"link": "nvlink"}, name="t")
+        return {
+            "replicas": replicas,
+            "template": {"metadata": made["metadata"], "spec": made["spec"]},
+        }
+
+    def job(masters: int) -> Path:
+        replicas = {"Master": template(masters, 8), "Worker": template(20, 2)}
+        spec = {"pytorchReplicaSpecs": replicas}
+        made = {"kind": "PyTorchJob", "metadata": {"name": "t"}, "spec": spec}
+        return written(tmp_path / "a.yaml", made)
+
+    done = check(job(2), "--strict")
+    assert done.returncode == 1
+    said = "PyTorchJob t (object 1): there is room for 14 of its 22 pods at once"
+    assert said in done.stdout.splitlines()
+    (told,) = json.loads(check(job(2), "-o", "json").stdout)["objects"]
+    assert (told["copies"], told["fit"]) == (22, 14)
+
+
+def test_each_copy_of_a_member_is_a_member(tmp_path: Path) -> None:
+    """A gang of which no size is known: as many members as the Job has pods."""
+    made = deployment(30)
+    made["spec"]["template"] = {
+        "metadata": {"labels": {"scheduling.x-k8s.io/pod-group": "gang"}},
+        "spec": PAIR["spec"],
+    }
+    done = check(written(tmp_path / "a.yaml", made))
+    assert done.returncode == 1
+    assert "there is room for 24 of its 30 members at once" in done.stdout
+
+
+def test_pods_that_are_not_counted_are_bad_where_checks_are_strict(tmp_path: Path) -> None:
+    made = {**deployment(1), "kind": "DaemonSet"}
+    del made["spec"]["replicas"]
+    path = written(tmp_path / "a.yaml", made)
+    assert check(path).returncode == 0
+    done = check(path, "--strict")
+    said = "DaemonSet train: how many pods it makes is not known, so one is judged"
+    assert (done.returncode, done.stderr) == (1, f"warning: {path}: {said}\n")
+
+
 def test_selectors_need_node_objects(tmp_path: Path) -> None:
     picky = {**PAIR, "spec": {**PAIR["spec"], "nodeSelector": {"pool": "a"}}}
     path = written(tmp_path / "a.yaml", picky)

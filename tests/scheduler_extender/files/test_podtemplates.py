@@ -129,3 +129,104 @@ def test_a_workflow_without_containers_is_no_kind_that_is_forbidden() -> None:
     steps = workflow("Workflow", {"steps": [[{"template": "x"}]]})
     with pytest.raises(NoPodError, match="Workflow wf: no containers, so it makes no pod"):
         read(yaml.safe_dump(steps))
+
+
+EACH = {"template": {"spec": {"containers": [{"name": "c", **TWO}]}}}
+HEAD = {"template": {"spec": {"containers": [{"name": "head"}]}}}
+LWS = {"leaderTemplate": EACH["template"], "workerTemplate": EACH["template"]}
+WORKERS = {"workerGroupSpecs": [{"replicas": 3, "minReplicas": 1, "numOfHosts": 2, **EACH}]}
+AS_MANY = [
+    ("Deployment", {"replicas": 5, **EACH}, 5),
+    ("Deployment", EACH, 1),
+    ("Job", {"parallelism": 6, **EACH}, 6),
+    ("Job", {"parallelism": 6, "completions": 4, **EACH}, 4),
+    ("CronJob", {"jobTemplate": {"spec": {"parallelism": 6, **EACH}}}, 6),
+    ("Job", {"minAvailable": 4, "tasks": [{"replicas": 4, **EACH}, {"replicas": 3, **EACH}]}, 7),
+    ("MPIJob", {"mpiReplicaSpecs": {"Worker": {"replicas": 18, **EACH}, "Launcher": HEAD}}, 18),
+    ("PyTorchJob", {"pytorchReplicaSpecs": {"Master": EACH, "Worker": {"replicas": 3, **EACH}}}, 4),
+    (
+        "JobSet",
+        {"replicatedJobs": [{"replicas": 3, "template": {"spec": {"parallelism": 2, **EACH}}}]},
+        6,
+    ),
+    ("LeaderWorkerSet", {"replicas": 3, "leaderWorkerTemplate": {"size": 4, **LWS}}, 12),
+    (
+        "LeaderWorkerSet",
+        {"replicas": 3, "leaderWorkerTemplate": {"size": 4, "workerTemplate": EACH["template"]}},
+        12,
+    ),
+    ("RayCluster", {"headGroupSpec": HEAD, **WORKERS}, 6),
+    ("RayCluster", {"workerGroupSpecs": [{"minReplicas": 4, **EACH}]}, 4),
+    ("RayJob", {"rayClusterSpec": WORKERS}, 6),
+    ("RayService", {"rayClusterConfig": WORKERS}, 6),
+    ("Workload", {"podSets": [{"count": 7, **EACH}]}, 7),
+    ("Rollout", {"replicas": 2, **EACH}, 2),
+    ("AppWrapper", {"components": [{"template": {"spec": {"replicas": 8, **EACH}}}]}, 8),
+    ("InferenceService", {"predictor": {"minReplicas": 3, "model": TWO}}, 3),
+    (
+        "InferenceService",
+        {
+            "predictor": {
+                "minReplicas": 2,
+                "model": {},
+                "workerSpec": {"pipelineParallelSize": 4, "containers": [TWO]},
+            }
+        },
+        6,
+    ),
+    ("Workflow", {"templates": [{"name": "train", "container": TWO}]}, 1),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "copies"), [pytest.param(*row, id=f"{row[0]} {row[2]}") for row in AS_MANY]
+)
+def test_the_pods_of_each_kind_are_counted(kind: str, spec: dict[str, Any], copies: int) -> None:
+    made = {"apiVersion": "x/v1", "kind": kind, "metadata": {"name": "a"}, "spec": spec}
+    (asked,) = read_each(yaml.safe_dump(made)).wanted
+    assert (asked.copies, asked.notes) == (copies, ())
+
+
+LOOP = [{"name": "train", "container": TWO}, {"steps": [[{"template": "train", "withItems": [1]}]]}]
+BESIDE = [{"name": "train", "container": TWO}, {"dag": {"tasks": [{"template": "train"}] * 2}}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec"),
+    [
+        ("DaemonSet", EACH),
+        ("SomethingNew", {"stages": [EACH]}),
+        ("Deployment", {"replicas": "$(REPLICAS)", **EACH}),
+        ("Deployment", {"replicas": 2**31, **EACH}),
+        ("JobSet", {"replicatedJobs": [{"replicas": True, "template": {"spec": EACH}}]}),
+        ("Workflow", {"templates": LOOP}),
+        ("Workflow", {"templates": BESIDE}),
+    ],
+)
+def test_it_is_said_where_pods_are_not_counted(kind: str, spec: dict[str, Any]) -> None:
+    made = {"kind": kind, "metadata": {"name": "a"}, "spec": spec}
+    (asked,) = read_each(yaml.safe_dump(made)).wanted
+    assert asked.notes == (f"{kind} a: how many pods it makes is not known, so one is judged",)
+    assert asked.copies == 1
+
+
+def test_a_controller_makes_its_pods_a_group() -> None:
+    """As the labels and annotations say that it writes on each pod."""
+    domain = {"annotations": {"gpu-topology.io/group-domain": "node"}}
+    template = {"metadata": domain, **EACH["template"]}
+    spec = {"replicas": 3, "leaderWorkerTemplate": {"size": 4, "workerTemplate": template}}
+    made = {"kind": "LeaderWorkerSet", "metadata": {"name": "a"}, "spec": spec}
+    (asked,) = read_each(yaml.safe_dump(made)).wanted
+    assert asked.membership is not None
+    assert (asked.membership.group.name, asked.membership.size) == ("leaderworkerset/a", 4)
+    said = "LeaderWorkerSet a: it makes 3 groups, and only one is judged"
+    assert (asked.copies, asked.notes) == (4, (said,))
+    spec["replicas"] = 1
+    assert read_each(yaml.safe_dump(made)).wanted[0].notes == ()
+    sized = {"annotations": {**domain["annotations"], "gpu-topology.io/group-size": "6"}}
+    jobs = [{"replicas": 3, "template": {"spec": {"parallelism": 2, "template": {}}}}]
+    jobs[0]["template"]["spec"]["template"] = {"metadata": sized, **EACH["template"]}  # type: ignore[index]
+    made = {"kind": "JobSet", "metadata": {"name": "a"}, "spec": {"replicatedJobs": jobs}}
+    (asked,) = read_each(yaml.safe_dump(made)).wanted
+    assert asked.membership is not None
+    assert (asked.membership.group.name, asked.copies) == ("jobset/a", 6)
