@@ -125,7 +125,7 @@ def _following(
     metrics = Metrics()
     metrics.watch(cluster)
     source = KubeSource(api, cluster, replica=replica, makes_claims=makes_claims)
-    with source.following(metrics.follow):
+    with source.following(metrics.follow, metrics.show):
         yield Service(
             cluster,
             source.binder,

@@ -28,6 +28,7 @@ from scheduler_extender.kube.draobjects import (
     decode_spec,
 )
 from scheduler_extender.kube.nodedevices import NodeDevices
+from scheduler_extender.kube.room import NO_ROOM, Bounds, Room
 from scheduler_extender.kube.sinks import UNREADABLE, ObjectSink
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import Devices, NodeFacts, unsaid
@@ -38,12 +39,13 @@ from topology.core.dra import Claimed, DraError, by_claims_alone, served
 from topology.core.graph import NodeTopology
 from topology.core.placement import Reason, Rejection
 from topology.core.report import Report
-from topology.kubeapi.reflector import Sink
 
 GROUP = "/apis/resource.k8s.io/v1"
+CLAIMS_PATH = f"{GROUP}/resourceclaims"
 NOT_SERVED_BY_DRA = Rejection("its GPUs are not served by DRA", False, Reason.NOT_SERVED)
 NOWHERE = NodeName("")  # what ResourceSlices name that are for several nodes
 MOST_WANTED = 16 << 20  # bytes of what claims without devices ask for, all together
+AGAIN = 30.0  # seconds between two lists for what had found no room
 Object = TypeVar("Object", DeviceClass, TaintRule, Slice, Claim)
 Known = DeviceClass | TaintRule | Slice | Claim
 Item = TypeVar("Item")
@@ -79,7 +81,6 @@ class DraNodes:
         # As far as they were asked for; without a name: those of no one node.
         self._devices: dict[NodeName, NodeDevices] = {}
         self._wanted: dict[tuple[str, str], msgspec.Raw] = {}  # what claims without devices ask for
-        self._wanted_bytes = 0
         cluster.foresees, cluster.claims_known = self.foresee, self.claims_known
 
     @property
@@ -175,9 +176,8 @@ class DraNodes:
         elif isinstance(obj, Claim):
             for pool, claimed in obj.by_pool().items():
                 self._claims[pool][obj.key] = claimed
-            if size := obj.keep(MOST_WANTED - self._wanted_bytes):
+            if obj.size:
                 self._wanted[obj.key] = obj.spec
-                self._wanted_bytes += size
         else:
             name = NodeName(obj.spec.node_name or "")
             self._slices[name][obj.metadata.name] = obj
@@ -195,7 +195,7 @@ class DraNodes:
                 self._claims[pool].pop(obj.key, None)
                 if not self._claims[pool]:
                     del self._claims[pool]
-            self._wanted_bytes -= len(bytes(self._wanted.pop(obj.key, msgspec.Raw())))
+            self._wanted.pop(obj.key, None)
         else:
             name = NodeName(obj.spec.node_name or "")
             self._slices[name].pop(obj.metadata.name, None)
@@ -359,49 +359,83 @@ def _has_plugin(topology: NodeTopology, report: Report | None) -> bool:
 
 
 class DraSink(ObjectSink, Generic[Object]):
-    """The objects of one kind, put into :class:`DraNodes`."""
+    """The objects of one kind, put into :class:`DraNodes`; bare ones where there is no room."""
 
-    def __init__(self, cluster: Cluster, nodes: DraNodes, kind: type[Object]) -> None:
+    def __init__(
+        self, cluster: Cluster, nodes: DraNodes, kind: type[Object], bounds: Bounds = NO_ROOM
+    ) -> None:
         super().__init__(cluster)
         self._nodes = nodes
         self._decode: Callable[[Any], Object] = msgspec.json.Decoder(kind).decode
         self._known: dict[Hashable, Object] = {}
+        self._bounds, self._room = bounds, Room(bounds)
+        self._clock, self._next = cluster.clock, float("-inf")
+
+    @property
+    def outside(self) -> int:
+        """Objects that have found no room."""
+        return self._room.outside
+
+    def again(self) -> bool:
+        """Whether to list them again: something that had found no room would find it now."""
+        if not self.outside or self._clock() < self._next:
+            return False
+        self._next = self._clock() + AGAIN
+        return self._room.is_there()
 
     def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
         """Take a complete list."""
-        now: dict[Hashable, Object] = {}
-        left = MOST_WANTED
+        now, room = dict[Hashable, Object](), Room(self._bounds)
         for raw in objects:
             try:
-                found = self._decode(raw)
-                if isinstance(found, Claim):
-                    left -= found.keep(left)
-                now[found.key] = found
+                _keep(self._decode(raw), now, room)
             except UNREADABLE as error:
                 self._tell_bad(raw, error)
-        before, self._known = self._known, now
+        before = self._known
         gone = [obj for key, obj in before.items() if now.get(key) != obj]
         new = [obj for key, obj in now.items() if before.get(key) != obj]
+        # Of those that have not changed one is kept, and not both: they may be large.
+        same = ((key, obj) for key, obj in before.items() if now.get(key) == obj)
+        self._known, self._room = now | dict(same), room
         self._nodes.change(gone, new)
 
     def _take(self, obj: msgspec.Raw) -> str:
-        found = self._decode(obj)
-        before = self._known.get(found.key)
-        self._known[found.key] = found
-        self._nodes.change([] if before is None else [before], [found])
+        found: Object = self._decode(obj)
+        before: list[Object] = self._drop(found.key)
+        others: dict[Hashable, Object] = _keep(found, self._known, self._room)
+        after = [self._known[key] for key in (found.key, *others)]
+        self._nodes.change([*before, *others.values()], after)
         return found.metadata.name
 
     def delete(self, obj: msgspec.Raw) -> None:
         """Take a deletion."""
-        gone = self._known.pop(self._decode(obj).key, None)
-        self._nodes.change([] if gone is None else [gone], [])
+        self._nodes.change(self._drop(self._decode(obj).key), [])
+
+    def _drop(self, key: Hashable) -> list[Object]:
+        known = self._known.pop(key, None)
+        if known is None:
+            return []
+        self._room.drop(known.owner, key)
+        return [known]
 
 
-def dra_sinks(cluster: Cluster, nodes: DraNodes) -> list[tuple[str, Sink]]:
+def _keep(obj: Object, known: dict[Hashable, Object], room: Room) -> dict[Hashable, Object]:
+    """Keep an object among those that are known; the others, as they were, that gave way to it."""
+    known[obj.key] = obj
+    others: dict[Hashable, Object] = {}
+    for key in room.put(obj.owner, obj.key, obj.size) if obj.size else ():
+        if key != obj.key:
+            others[key] = known[key]
+        known[key] = known[key].bare()
+    return others
+
+
+def dra_sinks(cluster: Cluster, nodes: DraNodes) -> list[tuple[str, DraSink[Any]]]:
     """A sink for each collection, by its path."""
+    claims = Bounds(MOST_WANTED, MOST_WANTED, MOST_ASKED)
     return [
         (f"{GROUP}/deviceclasses", DraSink(cluster, nodes, DeviceClass)),
         (f"{GROUP}/resourceslices", DraSink(cluster, nodes, Slice)),
-        (f"{GROUP}/resourceclaims", DraSink(cluster, nodes, Claim)),
+        (CLAIMS_PATH, DraSink(cluster, nodes, Claim, claims)),
         (f"{GROUP}/devicetaintrules", DraSink(cluster, nodes, TaintRule)),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable
 from contextlib import suppress
+from typing import Self
 
 import msgspec
 
@@ -138,7 +139,25 @@ class _ClassSpec(msgspec.Struct, rename="camel"):
     extended_resource_name: str | None = None
 
 
-class DeviceClass(msgspec.Struct):
+class Stored(msgspec.Struct):
+    """An object that is kept. What it says may need room (:class:`.Room`)."""
+
+    @property
+    def owner(self) -> str:
+        """Who shares the room with others of the kind."""
+        return ""
+
+    @property
+    def size(self) -> int:
+        """How many bytes it needs."""
+        return 0
+
+    def bare(self) -> Self:
+        """The object where there is no room for what it says."""
+        return self
+
+
+class DeviceClass(Stored):
     """A kind of devices that pods ask for; by ``extendedResourceName`` without a claim."""
 
     metadata: _Metadata
@@ -182,7 +201,7 @@ class _RuleSpec(msgspec.Struct, rename="camel"):
     device_selector: _Selected | None = None
 
 
-class TaintRule(msgspec.Struct):
+class TaintRule(Stored):
     """A taint that an administrator, or a controller, puts on devices."""
 
     metadata: _Metadata
@@ -215,7 +234,7 @@ class _SliceSpec(msgspec.Struct, rename="camel"):
     devices: list[Device] | None = None
 
 
-class Slice(msgspec.Struct):
+class Slice(Stored):
     """Devices of one node, or a part of them."""
 
     metadata: _Metadata
@@ -309,7 +328,7 @@ class ClaimSpec(msgspec.Struct):
 decode_spec = msgspec.json.Decoder(ClaimSpec).decode
 
 
-class Claim(msgspec.Struct):
+class Claim(Stored):
     """Devices for a pod: asked for, or, once allocated, held."""
 
     metadata: _Metadata
@@ -318,14 +337,21 @@ class Claim(msgspec.Struct):
 
     def __post_init__(self) -> None:
         """Keep what it asks for while it has no devices, and nothing of the list that it was in."""
-        waits = self.status.allocation is None and len(bytes(self.spec)) <= MOST_ASKED
-        self.spec = self.spec.copy() if waits else msgspec.Raw()
+        self.spec = self.spec.copy() if self.status.allocation is None else msgspec.Raw()
 
-    def keep(self, most: int) -> int:
-        """Keep what it asks for if that takes so many bytes at most; how many it takes then."""
-        if len(bytes(self.spec)) > most:
-            self.spec = msgspec.Raw()
+    @property
+    def owner(self) -> str:
+        """Its namespace."""
+        return self.metadata.namespace
+
+    @property
+    def size(self) -> int:
+        """How many bytes its spec has while it has no devices."""
         return len(bytes(self.spec))
+
+    def bare(self) -> Claim:
+        """The claim without what it asks for."""
+        return msgspec.structs.replace(self, spec=msgspec.Raw())
 
     @property
     def key(self) -> tuple[str, str]:

@@ -16,7 +16,7 @@ import structlog
 from scheduler_extender.kube.bindable import Bindable
 from scheduler_extender.kube.binder import Fence, KubeBinder
 from scheduler_extender.kube.claimtemplates import Claimants, ClaimTemplates
-from scheduler_extender.kube.dra import DraNodes, dra_sinks
+from scheduler_extender.kube.dra import CLAIMS_PATH, DraNodes, dra_sinks
 from scheduler_extender.kube.events import EventWriter
 from scheduler_extender.kube.reading import other_pods
 from scheduler_extender.kube.settler import Settler
@@ -43,6 +43,7 @@ from topology.kubeapi.reflector import Reflector, Timing, Watched
 log = structlog.get_logger(__name__)
 
 Work = TypeVar("Work")
+_Take = Callable[[str, str, Callable[[], int]], None]
 
 # There is one of us, so we come back soon after an outage: pods wait for what we missed.
 TIMING = Timing(backoff_cap_s=2.0, relist_after_s=60.0)
@@ -93,6 +94,7 @@ class KubeSource:
         self.note_would_refuse = self._if_leading(self._events.note_would_refuse)
         claimants = Claimants(cluster.settings.managed) if makes_claims else None
         dra = DraNodes(cluster)
+        self._of_dra = dict(dra_sinks(cluster, dra))
         self.reflectors = [
             Reflector(api, Watched(path, page_limit=page), sink, TIMING)
             for path, sink, page in (
@@ -104,11 +106,12 @@ class KubeSource:
         # Not among the reflectors: what we promise does not hang on them. (Under DRA the claim says
         # at bind which devices came; a bind whose claim is not seen is not written.)
         self._others = [
-            Reflector(api, Watched(path, page_limit=PAGE, optional=optional), sink, TIMING)
-            for path, sink, optional in (
-                (BUDGETS_PATH, BudgetSink(cluster), False),
-                *((path, sink, True) for path, sink in dra_sinks(cluster, dra)),
+            Reflector(api, Watched(BUDGETS_PATH, page_limit=PAGE), BudgetSink(cluster), TIMING)
+        ] + [
+            Reflector(
+                api, Watched(path, page_limit=PAGE, optional=True, again=of.again), of, TIMING
             )
+            for path, of in self._of_dra.items()
         ]
         self._cluster = cluster
         self._blind = False
@@ -148,9 +151,9 @@ class KubeSource:
         ]
 
     @contextmanager
-    def following(self, count: Callable[[str, str, Callable[[], int]], None]) -> Iterator[None]:
+    def following(self, count: _Take, show: _Take) -> Iterator[None]:
         """The cluster is followed inside the block; ``count`` is handed the numbers that the
-        threads count, by metric."""
+        threads count, by metric, and ``show`` those that also fall."""
         waker = self.waker
         count(
             "wakes", "Waiting pods woken, since a changed node may take them", lambda: waker.woken
@@ -164,6 +167,11 @@ class KubeSource:
             "events_dropped",
             "Events not written: too many, or refused",
             lambda: self._events.dropped + self._news.dropped,
+        )
+        show(
+            "claims_not_followed",
+            "ResourceClaims without devices of which there is no room for what they ask for",
+            lambda: self._of_dra[CLAIMS_PATH].outside,
         )
         self.start()
         try:

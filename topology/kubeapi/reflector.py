@@ -8,7 +8,7 @@ Rules:
   none is kept once the sink has let go of its objects.
 * The watch resumes from the last version seen, bookmarks included, after any failure that leaves
   that version valid. Only 410 (history gone), 404 (the CRD went) and an answer that makes no sense
-  lead to a new list; objects deleted meanwhile are noticed by it.
+  lead to a new list, or a sink that asks for one; objects deleted meanwhile are noticed by it.
 * A stream that says nothing for ``stall_timeout_s`` is dropped and resumed; the server sends a
   bookmark about once a minute.
 * Failures wait with exponential backoff and full jitter, which starts afresh after a watch that
@@ -169,6 +169,9 @@ class Watched:
     query: Query = ()  # goes with every request (a field selector, say)
     page_limit: int = 500  # objects of one page of a list
     optional: bool = False  # it may be missing, or forbidden: then it is asked for now and then
+    # Asked after each line of the watch: whether to list again, since the sink has let go of
+    # something that it would take now.
+    again: Callable[[], bool] = lambda: False
 
 
 class Reflector:
@@ -337,6 +340,9 @@ class Reflector:
                 return
             for line in stream:
                 self._take(line)
+                if self._watched.again():
+                    self._resume_from = None
+                    return
         finally:
             self._stream = None
             self._note(streaming=False)

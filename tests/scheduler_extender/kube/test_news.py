@@ -136,7 +136,7 @@ def test_only_a_bind_that_was_written_is_told(kube: Kube, tmp_path: Path) -> Non
     kube.create(pod(2, {"link": "nvlink"}, name="p", uid="u"))
     kube.create(pod(2, {"link": "nvlink"}, name="other", uid="new"))
     right = Binding("default", "p", PodUid("u"), NodeName("n"), PLACEMENT, 0, PAIR)
-    with source.following(lambda *_: None):
+    with source.following(lambda *_: None, lambda *_: None):
         with pytest.raises(BindError):
             source.binder.write(replace(right, name="other", uid=PodUid("old")))
         source.binder.write(right)
@@ -150,6 +150,6 @@ def test_why_a_pod_waits_reaches_the_api_server(kube: Kube, tmp_path: Path) -> N
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
     kube.create(pod(2, {"link": "nvlink"}, name="w", uid="w", conditions=[condition]))
     api = ApiServer.from_kubeconfig(kube.fake.write_kubeconfig(tmp_path / "news"))
-    with KubeSource(api, Cluster(time.monotonic)).following(lambda *_: None):
+    with KubeSource(api, Cluster(time.monotonic)).following(lambda *_: None, lambda *_: None):
         eventually(lambda: "lack" in events(kube.fake).get(("w", WAITS), ""))
     assert events(kube.fake)["w", WAITS].startswith("no node takes it: 1 node lacks links")

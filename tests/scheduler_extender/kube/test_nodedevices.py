@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from scheduler_extender.kube import dra
+from scheduler_extender.kube.dra import AGAIN
 from scheduler_extender.kube.draobjects import Claim
 from scheduler_extender.kube.nodedevices import NodeDevices
 from tests.dranodes import (
@@ -299,10 +300,20 @@ def test_slices_that_change_are_read_anew(world: DraWorld) -> None:
     assert gpus(world) is Reason.CLAIMS
 
 
-def test_what_waiting_claims_say_is_kept_within_bounds(
-    world: DraWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("scheduler_extender.kube.dra.MOST_WANTED", 300)
+def small_room(monkeypatch: pytest.MonkeyPatch, most: int) -> DraWorld:
+    """A world with room for so many bytes of what claims ask for."""
+    monkeypatch.setattr("scheduler_extender.kube.dra.MOST_WANTED", most)
+    return two_pairs()
+
+
+def of_namespace(namespace: str, name: str, *requests: Json) -> msgspec.Raw:
+    obj = json.loads(bytes(asking(name, *requests)))
+    obj["metadata"]["namespace"] = namespace
+    return raw(obj)
+
+
+def test_what_waiting_claims_say_is_kept_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = small_room(monkeypatch, 300)
     world.claims.apply(asking("c", exactly(1)))
     world.claims.apply(asking("d", exactly(1)))
     assert (gpus(world), gpus(world, "d")) == ([3], Reason.UNDECIDED)
@@ -311,10 +322,59 @@ def test_what_waiting_claims_say_is_kept_within_bounds(
     assert gpus(world, "d") == [3]
 
 
-def test_a_list_of_claims_takes_no_more_than_the_bound_while_it_comes(
-    world: DraWorld, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("listed", [False, True])
+def test_claims_of_one_namespace_take_no_room_of_another(
+    monkeypatch: pytest.MonkeyPatch, listed: bool
 ) -> None:
-    monkeypatch.setattr("scheduler_extender.kube.dra.MOST_WANTED", 100_000)
+    world = small_room(monkeypatch, 2000)
+    flood = [of_namespace("flood", f"f{number}", exactly(1)) for number in range(50)]
+    ours = [asking(name, exactly(1)) for name in "cd"]
+    if listed:
+        world.claims.replace(iter([*flood, *ours]), "1")
+    else:
+        for each in (*flood, *ours):
+            world.claims.apply(each)
+    assert (gpus(world), gpus(world, "d")) == ([3], [3])
+    assert 30 < world.claims.outside < 50
+    foreseen = world.cluster.foresees("flood", ["f0"])(world.cluster.facts(NODE))
+    assert foreseen == ("GPU-3",), "the first of those that are too many"
+
+
+def test_claims_that_found_no_room_are_read_again_once_there_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = small_room(monkeypatch, 300)
+    late = [asking(name, exactly(1)) for name in "de"]
+    world.claims.replace(iter([asking("c", exactly(1)), *late]), "1")
+    assert world.claims.outside == 2
+    assert not world.claims.again()
+    world.claims.delete(asking("c", exactly(1)))
+    world.now += AGAIN
+    assert world.claims.again()
+    assert not world.claims.again(), "there is one list in a while"
+    world.claims.replace(iter(late), "2")
+    assert (gpus(world, "d"), gpus(world, "e")) == ([3], Reason.UNDECIDED)
+    world.now += AGAIN
+    assert not world.claims.again()
+    world.claims.apply(claim("e", 1))
+    assert world.claims.outside == 0
+
+
+def test_a_claim_that_is_larger_than_is_followed_is_counted_and_never_read_again(
+    world: DraWorld,
+) -> None:
+    long = exactly(1, "true || " * 10_000 + "true")
+    world.claims.apply(asking("c", long))
+    assert gpus(world) is Reason.UNDECIDED
+    assert world.claims.outside == 1
+    world.now += AGAIN
+    assert not world.claims.again()
+
+
+def test_a_list_of_claims_takes_no_more_than_the_bound_while_it_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = small_room(monkeypatch, 100_000)
     world.claims.replace(iter([asking("first", exactly(1))]), "1")
     long = exactly(1, "true || " * 5_000 + "true")
     names = ("first", *(f"c{number}" for number in range(200)))

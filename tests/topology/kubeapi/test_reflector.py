@@ -313,6 +313,18 @@ class TestWatch:
         assert rig.sink.calls == ["replace", "replace"]
         assert rig.reflector.state.synced
 
+    def test_a_sink_that_asks_for_a_list_gets_one(self, rig: Rig) -> None:
+        asks = iter([False, True])
+        rig.synced(watched=Watched(NODES, again=lambda: next(asks, False)))
+        rig.put("a")
+        eventually(lambda: rig.state.events == 1)
+        assert len(rig.lists) == 1
+        rig.put("b")
+        eventually(lambda: rig.watching(2))
+        assert rig.sink.calls == ["replace", "apply a", "apply b", "replace"]
+        assert rig.in_step()
+        assert rig.state.failures == 0
+
     def test_the_first_410_does_not_wait(self, rig: Rig) -> None:
         rig.synced(waiting_long(healthy_s=0.0), rng=Halving())
         rig.server.inject(error_line(410))
