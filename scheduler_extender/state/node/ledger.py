@@ -203,7 +203,7 @@ class _Entries:
                 self._hold(pod, self._holder(self._memory(request), shown, hidden), going=True)
         elif shown is None:
             self._enter_not_shown(pod, request)
-        elif shown.whole(request):
+        elif request.resource != self.served.name or shown.whole(request):
             hidden = self._hidden(request, shown)
             self._hold(pod, self._holder(self._memory(request, pod), shown, hidden))
         else:
@@ -271,6 +271,8 @@ class _Entries:
 
     def _hidden(self, request: GpuRequest, shown: _Held) -> int:
         """How many devices it holds that no report shows: its init containers' unused ones."""
+        if request.resource != self.served.name:
+            return 0
         return max(0, request.effective_count - shown.count(request.resource))
 
     def _memory(self, request: GpuRequest | None, running: PodRecord | None = None) -> int:

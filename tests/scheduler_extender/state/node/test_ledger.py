@@ -27,6 +27,8 @@ from topology.core.links import LinkKind
 from topology.core.pools import pack
 from topology.core.report import Allocation, Health, Report
 from topology.core.requests import Constraints, Exclusive, Role, gpu_request
+from topology.machines import machine
+from topology.machines.mig import cut
 
 NODE = switched(name="node")
 GPU = "nvidia.com/gpu"
@@ -123,6 +125,27 @@ def test_init_containers_hold_devices_that_nobody_shows() -> None:
     now = free(Report(allocations=(shown("uid-1", 0, name="a"),)), hungry)
     assert now == Availability(0b1110, running=(Holder(0b0001, 2),))
     assert now.devices_left == 1
+
+
+@pytest.mark.parametrize("phase", ["Running", "Failed", "Succeeded"])
+@pytest.mark.parametrize("apps", [1, 2], ids=["whole", "in the middle of its admission"])
+def test_a_pod_of_another_resource_takes_nothing_of_this_one(phase: str, apps: int) -> None:
+    """Its init container has two MIG instances, and no report shows the second."""
+    profile = "nvidia.com/mig-2g.20gb"
+    node = cut(machine("hgx-a100-4").topology(NODE.name), ["2g.20gb"] * 3, gpus=[0, 1])
+    instance = node.gpus[0].mig_instances[0].uuid
+    containers = [_mig(f"app-{i}", 1, profile) for i in range(apps)]
+    cut_up = bound(containers=containers, init=[_mig("init", 2, profile)], phase=phase)
+    allocation = Allocation(cut_up.uid, "default", "uid-1", "app-0", profile, (DeviceId(instance),))
+    found = ledger(node, Report(allocations=(allocation,)), (cut_up,), GPU)
+    assert (found.availability, found.unreported) == (Availability(0b1100), {})
+    assert found.availability.devices_left == 2
+    ours = ledger(node, Report(allocations=(allocation,)), (cut_up,), profile)
+    assert ours.availability.devices_left == 4
+
+
+def _mig(name: str, count: int, resource: str) -> dict[str, Any]:
+    return {"name": name, "resources": {"limits": {resource: str(count)}}}
 
 
 def test_what_init_containers_hold_is_not_forgotten_with_the_pod_that_has_ended() -> None:
