@@ -3,7 +3,8 @@
 kube-scheduler does not look again at a rejected pod when a GPUTopology changes. A small annotation
 on the pod makes it look; written only after our own cache holds the change, only if a changed node
 would take the pod now, and for one pod ever more rarely while it stays: kube-scheduler may refuse
-it for reasons that we do not see, or another pod may be faster.
+it for reasons that we do not see, or another pod may be faster. A node has changed, too, where a
+place that was kept for a group is no longer.
 
 A round does a bounded amount of work however many pods wait and nodes change. Pods that ask the
 same, and have been looked at equally late, share one look; what a round does not get to, the next
@@ -14,7 +15,7 @@ import threading
 import time
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from uuid import uuid4
@@ -28,6 +29,7 @@ from scheduler_extender.membership import Group
 from scheduler_extender.ratelimit import LogLimit
 from scheduler_extender.state.asking.byclaims import ask_by_claims
 from scheduler_extender.state.asking.enquiry import answer, decided, states_of
+from scheduler_extender.state.asking.places import PlaceCounter
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
@@ -105,6 +107,9 @@ class Waker:
         self._names: list[NodeName] = []
         self._numbers: list[int] = []
         self._last = self._rounds = 0
+        # The places that were kept for groups when we last looked, and when we look again.
+        self._kept: Mapping[NodeName, Collection[object]] = {}
+        self._look_again = float("-inf")
         # For each unschedulable pod: the number of the last change that it was asked about; when it
         # was woken last, and the pause after that where nobody else waits for long.
         self._tried: dict[PodUid, int] = {}
@@ -251,6 +256,7 @@ class Waker:
         with self._lock:
             new, self._new = self._new, set()
         snapshot = self._cluster.snapshot()
+        new |= self._given_back(snapshot)
         changes = {name: at for name, at in self._changed.items() if name not in new}
         changes |= {name: (number, now) for number, name in enumerate(sorted(new), self._last + 1)}
         self._last += len(new)
@@ -262,6 +268,21 @@ class Waker:
         self._names = list(self._changed)
         self._numbers = [number for number, _ in self._changed.values()]
         return snapshot
+
+    def _given_back(self, snapshot: Snapshot) -> set[NodeName]:
+        """The nodes on which a place was kept for a group, and no longer is. Thousands of groups
+        take long to look at: that takes a tenth of the time at most."""
+        before, began = self._kept, self._clock()
+        if began < self._look_again:
+            return set()
+        deadline = within(self._clock, self.SECONDS)
+        with deadline.ends():
+            counter = PlaceCounter(snapshot, deadline)
+            kept = counter.kept().kept
+            self._kept = before if counter.late else kept
+        self._look_again = self._clock() + 9 * (self._clock() - began)
+        now = self._kept
+        return {name for name, places in before.items() if not {*places} <= {*now.get(name, ())}}
 
     def _groups(
         self, snapshot: Snapshot, pods: Iterable[PodRecord], now: float

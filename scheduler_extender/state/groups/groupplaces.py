@@ -1,7 +1,8 @@
 """Places that are kept for the groups that wait for members, for all of them together.
 
 Group by group, the first to start first, each gets places on the nodes of its domain that have most
-of them, beside those that the groups before it got. So every group sees the same places kept for
+of them, beside those that the groups before it got; of nodes that have as many as it needs, on the
+one with most devices left. So every group sees the same places kept for
 the others. Nodes that are *alike* (in the same domains, in the same states, with the same places
 kept) are counted once and given away together: hundreds of groups over thousands of nodes cost a
 few milliseconds.
@@ -186,10 +187,11 @@ def keep(waiting: Placed, alike: Iterable[Alike], count: Count) -> GroupPlaces:
 
 @dataclass(slots=True, eq=False)
 class _Kind:
-    """Nodes that are alike, with the places of one request on each: at most so many, and exactly
-    once they are ``counted``."""
+    """Nodes that are alike, with the devices left and the places of one request on each: at most so
+    many, and exactly once they are ``counted``."""
 
     alike: Alike
+    room: int
     places: int
     counted: bool = False
 
@@ -223,11 +225,13 @@ class _Shelves:
         request, wanted = standing.request, standing.to_come
         assert request is not None  # noqa: S101 (else it would not be waiting)
         kinds = self._open_kinds(where, request)
-        queue = [(-min(kind.places, wanted), kind.alike.nodes[0], kind) for kind in kinds]
+        queue = [
+            (-min(kind.places, wanted), -kind.room, kind.alike.nodes[0], kind) for kind in kinds
+        ]
         heapify(queue)
         left, in_vain = wanted, 0
         while queue and left:
-            promised, name, kind = heappop(queue)
+            promised, room, name, kind = heappop(queue)
             if not kind.counted:
                 if in_vain == MOST_IN_VAIN:
                     continue
@@ -235,7 +239,7 @@ class _Shelves:
                 in_vain = 0 if kind.places else in_vain + 1
                 if min(kind.places, wanted) < -promised:
                     if kind.places:
-                        heappush(queue, (-min(kind.places, wanted), name, kind))
+                        heappush(queue, (-min(kind.places, wanted), room, name, kind))
                     continue
             left = self._keep_on(kind, standing.group, request, left)
 
@@ -255,7 +259,8 @@ class _Shelves:
         have none are out."""
         known, inside = self._open.setdefault((where, request), _Open()), self._in.get(where, [])
         for alike in inside[known.seen :]:
-            known.kinds.append(_Kind(alike, most_places(alike.room, request)))
+            room = alike.room.get(request.resource, 0)
+            known.kinds.append(_Kind(alike, room, most_places(alike.room, request)))
         known.seen = len(inside)
         known.kinds = [kind for kind in known.kinds if kind.places and kind.alike.nodes]
         return known.kinds

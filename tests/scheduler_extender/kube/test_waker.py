@@ -14,10 +14,12 @@ from structlog.testing import capture_logs
 
 from scheduler_extender.annotations import WAKE
 from scheduler_extender.kube.waker import Waker
+from scheduler_extender.membership import Group, Membership
 from scheduler_extender.state.answers.decision import Decision, Settings
 from scheduler_extender.state.answers.remembered import Remembered
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.freshness import Watch
+from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.keptplace import KeptPlace
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.standing import BARE
@@ -402,3 +404,44 @@ def test_a_pod_that_is_nominated_under_dra_is_woken_for_the_gpus_that_count_as_i
     world.claims.delete(claim("c0"))
     waker.round(1.0)
     assert api.woken == ["wants"]
+
+
+def in_group(name: str, pod: PodRecord) -> PodRecord:
+    return replace(pod, membership=Membership(Group("team", name), 2, "zone"))
+
+
+@pytest.mark.parametrize("how", ["moves", "taken", "ended"])
+def test_a_pod_is_woken_where_the_place_of_another_group_moves_away(how: str) -> None:
+    """No node has changed on which the pod fits."""
+    free, full, other = (
+        machine(name).topology(node)
+        for node, name in (("v", "hgx-a100-4"), ("x", "hgx-a100-4"), ("w", "l40s-8"))
+    )
+    pods = {"a-0": Held((0, 1)), "fill-x": Held((2, 3))}
+    cluster, api = (
+        cluster_of({free: {}, full: pods, other: {"fill-w": Held(tuple(range(8)))}}),
+        Api(),
+    )
+    for node in (free, full, other):
+        cluster.feed.put_node(node.name, NodeObject(exists=True, labels={"zone": "z"}))
+    begun = cluster.facts(full.name).pods.bound[PodUid("a-0")]
+    cluster.feed.put_pod(in_group("a", begun))
+    two = in_group("a", waiting("a-1", gpu_request(2)))
+    cluster.feed.put_pod(replace(two, called_unschedulable=False))
+    asks = gpu_request(2, Constraints(link=LinkKind.NVLINK, models=("a100*",)))
+    for member in ("b-0", "b-1"):
+        cluster.feed.put_pod(in_group("b", waiting(member, asks)))
+    waker = Waker(cluster, api, breathe=lambda: None, clock=lambda: 0.0)
+    waker.round(0.0)
+    waker.round(100.0)
+    api.woken.clear()
+    if how == "moves":  # to w, where no b fits
+        cluster.feed.drop_pod(PodUid("fill-w"))
+        cluster.feed.put_report(other.name, Report("boot", 2))
+    elif how == "taken":
+        cluster.feed.put_pod(replace(two, node=full.name))
+    else:
+        cluster.feed.drop_pod(two.uid)
+        cluster.feed.drop_pod(begun.uid)
+    waker.round(200.0)
+    assert sorted(name.rpartition("/")[2] for name in api.woken) == ["b-0", "b-1"]

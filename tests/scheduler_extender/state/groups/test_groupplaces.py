@@ -21,7 +21,7 @@ from scheduler_extender.state.groups.groupplaces import (
 from scheduler_extender.state.groups.groups import GroupStanding
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.node.objects import AgentRecord, NodeObject
-from topology.core.devices import NodeName
+from topology.core.devices import DeviceId, NodeName
 from topology.core.report import Report
 from topology.core.requests import GpuRequest, gpu_request
 from topology.machines import machine
@@ -36,16 +36,18 @@ def standing(name: str, gpus: int, to_come: int) -> GroupStanding:
     return GroupStanding(Group("d", name), {NodeName("x"): 1}, 0, says, False, gpu_request(gpus))
 
 
-def _empty(name: str) -> NodeFacts:
-    record = AgentRecord(machine("hgx-h100-8").topology(name), Report())
+def _with(name: str, devices: int) -> NodeFacts:
+    node = machine("hgx-h100-8").topology(name)
+    allocatable = frozenset(DeviceId(gpu.uuid) for gpu in node.gpus[:devices])
+    record = AgentRecord(node, Report(allocatable=allocatable))
     return NodeFacts(NodeName(name), record=record)
 
 
 def look(
     nodes: Mapping[str, tuple[str, int]], waiting: list[tuple[GroupStanding, str]]
 ) -> tuple[Placed, tuple[Alike, ...]]:
-    """Empty HGX machines by name, each with its zone and a number for its state."""
-    facts = {NodeName(name): _empty(name) for name in nodes}
+    """HGX machines by name, each with its zone and a number for its state: devices it lacks."""
+    facts = {NodeName(name): _with(name, 8 - state) for name, (_, state) in nodes.items()}
     domains: dict[Where, list[NodeName]] = {}
     for name, (zone, _) in nodes.items():
         domains.setdefault((KIND, zone), []).append(NodeName(name))
@@ -73,8 +75,8 @@ def by_node(kept: GroupPlaces) -> dict[str, list[tuple[str, int]]]:
 def one_by_one(
     nodes: Mapping[str, tuple[str, int]], waiting: list[tuple[GroupStanding, str]]
 ) -> dict[str, list[tuple[str, int]]]:
-    """The same, each node by itself: the nodes with most places first, and among equals those that
-    begin with the first node that is alike."""
+    """The same, each node by itself: the nodes with most places first, of these the ones with most
+    devices left, and among equals those that begin with the first node that is alike."""
     free = {name: 8 - state for name, (_, state) in nodes.items()}
     found: dict[str, list[tuple[str, int]]] = {}
     for group, zone in waiting:
@@ -82,11 +84,12 @@ def one_by_one(
         left, each = group.to_come, group.request.count
         inside = sorted(name for name in nodes if nodes[name][0] == zone)
         places = {name: min(free[name] // each, left) for name in inside}
-        alike: dict[object, str] = {}
+        alike, room = dict[object, str](), dict(free)
         for name in inside:
             alike.setdefault(_kind(nodes, found, name), name)
         for name in sorted(
-            inside, key=lambda n: (-places[n], alike[_kind(nodes, dict(found), n)], n)
+            inside,
+            key=lambda n: (-places[n], -room[n], alike[_kind(nodes, dict(found), n)], n),
         ):
             some = min(places[name], left)
             if some:
@@ -123,6 +126,11 @@ def test_the_first_to_start_gets_its_places_and_others_what_is_left() -> None:
     assert by_node(kept) == {"n0": [("first", 2)], "n1": [("second", 1)]}
     assert kept.beside(NodeName("n0"), Group("d", "first")) == ()
     assert [each.count for each in kept.beside(NodeName("n0"), Group("d", "second"))] == [2]
+
+
+def test_of_nodes_with_places_enough_the_one_with_most_room_keeps_them() -> None:
+    nodes = {"n0": ("a", 4), "n1": ("a", 0)}
+    assert by_node(keep(*look(nodes, [(standing("g", 4, 1), "a")]), counted)) == {"n1": [("g", 1)]}
 
 
 def test_nodes_that_are_alike_are_counted_once() -> None:
