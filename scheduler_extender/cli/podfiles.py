@@ -14,6 +14,7 @@ from scheduler_extender.files.podfile import (
     MAX_NOTES,
     MOST_PODS,
     NoPodError,
+    NotJudgedError,
     PodFileError,
     read_each,
 )
@@ -51,11 +52,13 @@ def read_files(paths: Iterable[Path]) -> Read:
         for file in files:
             try:
                 found = read_each(text_of(file))
-            except NoPodError as error:
-                (nothing if file is not path else faults).append(f"{name_of(file)}: {error}")
-                continue
             except PodFileError as error:
-                faults.append(f"{name_of(file)}: {error}")
+                said = f"{name_of(file)}: {error}"
+                passed_over = isinstance(error, NoPodError) and file is not path
+                (nothing if passed_over else faults).append(said)
+                if isinstance(error, NotJudgedError) and passed_over:
+                    warnings += 1
+                    tell(f"warning: {said}")
                 continue
             except BadInputError as error:
                 faults.append(str(error))

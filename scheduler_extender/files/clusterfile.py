@@ -159,6 +159,11 @@ class _Objects:
         _each_once(name, "Node", map(_name, nodes))
         _each_once(name, "pod", (pod.uid for pod in pods))
         _each_once(name, KIND, (f"{each.namespace}/{each.name}" for each in budgets))
+        if not records and nodes:
+            raise ClusterFileError(
+                f"{name}: {len(nodes):,} Node objects, and no GPUTopology that says which GPUs "
+                "they have: add those that kubectl get gputopologies -o yaml prints"
+            )
         if not records:
             raise ClusterFileError(
                 f"{name}: no node in it; a GPUTopology or MachineGroup is needed"

@@ -15,7 +15,9 @@ from scheduler_extender.exclusive import containers_with_roles
 from scheduler_extender.files.clusterfile import read_pod
 from scheduler_extender.files.podtemplates import (
     ARGO,
+    GROVE,
     KNOWN,
+    MAKES,
     Made,
     mapping,
     misshapen,
@@ -46,15 +48,21 @@ class NoPodError(PodFileError):
     """The text can be read, but nothing in it makes a pod that asks for GPUs."""
 
 
+class NotJudgedError(NoPodError):
+    """The only pods that the text has take the devices of claims, which no file has."""
+
+
 def read(text: str) -> Wanted:
     """The one pod of a YAML text. Raises :class:`PodFileError`.
 
     A Pod, or what has a template of one: Deployment, StatefulSet, Job, CronJob and the like. Other
     objects beside it, such as a Service, are passed over.
     """
-    makers, faults = _makers(text)
+    makers, faults, unjudged = _makers(text)
     if faults:
         raise PodFileError(faults[0])
+    if not makers:
+        raise NotJudgedError(unjudged[0])
     if len(makers) > 1:
         names = ", ".join(_named(item) for item in makers[:5])
         raise PodFileError(f"one Pod is needed, there are {len(makers)}: {names}")
@@ -84,47 +92,61 @@ def read_all(text: str) -> list[Wanted]:
 def read_each(text: str) -> Found:
     """Every pod of a YAML text that asks for GPUs, in the order of the text, and what is wrong with
     others. Raises :class:`PodFileError` where the text cannot be read, and :class:`NoPodError`
-    where it has neither.
+    where it has neither. A note of the first pod names those that are not judged.
 
     Of an object with several pod templates each is there that asks for something else.
     """
-    makers, faults = _makers(text)
-    if len(makers) > MOST_PODS:
-        raise PodFileError(f"allowed are {MOST_PODS:,} pods in a file, there are {len(makers):,}")
-    found = Found([], faults)
+    makers, faults, unjudged = _makers(text)
     placed: dict[str, None] = {}
+    claiming: dict[str, None] = {}
+    wanted: list[Wanted] = []
     for number, item in enumerate(makers, 1):
         of_item: dict[object, Wanted] = {}
         for made in pods_made_by(item):
-            if asks_for_gpus(made.pod) and "nodeName" in mapping(made.pod.get("spec")):
-                placed[_named(item)] = None
-            elif asks_for_gpus(made.pod):
-                try:
-                    asked = _asked(item, made, several=len(makers) > 1)
-                except PodFileError as error:
-                    found.faults.append(str(error))
-                    continue
-                asked = _counted(item, made, asked)
+            spec = mapping(made.pod.get("spec"))
+            if "nodeName" in spec:
+                placed |= {_named(item): None} if asks_for_gpus(made.pod) else {}
+                continue
+            if not asks_for_gpus(made.pod):
+                claiming |= {_named(item): None} if spec.get("resourceClaims") else {}
+                continue
+            try:
+                asked = _counted(item, made, _asked(item, made, several=len(makers) > 1))
+            except NotJudgedError:
+                claiming[_named(item)] = None
+            except PodFileError as error:
+                faults.append(str(error))
+            else:
                 before = of_item.get(asked.alike)
                 of_item[asked.alike] = before.and_as_many_as(asked) if before else asked
-        several = len(of_item) > 1
-        maker = f"{_named(item)} (object {number})" if several else ""
-        found.wanted.extend(replace(each, maker=maker) for each in of_item.values())
-    if placed:
-        found = replace(found, placed=f"on a node already, so not judged: {listed([*placed])}")
-    if placed and not found.wanted and not found.faults:
-        raise NoPodError(found.placed)
-    if len(makers) == 1 and not found.wanted and not found.faults:
-        found.wanted.append(read(text))
-    if not found.wanted and not found.faults:
-        names = ", ".join(_named(item) for item in makers[:5])
-        raise NoPodError(f"no pod asks for a GPU (nvidia.com/gpu), nothing to check: {names}")
-    return found
+        maker = f"{_named(item)} (object {number})" if len(of_item) > 1 else ""
+        wanted += [replace(each, maker=maker) for each in of_item.values()]
+    on_nodes = f"on a node already, so not judged: {listed([*placed])}" if placed else ""
+    if claiming:
+        who = f"{listed([*claiming])}: not judged, for a file has no claims"
+        unjudged.append(f"{who}: once the pods are there, gpu-topology why says what they get")
+    if not wanted and not faults:
+        if len(makers) == 1 and not unjudged and not placed:
+            return Found([read(text)], [])
+        raise _nothing(makers, unjudged, on_nodes)
+    for first in wanted[:1]:
+        wanted[0] = replace(first, notes=(*unjudged, *first.notes)[:MAX_NOTES])
+    return Found(wanted, faults, on_nodes)
 
 
-def _makers(text: str) -> tuple[list[object], list[str]]:
-    """The objects that are pods or make some, and what is wrong with those that should; at least
-    one of both. Raises :class:`PodFileError`."""
+def _nothing(makers: list[object], unjudged: list[str], on_nodes: str) -> NoPodError:
+    """Why there is no pod to judge."""
+    if unjudged:
+        return NotJudgedError("; ".join(unjudged[:MAX_NOTES]))
+    names = ", ".join(_named(item) for item in makers[:5])
+    return NoPodError(
+        on_nodes or f"no pod asks for a GPU (nvidia.com/gpu), nothing to check: {names}"
+    )
+
+
+def _makers(text: str) -> tuple[list[object], list[str], list[str]]:
+    """The objects that are pods or make some, what is wrong with those that should, and a line for
+    each whose pods another object makes; at least one of all. Raises :class:`PodFileError`."""
     try:
         objects = [d for d in documents(text) if d is not None]
     except YamlTextError as error:
@@ -132,9 +154,15 @@ def _makers(text: str) -> tuple[list[object], list[str]]:
     items = [item for document in objects for item in items_in(document)]
     faults = [f"{_named(item)}: {fault}" for item in items if (fault := misshapen(item))]
     makers = [item for item in items if not misshapen(item) and _pod_of(item) is not None]
-    if not makers and not faults:
+    if len(makers) > MOST_PODS:
+        raise PodFileError(f"allowed are {MOST_PODS:,} pods in a file, there are {len(makers):,}")
+    kinds = ((item, MAKES.get(_kind_of(item))) for item in items)
+    unjudged = [
+        f"{_named(it)}: its operator makes a {made}: give that" for it, made in kinds if made
+    ]
+    if not makers and not faults and not unjudged:
         raise NoPodError(_no_pod(items))
-    return makers, faults
+    return makers, faults, unjudged
 
 
 def _asked(item: object, made: Made, *, several: bool = False) -> Wanted:
@@ -153,7 +181,7 @@ def _asked(item: object, made: Made, *, several: bool = False) -> Wanted:
         raise PodFileError(f"{whose}{asks.reason}")
     if asks is None and pod.spec.resource_claims:
         once = "once it is there, gpu-topology why says which they get"
-        raise NoPodError(f"{whose}the pod asks for the GPUs of its claims: {once}")
+        raise NotJudgedError(f"{whose}the pod asks for the GPUs of its claims: {once}")
     if asks is None:
         raise NoPodError(f"{whose}the pod asks for no GPU (nvidia.com/gpu), nothing to check")
     written = (*notes_on(_kind_of(item), made.pod, made.outside), *_ineffective(pod))
@@ -270,10 +298,9 @@ def notes_on(kind: str, pod: Mapping[str, Any], outside: list[object]) -> Iterat
     for metadata in outside:
         for key in _keys(metadata, "annotations"):
             if key.startswith(PREFIX) or _meant(key):
-                place = "spec.podMetadata" if kind in ARGO else "spec…template.metadata"
                 yield (
                     f"annotation {key} stands on the {kind} and counts for nothing: "
-                    f"write it under {place}.annotations"
+                    f"write it under {_place(kind)}.annotations"
                 )
     metadata = pod.get("metadata")
     for key in _keys(metadata, "annotations"):
@@ -296,11 +323,17 @@ def _on_label(kind: str, pod: Mapping[str, Any], outside: list[object]) -> Itera
     if given not in (None, WANTED):
         yield f"label {LABEL}={shortened(given)} counts for nothing: allowed is {WANTED}"
     elif given is None and pod and any(LABEL in _keys(each, "labels") for each in outside):
-        place = "spec.podMetadata" if kind in ARGO else "spec…template.metadata"
         yield (
             f"label {LABEL} stands on the {kind} and counts for nothing: "
-            f"write it under {place}.labels"
+            f"write it under {_place(kind)}.labels"
         )
+
+
+def _place(kind: str) -> str:
+    """The metadata of the pods that a kind of object makes."""
+    if kind in ARGO:
+        return "spec.podMetadata"
+    return "spec.template.cliques[]" if kind in GROVE else "spec…template.metadata"
 
 
 def _keys(holder: object, field: str) -> list[str]:

@@ -249,6 +249,12 @@ HOLDER = (
 
 BAD_CLUSTERS = [
     pytest.param("", "no node in it", id="empty"),
+    pytest.param(
+        "kind: Node\nmetadata: {name: a-00}",
+        "1 Node objects, and no GPUTopology that says which GPUs they have: "
+        "add those that kubectl get gputopologies -o yaml prints",
+        id="nodes without records",
+    ),
     pytest.param("kind: [", "not YAML", id="not YAML"),
     pytest.param("kind: Deployment", "kind: allowed are GPUTopology", id="kind"),
     pytest.param(

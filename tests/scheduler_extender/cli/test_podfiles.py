@@ -186,6 +186,65 @@ def test_pods_that_are_not_counted_are_bad_where_checks_are_strict(tmp_path: Pat
     assert (done.returncode, done.stderr) == (1, f"warning: {path}: {said}\n")
 
 
+CLAIMING: dict[str, Any] = {
+    "kind": "Pod",
+    "metadata": {"name": "claiming"},
+    "spec": {
+        "containers": [{"name": "c", "resources": {"claims": [{"name": "gpu"}]}}],
+        "resourceClaims": [{"name": "gpu", "resourceClaimName": "rc"}],
+    },
+}
+NOT_JUDGED = (
+    "not judged, for a file has no claims: once the pods are there, "
+    "gpu-topology why says what they get"
+)
+
+
+def test_a_pod_with_claims_of_its_own_is_not_left_out_in_silence(tmp_path: Path) -> None:
+    other = {**CLAIMING, "metadata": {"name": "other"}}
+    zero = {"limits": {"nvidia.com/gpu": 0}, "claims": [{"name": "gpu"}]}
+    asks_us = {**other, "spec": {**CLAIMING["spec"], "containers": [{"resources": zero}]}}
+    for second in (other, asks_us):
+        path = written(tmp_path / "a.yaml", CLAIMING, second)
+        done = check(path)
+        said = f"{path}: Pod claiming and Pod other: {NOT_JUDGED}"
+        assert (done.returncode, done.stderr) == (2, f"error: {said}\n")
+    path = written(tmp_path / "a.yaml", CLAIMING, PAIR)
+    done = check(path)
+    said = f"{path}: Pod claiming: {NOT_JUDGED}"
+    assert (done.returncode, done.stderr) == (0, f"warning: {said}\n")
+    assert check(path, "--strict").returncode == 1
+
+
+def test_an_object_whose_operator_makes_the_pods_is_not_left_out_in_silence(tmp_path: Path) -> None:
+    cache, service = ({"kind": k, "metadata": {"name": "llm"}} for k in ("NIMCache", "NIMService"))
+    path = written(tmp_path / "a.yaml", cache, service)
+    done = check(path)
+    said = (
+        f"{path}: NIMCache llm: its operator makes a Job: give that; "
+        "NIMService llm: its operator makes a Deployment: give that"
+    )
+    assert (done.returncode, done.stderr) == (2, f"error: {said}\n")
+    path = written(tmp_path / "a.yaml", PAIR, {**service, "kind": "TrainJob"})
+    done = check(path, "--strict")
+    said = f"warning: {path}: TrainJob llm: its operator makes a JobSet: give that\n"
+    assert (done.returncode, done.stderr) == (1, said)
+
+
+def test_a_pod_may_have_only_the_beginning_of_a_name(tmp_path: Path) -> None:
+    done = check(written(tmp_path / "a.yaml", {**PAIR, "metadata": {"generateName": "train-"}}))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("train asks for 2 GPUs\n")
+
+
+def test_nor_is_a_file_of_a_folder_that_has_no_other(tmp_path: Path) -> None:
+    path = written(tmp_path / "folder" / "a.yaml", CLAIMING)
+    written(tmp_path / "folder" / "b.yaml", PAIR)
+    done = check(tmp_path / "folder", "--strict")
+    said = f"warning: {path}: Pod claiming: {NOT_JUDGED}\n"
+    assert (done.returncode, done.stderr) == (1, said)
+
+
 def test_selectors_need_node_objects(tmp_path: Path) -> None:
     picky = {**PAIR, "spec": {**PAIR["spec"], "nodeSelector": {"pool": "a"}}}
     path = written(tmp_path / "a.yaml", picky)
