@@ -37,12 +37,11 @@ from topology.core.allocators.claims import NotFollowedError
 from topology.core.devices import NodeName
 from topology.core.dra import Claimed, DraError, by_claims_alone, served
 from topology.core.graph import NodeTopology
-from topology.core.placement import Reason, Rejection
+from topology.core.placement import Rejection
 from topology.core.report import Report
 
 GROUP = "/apis/resource.k8s.io/v1"
 CLAIMS_PATH = f"{GROUP}/resourceclaims"
-NOT_SERVED_BY_DRA = Rejection("its GPUs are not served by DRA", False, Reason.NOT_SERVED)
 NOWHERE = NodeName("")  # what ResourceSlices name that are for several nodes
 MOST_WANTED = 16 << 20  # bytes of what claims without devices ask for, all together
 AGAIN = 30.0  # seconds between two lists for what had found no room
@@ -300,9 +299,10 @@ class DraNodes:
 
         def here(facts: NodeFacts) -> Devices | Rejection:
             if not facts.by_dra or facts.topology is None or facts.report is None:
-                return NOT_SERVED_BY_DRA
+                return unsaid("no DRA driver serves the node's GPUs")
             if not specs:
                 return ()
+            gives_gpus = True
             try:
                 with self._lock:
                     devices = self._devices_of(facts.name)
@@ -312,11 +312,12 @@ class DraNodes:
                 offer, held = facts.last_offer(serving.serves or ""), facts.report.allocations
                 if isinstance(offer, Rejection):
                     return unsaid(offer.reason)
+                gives_gpus = devices.may_give_gpus(facts.topology, specs, classes)
                 if elsewhere:
-                    return unsaid(elsewhere)
+                    return unsaid(elsewhere) if gives_gpus else ()
                 return devices.foreseen(offer, serving, specs, classes, claimed, held)
             except (DraError, NotFollowedError) as error:
-                return unsaid(str(error))
+                return unsaid(str(error)) if gives_gpus else ()
             except Exception as error:  # noqa: BLE001 (a listener logs it)
                 self._faults.note(facts.name, error)
                 return unsaid(f"internal error: {type(error).__name__}")

@@ -359,7 +359,7 @@ class Claim(Stored):
         return self.metadata.namespace, self.metadata.name
 
     def by_pool(self) -> dict[str, list[Claimed]]:
-        """The devices that it has for its pod alone, by driver and pool; once it is allocated there
+        """The devices that it has for its pod, by driver and pool; once it is allocated there
         is an empty pool, too."""
         allocated = self.status.allocation
         results = allocated.devices.results if allocated and allocated.devices else None
@@ -369,9 +369,10 @@ class Claim(Stored):
         sharers = tuple(PodUid(each.uid) for each in pods) if len(pods) > 1 else ()
         found: dict[str, list[Claimed]] = {} if allocated is None else {"": []}
         for each in results or ():
-            if not each.admin_access:
-                pool, uid = f"{each.driver}/{each.pool}", PodUid(holder.uid)
-                namespace, name = self.key
-                claimed = Claimed(pool, each.device, uid, namespace, holder.name, sharers, name)
-                found.setdefault(pool, []).append(claimed)
+            pool, uid, admin = f"{each.driver}/{each.pool}", PodUid(holder.uid), each.admin_access
+            namespace, name = self.key
+            claimed = Claimed(
+                pool, each.device, uid, namespace, holder.name, sharers, name, bool(admin)
+            )
+            found.setdefault(pool, []).append(claimed)
         return found

@@ -20,6 +20,7 @@ from scheduler_extender.state.node.facts import Offer
 from topology.core.allocators.claims import MOST, Alike, Alternative, NotFollowedError, allocated
 from topology.core.devices import DeviceId, Mask, positions
 from topology.core.dra import Claimed, DraError, Published, gpu_of
+from topology.core.graph import NodeTopology
 from topology.core.placement import Reason, Rejection
 from topology.core.remembering import Memory, interruptible
 from topology.core.report import Allocation
@@ -50,6 +51,7 @@ class NodeDevices:
             by_rule = (rule.bars(driver, pool, device.name) for rule in barring[driver, pool])
             barred = device.tainted or (driver, pool) in self._incomplete
             self.tainted |= (barred or any(by_rule)) << at
+        self._gpus: tuple[object, Mask] = (), 0  # of the record that was asked about last
         self._number = next(_numbers)  # of these devices, for what is remembered of them
 
     def selected(self, conditions: tuple[str, ...]) -> Mask:
@@ -117,7 +119,7 @@ class NodeDevices:
         uuids = {gpu.index: gpu.uuid for gpu in topology.gpus}
         ids = {position: DeviceId(uuids[index]) for position, index in gpus.items()}
         bits = topology.bit_of_uuid
-        now = {(each.pool, each.device): each.uid for each in claimed}
+        now = {(each.pool, each.device): each.uid for each in claimed if not each.admin}
         owners = [now.get((f"{driver}/{pool}", each.name)) for driver, pool, each in self.all]
         gone = {None, *(owners[position] for position in ids)} - {each.pod_uid for each in held}
         free = sum(
@@ -148,10 +150,11 @@ class NodeDevices:
         given = allocated(free & ~self.tainted, requests, alike)
         if given is None:
             return NO_DEVICES
-        for driver, pool, device in (self.all[at] for at in given if at not in gpus):
-            if device.special:
+        outside = self._gpus_of(topology)
+        for position in (position for position in given if position not in gpus):
+            if self.all[position][2].special:
                 raise NotFollowedError("a device is handed out in parts")
-            if gpu_of(topology, device.published(driver, pool, tainted=True)) is not None:
+            if outside >> position & 1:
                 raise NotFollowedError(
                     f"a GPU outside the DeviceClass {serving.metadata.name[:64]}"
                 )
@@ -169,9 +172,27 @@ class NodeDevices:
 
     def asked_for(self, claims: Iterable[ClaimSpec], classes: Mapping[str, DeviceClass]) -> bool:
         """Whether some of them would do for a request. Raises :class:`NotFollowedError`."""
-        requests = (each for claim in claims for each in claim.devices.requests or ())
-        wanted = (each for request in requests for each in request.alternatives)
-        return bool(self.all) and any(self._selected_by(each, classes) for each in wanted)
+        return bool(self.all) and any(self._selected_by(each, classes) for each in _wanted(claims))
+
+    def may_give_gpus(
+        self,
+        topology: NodeTopology,
+        claims: Iterable[ClaimSpec],
+        classes: Mapping[str, DeviceClass],
+    ) -> bool:
+        """Whether a GPU of the record would do for a request, free or not. Raises
+        :class:`NotFollowedError`."""
+        gpus = self._gpus_of(topology)
+        return any(gpus & self._selected_by(each, classes) for each in _wanted(claims))
+
+    def _gpus_of(self, topology: NodeTopology) -> Mask:
+        """Those that are GPUs of a record, of whatever class."""
+        record = tuple((gpu.uuid, gpu.pci_bus_id) for gpu in topology.gpus)
+        if self._gpus[0] != record:
+            published = (each.published(*of, tainted=True) for *of, each in self.all)
+            found = (gpu_of(topology, each) is not None for each in published)
+            self._gpus = record, sum(is_gpu << at for at, is_gpu in enumerate(found))
+        return self._gpus[1]
 
     def _selected_by(self, wanted: Request, classes: Mapping[str, DeviceClass]) -> Mask:
         of_class = classes.get(wanted.device_class_name)
@@ -191,6 +212,12 @@ class NodeDevices:
             raise NotFollowedError("devices have to have values alike that are not read")
         found = (each.get(name) for each in given)
         return [None if value is None else (type(value), value) for value in found]
+
+
+def _wanted(claims: Iterable[ClaimSpec]) -> Iterator[Request]:
+    """All that would do for a request of some claims."""
+    requests = (each for claim in claims for each in claim.devices.requests or ())
+    return (each for request in requests for each in request.alternatives)
 
 
 def _meets(device: Device, driver: str, conditions: tuple[str, ...], words: frozenset[str]) -> bool:

@@ -162,7 +162,7 @@ def _counted(facts: NodeFacts, pod: PodRecord) -> GpuRequest:
     assert isinstance(request, GpuRequest)  # noqa: S101 (the caller looked)
     if not request.required:
         return request
-    devices = facts.claimed(pod.uid, pod.namespace, pod.claims) if facts.by_dra else ()
+    devices = facts.seen(pod.uid, pod.namespace, pod.claims) if facts.by_dra else ()
     more = len(devices) > request.count or not request.count
     return gpu_request(len(devices), request.constraints) if more else request
 
@@ -174,7 +174,7 @@ def _judged(facts: NodeFacts, pod: PodRecord, request: GpuRequest, *, again: boo
     claims = pod.by_claim or not request.count
     if claims and request.required and not facts.by_dra:
         raise InProgressError(NO_RECORD)  # the node has moved to DRA, and its agent has not seen it
-    devices = facts.claimed(pod.uid, pod.namespace, pod.claims) if facts.by_dra else ()
+    devices = facts.seen(pod.uid, pod.namespace, pod.claims) if facts.by_dra else ()
     if request.required and facts.lacks(devices):
         raise InProgressError(GONE.reason)  # it may be new, and its ResourceSlice on its way
     if facts.by_dra and request.required and len(devices) < max(1, request.count):

@@ -10,7 +10,7 @@ from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.state.answers.decision import HAD_CLAIM, UNDECIDED
 from scheduler_extender.state.answers.remembered import State
 from scheduler_extender.state.asking.askgroup import ask_group
-from scheduler_extender.state.asking.byclaims import GONE, ask_by_claims
+from scheduler_extender.state.asking.byclaims import ask_by_claims
 from scheduler_extender.state.asking.enquiry import Answers, answer, ask
 from scheduler_extender.state.asking.members import Member, member_of
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -153,10 +153,15 @@ def _by_claims(
 ) -> Filtered:
     """The answer to a pod with claims of its own. A node passes where nobody can say what they get:
     bind has the proof."""
+    in_flight = snapshot.in_flight.get(uid)
+    elsewhere = [name for name in names if in_flight is not None and name != in_flight.node]
+    names = [name for name in names if name not in {*elsewhere}]
     found = ask_by_claims(snapshot, uid, wanted, names, deadline)
+    found.unknown.update(dict.fromkeys(elsewhere, IN_FLIGHT))
     whole, late = Filtered([]), bool(found.late)
     for name, unknown in found.unknown.items():
-        _put(whole, name, GONE if unknown is GONE else None)
+        undecided = unknown.kind is Reason.UNDECIDED
+        _put(whole, name, None if undecided else replace(unknown, resolvable=True))
     for request, answers, alike in found.answered:
         result = _result(request, answers)
         late = late or bool(result.error)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from scheduler_extender.annotations import Malformed, OfClaims, of_claims, parse
 from scheduler_extender.deadline import NO_DEADLINE, Deadline, OutOfTimeError
 from scheduler_extender.state.answers.decision import undecided
-from scheduler_extender.state.asking.byclaims import GONE, ask_by_claims
+from scheduler_extender.state.asking.byclaims import ask_by_claims
 from scheduler_extender.state.asking.enquiry import answer
 from scheduler_extender.state.asking.members import Member, member_of
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -102,12 +102,9 @@ def _by_claims(
         gone = frozenset(PodUid(pod.uid) for pod in victims.pods or ())
         return facts.without(gone | facts.pods.ending)
 
-    if snapshot.blind:
-        return PreemptionResult()
     then = snapshot.with_facts(without(name, victims) for name, victims in offered.items())
     found = ask_by_claims(then, uid, wanted, list(offered), deadline)
     passing = {name for name, decision in found.each() if decision.rejection is None}
-    passing |= {name for name, why in found.unknown.items() if why is not GONE}
     return PreemptionResult({name: offered[name] for name in offered if name in passing})
 
 

@@ -117,11 +117,18 @@ def vetoes(real: RealCluster) -> float:
     return float(metrics.partition("\ngpu_topology_dra_vetoes_total ")[2].partition("\n")[0])
 
 
-def add_claimant(real: RealCluster, name: str, *nodes: str, cel: str = "", each: int = 2) -> None:
+def add_claimant(
+    real: RealCluster,
+    name: str,
+    *nodes: str,
+    cel: str = "",
+    each: int = 2,
+    device_class: str = DRIVER,
+) -> None:
     """A pod for one of some nodes whose annotation wants a pair, and whose claims ask for any two
     GPUs for which ``cel`` holds. ``each`` is how many one claim asks for."""
     selectors = [{"cel": {"expression": cel}}] if cel else []
-    request = {"deviceClassName": DRIVER, "count": each, "selectors": selectors}
+    request = {"deviceClassName": device_class, "count": each, "selectors": selectors}
     devices = {"requests": [{"name": "any", "exactly": request}]}
     pod = yaml.safe_load(POD)
     pod["metadata"]["name"] = name
@@ -159,6 +166,45 @@ def test_a_claim_with_the_wrong_devices_is_freed(real: RealCluster) -> None:
     real.until(lambda: vetoes(real) > before + 1, "the claim was freed, and had such devices again")
     assert "nodeName" not in real.pod("unsaid")["spec"]
     free(real, "unsaid")
+
+
+def test_a_claim_on_a_node_whose_record_is_unusable_is_freed(real: RealCluster) -> None:
+    """bind would never say yes there, and the claim would keep its GPUs though another node is
+    free."""
+    add_node(real, "spoilt", (0, 2, 1, 3))
+    before = vetoes(real)
+    add_claimant(real, "kept", "spoilt", "sound", cel=UNSAID)
+    real.until(lambda: vetoes(real) > before, "the bind is refused, and the claim has two GPUs")
+    attributes = {"type": {"string": "gpu"}, "uuid": {"string": "GPU-of-nobody"}}
+    stranger = {"name": "stranger", "attributes": attributes}
+    add_slice(real, "spoilt", DRIVER, stranger)
+    real.until(lambda: "unusable" in real.unschedulable("kept"), "its record is unusable")
+    add_node(real, "sound", (3, 2, 0, 1))
+    assert real.node_of("kept") == "sound"
+    assert claimed(real, "kept") == [2, 3]
+
+
+def test_a_pod_whose_claims_get_no_gpus_waits(real: RealCluster) -> None:
+    add_node(real, "nics", PAIRS_NEXT)
+    driver = "nics.example.com"
+    add_slice(real, "nics", driver, {"name": "nic-0"})
+    selector = {"cel": {"expression": f"device.driver == '{driver}'"}}
+    of_nics = {
+        "kind": "DeviceClass",
+        "metadata": {"name": "nic"},
+        "spec": {"selectors": [selector]},
+    }
+    real.create(f"{API}/deviceclasses", of_nics)
+    add_claimant(real, "without", "nics", each=1, device_class="nic")
+    assert "its claims get no GPUs here" in real.unschedulable("without")
+
+
+def add_slice(real: RealCluster, node: str, driver: str, device: dict[str, Any]) -> None:
+    """A pool of one device more, on a node."""
+    pool = {"name": f"{node}-more", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": [device]}
+    body = {"kind": "ResourceSlice", "metadata": {"name": f"{node}-more"}, "spec": spec}
+    real.create(f"{API}/resourceslices", body)
 
 
 def test_two_claims_of_one_gpu_each_are_foreseen_together(real: RealCluster) -> None:

@@ -53,6 +53,7 @@ class Claimed:
     holder: str
     sharers: tuple[PodUid, ...] = ()
     claim: str = ""
+    admin: bool = False  # by adminAccess: its containers see the device, and others may have it
 
 
 def claim_holder(name: str) -> str:
@@ -83,7 +84,7 @@ def served(
                 f"a DRA driver publishes GPU {at}, which a pod has of a device plugin: "
                 "status.allocations of the record names the pod"
             )
-    held: dict[tuple[PodUid, str, str, tuple[PodUid, ...], str], list[DeviceId]] = {}
+    held: dict[tuple[PodUid, str, str, tuple[PodUid, ...], str, bool], list[DeviceId]] = {}
     taken = [(each, (each.pool, each.device)) for each in claimed]
     left = {key for _, key in taken} - gpus.keys()
     outside = {o.key: gpu_of(topology, o) if o.key in left else None for o in others if left}
@@ -92,18 +93,24 @@ def served(
         uuid = gpus.get(key) or outside.get(key)
         gone = uuid is None and each.pool in pools and key not in outside
         if uuid is not None or gone:  # else it is no GPU
-            holder = (each.uid, each.namespace, each.holder, each.sharers, each.claim)
+            holder = (each.uid, each.namespace, each.holder, each.sharers, each.claim, each.admin)
             held.setdefault(holder, []).append(DeviceId(uuid or "/".join(key)[-MOST_NAMED:]))
-    allocations = tuple(
-        Allocation(uid, namespace, holder, "", resource, tuple(devices), sharers, claim)
-        for (uid, namespace, holder, sharers, claim), devices in sorted(held.items())
-    )
+    shown: dict[bool, list[Allocation]] = {False: [], True: []}
+    for (uid, namespace, name, sharers, claim, admin), devices in sorted(held.items()):
+        given = Allocation(uid, namespace, name, "", resource, tuple(devices), sharers, claim)
+        shown[admin].append(given)
     indices = {gpu.uuid: gpu.index for gpu in topology.gpus}
     allocator = AllocatorFacts(POLICY, published=tuple(indices[uuid] for uuid in gpus.values()))
     free = frozenset(DeviceId(gpus[each.key]) for each in published if not each.tainted)
     return (
         topology.served(GpuResource(resource), allocator),
-        replace(report, allocatable=free, allocations=allocations, idle=()),
+        replace(
+            report,
+            allocatable=free,
+            allocations=tuple(shown[False]),
+            watched=tuple(shown[True]),
+            idle=(),
+        ),
     )
 
 

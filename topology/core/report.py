@@ -116,6 +116,8 @@ class Report:
     several_shares: SharesAnswer | None = None  # what the agents of this node have learnt
     # Those that have not been used for a while. Of the others nobody can tell, or they are used.
     idle: tuple[IdleAllocation, ...] = ()
+    # Under DRA: devices that pods see by adminAccess, whoever has them.
+    watched: tuple[Allocation, ...] = ()
 
     # When the agent looked; empty where it does not say. They make no report differ from another.
     observed_at: str = field(default="", compare=False)  # by the node's clock, RFC 3339

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from scheduler_extender.annotations import OfClaims
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
-from scheduler_extender.state.answers.decision import UNDECIDED, Decision
+from scheduler_extender.state.answers.decision import OUT_OF_DATE, UNDECIDED, Decision
 from scheduler_extender.state.asking.enquiry import Answers, ask
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import Devices, NodeFacts
@@ -21,6 +21,7 @@ from topology.core.requests import GpuRequest, gpu_request
 
 GONE = Rejection("a GPU of the pod's claims is in no ResourceSlice", True, Reason.CLAIMS)
 NO_GPUS = Rejection("its claims get no GPUs here", False, Reason.CLAIMS)
+NOT_SERVED_BY_DRA = Rejection("its GPUs are not served by DRA", False, Reason.NOT_SERVED)
 
 
 @dataclass(slots=True)
@@ -58,6 +59,8 @@ def ask_by_claims(
 ) -> ByClaims:
     """Ask the nodes. Takes locks: a thread has to ask."""
     deadline.need_quick(quick=False)
+    if snapshot.blind:
+        return ByClaims(dict.fromkeys(names, OUT_OF_DATE))
     to_come = snapshot.foresees(wanted.namespace, wanted.names)
     found = ByClaims()
     kinds = defaultdict[Hashable, list[str]](list)
@@ -90,12 +93,23 @@ def devices_for(
 ) -> Devices | Rejection:
     """The GPUs that a pod's claims have on a node and, with those that are ``coming``, will get; or
     why they get none, or that cannot be said."""
-    devices = facts.claimed(uid, wanted.namespace, wanted.names) if facts.by_dra else ()
+    if (unserved := _unserved(facts)) is not None:
+        return unserved
+    devices = facts.seen(uid, wanted.namespace, wanted.names)
     if facts.lacks(devices):
         return GONE
     if isinstance(coming, Rejection):
         return devices or coming
     return devices + coming or NO_GPUS
+
+
+def _unserved(facts: NodeFacts) -> Rejection | None:
+    """Why no claim gets a GPU of a node, whatever it asks for; None where one may."""
+    resources = () if facts.topology is None else facts.topology.resources
+    offer = facts.offer(resources[0].name if resources else "")
+    if isinstance(offer, Rejection):
+        return offer
+    return None if facts.by_dra else NOT_SERVED_BY_DRA
 
 
 def _kind(facts: NodeFacts, devices: Devices) -> Hashable:

@@ -35,7 +35,7 @@ from topology.core.placement import (
     Reason,
     Rejection,
 )
-from topology.core.report import Report
+from topology.core.report import Allocation, Report
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest
 
 Devices = tuple[DeviceId, ...]
@@ -131,13 +131,13 @@ class NodeFacts:
         """The devices that claims have here for a pod, also those that it shares, or of the claims
         with these ``names``."""
         shown = () if self.report is None else self.report.allocations
-        own = {(namespace, name) for name in names if name}
-        return tuple(
-            device
-            for each in shown
-            if uid in (each.pod_uid, *each.sharers) or (each.namespace, each.claim) in own
-            for device in each.device_ids
-        )
+        return _of_claims(shown, uid, namespace, names)
+
+    def seen(self, uid: PodUid, namespace: str, names: Collection[str]) -> Devices:
+        """The same with those that its containers see by adminAccess: it is judged on all."""
+        watched = () if self.report is None else self.report.watched
+        devices = self.claimed(uid, namespace, names) + _of_claims(watched, uid, namespace, names)
+        return tuple(dict.fromkeys(devices))
 
     def claims_of(self, uid: PodUid) -> frozenset[str]:
         """The names of the claims that have devices here for a pod."""
@@ -376,6 +376,18 @@ class NodeFacts:
     def with_departed(self, departed: Mapping[PodUid, Departed]) -> NodeFacts:
         """The facts with these departed pods."""
         return replace(self, pods=replace(self.pods, departed=departed))
+
+
+def _of_claims(
+    shown: Iterable[Allocation], uid: PodUid, namespace: str, names: Collection[str]
+) -> Devices:
+    own = {(namespace, name) for name in names if name}
+    return tuple(
+        device
+        for each in shown
+        if uid in (each.pod_uid, *each.sharers) or (each.namespace, each.claim) in own
+        for device in each.device_ids
+    )
 
 
 def _offer(facts: NodeFacts, resource: str) -> Offer | Rejection:
