@@ -69,7 +69,8 @@ class Answer:
     @property
     def verdict(self) -> str:
         """The verdict's word; ``unknown`` without a usable record."""
-        return "never" if self.kind is Reason.NOT_SERVED else self.decision.verdict
+        never = self.kind in (Reason.NOT_SERVED, Reason.SPLIT)
+        return "never" if never else self.decision.verdict
 
     @property
     def passes(self) -> bool:

@@ -24,7 +24,7 @@ out of date: a required pod passes nowhere, and other pods only where no promise
 (:func:`unless_blind`).
 
 .. [1] unless the pod could break a promise that stands there, the node's plugin is known to refuse
-   everything, or the Node object gives out none of the resource.
+   everything, the Node object gives out none of the resource, or MIG splits all its GPUs.
 .. [2] as the operator chose (:class:`Refusals`).
 """
 
@@ -41,6 +41,7 @@ from topology.core import scoring
 from topology.core.admission import Kubelet
 from topology.core.devices import Mask
 from topology.core.placement import (
+    ALL_SPLIT,
     BY_CLAIMS_ALONE,
     IN_PROGRESS,
     INIT_UNDER_DRA,
@@ -151,9 +152,10 @@ def _by_rows(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Decis
     """The answer by the rows of the table."""
     offer = facts.offer(request.resource)
     if isinstance(offer, Rejection):
+        split = offer is NOT_SERVED and facts.all_split(request.resource)
         given = facts.by_dra or facts.node_object.pieces(request.resource)
-        if request.required or (offer is NOT_SERVED and not given):
-            return Decision(offer)
+        if split or request.required or (offer is NOT_SERVED and not given):
+            return Decision(ALL_SPLIT if split else offer)
         refused = _refused_over_missing(facts, request, settings)
         return Decision(refused or breaks_unseen(facts, request))
     if facts.pods.too_many_departed:

@@ -24,7 +24,7 @@ from topology.core.availability import Availability
 from topology.core.devices import DeviceId, GpuResource, NodeName, PodUid
 from topology.core.dra import POLICY, first_published
 from topology.core.graph import NodeTopology
-from topology.core.mig import ServedDevices, served_devices, shape_of
+from topology.core.mig import MIG, ServedDevices, profile_named, served_devices, shape_of
 from topology.core.placement import (
     DRA_ONLY,
     NO_REPORT,
@@ -232,6 +232,15 @@ class NodeFacts:
         if not known or isinstance(offer, Rejection):
             return 0
         return offer.overcounted(given or 0, self.pods.living)
+
+    def all_split(self, resource: str) -> bool:
+        """Whether whole GPUs are asked of a node whose plugin serves instances of each of them. Its
+        Node object may count GPUs all the same."""
+        topology = self.topology
+        if topology is None or self.by_dra or profile_named(resource):
+            return False
+        by_instance = any(served.strategy == MIG for served in topology.resources)
+        return by_instance and topology.shape.in_mig_mode == topology.shape.all_gpus
 
     def unreported(self, resource: str) -> frozenset[PodUid]:
         """The unreported pods; all that have not ended if nobody can tell."""
@@ -461,7 +470,7 @@ def _key(facts: NodeFacts, resource: str) -> Hashable:
     elif (served := topology.resource(resource)) is None:
         # Whatever else is on it.
         given = facts.by_dra or bool(facts.node_object.pieces(resource))
-        return (*key, bool(topology.resources), given)
+        return (*key, bool(topology.resources), given, facts.all_split(resource))
     if topology is not None and served is not None:
         offer = facts.last_offer(resource) if report is not None else NO_REPORT
         available = offer.availability if isinstance(offer, Offer) else offer

@@ -484,6 +484,38 @@ def test_plain_http_outside_loopback_is_said_loudly() -> None:
         assert answer.status_code == 503  # nobody judges tokens here
 
 
+def test_whole_gpus_that_a_node_still_counts_though_mig_splits_them(tmp_path: Path) -> None:
+    """All commands say the same of it."""
+    path = tmp_path / "cluster.yaml"
+    pod = {"name": "m", "resources": {"limits": {"nvidia.com/gpu": 1}}}
+    documents: list[dict[str, Any]] = [
+        {
+            "kind": "MachineGroup",
+            "machine": "h100-pcie-1",
+            "count": 1,
+            "namePrefix": "n-",
+            "mig": {"strategy": "mixed", "profiles": ["1g.10gb", "1g.10gb"]},
+        },
+        {
+            "kind": "Node",
+            "metadata": {"name": "n-00"},
+            "status": {"allocatable": {"nvidia.com/gpu": "1", "nvidia.com/mig-1g.10gb": "2"}},
+        },
+        {"kind": "Pod", "metadata": {"name": "waits"}, "spec": {"containers": [pod]}},
+    ]
+    path.write_text(yaml.safe_dump_all(documents))
+    checked = run("check", path, "--cluster", path)
+    assert "n-00  never" in checked.stdout
+    assert "all GPUs of the node are split by MIG" in checked.stdout
+    assert "0 of 1 nodes would take it" in checked.stdout
+    for command in (("why", "waits"), ("waiting",)):
+        said = run(*command, "--cluster", path)
+        assert (said.returncode, "no node takes it: 1 node is split by MIG" in said.stdout) == (
+            1,
+            True,
+        )
+
+
 def test_check_calls_things_by_their_name(tmp_path: Path) -> None:
     """What no node serves no node takes; shares and MIG instances are no GPUs."""
     pod = {"kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [{"name": "m"}]}}

@@ -16,8 +16,8 @@ from scheduler_extender.verbs import filter_nodes, preempt
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
 from tests.nodes import pod
 from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
-from topology.core.devices import NodeName
-from topology.core.placement import NOT_SERVED
+from topology.core.devices import GpuResource
+from topology.core.placement import ALL_SPLIT
 from topology.core.requests import Policy, gpu_request
 from topology.kubeapi.apiserver import ApiServer
 from topology.machines import machine
@@ -87,7 +87,7 @@ def test_filter_refuses_it_and_nobody_is_woken_for_it(kind: str) -> None:
     found.feed.put_pod(waiting("wants", asks))
     asked = msgspec.convert(pod(2, annotations, name="wants", uid="wants"), Pod)
     answer = filter_nodes(found, asked, [MIG.name])
-    assert answer.unresolvable == {MIG.name: NOT_SERVED.reason}
+    assert answer.unresolvable == {MIG.name: ALL_SPLIT.reason}
     waker = Waker(found, NoApi(), breathe=lambda: None)
     found.tell_of_all_nodes()
     waker.round(1.0)
@@ -96,8 +96,9 @@ def test_filter_refuses_it_and_nobody_is_woken_for_it(kind: str) -> None:
 
 def test_a_node_object_that_begins_to_advertise_the_resource_is_heard() -> None:
     """The agent's record says so later: until then the node is like one that nobody knows."""
-    found = cluster_of({MIG: {}})
+    shares = replace(WHOLE, resources=(GpuResource("nvidia.com/gpu.shared"),))
+    found = cluster_of({shares: {}})
     asked = msgspec.convert(pod(2, name="wants", uid="wants"), Pod)
-    for given, passing in (({}, []), ({"nvidia.com/gpu": 4}, [MIG.name]), ({}, [])):
-        found.feed.put_node(NodeName(MIG.name), NodeObject(allocatable=amounts_of(given)))
-        assert filter_nodes(found, asked, [MIG.name]).node_names == passing
+    for given, passing in (({}, []), ({"nvidia.com/gpu": 4}, [shares.name]), ({}, [])):
+        found.feed.put_node(shares.name, NodeObject(allocatable=amounts_of(given)))
+        assert filter_nodes(found, asked, [shares.name]).node_names == passing

@@ -10,6 +10,7 @@ report has shown yet.
 from topology.core.placement.constraints import always_met, satisfies
 from topology.core.placement.memory import GpuMemory, has_memory, short_of_memory, used_memory
 from topology.core.placement.rejections import (
+    ALL_SPLIT,
     BUSY,
     BY_CLAIMS_ALONE,
     DRA_ONLY,
@@ -40,6 +41,7 @@ from topology.core.placement.verdict import (
 )
 
 __all__ = [
+    "ALL_SPLIT",
     "BUSY",
     "BY_CLAIMS_ALONE",
     "DRA_ONLY",

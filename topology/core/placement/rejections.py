@@ -86,6 +86,7 @@ TOO_FEW = Rejection("node has fewer GPUs than asked for", False, Reason.TOO_FEW)
 BUSY = Rejection("not enough free GPUs", True, Reason.BUSY)
 TOO_FEW_WHOLE = Rejection("too few GPUs that are not split by MIG", False, Reason.SPLIT)
 SPLIT = Rejection("GPUs are split by MIG, which carries no topology", False, Reason.SPLIT)
+ALL_SPLIT = Rejection("all GPUs of the node are split by MIG", False, Reason.SPLIT)
 IN_PROGRESS = Rejection(
     "another GPU placement on the node is in progress", True, Reason.IN_PROGRESS
 )

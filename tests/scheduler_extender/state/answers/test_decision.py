@@ -29,6 +29,7 @@ from topology.core.devices import Bytes, DeviceId, GpuResource, NodeName, PodUid
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.links import LinkKind
 from topology.core.placement import (
+    ALL_SPLIT,
     BUSY,
     DRA_ONLY,
     IN_PROGRESS,
@@ -143,6 +144,15 @@ ROWS = {
         "",
         "",
         NOT_SERVED.reason,
+    ),
+    "MIG splits all its GPUs, and its Node object counts them": (
+        replace(
+            node(cut(machine("hgx-a100-4").topology("n"), ["3g.40gb"])),
+            node_object=NodeObject(allocatable=amounts_of({"nvidia.com/gpu": 4})),
+        ),
+        ALL_SPLIT.reason,
+        ALL_SPLIT.reason,
+        ALL_SPLIT.reason,
     ),
     "its plugin refuses everything": (losing(), OUTAGE, OUTAGE, OUTAGE),
     "its plugin refuses everything, and the agent sees nothing more": (
