@@ -28,6 +28,7 @@ class Header(NamedTuple):
     columns: tuple[str, ...]  # devices
     labels: tuple[str, ...]  # the columns after them
     unknown: str  # words that name no column
+    numa_at: int = -1  # where "NUMA Affinity" begins, in a line without tabs
 
 
 def read_header(text: str, rows_above: set[str] | None) -> Header | None:
@@ -50,7 +51,8 @@ def read_header(text: str, rows_above: set[str] | None) -> Header | None:
     if names[1:] and DOTS.fullmatch(names[1]) and len(devices) == 1:  # "GPU0 ..." is no header
         return None
     labels, unknown = _labels(text[after.start() :] if after else "")
-    return Header(tuple(names), labels, unknown)
+    blanks = NUMA in labels and "\t" not in text
+    return Header(tuple(names), labels, unknown, text.find(NUMA) if blanks else -1)
 
 
 def _labels(text: str) -> tuple[tuple[str, ...], str]:

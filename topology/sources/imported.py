@@ -71,7 +71,7 @@ def checked_size(text: str) -> str:
 
 def quoted(word: str) -> str:
     """A word of the text for a one-line message: printable, quoted, and cut if it is long."""
-    return ascii(word if len(word) <= 40 else word[:39] + "~")
+    return repr(word if len(word) <= 40 else word[:39] + "~")
 
 
 def _plain(text: str, most: int) -> bool:
@@ -80,7 +80,7 @@ def _plain(text: str, most: int) -> bool:
 
 def _shown(text: str) -> str:
     """A message that fits on one line, whatever it contains."""
-    text = text if text.isprintable() else ascii(text)[1:-1]
+    text = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
     return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 4] + " ..."
 
 

@@ -42,6 +42,11 @@ _NAMED = re.compile(
     r"\s*(?:GPU models and configuration:\s*)?GPU ([0-9]{1,4})((?:,[0-9]{1,4}){0,64}): "
     rf"((?:(?:NVIDIA|Tesla|GeForce|Quadro|TITAN) |[ABHLPTV][0-9]){_WORDS})\s*"
 )
+# What a report's own program prints: `GPU0: NVIDIA GeForce RTX 4090, 24564 MiB, driver 590.44.01`.
+OWN_LIST = re.compile(
+    rf"\s*GPU([0-9]{{1,4}}): ((?:NVIDIA|Tesla|GeForce|Quadro|TITAN) {_WORDS}), ?"
+    r"([0-9]{1,7}) ?MiB(?:,.{0,200})?"
+)
 _BY_CUDA = re.compile(r"\s*GPU [0-9,]+ Compute Capability:")
 _WITHOUT_HEADER = re.compile(rf"\s*(?:[0-9]{{1,4}}, ?)?(NVIDIA {_WORDS}), ?[0-9].*")
 # The first of the three lines of a GPU in the table of `nvidia-smi`.
@@ -254,6 +259,9 @@ class _Inventory:
                 self.unnumbered += [match[3]] * (1 + match[2].count(","))
             else:
                 _add(self.gpus, int(match[1]), Listed(number, match[3]))
+        elif match := OWN_LIST.fullmatch(text):
+            size = Bytes(int(match[3]) * MIB)
+            _add(self.gpus, int(match[1]), Listed(number, match[2], memory=size))
         elif self._latest is not None and (match := _MIG_DEVICE.fullmatch(text)):
             _add(self.gpus, self._latest, Listed(number, mig_mode="enabled"))
             _add_instance(self.gpus, self._latest, number, match[1], match[2])

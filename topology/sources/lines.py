@@ -43,6 +43,8 @@ _ESCAPES = {
 }
 _ESCAPE = re.compile("|".join(map(re.escape, _ESCAPES)))
 _ESCAPED = re.compile(r"\\[tn]")
+_OPEN_LITERAL = re.compile(r"""\\t(["'])\s{0,9}[+\\]?\s{0,9}$""")
+_GOES_ON = re.compile(r"""\s*(["'])(?=(?:CPU|NUMA|GPU NUMA|[0-9]|N/A))""")
 _BREAK = re.compile(r"(?i)<br ?/?>|</tr>")
 _TAG = re.compile(
     r"(?i)</?(?:pre|code|b|strong|em|span|td|th|tr|p|div|table|tbody|thead|details|summary)"
@@ -81,7 +83,7 @@ def clean(text: str, findings: Findings) -> list[Line]:
         text = text.replace("^I", "\t").replace("$\n", "\n").removesuffix("$")
     found: list[Line] = []
     left = MAX_LINES
-    for number, line in enumerate(text.split("\n"), 1):
+    for number, line in _literals(text.split("\n")):
         for piece in _pieces(line):
             if len(piece) > MAX_LINE:
                 what = f"{len(piece)} characters, at most {MAX_LINE} of a line are read"
@@ -96,6 +98,22 @@ def clean(text: str, findings: Findings) -> list[Line]:
                 if left < 0:
                     raise SourceError(number, None, f"at most {MAX_LINES} lines of a text are read")
     return _without_prefixes(_affinity_behind(found))
+
+
+def _literals(lines: list[str]) -> Iterator[tuple[int, str]]:
+    """The lines by number. Strings of a program that stand below one another are one, where the
+    first ends within a row and the next goes on with its affinity columns."""
+    above, at = "", 0
+    for number, line in enumerate(lines, 1):
+        ends = _OPEN_LITERAL.search(above[-24:]) if len(above) <= MAX_LINE else None
+        goes_on = _GOES_ON.match(line) if ends else None
+        if ends and goes_on and ends[1] == goes_on[1]:
+            above = above.rstrip()[: -len(ends[0].rstrip())] + "\\t" + line[goes_on.end() :]
+            continue
+        if at:
+            yield at, above
+        above, at = line, number
+    yield at, above
 
 
 def _pieces(line: str) -> Iterator[str]:

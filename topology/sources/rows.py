@@ -40,7 +40,8 @@ def is_row(text: str, columns: tuple[str, ...] | None) -> bool:
         known = any(LINK.fullmatch(word) for word in words[:3])
         if known or (columns is not None and not words):
             return True
-        return columns is not None and len(words) == len(columns) and P2P.issuperset(words[:-1])
+        may_read = columns is not None and len(words) == len(columns)
+        return may_read and (P2P | {SELF}).issuperset(words[:-1])
     named = name in columns if columns else False
     return bool((named or NIC.fullmatch(name)) and words and LINK.fullmatch(words[0]))
 
@@ -87,12 +88,14 @@ def read_row(
     line: Line,
     columns: tuple[str, ...],
     labels: tuple[str, ...],
+    numa_at: int,
     gaps: dict[int, int],
     merged: dict[str, int],
     last: bool,
 ) -> Row:
     """The row in a line below a header with these columns and labels.
 
+    ``numa_at`` is where the header names the NUMA nodes, in a table of blanks; else -1.
     ``gaps`` says how many columns dots hide in each place. ``merged`` gets the words that hold
     several cells. The ``last`` row of a text may be cut off.
     """
@@ -119,8 +122,10 @@ def read_row(
             number, name, f"{behind} stands behind the last column: the row has a cell too many"
         )
     cells = tuple("SYS" if word == "SOC" else word for word in words)
-    numa = _numa(labels, rest, last)
-    unread = "" if labels or numa or is_affinity(rest.split()) else " ".join(rest.split())
+    numa = _numa(labels, rest, last) or _below(numa_at, text, told[-1][1] if told else 0, last)
+    values = rest.split()
+    known = NUMA in labels or len(values) <= len(labels) or (not labels and is_affinity(values))
+    unread = "" if known or numa else " ".join(values)
     return Row(name, number, cells, numa, unread)
 
 
@@ -167,6 +172,15 @@ def _numa(labels: tuple[str, ...], rest: str, last: bool) -> str:
     if cpus is not None and found[cpus] and not _CPUS.fullmatch(found[cpus]):
         return ""
     return found[at]
+
+
+def _below(at: int, text: str, behind: int, last: bool) -> str:
+    """The word that begins exactly under the header's NUMA nodes, where the columns before it may
+    be empty; '' if there is none. The last one of a text may be cut."""
+    found = re.compile(r"[0-9]+(?=\s|$)").match(text, at) if at > behind else None
+    if found is None or not text[at - 1].isspace() or "\t" in text[behind:]:
+        return ""
+    return "" if last and not text[found.end() :].strip() else found[0]
 
 
 def is_affinity(values: Sequence[str]) -> bool:

@@ -23,6 +23,7 @@ from topology.sources.columns import (
     without_gaps,
 )
 from topology.sources.imported import Findings, SourceError, quoted
+from topology.sources.inventory import OWN_LIST
 from topology.sources.lines import Line
 from topology.sources.rows import (
     CELL,
@@ -44,6 +45,8 @@ NOT_P2P = (
 )
 _LIKE_A_HEADER = re.compile(r".{0,200}?\bGPU[0-9]+\s+GPU[0-9]")
 _LIKE_LABELS = re.compile(r"\s*(?:CPU|NUMA|GPU\s{1,9}NUMA)", re.IGNORECASE)
+_TWO_NAMES = re.compile(r"\bGPU0\s{1,20}GPU1\b")
+_FIRST_ROW = re.compile(r"\bGPU0\s{1,20}X\b")
 _P2P_LEGEND = re.compile(r"\s*OK\s+=\s")
 
 
@@ -98,6 +101,7 @@ class _Block:
     columns: tuple[str, ...] | None = None
     labels: tuple[str, ...] = ()  # the columns after the devices
     unknown: str = ""  # words of the header that name no column
+    numa_at: int = -1  # see Header
     rows: list[Line] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
     p2p_legend: bool = False
@@ -146,7 +150,9 @@ def read_table(lines: Sequence[Line], findings: Findings) -> Table:
         if (name := line.text.split()[0]) not in columns:
             raise SourceError(line.number, name, "the header has no such column")
     for line in found:
-        row = read_row(line, columns, block.labels, gaps, merged, last=line is found[-1])
+        row = read_row(
+            line, columns, block.labels, block.numa_at, gaps, merged, last=line is found[-1]
+        )
         if row.name in rows:
             raise SourceError(
                 line.number, row.name, f"this row stands already on line {rows[row.name].line}"
@@ -229,7 +235,7 @@ def _blocks(lines: Sequence[Line], findings: Findings) -> list[_Block]:
             block.names.add(text.split(None, 1)[0])
         elif block is None and unread is None and _LIKE_A_HEADER.match(text):
             unread = number
-        elif GPU.match(text):
+        elif GPU.match(text) and not OWN_LIST.fullmatch(text):
             findings.note(number, f"passed over, it holds no link: {quoted(text)}")
         elif block is not None and _P2P_LEGEND.match(text):
             block.p2p_legend = True
@@ -273,6 +279,8 @@ def _the_one(blocks: list[_Block], lines: Sequence[Line], findings: Findings) ->
         return told[0]
     if p2p:
         raise SourceError(p2p[0].line, None, NOT_P2P)
+    if (line := _run_together(lines)) is not None:
+        raise SourceError(line, None, "the line breaks of the table are lost: paste it with them")
     if blocks:
         raise SourceError(blocks[0].line, None, "a header, but no row of a GPU below it")
     said = next((line for line in lines if line.text.startswith("ERROR:")), None)
@@ -280,3 +288,12 @@ def _the_one(blocks: list[_Block], lines: Sequence[Line], findings: Findings) ->
     if said is not None:
         raise SourceError(said.number, None, f"{message}, but {quoted(said.text)}")
     raise SourceError(1, None, message)
+
+
+def _run_together(lines: Sequence[Line]) -> int | None:
+    """The line that has a header and a row of the matrix; None if there is none."""
+    for number, text, _ in lines:
+        names = _TWO_NAMES.search(text)
+        if names and _FIRST_ROW.search(text, names.end()):
+            return number
+    return None

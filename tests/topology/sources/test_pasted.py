@@ -758,3 +758,67 @@ def test_lines_broken_by_a_terminal_lose_no_columns(text: str, line: int) -> Non
     with pytest.raises(SourceError, match="broken in two here") as refused:
         read(text, NODE)
     assert refused.value.line == line
+
+
+class TestWhatPeopleDo:
+    """Small texts of what people do to a table."""
+
+    def test_a_header_may_span_two_strings_of_a_program(self) -> None:
+        for between in ('"\n    "', '" \\\n"', '" +\n\t"'):
+            header = f'    "\\tGPU0\\tGPU1\\tCPU Affinity\\t{between}NUMA Affinity\\n"\n'
+            rows = '    "GPU0\\t X \\tNV4\\t0-35\\t0\\n"\n    "GPU1\\tNV4\\t X \\t36-71\\t1\\n"\n'
+            found = read(header + rows, NODE)
+            assert [gpu.numa_node for gpu in found.topology.gpus] == [0, 1]
+
+    def test_two_rows_in_strings_without_line_breaks_stay_two(self) -> None:
+        rows = '"\\tGPU0\\tGPU1\\tCPU Affinity\\t"\n"GPU0\\t X \\tNV4\\t0-3"\n"GPU1\\tNV4\\t X \\t0-3"\n'
+        assert len(read(rows, NODE).topology.gpus) == 2
+
+    BLANKS = (
+        "        GPU0    GPU1    CPU Affinity    NUMA Affinity   GPU NUMA ID\n"
+        "GPU0     X      NV4     0-15            0               N/A\n"
+        "GPU1    NV4      X                      1               N/A\n"
+    )
+
+    def test_an_empty_cpu_affinity_pushes_no_column_of_a_table_of_blanks(self) -> None:
+        found = read(self.BLANKS, NODE)
+        assert [gpu.numa_node for gpu in found.topology.gpus] == [0, 1]
+
+    def test_a_value_that_stands_under_no_column_is_none(self) -> None:
+        found = read(self.BLANKS.replace("         1 ", "    1      "), NODE)
+        assert [gpu.numa_node for gpu in found.topology.gpus] == [0, None]
+        assert "GPU1: NUMA affinity (empty) names no one node" in str(found.findings)
+
+    def test_what_stands_behind_the_named_columns_is_told(self) -> None:
+        text = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\tX\tNV4\t0-3\t0\nGPU1\tNV4\tX\t4-7\t1\n\n"
+        said = "GPU0, GPU1: not read, since no column is named for it: '0-3 0'"
+        assert said in str(read(text, NODE).findings)
+
+    def test_a_list_of_a_reports_own_form_names_product_and_memory(self) -> None:
+        gpus = "".join(f"GPU{i}: NVIDIA GeForce RTX 4090, 24564 MiB, driver 590\n" for i in (0, 1))
+        found = read(gpus + "\n" + self.BLANKS, NODE)
+        first = found.topology.gpus[0]
+        assert (first.product, first.memory) == ("NVIDIA GeForce RTX 4090", 24564 << 20)
+        assert "passed over" not in str(found.findings)
+
+    def test_words_of_any_language_are_quoted_as_they_are(self) -> None:
+        found = read(f"{self.BLANKS}\nGPU0-GPU1 之间是 NV4\u202e\n", NODE)
+        said = [each.text for each in found.findings if "passed over" in each.text]
+        assert said == [r"passed over, it holds no link: 'GPU0-GPU1 之间是 NV4\u202e'"]
+
+    def test_a_matrix_of_peers_is_told_once(self) -> None:
+        names = [f"GPU{i}" for i in range(8)]
+
+        def table(cell: str) -> str:
+            rows = [[a, *("X" if a == b else cell for b in names)] for a in names]
+            return "\n".join(" ".join(row) for row in [["", *names], *rows])
+
+        found = read(f"{table('NODE')}\n\n{table('OK')}\n", NODE)
+        (said,) = [each.text for each in found.findings if "passed over" in each.text]
+        assert said.startswith("a matrix of `nvidia-smi topo -p2p`")
+
+    def test_lost_line_breaks_are_told(self) -> None:
+        for before in ("", "GPU Topology: "):
+            text = before + " ".join(self.BLANKS.split())
+            said = "line 1: the line breaks of the table are lost: paste it with them"
+            assert refusal(text) == said
