@@ -31,7 +31,7 @@ class _Told:
 
     looked: float
     text: str = ""
-    reasons: frozenset[tuple[str, str]] = frozenset()
+    reasons: frozenset[str] = frozenset()
     at: float = float("-inf")
 
 
@@ -62,8 +62,8 @@ class WaitingPods:
     def _look(self, pod: PodRecord, now: float) -> None:
         before = self._told.get(pod.uid, _Told(now))
         counts = refusals_of(self._cluster.snapshot(), pod, within(self._cluster.clock, SECONDS))
-        reasons = frozenset(TOLD[kind] for kind in counts)
-        text = f"no node takes it: {sentence(counts.items())} ({MORE})" if counts else ""
+        reasons = frozenset(TOLD[why.kind] for why in counts)
+        text = f"no node takes it: {sentence(counts)} ({MORE})" if counts else ""
         news = reasons != before.reasons or (text != before.text and now - before.at >= RARELY)
         if text and news:
             self._tell(pod, text)

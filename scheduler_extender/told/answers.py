@@ -11,7 +11,13 @@ from scheduler_extender.annotations import OfClaims
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.membership import Membership
 from scheduler_extender.state.answers.capacity import ANY_GPU
-from scheduler_extender.state.answers.decision import HAD_CLAIM, UNDECIDED, Decision, unconstrained
+from scheduler_extender.state.answers.decision import (
+    HAD_CLAIM,
+    UNDECIDED,
+    Decision,
+    sick_among,
+    unconstrained,
+)
 from scheduler_extender.state.answers.remembered import State
 from scheduler_extender.state.asking.askgroup import ask_group
 from scheduler_extender.state.asking.byclaims import ask_by_claims
@@ -23,7 +29,15 @@ from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.standing import BARE, Standing
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import names_strange_nodes
-from topology.core.placement import NOT_SERVED, Assessment, Reason, Rejection, Verdict
+from topology.core.placement import (
+    ALL_SICK,
+    NOT_SERVED,
+    SICK,
+    Assessment,
+    Reason,
+    Rejection,
+    Verdict,
+)
 from topology.core.requests import GpuRequest, Policy
 
 
@@ -256,12 +270,22 @@ def _each_for_itself(
                 state,
                 decision,
                 None if refused else scored,
-                None if refused else told.rejection,
+                None if refused else _doubt(facts, request, told.rejection, outcomes),
                 outcomes,
                 lacks(facts, request),
             )
         )
     return rows
+
+
+def _doubt(
+    facts: NodeFacts, request: GpuRequest, why: Rejection | None, outcomes: Assessment | None
+) -> Rejection | None:
+    """Why a node that takes the pod promises it nothing; it names GPUs that are sick."""
+    if why not in (SICK, ALL_SICK):
+        return why
+    named = sick_among(facts, request, outcomes)
+    return replace(why, reason=named) if named else why
 
 
 def counts_on(asking: PodUid | None, facts: NodeFacts) -> bool:

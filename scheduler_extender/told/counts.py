@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scheduler_extender.told.answers import Answer
-from scheduler_extender.told.words import sentence
-from topology.core.placement import Reason
+from scheduler_extender.told.words import nodes_text, sentence
+from topology.core.placement import Reason, Rejection
 from topology.core.requests import GpuRequest
 
 CLOSED = "closed to it by its selector, or by taints or cordon"
@@ -20,15 +20,25 @@ class Counts:
     nodes: int
     takes: int = 0
     closed: int = 0  # of those that take it: kube-scheduler will not send it there
-    refusals: Mapping[Reason, int] = field(default_factory=dict)
-    doubts: Mapping[Reason, int] = field(default_factory=dict)  # of those that take it
+    refused: Mapping[Rejection, int] = field(default_factory=dict)
+    doubted: Mapping[Rejection, int] = field(default_factory=dict)  # of those that take it
+
+    @property
+    def refusals(self) -> dict[Reason, int]:
+        """Those that do not take it, by the kind of reason."""
+        return by_kind(self.refused)
+
+    @property
+    def doubts(self) -> dict[Reason, int]:
+        """Those that take it and promise nothing, by the kind of reason."""
+        return by_kind(self.doubted)
 
     @property
     def headline(self) -> str:
         """All of it in one line."""
         if not self.nodes:
             return "no node is known"
-        refused = sentence(self.refusals.items())
+        refused = sentence(self.refused)
         if self.takes == self.closed:
             would = (
                 "node that would is"
@@ -37,13 +47,21 @@ class Counts:
             )
             closed = f"the {would} {CLOSED}" if self.closed else ""
             return f"no node takes it: {'; '.join(filter(None, (closed, refused)))}"
-        nodes = f"{self.nodes:,} node{'s' if self.nodes != 1 else ''}"
-        taken = f"{self.takes:,} of {nodes} would take it"
-        promised = self.takes - sum(self.doubts.values())
-        if self.doubts:
+        taken = f"{self.takes:,} of {nodes_text(self.nodes)} would take it"
+        promised = self.takes - sum(self.doubted.values())
+        if self.doubted:
             taken += f" ({promised:,} with a promise)"
         taken += closed_text(self.closed, self.takes)
-        return f"{taken}; {refused}" if refused else taken
+        doubts = f"without a promise: {sentence(self.doubted)}" if self.doubted else ""
+        return "; ".join(filter(None, (taken, refused, doubts)))
+
+
+def by_kind(refused: Mapping[Rejection, int]) -> dict[Reason, int]:
+    """The nodes by the kind of their reason."""
+    found: dict[Reason, int] = {}
+    for why, nodes in refused.items():
+        found[why.kind] = found.get(why.kind, 0) + nodes
+    return found
 
 
 def counts_of(answers: Sequence[Answer]) -> Counts:
@@ -52,8 +70,8 @@ def counts_of(answers: Sequence[Answer]) -> Counts:
         len(answers),
         sum(answer.passes for answer in answers),
         sum(answer.passes and answer.closed for answer in answers),
-        dict(Counter(a.kind for a in answers if not a.passes and a.kind is not None)),
-        dict(Counter(a.kind for a in answers if a.passes and a.kind is not None)),
+        dict(Counter(a.decision.rejection for a in answers if a.decision.rejection is not None)),
+        dict(Counter(a.doubt for a in answers if a.passes and a.doubt is not None)),
     )
 
 

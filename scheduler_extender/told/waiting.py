@@ -14,17 +14,18 @@ from dataclasses import dataclass
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.deadline import Deadline, within
-from scheduler_extender.state.answers.decision import HAD_CLAIM
+from scheduler_extender.state.answers.decision import HAD_CLAIM, UNDECIDED
+from scheduler_extender.state.asking.askgroup import ask_group
 from scheduler_extender.state.asking.byclaims import ask_by_claims
 from scheduler_extender.state.asking.enquiry import ask
 from scheduler_extender.state.asking.members import member_of
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.told.answers import as_asked_by, serves_nothing
-from scheduler_extender.told.counts import Counts
+from scheduler_extender.told.answers import as_asked_by, counts_on, serves_nothing
+from scheduler_extender.told.counts import Counts, by_kind
 from scheduler_extender.told.struct import Struct
-from topology.core.placement import NO_REPORT, Reason
+from topology.core.placement import NO_REPORT, Reason, Rejection
 
 SECONDS = 0.2
 """For how long nodes' answers are worked out in one look at all waiting pods. Most are remembered,
@@ -99,7 +100,7 @@ def queues(pods: Iterable[PodRecord]) -> dict[Hashable, list[PodRecord]]:
     return dict(sorted(together.items(), key=lambda each: -len(each[1])))
 
 
-def refusals_of(snapshot: Snapshot, pod: PodRecord, deadline: Deadline) -> dict[Reason, int]:
+def refusals_of(snapshot: Snapshot, pod: PodRecord, deadline: Deadline) -> dict[Rejection, int]:
     """The nodes by the reason for which they refuse the pod, as far as there is time.
 
     Nodes for which there was no time count as undecided. Empty where some node would take the pod,
@@ -111,7 +112,7 @@ def refusals_of(snapshot: Snapshot, pod: PodRecord, deadline: Deadline) -> dict[
     request = pod.request if member is None else member.request
     nodes = [facts for facts in snapshot.nodes if not serves_nothing(facts)]
     names = [facts.name for facts in nodes if not (pod.by_claim and facts.by_plugin)]
-    found = +Counter({HAD_CLAIM.kind: len(nodes) - len(names)})
+    found = +Counter({HAD_CLAIM: len(nodes) - len(names)})
     claims = pod.of_claims
     apart = snapshot.asked_apart(pod.uid, pod.standing.priority, pod.gang).intersection(names)
     asked = snapshot.with_facts(as_asked_by(pod, snapshot.facts(name)) for name in apart)
@@ -120,15 +121,24 @@ def refusals_of(snapshot: Snapshot, pod: PodRecord, deadline: Deadline) -> dict[
         if claims is None
         else ask_by_claims(snapshot, pod.uid, claims, names, deadline)
     )
-    for _, decision in answers.each():
+    passing = []
+    for name, decision in answers.each():
         rejection = NO_REPORT if decision is None else decision.rejection
-        if rejection is not None:
-            found[rejection.kind] += 1
-        elif pod.membership is not None and pod.membership.domain is not None:
-            found[Reason.GROUP] += 1
+        if rejection is None:
+            passing.append(name)
         else:
-            return {}
-    return dict(found)
+            found[rejection] += 1
+    if not passing:
+        return dict(found)
+    if claims is not None or member is None or not member.minds_groups:
+        return {}
+    own = (facts for facts in asked.nodes if counts_on(pod.uid, snapshot.facts(facts.name)))
+    direction = snapshot.direction_of(member.membership)
+    group = ask_group(snapshot.with_facts(own), member, passing, deadline, direction=direction)
+    if group.late:
+        return {**found, UNDECIDED: len(passing)}
+    refused = {why: len(nodes) for why, nodes in group.alike.items() if why is not None and nodes}
+    return {} if group.alike.get(None) else {**found, **refused}
 
 
 def reason_of(pod: PodRecord, counts: Counts | None) -> str:
@@ -210,4 +220,4 @@ def _label(snapshot: Snapshot, pod: PodRecord, deadline: Deadline) -> str:
     if isinstance(pod.request, Malformed):
         return Reason.MALFORMED.value
     counts = refusals_of(snapshot, pod, deadline)
-    return main_reason(counts).value if counts else NONE
+    return main_reason(by_kind(counts)).value if counts else NONE

@@ -1,13 +1,13 @@
 """Words for people: verdicts, sets of GPUs, reasons, requests and durations."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.text import Text
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.links import LinkKind
-from topology.core.placement import Reason
+from topology.core.placement import Reason, Rejection
 from topology.core.requests import OF_CLAIMS, Constraints, GpuRequest, Pattern, Policy, memory_text
 
 SHOWN_SETS = 4
@@ -69,59 +69,65 @@ def set_text(gpus: Sequence[int]) -> str:
     return ",".join(f"{r[0]}-{r[-1]}" if len(r) > 2 else ",".join(map(str, r)) for r in runs)
 
 
-TOLD: dict[Reason, tuple[str, str]] = {
-    Reason.LINKS: ("lacks links", "lack links"),
-    Reason.HARDWARE: ("has no such GPUs", "have no such GPUs"),
-    Reason.MODEL: ("has another GPU model", "have another GPU model"),
-    Reason.MEMORY: ("has too little memory on each GPU", "have too little memory on each GPU"),
-    Reason.NIC: ("has no NIC near enough", "have no NIC near enough"),
-    Reason.TOO_FEW: ("is too small", "are too small"),
-    Reason.NOT_SERVED: ("does not serve the resource", "do not serve the resource"),
-    Reason.SPLIT: ("is split by MIG", "are split by MIG"),
-    Reason.SHARES: ("shares GPUs in another way", "share GPUs in another way"),
-    Reason.DRA_ONLY: ("serves it no GPUs", "serve it no GPUs"),
-    Reason.CLAIMS: ("has no devices for its claims", "have no devices for its claims"),
-    Reason.NO_REPORT: ("waits for a report", "wait for a report"),
-    Reason.STALE: ("waits for a report", "wait for a report"),
-    Reason.NOT_READY: ("waits for a report", "wait for a report"),
-    Reason.UNUSABLE: ("has an unusable record", "have an unusable record"),
-    Reason.BUSY: ("is busy", "are busy"),
-    Reason.SCATTERED: ("has only unsuitable GPUs free", "have only unsuitable GPUs free"),
-    Reason.NOT_GUARANTEED: ("cannot promise the right GPUs", "cannot promise the right GPUs"),
-    Reason.MEMORY_IN_USE: ("has too little GPU memory left", "have too little GPU memory left"),
-    Reason.IN_PROGRESS: ("is placing another pod", "are placing other pods"),
-    Reason.KEPT_PLACE: ("is kept for another pod", "are kept for another pod"),
-    Reason.KUBELET: ("has a kubelet that may refuse it", "have kubelets that may refuse it"),
-    Reason.REFUSING: ("is refusing such pods", "are refusing such pods"),
-    Reason.GROUP: ("does not suit the pod's group", "do not suit the pod's group"),
-    Reason.UNDECIDED: ("could not be worked out", "could not be worked out"),
-    Reason.MALFORMED: ("cannot read what it asks for", "cannot read what it asks for"),
-    Reason.OUT_OF_DATE: ("may have changed unseen", "may have changed unseen"),
-    Reason.OTHER: ("refuses it", "refuse it"),
+TOLD: dict[Reason, str] = {
+    Reason.LINKS: "lack links",
+    Reason.HARDWARE: "have no such GPUs",
+    Reason.MODEL: "have another GPU model",
+    Reason.MEMORY: "have too little memory on each GPU",
+    Reason.NIC: "have no NIC near enough",
+    Reason.TOO_FEW: "are too small",
+    Reason.NOT_SERVED: "do not serve the resource",
+    Reason.SPLIT: "are split by MIG",
+    Reason.SHARES: "share GPUs in another way",
+    Reason.DRA_ONLY: "serve it no GPUs",
+    Reason.CLAIMS: "have no devices for its claims",
+    Reason.NO_REPORT: "wait for a report",
+    Reason.STALE: "wait for a report",
+    Reason.NOT_READY: "wait for a report",
+    Reason.UNUSABLE: "have an unusable record",
+    Reason.BUSY: "are busy",
+    Reason.SCATTERED: "have only unsuitable GPUs free",
+    Reason.NOT_GUARANTEED: "cannot promise the right GPUs",
+    Reason.MEMORY_IN_USE: "have too little GPU memory left",
+    Reason.IN_PROGRESS: "are placing other pods",
+    Reason.KEPT_PLACE: "are kept for another pod",
+    Reason.KUBELET: "have kubelets that may refuse it",
+    Reason.REFUSING: "are refusing such pods",
+    Reason.GROUP: "do not suit the pod's group",
+    Reason.UNDECIDED: "could not be worked out",
+    Reason.MALFORMED: "cannot read what it asks for",
+    Reason.OUT_OF_DATE: "may have changed unseen",
+    Reason.OTHER: "refuse it",
 }
-"""What is said of one node and of several, by the reason."""
+"""What is said of several nodes that refuse a pod for different reasons, by their kind."""
 
 
-def _merged(counts: Iterable[tuple[Reason, int]]) -> list[tuple[tuple[str, str], int]]:
-    """Counts by what is said of the nodes: several reasons may be one to people. Most nodes come
-    first."""
-    found: dict[tuple[str, str], int] = {}
-    for kind, nodes in counts:
-        found[TOLD[kind]] = found.get(TOLD[kind], 0) + nodes
-    return sorted(found.items(), key=lambda item: (-item[1], item[0]))
+def sentence(refused: Mapping[Rejection, int]) -> str:
+    """The nodes that refuse a pod, counted, in one line. What people read as one is one part: its
+    nodes' reason as filter says it if they share it, else what they have in common. Most nodes come
+    first; empty for no nodes.
 
-
-def sentence(counts: Iterable[tuple[Reason, int]]) -> str:
-    """The counts in one line; the word "node" stands once. Empty for no nodes.
-
-    >>> sentence([(Reason.LINKS, 12), (Reason.BUSY, 2), (Reason.STALE, 3)])
-    '12 nodes lack links, 3 wait for a report, 2 are busy'
+    >>> links = Rejection("the hardware has no set of 2 GPUs with link=pix", False, Reason.LINKS)
+    >>> gpus = Rejection("not enough free GPUs", True, Reason.BUSY)
+    >>> sentence({links: 12, gpus: 1, Rejection("not enough free shares", True, Reason.BUSY): 2})
+    'the hardware has no set of 2 GPUs with link=pix (12 nodes); 3 nodes are busy'
     """
-    parts: list[str] = []
-    for (one, several), nodes in _merged(counts):
-        noun = "" if parts else " nodes" if nodes != 1 else " node"
-        parts.append(f"{nodes:,}{noun} {one if nodes == 1 else several}")
-    return ", ".join(parts)
+    alike: dict[str, dict[str, int]] = {}
+    for why, nodes in refused.items():
+        reasons = alike.setdefault(TOLD[why.kind], {})
+        reasons[why.reason] = reasons.get(why.reason, 0) + nodes
+    counted = sorted(
+        (-sum(reasons.values()), told, list(reasons)) for told, reasons in alike.items()
+    )
+    return "; ".join(
+        f"{-less:,} nodes {told}" if reasons[1:] else f"{reasons[0]} ({nodes_text(-less)})"
+        for less, told, reasons in counted
+    )
+
+
+def nodes_text(nodes: int) -> str:
+    """So many nodes."""
+    return f"{nodes:,} node{'s' if nodes != 1 else ''}"
 
 
 def asks_text(request: GpuRequest | Malformed) -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from scheduler_extender.annotations import OfClaims
 from scheduler_extender.deadline import OutOfTimeError
+from scheduler_extender.state.answers.decision import sick_among
 from scheduler_extender.state.asking.byclaims import devices_for
 from scheduler_extender.state.asking.enquiry import answer
 from scheduler_extender.state.cluster.snapshot import Snapshot
@@ -166,6 +167,14 @@ class Places:
         if key not in self._answers:
             self._answers[key] = guarantees(answer(self._snapshot, facts, request), request)
         return self._answers[key]
+
+    def sick(self, facts: NodeFacts, request: GpuRequest) -> str:
+        """That a node of these facts takes a pod and may hand out sick GPUs; empty for none."""
+        offer = facts.last_offer(request.resource)
+        if isinstance(offer, Rejection) or not offer.availability.sick:
+            return ""
+        found = answer(self._snapshot, facts, request)
+        return "" if found.rejection else sick_among(facts, request, found.assessment)
 
     def keeps_group(self, facts: NodeFacts, pod: PodRecord) -> bool:
         """Whether a pod that moves to a node stays in its group's domain: where it is now. A group

@@ -141,6 +141,7 @@ class _Search:
         self._best: Plan | None = None
         self._could = False
         self._unsaid = ""  # why nobody can say which GPUs its claims get
+        self._sick = ""  # a node that would take it, and which sick GPUs it may hand out
         self._looked_at = 0
 
     def run(self) -> bool:
@@ -148,14 +149,17 @@ class _Search:
         for facts in self._nodes:
             self._deadline.check()
             without = self._without_asking(facts)
+            if not facts.is_open_to(self._pod):
+                continue
             if (
-                facts.is_open_to(self._pod)
-                and self._places.takes(without, self._pod, self._request)
+                self._places.takes(without, self._pod, self._request)
                 and self._group(without, NOBODY).rejection is None
                 and self._spare.takes(without, self._pod)
             ):
                 self._takes = facts
                 return True
+            if not self._sick and (words := self._places.sick(without, self._request)):
+                self._sick = f"{facts.name} would take it, and {words}"
         sites = list(self._sites())
         for size in range(MAX_VICTIMS + 1):
             if self._best is not None and self._best.cost < Cost(0, size):
@@ -177,7 +181,9 @@ class _Search:
             return Advice(takes=self._takes.name)
         if self._best is not None:
             return Advice(self._best, whole=whole)
-        if not whole:
+        if self._sick:
+            why = self._sick
+        elif not whole:
             why = "no plan was found among the sets of pods that were looked at, and there are more"
         elif not self._could:
             never = "no node that it may go to has GPUs that can ever keep what it asks for"

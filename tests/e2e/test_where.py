@@ -109,7 +109,9 @@ def test_an_operator_sees_everything(real: RealCluster) -> None:
     waiting = where(real, OPERATOR, "waiting", "-A", "-l", "app=train")
     assert waiting.returncode == 1
     assert "default/train" in waiting.stdout
-    assert "no node takes it: 1 node has only unsuitable GPUs free, 1 lacks" in waiting.stdout
+    assert (
+        "no node takes it: no set of 2 free GPUs with link=nvlink (1 node); the" in waiting.stdout
+    )
 
 
 def test_a_tenant_sees_others_as_far_as_rbac_lets_them(real: RealCluster) -> None:
@@ -127,7 +129,9 @@ def test_a_tenant_sees_others_as_far_as_rbac_lets_them(real: RealCluster) -> Non
     assert "  [0P 1s] | [2P 3s]" in where(real, TENANT, "map").stdout
     waiting = where(real, TENANT, "waiting")
     assert waiting.returncode == 1
-    assert "no node takes it: 1 node has only unsuitable GPUs free, 1 lacks" in waiting.stdout
+    assert (
+        "no node takes it: no set of 2 free GPUs with link=nvlink (1 node); the" in waiting.stdout
+    )
 
 
 @pytest.mark.parametrize(

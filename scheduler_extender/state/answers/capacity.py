@@ -22,8 +22,8 @@ from topology.core.shape import Shape
 from topology.core.worth import RequestClass, promises
 
 NVLINKED = Constraints(link=LinkKind.NVLINK)
-# A required constraint that refuses only nodes of which nothing is known.
-ANY_GPU = Constraints(min_gpu_memory=Bytes(1))
+# A required constraint that any GPU meets that is not sick.
+ANY_GPU = Constraints(min_gpu_memory=Bytes(0))
 PAIR, QUAD = 2, 4
 
 

@@ -32,6 +32,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import reduce
+from operator import or_
 
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.answers.keptforanother import kept_for_another
@@ -263,6 +265,20 @@ def unconstrained(facts: NodeFacts, request: GpuRequest) -> Assessment | None:
         return None
     plain = replace(request, constraints=NO_CONSTRAINTS)
     return assess(offer.kubelet, offer.available_to(plain), plain)
+
+
+def sick_among(facts: NodeFacts, request: GpuRequest, assessed: Assessment | None) -> str:
+    """That a node may hand out sick GPUs, and which; empty where it does not, or nobody can say."""
+    offer = facts.last_offer(request.resource)
+    if isinstance(offer, Rejection) or assessed is None or not assessed.sets:
+        return ""
+    sick = offer.availability.sick & reduce(or_, assessed.sets)
+    called = [str(index) for index in sorted(set(offer.devices.indices(sick)))]
+    if not called:
+        return ""
+    several = called[1:]
+    gpus = f"GPU{'s' if several else ''} {', '.join(called)}"
+    return f"may hand out {gpus}, which {'are' if several else 'is'} sick"
 
 
 def sets_of(facts: NodeFacts, request: GpuRequest, decision: Decision) -> tuple[Mask, ...] | None:

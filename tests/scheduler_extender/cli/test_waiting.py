@@ -56,10 +56,12 @@ def test_the_pods_of_the_namespace(cluster: Cluster, monkeypatch: pytest.MonkeyP
     done = cluster.asked("waiting")
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout == (
-        "pod           waits  asks for      why\n"
-        "team-a/large    2 d  8 GPUs        no node takes it: 2 nodes are too small\n"
-        "team-a/train    3 h  2 GPUs        no node takes it: 1 node has only unsuitable\n"
-        "                     link=nvlink   GPUs free, 1 lacks links\n"
+        "pod           waits  asks for     why\n"
+        "team-a/large    2 d  8 GPUs       no node takes it: node has fewer GPUs than\n"
+        "                                  asked for (2 nodes)\n"
+        "team-a/train    3 h  2 GPUs       no node takes it: no set of 2 free GPUs with\n"
+        "                     link=nvlink  link=nvlink (1 node); the hardware has no set\n"
+        "                                  of 2 GPUs with link=nvlink (1 node)\n"
     )
 
 
@@ -124,14 +126,17 @@ def test_nothing_is_wider_than_the_terminal(
     for words in (("waiting",), ("waiting", "-o", "wide")):
         done = cluster.asked(*words)
         assert max(map(len, done.stdout.splitlines())) <= columns
-        assert "unsuitable" in done.stdout
+        assert "hardware" in done.stdout
 
 
 def test_a_file_in_place_of_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     done = asked(main, "waiting", "-A", "--cluster", "examples/clusters/why.yaml")
     assert done.returncode == 1
-    assert "no node takes it: 6 nodes lack links, 2 are busy" in done.stdout
+    assert (
+        "no node takes it: the hardware has no set of 4 GPUs with link=nvlink (6 nodes); not"
+        in done.stdout
+    )
     none = asked(main, "waiting", "--cluster", "examples/clusters/why.yaml")
     said = "no pod of the namespace default waits for GPUs; -A looks into all namespaces\n"
     assert (none.returncode, none.stdout) == (0, said)

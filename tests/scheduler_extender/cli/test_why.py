@@ -67,7 +67,7 @@ def test_with_a_kubeconfig_alone_it_says_what_the_extender_would(cluster: Cluste
     assert done.stdout == (
         "team-a/train\n"
         "asks for 2 GPUs: every two joined by NVLink (link=nvlink)\n"
-        "no node takes it: 1 node has only unsuitable GPUs free\n"
+        "no node takes it: no set of 2 free GPUs with link=nvlink (1 node)\n"
         "\n"
         "nearest\n"
         "  train-07: 1 of 2 linked GPUs is free (1); GPU 0 is held by team-a/serve\n"
@@ -468,7 +468,7 @@ def test_a_pod_that_only_closed_nodes_would_take_goes_nowhere(tmp_path: Path) ->
     file.write_text(text.replace("tolerations:", "volumes:"))
     said = (
         "no node takes it: the node that would is closed to it by its selector, or by taints or "
-        "cordon; 1 node cannot promise the right GPUs\n"
+        "cordon; not guaranteed: the node may hand out GPUs without link=nvlink (1 node)\n"
     )
     done = why("team-a/train", "--cluster", file)
     assert done.returncode == 1
@@ -514,7 +514,8 @@ def test_a_pod_with_a_claim_of_its_own_reads_what_the_claim_gets(claiming: Clust
     assert done.stdout == (
         "ns/train\n"
         "asks for the GPUs of its claims: every two joined by NVLink (link=nvlink)\n"
-        "no node takes it: 1 node does not serve the resource, 1 has only unsuitable GPUs free\n"
+        "no node takes it: its GPUs are not served by DRA (1 node); the next free GPUs are without "
+        "link=nvlink (1 node)\n"
         "\n"
         "what would help\n"
         "  a plan of evictions, where there is one: kubectl gpu-topology unblock ns/train\n"
@@ -556,7 +557,9 @@ def test_a_node_of_which_a_part_may_not_be_seen_has_nothing_free(
 @pytest.mark.parametrize(
     ("requests", "says"),
     [
-        pytest.param([exactly(9)], "1 has no devices for its claims", id="too many"),
+        pytest.param(
+            [exactly(9)], "no free devices of the node meet its claims (1 node)", id="too many"
+        ),
         pytest.param([], "not known which GPUs its claims get: a claim is not made yet", id="none"),
         pytest.param(
             [exactly(1, "device.driver.matches('x')")],
@@ -687,4 +690,5 @@ def test_what_kubectl_printed_of_a_node_with_dra_is_no_busy_node(tmp_path: Path)
     file = tmp_path / "cluster.json"
     file.write_text(json.dumps({"kind": "List", "items": [{"kind": "Node", **told}, served, asks]}))
     done = why("w", "--cluster", file)
-    assert "no node takes it: 1 node serves it no GPUs\n" in done.stdout
+    words = "neither a device plugin nor a DRA driver serves its GPUs (1 node)"
+    assert f"no node takes it: {words}\n" in done.stdout

@@ -29,6 +29,7 @@ from topology.core.requests import gpu_request
 from topology.kubeapi.apiserver import ApiServer
 
 PAIR = gpu_request(2, NVLINKED)
+LINKS = "the hardware has no set of 2 GPUs with link=nvlink"
 PLACEMENT = '{"verdict":"guaranteed","node":"n","uid":"u","sets":[[0,1],[2,3]]}'
 
 
@@ -49,7 +50,10 @@ def test_who_waits_is_told_once_in_counts_of_nodes() -> None:
     cluster = cluster_of({pcie(2, "a"): {}, pcie(2, "b"): {}, switched(2, "c"): {"x": Held((0,))}})
     cluster.feed.put_pod(waiting("wants", PAIR))
     told = Told(cluster)
-    words = "no node takes it: 2 nodes lack links, 1 is busy (kubectl gpu-topology why says more)"
+    words = (
+        f"no node takes it: {LINKS} (2 nodes); not enough free GPUs (1 node) "
+        "(kubectl gpu-topology why says more)"
+    )
     assert told.round(0.0) == [("wants", words)]
     for now in range(1, int(RARELY), int(EVERY)):
         assert told.round(now) == [], "nothing is new"
@@ -60,7 +64,7 @@ def test_nodes_without_gpus_are_not_counted() -> None:
     cluster.feed.put_node(NodeName("cpus"), NodeObject(dra_only=True))
     cluster.feed.put_pod(waiting("wants", PAIR))
     ((_, text),) = Told(cluster).round(0.0)
-    assert text.startswith("no node takes it: 1 node lacks links (")
+    assert text.startswith(f"no node takes it: {LINKS} (1 node) (")
 
 
 def test_another_reason_is_news_and_another_count_only_rarely() -> None:
@@ -71,10 +75,10 @@ def test_another_reason_is_news_and_another_count_only_rarely() -> None:
     cluster.feed.put_record(pcie(2, "b"), cluster.facts(NodeName("a")).report)
     assert told.round(AGAIN) == []
     ((_, text),) = told.round(RARELY + AGAIN)
-    assert "2 nodes lack links" in text
+    assert f"{LINKS} (2 nodes)" in text
     cluster.feed.put_record(switched(1, "c"), cluster.facts(NodeName("a")).report)
     ((_, text),) = told.round(RARELY + 3 * AGAIN)
-    assert "1 is too small" in text
+    assert "node has fewer GPUs than asked for (1 node)" in text
 
 
 def test_who_fits_somewhere_or_is_in_a_group_is_told_no_lie() -> None:
@@ -84,7 +88,7 @@ def test_who_fits_somewhere_or_is_in_a_group_is_told_no_lie() -> None:
     cluster.feed.put_pod(replace(waiting("member", PAIR), membership=rack))
     ((name, text),) = Told(cluster).round(0.0)
     assert name == "member"
-    assert "1 node does not suit the pod's group" in text
+    assert "no node has the label rack that group-domain names" in text
 
 
 def test_a_round_looks_at_few_pods_and_forgets_those_that_are_gone() -> None:
@@ -151,5 +155,5 @@ def test_why_a_pod_waits_reaches_the_api_server(kube: Kube, tmp_path: Path) -> N
     kube.create(pod(2, {"link": "nvlink"}, name="w", uid="w", conditions=[condition]))
     api = ApiServer.from_kubeconfig(kube.fake.write_kubeconfig(tmp_path / "news"))
     with KubeSource(api, Cluster(time.monotonic)).following(lambda *_: None, lambda *_: None):
-        eventually(lambda: "lack" in events(kube.fake).get(("w", WAITS), ""))
-    assert events(kube.fake)["w", WAITS].startswith("no node takes it: 1 node lacks links")
+        eventually(lambda: LINKS in events(kube.fake).get(("w", WAITS), ""))
+    assert events(kube.fake)["w", WAITS].startswith(f"no node takes it: {LINKS}")

@@ -20,6 +20,8 @@ from scheduler_extender.told.explanation import NOT_ALL_ASKED, Explanation, expl
 from scheduler_extender.told.helps import Help
 from scheduler_extender.told.placed import Written, placed_on
 from scheduler_extender.told.relaxing import relaxations
+from scheduler_extender.told.together import Wanted, judge
+from scheduler_extender.told.unblocking import unblocking_of
 from scheduler_extender.told.view import HIDDEN, View
 from scheduler_extender.wire import Taint
 from tests.deadlines import ending_when
@@ -28,8 +30,8 @@ from tests.nodes import bridged, pcie, switched
 from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
 from topology.core.devices import MIB, Bytes, DeviceId, GpuResource, NodeName, PodUid
 from topology.core.links import LinkKind
-from topology.core.placement import Reason
-from topology.core.report import Allocation, Health, Report
+from topology.core.placement import SICK, Reason
+from topology.core.report import Allocation, Health, MissingGpu, Report
 from topology.core.requests import Constraints, GpuRequest, Pattern, Policy, gpu_request
 from topology.machines import machine
 from topology.machines.mig import cut
@@ -79,12 +81,34 @@ def test_nodes_are_counted_by_reason_and_the_nearest_is_named_with_who_is_in_the
         Reason.TOO_FEW.value: 1,
         Reason.NO_REPORT.value: 1,
     }
-    assert found.headline.startswith("no node takes it: 1 node ")
+    assert "; no topology report (1 node)" in found.headline
     # On a DGX-1V the linked quads are 0-3, 4-7 and those across: three of four are free at best.
     assert near(found)["train-07"] == (
         "3 of 4 linked GPUs are free (1, 2, 3); GPU 0 is held by team/one for 3 h"
     )
     assert near(found)["full"].startswith("0 of 4 linked GPUs are free; ")
+
+
+def test_what_all_nodes_of_a_kind_say_is_said_and_else_what_they_have_in_common() -> None:
+    silent = (MissingGpu("GPU 2", counted=True),)
+    cluster = cluster_of({})
+    for name in "ab":
+        facts = replace(pcie(4).allocator, plugin_version="0.19.3")
+        node = replace(pcie(4, name), allocator=facts)
+        cluster.feed.put_record(node, Report("boot", 1, missing=silent))
+    found = explained(cluster, waiting("one", gpu_request(1)))
+    (said,) = {row.reason for row in found.nodes}
+    assert "refuses every pod for whole GPUs while GPU 2 does not answer" in said
+    assert found.headline == f"no node takes it: {said} (2 nodes)"
+    cluster.feed.put_record(pcie(4, "c"), Report("boot", 1))
+    zone = replace(
+        waiting("member", gpu_request(1)), membership=Membership(Group("t", "g"), 2, "z")
+    )
+    found = explained(cluster, zone)
+    assert "; no node has the label z that group-domain names" in found.headline
+    other = Report("boot", 2, missing=(replace(silent[0], name="GPU 3"),))
+    cluster.feed.put_record(replace(node, name=NodeName("b")), other)
+    assert "2 nodes have kubelets that may refuse it" in explained(cluster, zone).headline
 
 
 def test_the_end_of_one_pod_is_tried_and_of_several_only_those_that_matter() -> None:
@@ -115,6 +139,43 @@ def test_the_nearest_set_says_what_is_sick_and_what_no_pod_holds() -> None:
     cluster.feed.put_record(node, Report("boot", 1, health=(sick,)))
     found = explained(cluster, QUAD)
     assert near(found)["node"] == "3 of 4 linked GPUs are free (0, 2, 3); GPU 1 is sick"
+
+
+def test_a_sick_gpu_that_may_come_is_named_alike_to_all() -> None:
+    node = switched(4, "node")
+    cluster = cluster_of({})
+    sick = Health(node.gpus[1].uuid, healthy=False, reason="Xid94")
+    cluster.feed.put_record(node, Report("boot", 1, health=(sick,)))
+    pod = waiting("one", gpu_request(1))
+    words = "may hand out GPU 1, which is sick"
+    found = explained(cluster, pod)
+    assert (found.takes, found.doubts) == (1, {Reason.NOT_GUARANTEED.value: 1})
+    assert found.headline == (
+        f"1 of 1 node would take it (0 with a promise); without a promise: {words} (1 node)"
+    )
+    (row,) = found.nodes
+    assert (row.verdict, row.note) == ("possible", words)
+    (checked,) = judge(cluster, [Wanted("one", gpu_request(1))]).judged
+    assert [each.note for each in checked.answers] == [words]
+    plan = unblocking_of(cluster, pod.namespace, pod.name)
+    assert plan is not None
+    assert plan.takes is None
+    assert plan.text == [f"nobody is worth evicting for team/one: node would take it, and {words}"]
+    # Who requires something is refused for it, in filter's words, and not for what it requires.
+    (strict,) = explained(cluster, waiting("strict", gpu_request(1, NVLINKED))).nodes
+    assert strict.reason == SICK.reason
+
+
+def test_a_sick_gpu_that_cannot_come_is_no_doubt() -> None:
+    node = switched(4, "node")
+    cluster = cluster_of({node: {"one": Held((1,))}})
+    report = cluster.facts(NodeName("node")).report
+    assert report is not None
+    sick = Health(node.gpus[1].uuid, healthy=False, reason="Xid94")
+    cluster.feed.put_record(node, replace(report, sequence=2, health=(sick,)))
+    found = explained(cluster, waiting("two", gpu_request(1)))
+    assert (found.headline, found.doubts) == ("1 of 1 node would take it", {})
+    assert [row.verdict for row in found.nodes] == ["guaranteed"]
 
 
 def test_a_free_set_that_may_not_come_says_why() -> None:
@@ -322,7 +383,10 @@ def test_a_profile_that_no_node_serves_is_taken_by_none(policy: str) -> None:
     request = gpu_request(1, wanted, kept, resource="nvidia.com/mig-3g.20gb")
     found = explained(cluster, waiting("p", request))
     assert (found.takes, found.refusals) == (0, {Reason.NOT_SERVED.value: 2})
-    assert found.headline == "no node takes it: 2 nodes do not serve the resource"
+    assert (
+        found.headline
+        == "no node takes it: node does not serve the GPU resource asked for (2 nodes)"
+    )
     assert {row.verdict for row in found.nodes} == {"never"}
 
 

@@ -10,10 +10,12 @@ import pytest
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.deadline import NO_DEADLINE
 from scheduler_extender.kube.sinks import PodSink
+from scheduler_extender.membership import Group, Membership
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.told.counts import Counts
+from scheduler_extender.told.answers import answers_to
+from scheduler_extender.told.counts import Counts, by_kind, counts_of
 from scheduler_extender.told.waiting import (
     LABELS,
     LASTING,
@@ -31,7 +33,7 @@ from tests.nodes import pcie, pod, switched
 from tests.scheduler_extender.serving import Clock
 from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
 from topology.core.devices import NodeName, PodUid
-from topology.core.placement import Reason
+from topology.core.placement import BUSY, Reason
 from topology.core.report import Report
 from topology.core.requests import gpu_request
 
@@ -107,7 +109,9 @@ def test_whom_a_look_does_not_get_to_the_next_ones_do() -> None:
 @pytest.mark.parametrize(
     ("pod", "counts", "words"),
     [
-        pytest.param({}, Counts(2, 0, 0, {Reason.BUSY: 2}), "no node takes it: 2 nodes are busy"),
+        pytest.param(
+            {}, Counts(2, 0, 0, {BUSY: 2}), "no node takes it: not enough free GPUs (2 nodes)"
+        ),
         pytest.param({}, None, NOT_ASKED, id="no time"),
         pytest.param({"gated": True}, Counts(1, 1), "kept back by its scheduling gates; 1 of 1"),
         pytest.param({"called_unschedulable": True}, Counts(1, 1), "kube-scheduler finds none"),
@@ -132,3 +136,24 @@ def test_a_pod_does_not_wait_for_what_it_is_nominated_for() -> None:
     snapshot = world.cluster.snapshot()
     found = snapshot.nominated[PodUid("nominated")]
     assert refusals_of(snapshot, found, NO_DEADLINE) == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        pytest.param({"domain": "node"}, {}, id="a domain has room for both"),
+        pytest.param({"domain": "node", "size": 3}, {Reason.GROUP: 2}, id="none has for three"),
+        pytest.param({"domain": "zone"}, {Reason.GROUP: 2}, id="no node has the label"),
+    ],
+)
+def test_a_group_is_asked_as_filter_asks_it(
+    changes: dict[str, Any], found: dict[Reason, int]
+) -> None:
+    cluster = cluster_of({pcie(4, "a"): {}, pcie(4, "b"): {}})
+    group = replace(Membership(Group("team", "g"), 2, "node"), **changes)
+    member = replace(waiting("member", gpu_request(2)), membership=group)
+    cluster.feed.put_pod(member)
+    told = refusals_of(cluster.snapshot(), member, NO_DEADLINE)
+    assert by_kind(told) == found
+    assert dict(counts_of(answers_to(cluster.snapshot(), member)).refusals) == found
+    assert counted(WaitingReasons(cluster)) == {"group" if found else "none": 1}

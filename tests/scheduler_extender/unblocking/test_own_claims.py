@@ -356,7 +356,7 @@ def test_a_pod_that_waits_is_counted_and_told() -> None:
     events.round(0.0)
     ((name, text),) = told
     assert name == WANTS
-    assert "no node takes it: 1 " in text
+    assert "no node takes it: the next free GPUs are without link=nvlink (1 node)" in text
 
 
 def test_who_has_gpus_by_claims_is_named_on_the_node_and_does_not_end() -> None:

@@ -225,7 +225,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
             2,
             NVLINK,
             Verdict.POSSIBLE,
-            "not guaranteed: the node may hand out GPUs without link=nvlink",
+            "not guaranteed: the node may hand out a sick GPU",
             id="a sick GPU may come",
         ),
         pytest.param(

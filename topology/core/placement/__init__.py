@@ -10,6 +10,7 @@ report has shown yet.
 from topology.core.placement.constraints import always_met, satisfies
 from topology.core.placement.memory import GpuMemory, has_memory, short_of_memory, used_memory
 from topology.core.placement.rejections import (
+    ALL_SICK,
     ALL_SPLIT,
     BUSY,
     BY_CLAIMS_ALONE,
@@ -19,6 +20,7 @@ from topology.core.placement.rejections import (
     NO_REPORT,
     NOT_READY,
     NOT_SERVED,
+    SICK,
     SPLIT,
     STALE,
     TOO_FEW,
@@ -41,6 +43,7 @@ from topology.core.placement.verdict import (
 )
 
 __all__ = [
+    "ALL_SICK",
     "ALL_SPLIT",
     "BUSY",
     "BY_CLAIMS_ALONE",
@@ -50,6 +53,7 @@ __all__ = [
     "NOT_READY",
     "NOT_SERVED",
     "NO_REPORT",
+    "SICK",
     "SPLIT",
     "STALE",
     "TOO_FEW",

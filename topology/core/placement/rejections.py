@@ -93,6 +93,8 @@ IN_PROGRESS = Rejection(
 NO_REPORT = Rejection("no topology report", False, Reason.NO_REPORT)
 STALE = Rejection("topology report is stale", False, Reason.STALE)
 NOT_READY = Rejection("topology report is not Ready", False, Reason.NOT_READY)
+SICK = Rejection("not guaranteed: the node may hand out a sick GPU", True, Reason.NOT_GUARANTEED)
+ALL_SICK = Rejection("the GPUs that the node may hand out now are sick", True, Reason.SCATTERED)
 UNASKED = Rejection(
     "not guaranteed: the node's Topology Manager policy is unknown", True, Reason.KUBELET
 )

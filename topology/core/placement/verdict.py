@@ -18,6 +18,8 @@ from topology.core.placement.indifference import indifferent_to
 from topology.core.placement.memory import has_memory, short_of_memory
 from topology.core.placement.outlook import Judgement, Outlook, judged, outlook, spent
 from topology.core.placement.rejections import (
+    ALL_SICK,
+    SICK,
     TOO_FEW_WHOLE,
     TOO_MUCH,
     UNASKED,
@@ -149,7 +151,8 @@ def _assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessm
     judgement = judged(kubelet, before, constraints)
     if not judgement.every:
         refusal = certain_refusal(kubelet, now, request, before)
-        return replace(_not_promised(kubelet, request, before, judgement), refusal=refusal)
+        found = _not_promised(kubelet, now, request, before, judgement)
+        return replace(found, refusal=refusal)
     survives = kubelet.allocator.settled
     if not survives:
         after = _outlook_of(kubelet, now, request, endings=True)
@@ -162,14 +165,18 @@ def _assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessm
 def _assess_plain(
     kubelet: Kubelet, now: Availability, request: GpuRequest, fits: bool
 ) -> Assessment:
-    """The verdict for a pod that asks for devices and nothing else."""
+    """The verdict for a pod that asks for devices and nothing else. A sick one is not promised."""
     if not fits:
         return Assessment(Verdict.IMPOSSIBLE, fits=False, rejection=busy(device_unit(kubelet)))
     before = _outlook_of(kubelet, now, request, endings=False)
-    verdict = Verdict.POSSIBLE if before.hazards else Verdict.GUARANTEED
+    share = 1.0
+    if now.sick:
+        sound = compiled(kubelet.shape, NO_CONSTRAINTS, now.sick, kubelet.replicas)
+        share = judged(kubelet, before, sound).share
+    verdict = Verdict.POSSIBLE if before.hazards or share < 1 else Verdict.GUARANTEED
     refusal = certain_refusal(kubelet, now, request, before)
     sets = before.gpus(kubelet)
-    return Assessment(verdict, True, None, sets, 1.0, before.hazards, before.exact, refusal)
+    return Assessment(verdict, True, None, sets, share, before.hazards, before.exact, refusal)
 
 
 def sets_spoken_of(
@@ -199,8 +206,14 @@ def _outlook_of(
     )
 
 
+def _sound(kubelet: Kubelet, request: GpuRequest, before: Outlook) -> bool:
+    """Whether the constraints would hold if no GPU were sick."""
+    test = compiled(kubelet.shape, request.constraints, 0, kubelet.replicas)
+    return judged(kubelet, before, test).every
+
+
 def _not_promised(
-    kubelet: Kubelet, request: GpuRequest, before: Outlook, judgement: Judgement
+    kubelet: Kubelet, now: Availability, request: GpuRequest, before: Outlook, judgement: Judgement
 ) -> Assessment:
     """The assessment where some outcome fails, or may fail for all we know."""
     verdict = Verdict.POSSIBLE if judgement.some else Verdict.IMPOSSIBLE
@@ -208,6 +221,8 @@ def _not_promised(
     if not judgement.sure:
         return Assessment(verdict, True, TOO_MUCH, sets, share, spent(before.hazards))
     rejection = _rejection(kubelet, request, before, judgement)
+    if now.sick and _sound(kubelet, request, before):
+        rejection = SICK if judgement.some else ALL_SICK
     return Assessment(verdict, True, rejection, sets, share, before.hazards, before.exact)
 
 
