@@ -5,6 +5,7 @@ the cells that can be believed, and what stands behind them.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from topology.sources.imported import MAX_NVLINKS, SourceError, quoted
 from topology.sources.lines import Line
@@ -84,22 +85,28 @@ class Row:
     rest: str = ""  # unread text behind the matrix
 
 
+class Behind(NamedTuple):
+    """The columns after the devices."""
+
+    labels: tuple[str, ...]
+    numa_at: int  # where the header names the NUMA nodes, in a table of blanks; else -1
+
+
 def read_row(
     line: Line,
     columns: tuple[str, ...],
-    labels: tuple[str, ...],
-    numa_at: int,
+    after: Behind,
     gaps: dict[int, int],
     merged: dict[str, int],
     last: bool,
 ) -> Row:
-    """The row in a line below a header with these columns and labels.
+    """The row in a line below a header with these columns and those ``after`` them.
 
-    ``numa_at`` is where the header names the NUMA nodes, in a table of blanks; else -1.
     ``gaps`` says how many columns dots hide in each place. ``merged`` gets the words that hold
     several cells. The ``last`` row of a text may be cut off.
     """
     number, text, _ = line
+    labels, numa_at = after
     spans = split_row(text, merged, number)
     while len(spans) > 1 and set(spans[-1][0]) <= set(".\u2026"):
         spans.pop()

@@ -32,6 +32,7 @@ from topology.sources.rows import (
     NUMA,
     P2P,
     SELF,
+    Behind,
     Row,
     is_affinity,
     is_row,
@@ -149,10 +150,9 @@ def read_table(lines: Sequence[Line], findings: Findings) -> Table:
     for line in found:
         if (name := line.text.split()[0]) not in columns:
             raise SourceError(line.number, name, "the header has no such column")
+    after = Behind(block.labels, block.numa_at)
     for line in found:
-        row = read_row(
-            line, columns, block.labels, block.numa_at, gaps, merged, last=line is found[-1]
-        )
+        row = read_row(line, columns, after, gaps, merged, last=line is found[-1])
         if row.name in rows:
             raise SourceError(
                 line.number, row.name, f"this row stands already on line {rows[row.name].line}"

@@ -771,7 +771,8 @@ class TestWhatPeopleDo:
             assert [gpu.numa_node for gpu in found.topology.gpus] == [0, 1]
 
     def test_two_rows_in_strings_without_line_breaks_stay_two(self) -> None:
-        rows = '"\\tGPU0\\tGPU1\\tCPU Affinity\\t"\n"GPU0\\t X \\tNV4\\t0-3"\n"GPU1\\tNV4\\t X \\t0-3"\n'
+        header = '"\\tGPU0\\tGPU1\\tCPU Affinity\\t"\n'
+        rows = f'{header}"GPU0\\t X \\tNV4\\t0-3"\n"GPU1\\tNV4\\t X \\t0-3"\n'
         assert len(read(rows, NODE).topology.gpus) == 2
 
     BLANKS = (
