@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
@@ -18,6 +19,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from scheduler_extender.annotations import managed_among
+from scheduler_extender.kube.cel import CelError
 from scheduler_extender.kube.draobjects import (
     MOST_ASKED,
     Claim,
@@ -26,8 +28,9 @@ from scheduler_extender.kube.draobjects import (
     Slice,
     TaintRule,
     decode_spec,
+    ways,
 )
-from scheduler_extender.kube.nodedevices import NodeDevices
+from scheduler_extender.kube.nodedevices import MOST_OF_NODE, MOST_SLICES, Barred, NodeDevices
 from scheduler_extender.kube.room import NO_ROOM, Bounds, Room
 from scheduler_extender.kube.sinks import UNREADABLE, ObjectSink
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -41,16 +44,15 @@ from topology.core.placement import Rejection
 from topology.core.report import Report
 
 GROUP = "/apis/resource.k8s.io/v1"
-CLAIMS_PATH = f"{GROUP}/resourceclaims"
+CLAIMS_PATH, SLICES_PATH = f"{GROUP}/resourceclaims", f"{GROUP}/resourceslices"
 NOWHERE = NodeName("")  # what ResourceSlices name that are for several nodes
 MOST_WANTED = 16 << 20  # bytes of what claims without devices ask for, all together
 AGAIN = 30.0  # seconds between two lists for what had found no room
 Object = TypeVar("Object", DeviceClass, TaintRule, Slice, Claim)
 Known = DeviceClass | TaintRule | Slice | Claim
 Item = TypeVar("Item")
-# How many objects, and nodes, are taken in while the lock is held; and for how many seconds it is
-# let go then, so that who waits for it gets it.
-OBJECTS, NODES, YIELD = 250, 8, 0.0001
+# Seconds for which the lock is held for several objects, and for which it is let go then.
+HELD, YIELD = 0.005, 0.0001
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +75,14 @@ class DraNodes:
         self._lock = threading.Lock()
         self._agents: dict[NodeName, _AgentRecord] = {}
         self._classes: dict[str, DeviceClass] = {}
-        self._rules: dict[str, TaintRule] = {}
         self._slices = defaultdict[NodeName, dict[str, Slice]](dict)
         self._claims = defaultdict[str, dict[tuple[str, str], list[Claimed]]](dict)  # by pool
-        self._nodes_of = defaultdict[str, set[NodeName]](set)  # by pool
+        # By each of the ways in which a rule may select a pool: how many slices of it each node
+        # has, and how many rules keep pods off its devices, by device.
+        self._nodes_of = defaultdict[str, Counter[NodeName]](Counter)
+        self._bars = defaultdict[str, Counter[str | None]](Counter)
         # As far as they were asked for; without a name: those of no one node.
-        self._devices: dict[NodeName, NodeDevices] = {}
+        self._devices: dict[NodeName, NodeDevices | DraError] = {}
         self._wanted: dict[tuple[str, str], msgspec.Raw] = {}  # what claims without devices ask for
         cluster.foresees, cluster.claims_known = self.foresee, self.claims_known
 
@@ -94,6 +98,7 @@ class DraNodes:
     ) -> None:
         """Take in a record of a node."""
         name = topology.name
+        self._read(name)
         with self._lock:
             known, now = self._agents.get(name), self._clock()
             anew = known is None or known.uid != uid
@@ -140,55 +145,68 @@ class DraNodes:
         now = {obj.key: obj for obj in after}
         pairs = [(obj, now.pop(obj.key, None)) for obj in before]
         names: set[NodeName] = set()
-        for some in _pieces([*pairs, *((None, obj) for obj in now.values())], OBJECTS):
-            with self._lock:
-                for former, obj in some:
-                    if former is not None:
-                        names |= self._affected(former)
-                        self._forget(former)
-                    if obj is not None:
-                        self._keep(obj)
-                        names |= self._affected(obj)
-        for each in _pieces(sorted(names), NODES):
-            with self._lock:
-                for name in each:
-                    self._put(name, spoken=False)
-                # Also where no GPU has changed hands: what claims get hangs on other devices, too.
-                self._tell_of(self._agents.keys() & each)
 
-    def _affected(self, obj: Known) -> set[NodeName]:
+        def take(pair: tuple[Known | None, Known | None]) -> None:
+            former, obj = pair
+            if former is not None:
+                names.update(self._affected(former))
+                self._forget(former)
+            if obj is not None:
+                self._keep(obj)
+                names.update(self._affected(obj))
+
+        def put(name: NodeName) -> None:
+            self._put(name, spoken=False)
+            # Also where no GPU has changed hands: what claims get hangs on other devices, too.
+            self._tell_of(self._agents.keys() & {name})
+
+        self._locked(take, [*pairs, *((None, obj) for obj in now.values())])
+        for name in sorted(names):
+            self._read(name)
+            self._locked(put, [name])
+
+    def _locked(self, act: Callable[[Item], None], items: Iterable[Item]) -> None:
+        """Act on each item with the lock held, and let it go in between, so that who waits for it
+        gets it."""
+        left = deque(items)
+        while left:
+            with self._lock:
+                until = time.monotonic() + HELD
+                while left:
+                    act(left.popleft())
+                    if time.monotonic() > until:
+                        break
+            time.sleep(YIELD)
+
+    def _affected(self, obj: Known) -> Collection[NodeName]:
         if isinstance(obj, DeviceClass):
-            return set(self._agents)
+            return self._agents.keys()
         if isinstance(obj, TaintRule):
-            pools = (pool for pool in self._nodes_of if obj.bars(*pool.split("/", 1)))
-            return {name for pool in pools for name in self._nodes_of[pool]}
+            return self._nodes_of.get(obj.selects or "", ())
         if isinstance(obj, Slice):
-            return {NodeName(obj.spec.node_name)} if obj.spec.node_name else set()
+            return {NodeName(obj.owner)} - {NOWHERE}
         return {name for pool in obj.by_pool() for name in self._nodes_of.get(pool, ())}
 
     def _keep(self, obj: Known) -> None:
         if isinstance(obj, DeviceClass):
             self._classes[obj.metadata.name] = obj
         elif isinstance(obj, TaintRule):
-            self._rules[obj.metadata.name] = obj
-            self._read_anew(obj)
+            self._bar(obj, 1)
         elif isinstance(obj, Claim):
             for pool, claimed in obj.by_pool().items():
                 self._claims[pool][obj.key] = claimed
             if obj.size:
                 self._wanted[obj.key] = obj.spec
         else:
-            name = NodeName(obj.spec.node_name or "")
-            self._slices[name][obj.metadata.name] = obj
-            self._devices.pop(name, None)
-            self._nodes_of[obj.pool].add(name)
+            name = NodeName(obj.owner)
+            self._slices[name][obj.key] = obj
+            self._count(obj, name, 1)
 
     def _forget(self, obj: Known) -> None:
         if isinstance(obj, DeviceClass):
             self._classes.pop(obj.metadata.name, None)
         elif isinstance(obj, TaintRule):
-            self._rules.pop(obj.metadata.name, None)
-            self._read_anew(obj)
+            self._bar(obj, -1)
         elif isinstance(obj, Claim):
             for pool in obj.by_pool():
                 self._claims[pool].pop(obj.key, None)
@@ -196,19 +214,22 @@ class DraNodes:
                     del self._claims[pool]
             self._wanted.pop(obj.key, None)
         else:
-            name = NodeName(obj.spec.node_name or "")
-            self._slices[name].pop(obj.metadata.name, None)
-            self._devices.pop(name, None)
-            if all(other.pool != obj.pool for other in self._slices[name].values()):
-                self._nodes_of[obj.pool].discard(name)
-                if not self._nodes_of[obj.pool]:
-                    del self._nodes_of[obj.pool]
+            name = NodeName(obj.owner)
+            del self._slices[name][obj.key]
+            self._count(obj, name, -1)
             if not self._slices[name]:
                 del self._slices[name]
 
-    def _read_anew(self, rule: TaintRule) -> None:
-        for name in self._affected(rule):
-            self._devices.pop(name, None)
+    def _count(self, of: Slice, name: NodeName, more: int) -> None:
+        self._devices.pop(name, None)
+        for way in ways(of.spec.driver, of.spec.pool.name):
+            _add(self._nodes_of, way, name, more)
+
+    def _bar(self, rule: TaintRule, more: int) -> None:
+        if rule.selects is not None:
+            _add(self._bars, rule.selects, rule.device, more)
+            for name in self._affected(rule):
+                self._devices.pop(name, None)
 
     # A node, put together.
 
@@ -248,11 +269,39 @@ class DraNodes:
         """The devices of a node. Raises :class:`DraError`."""
         devices = self._devices.get(name)
         if devices is None:
-            slices = self._slices.get(name, {}).values()
-            devices = NodeDevices(slices, self._rules.values())
-            if slices:
+            devices = _devices_in(*self._said_of(name))
+            if name in self._slices:
                 self._devices[name] = devices
+        if isinstance(devices, DraError):
+            raise devices
         return devices
+
+    def _said_of(self, name: NodeName) -> tuple[list[Slice], dict[str, Barred]]:
+        """A node's slices, and what rules keep pods off in their pools."""
+        slices = [*self._slices.get(name, {}).values()]
+        pools = {each.pool: ways(each.spec.driver, each.spec.pool.name) for each in slices}
+        bars: dict[str, Barred] = {
+            pool: set[str | None]().union(*(self._bars[way] for way in of if way in self._bars))
+            for pool, of in pools.items()
+        }
+        return slices, bars
+
+    def _read(self, name: NodeName) -> None:
+        """Read the devices of a node, which may be large, while others may have the lock."""
+        with self._lock:
+            devices = self._devices.get(name)
+            conditions = {each.conditions for each in self._classes.values() if each.serves}
+            said = self._said_of(name) if devices is None else ([], {})
+        if devices is None and said[0]:
+            devices = _devices_in(*said)
+            with self._lock:
+                if said == self._said_of(name):
+                    self._devices[name] = devices
+        if devices is None or isinstance(devices, DraError):
+            return
+        for each in conditions:
+            with suppress(CelError):  # who asks for them is told
+                devices.selected(each)
 
     def _claimed(self, devices: NodeDevices) -> Iterator[Claimed]:
         """Who has them."""
@@ -265,6 +314,7 @@ class DraNodes:
     def claims_known(self, pod: PodRecord, number: int, node: NodeName) -> bool:
         """As :attr:`.Cluster.claims_known` says."""
         own = {(pod.namespace, name) for name in pod.claims}
+        self._read(node)
         with self._lock:
             if node not in self._agents:
                 return True
@@ -304,6 +354,7 @@ class DraNodes:
                 return ()
             gives_gpus = True
             try:
+                self._read(facts.name)
                 with self._lock:
                     devices = self._devices_of(facts.name)
                     claimed = list(self._claimed(devices))
@@ -328,6 +379,7 @@ class DraNodes:
         """Why nobody can say what claims get that could have devices of no one node; empty where
         none of these would do."""
         try:
+            self._read(NOWHERE)
             with self._lock:
                 devices, classes = self._devices_of(NOWHERE), self._classes.copy()
             return "devices of no one node will do" if devices.asked_for(specs, classes) else ""
@@ -344,12 +396,20 @@ class DraNodes:
         return max(classes, key=lambda c: (bool(c.spec.extended_resource_name), c.made))
 
 
-def _pieces(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
-    """The items, so many at a time, and a moment in between."""
-    for start in range(0, len(items), size):
-        if start:
-            time.sleep(YIELD)
-        yield items[start : start + size]
+def _add(to: dict[str, Counter[Any]], way: str, what: Hashable, more: int) -> None:
+    """Count more, or fewer, of something; nothing is kept of what there is none of."""
+    to[way][what] += more
+    if not to[way][what]:
+        del to[way][what]
+    if not to[way]:
+        del to[way]
+
+
+def _devices_in(slices: Iterable[Slice], barred: Mapping[str, Barred]) -> NodeDevices | DraError:
+    try:
+        return NodeDevices(slices, barred)
+    except DraError as error:
+        return error
 
 
 def _has_plugin(topology: NodeTopology, report: Report | None) -> bool:
@@ -434,9 +494,10 @@ def _keep(obj: Object, known: dict[Hashable, Object], room: Room) -> dict[Hashab
 def dra_sinks(cluster: Cluster, nodes: DraNodes) -> list[tuple[str, DraSink[Any]]]:
     """A sink for each collection, by its path."""
     claims = Bounds(MOST_WANTED, MOST_WANTED, MOST_ASKED)
+    slices = Bounds(MOST_SLICES, MOST_OF_NODE, MOST_OF_NODE)
     return [
         (f"{GROUP}/deviceclasses", DraSink(cluster, nodes, DeviceClass)),
-        (f"{GROUP}/resourceslices", DraSink(cluster, nodes, Slice)),
+        (SLICES_PATH, DraSink(cluster, nodes, Slice, slices)),
         (CLAIMS_PATH, DraSink(cluster, nodes, Claim, claims)),
         (f"{GROUP}/devicetaintrules", DraSink(cluster, nodes, TaintRule)),
     ]

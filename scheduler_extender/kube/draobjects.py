@@ -109,13 +109,17 @@ class Device(msgspec.Struct, rename="camel"):
         """Whether a taint of its own keeps pods off."""
         return any(taint.effect in BARS for taint in self.taints or ())
 
-    def published(self, driver: str, pool: str, *, tainted: bool) -> Published:
-        """The device as a record's GPU."""
-        attributes = self.known(driver).attributes
-        own, common = attributes[driver], attributes[COMMON]
-        bus = common.get("pciBusID") or own.get("pciBusID")
-        uuid = str(own.get("uuid") or "")
-        return Published(f"{driver}/{pool}", self.name, uuid, str(bus or ""), tainted)
+    def published(self, driver: str, pool: str) -> Published:
+        """The device as a record's GPU, which nobody gets."""
+        uuid = self._value("uuid", f"{driver}/uuid")
+        bus = self._value(f"{COMMON}/pciBusID", "pciBusID", f"{driver}/pciBusID")
+        return Published(f"{driver}/{pool}", self.name, uuid, bus, tainted=True)
+
+    def _value(self, *names: str) -> str:
+        """The first of these attributes that it has; empty if it has none."""
+        given = self.attributes or {}
+        found = (given[name].value for name in names if name in given)
+        return next((str(value) for value in found if value), "")
 
 
 def _by_domain(values: Iterable[tuple[str, Value]], driver: str) -> Domains:
@@ -212,13 +216,23 @@ class TaintRule(Stored):
         """What tells it apart."""
         return self.metadata.name
 
-    def bars(self, driver: str, pool: str, device: str | None = None) -> bool:
-        """Whether it keeps pods off a device, or off some device of a pool."""
+    @property
+    def selects(self) -> str | None:
+        """Of which devices it keeps pods off, as one of :func:`ways` to them; None if of none."""
         wanted = self.spec.device_selector
         if wanted is None or self.spec.taint.effect not in BARS:
-            return False
-        given = ((wanted.driver, driver), (wanted.pool, pool), (wanted.device, device))
-        return all(name is None or value is None or name == value for name, value in given)
+            return None
+        return f"{wanted.driver or ''}/{wanted.pool or ''}"
+
+    @property
+    def device(self) -> str | None:
+        """The name of the devices; None for all."""
+        return self.spec.device_selector.device if self.spec.device_selector else None
+
+
+def ways(driver: str, pool: str) -> tuple[str, str, str, str]:
+    """How a rule may select a pool: by both, by one of them, or as any."""
+    return f"{driver}/{pool}", f"{driver}/", f"/{pool}", "/"
 
 
 class _Pool(msgspec.Struct, rename="camel"):
@@ -231,14 +245,18 @@ class _SliceSpec(msgspec.Struct, rename="camel"):
     driver: str
     pool: _Pool
     node_name: str | None = None
-    devices: list[Device] | None = None
+    devices: msgspec.Raw = msgspec.Raw(b"[]")
 
 
 class Slice(Stored):
-    """Devices of one node, or a part of them."""
+    """Devices of one node, or a part of them, as JSON: what is asked of them is read anew."""
 
     metadata: _Metadata
     spec: _SliceSpec
+
+    def __post_init__(self) -> None:
+        """Keep nothing of the list that it was in."""
+        self.spec.devices = self.spec.devices.copy()
 
     @property
     def key(self) -> str:
@@ -249,6 +267,33 @@ class Slice(Stored):
     def pool(self) -> str:
         """Driver and pool."""
         return f"{self.spec.driver}/{self.spec.pool.name}"
+
+    @property
+    def owner(self) -> str:
+        """Its node; empty if it is for several."""
+        return self.spec.node_name or ""
+
+    @property
+    def size(self) -> int:
+        """How many bytes its devices have, and about how many the rest has."""
+        return len(bytes(self.spec.devices)) + 500
+
+    def bare(self) -> Self:
+        """The same without devices, which is told from one that has none."""
+        spec = msgspec.structs.replace(self.spec, devices=msgspec.Raw())
+        return msgspec.structs.replace(self, spec=spec)
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether there was no room for its devices."""
+        return not bytes(self.spec.devices)
+
+    def devices(self) -> list[Device]:
+        """Its devices. Raises :class:`msgspec.DecodeError`."""
+        return _devices(self.spec.devices) or []
+
+
+_devices = msgspec.json.Decoder(list[Device] | None).decode
 
 
 class _Result(msgspec.Struct, rename="camel"):

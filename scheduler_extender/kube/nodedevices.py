@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from operator import attrgetter
 
@@ -14,8 +16,8 @@ from scheduler_extender.kube.draobjects import (
     DeviceClass,
     Request,
     Slice,
-    TaintRule,
 )
+from scheduler_extender.kube.sinks import UNREADABLE
 from scheduler_extender.state.node.facts import Offer
 from topology.core.allocators.claims import MOST, Alike, Alternative, NotFollowedError, allocated
 from topology.core.devices import DeviceId, Mask, positions
@@ -26,6 +28,13 @@ from topology.core.remembering import Memory, interruptible
 from topology.core.report import Allocation
 
 MOST_DEVICES = 2000  # of a node, the parts of its GPUs (MIG) included
+MOST_OF_NODE, MOST_SLICES = 2 << 20, 256 << 20  # bytes of devices, of one node and of all
+NO_ROOM = (
+    "there is no room for its ResourceSlices: at most"
+    f" {MOST_OF_NODE >> 20} MiB are read of one node, and {MOST_SLICES >> 20} MiB of all"
+)
+Barred = Collection[str | None]
+NONE_BARRED = dict[str, Barred]()
 NO_DEVICES = Rejection("no free devices of the node meet its claims", True, Reason.CLAIMS)
 _numbers = count()
 _selected = Memory[tuple[int, tuple[str, ...]], Mask]()
@@ -34,25 +43,46 @@ _met = Memory[tuple[tuple[str, ...], str, Hashable], bool | str]()
 
 class NodeDevices:
     """In the order in which kube-scheduler takes them: pools by driver and name, at the end those
-    with a device that is bound late; slices by name, devices as published. Raises
-    :class:`DraError` where nobody can tell."""
+    with a device that is bound late; slices by name, devices as published.
 
-    def __init__(self, slices: Iterable[Slice], rules: Collection[TaintRule] = ()) -> None:
+    ``barred``: what rules keep pods off in each pool, by name; None stands for all. Raises
+    :class:`DraError` where nobody can tell. Attributes are not kept: they are read anew when they
+    are asked for."""
+
+    def __init__(self, slices: Iterable[Slice], barred: Mapping[str, Barred] = NONE_BARRED) -> None:
         # Pools of which a part is not there (yet): nobody gets their devices.
         self._incomplete = set[tuple[str, str]]()
-        self.all: list[tuple[str, str, Device]] = list(_in_order(slices, self._incomplete))
-        pools = dict.fromkeys((driver, pool) for driver, pool, _ in self.all)
-        self.pools = [f"{driver}/{pool}" for driver, pool in pools]
-        barring = {at: [rule for rule in rules if rule.bars(*at)] for at in pools}
+        self._parts = _in_order(_read(slices), self._incomplete)
+        self.all: list[tuple[str, str, Published]] = []
+        self._special = dict[int, str]()
         self.tainted: Mask = 0
         self._shared: Mask = 0  # those that a pod may get more than once
-        for at, (driver, pool, device) in enumerate(self.all):
-            self._shared |= bool(device.allow_multiple_allocations) << at
-            by_rule = (rule.bars(driver, pool, device.name) for rule in barring[driver, pool])
-            barred = device.tainted or (driver, pool) in self._incomplete
-            self.tainted |= (barred or any(by_rule)) << at
         self._gpus: tuple[object, Mask] = (), 0  # of the record that was asked about last
         self._number = next(_numbers)  # of these devices, for what is remembered of them
+        for at, (driver, pool, device) in enumerate(self._devices()):
+            published = device.published(driver, pool)
+            self.all.append((driver, pool, published))
+            self._shared |= bool(device.allow_multiple_allocations) << at
+            if device.special:
+                self._special[at] = device.special
+            off = barred.get(published.pool, ())
+            by_rule = None in off or device.name in off
+            by_itself = device.tainted or (driver, pool) in self._incomplete
+            self.tainted |= (by_itself or by_rule) << at
+        self.pools = list(dict.fromkeys(published.pool for _, _, published in self.all))
+
+    def _devices(self) -> Sequence[tuple[str, str, Device]]:
+        """They with their attributes. Those of one node are remembered: it is asked about several
+        times in a row."""
+        if _latest.number != self._number:
+            _latest.number = -1
+            _latest.devices = [
+                (part.spec.driver, part.spec.pool.name, device)
+                for part, devices in _read(self._parts)
+                for device in devices
+            ]
+            _latest.number = self._number
+        return _latest.devices
 
     def selected(self, conditions: tuple[str, ...]) -> Mask:
         """Those that meet all conditions. Raises :class:`CelError`."""
@@ -62,7 +92,7 @@ class NodeDevices:
             interruptible()
             words = frozenset[str]().union(*map(words_of, conditions))
             mask = 0
-            for at, (driver, _, device) in enumerate(self.all):
+            for at, (driver, _, device) in enumerate(self._devices()):
                 mask |= _meets(device, driver, conditions, words) << at
             _selected.put(key, mask)
         return mask
@@ -74,16 +104,15 @@ class NodeDevices:
             driver, pool, device = self.all[at]
             if (driver, pool) in self._incomplete:
                 raise DraError(f"the pool {pool[:64]} of its ResourceSlices is not complete")
-            if device.special:
-                said = f"device {device.name[:64]} of a ResourceSlice has {device.special}"
+            if at in self._special:
+                said = f"device {device.name[:64]} of a ResourceSlice has {self._special[at]}"
                 raise DraError(f"{said}, which is not followed")
-            yield device.published(driver, pool, tainted=bool(self.tainted >> at & 1))
+            yield device if self.tainted >> at & 1 else replace(device, tainted=False)
 
     def others(self, wanted: DeviceClass) -> Iterator[Published]:
         """Those that are not of a class, whole or not. Raises :class:`DraError` as above."""
         for at in positions(~self._of_class(wanted) & (1 << len(self.all)) - 1):
-            driver, pool, device = self.all[at]
-            yield device.published(driver, pool, tainted=True)
+            yield self.all[at][2]
 
     def _of_class(self, wanted: DeviceClass) -> Mask:
         try:
@@ -120,13 +149,17 @@ class NodeDevices:
         ids = {position: DeviceId(uuids[index]) for position, index in gpus.items()}
         bits = topology.bit_of_uuid
         now = {(each.pool, each.device): each.uid for each in claimed if not each.admin}
-        owners = [now.get((f"{driver}/{pool}", each.name)) for driver, pool, each in self.all]
+        owners = [now.get(each.key) for _, _, each in self.all]
         gone = {None, *(owners[position] for position in ids)} - {each.pod_uid for each in held}
         free = sum(
             1 << position
-            for position, (owner, (_, _, device)) in enumerate(zip(owners, self.all, strict=True))
+            for position, owner in enumerate(owners)
             # One that is handed out in parts may come again, and then nobody can say what comes.
-            if (left & bits[ids[position]] if position in ids else owner in gone or device.special)
+            if (
+                left & bits[ids[position]]
+                if position in ids
+                else owner in gone or position in self._special
+            )
         )
         requests: list[list[Alternative]] = []
         alike: list[Alike] = []
@@ -152,7 +185,7 @@ class NodeDevices:
             return NO_DEVICES
         outside = self._gpus_of(topology)
         for position in (position for position in given if position not in gpus):
-            if self.all[position][2].special:
+            if position in self._special:
                 raise NotFollowedError("a device is handed out in parts")
             if outside >> position & 1:
                 raise NotFollowedError(
@@ -189,8 +222,7 @@ class NodeDevices:
         """Those that are GPUs of a record, of whatever class."""
         record = tuple((gpu.uuid, gpu.pci_bus_id) for gpu in topology.gpus)
         if self._gpus[0] != record:
-            published = (each.published(*of, tainted=True) for *of, each in self.all)
-            found = (gpu_of(topology, each) is not None for each in published)
+            found = (gpu_of(topology, each) is not None for _, _, each in self.all)
             self._gpus = record, sum(is_gpu << at for at, is_gpu in enumerate(found))
         return self._gpus[1]
 
@@ -207,7 +239,7 @@ class NodeDevices:
         """The devices' values of an attribute, with their kinds."""
         interruptible()
         domain, _, name = attribute.rpartition("/")
-        given = [device.known(driver).attributes[domain] for driver, _, device in self.all]
+        given = [device.known(driver).attributes[domain] for driver, _, device in self._devices()]
         if any(name in each and each[name] is None for each in given):
             raise NotFollowedError("devices have to have values alike that are not read")
         found = (each.get(name) for each in given)
@@ -238,27 +270,50 @@ def _meets(device: Device, driver: str, conditions: tuple[str, ...], words: froz
     return found
 
 
-def _in_order(
-    slices: Iterable[Slice], incomplete: set[tuple[str, str]]
-) -> Iterator[tuple[str, str, Device]]:
-    pools = defaultdict[tuple[str, str], list[Slice]](list)
-    devices = 0
+class _Latest(threading.local):
+    """The devices that a thread has read last."""
+
+    number = -1
+    devices: Sequence[tuple[str, str, Device]] = ()
+
+
+_latest = _Latest()
+
+
+def _read(slices: Iterable[Slice]) -> Iterator[tuple[Slice, list[Device]]]:
+    """ResourceSlices with their devices. Raises :class:`DraError`."""
+    found = 0
     for each in slices:
-        pools[each.spec.driver, each.spec.pool.name].append(each)
-        devices += len(each.spec.devices or ())
-        if devices > MOST_DEVICES:
+        if each.is_bare:
+            raise DraError(NO_ROOM)
+        try:
+            devices = each.devices()
+        except UNREADABLE as error:
+            name = each.metadata.name[:64]
+            raise DraError(f"ResourceSlice {name} cannot be read: {error}") from error
+        found += len(devices)
+        if found > MOST_DEVICES:
             raise DraError(f"its ResourceSlices have more than {MOST_DEVICES} devices")
-    for key, every in pools.items():
+        yield each, devices
+
+
+def _in_order(
+    read: Iterable[tuple[Slice, list[Device]]], incomplete: set[tuple[str, str]]
+) -> list[Slice]:
+    pools = defaultdict[tuple[str, str], list[Slice]](list)
+    late = set[str]()  # slices with a device that is bound late
+    for each, devices in read:
+        pools[each.spec.driver, each.spec.pool.name].append(each)
+        if any(device.binding_conditions for device in devices):
+            late.add(each.key)
+    for pool, every in pools.items():
         newest = max(each.spec.pool.generation for each in every)
-        pools[key] = [each for each in every if each.spec.pool.generation == newest]
-    for (driver, pool), current in sorted(pools.items(), key=_place):
+        pools[pool] = current = [each for each in every if each.spec.pool.generation == newest]
         if any(each.spec.pool.resource_slice_count != len(current) for each in current):
-            incomplete.add((driver, pool))
-        for part in sorted(current, key=attrgetter("metadata.name")):
-            for device in part.spec.devices or ():
-                yield driver, pool, device
+            incomplete.add(pool)
 
+    def place(pool: tuple[str, str]) -> tuple[bool, tuple[str, str]]:
+        return any(each.key in late for each in pools[pool]), pool
 
-def _place(pool: tuple[tuple[str, str], list[Slice]]) -> tuple[bool, tuple[str, str]]:
-    devices = (device for each in pool[1] for device in each.spec.devices or ())
-    return any(device.binding_conditions for device in devices), pool[0]
+    in_order = (sorted(pools[pool], key=attrgetter("key")) for pool in sorted(pools, key=place))
+    return [each for some in in_order for each in some]

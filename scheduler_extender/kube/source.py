@@ -16,7 +16,7 @@ import structlog
 from scheduler_extender.kube.bindable import Bindable
 from scheduler_extender.kube.binder import Fence, KubeBinder
 from scheduler_extender.kube.claimtemplates import Claimants, ClaimTemplates
-from scheduler_extender.kube.dra import CLAIMS_PATH, DraNodes, dra_sinks
+from scheduler_extender.kube.dra import CLAIMS_PATH, SLICES_PATH, DraNodes, dra_sinks
 from scheduler_extender.kube.events import EventWriter
 from scheduler_extender.kube.reading import other_pods
 from scheduler_extender.kube.settler import Settler
@@ -172,6 +172,11 @@ class KubeSource:
             "claims_not_followed",
             "ResourceClaims without devices of which there is no room for what they ask for",
             lambda: self._of_dra[CLAIMS_PATH].outside,
+        )
+        show(
+            "resource_slices_not_followed",
+            "ResourceSlices of which there is no room for the devices",
+            lambda: self._of_dra[SLICES_PATH].outside,
         )
         self.start()
         try:

@@ -123,10 +123,9 @@ def test_devices_of_no_one_node_will_do_on_any(world: DraWorld) -> None:
 def test_devices_of_no_one_node_are_looked_at_once_for_all_nodes(
     world: DraWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where they are too many nothing is remembered of them: a filter took milliseconds a node."""
+    """Where they are too many, too: a filter took milliseconds a node."""
     put_nics(world, *({"name": f"nic-{n}"} for n in range(2001)), allNodes=True)
     world.claims.apply(asking("c", exactly(1)))
-    assert gpus(world) is Reason.UNDECIDED
     made = 0
 
     def counted(*given: Any) -> NodeDevices:
