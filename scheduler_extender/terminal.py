@@ -25,6 +25,7 @@ ROOMY = 72  # columns from which on a table is easier to read than a paragraph f
 _TURNS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 # Characters that end a line in some programs, and not in others.
 _BREAKS = frozenset("\u2028\u2029")
+_BLANKS = {ord(c): " " for c in "\n\t"}
 
 
 def harmless(text: str) -> str:
@@ -36,6 +37,15 @@ def harmless(text: str) -> str:
     if text.isprintable() and text.isascii():
         return text
     return "".join(c for c in text if c in "\n\t" or not _steers(c))
+
+
+def one_line(text: str) -> str:
+    """The text on one line, :func:`harmless`: a blank for each line feed and tab.
+
+    >>> one_line("sick\\n  node-2: free\\x1b[2J")
+    'sick   node-2: free[2J'
+    """
+    return harmless(text.translate(_BLANKS))
 
 
 def _steers(c: str) -> bool:
@@ -56,9 +66,10 @@ def escaped(document: str) -> str:
 
 
 class HarmlessConsole(Console):
-    """A console that prints no control character but its own.
+    """A console that prints no control character but its own, and each text on a line of its own.
 
-    Where nobody reads the output any more it raises :class:`BrokenPipeError`, as files do.
+    A line feed in a text is a blank: each ``print`` begins one. Where nobody reads the output any
+    more it raises :class:`BrokenPipeError`, as files do.
     """
 
     def on_broken_pipe(self) -> None:
@@ -68,9 +79,28 @@ class HarmlessConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """As ever, :func:`harmless`."""
+        """As ever, with each text :func:`one_line`."""
+        if isinstance(renderable, str):
+            renderable = one_line(renderable)
+        elif isinstance(renderable, Text):
+            renderable = _on_one_line(renderable)
         for part in super().render(renderable, options):
             yield part if part.control else Segment(harmless(part.text), part.style)
+
+    def _render_buffer(self, buffer: Iterable[Segment]) -> str:
+        """As ever; no line ends with blanks, unless on a terminal."""
+        text = super()._render_buffer(buffer)
+        if self.is_terminal:
+            return text
+        return "\n".join(line.rstrip(" ") for line in text.split("\n"))
+
+
+def _on_one_line(text: Text) -> Text:
+    if "\n" not in text.plain and "\t" not in text.plain:
+        return text
+    text = text.copy()
+    text.plain = text.plain.translate(_BLANKS)
+    return text
 
 
 def column(
@@ -111,7 +141,7 @@ def stacked(console: Console, heading: str, lines: Iterable[Text | str]) -> None
     console.print(Text(heading, "bold", overflow="fold"))
     for line in lines:
         text = Text(line) if isinstance(line, str) else line
-        console.print(Padding(text, (0, 0, 0, 2)))
+        console.print(Padding(text, (0, 0, 0, 2), expand=False))
 
 
 def show(console: Console, table: Table, keys: int = 1) -> None:
@@ -157,7 +187,7 @@ def _width(column: Column) -> int:
 
 
 def _text(cell: object) -> Text:
-    return cell if isinstance(cell, Text) else Text.from_markup(str(cell))
+    return _on_one_line(cell if isinstance(cell, Text) else Text.from_markup(str(cell)))
 
 
 def _folds(column: Column) -> bool:
@@ -181,7 +211,10 @@ def _widths(columns: list[Column], width: int) -> list[int | None]:
     it could use."""
     given = [_width(column) for column in columns]
     could = [max(_text(cell).cell_len for cell in (c.header, *c.cells)) for c in columns]
-    slack = width - sum(given) - GAP * (len(columns) - 1)
+    room = width - GAP * (len(columns) - 1)
+    if sum(could) <= room:
+        return list(could)
+    slack = room - sum(given)
     if slack < 0:
         return [None if _folds(c) else few for c, few in zip(columns, given, strict=True)]
     while slack and given != could:

@@ -86,9 +86,9 @@ def _no_more_output() -> None:
 
 
 def _fail(message: str) -> NoReturn:
-    from scheduler_extender.terminal import harmless  # it takes a while to load
+    from scheduler_extender.terminal import one_line  # it takes a while to load
 
-    line = harmless(" ".join(message.split()))
+    line = one_line(" ".join(message.split()))
     line = line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]} …"
     typer.echo(f"error: {line}", err=True)
     sys.exit(2)

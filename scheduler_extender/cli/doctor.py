@@ -129,19 +129,23 @@ def _metrics(installed: Installed) -> str | None:
 
 def _draw(console: Console, lines: Sequence[Line]) -> None:
     """A table, or a paragraph for each line where there is no room; and how many there are."""
+    rows = [
+        (line.check if not n and line.first else "", _state(line) if not n else Text(), words)
+        for line in lines
+        for n, words in enumerate(_texts(line.finding))
+    ]
     shown = table(
-        lines,
-        column("check", lambda line: line.check if line.first else ""),
-        column("", lambda line: Text(line.finding.state.value, STYLES[line.finding.state])),
-        column("what was seen", lambda line: _text(line.finding), folds=True),
+        rows,
+        column("check", lambda row: row[0]),
+        column("", lambda row: row[1]),
+        column("what was seen", lambda row: row[2], folds=True),
     )
     if fits(console, shown):
         show(console, shown, keys=2)
     else:
         for line in lines:
-            state = line.finding.state
-            said = _text(line.finding)
-            stacked(console, line.check, [Text.assemble((state.value, STYLES[state]), ": ", said)])
+            first, *below = _texts(line.finding)
+            stacked(console, line.check, [Text.assemble(_state(line), ": ", first), *below])
     count = Counter(line.finding.state for line in lines)
     console.print()
     console.print(
@@ -149,11 +153,15 @@ def _draw(console: Console, lines: Sequence[Line]) -> None:
     )
 
 
-def _text(finding: Finding) -> Text:
+def _state(line: Line) -> Text:
+    return Text(line.finding.state.value, STYLES[line.finding.state])
+
+
+def _texts(finding: Finding) -> list[Text]:
     """What was seen, and below it what to do."""
-    text = Text(finding.text)
+    texts = [Text(finding.text)]
     if finding.remedy:
-        text.append(f"\n→ {finding.remedy}")
+        texts.append(Text(f"→ {finding.remedy}"))
     if finding.page:
-        text.append(f"\n  {finding.page}", "dim")
-    return text
+        texts.append(Text(f"  {finding.page}", "dim"))
+    return texts

@@ -15,14 +15,14 @@ import structlog
 import typer
 
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.terminal import HarmlessConsole, harmless
+from scheduler_extender.terminal import HarmlessConsole, one_line
 
 if TYPE_CHECKING:
     from scheduler_extender.files.clusterfile import ClusterFile
     from topology.core.placement import Verdict
 
 MAX_TEXT = 16 * 1024 * 1024  # bytes of a pod, or of what people paste of a machine
-PIPE = 160  # columns where nobody says how many there are
+PIPE = 1_000_000  # columns where nothing says how many there are: no line is wrapped
 
 
 def columns_asked() -> int | None:
@@ -155,7 +155,7 @@ def pasted(path: Path) -> str:
 
 def tell(text: str) -> None:
     """Say something beside the answer, on standard error."""
-    typer.echo(harmless(text), err=True)
+    typer.echo(one_line(text), err=True)
 
 
 def log_json(*, quiet: bool = False) -> None:

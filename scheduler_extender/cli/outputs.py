@@ -17,7 +17,7 @@ from rich.console import Console
 
 from scheduler_extender.cli.inputs import PIPE, columns_asked, one_of, same, tell
 from scheduler_extender.cli.interrupts import pause
-from scheduler_extender.terminal import HarmlessConsole, escaped, harmless
+from scheduler_extender.terminal import HarmlessConsole, escaped, harmless, one_line
 
 if TYPE_CHECKING:
     from topology.kubeapi.apiserver import ApiFailure
@@ -128,7 +128,7 @@ def _write(text: str, form: Form, *, first: bool, watch: bool) -> None:
 
 def _text(told: Told, form: Form) -> str:
     if form is Form.NAME:
-        return "".join(f"{harmless(' '.join(name.split()))}\n" for name in told.names)
+        return "".join(f"{one_line(name)}\n" for name in told.names)
     data = {**told.data, "notes": list(told.notes)}
     if form is Form.JSON:
         return escaped(json.dumps(data, indent=2, ensure_ascii=False)) + "\n"
@@ -137,20 +137,29 @@ def _text(told: Told, form: Form) -> str:
     text = io.StringIO()
     console = here(text)
     told.draw(console, form is Form.WIDE)
-    if console.is_terminal:
-        return text.getvalue()
-    return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
+    return text.getvalue()
 
 
 def as_yaml(data: object) -> str:
     """Data as YAML, which steers no terminal: where a character of it would, all that are not ASCII
-    are escaped."""
+    are escaped. Each string is on one line."""
     import yaml
 
-    text = str(yaml.safe_dump(data, sort_keys=False, width=100, allow_unicode=True))
-    if harmless(text) == text:
-        return text
-    return str(yaml.safe_dump(data, sort_keys=False, width=100))
+    class Dumper(yaml.SafeDumper):
+        """Writes a string that has several lines in quotes, with its line breaks escaped."""
+
+        def represent_str(self, text: str) -> yaml.ScalarNode:
+            style = None if one_line(text) == text else '"'
+            return self.represent_scalar("tag:yaml.org,2002:str", text, style)
+
+    Dumper.add_representer(str, Dumper.represent_str)
+    for legible in (True, False):
+        text = str(
+            yaml.dump(data, Dumper=Dumper, sort_keys=False, width=PIPE, allow_unicode=legible)
+        )
+        if harmless(text) == text:
+            break
+    return text
 
 
 def here(file: io.StringIO) -> Console:

@@ -23,7 +23,7 @@ from scheduler_extender.cli.options import ClusterOption, TextOption
 from scheduler_extender.cli.source import described
 from scheduler_extender.cli.suggestions import pod_meant
 from scheduler_extender.state.pods.keptplace import MAX_SECONDS
-from scheduler_extender.terminal import harmless
+from scheduler_extender.terminal import one_line
 from scheduler_extender.told.unblocking import Unblocking, unblocking_of
 from topology.core.devices import PodUid
 from topology.core.placement import Verdict
@@ -98,7 +98,7 @@ def unblock(
     if as_json:
         typer.echo(json.dumps(msgspec.to_builtins(found), indent=2))
     else:
-        typer.echo(harmless("\n".join(found.text)))
+        typer.echo("\n".join(map(one_line, found.text)))
     plan, kept = found.plan, found.kept_place
     done = found.node or found.takes or kept is not None or plan is not None
     if evict and (kept is not None or (plan is not None and plan.steps)):

@@ -61,4 +61,4 @@ def _line(console: Console, words: str, style: str = "", indent: int = 0) -> Non
     if not console.is_terminal:
         console.print(Text(" " * indent) + text, soft_wrap=True)
     else:
-        console.print(Padding(text, (0, 0, 0, indent)))
+        console.print(Padding(text, (0, 0, 0, indent), expand=False))

@@ -77,7 +77,8 @@ def run_demo(
         console.print()
     console.print(tables.summary(play, drawings))
     console.print(LEGEND, style="dim")
-    console.print(how_to_look(out / CLUSTER_FILE), markup=False, highlight=False, soft_wrap=True)
+    for line in how_to_look(out / CLUSTER_FILE).split("\n"):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     return 1 if any(outcome.wrong for outcome in play.outcomes) else 0
 
 
@@ -163,7 +164,8 @@ def serve_demo(console: Console, cluster: Path | None, port: int, admin_port: in
     service, _ = file_service(content)
     with in_thread(service, Addresses(port=port, admin_port=admin_port)) as serving:
         url, admin = _urls(serving)
-        console.print(how_to_call(url, admin, content), markup=False, highlight=False)
+        for line in how_to_call(url, admin, content).split("\n"):
+            console.print(line, markup=False, highlight=False)
         try:
             threading.Event().wait()
         except KeyboardInterrupt:

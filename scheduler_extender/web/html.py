@@ -30,6 +30,7 @@ def _environment() -> Environment:
         auto_reload=False,
     )
     found.filters["moment"] = moment
+    found.filters["instant"] = instant
     found.globals.update(Use=Use, Flag=Flag, meanings=MEANINGS, draw=tile, some=some, who=who)
     found.globals.update(counted=picture_of, gib=gib, duration=duration)
     found.globals.update(sets=sets_text, verdict=lambda word: verdict_text(word, passes=True).plain)
@@ -61,6 +62,15 @@ def moment(seconds: float) -> str:
         return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M}"
     except (ValueError, OverflowError, OSError):
         return ""
+
+
+def instant(seconds: float) -> str:
+    """A time to the second, in UTC; map.js writes it the same.
+
+    >>> instant(0)
+    '1970-01-01 00:00:00Z'
+    """
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%SZ}"
 
 
 @cache

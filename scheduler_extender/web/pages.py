@@ -202,13 +202,14 @@ class Pages:
             return text
 
     def _map(self, filters: Filters, version: int, signed_in: bool) -> str:
-        snapshot = self._cluster.snapshot()
+        now, snapshot = self._cluster.today(), self._cluster.snapshot()
         found = glance(self._nodes.of_all(snapshot), filters)
         waiting = waiting_pods(snapshot)
         part = filters.name.lower()
         return page(
             "map.html",
             "/map",
+            now=now,
             signed_in=signed_in,
             glance=found,
             version=version,
@@ -219,13 +220,14 @@ class Pages:
         )
 
     def _list(self, filters: Filters, at: int, version: int, signed_in: bool) -> str:
-        nodes = self._nodes.all()
+        now, nodes = self._cluster.today(), self._nodes.all()
         seen = filters.let(nodes)
         pages = max(1, -(-len(seen) // LISTED))
         at = min(max(at, 1), pages)
         return page(
             "nodes.html",
             "/map/nodes",
+            now=now,
             signed_in=signed_in,
             version=version,
             filters=filters,
@@ -237,7 +239,7 @@ class Pages:
         )
 
     def _waiting(self, name: str, version: int, signed_in: bool) -> str:
-        snapshot = self._cluster.snapshot()
+        now, snapshot = self._cluster.today(), self._cluster.snapshot()
         deadline = within(self._clock, WAITING_SECONDS)
         found, left_out = waiting_queues(snapshot, self._view(), deadline, name)
         part = name.lower()
@@ -251,6 +253,7 @@ class Pages:
         return page(
             "waiting.html",
             "/map/waiting",
+            now=now,
             signed_in=signed_in,
             version=version,
             queues=found,
@@ -270,6 +273,7 @@ class Pages:
         return page(
             "node.html",
             "/map/nodes",
+            now=self._cluster.today(),
             signed_in=signed_in,
             version=version,
             node=state,

@@ -31,7 +31,7 @@ THREADS = 2
 def add_map(app: FastAPI, service: Service) -> Listeners:
     """Add the pages; gives back the streams, which whoever stops the service closes."""
     pages = Pages(service.cluster)
-    listeners = Listeners(lambda: service.cluster.version)
+    listeners = Listeners(lambda: service.cluster.version, service.cluster.today)
     desk = Desk(THREADS, PEOPLE_WAITING)
     _add_pages(app, pages, desk)
     _add_what_if(app, service, pages, Desk(1, SEARCHES_WAITING))  # the map waits for no question

@@ -78,6 +78,21 @@ def test_every_list_and_string_is_bounded() -> None:
             assert found.keys() & {"maxLength", "enum", "format"}, path
 
 
+def test_no_text_of_a_record_has_a_line_break_or_a_control_character() -> None:
+    """Who may write a record would forge lines of what people read."""
+    free = [
+        (path, found)
+        for path, found in nodes_of(schema())
+        if found["type"] == "string"
+        and not found.keys() & {"enum", "format"}
+        and path not in (".apiVersion", ".kind")
+    ]
+    for path, found in free:
+        for text in ("1\n1", "1\x1b[2J1", "1\x9b1", "1\r1", "1\x001"):
+            assert not re.search(found["pattern"], text), path
+    assert {".spec.devices[].product", ".status.conditions[].message"} <= {path for path, _ in free}
+
+
 def lists(found: Object, path: str = "") -> dict[str, int | None]:
     """The lists of a model, and how long each may be."""
     while "$ref" in found:

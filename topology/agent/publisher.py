@@ -30,6 +30,7 @@ from pydantic import ValidationError
 
 from topology import codec
 from topology.agent.decides.hardware import nothing_seen
+from topology.agent.decides.limits import plain
 from topology.codec import Record, RecordError
 from topology.core.devices import NodeName
 from topology.core.graph import NodeTopology
@@ -164,7 +165,7 @@ class Publisher:
         """Write only that the record is refused, unless that is stored already."""
         since = next((c.since for c in report.conditions), "")
         refused = Condition(
-            READY, False, "RecordRefused", f"the record is refused: {why}"[:1000], since
+            READY, False, "RecordRefused", plain(f"the record is refused: {why}"[:1000]), since
         )
         bare = Report(report.boot_id, 0, None, conditions=(refused,))
         try:

@@ -5,6 +5,8 @@
 (() => {
   const POLL_MS = 15000;
   const AGAIN_MS = 1000;
+  const SILENT_MS = 12000; // two events that are due have not come
+  const LOST_MS = 3000; // a stream that ends begins again at once
   const live = () => document.getElementById("live");
   document.querySelectorAll("textarea[data-limit]").forEach((area) => {
     // A text that is too long stays here.
@@ -36,6 +38,7 @@
         return;
       }
       if (answer.ok) {
+        heard();
         const page = new DOMParser().parseFromString(await answer.text(), "text/html");
         const fresh = page.getElementById("live");
         if (fresh) {
@@ -44,7 +47,7 @@
         }
       }
     } catch {
-      // The extender is away; the events begin anew once it is back.
+      silent(); // the events begin anew once the extender is back
     } finally {
       busy = false;
     }
@@ -77,13 +80,48 @@
     refresh();
   }
 
+  // The page says that the extender does not answer while it does not.
+  let last = Date.now();
+  let lost = null;
+  function heard() {
+    last = Date.now();
+    lost = null;
+    document.getElementById("unheard").hidden = true;
+  }
+  function silent() {
+    lost ??= Date.now();
+  }
+  setInterval(() => {
+    const quiet = Date.now() - last > (polling === null ? SILENT_MS : 2 * POLL_MS);
+    const banner = document.getElementById("unheard");
+    if (document.hidden || !banner.hidden || !(quiet || (lost !== null && Date.now() - lost > LOST_MS))) return;
+    banner.querySelector("time").textContent = document.getElementById("as-of").textContent;
+    banner.hidden = false;
+  }, 1000);
+
   let polling = null;
   const events = new EventSource("/map/events");
-  events.onmessage = (event) => tell(event.data);
+  events.onopen = () => {
+    if (lost !== null) tell("?"); // another extender counts anew
+    heard();
+  };
+  events.onmessage = (event) => {
+    heard();
+    const [version, now] = event.data.split(" ");
+    if (version !== live().dataset.version) {
+      tell(version);
+    } else {
+      const time = document.getElementById("as-of");
+      time.textContent = time.dateTime = new Date(now * 1000).toISOString().replace("T", " ").replace(".000", "");
+    }
+  };
   events.onerror = () => {
-    // Too many listeners, or none allowed: look now and then instead.
-    if (events.readyState === EventSource.CLOSED && polling === null) {
+    if (events.readyState !== EventSource.CLOSED) {
+      silent();
+    } else if (polling === null) {
+      // Too many listeners, or none allowed: look now and then instead.
       polling = setInterval(() => tell("?"), POLL_MS);
+      tell("?");
     }
   };
   document.addEventListener("visibilitychange", refresh);

@@ -8,17 +8,27 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from scheduler_extender.cli import main
 from tests.commands import ROOT, asked
 from tests.waiting import FOREVER
 from topology.codec import encode
-from topology.core.devices import DeviceId, PodUid
-from topology.core.report import Allocation, Health, IdleAllocation, Report
+from topology.core.devices import DeviceId, Nic, PodUid
+from topology.core.report import (
+    Allocation,
+    Condition,
+    Health,
+    IdleAllocation,
+    MissingGpu,
+    Report,
+)
 from topology.machines import machine
 
 GPU = "nvidia.com/gpu"
@@ -83,6 +93,77 @@ def test_names_in_a_record_steer_no_terminal(words: tuple[str, ...], form: str, 
     done = asked(main, *words, "--cluster", held, "-o", form)
     assert done.returncode == 0, done.stderr
     assert not STEERING.search(done.stdout + done.stderr)
+
+
+def clusters(stranger: str) -> str:
+    """A cluster file in which a stranger chose every text that no rule of Kubernetes bounds."""
+    node = machine("l40s-4").topology("n")
+    node = replace(
+        node,
+        gpus=tuple(replace(gpu, product=stranger, vendor=stranger) for gpu in node.gpus),
+        nics=(Nic(stranger, numa_node=0),),
+    )
+    ids = [(DeviceId(gpu.uuid),) for gpu in node.gpus]
+    since = "2026-01-01T00:00:00Z"
+    held = Allocation(PodUid("u0"), stranger, stranger, stranger, GPU, ids[0])
+    report = Report(
+        "b",
+        1,
+        allocations=(held,),
+        idle=(IdleAllocation(held.pod_uid, stranger, GPU, since),),
+        health=(Health(node.gpus[2].uuid, False, stranger, since),),
+        conditions=(Condition("Ready", False, stranger, stranger, since),),
+        missing=(MissingGpu(stranger, True, since),),
+        observed_at=since,
+    )
+    record = encode(node, report)
+    documents = list(yaml.safe_load_all((ROOT / WHY).read_text()))
+    for pod in documents:
+        if pod.get("metadata", {}).get("name") == "train":
+            pod["metadata"]["annotations"] = {"gpu-topology.io/link": stranger, "a": stranger}
+            pod["status"] = {"conditions": [{"type": "PodScheduled", "message": stranger}]}
+    waits = {"containers": [{"name": "m", "resources": {"limits": {GPU: 4}}}]}
+    named = {"name": "waits", "namespace": "team-b", "annotations": {"gpu-topology.io/link": "pix"}}
+    pod = {"kind": "Pod", "metadata": named, "spec": waits}
+    return str(yaml.safe_dump_all([*documents, record, pod]))
+
+
+BREAKS = "\n\r\t\v\f\x1c\x1d\x1e\x85\u2028\u2029"
+STRANGERS = st.lists(
+    st.sampled_from([*BREAKS, "\x1b[2J", "\x1b]0;t\x07", "\u202e", "\x00", "\x7f", "n: free"])
+).map(lambda parts: f"a{''.join(parts)}b")
+COMMANDS = (
+    ("nodes",),
+    ("map",),
+    ("node", "n"),
+    ("idle", "-A"),
+    ("waiting", "-A"),
+    ("why", "team-a/train"),
+    ("why", "team-b/waits"),
+    ("unblock", "team-b/waits"),
+    ("check", "examples/workloads/job.yaml"),
+)
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+@given(stranger=STRANGERS)
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+def test_no_text_of_a_stranger_breaks_a_line_or_steers(
+    words: tuple[str, ...], stranger: str, tmp_path: Path
+) -> None:
+    """Whatever it holds, a command prints as many lines as if it were letters."""
+    forms = ("table", "wide", "yaml", "name") if words[0] not in ("why", "unblock", "check") else ()
+    for form in forms or ("",):
+        printed = []
+        for text in (stranger, "".join(c if c.isprintable() else "x" for c in stranger)):
+            cluster = tmp_path / "cluster.yaml"
+            cluster.write_text(clusters(text))
+            more = ("-o", form) if form else ()
+            done = asked(main, *words, "--cluster", cluster, *more)
+            assert done.returncode in (0, 1), done.stderr
+            assert not STEERING.search(done.stdout + done.stderr)
+            printed.append([done.stdout.count("\n"), done.stderr.count("\n")])
+        assert printed[0] == printed[1], form
 
 
 def test_data_that_is_escaped_says_the_same(held: Path) -> None:

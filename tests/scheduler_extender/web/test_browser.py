@@ -5,6 +5,7 @@ Needs Chromium; without it the tests are skipped.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import threading
 from collections.abc import Callable, Hashable, Iterator
@@ -119,6 +120,36 @@ def test_what_changes_while_a_page_rests_is_shown_when_it_has(
         assert not page.value("document.body.innerText.includes('node-of-a-rest')")
         rests.over.set()
         eventually(lambda: page.value("document.body.innerText.includes('node-of-a-rest')"))
+
+
+AS_OF = "document.getElementById('as-of').textContent"
+UNHEARD = "document.getElementById('unheard').checkVisibility()"
+
+
+def test_the_page_says_of_when_it_is_and_when_the_extender_has_not_answered(
+    made: Building, tmp_path: Path
+) -> None:
+    service, _ = in_memory(made.cluster)
+    with tab(tmp_path) as page:
+        with in_thread(service, Addresses()) as serving:
+            port = serving.ports[1]
+            page.open(f"http://127.0.0.1:{port}/map")
+            first = page.value(AS_OF)
+            eventually(lambda: page.value(AS_OF) > first, "nothing changes, and is so later, too")
+            assert not page.value(UNHEARD)
+        eventually(lambda: page.value(UNHEARD), "the extender is gone, and the page says so")
+        last = page.value(AS_OF)
+        assert page.value("document.getElementById('unheard').innerText").endswith(f"at {last}.")
+        again, _ = in_memory(made.cluster)
+        with in_thread(again, Addresses(admin_port=port)):
+            eventually(lambda: not page.value(UNHEARD), "it answers again")
+            eventually(lambda: page.value(AS_OF) > last)
+
+
+@pytest.mark.parametrize("path", ["/map", "/map/nodes", "/map/waiting", "/map/nodes/dgx-01"])
+def test_every_page_says_of_when_it_is(address: str, path: str, tmp_path: Path) -> None:
+    dom, _ = browse(address + path, tmp_path, "--dump-dom")
+    assert re.search(r"As of <time [^>]*>20\d\d-\d\d-\d\d \d\d:\d\d:\d\dZ</time>", dom)
 
 
 def test_a_text_that_is_too_long_stays_in_the_form(address: str, tmp_path: Path) -> None:

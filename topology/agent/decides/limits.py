@@ -10,6 +10,7 @@ The numbers are those of ``manifests/base/crd.yaml``. The whole record has a bou
 """
 
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -288,8 +289,16 @@ def hardware(topology: NodeTopology) -> tuple[NodeTopology, tuple[Unseen, ...]]:
             )
         )
     gpus = tuple(_gpu(gpu, unseen) for gpu in topology.gpus)
-    nics = tuple(replace(nic, numa_node=_numa(nic.numa_node, nic.name, unseen)) for nic in nics)
+    nics = tuple(
+        replace(nic, name=plain(nic.name), numa_node=_numa(nic.numa_node, nic.name, unseen))
+        for nic in nics
+    )
     return replace(topology, gpus=gpus, nics=nics), tuple(unseen)
+
+
+def plain(text: str) -> str:
+    """The text as a record may hold it: a blank for each line break and control character."""
+    return "".join(" " if unicodedata.category(c) == "Cc" else c for c in text)
 
 
 def _gpu(gpu: Gpu, unseen: list[Unseen]) -> Gpu:
@@ -304,7 +313,7 @@ def _gpu(gpu: Gpu, unseen: list[Unseen]) -> Gpu:
     bus = gpu.pci_bus_id
     return replace(
         gpu,
-        product=gpu.product[:LONGEST_NAME],
+        product=plain(gpu.product[:LONGEST_NAME]),
         pci_bus_id=bus if bus and _BUS_ID.fullmatch(bus) else None,
         numa_node=_numa(gpu.numa_node, f"GPU {gpu.index}", unseen),
         mig_instances=gpu.mig_instances[:MOST_MIG_INSTANCES],

@@ -13,7 +13,7 @@ from topology.agent.decides.exclusive import Allocatable
 from topology.agent.decides.hardware import Hardware
 from topology.agent.decides.holders import Holders
 from topology.agent.decides.holdings import allocations
-from topology.agent.decides.limits import LONGEST_MESSAGE, Problem
+from topology.agent.decides.limits import LONGEST_MESSAGE, Problem, plain
 from topology.agent.decides.observed import Processors, Unseen
 from topology.agent.decides.surroundings import Surroundings
 from topology.agent.decides.use import Key, idle_allocations
@@ -104,7 +104,7 @@ class ConditionBook:
         """The condition, with the time since when it has had this status."""
         last = self._last.get(kind)
         since = last.since if last is not None and last.status == status else now
-        condition = Condition(kind, status, reason, message[:LONGEST_MESSAGE], since)
+        condition = Condition(kind, status, reason, plain(message[:LONGEST_MESSAGE]), since)
         self._last[kind] = condition
         return condition
 
