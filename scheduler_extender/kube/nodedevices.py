@@ -19,9 +19,16 @@ from scheduler_extender.kube.draobjects import (
 )
 from scheduler_extender.kube.sinks import UNREADABLE
 from scheduler_extender.state.node.facts import Offer
-from topology.core.allocators.claims import MOST, Alike, Alternative, NotFollowedError, allocated
+from topology.core.allocators.claims import (
+    MOST,
+    Alike,
+    Alternative,
+    NotFollowedError,
+    Values,
+    allocated,
+)
 from topology.core.devices import DeviceId, Mask, positions
-from topology.core.dra import Claimed, DraError, Published, gpu_of
+from topology.core.dra import Claimed, DraError, Published, gpu_finder
 from topology.core.graph import NodeTopology
 from topology.core.placement import Reason, Rejection
 from topology.core.remembering import Memory, interruptible
@@ -35,9 +42,14 @@ NO_ROOM = (
 )
 Barred = Collection[str | None]
 NONE_BARRED = dict[str, Barred]()
+# Characters of all that one question reads of each device, times devices: selectors, and so many
+# characters more for each selector and each attribute that devices have to have in common.
+MOST_READ, BESIDE = 1_500_000, 200
+TOO_MUCH = "too many devices for so many and so long selectors"
 NO_DEVICES = Rejection("no free devices of the node meet its claims", True, Reason.CLAIMS)
 _numbers = count()
-_selected = Memory[tuple[int, tuple[str, ...]], Mask]()
+_selected = Memory[tuple[int, tuple[str, ...]], Mask | str]()
+_values = Memory[tuple[int, str], Values | str]()
 _met = Memory[tuple[tuple[str, ...], str, Hashable], bool | str]()
 
 
@@ -87,15 +99,31 @@ class NodeDevices:
     def selected(self, conditions: tuple[str, ...]) -> Mask:
         """Those that meet all conditions. Raises :class:`CelError`."""
         key = (self._number, conditions)
-        mask = _selected.get(key)
-        if mask is None:
+        found = _selected.get(key)
+        if found is None:
             interruptible()
-            words = frozenset[str]().union(*map(words_of, conditions))
-            mask = 0
+            found = self._select(conditions)
+            _selected.put(key, found)
+        if isinstance(found, str):
+            raise CelError(found)
+        return found
+
+    def _select(self, conditions: tuple[str, ...]) -> Mask | str:
+        """Those that meet all conditions, or why that is not followed."""
+        if self._reads([conditions]) > MOST_READ:
+            return TOO_MUCH
+        words, mask = frozenset[str]().union(*map(words_of, conditions)), 0
+        try:
             for at, (driver, _, device) in enumerate(self._devices()):
                 mask |= _meets(device, driver, conditions, words) << at
-            _selected.put(key, mask)
+        except CelError as error:
+            return str(error)
         return mask
+
+    def _reads(self, selectors: Collection[tuple[str, ...]], attributes: int = 0) -> int:
+        """How much is read of the devices: see :data:`MOST_READ`."""
+        of_each = sum(BESIDE + sum(map(len, conditions)) for conditions in selectors)
+        return len(self.all) * (of_each + BESIDE * attributes)
 
     def published(self, wanted: DeviceClass) -> Iterator[Published]:
         """Those of a class. Raises :class:`DraError` where the class cannot be followed, or one is
@@ -126,7 +154,7 @@ class NodeDevices:
         self,
         offer: Offer,
         serving: DeviceClass,
-        claims: Iterable[ClaimSpec],
+        claims: Sequence[ClaimSpec],
         classes: Mapping[str, DeviceClass],
         claimed: Iterable[Claimed],
         held: Sequence[Allocation],
@@ -140,6 +168,7 @@ class NodeDevices:
 
         Raises :class:`DraError` or :class:`NotFollowedError` where that cannot be said.
         """
+        self._need_few(claims, classes)
         topology, left = offer.topology, offer.availability.free
         at = positions(self._of_class(serving))
         gpus = dict(zip(at, topology.allocator.published, strict=False))
@@ -203,53 +232,88 @@ class NodeDevices:
             raise NotFollowedError("a device may be given more than once")
         return Alternative(devices, None if wanted.allocation_mode == "All" else wanted.count)
 
-    def asked_for(self, claims: Iterable[ClaimSpec], classes: Mapping[str, DeviceClass]) -> bool:
+    def asked_for(self, claims: Sequence[ClaimSpec], classes: Mapping[str, DeviceClass]) -> bool:
         """Whether some of them would do for a request. Raises :class:`NotFollowedError`."""
-        return bool(self.all) and any(self._selected_by(each, classes) for each in _wanted(claims))
+        if not self.all:
+            return False
+        self._need_few(claims, classes)
+        return any(self._selected_by(each, classes) for each in _alternatives(claims))
+
+    def _need_few(self, claims: Sequence[ClaimSpec], classes: Mapping[str, DeviceClass]) -> None:
+        """Raise :class:`NotFollowedError` where too much would have to be read."""
+        interruptible()
+        selectors = {_conditions(each, classes) for each in _alternatives(claims)}
+        constraints = (each for claim in claims for each in claim.devices.constraints or ())
+        attributes = len({each.match_attribute for each in constraints})
+        if self._reads(selectors, attributes) > MOST_READ:
+            raise NotFollowedError(TOO_MUCH)
 
     def may_give_gpus(
         self,
         topology: NodeTopology,
-        claims: Iterable[ClaimSpec],
+        claims: Sequence[ClaimSpec],
         classes: Mapping[str, DeviceClass],
     ) -> bool:
         """Whether a GPU of the record would do for a request, free or not. Raises
         :class:`NotFollowedError`."""
+        self._need_few(claims, classes)
         gpus = self._gpus_of(topology)
-        return any(gpus & self._selected_by(each, classes) for each in _wanted(claims))
+        return any(gpus & self._selected_by(each, classes) for each in _alternatives(claims))
 
     def _gpus_of(self, topology: NodeTopology) -> Mask:
         """Those that are GPUs of a record, of whatever class."""
         record = tuple((gpu.uuid, gpu.pci_bus_id) for gpu in topology.gpus)
         if self._gpus[0] != record:
-            found = (gpu_of(topology, each) is not None for _, _, each in self.all)
+            interruptible()
+            find = gpu_finder(topology)
+            found = (find(each) is not None for _, _, each in self.all)
             self._gpus = record, sum(is_gpu << at for at, is_gpu in enumerate(found))
         return self._gpus[1]
 
     def _selected_by(self, wanted: Request, classes: Mapping[str, DeviceClass]) -> Mask:
-        of_class = classes.get(wanted.device_class_name)
-        if of_class is None:
-            raise NotFollowedError(f"no DeviceClass {wanted.device_class_name}")
         try:
-            return self.selected((*of_class.conditions, *wanted.conditions))
+            return self.selected(_conditions(wanted, classes))
         except CelError as error:
             raise NotFollowedError(str(error)) from error
 
-    def _values(self, attribute: str) -> Sequence[Hashable | None]:
+    def _values(self, attribute: str) -> Values:
         """The devices' values of an attribute, with their kinds."""
-        interruptible()
+        key = (self._number, attribute)
+        found = _values.get(key)
+        if found is None:
+            interruptible()
+            found = self._valued(attribute)
+            _values.put(key, found)
+        if isinstance(found, str):
+            raise NotFollowedError(found)
+        return found
+
+    def _valued(self, attribute: str) -> Values | str:
+        """The values, or why they are not followed."""
         domain, _, name = attribute.rpartition("/")
-        given = [device.known(driver).attributes[domain] for driver, _, device in self._devices()]
-        if any(name in each and each[name] is None for each in given):
-            raise NotFollowedError("devices have to have values alike that are not read")
-        found = (each.get(name) for each in given)
-        return [None if value is None else (type(value), value) for value in found]
+        values: list[Hashable | None] = []
+        for driver, _, device in self._devices():
+            known = device.attributes or {}
+            given = known.get(attribute) or (known.get(name) if domain == driver else None)
+            if given is not None and given.value is None:
+                return "devices have to have values alike that are not read"
+            values.append(None if given is None else (type(given.value), given.value))
+        return Values(values)
 
 
-def _wanted(claims: Iterable[ClaimSpec]) -> Iterator[Request]:
-    """All that would do for a request of some claims."""
-    requests = (each for claim in claims for each in claim.devices.requests or ())
-    return (each for request in requests for each in request.alternatives)
+def _alternatives(claims: Iterable[ClaimSpec]) -> Iterator[Request]:
+    """All that will do for their requests."""
+    for claim in claims:
+        for request in claim.devices.requests or ():
+            yield from request.alternatives
+
+
+def _conditions(wanted: Request, classes: Mapping[str, DeviceClass]) -> tuple[str, ...]:
+    """All that a device of a request has to meet. Raises :class:`NotFollowedError`."""
+    of_class = classes.get(wanted.device_class_name)
+    if of_class is None:
+        raise NotFollowedError(f"no DeviceClass {wanted.device_class_name}")
+    return (*of_class.conditions, *wanted.conditions)
 
 
 def _meets(device: Device, driver: str, conditions: tuple[str, ...], words: frozenset[str]) -> bool:

@@ -24,7 +24,7 @@ import msgspec
 import structlog
 
 from scheduler_extender.annotations import WAKE, Malformed
-from scheduler_extender.deadline import NO_DEADLINE, Deadline, within
+from scheduler_extender.deadline import Deadline, within
 from scheduler_extender.membership import Group
 from scheduler_extender.ratelimit import LogLimit
 from scheduler_extender.state.asking.byclaims import ask_by_claims
@@ -218,7 +218,7 @@ class Waker:
             newest = max(numbers.values(), default=-1)
             tried = self._tried_place.get(uid, -1)
             fits = any(
-                number > tried and _fits(snapshot, name, pod, pod.request)
+                number > tried and _fits(snapshot, name, pod, pod.request, deadline)
                 for name, number in numbers.items()
             )
             if not fits:
@@ -376,16 +376,18 @@ def _without_place(facts: NodeFacts) -> NodeFacts:
     return replace(facts, kept_for=None)
 
 
-def _fits(snapshot: Snapshot, name: NodeName, pod: PodRecord, request: GpuRequest) -> bool:
+def _fits(
+    snapshot: Snapshot, name: NodeName, pod: PodRecord, request: GpuRequest, deadline: Deadline
+) -> bool:
     """Whether a node on which the pod has a place would take it by itself."""
     if pod.of_claims is not None:
-        return _claims_fit(snapshot, pod, [name])
+        return _claims_fit(snapshot, pod, [name], deadline)
     without = snapshot.facts(name).without(frozenset({pod.uid}))
     return answer(snapshot, without, request).rejection is None
 
 
 def _claims_fit(
-    snapshot: Snapshot, pod: PodRecord, names: list[NodeName], deadline: Deadline = NO_DEADLINE
+    snapshot: Snapshot, pod: PodRecord, names: list[NodeName], deadline: Deadline
 ) -> bool:
     """Whether one of these nodes takes a pod with claims of its own, or there was no time to
     tell."""

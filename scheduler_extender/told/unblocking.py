@@ -110,7 +110,8 @@ def unblocking_of(cluster: Cluster, namespace: str, name: str) -> Unblocking | N
     member = None if asks is None else member_of(snapshot, pod.uid, pod.membership, asks)
     afterwards = Afterwards(snapshot, member, deadline, lambda facts: facts.is_open_to(pod))
     try:
-        kept = _kept(snapshot, pod, member, afterwards)
+        with deadline.enforced():
+            kept = _kept(snapshot, pod, member, afterwards)
     except OutOfTimeError:
         return answer(text=[COUNTING])
     if kept is not None:

@@ -87,7 +87,8 @@ def served(
     held: dict[tuple[PodUid, str, str, tuple[PodUid, ...], str, bool], list[DeviceId]] = {}
     taken = [(each, (each.pool, each.device)) for each in claimed]
     left = {key for _, key in taken} - gpus.keys()
-    outside = {o.key: gpu_of(topology, o) if o.key in left else None for o in others if left}
+    found = gpu_finder(topology)
+    outside = {o.key: found(o) if o.key in left else None for o in others if left}
     pools = {each.pool for each in published}
     for each, key in taken:
         uuid = gpus.get(key) or outside.get(key)
@@ -114,13 +115,9 @@ def served(
     )
 
 
-def gpu_of(topology: NodeTopology, device: Published) -> GpuUuid | None:
-    """The GPU of the node that a device is; None if it is none, as a MIG instance, which has the
-    bus address of its GPU."""
-    return _finder(topology)(device)
-
-
-def _finder(topology: NodeTopology) -> Callable[[Published], GpuUuid | None]:
+def gpu_finder(topology: NodeTopology) -> Callable[[Published], GpuUuid | None]:
+    """What finds the GPU of the node that a device is; None if it is none, as a MIG instance, which
+    has the bus address of its GPU."""
     uuids = {gpu.uuid for gpu in topology.gpus}
     by_bus = {bus_id(gpu.pci_bus_id): gpu.uuid for gpu in topology.gpus if gpu.pci_bus_id}
 
@@ -136,7 +133,7 @@ def _gpus(
 ) -> Mapping[tuple[str, str], GpuUuid]:
     """The GPU behind each published device, in their order."""
     gpus: dict[tuple[str, str], GpuUuid] = {}
-    found = _finder(topology)
+    found = gpu_finder(topology)
     for device in published:
         uuid = found(device)
         if uuid is None:

@@ -61,11 +61,12 @@ def ask_by_claims(
     deadline.need_quick(quick=False)
     if snapshot.blind:
         return ByClaims(dict.fromkeys(names, OUT_OF_DATE))
-    to_come = snapshot.foresees(wanted.namespace, wanted.names)
     found = ByClaims()
     kinds = defaultdict[Hashable, list[str]](list)
     first = defaultdict[int, list[NodeFacts]](list)  # one of each kind, by the number of GPUs
     with deadline.ends(), deadline.enforced():
+        interruptible()
+        to_come = snapshot.foresees(wanted.namespace, wanted.names)
         for name in names:
             interruptible()
             facts = snapshot.facts(NodeName(name))

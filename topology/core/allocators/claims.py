@@ -15,11 +15,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from topology.core.devices import Mask
-from topology.core.remembering import interruptible
+from topology.core.remembering import interruptible, remembered
 
 STEPS = 2_000  # devices that are tried for one pod on one node
+LOOKS = 80_000  # requests, values and devices that are looked at for that
 MOST = 32  # devices of one claim; kube-scheduler gives no more
 
 
@@ -41,11 +43,33 @@ class Alternative:
         return self.count if self.count is not None else max(1, self.devices.bit_count())
 
 
+@dataclass(frozen=True, eq=False)
+class Values:
+    """The devices' values of an attribute, by position; a device without one has None."""
+
+    each: Sequence[Hashable | None]
+
+    @cached_property
+    def groups(self) -> Mapping[Hashable, Mask]:
+        """The devices of each value."""
+        interruptible()
+        found = defaultdict[Hashable, Mask](int)
+        for device, value in enumerate(self.each):
+            if value is not None:
+                found[value] |= 1 << device
+        return found
+
+    @property
+    def shared_bytes(self) -> int:
+        """About how many bytes it takes."""
+        return 500 + len(self.each) * (200 + len(self.each) // 8)
+
+
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """Devices that have to have one ``value`` in common; a device without one never does."""
+    """Devices that have to have one of the ``values`` in common; one without a value never does."""
 
-    values: Sequence[Hashable | None]  # of the devices by position
+    values: Values
     requests: frozenset[tuple[int, int]]  # those concerned, by request and alternative
 
 
@@ -67,21 +91,26 @@ def allocated(
     >>> allocated(0b1101, [[pair, any_two]]), allocated(0b1101, [[pair]])
     ((0, 2), None)
     """
+    found = _allocated(free, tuple(map(tuple, requests)), tuple(alike))
+    if isinstance(found, str):
+        raise NotFollowedError(found)
+    return found
+
+
+@remembered
+def _allocated(
+    free: Mask, requests: tuple[tuple[Alternative, ...], ...], alike: tuple[Alike, ...]
+) -> tuple[int, ...] | str | None:
+    """As :func:`allocated`, and why it is not followed."""
     try:
         given = _Search(requests, alike).following(0, free, ())
     except _NeverError:
         return None
-    except RecursionError as error:
-        raise NotFollowedError("too many devices to allocate") from error
+    except NotFollowedError as error:
+        return str(error)
+    except RecursionError:
+        return "too many devices to allocate"
     return None if given is None else tuple(each.device for each in given)
-
-
-def _by_value(values: Sequence[Hashable | None]) -> Mapping[Hashable, Mask]:
-    found = defaultdict[Hashable, Mask](int)
-    for device, value in enumerate(values):
-        if value is not None:
-            found[value] |= 1 << device
-    return found
 
 
 class _NeverError(Exception):
@@ -93,9 +122,8 @@ class _Search:
     requests: Sequence[Sequence[Alternative]]
     alike: Sequence[Alike]
     steps: int = 0
+    looks: int = 0
     looks_ahead: bool = field(init=False)
-    # For each constraint: the devices of each value.
-    groups: list[Mapping[Hashable, Mask]] = field(init=False)
 
     def __post_init__(self) -> None:
         concerned = frozenset[tuple[int, int]]().union(*(each.requests for each in self.alike))
@@ -104,7 +132,6 @@ class _Search:
             for request, each in enumerate(self.requests)
             for number, wanted in enumerate(each)
         )
-        self.groups = [_by_value(each.values) for each in self.alike]
 
     def following(
         self, request: int, free: Mask, given: tuple[_Given, ...]
@@ -148,6 +175,7 @@ class _Search:
                 return None  # all of them are asked for
             devices ^= bit
             new = _Given(*at, bit.bit_length() - 1)
+            self._look(len(self.alike) * (1 + len(given)))
             if all(self._goes_with(each, new, given) for each in self.alike):
                 found = self._devices(at, count - 1, devices, free & ~bit, (*given, new))
                 if found is not None:
@@ -159,6 +187,7 @@ class _Search:
     def _is_in_vain(self, request: int, free: Mask) -> bool:
         """Whether too few devices are left for this request and those that follow."""
         least, some = 0, 0
+        self._look(sum(map(len, self.requests[request:])))
         for each in self.requests[request:]:
             left = [a for a in each if (a.devices & free).bit_count() >= a.needed]
             if not left:
@@ -172,11 +201,14 @@ class _Search:
         self, at: tuple[int, int], count: int, devices: Mask, free: Mask, given: tuple[_Given, ...]
     ) -> Mask:
         """The devices with a value of which there are enough, for all requests concerned."""
-        for alike, groups in zip(self.alike, self.groups, strict=True):
+        for alike in self.alike:
             if at not in alike.requests:
                 continue
+            groups = alike.values.groups
             given_to = (o.device for o in given if (o.request, o.alternative) in alike.requests)
-            fixed = next((alike.values[device] for device in given_to), None)
+            fixed = next((alike.values.each[device] for device in given_to), None)
+            self._look(len(given) + (len(groups) if fixed is None else 1))
+            self._look(sum(map(len, self.requests[at[0] + 1 :])))
             least = count + sum(
                 min(
                     wanted.needed if (request, number) in alike.requests else 0
@@ -185,22 +217,30 @@ class _Search:
                 for request in range(at[0] + 1, len(self.requests))
             )
             possible = 0
-            for value, group in groups.items():
+            for group in groups.values() if fixed is None else [groups[fixed]]:
                 enough = (group & devices).bit_count() >= count
-                if fixed in (None, value) and enough and (group & free).bit_count() >= least:
+                if enough and (group & free).bit_count() >= least:
                     possible |= group
             devices &= possible
         return devices
 
     def _step(self) -> None:
-        interruptible()
         self.steps += 1
         if self.steps > STEPS:
             raise NotFollowedError("too many ways to allocate its claims")
+        self._look(1)
+
+    def _look(self, at: int) -> None:
+        """Count what is looked at."""
+        interruptible()
+        self.looks += at
+        if self.looks > LOOKS:
+            raise NotFollowedError("too much to look at to allocate its claims")
 
     def _goes_with(self, alike: Alike, new: _Given, given: tuple[_Given, ...]) -> bool:
         if (new.request, new.alternative) not in alike.requests:
             return True
-        value = alike.values[new.device]
+        values = alike.values.each
+        value = values[new.device]
         others = (o for o in given if (o.request, o.alternative) in alike.requests)
-        return value is not None and all(alike.values[o.device] == value for o in others)
+        return value is not None and all(values[o.device] == value for o in others)

@@ -11,6 +11,7 @@ from topology.core.allocators.claims import (
     Alike,
     Alternative,
     NotFollowedError,
+    Values,
     allocated,
 )
 
@@ -44,7 +45,7 @@ def test_all_are_given_together_or_not_at_all() -> None:
 
 
 def test_devices_have_a_value_in_common() -> None:
-    alike = Alike(("a", "b", None, "b"), frozenset({(0, 0)}))
+    alike = Alike(Values(("a", "b", None, "b")), frozenset({(0, 0)}))
     assert allocated(0b1111, [exactly(0b1111, 2)], [alike]) == (1, 3)
     assert allocated(0b1011, [exactly(0b1111, 3)], [alike]) is None
     of_second = Alike(alike.values, frozenset({(0, 1)}))
@@ -55,7 +56,7 @@ def test_devices_have_a_value_in_common() -> None:
 
 def test_all_that_do_not_go_together_end_the_search() -> None:
     """Kubernetes takes that for an error of the claim, and tries no other alternative."""
-    alike = Alike(("a", "b", "a", "a"), frozenset({(0, 0)}))
+    alike = Alike(Values(("a", "b", "a", "a")), frozenset({(0, 0)}))
     assert allocated(0b1111, [[ALL, *exactly(0b1111, 1)]], [alike]) is None
 
 
@@ -65,7 +66,7 @@ def test_no_claim_costs_more_than_its_steps() -> None:
         allocated(
             (1 << 64) - 1,
             [exactly((1 << 64) - 1, 8)] * 4,
-            [Alike(values, frozenset({(3, 0)}))],
+            [Alike(Values(values), frozenset({(3, 0)}))],
         )
     with pytest.raises(NotFollowedError):
         allocated(0xFFFF, [exactly(0xFFFF, 1)] * 8 + [exactly(0b11, 1)] * 3)
@@ -77,7 +78,7 @@ def test_what_cannot_be_given_takes_no_steps() -> None:
     many = [[Alternative(1 << n, 1) for n in range(8)] for _ in range(9)]
     assert allocated(0xFF, many) is None
     assert allocated(everything, [exactly(everything, 8), [Alternative(1 << 64, 1)]]) is None
-    by_two = Alike([n // 2 for n in range(64)], frozenset({(0, 0), (1, 0)}))
+    by_two = Alike(Values([n // 2 for n in range(64)]), frozenset({(0, 0), (1, 0)}))
     for first, second in ((3, 1), (1, 2), (2, 1)):
         wanted = [exactly(everything, first), exactly(everything, second)]
         assert allocated(everything, wanted, [by_two]) is None
