@@ -31,7 +31,7 @@ from topology.times import seconds_of
 
 STALE = 180.0  # seconds after which a report counts no more: --stale-after
 APART, FAR_APART = 5.0, 60.0  # seconds between two clocks
-LABEL = "nvidia.com/gpu.present"  # of GPU feature discovery, on nodes with GPUs
+LABEL = "nvidia.com/gpu.present"  # of the GPU operator, on nodes with GPUs
 DISCOVERY, PLUGIN = "gpu-feature-discovery", "k8s-device-plugin"
 AGENT, DRA = "docs/agent.md", "docs/dra.md#moving-a-node-to-dra"
 NO_RECORD = "docs/troubleshooting.md#a-node-has-no-good-record"
@@ -108,12 +108,12 @@ def _plugin(seen: Seen, record: Record, node: Node | None) -> Finding:
 
 
 def features(seen: Seen) -> Iterator[Finding]:
-    """Whether GPU feature discovery labels the nodes on which agents shall run."""
+    """Whether the nodes have the label on which agents run; who else labels them."""
     tags = sorted({tag for each in there(seen.daemon_sets) or () for tag in _discovery(each)})
     runs = f"{DISCOVERY} {listed(tags)}" if tags else f"no DaemonSet of {DISCOVERY}"
     missing = warn(
         f"no label {LABEL}, so no agent runs there; {runs}",
-        "install it, or choose the component every-node",
+        f"label the nodes ({LABEL}=true), or choose the component every-node",
         f"{AGENT}#choices",
     )
     there_are = ok(f"labels; {runs}")

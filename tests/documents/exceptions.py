@@ -120,13 +120,6 @@ ELSEWHERE = (
         "the authority of the extender that runs here",
     ),
     Stand(r"(--admin-ca \S+)", r"\1 --admin https://localhost:$ADMIN_PORT", "the same"),
-    Stand(
-        r"^(gpu-topology extender --cluster \S+)$",
-        r"\1 --port $PORT --admin-port $ADMIN_PORT >/dev/null 2>&1 &"
-        "\nuntil curl -sf http://localhost:$ADMIN_PORT/readyz >/dev/null; do sleep 0.2; done",
-        "the page has two terminals",
-    ),
-    Stand(r"http://localhost:8889", "http://localhost:$ADMIN_PORT", "a port that is free"),
 )
 
 STANDS = (*SMALLER, *ELSEWHERE)

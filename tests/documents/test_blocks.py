@@ -8,7 +8,16 @@ from collections import Counter
 import pytest
 
 from tests.documents import exceptions
-from tests.documents.blocks import LANGUAGES, Block, blocks, blocks_of, shell_blocks, statements
+from tests.documents.blocks import (
+    FENCE,
+    LANGUAGES,
+    PAGES,
+    Block,
+    blocks,
+    blocks_of,
+    shell_blocks,
+    statements,
+)
 
 EVERY = [(block, statement) for block in shell_blocks() for statement in statements(block)]
 
@@ -22,6 +31,30 @@ def test_no_text_is_a_command() -> None:
     begins = r"(\$ |kubectl |helm |make |(\.venv/bin/)?(gpu-topology|python) )"
     texts = [b for b in blocks() if b.language == "text" and re.match(begins, b.text)]
     assert [str(block) for block in texts] == []
+
+
+def test_a_table_is_whole() -> None:
+    """A blank line ends a table: the rows behind it are text, each a line of bars."""
+    tables = 0
+    for page in PAGES:
+        text = FENCE.sub("", page.read_text())
+        for part in re.findall(r"(?:^ *\|.*\n)+", text, re.MULTILINE):
+            head, rule, *rows = [*part.splitlines(), ""]
+            assert re.fullmatch(r" *\|( *:?-+:? *\|)+", rule), f"{page.name}: {head}"
+            columns = rule.count("|")
+            for row in (head, *rows[:-1]):
+                assert len(re.findall(r"(?<!\\)\|", row)) == columns, f"{page.name}: {row}"
+            tables += 1
+    assert tables
+
+
+def test_nothing_stands_behind_a_command_that_ends_with_ctrl_c() -> None:
+    """It would have to be typed in another terminal, which the block does not say."""
+    runs = r"(gpu-topology (extender|agent(?!.*--once))|kubectl .*port-forward|make serve).*"
+    for block in shell_blocks():
+        for statement in statements(block)[:-1]:
+            stays = re.fullmatch(runs, statement.partition("  #")[0].rstrip())
+            assert not stays or statement.rstrip().endswith("&"), f"{block}: {statement}"
 
 
 def test_every_exception_is_needed() -> None:

@@ -4,6 +4,7 @@ kustomization or of a configuration, or as an excerpt of a manifest that the pro
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -15,8 +16,8 @@ import pytest
 import yaml
 
 from scheduler_extender.annotations import Malformed, parse
-from scheduler_extender.files.clusterfile import read_pod
-from tests.documents.blocks import ROOT, Block, blocks
+from scheduler_extender.files.clusterfile import load, read_pod
+from tests.documents.blocks import FENCE, PAGES, ROOT, Block, blocks
 from tests.manifests.building import KUBERNETES, objects, scheduler_config
 
 EVERY = [block for block in blocks() if block.language == "yaml"]
@@ -41,10 +42,27 @@ def test_a_manifest_of_the_documents(block: Block, tmp_path: Path) -> None:
         check(block, found, tmp_path)
 
 
+CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+
+
+def test_a_mapping_in_a_sentence_is_yaml() -> None:
+    """Who copies it into a file would get an error."""
+    seen = 0
+    for page in PAGES:
+        for text in CODE.findall(FENCE.sub("", page.read_text())):
+            if re.match(r"[\w./-]+: ", text) and re.search(r"[{[]", text):
+                assert isinstance(yaml.safe_load(text), dict), f"{page.name}: {text}"
+                seen += 1
+    assert seen
+
+
 def check(block: Block, found: dict[str, Any], folder: Path) -> None:
     """The check that a block of its keys needs; a new kind of block has none, and fails."""
     if (found.get("apiVersion"), found.get("kind")) in FILES:
         assert any(contains(whole, found) for whole in shipped()), f"{block}: nobody ships this"
+    elif found.get("kind") == "MachineGroup":
+        (folder / "cluster.yaml").write_text(yaml.safe_dump(found))
+        assert load(folder / "cluster.yaml").records
     elif {"apiVersion", "kind"} <= found.keys():
         is_an_object(found)
     elif found.keys() <= KUSTOMIZATION:
