@@ -71,6 +71,7 @@ class Flag(Enum):
     CORDONED = "cordoned"
     PAUSED = "paused after refusals"
     SICK = "sick GPU"
+    FABRIC = "fabric not ready"
     KEPT_PLACE = "place kept"
     COMING = "pods not shown yet"
     SHARED = "shared or split GPUs"
@@ -313,6 +314,7 @@ def node_state(facts: NodeFacts) -> NodeState:
         trouble.append(DRA_ONLY.reason)
     if not topology.allocator.by_number:
         trouble.append(BY_CLAIMS_ALONE.reason)
+    trouble += filter(None, [facts.fabric_fault])
     trouble += [f"{gone.name} does not answer its driver" for gone in facts.record.missing]
     offers = [facts.last_offer(served.name) for served in topology.resources]
     usable = [offer for offer in offers if not isinstance(offer, Rejection)]
@@ -325,6 +327,7 @@ def node_state(facts: NodeFacts) -> NodeState:
     more = {
         Flag.UNUSABLE: any(wrong),
         Flag.SICK: bool(uses[Use.SICK] or facts.record.missing),
+        Flag.FABRIC: bool(facts.fabric_fault),
         Flag.COMING: coming > 0,
         Flag.SHARED: any(state.devices != 1 for state in states),
         Flag.KEPT_PLACE: place is not None,

@@ -25,7 +25,7 @@ from tests.fakes.procfs import write_capabilities
 from tests.fakes.sysfs import write_gpus
 from topology.agent.asks.nvml import Nvml
 from topology.agent.asks.sysfs import pci_tree
-from topology.agent.decides.hardware import HardwareBook
+from topology.agent.decides.hardware import NO_FAULTS, HardwareBook
 from topology.agent.decides.record import ConditionBook, Facts, Picture, compose
 from topology.agent.decides.surroundings import Plugin, Surroundings
 from topology.core.devices import DeviceId, GpuUuid, base_uuid
@@ -212,7 +212,7 @@ class Bench:
         with self._nvml.in_process(), Nvml() as nvml:
             seen = nvml.look()
         book = HardwareBook(played.topology.name)
-        if (error := book.look(seen, {}, pci_tree(self._sys))) is not None:
+        if (error := book.look(seen, NO_FAULTS, pci_tree(self._sys))) is not None:
             raise error
         facts = Facts(
             boot_id="boot",

@@ -112,6 +112,8 @@ tests:
     values: '6x120'
   - series: 'gpu_topology_agent_nvlinks_active{gpu="0",uuid="GPU-0"}'
     values: '6x10 5x100'
+  - series: 'gpu_topology_agent_fabric_ready{gpu="3",uuid="GPU-3"}'
+    values: '0x60'
   - series: 'gpu_topology_agent_report_age_seconds{node="a"}'
     values: '0 30 60 0 30 60 0 60 120 180 240 300 360'
   - series: 'gpu_topology_agent_topology_manager_policy_unknown{node="a"}'
@@ -146,8 +148,16 @@ tests:
     exp_alerts:
     - exp_labels: {severity: warning, gpu: "0", uuid: GPU-0}
       exp_annotations:
-        summary: NVLinks of a GPU are down that were up before
+        summary: NVLinks of a GPU are down
         runbook: docs/agent.md#gputopologylinkdown
+  - {eval_time: 4m, alertname: GpuTopologyFabricNotReady}
+  - eval_time: 8m
+    alertname: GpuTopologyFabricNotReady
+    exp_alerts:
+    - exp_labels: {severity: warning, gpu: "3", uuid: GPU-3}
+      exp_annotations:
+        summary: A GPU has no NVLinks through its switch
+        runbook: docs/agent.md#gputopologyfabricnotready
   - {eval_time: 8m, alertname: GpuTopologyAgentReportOld}
   - eval_time: 11m
     alertname: GpuTopologyAgentReportOld

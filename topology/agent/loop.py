@@ -30,7 +30,7 @@ from topology.agent.asks.podresources import KubeletBusyError, KubeletDownError
 from topology.agent.decides import exclusive
 from topology.agent.decides.allocation import SharesBook
 from topology.agent.decides.exclusive import Allocatable
-from topology.agent.decides.hardware import HardwareBook
+from topology.agent.decides.hardware import HardwareBook, wired
 from topology.agent.decides.health import HealthBook
 from topology.agent.decides.holders import HoldersBook
 from topology.agent.decides.holdings import Entry, Held, awaited
@@ -122,7 +122,7 @@ class Turn:
     # How many GPUs the driver should show; with fewer, NVML is opened anew. None before the first
     # look.
     expected_gpus: int | None
-    # How many NVLinks were up at some time since the boot, by GPU.
+    # How many NVLinks ought to be up, by GPU.
     expected_links: Mapping[GpuUuid, int]
     # How often the kubelet has restarted; its configuration may be another one then.
     kubelet_restarts: int
@@ -266,17 +266,17 @@ class NodeAgent:
             return
         if nvml.rounds != self._rounds:
             self._rounds = nvml.rounds
-            self._health.look(nvml.vitals, self._clock.text())
+            self._health.look(nvml.vitals, self._clock.text(), wired(nvml.seen))
             self._idle.look(nvml.vitals, self._holders.holders.by_uid, self._clock.seconds())
             held = set(map(base_uuid, self._holders.holders.device_ids))
             split = {seen.gpu.uuid for seen in nvml.seen.gpus if seen.gpu.mig_instances}
             self._unaccounted.look(nvml.vitals, held | split, news_due=bool(self._polling.due))
-        down = self._health.down()
+        faults = self._health.link_faults()
         now = self._clock.seconds()
-        if self._hardware.is_news(nvml.seen, down) or self._pci_again.is_due(now):
+        if self._hardware.is_news(nvml.seen, faults) or self._pci_again.is_due(now):
             pci = self._asks.pci()
             self._pci_again.was_read(now, complete=pci.complete)
-            error = self._hardware.look(nvml.seen, down, pci)
+            error = self._hardware.look(nvml.seen, faults, pci)
             if error is not None:
                 log.error("the driver contradicts itself", exc_info=error)
             self._health.gone(self._hardware.gone(nvml), len(nvml.hung), self._clock.text())
@@ -316,6 +316,7 @@ class NodeAgent:
             allocatable=self._allocatable.allocatable,
             holders=self._holders.holders,
             health=self._health.report(),
+            fabric=self._health.fabric(),
             missing=self._missing.report(
                 around.plugin.started if around.plugin else "",
                 self._allocatable.allocatable or {},

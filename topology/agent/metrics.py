@@ -35,7 +35,12 @@ POD = (*GPU, "namespace", "pod", "container")
 NOBODY = ("", "", "")
 OF_GPUS = (
     ("nvlinks_active", "NVLinks that are up.", GPU),
-    ("nvlinks_expected", "NVLinks that were up at some time of this boot.", GPU),
+    (
+        "nvlinks_expected",
+        "NVLinks that ought to be up: that were, or that the model has.",
+        GPU,
+    ),
+    ("fabric_ready", "Whether NVLinks through a switch can be used, of GPUs with a fabric.", GPU),
     ("gpu_memory_used_bytes", "Memory in use.", POD),
     ("gpu_utilization_ratio", "Time in use, 0 to 1.", POD),
     ("gpu_uncorrected_ecc_errors", "Uncorrected ECC errors since the driver load.", GPU),
@@ -111,6 +116,7 @@ class Metrics(Collector):
             for name, labels, value in (
                 ("nvlinks_active", gpu, links),
                 ("nvlinks_expected", gpu, self.expected_links.get(vital.uuid)),
+                ("fabric_ready", gpu, None if vital.fabric is None else vital.fabric.usable),
                 ("gpu_memory_used_bytes", pod, vital.memory_used),
                 ("gpu_utilization_ratio", pod, vital.utilisation),
                 ("gpu_uncorrected_ecc_errors", gpu, vital.uncorrected_ecc),

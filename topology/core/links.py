@@ -99,6 +99,9 @@ class NvlinkPort:
     one_way: GBps  # of one link
 
 
+# Products whose links a bridge joins, or nothing: in how many machines, their names do not say.
+BRIDGED = re.compile(r"pcie|^h\d+-nvl|active|rtx|^a[34]0(-|$)|^a\d+x|cnx")
+
 NVLINK_PORTS: tuple[tuple[str, NvlinkPort], ...] = (
     # Product pattern (see canonical_product), links of the GPU, GB/s per link one way.
     # Source: NVIDIA's data sheets per product; `nvidia-smi nvlink -s` shows 14.062 for the
@@ -158,3 +161,13 @@ def nvlink_port(product: str) -> NvlinkPort | None:
     """
     name = canonical_product(product)
     return next((port for pattern, port in NVLINK_PORTS if re.match(pattern, name)), None)
+
+
+def wired_links(product: str) -> int:
+    """The NVLinks of a GPU that a whole machine joins all; 0 where that is not known.
+
+    >>> wired_links("Tesla V100-SXM2-16GB"), wired_links("NVIDIA A100 80GB PCIe")
+    (6, 0)
+    """
+    port = nvlink_port(product)
+    return 0 if port is None or BRIDGED.search(canonical_product(product)) else port.links

@@ -43,6 +43,13 @@ class IdleAllocation:
     since: str  # RFC 3339, rounded down
 
 
+FABRIC_NOT_READY = "FabricNotReady"
+FABRIC_MISCONFIGURED = "FabricMisconfigured"
+FABRIC_ROUTE_UNHEALTHY = "FabricRouteUnhealthy"
+OFF_FABRIC = (FABRIC_NOT_READY, FABRIC_MISCONFIGURED, FABRIC_ROUTE_UNHEALTHY)
+"""Reasons with which a GPU has no NVLinks through a switch, although it is in order itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class Health:
     """The agent's view of one GPU's health, kept until the GPU is reset or the node reboots."""
@@ -54,6 +61,11 @@ class Health:
     links_down: tuple[int, ...] = ()  # NVLinks (NVML's numbers) that were up earlier in this boot
     # The GPU's energy counter in mJ when the reason came up: a lower one later tells of a reset.
     energy: int | None = None
+
+    @property
+    def off_fabric(self) -> bool:
+        """Whether the GPU has no NVLinks through a switch now."""
+        return any(reason in OFF_FABRIC for reason in self.reason.split(", "))
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -82,6 +94,7 @@ class SharesAnswer:
 
 READY = "Ready"
 UNACCOUNTED_USE = "UnaccountedUse"
+FABRIC_READY = "FabricReady"
 
 
 @dataclass(frozen=True, slots=True)

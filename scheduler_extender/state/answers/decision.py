@@ -173,7 +173,7 @@ def _by_rows(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Decis
     if assessed.refusal is not None and settings.refusals is not Refusals.IGNORE:
         return Decision(assessed.refusal, assessed)
     if request.required and assessed.rejection is not None:
-        return Decision(assessed.rejection, assessed)
+        return Decision(_over_fabric(facts, request, assessed.rejection), assessed)
     if assessed.memory is not None:
         return Decision(assessed.memory, assessed)
     if endangers(offer.kubelet, available, request):
@@ -184,6 +184,14 @@ def _by_rows(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Decis
         words = f"not guaranteed if a running GPU pod ends{others}: {request.constraints.text}"
         return Decision(Rejection(words, True, Reason.NOT_GUARANTEED), assessed)
     return Decision(None, assessed)
+
+
+def _over_fabric(facts: NodeFacts, request: GpuRequest, why: Rejection) -> Rejection:
+    """The rejection, which also names the NVLink fabric where that may decide."""
+    over_links = why.kind in (Reason.LINKS, Reason.SCATTERED, Reason.NOT_GUARANTEED)
+    if not (over_links and request.constraints.over_links and facts.fabric_fault):
+        return why
+    return replace(why, reason=f"{why.reason}: {facts.fabric_fault}")
 
 
 def _short(assessed: Assessment, kubelet: Kubelet) -> Rejection:

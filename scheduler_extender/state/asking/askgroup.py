@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.limits import AT_ONCE_KEPT
-from scheduler_extender.membership import MAX_SIZE, NODE
+from scheduler_extender.membership import MAX_SIZE, NODE, NVLINK_DOMAIN
 from scheduler_extender.state.answers.remembered import PlaceCount
 from scheduler_extender.state.asking.members import Member, rack_rooms
 from scheduler_extender.state.asking.places import PlaceCounter
@@ -39,7 +39,9 @@ from scheduler_extender.state.groups.groups import (
     ELSEWHERE,
     KEPT,
     NEVER,
+    NO_DOMAIN,
     NO_LONGER,
+    OFF_FABRIC,
     SPLIT,
     TOO_SMALL,
     by_domain,
@@ -165,6 +167,10 @@ class _GroupQuestion:
         put = {domain: answer.alike.setdefault(why, []).append for domain, why in said.items()}
         for note, name in zip(map(put.__getitem__, domains), passing, strict=True):
             note(name)
+        alone = answer.alike.get(NO_DOMAIN, [])
+        if off := set(filter(self._off_fabric, alone)):
+            answer.alike[NO_DOMAIN] = [name for name in alone if name not in off]
+            answer.alike[OFF_FABRIC] = [name for name in alone if name in off]
         full = self._nothing_left.intersection(answer.alike.get(None, ()))
         if full:
             answer.alike[None] = [name for name in answer.alike[None] if name not in full]
@@ -172,6 +178,10 @@ class _GroupQuestion:
         answer.domains, answer.best = domains, ranked[0] if ranked else None
         answer.late = self._counter.late
         return answer
+
+    def _off_fabric(self, name: str) -> bool:
+        kind = self._member.membership.domain
+        return kind == NVLINK_DOMAIN and bool(self._snapshot.facts(NodeName(name)).fabric_fault)
 
     def _anywhere(self, passing: Sequence[str]) -> GroupAnswer:
         """A gang without a domain goes to each node on which nothing is kept for others, or so much

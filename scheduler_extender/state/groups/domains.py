@@ -2,7 +2,7 @@
 
 A *kind* of domain is what the annotation ``group-domain`` names. The NVLink domain is the fabric
 that the node's agent reports; where it reports none, what NVIDIA's feature discovery has written on
-the Node.
+the Node. A node of which a GPU is off the fabric is in none.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ def domain_of(facts: NodeFacts, kind: str) -> str | None:
     if kind == NODE:
         return facts.name
     if kind == NVLINK_DOMAIN:
+        if facts.fabric_fault:
+            return None
         fabric = facts.topology.fabric if facts.topology is not None else None
         if fabric is not None:
             return f"{fabric.cluster_uuid}.{fabric.clique_id}"
@@ -33,7 +35,8 @@ def same_domains(before: NodeFacts, after: NodeFacts) -> bool:
     fabrics = [facts.topology.fabric if facts.topology else None for facts in (before, after)]
     labels, others = before.node_object.labels, after.node_object.labels
     same_labels = labels is others or labels == others
-    return fabrics[0] == fabrics[1] and same_labels
+    on_fabric = bool(before.fabric_fault) == bool(after.fabric_fault)
+    return on_fabric and fabrics[0] == fabrics[1] and same_labels
 
 
 @dataclass(slots=True, eq=False)

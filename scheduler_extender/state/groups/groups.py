@@ -29,6 +29,9 @@ T = TypeVar("T")
 NO_DOMAIN = Rejection(
     "the node is in no domain of the kind that group-domain names", False, Reason.GROUP
 )
+OFF_FABRIC = Rejection(
+    "the node is in no NVLink domain: its NVLink fabric is not ready", False, Reason.GROUP
+)
 ELSEWHERE = Rejection("the pod's group is in another domain", False, Reason.GROUP)
 SPLIT = Rejection(
     "the pod's group is in several domains, and most of it in another one", False, Reason.GROUP

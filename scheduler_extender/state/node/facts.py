@@ -127,6 +127,18 @@ class NodeFacts:
         """Whether a device plugin does."""
         return self.topology is not None and not self.by_dra
 
+    @property
+    def fabric_fault(self) -> str:
+        """Which GPUs have no NVLinks through a switch because of their fabric; empty if none."""
+        topology, report = self.topology, self.report
+        off = {told.uuid for told in report.health if told.off_fabric} if report else ()
+        gpus = topology.gpus if topology is not None and off else ()
+        found = [str(gpu.index) for gpu in gpus if gpu.uuid in off]
+        if not found:
+            return ""
+        which = f"GPU {', '.join(found)}" if len(found) < len(gpus) else "its GPUs"
+        return f"the NVLink fabric is not ready for {which}"
+
     def claimed(self, uid: PodUid, namespace: str = "", names: Collection[str] = ()) -> Devices:
         """The devices that claims have here for a pod, also those that it shares, or of the claims
         with these ``names``."""
@@ -464,6 +476,7 @@ def _key(facts: NodeFacts, resource: str) -> Hashable:
         facts.promises,
         facts.shares_promised(resource),
         facts.history.key(resource, facts.trying(resource)),
+        facts.fabric_fault,
     )
     if topology is None:
         served = None

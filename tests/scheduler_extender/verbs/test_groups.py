@@ -21,6 +21,7 @@ from scheduler_extender.state.groups.groups import (
     NEVER,
     NO_DOMAIN,
     NO_LONGER,
+    OFF_FABRIC,
     SPLIT,
     TOO_SMALL,
 )
@@ -34,7 +35,8 @@ from tests.scheduler_extender.kube.test_waker import Api
 from tests.scheduler_extender.serving import running
 from tests.scheduler_extender.verbs.racks import RACK, Scheduler, member, rack
 from topology.core.devices import NodeName, PodUid
-from topology.core.report import Report
+from topology.core.graph import NodeTopology
+from topology.core.report import Health, Report
 from topology.machines import machine
 
 
@@ -240,6 +242,27 @@ def test_a_node_without_a_fabric_is_in_no_nvlink_domain(scheduler: Scheduler) ->
     scheduler.cluster.feed.put_record(machine("dgx-b200").topology("alone"), Report())
     found = scheduler.filter(member("first"), [*rack("a"), "alone"])
     assert found.unresolvable == {"alone": NO_DOMAIN.reason}
+
+
+def test_a_tray_off_its_fabric_is_in_no_nvlink_domain(scheduler: Scheduler) -> None:
+    """Whatever label feature discovery has left on the Node."""
+    tray = machine("gb200-tray").topology("a-00", group="a")
+    assert tray.fabric is not None
+    label = f"{tray.fabric.cluster_uuid}.{tray.fabric.clique_id}"
+    waits = Health(tray.gpus[2].uuid, True, "FabricNotReady")
+
+    def seen(topology: NodeTopology, *health: Health) -> None:
+        scheduler.cluster.feed.put_record(topology, Report(health=health))
+
+    scheduler.cluster.feed.put_node(
+        NodeName("a-00"), NodeObject(labels={"nvidia.com/gpu.clique": label})
+    )
+    seen(replace(tray, fabric=None), waits)
+    found = scheduler.filter(member("first"), rack("a"))
+    assert found.unresolvable["a-00"] == OFF_FABRIC.reason
+    assert set(found.unresolvable) == set(rack("a")), "17 trays are too few for the group of 18"
+    seen(tray)
+    assert scheduler.filter(member("first"), rack("a")).node_names == rack("a")
 
 
 def test_the_label_of_feature_discovery_names_the_domain_too(scheduler: Scheduler) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pynvml
 
 from topology.agent.decides.observed import (
+    FabricState,
     GpuProcess,
     InstanceVitals,
     NvlinkEnd,
@@ -49,6 +50,11 @@ RECOVERY_ACTIONS = {
     pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_P2P: "drain-p2p",
     pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET: "drain-and-reset",
 }
+# NVML_GPU_FABRIC_HEALTH_MASK of nvml.h, of which older versions of pynvml lack a part and have the
+# widths wrong: where a question's two bits begin, which say 0 (not supported), 1 (yes) or 2 (no).
+DEGRADED_BANDWIDTH, ROUTE_RECOVERY, ROUTE_UNHEALTHY, TIMEOUT_RECOVERY = 0, 2, 4, 6
+# Here four bits begin: 0 (not supported), 1 (all is well), or what is wrong.
+CONFIGURATION = 8
 GIB = 1024 * MIB
 EIGHTHS = 8  # MIG cuts a GPU's memory into so many parts
 NUMA_WORDS = 16  # 64-bit words of a NUMA node mask: more nodes than Linux runs with
@@ -84,10 +90,6 @@ class Asker:
         except (UnicodeDecodeError, ValueError) as error:
             self._failures[fact, str(error)].append(of)
         return None
-
-    def note(self, fact: str, cause: str, of: str) -> None:
-        """Note a fact that the driver does not tell, though no call failed."""
-        self._failures[fact, cause].append(of)
 
     @property
     def unseen(self) -> tuple[Unseen, ...]:
@@ -158,12 +160,16 @@ def vitals_of(asker: Asker, handle: Handle, uuid: GpuUuid) -> Vitals:
     retired = ask(pynvml.nvmlDeviceGetRetiredPagesPendingStatus)  # before Ampere
     processes = _processes(ask)
     pending = [bool(p) for p in (rows and rows[2], retired) if p is not None]
+    sram = pynvml.c_nvmlEccSramErrorStatus_v1_t()
+    told = ask(pynvml.nvmlDeviceGetSramEccErrorStatus, byref(sram)) is not None
     return Vitals(
         uuid,
         active_links=_active(handle),
         uncorrected_ecc=ecc,
         remap_pending=any(pending) if pending else None,
         remap_failed=None if rows is None else bool(rows[3]),
+        sram_exceeded=bool(sram.bThresholdExceeded) if told else None,
+        fabric=_fabric_state(_fabric_info(asker, "", handle)),
         energy=ask(pynvml.nvmlDeviceGetTotalEnergyConsumption),
         recovery=_recovery(ask),
         utilisation=None if rates is None else rates.gpu / 100,
@@ -325,16 +331,36 @@ def _active(handle: Handle) -> frozenset[int] | None:
     return frozenset(found) if told else None
 
 
-def _fabric(asker: Asker, of: str, handle: Handle) -> Fabric | None:
+def _fabric_info(asker: Asker, of: str, handle: Handle) -> Any:
+    """What the driver tells of the GPU's fabric; None if it can be in none."""
     info = pynvml.c_nvmlGpuFabricInfoV_t()
     info.version = pynvml.nvmlGpuFabricInfo_v2
-    done = asker.ask(
-        "fabric", of, pynvml.nvmlDeviceGetGpuFabricInfoV, handle, byref(info), absent=ABSENT
-    )
+    done = asker.ask("fabric", of, pynvml.nvmlDeviceGetGpuFabricInfoV, handle, byref(info))
     if done is None or info.state == pynvml.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED:
         return None
-    if info.state != pynvml.NVML_GPU_FABRIC_STATE_COMPLETED or info.status != 0:
-        asker.note("fabric", "its registration is not complete", of)
+    return info
+
+
+def _fabric_state(info: Any) -> FabricState | None:
+    if info is None:
+        return None
+
+    def yes(question: int) -> bool:
+        return bool(info.healthMask >> question & 0b11 == 1)
+
+    return FabricState(
+        info.state == pynvml.NVML_GPU_FABRIC_STATE_COMPLETED and info.status == 0,
+        misconfigured=(info.healthMask >> CONFIGURATION & 0b1111) > 1,
+        route_unhealthy=yes(ROUTE_UNHEALTHY),
+        degraded=yes(DEGRADED_BANDWIDTH),
+        recovering=yes(ROUTE_RECOVERY) or yes(TIMEOUT_RECOVERY),
+    )
+
+
+def _fabric(asker: Asker, of: str, handle: Handle) -> Fabric | None:
+    info = _fabric_info(asker, of, handle)
+    state = _fabric_state(info)
+    if state is None or not state.registered:
         return None
     cluster = uuids.UUID(bytes=bytes(info.clusterUuid))
     # A single HGX box registers with a cluster UUID of zeros: no fabric beyond the node.

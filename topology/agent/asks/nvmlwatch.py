@@ -326,4 +326,4 @@ class _Session:
 
 def _hardware_of(vitals: tuple[Vitals, ...]) -> list[tuple[object, ...]]:
     """The part of the vitals that belongs to the hardware."""
-    return [(v.uuid, v.silent, v.active_links) for v in vitals]
+    return [(v.uuid, v.silent, v.active_links, v.fabric) for v in vitals]

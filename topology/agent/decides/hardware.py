@@ -11,7 +11,7 @@ published.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations, count
 
 from topology.agent.decides import limits
@@ -28,9 +28,7 @@ from topology.agent.decides.observed import (
 )
 from topology.core.devices import Fabric, Gpu, GpuUuid, Nic, NodeName
 from topology.core.graph import UNKNOWN, AllocatorFacts, NodeTopology, TopologyError
-from topology.core.links import GBps, Link, LinkKind, Via, nvlink_port
-
-NO_LINKS: Mapping[GpuUuid, frozenset[int]] = {}
+from topology.core.links import GBps, Link, LinkKind, Via, nvlink_port, wired_links
 
 VERSION_ONE_WAY: dict[int, GBps] = {
     # nvmlNvlinkVersion_t → GB/s of one link, one way; for products that links.py does not know.
@@ -42,29 +40,52 @@ VERSION_ONE_WAY: dict[int, GBps] = {
     6: GBps(25.0),
     7: GBps(50.0),
 }
-# Links that do not count, whatever they show now: NVML's numbers by GPU.
-Down = Mapping[GpuUuid, frozenset[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFaults:
+    """What does not count of the NVLinks, whatever they show now."""
+
+    down: Mapping[GpuUuid, frozenset[int]] = field(default_factory=dict)  # NVML's numbers
+    off_fabric: frozenset[GpuUuid] = frozenset()  # these have no links through a switch
+    degraded: frozenset[GpuUuid] = frozenset()  # the speed of theirs is not known
+
+
+NO_FAULTS = LinkFaults()
 
 
 def topology_of(
-    name: NodeName,
-    seen: SeenNode,
-    pci: PciTree,
-    down: Mapping[GpuUuid, frozenset[int]] = NO_LINKS,
+    name: NodeName, seen: SeenNode, pci: PciTree, faults: LinkFaults = NO_FAULTS
 ) -> tuple[NodeTopology, tuple[Unseen, ...]]:
-    """The hardware of a node, without its allocator's facts, and what of it could not be seen.
-
-    ``down`` are links that do not count, whatever they show now.
-    """
+    """The hardware of a node, without its allocator's facts, and what of it could not be seen."""
     unseen = [*seen.unseen, *pci.unseen]
     by_index = sorted(seen.gpus, key=lambda each: each.gpu.index)
-    links = tuple(_link(a, b, seen, pci, down, unseen) for a, b in combinations(by_index, 2))
+    links = tuple(_link(a, b, seen, pci, faults, unseen) for a, b in combinations(by_index, 2))
     gpus = tuple(_gpu(each.gpu, pci) for each in by_index)
     nics = tuple(_nic(nic, there, by_index, pci) for nic, there in pci.nics.items())
     facts = AllocatorFacts(numa_distances=pci.numa_distances)
-    fabric = _fabric(seen.gpus, unseen)
+    off = any(each.gpu.uuid in faults.off_fabric for each in by_index)
+    fabric = None if off else _fabric(seen.gpus, unseen)
     topology = NodeTopology(name, gpus, links, nics, allocator=facts, fabric=fabric)
     return topology, tuple(sorted(set(unseen)))
+
+
+def wired(seen: SeenNode) -> Mapping[GpuUuid, int]:
+    """How many NVLinks ought to be up: all that a GPU has, where the machine joins them all.
+
+    Virtual machines with a part of a machine lack some. So what another GPU of the node has tells,
+    or that the GPU has links to a switch.
+    """
+    up = {each.gpu.uuid: sum(e.active for e in each.nvlinks) for each in seen.gpus}
+    products = {each.gpu.product for each in seen.gpus}
+    ports = {product: wired_links(product) for product in products}
+    whole = {g.gpu.product for g in seen.gpus if up[g.gpu.uuid] == ports[g.gpu.product]}
+    return {
+        each.gpu.uuid: ports[each.gpu.product]
+        for each in seen.gpus
+        if each.gpu.mig_mode != "enabled"
+        and (each.gpu.product in whole or any(e.remote is Remote.SWITCH for e in each.nvlinks))
+    }
 
 
 def plugins_doubt(seen: SeenNode, trusted: NodeTopology) -> str:
@@ -132,7 +153,7 @@ def _link(
     b: SeenGpu,
     seen: SeenNode,
     pci: PciTree,
-    down: Mapping[GpuUuid, frozenset[int]],
+    faults: LinkFaults,
     unseen: list[Unseen],
 ) -> Link:
     pair = (a.gpu.index, b.gpu.index)
@@ -143,12 +164,15 @@ def _link(
     bare = Link(*pair, pcie)
     if "enabled" in (a.gpu.mig_mode, b.gpu.mig_mode):
         return bare  # MIG instances have no NVLinks
-    ends_a, ends_b = _up(a, down), _up(b, down)
+    ends_a, ends_b = _up(a, faults), _up(b, faults)
+    ours = {a.gpu.uuid, b.gpu.uuid}
     there = sum(e.remote is Remote.GPU and e.remote_bus == b.gpu.pci_bus_id for e in ends_a)
     back = sum(e.remote is Remote.GPU and e.remote_bus == a.gpu.pci_bus_id for e in ends_b)
     switched = min(sum(e.remote is Remote.SWITCH for e in ends) for ends in (ends_a, ends_b))
     hidden = all(any(e.remote is Remote.UNKNOWN for e in ends) for ends in (ends_a, ends_b))
     usable = seen.p2p.get(pair)
+    if ours & faults.off_fabric:
+        switched, hidden = 0, False
     if not (there or back or switched or hidden):
         return bare
     if usable is False:
@@ -156,22 +180,23 @@ def _link(
             unseen.append(Unseen("NVLinks", "there, but peers may not use them (P2P status)", of))
         return bare
     speed = _one_way(a.gpu, ends_a)
+    through_switch = GBps(0.0) if ours & faults.degraded else speed
     if there or back:
         # A link is up if it is up at both ends; some drivers show only one end.
         both = min(there, back)
         uneven = both > 0 and there != back
         return Link(*pair, pcie, both or max(there, back), Via.DIRECT, speed, not both, uneven)
     if switched:
-        return Link(*pair, pcie, switched, Via.SWITCH, speed)
+        return Link(*pair, pcie, switched, Via.SWITCH, through_switch)
     if usable is None:
         unseen.append(Unseen("NVLinks", "their far ends cannot be identified", of))
         return bare
     unseen.append(Unseen("NVLink count", "far ends cannot be identified: at least 1", of))
-    return Link(*pair, pcie, 1, Via.SWITCH, speed)
+    return Link(*pair, pcie, 1, Via.SWITCH, through_switch)
 
 
-def _up(seen: SeenGpu, down: Mapping[GpuUuid, frozenset[int]]) -> list[NvlinkEnd]:
-    dropped = down.get(seen.gpu.uuid, frozenset())
+def _up(seen: SeenGpu, faults: LinkFaults) -> list[NvlinkEnd]:
+    dropped = faults.down.get(seen.gpu.uuid, frozenset())
     return [e for e in seen.nvlinks if e.active and e.number not in dropped]
 
 
@@ -231,26 +256,26 @@ class HardwareBook:
 
     def __init__(self, node: NodeName) -> None:
         self._node = node
-        self._looked_at: tuple[SeenNode, Down] | None = None
+        self._looked_at: tuple[SeenNode, LinkFaults] | None = None
         self.hardware = Hardware()
 
     def remember(self, topology: NodeTopology) -> None:
         """Take over what the agent before this one published in the same boot."""
         self.hardware = Hardware(topology=topology)
 
-    def is_news(self, seen: SeenNode, down: Down) -> bool:
+    def is_news(self, seen: SeenNode, faults: LinkFaults) -> bool:
         """Whether this differs from the last look."""
-        return self._looked_at != (seen, down)
+        return self._looked_at != (seen, faults)
 
-    def look(self, seen: SeenNode, down: Down, pci: PciTree) -> TopologyError | None:
+    def look(self, seen: SeenNode, faults: LinkFaults, pci: PciTree) -> TopologyError | None:
         """Take in what the driver shows.
 
         If the driver contradicts itself, the topology stays as it was and the error is returned.
         """
-        self._looked_at = (seen, down)
+        self._looked_at = (seen, faults)
         former = self.hardware.topology
         try:
-            found, unseen = topology_of(self._node, seen, pci, down)
+            found, unseen = topology_of(self._node, seen, pci, faults)
             topology, left_out = limits.hardware(keep_lost(found, former))
             doubt = plugins_doubt(seen, topology)
         except TopologyError as error:

@@ -48,6 +48,22 @@ class NvlinkEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class FabricState:
+    """How a GPU that can be in an NVLink fabric stands in it."""
+
+    registered: bool  # whether its registration is complete
+    misconfigured: bool = False
+    route_unhealthy: bool = False
+    degraded: bool = False  # its bandwidth is less than it should be
+    recovering: bool = False
+
+    @property
+    def usable(self) -> bool:
+        """Whether its NVLinks through a switch can be relied on."""
+        return self.registered and not (self.misconfigured or self.route_unhealthy)
+
+
+@dataclass(frozen=True, slots=True)
 class SeenGpu:
     """What NVML says of one GPU."""
 
@@ -101,6 +117,8 @@ class Vitals:
     uncorrected_ecc: int | None = None
     remap_pending: bool | None = None
     remap_failed: bool | None = None
+    sram_exceeded: bool | None = None  # whether its SRAM has more ECC errors than NVIDIA allows
+    fabric: FabricState | None = None  # also None where the GPU can be in none
     energy: int | None = None  # mJ since the driver or the GPU was last reset
     recovery: str | None = None
     # The share of the last second or less in which a kernel ran, and in which memory was read or

@@ -4,7 +4,7 @@ What cannot be vouched for is not published as if it could: the record says that
 and the extender promises nothing there.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from topology.agent.decides import exclusive, limits
@@ -22,6 +22,8 @@ from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.mig import MIG, served_devices
 from topology.core.numa import Holding
 from topology.core.report import (
+    FABRIC_NOT_READY,
+    FABRIC_READY,
     READY,
     UNACCOUNTED_USE,
     Condition,
@@ -80,6 +82,8 @@ class Facts:
     allocatable: Mapping[str, frozenset[DeviceId]] | None = None
     holders: Holders = field(default_factory=Holders)
     health: tuple[Health, ...] = ()
+    # For each GPU that can be in an NVLink fabric, whether it can rely on that.
+    fabric: Mapping[GpuUuid, bool] = field(default_factory=dict)
     missing: tuple[MissingGpu, ...] = ()
     unaccounted: Collection[GpuUuid] = ()  # GPUs that somebody uses and no pod holds
     idle: Mapping[Key, str] = field(default_factory=dict)  # since when devices are idle
@@ -151,6 +155,7 @@ def compose(facts: Facts, conditions: ConditionBook, now: str) -> Picture:
             _ready(facts, unfit, conditions, now),
             _unaccounted(facts, resources, conditions, now, known=not unknown),
             _complete(unseen, conditions, now),
+            *_fabric_ready(facts, conditions, now),
         ),
         holdings=own.holdings,
         missing=facts.missing,
@@ -311,3 +316,13 @@ def _unaccounted(
 def _complete(unseen: tuple[Unseen, ...], conditions: ConditionBook, now: str) -> Condition:
     reason = "SomeUnseen" if unseen else "AllSeen"
     return conditions.say(COMPLETE, not unseen, reason, "; ".join(map(str, unseen)), now)
+
+
+def _fabric_ready(facts: Facts, conditions: ConditionBook, now: str) -> Iterator[Condition]:
+    """Whether every GPU has its NVLinks through a switch; of a node without a fabric, nothing."""
+    topology = facts.hardware.topology
+    if topology is not None and facts.fabric:
+        gpus = [gpu for gpu in topology.gpus if not facts.fabric.get(gpu.uuid, True)]
+        words = ", ".join(f"GPU {gpu.index}" for gpu in gpus)
+        reason = FABRIC_NOT_READY if gpus else "AllUsable"
+        yield conditions.say(FABRIC_READY, not gpus, reason, words, now)

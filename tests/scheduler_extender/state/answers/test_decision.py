@@ -267,3 +267,30 @@ def test_four_pairs_that_come_at_one_time_are_all_promised() -> None:
             came = replace(came, phase="Running", admitted=True)
         facts = with_pod(facts, came)
     assert decide(facts, pair, Settings()).rejection is None
+
+
+@pytest.mark.parametrize(
+    ("off", "count", "constraints", "reason"),
+    [
+        pytest.param((3,), 4, NVLINK, "no set of 4 GPUs with link=nvlink: {GPU 3}", id="all"),
+        pytest.param((3,), 2, NVLINK, "may hand out GPUs without link=nvlink: {GPU 3}", id="some"),
+        pytest.param((0, 1, 2, 3), 2, NVLINK, "with link=nvlink: {its GPUs}", id="every GPU"),
+        pytest.param((3,), 4, Constraints(models=("t4",)), "not t4", id="another reason"),
+        pytest.param((3,), 4, Constraints(), None, id="plain"),
+    ],
+)
+def test_a_fabric_that_is_not_ready_is_named_where_it_decides(
+    off: tuple[int, ...], count: int, constraints: Constraints, reason: str | None
+) -> None:
+    topology = switched()
+    bare = tuple(replace(k, nvlinks=0) if {k.a, k.b} & {*off} else k for k in topology.links)
+    health = tuple(Health(topology.gpus[p].uuid, True, "FabricNotReady") for p in off)
+    facts = node(replace(topology, links=bare), health=health)
+    found = decide(facts, gpu_request(count, constraints), Settings()).rejection
+    if reason is None:
+        assert found is None
+        return
+    said = reason.replace("{", "the NVLink fabric is not ready for ").replace("}", "")
+    assert found is not None
+    assert found.reason.endswith(said)
+    assert facts.key("nvidia.com/gpu") != node(replace(topology, links=bare)).key("nvidia.com/gpu")

@@ -18,7 +18,7 @@ from tests.waiting import PATIENCE
 from topology.agent.asks.nvml import EventsFailedError, Nvml, NvmlDownError
 from topology.agent.asks.sysfs import pci_tree
 from topology.agent.decides.hardware import topology_of
-from topology.agent.decides.observed import GpuProcess, InstanceVitals, Unseen
+from topology.agent.decides.observed import FabricState, GpuProcess, InstanceVitals, Unseen
 from topology.core.devices import MIB, Bytes, NodeName
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.links import LinkKind
@@ -78,6 +78,46 @@ def test_a_product_name_that_is_no_text_costs_the_name_alone(
     assert seen.gpus[3].gpu.product == "unknown"
     (unseen,) = seen.unseen
     assert (unseen.fact, unseen.of) == ("product", "GPU 3")
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "mask", "told"),
+    [
+        (0, 0, 0, None),
+        (3, 0, 0, FabricState(True)),
+        (1, 0, 0, FabricState(False)),
+        (2, 0, 0, FabricState(False)),
+        (3, 999, 0, FabricState(False)),
+        (3, 0, 0b0001_10_10_10_10, FabricState(True)),
+        (3, 0, 0b0001_10_10_10_01, FabricState(True, degraded=True)),
+        (3, 0, 0b0001_10_10_01_10, FabricState(True, recovering=True)),
+        (3, 0, 0b0001_10_01_10_10, FabricState(True, route_unhealthy=True)),
+        (3, 0, 0b0001_01_10_10_10, FabricState(True, recovering=True)),
+        (3, 0, 0b0100_10_10_10_10, FabricState(True, misconfigured=True)),
+        # Other questions in higher bits, which newer drivers answer.
+        (3, 0, 0b01_01_0001_10_10_10_10, FabricState(True)),
+    ],
+)
+def test_a_gpu_tells_how_it_stands_in_its_fabric(
+    state: int,
+    status: int,
+    mask: int,
+    told: FabricState | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fabric(_handle: Any, info: Any) -> Any:
+        found = info._obj
+        found.state, found.status, found.healthMask = state, status, mask
+        found.clusterUuid[0] = 1
+        return info
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetGpuFabricInfoV", fabric)
+    with fake_nvml(tmp_path, machine("dgx-h100").topology("n")).in_process(), Nvml() as nvml:
+        assert {vitals.fabric for vitals in nvml.vitals()} == {told}
+        assert {gpu.fabric is not None for gpu in nvml.look().gpus} == {
+            told is not None and told.registered
+        }
 
 
 @pytest.mark.parametrize("path", recorded.files("fixtures/topo", "*.txt"))

@@ -8,11 +8,13 @@ import pytest
 
 from tests.topology.agent.moments import BUS, seen_gpu, vital
 from topology.agent.decides.hardware import (
-    Down,
+    NO_FAULTS,
     HardwareBook,
+    LinkFaults,
     keep_lost,
     plugins_doubt,
     topology_of,
+    wired,
 )
 from topology.agent.decides.observed import (
     NvlinkEnd,
@@ -70,14 +72,14 @@ def test_a_link_that_is_down_at_one_end_is_down() -> None:
     seen = pair(gpu(0, *to(1, 0), *to(1, 3, active=False)), gpu(1, *to(0, 1, 2)))
     assert link_of(seen) == (1, Via.DIRECT, False, [])
     whole = pair(gpu(0, *to(1, 0, 3)), gpu(1, *to(0, 1, 2)))
-    assert link_of(whole, down={GpuUuid("GPU-0"): frozenset({3})})[0] == 1
+    assert link_of(whole, faults=LinkFaults({GpuUuid("GPU-0"): frozenset({3})}))[0] == 1
 
 
 def test_the_plugin_may_see_links_that_do_not_count() -> None:
     """It looks for itself, and knows neither what has flapped nor what peers may use."""
     flapped = pair(gpu(0, *to(1, 0, 3)), gpu(1, *to(0, 1, 2)))
     down = {GpuUuid("GPU-0"): frozenset({3}), GpuUuid("GPU-1"): frozenset({2})}
-    trusted, _ = topology_of(NODE, flapped, PciTree(), down)
+    trusted, _ = topology_of(NODE, flapped, PciTree(), LinkFaults(down))
     assert plugins_doubt(flapped, trusted)
     denied = pair(gpu(0, *to(1, 0)), gpu(1, *to(0, 0)), p2p=False)
     assert plugins_doubt(denied, topology_of(NODE, denied, PciTree())[0])
@@ -96,7 +98,7 @@ def test_inactive_links_and_dropped_ones_do_not_count() -> None:
     )
     assert link_of(seen)[0] == 1
     down = {GpuUuid("GPU-0"): frozenset({0}), GpuUuid("GPU-1"): frozenset({1})}
-    assert link_of(seen, down=down)[0] == 0
+    assert link_of(seen, faults=LinkFaults(down))[0] == 0
 
 
 def test_links_that_peers_may_not_use_do_not_count() -> None:
@@ -153,6 +155,71 @@ def test_two_fabrics_are_none() -> None:
     assert [u.fact for u in unseen] == ["fabric"]
 
 
+SWITCHED = [NvlinkEnd(n, True, Remote.SWITCH, None, 7) for n in range(18)]
+HIDDEN = [NvlinkEnd(n, True, Remote.UNKNOWN) for n in range(6)]
+ONE = frozenset({GpuUuid("GPU-1")})
+
+
+@pytest.mark.parametrize(
+    ("ends", "count"),
+    [
+        pytest.param((SWITCHED, SWITCHED), 0, id="through a switch"),
+        pytest.param((HIDDEN, HIDDEN), 0, id="perhaps through a switch"),
+        pytest.param((to(1, 0, 3), to(0, 1, 2)), 2, id="direct: no fabric is in between"),
+    ],
+)
+def test_a_gpu_off_its_fabric_has_no_links_through_a_switch(
+    ends: tuple[list[NvlinkEnd], list[NvlinkEnd]], count: int
+) -> None:
+    seen = pair(gpu(0, *ends[0]), gpu(1, *ends[1]))
+    assert link_of(seen)[0] > 0
+    assert link_of(seen, faults=LinkFaults(off_fabric=ONE))[0] == count
+
+
+def test_one_gpu_off_its_fabric_takes_the_node_out_of_the_domain() -> None:
+    tray = pair(*(replace(gpu(i, *SWITCHED), fabric=Fabric("a", 1)) for i in (0, 1)))
+    assert topology_of(NODE, tray, PciTree())[0].fabric == Fabric("a", 1)
+    assert topology_of(NODE, tray, PciTree(), LinkFaults(off_fabric=ONE))[0].fabric is None
+
+
+def test_a_degraded_fabric_has_links_of_no_known_speed() -> None:
+    tray = pair(*(gpu(i, *SWITCHED, product="NVIDIA GB200") for i in (0, 1)))
+    (well,) = topology_of(NODE, tray, PciTree())[0].links
+    (slow,) = topology_of(NODE, tray, PciTree(), LinkFaults(degraded=ONE))[0].links
+    assert (well.bandwidth, slow.bandwidth) == (1800.0, 0.0)
+    assert (slow.nvlinks, slow.kind) == (18, LinkKind.NVLINK)
+
+
+A100, BRIDGED = "NVIDIA A100-SXM4-40GB", "NVIDIA A100 80GB PCIe"
+
+
+@pytest.mark.parametrize(
+    ("product", "up", "expected"),
+    [
+        pytest.param(V100, (6, 6, 5, 5), 6, id="two ends of a link are down"),
+        pytest.param(V100, (4, 4, 4, 4), 0, id="half of a cube mesh in a virtual machine"),
+        pytest.param(BRIDGED, (12, 12, 0, 0), 0, id="a bridge joins two of four cards"),
+        pytest.param("NVIDIA L40S", (0, 0), 0, id="a product without links"),
+        pytest.param("NVIDIA X", (3, 2), 0, id="a product that nobody knows"),
+    ],
+)
+def test_links_that_ought_to_be_up(product: str, up: tuple[int, ...], expected: int) -> None:
+    gpus = [
+        gpu(i, *to(i ^ 1, *range(n)), *to(i ^ 1, *range(n, 6), active=False), product=product)
+        for i, n in enumerate(up)
+    ]
+    assert {*wired(SeenNode(tuple(gpus))).values()} <= {expected}
+    assert bool(expected) <= (len(wired(SeenNode(tuple(gpus)))) == len(up))
+
+
+def test_a_gpu_at_a_switch_ought_to_have_all_its_links_and_one_in_mig_mode_none() -> None:
+    short = gpu(0, *SWITCHED[:11], product=A100)
+    split = gpu(1, product=A100)
+    split = replace(split, gpu=replace(split.gpu, mig_mode="enabled"))
+    assert wired(SeenNode((short, split))) == {GpuUuid("GPU-0"): 12}
+    assert wired(SeenNode((gpu(0, product=A100),))) == {}, "a virtual machine with one of eight"
+
+
 def test_a_lost_gpu_keeps_its_place_and_its_links() -> None:
     """The driver numbers what is left anew; nobody else may."""
     former = machine("dgx1-v100").topology("n")
@@ -191,7 +258,6 @@ def test_without_a_former_look_nothing_is_kept() -> None:
 
 
 NO_TREE = PciTree()
-NONE_DOWN: Down = {}
 
 
 def node(*numbers: int) -> SeenNode:
@@ -203,18 +269,18 @@ def node(*numbers: int) -> SeenNode:
 
 def book(*numbers: int) -> HardwareBook:
     found = HardwareBook(NodeName("n"))
-    found.look(node(*numbers), NONE_DOWN, NO_TREE)
+    found.look(node(*numbers), NO_FAULTS, NO_TREE)
     return found
 
 
 def test_it_is_looked_at_again_where_something_is_new() -> None:
     found = HardwareBook(NodeName("n"))
-    down = {GpuUuid("GPU-0"): frozenset({0})}
-    assert found.is_news(node(0, 1), NONE_DOWN)
-    found.look(node(0, 1), NONE_DOWN, NO_TREE)
-    assert not found.is_news(node(0, 1), NONE_DOWN)
+    down = LinkFaults({GpuUuid("GPU-0"): frozenset({0})})
+    assert found.is_news(node(0, 1), NO_FAULTS)
+    found.look(node(0, 1), NO_FAULTS, NO_TREE)
+    assert not found.is_news(node(0, 1), NO_FAULTS)
     assert found.is_news(node(0, 1), down)
-    assert found.is_news(node(0), NONE_DOWN)
+    assert found.is_news(node(0), NO_FAULTS)
 
 
 def test_nothing_is_expected_before_the_first_look() -> None:
@@ -224,14 +290,14 @@ def test_nothing_is_expected_before_the_first_look() -> None:
     assert (found.hardware.expected_gpus, found.hardware.looked) == (None, False)
     found.remember(former)
     assert (found.hardware.expected_gpus, found.hardware.looked) == (None, False)
-    found.look(node(0, 1), NONE_DOWN, NO_TREE)
+    found.look(node(0, 1), NO_FAULTS, NO_TREE)
     assert (found.hardware.expected_gpus, found.hardware.looked) == (4, True)
 
 
 def test_gpus_that_are_not_counted_any_more_are_gone() -> None:
     found = book(0, 1, 2, 3)
     seen = node(0, 1)
-    found.look(seen, NONE_DOWN, NO_TREE)
+    found.look(seen, NO_FAULTS, NO_TREE)
     assert found.gone(NvmlState(seen, (vital(0), vital(1)))) == ["GPU-2", "GPU-3"]
     lost = replace(vital(3), lost=True)
     assert found.gone(NvmlState(seen, (vital(0), vital(1), lost))) == ["GPU-2"]
@@ -243,12 +309,12 @@ def test_a_contradiction_leaves_the_topology_as_it_was() -> None:
     found = book(0, 1)
     before = found.hardware.topology
     twice = SeenNode((seen_gpu(0, 0), seen_gpu(1, 0)))
-    error = found.look(twice, NONE_DOWN, NO_TREE)
+    error = found.look(twice, NO_FAULTS, NO_TREE)
     assert isinstance(error, TopologyError)
     assert found.hardware.topology is before
     assert found.hardware.contradiction == f"the driver contradicts itself: {error}"
     assert found.hardware.unseen == (Unseen("topology", found.hardware.contradiction),)
-    assert found.look(node(0, 1), NONE_DOWN, NO_TREE) is None
+    assert found.look(node(0, 1), NO_FAULTS, NO_TREE) is None
     assert not found.hardware.contradiction
     assert not found.hardware.unseen
 
@@ -257,12 +323,12 @@ def test_links_that_do_not_count_make_the_plugins_choice_doubtful() -> None:
     found = book(0, 1)
     assert found.hardware.doubt == ""
     both = {GpuUuid(f"GPU-{i}"): frozenset({0}) for i in (0, 1)}
-    found.look(node(0, 1), both, NO_TREE)
+    found.look(node(0, 1), LinkFaults(both), NO_TREE)
     assert "it sees NVLinks that have dropped before" in found.hardware.doubt
 
 
 def test_what_sysfs_cannot_tell_is_unseen() -> None:
     found = HardwareBook(NodeName("n"))
     tree = PciTree({BUS(0): ("pci0000:00", "gpu")}, unseen=(Unseen("RDMA NICs", "denied"),))
-    found.look(node(0, 1), NONE_DOWN, tree)
+    found.look(node(0, 1), NO_FAULTS, tree)
     assert found.hardware.unseen == (Unseen("RDMA NICs", "denied"),)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from topology.agent.decides.health import HARMLESS_XIDS, HealthBook
-from topology.agent.decides.observed import Vitals, Xid
+from topology.agent.decides.health import HARMLESS_XIDS, REMAP_XIDS, HealthBook
+from topology.agent.decides.observed import FabricState, Vitals, Xid
 from topology.core.devices import GpuUuid
 from topology.core.report import Health
 
@@ -159,3 +159,68 @@ def test_a_look_without_the_recovery_action_forgets_nothing() -> None:
     health.look([vital()], LATER)
     health.look([vital(recovery="none")], LATER)
     assert health.report() == ()
+
+
+@pytest.mark.parametrize("number", sorted(REMAP_XIDS))
+def test_a_row_that_waits_is_one_answer_whoever_tells_it(number: int) -> None:
+    """The plugin gives the GPU out no more, so its list of devices is asked for anew."""
+    health = book(vital(energy=1))
+    assert health.xid(Xid(A, number), NOON)
+    health.look([vital(remap_pending=True, energy=2)], NOON)
+    (told,) = health.report()
+    assert (told.healthy, told.reason) == (True, f"Xid{number}, RowRemapPending")
+    health.xid(Xid(A, 95), NOON)
+    assert not health.report()[0].healthy
+
+
+REGISTERED, WAITING = FabricState(registered=True), FabricState(registered=False)
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "off", "slow"),
+    [
+        (WAITING, "FabricNotReady", True, False),
+        (FabricState(True, misconfigured=True), "FabricMisconfigured", True, False),
+        (FabricState(True, route_unhealthy=True), "FabricRouteUnhealthy", True, False),
+        (FabricState(True, degraded=True), "FabricDegraded", False, True),
+        (FabricState(True, recovering=True), "FabricRecovering", False, False),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_fabric_is_as_it_was_told_last(
+    state: FabricState, reason: str, off: bool, slow: bool
+) -> None:
+    health = book(vital(fabric=state), vital(B, fabric=REGISTERED))
+    assert health.report() == (Health(A, True, reason, NOON),)
+    assert health.report()[0].off_fabric is off
+    assert health.fabric() == {A: not off, B: True}
+    faults = health.link_faults()
+    assert (A in faults.off_fabric, A in faults.degraded) == (off, slow)
+    taken_over = HealthBook(health.report())
+    assert taken_over.report() == (), "the first look tells it"
+    health.look([vital(fabric=REGISTERED)], LATER)
+    assert health.report() == ()
+    assert not health.link_faults().off_fabric
+
+
+def test_what_a_lost_gpu_said_of_its_fabric_is_old() -> None:
+    health = book(vital(fabric=WAITING))
+    health.look([Vitals(A, lost=True)], LATER)
+    assert [h.reason for h in health.report()] == ["Lost"]
+    assert health.fabric() == {}
+
+
+def test_a_link_that_has_not_been_up_since_the_boot_is_told_until_it_is() -> None:
+    health = HealthBook()
+    health.look([vital(links=frozenset({0}))], NOON, {A: 2})
+    assert health.report() == (Health(A, True, "NVLinkNeverUp", NOON),)
+    assert (health.expected(), health.down()) == ({A: 2}, {})
+    health.look([vital()], LATER, {A: 2})
+    assert health.report() == ()
+    health.look([vital(links=frozenset({1}))], LATER, {A: 2})
+    assert [h.reason for h in health.report()] == ["NVLinkDown"]
+
+
+def test_more_errors_in_the_sram_than_nvidia_allows() -> None:
+    health = book(vital(sram_exceeded=True))
+    assert health.report() == (Health(A, True, "SramThresholdExceeded", NOON),)

@@ -322,3 +322,19 @@ def test_the_numa_nodes_of_instances_are_their_gpus() -> None:
     assert picture.topology.gpus[0].topology_nodes == (1,)
     assert picture.topology.allocator.sees_topology
     assert picture.report.allocatable == frozenset((*IDS[1:], *parts))
+
+
+@pytest.mark.parametrize(
+    ("fabric", "condition"),
+    [
+        ({}, None),
+        (dict.fromkeys(UUIDS, True), (True, "AllUsable", "")),
+        ({UUIDS[0]: True, UUIDS[3]: False}, (False, "FabricNotReady", "GPU 3")),
+    ],
+)
+def test_a_node_with_a_fabric_says_whether_its_gpus_can_use_it(
+    fabric: dict[GpuUuid, bool], condition: tuple[bool, str, str] | None
+) -> None:
+    found = [c for c in composed(fabric=fabric).report.conditions if c.type == "FabricReady"]
+    told = [(c.status, c.reason, c.message) for c in found]
+    assert told == ([] if condition is None else [condition])
