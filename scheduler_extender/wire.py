@@ -77,6 +77,15 @@ class Taint(msgspec.Struct, frozen=True):
     value: str = ""
     effect: str = ""
 
+    @property
+    def text(self) -> str:
+        """As kubectl writes it.
+
+        >>> Taint("gpu", "", "NoSchedule").text, Taint("team", "a", "NoExecute").text
+        ('gpu:NoSchedule', 'team=a:NoExecute')
+        """
+        return f"{self.key}={self.value}:{self.effect}".replace("=:", ":")
+
 
 class Toleration(msgspec.Struct, frozen=True):
     """A taint that a pod tolerates."""

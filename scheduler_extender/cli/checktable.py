@@ -9,7 +9,6 @@ from rich.table import Table
 from rich.text import Text
 
 from scheduler_extender.terminal import GAP, ROOMY, column, fits, show, stacked, table
-from scheduler_extender.told.counts import CLOSED
 from scheduler_extender.told.rows import NodeAnswer
 from scheduler_extender.told.sharing import memory_in_use
 from scheduler_extender.told.words import sets_text, verdict_text
@@ -77,7 +76,7 @@ def _remarks(row: NodeAnswer) -> str:
     """Why the node does not take the pod, and what to beware of where it does."""
     fields = ", ".join(row.lacks)
     remarks = (
-        CLOSED if row.closed else "",
+        f"closed to it by {row.bar}" if row.closed else "",
         row.reason,
         row.note,
         row.miss.words if row.miss is not None and row.miss.holders else "",

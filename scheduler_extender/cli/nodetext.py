@@ -17,6 +17,7 @@ from scheduler_extender.told.words import duration
 from topology.core.devices import Nic
 from topology.core.dra import POLICY
 from topology.core.graph import NodeTopology
+from topology.core.requests import at_most
 
 
 def draw(console: Console, node: NodeState, view: View, *, wide: bool) -> None:
@@ -67,6 +68,7 @@ def _gpus(node: NodeState, topology: NodeTopology, view: View, *, wide: bool) ->
         range(len(gpus)),
         column("GPU", lambda p: str(gpus[p].index), figure=True),
         column("state", lambda p: Text(f" {states[p].use.word} ", CELLS[states[p].use].style)),
+        column("memory", lambda p: at_most(gpus[p].memory), figure=True, when=wide),
         column("NUMA", numa, figure=True, when=wide),
         column("UUID", lambda p: gpus[p].uuid, when=wide),
         column("held by", by, folds=True, when=held),

@@ -57,7 +57,7 @@ class Answer:
 
     # Fields of the node's record without which the pod's exclusive CPUs and memory do not count.
     lacks: tuple[str, ...] = ()
-    closed: bool = False  # kube-scheduler will not send the pod here, whatever we answer
+    bar: str = ""  # what keeps kube-scheduler from sending the pod here, whatever we answer
 
     @property
     def node(self) -> NodeName:
@@ -85,6 +85,11 @@ class Answer:
         """The verdict's word; ``unknown`` without a usable record."""
         never = self.kind in (Reason.NOT_SERVED, Reason.SPLIT)
         return "never" if never else self.decision.verdict
+
+    @property
+    def closed(self) -> bool:
+        """Whether kube-scheduler will not send the pod here."""
+        return bool(self.bar)
 
     @property
     def passes(self) -> bool:
@@ -132,8 +137,8 @@ def answers(
 
 def _going(rows: Sequence[Answer], standing: Standing, deadline: Deadline) -> list[Answer]:
     return [
-        replace(row, closed=True, score=None)
-        if not deadline.passed() and not row.facts.is_one_of(standing.destinations)
+        replace(row, bar=bar, score=None)
+        if not deadline.passed() and (bar := row.facts.bar(standing.destinations))
         else row
         for row in rows
     ]

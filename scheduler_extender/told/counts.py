@@ -9,8 +9,7 @@ from scheduler_extender.told.words import nodes_text, sentence
 from topology.core.placement import Reason, Rejection
 from topology.core.requests import GpuRequest
 
-CLOSED = "closed to it by its selector, or by taints or cordon"
-"""What is said of nodes to which kube-scheduler will not send a pod."""
+BARS = 3  # that are named
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +21,7 @@ class Counts:
     closed: int = 0  # of those that take it: kube-scheduler will not send it there
     refused: Mapping[Rejection, int] = field(default_factory=dict)
     doubted: Mapping[Rejection, int] = field(default_factory=dict)  # of those that take it
+    bars: Mapping[str, int] = field(default_factory=dict)  # what keeps it off the closed ones
 
     @property
     def refusals(self) -> dict[Reason, int]:
@@ -45,13 +45,13 @@ class Counts:
                 if self.closed == 1
                 else f"{self.closed:,} nodes that would are"
             )
-            closed = f"the {would} {CLOSED}" if self.closed else ""
+            closed = f"the {would} closed to it by {bars_text(self.bars)}" if self.closed else ""
             return f"no node takes it: {'; '.join(filter(None, (closed, refused)))}"
         taken = f"{self.takes:,} of {nodes_text(self.nodes)} would take it"
         promised = self.takes - sum(self.doubted.values())
         if self.doubted:
             taken += f" ({promised:,} with a promise)"
-        taken += closed_text(self.closed, self.takes)
+        taken += closed_text(self)
         doubts = f"without a promise: {sentence(self.doubted)}" if self.doubted else ""
         return "; ".join(filter(None, (taken, refused, doubts)))
 
@@ -72,6 +72,7 @@ def counts_of(answers: Sequence[Answer]) -> Counts:
         sum(answer.passes and answer.closed for answer in answers),
         dict(Counter(a.decision.rejection for a in answers if a.decision.rejection is not None)),
         dict(Counter(a.doubt for a in answers if a.passes and a.doubt is not None)),
+        dict(Counter(a.bar for a in answers if a.passes and a.closed)),
     )
 
 
@@ -80,7 +81,7 @@ def summary(request: GpuRequest, answers: Sequence[Answer]) -> str:
     counts = counts_of(answers)
     promised = sum(answer.promises for answer in answers)
     text = f"{counts.takes} of {counts.nodes} nodes would take it"
-    text += closed_text(counts.closed, counts.takes)
+    text += closed_text(counts)
     doubtful = counts.takes - promised
     if not doubtful:
         return text
@@ -92,13 +93,28 @@ def summary(request: GpuRequest, answers: Sequence[Answer]) -> str:
     )
 
 
-def closed_text(closed: int, passing: int) -> str:
-    """How many of the ``passing`` nodes are closed to the pod, as the end of a sentence; empty for
+def closed_text(counts: Counts) -> str:
+    """How many of the nodes that take the pod are closed to it, as the end of a sentence; empty for
     none.
 
-    >>> closed_text(1, 2)
-    ', 1 of them closed to it by its selector, or by taints or cordon'
+    >>> closed_text(Counts(3, takes=2, closed=1, bars={"taint gpu:NoSchedule": 1}))
+    ', 1 of them closed to it by taint gpu:NoSchedule'
     """
-    if not closed:
+    if not counts.closed:
         return ""
-    return f", {f'{closed:,}' if closed < passing else 'all'} of them {CLOSED}"
+    some = f"{counts.closed:,}" if counts.closed < counts.takes else "all"
+    return f", {some} of them closed to it by {bars_text(counts.bars)}"
+
+
+def bars_text(bars: Mapping[str, int]) -> str:
+    """What keeps a pod off nodes, the most frequent first.
+
+    >>> bars_text({"a cordon": 1, "taint gpu:NoSchedule": 3})
+    'taint gpu:NoSchedule (3 nodes) or a cordon (1 node)'
+    """
+    often = sorted(bars, key=lambda bar: (-bars[bar], bar))
+    if len(often) == 1:
+        return often[0]
+    told = [f"{bar} ({nodes_text(bars[bar])})" for bar in often[:BARS]]
+    told += [f"{len(often) - BARS} others"] if len(often) > BARS else []
+    return f"{', '.join(told[:-1])} or {told[-1]}"

@@ -52,6 +52,7 @@ class NodeAnswer(Struct, frozen=True):
         bool | None, Meta(description="an eviction may help; null on a node that takes the pod")
     ]
     closed: Annotated[bool, Meta(description="kube-scheduler will not send the pod there")]
+    bar: Annotated[str, Meta(description="the taint, cordon or selector for which it is closed")]
     miss: Miss | None
     sets_omitted: Annotated[int, Meta(description="sets beside those in outcomes")] = 0
     shared_gpus: list[SharedGpu] = []
@@ -96,6 +97,7 @@ def rows_of(
                 lacks=list(answer.lacks),
                 resolvable=answer.resolvable,
                 closed=answer.closed,
+                bar=answer.bar,
                 miss=miss_of(answer, request, view),
                 sets_omitted=len(outcomes) - len(outcomes[:most]),
                 shared_gpus=_shared(answer, request, view),

@@ -18,9 +18,9 @@ from scheduler_extender.told.nodes import MEANINGS, GpuState, NodeState, Use
 from scheduler_extender.told.view import EVERYBODYS
 from topology.core.graph import NodeTopology
 from topology.core.links import LinkKind, Via
+from topology.core.requests import at_most
 
 Spot = tuple[float, float]
-GIB = 1 << 30
 SOMEHOW_HELD = "held"
 """The class of a GPU that a pod holds, nothing said of which kind."""
 
@@ -146,7 +146,7 @@ def gpu_in_words(state: GpuState) -> str:
     if state.devices > 1:
         words += f", {state.devices - state.held} of {state.devices} devices free"
     if state.memory_used is not None:
-        words += f", {state.memory_used / GIB:.0f} GiB in use"
+        words += f", {at_most(state.memory_used)} in use"
     if state.holders:
         words += ": " + ", ".join(holder.name(EVERYBODYS) for holder in state.holders)
     return f"{words} ({state.trouble})" if state.trouble else words

@@ -18,9 +18,10 @@ from markupsafe import Markup
 from scheduler_extender.told.nodes import HELD, Flag, NodeState, Totals, Use, totals
 from scheduler_extender.told.view import EVERYBODYS
 from scheduler_extender.told.words import set_text
-from scheduler_extender.web.drawing import GIB, SOMEHOW_HELD, counted
+from scheduler_extender.web.drawing import SOMEHOW_HELD, counted
 from topology.core.devices import NodeName
 from topology.core.links import Via
+from topology.core.requests import at_most
 
 ALONE = 96
 """Nodes that are each drawn by themselves."""
@@ -325,7 +326,7 @@ def who(node: NodeState) -> list[tuple[str, str]]:
         for holder in state.holders:
             on.setdefault(holder.name(EVERYBODYS), []).append(gpu.index)
         if state.memory_used:
-            words = f"{state.memory_used / GIB:.0f} of {gpu.memory / GIB:.0f} GiB in use"
+            words = f"{at_most(state.memory_used)} of {at_most(gpu.memory)} in use"
             memory.append((str(gpu.index), words))
     return [(set_text(sorted(gpus)), pod) for pod, gpus in on.items()] + memory
 

@@ -13,6 +13,7 @@ from scheduler_extender.told.nodes import MEANINGS, Flag, Use
 from scheduler_extender.told.words import duration, sets_text, verdict_text
 from scheduler_extender.web.drawing import tile
 from scheduler_extender.web.glance import picture_of, some, who
+from topology.core.requests import at_most
 
 HERE = Path(__file__).parent
 STATIC = {"map.css": "text/css", "map.js": "text/javascript"}
@@ -32,7 +33,7 @@ def _environment() -> Environment:
     found.filters["moment"] = moment
     found.filters["instant"] = instant
     found.globals.update(Use=Use, Flag=Flag, meanings=MEANINGS, draw=tile, some=some, who=who)
-    found.globals.update(counted=picture_of, gib=gib, duration=duration)
+    found.globals.update(counted=picture_of, at_most=at_most, duration=duration)
     found.globals.update(sets=sets_text, verdict=lambda word: verdict_text(word, passes=True).plain)
     return found
 
@@ -41,15 +42,6 @@ def page(template: str, here: str, *, signed_in: bool, **values: Any) -> str:
     """A page of HTML; ``here`` is its path, ``signed_in`` says that a session can be ended."""
     found = _environment().get_template(template)
     return found.render(here=here, signed_in=signed_in, **values)
-
-
-def gib(amount: int) -> str:
-    """Bytes in GiB.
-
-    >>> gib(3 << 30), gib(5000 << 30)
-    ('3', '5,000')
-    """
-    return f"{amount / (1 << 30):,.0f}"
 
 
 def moment(seconds: float) -> str:

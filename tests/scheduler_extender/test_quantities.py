@@ -7,6 +7,9 @@ from decimal import Decimal
 import pytest
 
 from scheduler_extender.quantities import MEMORY, BadValueError, memory, quantity
+from topology.core.devices import NodeName
+from topology.core.requests import at_most
+from topology.machines import MACHINES
 
 
 @pytest.mark.parametrize(
@@ -54,3 +57,9 @@ def test_what_else_is_no_memory_is_told_what_is(text: str) -> None:
 
 def test_memory_from_64_mebibytes_on_is_read() -> None:
     assert [memory(t) for t in ("64Mi", "67108864", "1.5Gi")] == [64 << 20, 64 << 20, 3 << 29]
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_who_writes_the_memory_that_is_shown_gets_the_gpu(name: str) -> None:
+    for gpu in MACHINES[name].topology(NodeName("n")).gpus:
+        assert gpu.memory - (1 << 30) < memory(at_most(gpu.memory)) <= gpu.memory

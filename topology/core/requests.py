@@ -331,12 +331,26 @@ def first_few(models: Sequence[str]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
+_BINARY = (("Ti", MIB * MIB), ("Gi", 1024 * MIB), ("Mi", MIB), ("Ki", 1024))
+_DECIMAL = (("T", 10**12), ("G", 10**9), ("M", 10**6), ("k", 1000))
+
+
 def memory_text(amount: int) -> str:
-    """Bytes as a Kubernetes quantity, exact, in the largest binary unit that divides it."""
-    for unit, size in (("Ti", MIB * MIB), ("Gi", 1024 * MIB), ("Mi", MIB), ("Ki", 1024)):
-        if amount % size == 0:
-            return f"{amount // size}{unit}"
-    return str(amount)
+    """Bytes as a Kubernetes quantity, exact and in the smallest number; of two that are equal the
+    binary unit."""
+    units = ((amount // size, unit) for unit, size in (*_BINARY, *_DECIMAL) if amount % size == 0)
+    number, unit = min(units, key=lambda each: len(str(each[0])), default=(amount, ""))
+    return f"{number}{unit}"
+
+
+def at_most(amount: int) -> str:
+    """The largest whole Gi that is not more than so many bytes, or Mi below one: what a pod may
+    write as ``min-gpu-memory`` of a GPU with this memory.
+
+    >>> at_most(81559 << 20), at_most(512 << 20)
+    ('79Gi', '512Mi')
+    """
+    return f"{amount >> 30}Gi" if amount >> 30 else f"{amount >> 20}Mi"
 
 
 def device_count(counts: Counts) -> int:

@@ -315,12 +315,16 @@ class NodeFacts:
         return self.is_one_of(pod.standing.destinations) and not (had_claim and self.by_plugin)
 
     def is_one_of(self, destinations: Destinations) -> bool:
-        """Whether kube-scheduler may send a pod with these destinations here, by the pod's
-        selectors and the node's taints. If no Node object is known everybody may come."""
+        """Whether kube-scheduler may send a pod with these destinations here."""
+        return not self.bar(destinations)
+
+    def bar(self, destinations: Destinations) -> str:
+        """What of the pod's selectors, or of the node's taints, keeps a pod with these destinations
+        off; empty if nothing does. If no Node object is known everybody may come."""
         node = self.node_object
-        return not node.exists or destinations.include(
-            self.name, node.labels, node.taints, cordoned=node.cordoned
-        )
+        if not node.exists:
+            return ""
+        return destinations.bar(self.name, node.labels, node.taints, cordoned=node.cordoned)
 
     def refusing(self, request: GpuRequest) -> Streak | None:
         """The kubelet's refusals for which the node takes no pod with this request now; None if it

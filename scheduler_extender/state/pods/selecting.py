@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from scheduler_extender.quantities import cut
 from scheduler_extender.wire import PodSpec, Taint, Toleration
 
 # The taint of a cordoned node.
@@ -65,23 +66,26 @@ class Destinations:
     terms: tuple[Selector | None, ...] = ()  # and one of these, if any; None means no node
     tolerations: tuple[Toleration, ...] = ()  # which cover the node's taints
 
-    def include(
+    def bar(
         self, name: str, labels: Mapping[str, str], taints: tuple[Taint, ...], *, cordoned: bool
-    ) -> bool:
-        """Whether a node with this name, these labels and taints is one of them."""
-        bad = (*taints, UNSCHEDULABLE) if cordoned else taints
-        if any(t.effect in ("NoSchedule", "NoExecute") and not self._tolerates(t) for t in bad):
-            return False
-        if not self.selector and not self.terms:
-            return True
-        if not all(wanted.matches(labels) for wanted in self.selector):
-            return False
+    ) -> str:
+        """What keeps the pod off a node with this name, these labels and taints; empty if it is
+        one of them."""
+        if cordoned and not self._tolerates(UNSCHEDULABLE):
+            return "a cordon"
+        for taint in taints:
+            if taint.effect in ("NoSchedule", "NoExecute") and not self._tolerates(taint):
+                return f"taint {cut(taint.text)}"
+        for wanted in self.selector:
+            if not wanted.matches(labels):
+                return f"its nodeSelector {cut(f'{wanted.key}={wanted.values[0]}')}"
         fields = {NAME_FIELD: name}
-        return not self.terms or any(
+        fits = not self.terms or any(
             term is not None
             and all(wanted.matches(fields if wanted.of_field else labels) for wanted in term)
             for term in self.terms
         )
+        return "" if fits else "its node affinity"
 
     def _tolerates(self, taint: Taint) -> bool:
         return any(

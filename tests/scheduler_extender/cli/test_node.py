@@ -51,6 +51,12 @@ def test_of_a_node_with_dra_it_says_in_which_order_gpus_come(tmp_path: Path) -> 
     ]
 
 
+def test_the_memory_that_it_shows_is_what_a_pod_may_write() -> None:
+    """An H100 has 79.65 GiB: who writes 80Gi gets none."""
+    done = asked(main, "node", "h100-00", "-o", "wide", "--cluster", "examples/clusters/mixed.yaml")
+    assert done.stdout.count(" 79Gi ") == 8
+
+
 @pytest.fixture
 def closed(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     """An extender as it is installed: its admin port's URL, and the CA of its certificate."""

@@ -467,8 +467,8 @@ def test_a_pod_that_only_closed_nodes_would_take_goes_nowhere(tmp_path: Path) ->
     file = tmp_path / "cluster.yaml"
     file.write_text(text.replace("tolerations:", "volumes:"))
     said = (
-        "no node takes it: the node that would is closed to it by its selector, or by taints or "
-        "cordon; not guaranteed: the node may hand out GPUs without link=nvlink (1 node)\n"
+        "no node takes it: the node that would is closed to it by taint pool=batch:NoSchedule; "
+        "not guaranteed: the node may hand out GPUs without link=nvlink (1 node)\n"
     )
     done = why("team-a/train", "--cluster", file)
     assert done.returncode == 1

@@ -422,7 +422,7 @@ def test_nodes_that_kube_scheduler_will_not_choose_are_told_apart() -> None:
     found = explained(cluster, pod)
     assert (found.takes, found.closed) == (2, 1)
     assert found.headline == (
-        "2 of 2 nodes would take it, 1 of them closed to it by its selector, or by taints or cordon"
+        "2 of 2 nodes would take it, 1 of them closed to it by taint gpu:NoSchedule"
     )
     (note,) = found.notes
     assert "kube-scheduler has found no node for it" in note

@@ -161,13 +161,13 @@ def test_memory_in_use_of_shared_gpus_is_told() -> None:
     made.cluster.feed.put_record(node, Report("boot", 1, allocations=(held,)))
     (found,) = states_of(made).values()
     assert [gpu.memory_used for gpu in found.gpus] == [0, 30 * GIB]
-    assert ("1", "30 of 45 GiB in use") in who(found)
+    assert ("1", "30Gi of 44Gi in use") in who(found)
     pages = Pages(made.cluster)
-    assert "30 of 90 GiB</b> are in use" in pages.map(Filters())
+    assert "30Gi of 89Gi</b> are in use" in pages.map(Filters())
     page = pages.node("shared") or ""
-    assert "<td>45</td><td>30</td>" in page
-    assert "3 of 4 devices free, 30 GiB in use: team-a/says" in page
-    assert "GiB in use" not in (Pages(small().cluster).node("dgx-01") or "")
+    assert "<td>44Gi</td><td>30Gi</td>" in page
+    assert "3 of 4 devices free, 30Gi in use: team-a/says" in page
+    assert "i in use" not in (Pages(small().cluster).node("dgx-01") or "")
 
 
 def test_a_drawing_of_counts_is_as_high_as_it_needs_to_be() -> None:

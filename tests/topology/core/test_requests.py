@@ -139,6 +139,9 @@ def test_the_text_of_a_request(asked: GpuRequest, text: str) -> None:
         pytest.param(81559 * MIB, "81559Mi", id="what an H100 has"),
         pytest.param(1536, "1536", id="no whole unit"),
         pytest.param(3 * 1024, "3Ki", id="Ki"),
+        pytest.param(40 * 10**9, "40G", id="G"),
+        pytest.param(1_500_000_000, "1500M", id="M"),
+        pytest.param(512_000, "500Ki", id="binary of two of one length"),
     ],
 )
 def test_memory_is_written_exactly(amount: int, text: str) -> None:

@@ -15,7 +15,7 @@ from scheduler_extender.state.pods.budgets import Budget, refused, violations
 from scheduler_extender.state.pods.record import PodRecord, manifest_of, pod_record
 from scheduler_extender.state.pods.selecting import Requirement
 from scheduler_extender.state.pods.standing import Standing, standing_of
-from scheduler_extender.wire import Pod
+from scheduler_extender.wire import Pod, Taint
 from tests.nodes import container, pod
 from tests.scheduler_extender.conftest import raw
 from topology.core.devices import NodeName, PodUid
@@ -223,3 +223,24 @@ def test_two_ways_to_count(found: list[Budget], scheduler: int, eviction: str | 
     assert violations(victims, tuple(found)) == scheduler
     over = refused(victims, tuple(found))
     assert (over and over.name) == eviction
+
+
+@pytest.mark.parametrize(
+    ("spec", "node", "bar"),
+    [
+        ({}, {}, ""),
+        ({}, {"cordoned": True}, "a cordon"),
+        ({}, {"taints": (Taint("gpu", "", "NoSchedule"),)}, "taint gpu:NoSchedule"),
+        ({}, {"taints": (Taint("team", "a", "NoExecute"),)}, "taint team=a:NoExecute"),
+        ({}, {"taints": (Taint("gpu", "", "PreferNoSchedule"),)}, ""),
+        ({"nodeSelector": {"pool": "a"}}, {}, "its nodeSelector pool=a"),
+        ({"nodeName": "", "affinity": {"nodeAffinity": 3}}, {}, "its node affinity"),
+        ({}, {"taints": (Taint("a\nb", "", "NoSchedule"),)}, "taint a b:NoSchedule"),
+    ],
+)
+def test_what_keeps_a_pod_off_a_node_is_named(
+    spec: dict[str, Any], node: dict[str, Any], bar: str
+) -> None:
+    going = record(spec).standing.destinations
+    taints, cordoned = node.get("taints", ()), node.get("cordoned", False)
+    assert going.bar("n", {"pool": "b"}, taints, cordoned=cordoned) == bar
