@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from scheduler_extender.annotations import managed_among
+from scheduler_extender.claims import DRIVER
 from scheduler_extender.kube.cel import CelError
 from scheduler_extender.kube.draobjects import (
     MOST_ASKED,
@@ -38,7 +39,7 @@ from scheduler_extender.state.node.facts import Devices, NodeFacts, unsaid
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.allocators.claims import NotFollowedError
 from topology.core.devices import NodeName
-from topology.core.dra import Claimed, DraError, by_claims_alone, served
+from topology.core.dra import Claimed, DraError, by_claims_alone, served, without_devices
 from topology.core.graph import NodeTopology
 from topology.core.placement import Rejection
 from topology.core.report import Report
@@ -263,6 +264,9 @@ class DraNodes:
                 if not of_class.spec.extended_resource_name:
                     topology = by_claims_alone(topology)
                 return topology, report
+        slices = self._slices.get(topology.name, {}).values()
+        if any(each.spec.driver == DRIVER for each in slices) and not devices.of_driver(DRIVER):
+            topology = without_devices(topology)
         return topology, report
 
     def _devices_of(self, name: NodeName) -> NodeDevices:

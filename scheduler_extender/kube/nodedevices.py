@@ -96,6 +96,10 @@ class NodeDevices:
             _latest.number = self._number
         return _latest.devices
 
+    def of_driver(self, driver: str) -> bool:
+        """Whether some of them are of a driver."""
+        return any(of == driver for of, _, _ in self.all)
+
     def selected(self, conditions: tuple[str, ...]) -> Mask:
         """Those that meet all conditions. Raises :class:`CelError`."""
         key = (self._number, conditions)

@@ -38,6 +38,7 @@ BY_AN_END = frozenset(
         Reason.BUSY,
         Reason.SCATTERED,
         Reason.NOT_GUARANTEED,
+        Reason.SICK,
         Reason.MEMORY_IN_USE,
         Reason.IN_PROGRESS,
         Reason.KUBELET,

@@ -34,6 +34,7 @@ NEAR = frozenset(
         Reason.BUSY,
         Reason.SCATTERED,
         Reason.NOT_GUARANTEED,
+        Reason.SICK,
         Reason.MEMORY_IN_USE,
         Reason.IN_PROGRESS,
         Reason.KEPT_PLACE,

@@ -20,7 +20,7 @@ from scheduler_extender.told.view import GONE, HIDDEN, View, pods_on, withheld
 from scheduler_extender.told.words import asks_text
 from topology.core.devices import GpuUuid, NodeName, PodUid
 from topology.core.graph import NodeTopology
-from topology.core.placement import BY_CLAIMS_ALONE, DRA_ONLY, Rejection, used_memory
+from topology.core.placement import BY_CLAIMS_ALONE, Reason, Rejection, used_memory
 from topology.core.placement.constraints import satisfies
 from topology.core.pools import count, gpus, total
 from topology.core.report import Health
@@ -310,8 +310,9 @@ def node_state(facts: NodeFacts) -> NodeState:
     if report is None:
         wrong.append("its agent has written no report yet")
     trouble += filter(None, wrong)
-    if facts.offer("") is DRA_ONLY:
-        trouble.append(DRA_ONLY.reason)
+    offer = facts.offer("")
+    if isinstance(offer, Rejection) and offer.kind is Reason.DRA_ONLY:
+        trouble.append(offer.reason)
     if not topology.allocator.by_number:
         trouble.append(BY_CLAIMS_ALONE.reason)
     trouble += filter(None, [facts.fabric_fault])

@@ -88,6 +88,7 @@ TOLD: dict[Reason, str] = {
     Reason.BUSY: "are busy",
     Reason.SCATTERED: "have only unsuitable GPUs free",
     Reason.NOT_GUARANTEED: "cannot promise the right GPUs",
+    Reason.SICK: "may hand out a sick GPU",
     Reason.MEMORY_IN_USE: "have too little GPU memory left",
     Reason.IN_PROGRESS: "are placing other pods",
     Reason.KEPT_PLACE: "are kept for another pod",

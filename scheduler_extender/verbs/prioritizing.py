@@ -92,7 +92,7 @@ def _spoilt_by_others(
         deadline.need_quick(quick=False)
         beside = with_arrivals(snapshot.facts(name), coming[name])
         why = answer(snapshot, beside, request, deadline).rejection
-        if why is not None and why.kind in (Reason.SCATTERED, Reason.NOT_GUARANTEED):
+        if why is not None and why.kind in (Reason.SCATTERED, Reason.NOT_GUARANTEED, Reason.SICK):
             spoilt.add(name)
     return spoilt
 

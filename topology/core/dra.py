@@ -150,6 +150,11 @@ def by_claims_alone(topology: NodeTopology) -> NodeTopology:
     return topology.served(topology.resources[0], allocator)
 
 
+def without_devices(topology: NodeTopology) -> NodeTopology:
+    """The node while its driver publishes no GPU."""
+    return replace(topology, allocator=replace(topology.allocator, driver_waits=True))
+
+
 def first_published(topology: NodeTopology, devices: Iterable[DeviceId]) -> NodeTopology:
     """The node if these were published first, in this order: what a claim that has them gets."""
     indices = {gpu.uuid: gpu.index for gpu in topology.gpus}

@@ -57,6 +57,8 @@ class AllocatorFacts:
     # Under DRA: driver indices in the order in which the driver publishes the GPUs.
     published: tuple[int, ...] = ()
     by_number: bool = True  # False where pods get them by claims of their own alone
+    # Whether a DRA driver has a pool for the node, and publishes no GPU of it.
+    driver_waits: bool = False
     # Where `numa` is None, the fields that the record lacks for it; only people read them.
     numa_lacks: tuple[str, ...] = field(default=(), compare=False)
 

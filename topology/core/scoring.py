@@ -31,7 +31,7 @@ needs none goes by the rack that it would break into (:attr:`Merit.rack`) before
 *Quality* of a preferred placement is the mean of two shares: of the outcomes that satisfy the
 constraints, and of the bandwidth that they reach (best ring, mean over outcomes) in the best that
 any offered node's hardware could give the request. It counts half where the kubelet may refuse the
-pod.
+pod. A sick GPU that may come counts as such a refusal.
 """
 
 from __future__ import annotations
@@ -125,7 +125,8 @@ class Merit:
     left: int = 0  # devices left after the placement
     known: bool = True  # false without a report
     measured: bool = True  # false if damage is too much to work out: a score in the middle then
-    may_refuse: bool = False  # whether the kubelet may refuse the pod
+    # Whether the kubelet may refuse the pod, or give it a sick GPU.
+    may_refuse: bool = False
     # The level of the rack that a pod which needs none would break into here: 0 on a node in no
     # rack, else more where more of its rack is free.
     rack: int = 0
@@ -162,7 +163,7 @@ def prospect(
         _best_ring_of_size(kubelet.shape, request.count),
         1.0 if assessed.verdict.holds else share,
         now.devices_left - request.effective_count,
-        may_refuse=bool(assessed.hazards),
+        may_refuse=bool(assessed.hazards) or _may_be_sick(now, assessed),
     )
     if kubelet.shape.of_mig:
         return Prospect(replace(unweighed, damage=opened_gpus(kubelet, now, request)))
@@ -170,6 +171,18 @@ def prospect(
     if lost is None:
         return Prospect(replace(unweighed, measured=False))
     return Prospect(unweighed, lost)
+
+
+def _may_be_sick(now: Availability, assessed: Assessment) -> bool:
+    """Whether one of the GPUs that the pod may get is sick."""
+    if not now.sick:
+        return False
+    sets = assessed.sets
+    return (
+        bool(now.sick & gpus(now.free, now.width))
+        if sets is None
+        else any(mask & now.sick for mask in sets)
+    )
 
 
 def merit(

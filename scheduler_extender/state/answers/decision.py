@@ -221,10 +221,10 @@ def _refused_over_missing(
     if isinstance(offer, Rejection):
         return None
     assessed = _by_rows(vouched, request, settings).assessment
-    plugin = offer.kubelet.allocator
-    if assessed is None or not (plugin.broken and plugin.words(assessed.hazards)):
-        return None
-    return assessed.refusal
+    plugin, refusal = offer.kubelet.allocator, None if assessed is None else assessed.refusal
+    if assessed is None or refusal is None or refusal.kind is Reason.SICK:
+        return refusal
+    return refusal if plugin.broken and plugin.words(assessed.hazards) else None
 
 
 def undecided(facts: NodeFacts, request: GpuRequest) -> Decision:

@@ -27,6 +27,7 @@ from topology.core.graph import NodeTopology
 from topology.core.mig import MIG, ServedDevices, profile_named, served_devices, shape_of
 from topology.core.placement import (
     DRA_ONLY,
+    DRIVER_WAITS,
     NO_REPORT,
     NOT_READY,
     NOT_SERVED,
@@ -208,7 +209,7 @@ class NodeFacts:
                 return NO_REPORT
             unserved = self.node_object.dra_only and not self.by_dra
             if unserved or not self.topology.resources:
-                return DRA_ONLY
+                return DRIVER_WAITS if self.topology.allocator.driver_waits else DRA_ONLY
             if self.record.stale:
                 return STALE
             if self.report.not_ready:
@@ -487,7 +488,8 @@ def _key(facts: NodeFacts, resource: str) -> Hashable:
     elif (served := topology.resource(resource)) is None:
         # Whatever else is on it.
         given = facts.by_dra or bool(facts.node_object.pieces(resource))
-        return (*key, bool(topology.resources), given, facts.all_split(resource))
+        waits = topology.allocator.driver_waits
+        return (*key, bool(topology.resources), waits, given, facts.all_split(resource))
     if topology is not None and served is not None:
         offer = facts.last_offer(resource) if report is not None else NO_REPORT
         available = offer.availability if isinstance(offer, Offer) else offer

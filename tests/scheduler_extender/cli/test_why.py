@@ -587,7 +587,7 @@ SPLIT = msgspec.json.decode(a_slice(device(0, consumesCounters=[{"counterSet": "
     ("where", "obj", "says"),
     [
         pytest.param("deviceclasses", NAMELESS, "no DeviceClass has extendedRes", id="no name"),
-        pytest.param("resourceslices", slice_of(NODE, name="s", pool=NODE), "neither a device plug",
+        pytest.param("resourceslices", slice_of(NODE, name="s", pool=NODE), "the DRA driver serves",
                      id="no driver"),
         pytest.param("resourceslices", SPLIT, "device gpu-0 of a ResourceSlice has consumesCoun",
                      id="not followed"),

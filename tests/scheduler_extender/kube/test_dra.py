@@ -41,7 +41,7 @@ from tests.nodes import bridged
 from topology import codec
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.graph import NodeTopology
-from topology.core.placement import BY_CLAIMS_ALONE, DRA_ONLY, STALE
+from topology.core.placement import BY_CLAIMS_ALONE, DRA_ONLY, DRIVER_WAITS, STALE
 from topology.core.remembering import forget
 from topology.core.report import Report
 from topology.core.requests import gpu_request
@@ -79,6 +79,15 @@ def told(world: DraWorld) -> DraWorld:
     for tell in NEWS:
         tell(world)
     return world
+
+
+def test_an_empty_slice_says_that_the_driver_serves_nothing_yet(world: DraWorld) -> None:
+    told(world).slices.apply(a_slice(generation=2))
+    assert world.offer == DRIVER_WAITS
+    world.slices.apply(a_slice(*map(device, PUBLISHED), generation=3))
+    assert order(world) == PUBLISHED
+    world.slices.delete(a_slice())
+    assert world.offer == DRA_ONLY
 
 
 def test_a_claim_that_goes_gives_its_devices_back(world: DraWorld) -> None:

@@ -149,7 +149,7 @@ def test_a_sick_gpu_that_may_come_is_named_alike_to_all() -> None:
     pod = waiting("one", gpu_request(1))
     words = "may hand out GPU 1, which is sick"
     found = explained(cluster, pod)
-    assert (found.takes, found.doubts) == (1, {Reason.NOT_GUARANTEED.value: 1})
+    assert (found.takes, found.doubts) == (1, {Reason.SICK.value: 1})
     assert found.headline == (
         f"1 of 1 node would take it (0 with a promise); without a promise: {words} (1 node)"
     )

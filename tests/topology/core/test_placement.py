@@ -230,6 +230,15 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
         ),
         pytest.param(
             switched(),
+            Availability(0b1100, sick=0b1000),
+            2,
+            NVLINK,
+            Verdict.IMPOSSIBLE,
+            "the node would hand out a sick GPU",
+            id="a sick GPU surely comes",
+        ),
+        pytest.param(
+            switched(),
             Availability(0b0111, sick=0b1000, running=(Holder(0b1000),)),
             2,
             NVLINK,

@@ -41,6 +41,13 @@ class Outlook:
             return self.sets
         return tuple(sorted({gpus(pool, kubelet.width) for pool in self.sets}))
 
+    def surely_has(self, some: Mask, kubelet: Kubelet) -> bool:
+        """Whether every set that may come has one of ``some`` GPUs."""
+        sets = self.gpus(kubelet)
+        if sets is None:
+            return bool(self.count) and not gpus(self.free, kubelet.width) & ~some
+        return bool(sets) and all(mask & some for mask in sets)
+
 
 @remembered
 def outlook(

@@ -53,6 +53,7 @@ class Reason(Enum):
     SCATTERED = "scattered"  # devices enough are free, and no set of them meets the constraints
     # A set that meets the constraints is free, and the node may hand out another one.
     NOT_GUARANTEED = "not-guaranteed"
+    SICK = "sick"  # the node hands out a sick GPU, or may do so
     MEMORY_IN_USE = "memory-in-use"  # too little memory of a shared GPU is left
     # A pod that is bound to the node has to be reported first.
     IN_PROGRESS = "placement-in-progress"
@@ -93,8 +94,8 @@ IN_PROGRESS = Rejection(
 NO_REPORT = Rejection("no topology report", False, Reason.NO_REPORT)
 STALE = Rejection("topology report is stale", False, Reason.STALE)
 NOT_READY = Rejection("topology report is not Ready", False, Reason.NOT_READY)
-SICK = Rejection("not guaranteed: the node may hand out a sick GPU", True, Reason.NOT_GUARANTEED)
-ALL_SICK = Rejection("the GPUs that the node may hand out now are sick", True, Reason.SCATTERED)
+SICK = Rejection("not guaranteed: the node may hand out a sick GPU", True, Reason.SICK)
+ALL_SICK = Rejection("the node would hand out a sick GPU", True, Reason.SICK)
 UNASKED = Rejection(
     "not guaranteed: the node's Topology Manager policy is unknown", True, Reason.KUBELET
 )
@@ -102,6 +103,7 @@ TOO_MUCH = Rejection("not guaranteed: too much to work out for this node", True,
 DRA_ONLY = Rejection(
     "neither a device plugin nor a DRA driver serves its GPUs", False, Reason.DRA_ONLY
 )
+DRIVER_WAITS = Rejection("the DRA driver serves nothing yet", False, Reason.DRA_ONLY)
 BY_CLAIMS_ALONE = Rejection(
     "no DeviceClass has extendedResourceName nvidia.com/gpu: pods need claims (gpu-topology claim)",
     False,
@@ -243,12 +245,13 @@ def _has_set(kubelet: Kubelet, test: CompiledConstraints, count: int) -> bool:
 def certain_refusal(
     kubelet: Kubelet, now: Availability, request: GpuRequest, foreseen: Outlook
 ) -> Rejection | None:
-    """Why the kubelet surely refuses the pod at this moment; None where it may admit it.
+    """Why the kubelet surely refuses the pod at this moment, or gives it a sick GPU; None where it
+    may admit it to sound ones.
 
-    The rejection is resolvable if the node might hand something out with every running pod gone.
+    A refusal is resolvable if the node might hand something out with every running pod gone.
     """
     if not _refuses(foreseen):
-        return None
+        return ALL_SICK if foreseen.surely_has(now.sick, kubelet) else None
     others = others_on(
         kubelet,
         now.room_for(kubelet, endings=False),

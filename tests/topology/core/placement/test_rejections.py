@@ -8,12 +8,13 @@ from dataclasses import replace
 import pytest
 
 from tests.nodes import gpus
-from topology.core.admission import Kubelet
+from topology.core.admission import Kubelet, kubelet_of
 from topology.core.availability import Availability, Holder
-from topology.core.devices import Mask, NodeName, PodUid
+from topology.core.devices import Bytes, GpuResource, Mask, NodeName, PodUid
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.links import Link, LinkKind
 from topology.core.placement import Verdict, assess
+from topology.core.placement.rejections import ALL_SICK
 from topology.core.requests import (
     Constraints,
     ContainerRequest,
@@ -149,3 +150,29 @@ def test_the_plugin_may_be_what_fails() -> None:
     assert found is not None
     assert "device plugin fails" in found.reason
     assert assess(kubelet, Availability(0b111), gpu_request(1)).refusal is None
+
+
+@pytest.mark.parametrize(
+    ("policy", "free", "count", "certain"),
+    [
+        pytest.param("best-effort", 0b0001, 1, True, id="no other GPU is free"),
+        pytest.param("best-effort", 0b1111, 4, True, id="all free ones are asked for"),
+        pytest.param("best-effort", 0b0011, 1, False, id="another may come"),
+        pytest.param("best-effort", 0b1110, 2, False, id="it is in use"),
+        pytest.param("dra", 0b1111, 1, True, id="it is the next under DRA"),
+        pytest.param("dra", 0b1110, 1, False, id="it is not the next"),
+    ],
+)
+@pytest.mark.parametrize("policy_of", [Policy.REQUIRED, Policy.PREFERRED])
+@pytest.mark.parametrize("wanted", [Constraints(), Constraints(min_gpu_memory=Bytes(1))])
+def test_a_sick_gpu_that_surely_comes_refuses_every_pod(
+    policy: str, free: Mask, count: int, certain: bool, policy_of: Policy, wanted: Constraints
+) -> None:
+    facts = AllocatorFacts(policy, published=(0, 1, 2, 3) if policy == "dra" else ())
+    node = machine("a100-pcie-4-bridged").topology("n").served(GpuResource("nvidia.com/gpu"), facts)
+    kubelet = kubelet_of(node, node.resources[0])
+    request = replace(gpu_request(count, wanted), policy=policy_of)
+    assessed = assess(kubelet, Availability(free, sick=0b0001), request)
+    assert (assessed.refusal == ALL_SICK) == certain
+    if certain and wanted != Constraints():
+        assert assessed.rejection == ALL_SICK
