@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from scheduler_extender.excess import excess
+from scheduler_extender.excess import MOST_CLAIMS, excess
 from scheduler_extender.exclusive import amounts_of, containers_with_roles, exclusive_of
 from scheduler_extender.membership import GROUP_KEYS, Membership, membership_of
 from scheduler_extender.quantities import (
@@ -225,11 +225,12 @@ def of_claims(pod: Pod, managed: tuple[str, ...] = MANAGED) -> OfClaims | Malfor
 
 
 def claims_of(pod: Pod) -> tuple[str, ...]:
-    """The names of a pod's own claims, in its order; empty for one that is to be made."""
+    """The names of a pod's own claims, in its order; empty for one that is to be made. A pod with
+    more than :data:`.MOST_CLAIMS` is refused, and of its claims no more are kept."""
     made = {each.name: each for each in pod.status.resource_claim_statuses or ()}
     names = [
         made[each.name].resource_claim_name if each.name in made else each.resource_claim_name or ""
-        for each in pod.spec.resource_claims or ()
+        for each in (pod.spec.resource_claims or ())[:MOST_CLAIMS]
     ]
     return tuple(name for name in names if name is not None)  # None: it needs none
 

@@ -61,9 +61,11 @@ class KeptPlace:
 
 class _Written(msgspec.Struct, omit_defaults=True):
     uid: str
-    node: str
+    node: Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
     until: datetime
-    victims: list[str] = []
+    victims: Annotated[
+        list[Annotated[str, msgspec.Meta(max_length=128)]], msgspec.Meta(max_length=MAX_VICTIMS)
+    ] = []
     version: Annotated[int, msgspec.Meta(gt=0)] | None = None
 
 
@@ -80,7 +82,7 @@ def kept_place_of(pod: Pod) -> KeptPlace | None:
         until = instant(written.until).timestamp()
     except (msgspec.DecodeError, RecursionError, ValueError, OverflowError):
         return None
-    if written.uid != pod.metadata.uid or not written.node or len(written.victims) > MAX_VICTIMS:
+    if written.uid != pod.metadata.uid:
         return None
     victims = frozenset(map(PodUid, written.victims))
     return KeptPlace(NodeName(written.node), until, victims, written.version)

@@ -13,9 +13,12 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from scheduler_extender.annotations import KEPT_PLACE, MANAGED
 from scheduler_extender.kube.sinks import BudgetSink, NodeSink, PodSink, RecordSink
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.pods.record import counting_record
+from scheduler_extender.wire import pod_decoder
 from tests.nodes import pod, switched
 from tests.scheduler_extender.serving import Clock, running
 from topology.core import remembering
@@ -51,7 +54,92 @@ PODS: dict[str, Callable[[int, int], Object]] = {
     },
     "spec.affinity.nodeAffinity": with_terms,
     "resources": with_resources,
+    "spec.resourceClaims": lambda n, k: {"spec": {"resourceClaims": own_claims(n, k)}},
 }
+# What else a pod may list. Whether it is refused for that or not, little is kept of it.
+NAMES = "x" * 100
+LISTS: dict[str, Callable[[int], Object]] = {
+    **{field: lambda k, f=field: PODS[f](0, k) for field in PODS},  # type: ignore[misc]
+    "containers": lambda k: {
+        "spec": {"containers": [with_gpu(f"c{j}", {f"a.b/r{j}": "1"}) for j in range(k)]}
+    },
+    "init containers": lambda k: {
+        "spec": {"initContainers": [with_gpu(f"c{j}", {}) for j in range(k)]}
+    },
+    "ports": lambda k: {
+        "spec": {
+            "containers": [
+                {**with_gpu("c", {}), "ports": [{"hostPort": 1 + j % 9000} for j in range(k)]}
+            ]
+        }
+    },
+    "overhead": lambda k: {"spec": {"overhead": {f"a.b/r{j}": "1" for j in range(k)}}},
+    "gates": lambda k: {"spec": {"schedulingGates": [{"name": f"g{j}"} for j in range(k)]}},
+    "spread": lambda k: {
+        "spec": {"topologySpreadConstraints": [{"topologyKey": f"t{j}"} for j in range(k)]}
+    },
+    "owners": lambda k: {
+        "metadata": {"ownerReferences": [{"kind": f"K{j}{NAMES}", "name": "x"} for j in range(k)]}
+    },
+    "conditions": lambda k: {
+        "status": {"conditions": [{"type": f"t{j}", "reason": NAMES} for j in range(k)]}
+    },
+    "container statuses": lambda k: {
+        "status": {"containerStatuses": [{"name": f"c{j}"} for j in range(k)]}
+    },
+    "claim statuses": lambda k: {
+        "spec": {"resourceClaims": own_claims(0, 8)},
+        "status": {
+            "resourceClaimStatuses": [
+                {"name": f"n{j}", "resourceClaimName": f"m{j}"} for j in range(k)
+            ]
+        },
+    },
+    "mappings": lambda k: {
+        "status": {
+            "extendedResourceClaimStatus": {
+                "resourceClaimName": "c",
+                "requestMappings": [
+                    {"containerName": f"c{j}", "resourceName": f"a.b/r{j}"} for j in range(k)
+                ],
+            }
+        }
+    },
+    "victims of a kept place": lambda k: {
+        "metadata": {
+            "annotations": {
+                KEPT_PLACE: json.dumps(
+                    {
+                        "uid": "uid-pod",
+                        "node": "node",
+                        "until": "2026-01-01T00:00:00Z",
+                        "victims": [f"{j}" * (k // 20) for j in range(64)],
+                    }
+                )
+            }
+        }
+    },
+    "node of a kept place": lambda k: {
+        "metadata": {
+            "annotations": {
+                KEPT_PLACE: json.dumps(
+                    {"uid": "uid-pod", "node": "n" * k, "until": "2026-01-01T00:00:00Z"}
+                )
+            }
+        }
+    },
+}
+
+
+def own_claims(n: int, k: int) -> list[Object]:
+    return [{"name": f"n{j}", "resourceClaimName": f"claim-{n}-{j}"} for j in range(k)]
+
+
+def with_gpu(name: str, more: Object) -> Object:
+    limits = {"nvidia.com/gpu": "1", **more}
+    return {"name": name, "resources": {"limits": limits}}
+
+
 NODES: dict[str, Callable[[int, int], Object]] = {
     "labels": lambda n, k: {"metadata": {"labels": {f"l{n}-{j}": f"v{n}" for j in range(k)}}},
     "taints": lambda n, k: {
@@ -112,6 +200,22 @@ def test_a_pod_that_says_too_much_is_refused_and_the_next_one_is_not(field: str)
         assert reason in service.bind(greedy(field), "node")
         assert service.filter(pod(1, {"link": "nvlink"}), "node")["NodeNames"] == ["node"]
         assert service.filter(greedy(field, k=20), "node")["NodeNames"] == ["node"]
+
+
+@pytest.mark.parametrize("bound", [False, True])
+@pytest.mark.parametrize("asked", [1, 0])
+@pytest.mark.parametrize("field", LISTS)
+def test_little_is_kept_of_a_list_however_long(field: str, asked: int, bound: bool) -> None:
+    """A pod asks for a GPU, or its claims have some; its node is known, or not yet."""
+    listed = [merged(pod(asked), LISTS[field](k)) for k in (8, 20_000)]
+    for each in listed:
+        each["metadata"]["uid"] = "uid-pod"
+        if bound:
+            each["spec"]["nodeName"] = "node"
+        each["spec"].setdefault("resourceClaims", [] if asked else own_claims(0, 1))
+    short, long = (counting_record(pod_decoder.decode(raw(each)), MANAGED) for each in listed)
+    assert short is not None or not (asked or bound)
+    assert len(repr(long)) < 20 * KIB
 
 
 @pytest.mark.parametrize("field", PODS)
