@@ -130,6 +130,7 @@ class Condition(msgspec.Struct, rename="camel", frozen=True):
     type: str = ""
     status: str = ""
     reason: str | None = None
+    message: str | None = None
 
 
 class ClaimedResource(msgspec.Struct, rename="camel", frozen=True):

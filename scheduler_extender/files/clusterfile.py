@@ -104,6 +104,7 @@ class _Objects:
         self._budgets: list[Budget] = []
         self._claiming: list[PodRecord] = []
         self._grouped = 0
+        self._grouped_nodes: dict[NodeName, NodeObject] = {}
 
     def take(self, item: Any, where: str) -> None:
         """Take one object. Raises :class:`ClusterFileError`."""
@@ -132,6 +133,8 @@ class _Objects:
         self._parts.append(group.records())
         if group.has is not None:
             self._allocatable |= dict.fromkeys(group.names, group.has)
+            given = NodeObject(allocatable=amounts_of(group.amounts), partial=True)
+            self._grouped_nodes |= dict.fromkeys(group.names, given)
 
     def _take_node(self, item: Any) -> None:
         node = _converted(item, Node, "node")
@@ -149,6 +152,13 @@ class _Objects:
         placement = written_on(pod)
         if placement is not None:
             self._written[PodUid(pod.metadata.uid)] = placement
+
+    def _node_object(self, node: Node) -> NodeObject:
+        """What a Node says, and of what it gives out else what its MachineGroup says."""
+        said, grouped = _node_object(node), self._grouped_nodes.get(_name(node))
+        if grouped is None or said.allocatable is not None:
+            return said
+        return replace(said, allocatable=grouped.allocatable, partial=True)
 
     def whole(self, name: str) -> ClusterFile:
         """The file. Raises :class:`ClusterFileError` where something stands in it twice."""
@@ -172,7 +182,7 @@ class _Objects:
             tuple(records),
             tuple(pods),
             self._allocatable,
-            {_name(node): _node_object(node) for node in nodes},
+            self._grouped_nodes | {_name(node): self._node_object(node) for node in nodes},
             self._written,
             tuple(sorted(budgets, key=lambda each: (each.namespace, each.name))),
             tuple(self._claiming),
@@ -213,7 +223,8 @@ def _node_object(node: Node) -> NodeObject:
         labels=metadata.labels or {},
         cordoned=spec.unschedulable,
         taints=tuple(spec.taints or ()),
-        allocatable=amounts_of(amounts) if amounts and from_server else None,
+        allocatable=amounts_of(amounts) if amounts else None,
+        partial=not from_server,
     )
 
 

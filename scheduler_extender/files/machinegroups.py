@@ -68,11 +68,15 @@ class MachineGroup(BaseModel):
         return [NodeName(f"{self.name_prefix}{i:0{width}}") for i in range(self.count)]
 
     @property
+    def amounts(self) -> dict[str, str | int]:
+        """The quantities that it gives of CPU and memory."""
+        given = {"cpu": self.cpu, "memory": self.memory}
+        return {name: amount for name, amount in given.items() if amount is not None}
+
+    @property
     def has(self) -> Allocatable | None:
         """What it says of CPU and memory, if anything. Raises :class:`ValueError`."""
-        given = {"cpu": self.cpu, "memory": self.memory}
-        amounts = {name: amount for name, amount in given.items() if amount is not None}
-        return allocatable_of(amounts) if amounts else None
+        return allocatable_of(self.amounts) if self.amounts else None
 
     def records(self) -> Iterator[Record]:
         """Its nodes, made one by one. Raises :class:`TopologyError`."""

@@ -9,7 +9,15 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import Any
 
-from scheduler_extender.annotations import KEYS, OURS_TO_WRITE, PREFIX, Asks, Malformed, parse
+from scheduler_extender.annotations import (
+    KEYS,
+    MANAGED,
+    OURS_TO_WRITE,
+    PREFIX,
+    Asks,
+    Malformed,
+    parse,
+)
 from scheduler_extender.claims import LABEL, WANTED
 from scheduler_extender.exclusive import containers_with_roles
 from scheduler_extender.files.clusterfile import read_pod
@@ -26,7 +34,7 @@ from scheduler_extender.files.podtemplates import (
 )
 from scheduler_extender.quantities import cut, quantity
 from scheduler_extender.state.pods.selecting import destinations_of
-from scheduler_extender.state.pods.standing import Standing
+from scheduler_extender.state.pods.standing import Standing, asks_of
 from scheduler_extender.told.together import Wanted
 from scheduler_extender.told.words import listed
 from scheduler_extender.wire import Pod, Resources
@@ -190,7 +198,14 @@ def _asked(item: object, made: Made, *, several: bool = False) -> Wanted:
     standing = Standing(priority=pod.spec.priority or 0, destinations=going)
     claims = (pod.metadata.labels or {}).get(LABEL) == WANTED
     return Wanted(
-        name, asks.request, notes, asks.membership, standing, made.copies or 1, claims=claims
+        name,
+        asks.request,
+        notes,
+        asks.membership,
+        standing,
+        made.copies or 1,
+        claims=claims,
+        asks=asks_of(pod, MANAGED),
     )
 
 

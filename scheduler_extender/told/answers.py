@@ -22,11 +22,12 @@ from scheduler_extender.state.answers.remembered import State
 from scheduler_extender.state.asking.askgroup import ask_group
 from scheduler_extender.state.asking.byclaims import ask_by_claims
 from scheduler_extender.state.asking.enquiry import answer, ask, scores
-from scheduler_extender.state.asking.members import member_of, rack_rooms
+from scheduler_extender.state.asking.members import member_of
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.standing import BARE, Standing
+from scheduler_extender.verbs.prioritizing import Asking, scored
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import names_strange_nodes
 from topology.core.placement import (
@@ -124,15 +125,21 @@ def answers(
     """Every node's answer at the moment of ``snapshot``, by name.
 
     The pod that is ``asking`` may be on a node already, bound or in flight, and is not counted
-    against itself: this node answers as it did before the pod came, and has no score, since scores
-    compare nodes as they are. A place that is kept from others is not kept from a pod of higher
+    against itself: this node answers as it did before the pod came, and has no score. The others
+    have prioritize's scores. A place that is kept from others is not kept from a pod of higher
     priority, or of the same gang (:meth:`.NodeFacts.yields_to`). ``standing`` is the pod's: nodes
     that are none of its destinations are closed to it, and have no score. ``membership`` is the
     pod's, too; its group is asked as it is now. After the ``deadline`` nodes are not asked any
     more: those that are left over are undecided, and none of them is called closed.
     """
-    rows = _answers(snapshot, standing.priority, request, asking, membership, deadline)
-    return _going(rows, standing, deadline)
+    rows = _going(
+        _answers(snapshot, standing, request, asking, membership, deadline), standing, deadline
+    )
+    names = [row.node for row in rows if row.may_come and not _is_on(asking, row.node, snapshot)]
+    pod = Asking(asking or PodUid(""), standing.priority, request, membership, counts=False)
+    by_node = scored(snapshot, pod, names, deadline)
+    of = dict(zip(names, by_node, strict=True))
+    return [replace(row, score=of.get(row.node)) for row in rows]
 
 
 def _going(rows: Sequence[Answer], standing: Standing, deadline: Deadline) -> list[Answer]:
@@ -198,24 +205,25 @@ def _by_claims(
 
 def _answers(
     snapshot: Snapshot,
-    priority: int,
+    standing: Standing,
     request: GpuRequest,
     asking: PodUid | None,
     membership: Membership | None,
     deadline: Deadline,
 ) -> list[Answer]:
     gang = None if membership is None else membership.as_gang
+    priority = standing.priority
     yielding = snapshot.with_facts(facts.yielding_to(priority, gang) for facts in snapshot.nodes)
-    rooms = rack_rooms(snapshot, request, [facts.name for facts in snapshot.nodes], membership)
     member = member_of(snapshot, asking or PodUid(""), membership, request)
     if member is None:
-        return _each_for_itself(yielding, request, asking, rooms, deadline)
-    rows = _each_for_itself(yielding, member.request, asking, rooms, deadline)
+        return _each_for_itself(yielding, request, asking, deadline)
+    rows = _each_for_itself(yielding, member.request, asking, deadline)
     if not member.minds_groups:
         return rows
     on = {facts.name for facts in snapshot.nodes if counts_on(asking, facts)}
     without = snapshot.with_facts(row.facts for row in rows if row.node in on)
-    passing = [row.node for row in rows if row.passes]
+    going = standing.destinations  # kube-scheduler offers filter no others
+    passing = [row.node for row in rows if row.passes and row.facts.is_one_of(going)]
     direction = snapshot.direction_of(member.membership)
     found = ask_group(without, member, passing, deadline, direction=direction)
     refused = dict.fromkeys(passing, UNDECIDED) if found.late else found.rejections
@@ -223,7 +231,6 @@ def _answers(
         replace(
             row,
             decision=Decision(refused[row.node], row.decision.assessment),
-            score=None,
             doubt=None,
         )
         if row.node in refused
@@ -236,27 +243,20 @@ def _each_for_itself(
     snapshot: Snapshot,
     request: GpuRequest,
     asking: PodUid | None,
-    rooms: list[int] | None,
     deadline: Deadline,
 ) -> list[Answer]:
-    """Every node's own answer."""
+    """Every node's own answer, without scores."""
     strict = _strict(request)
-    asked = ask(snapshot, request, None, deadline, scores=True, counts=False)
+    asked = ask(snapshot, request, None, deadline, counts=False)
     stern = ask(snapshot, strict, None, deadline, counts=False)
     handed_out: dict[State, Assessment | None] = {}
     rows = []
-    scored: int | None
-    for facts, state, scored, (_, decision), (_, told) in zip(
-        snapshot.nodes,
-        asked.states,
-        scores(request, asked, rooms),
-        asked.each(),
-        stern.each(),
-        strict=True,
+    for facts, state, (_, decision), (_, told) in zip(
+        snapshot.nodes, asked.states, asked.each(), stern.each(), strict=True
     ):
         assert decision is not None and told is not None  # noqa: S101, PT018 (all have been asked)
         if asking is not None and counts_on(asking, facts):  # as if the pod were not there
-            facts, state, scored = facts.without(frozenset({asking})), None, None
+            facts, state = facts.without(frozenset({asking})), None
             decision = answer(snapshot, facts, request, deadline)
             told = answer(snapshot, facts, strict, deadline)
             outcomes = _outcomes(snapshot, facts, request, decision, deadline)
@@ -274,7 +274,7 @@ def _each_for_itself(
                 facts,
                 state,
                 decision,
-                None if refused else scored,
+                None,
                 None if refused else _doubt(facts, request, told.rejection, outcomes),
                 outcomes,
                 lacks(facts, request),
@@ -299,6 +299,12 @@ def counts_on(asking: PodUid | None, facts: NodeFacts) -> bool:
         return False
     pods = facts.pods
     return asking in pods.bound or asking in pods.in_flight or facts.keeps_place_for(asking)
+
+
+def _is_on(asking: PodUid | None, node: NodeName, snapshot: Snapshot) -> bool:
+    """Whether the pod that is asking is bound to a node, or a bind to it is in flight."""
+    pods = snapshot.facts(node).pods
+    return asking in pods.bound or asking in pods.in_flight
 
 
 def as_asked_by(pod: PodRecord, facts: NodeFacts) -> NodeFacts:

@@ -187,7 +187,7 @@ def _notes(
     if pod.uid in snapshot.in_flight:
         yield "the extender is binding the pod now"
     elif open_nodes and pod.unschedulable:
-        yield passed_over("it")
+        yield passed_over("it", pod.said)
 
 
 def _obstacles(answers: Sequence[Answer]) -> Iterator[str]:
@@ -204,8 +204,11 @@ def _obstacles(answers: Sequence[Answer]) -> Iterator[str]:
         yield f"{node}: {words}"
 
 
-def passed_over(whom: str) -> str:
-    """That kube-scheduler sends ``whom`` nowhere, though nodes would take it."""
+def passed_over(whom: str, said: str = "") -> str:
+    """That kube-scheduler sends ``whom`` nowhere, though nodes would take it, and what it ``said``
+    of that."""
+    if said:
+        return f"kube-scheduler has found no node for {whom}, though. It says: {said}"
     return (
         f"kube-scheduler has found no node for {whom}, though: CPU, memory or another of its own "
         "rules is missing, or it has not looked again yet (kubectl describe pod)"

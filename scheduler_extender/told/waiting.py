@@ -37,6 +37,7 @@ NONE = "none"
 is missing there, or it has not looked again yet."""
 UNKNOWN = "unknown"
 """In place of a reason: the pod has not been looked at yet."""
+NO_WORDS = ", by its own rules or not yet"
 NOT_ASKED = "not asked about, for want of time: kubectl gpu-topology why says it"
 LABELS = (*(reason.value for reason in Reason), NONE, UNKNOWN)
 LASTING = frozenset(
@@ -150,7 +151,7 @@ def reason_of(pod: PodRecord, counts: Counts | None) -> str:
     if pod.gated:
         return f"kept back by its scheduling gates; {said}"
     if counts is not None and counts.takes > counts.closed and pod.unschedulable:
-        return f"{said}; kube-scheduler finds none, by its own rules or not yet"
+        return f"{said}; kube-scheduler finds none{f': {pod.said}' if pod.said else NO_WORDS}"
     return said
 
 

@@ -63,7 +63,10 @@ class Spare:
         for each in (*facts.pods.living, *waiting):
             if not each.ended and each.uid != pod.uid:
                 _subtract(free, wanted(each))
-        return all(free.get(name, 0) >= amount for name, amount in asks)
+        partial, named = facts.node_object.partial, dict(facts.node_object.allocatable)
+        return all(
+            free.get(name, 0) >= amount for name, amount in asks if not partial or name in named
+        )
 
     def _of(self, name: NodeName) -> Amounts | None:
         if name not in self._known:

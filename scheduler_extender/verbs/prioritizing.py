@@ -2,10 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from itertools import compress, repeat
 
 from scheduler_extender.annotations import Asks, OfClaims, of_claims, parse
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
+from scheduler_extender.membership import Membership
 from scheduler_extender.state.asking.askgroup import ask_group
 from scheduler_extender.state.asking.byclaims import ask_by_claims
 from scheduler_extender.state.asking.enquiry import answer, ask, scores
@@ -39,10 +41,45 @@ def prioritize(
         return _by_claims(snapshot, uid, asks, names, deadline)
     if not isinstance(asks, Asks) or (not asks.request.plain and snapshot.blind):
         return list(map(HostPriority, names, repeat(0)))
-    member = member_of(snapshot, uid, asks.membership, asks.request)
-    request = asks.request if member is None else member.request
-    answered = ask(snapshot, request, names, deadline, scores=True)
-    by_node = scores(request, answered, rack_rooms(snapshot, request, names, asks.membership))
+    asking = Asking(uid, pod.spec.priority or 0, asks.request, asks.membership)
+    by_node = scored(snapshot, asking, names, deadline)
+    lately = snapshot.parts.lately
+    best = max(by_node, default=0)
+    few = by_node.count(best) <= MOST_NODES
+    tops = map(NodeName, compress(names, map(best.__eq__, by_node)) if few else ())
+    by_dra = [name for name in tops if snapshot.facts(name).by_dra]
+    if by_dra or uid in lately.pods:
+        lately.note(uid, asks.request, by_dra, snapshot.parts.clock())
+    return list(map(HostPriority, names, by_node))
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """A pod that asks for scores, and whether its question counts (:func:`.ask`)."""
+
+    uid: PodUid
+    priority: int
+    request: GpuRequest
+    membership: Membership | None
+    counts: bool = True
+
+
+def scored(
+    snapshot: Snapshot, pod: Asking, names: Sequence[str], deadline: Deadline = NO_DEADLINE
+) -> list[int]:
+    """The scores by which a pod is placed, and which people are told."""
+    uid, membership = pod.uid, pod.membership
+    member = member_of(snapshot, uid, membership, pod.request)
+    request = pod.request if member is None else member.request
+    gang = member.gang if member is not None else None
+    apart = snapshot.asked_apart(uid, pod.priority, gang)
+    deadline.need_quick(quick=not apart or apart.isdisjoint(names))
+    for_this_pod = snapshot.with_facts(
+        snapshot.facts(name).without(frozenset({uid})).yielding_to(pod.priority, gang)
+        for name in apart.intersection(names)
+    )
+    answered = ask(for_this_pod, request, names, deadline, scores=True, counts=pod.counts)
+    by_node = scores(request, answered, rack_rooms(snapshot, request, names, membership))
     if member is not None and member.membership.domain is not None:
         # The upper half for the best domain, and the lowest third for the others.
         group = ask_group(snapshot, member, names, deadline)
@@ -62,13 +99,7 @@ def prioritize(
     if places:
         pairs = zip(names, by_node, strict=True)
         by_node = [10 if name in places else min(9, score) for name, score in pairs]
-    best = max(by_node, default=0)
-    few = by_node.count(best) <= MOST_NODES
-    tops = map(NodeName, compress(names, map(best.__eq__, by_node)) if few else ())
-    by_dra = [name for name in tops if snapshot.facts(name).by_dra]
-    if by_dra or uid in lately.pods:
-        lately.note(uid, request, by_dra, snapshot.parts.clock())
-    return list(map(HostPriority, names, by_node))
+    return by_node
 
 
 def _spoilt_by_others(

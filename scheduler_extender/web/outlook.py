@@ -139,12 +139,14 @@ def _with_helps(
 def _passed_over(snapshot: Snapshot, pods: Sequence[PodRecord]) -> str:
     """What ``why`` notes of the pods that kube-scheduler has found no node for."""
     binding = {uid for facts in snapshot.nodes for uid in facts.pods.in_flight}
-    left = sum(pod.unschedulable and pod.uid not in binding for pod in pods)
+    left = [pod for pod in pods if pod.unschedulable and pod.uid not in binding]
     if not left:
         return ""
-    if left < len(pods):
-        return passed_over(f"{left} of them")
-    return passed_over("it" if left == 1 else "them")
+    texts = {pod.said for pod in left}
+    said = texts.pop() if len(texts) == 1 else ""
+    if len(left) < len(pods):
+        return passed_over(f"{len(left)} of them", said)
+    return passed_over("it" if len(left) == 1 else "them", said)
 
 
 def outlook_of(answers: Sequence[Answer], request: GpuRequest, view: View, asks: str) -> Outlook:

@@ -24,10 +24,11 @@ class NodeObject:
     cordoned: bool = False  # kube-scheduler sends nobody here
     taints: tuple[Taint, ...] = ()
     allocatable: Amounts | None = None  # what kube-scheduler gives out; None if nobody said so
+    partial: bool = False  # a person has written it: what it does not name is no limit
 
     def pieces(self, resource: str) -> int | None:
         """How much kube-scheduler gives out of a resource; None if nobody said so."""
-        return pieces(self.allocatable or (), resource)
+        return None if self.partial else pieces(self.allocatable or (), resource)
 
 
 def contradiction(topology: NodeTopology, report: Report, resource: str) -> str | None:

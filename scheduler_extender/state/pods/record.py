@@ -29,7 +29,7 @@ from scheduler_extender.membership import Group, Membership, render_membership
 from scheduler_extender.state.pods.keptplace import KeptPlace, kept_place_of, value_of
 from scheduler_extender.state.pods.refusal import Refusal, refusal_of
 from scheduler_extender.state.pods.standing import BARE, Standing, asks_of, standing_of
-from scheduler_extender.wire import Pod, PodSpec, PodStatus
+from scheduler_extender.wire import Condition, Pod, PodSpec, PodStatus
 from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Verdict
 from topology.core.requests import NO_CONSTRAINTS, Constraints, GpuRequest, gpu_request
@@ -40,6 +40,8 @@ ENDED = ("Succeeded", "Failed")
 T = TypeVar("T")
 
 PodName = tuple[str, str]  # namespace and name
+MOST_SAID = 300
+"""Characters that are kept of what kube-scheduler says of a pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ class PodRecord:
     phase: str = "Pending"
     deleting: bool = False
     called_unschedulable: bool = False  # by kube-scheduler: it fits nowhere
+    said: str = ""  # what kube-scheduler says of that, on one line
     promised: Constraints = NO_CONSTRAINTS  # by our bind; nothing to a plain pod
     survives_endings: bool = False  # the promise was called guaranteed, and not just expected
     refusal: Refusal | None = None  # why its kubelet has turned it away
@@ -179,6 +182,7 @@ def _record(
     placement = _placement_of(pod, trusted=trusted)
     promise = None if placement is None else _PROMISES.get(placement.verdict)
     refusal, admitted, started = _taken(pod.status)
+    unscheduled = next(filter(_is_unschedulable, pod.status.conditions or ()), None)
     promised = NO_CONSTRAINTS
     if promise is not None and isinstance(request, GpuRequest) and request.required:
         promised = request.constraints
@@ -190,10 +194,8 @@ def _record(
         request=request,
         phase=pod.status.phase,
         deleting=pod.metadata.deletion_timestamp is not None,
-        called_unschedulable=any(
-            c.type == "PodScheduled" and c.status == "False" and c.reason == "Unschedulable"
-            for c in pod.status.conditions or []
-        ),
+        called_unschedulable=unscheduled is not None,
+        said=_said(unscheduled) if unscheduled is not None and not pod.spec.node_name else "",
         promised=promised,
         survives_endings=promised != NO_CONSTRAINTS and promise is Verdict.GUARANTEED,
         refusal=refusal,
@@ -210,6 +212,21 @@ def _record(
         lasting=_lasting(pod, request),
         created=seconds_of(pod.metadata.creation_timestamp or ""),
     )
+
+
+def _is_unschedulable(condition: Condition) -> bool:
+    """Whether a condition says that kube-scheduler has found no node."""
+    return (condition.type, condition.status, condition.reason) == (
+        "PodScheduled",
+        "False",
+        "Unschedulable",
+    )
+
+
+def _said(condition: Condition) -> str:
+    """What a condition says of the nodes, without what it says of preemption."""
+    nodes = (condition.message or "")[:MOST_SAID].partition(" preemption: ")[0]
+    return " ".join(nodes.split()).removesuffix(".")
 
 
 def _lasting(pod: Pod, request: GpuRequest | Malformed) -> tuple[str, ...]:
@@ -367,6 +384,8 @@ def _written_status(pod: PodRecord) -> dict[str, Any]:
     status: dict[str, Any] = {"phase": pod.phase}
     if pod.called_unschedulable:
         unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        if pod.said:
+            unscheduled["message"] = pod.said
         status["conditions"] = [unscheduled]
     if pod.by_claim:
         mapping = {"resourceName": resource_of(pod)}

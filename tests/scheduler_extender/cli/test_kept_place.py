@@ -57,13 +57,13 @@ def test_others_are_told_until_when_a_place_is_kept(
     assert (done.returncode, found["takes"], found["refusals"]) == (1, 0, {"kept-place": 1})
     assert [node["reason"] for node in found["nodes"]] == [said]
     done = cluster.why("train")
-    assert "no node takes it: 1 node is kept for another pod" in done.stdout
+    assert "no node takes it: a place is kept for another pod" in done.stdout
     until = said.partition("until")[2]
     near = f"GPUs 0,1 would do and seem free, but are kept for team-b/urgent until{until}"
     assert f"train-07: {near}" in done.stdout
     done = cluster.asked("waiting")
     assert (done.returncode, done.stderr) == (1, "")
-    assert "no node takes it: 1 node is kept for another pod" in " ".join(done.stdout.split())
+    assert "no node takes it: a place is kept for another pod" in " ".join(done.stdout.split())
     done = cluster.asked("check", file(tmp_path))
     assert done.returncode == 1
     assert said in " ".join(done.stdout.split())
