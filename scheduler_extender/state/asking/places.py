@@ -150,7 +150,8 @@ class PlaceCounter:
 
     def _inside(self, snapshot: Snapshot, waiting: Sequence[GroupStanding]) -> _Inside:
         """The groups that wait, and the nodes of their domains."""
-        self._deadline.need_quick(quick=sum(len(w.living) for w in waiting) <= AT_ONCE_KEPT)
+        few = len(waiting) <= AT_ONCE_KEPT
+        self._deadline.need_quick(quick=few and sum(len(w.living) for w in waiting) <= AT_ONCE_KEPT)
         placed = placed_groups(waiting, snapshot.by_name)
         domains = {
             (kind, domain): snapshot.domains(kind, self._deadline).nodes.get(domain, ())

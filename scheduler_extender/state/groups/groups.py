@@ -319,9 +319,10 @@ class Groups:
         self._of: dict[PodUid, Group] = {}
         self._expected: dict[PodUid, tuple[Group, GpuRequest]] = {}
         self._latest = -inf
-        self._changed: set[Group] = set()
-        self._waiting: set[Group] = set()
-        self._in_order: tuple[GroupStanding, ...] = ()
+        # Those that wait: since when each does, and they in that order, which is the same in both.
+        self._since: dict[Group, _Start] = {}
+        self._in_order: list[_Start] = []
+        self._waiting: list[GroupStanding] = []
         self._starts = self._waits = 0
 
     def put(self, pod: PodRecord) -> None:
@@ -365,20 +366,11 @@ class Groups:
             self._settle(members)
 
     def seen(self) -> GroupsSeen:
-        """All groups as they are now."""
-        before = self._waits
-        for group in self._changed:
-            members = self._members.get(group)
-            waits = members is not None and members.start is not None and members.standing().waits
-            self._waits += waits or group in self._waiting
-            (self._waiting.add if waits else self._waiting.discard)(group)
-        self._changed.clear()
-        if self._waits != before:
-            waiting = [members for g in self._waiting if (members := self._members.get(g))]
-            waiting.sort(key=lambda members: members.start or (inf, 0, members.group))
-            self._in_order = tuple(members.standing() for members in waiting)
+        """All groups as they are now. Whoever has the lock waits for it, so what is worked out for
+        a group is worked out when it changes."""
         self._private.clear()
-        return GroupsSeen(self._members.copy(), self._in_order, self._starts, self._waits)
+        waiting = tuple(self._waiting)
+        return GroupsSeen(self._members.copy(), waiting, self._starts, self._waits)
 
     def _own(self, group: Group) -> Members:
         """The members of a group, to be changed."""
@@ -391,11 +383,25 @@ class Groups:
 
     def _settle(self, members: Members, pod: PodRecord | None = None) -> None:
         """A group has changed, by this pod where it is a member: whether it lives, and since
-        when."""
-        self._changed.add(members.group)
-        if not members.lives:
+        when; and whether it waits. O(log groups), but for moving what stands behind it."""
+        if members.lives:
+            self._note_start(members, pod)
+        else:
             members.start = None
-            return
+        group, start = members.group, members.start
+        waits = start is not None and members.standing().waits
+        former = self._since.pop(group, None)
+        self._waits += waits or former is not None
+        if former is not None:
+            at = bisect_left(self._in_order, former)
+            del self._in_order[at], self._waiting[at]
+        if waits and start is not None:
+            self._since[group] = start
+            at = bisect_left(self._in_order, start)
+            self._in_order.insert(at, start)
+            self._waiting.insert(at, members.standing())
+
+    def _note_start(self, members: Members, pod: PodRecord | None) -> None:
         placed = pod.placed if pod is not None and lives(pod) else None
         written = None if placed is None else (placed, 0, members.group)
         if members.start is None:

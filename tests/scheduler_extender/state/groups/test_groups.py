@@ -1,0 +1,72 @@
+"""Which groups wait for members, in which order; and that who asks does not wait long for it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from random import Random
+from types import FrameType
+
+import pytest
+
+from scheduler_extender.membership import NODE, Group, Membership
+from scheduler_extender.state.groups.groups import Groups
+from scheduler_extender.state.pods.record import PodRecord
+from topology.core.devices import NodeName, PodUid
+from topology.core.requests import gpu_request
+
+
+def member(name: str, group: str, size: int = 3, node: str = "n") -> PodRecord:
+    membership = Membership(Group("team", group), size, NODE)
+    return PodRecord(
+        PodUid(name), "team", name, NodeName(node), gpu_request(1), membership=membership
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_groups_wait_in_the_order_in_which_they_started_whatever_happens(seed: int) -> None:
+    random, groups = Random(seed), Groups()
+    for _ in range(150):
+        name, group = f"p{random.randrange(40)}", f"g{random.randrange(8)}"
+        if random.random() < 0.3:
+            groups.drop(PodUid(name))
+        else:
+            pod = member(name, group, node=f"n{random.randrange(3)}")
+            phase = random.choice(("Running", "Running", "Succeeded", "Failed"))
+            placed = random.choice((None, random.randrange(5) / 4))
+            groups.put(replace(pod, phase=phase, placed=placed))
+        if random.random() < 0.5:
+            seen = groups.seen()
+            started = [each for each in seen.members.values() if each.start is not None]
+            started.sort(key=lambda each: each.start or (0.0, 0, each.group))
+            expected = [each.standing() for each in started if each.standing().waits]
+            assert list(seen.waiting) == expected
+
+
+def calls(groups: Groups) -> int:
+    """How many calls of Python code it takes to see all groups."""
+    made = 0
+
+    def count(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal made
+        made += event == "call"
+
+    sys.setprofile(count)
+    try:
+        groups.seen()
+    finally:
+        sys.setprofile(None)
+    return made
+
+
+def test_what_who_asks_waits_for_does_not_grow_with_the_groups() -> None:
+    """The event loop takes a snapshot with the lock held: 20,000 groups held it for 0.4 s."""
+    few, many = Groups(), Groups()
+    for groups, number in ((few, 2), (many, 500)):
+        for i in range(number):
+            groups.put(member(f"p{i}", f"g{i}"))
+    assert calls(many) == calls(few)
+    for groups in few, many:
+        groups.put(member("new", "g1"))
+    assert calls(many) == calls(few)
+    assert len(many.seen().waiting) == 500
