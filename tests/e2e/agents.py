@@ -24,7 +24,8 @@ class Agent:
     """``gpu-topology agent`` on one node, running while the context is open.
 
     Its kubelet is whoever serves ``socket``. Its driver is ``nvml``, or else a fake NVML of its own
-    that plays ``topology``. The manifests must be applied, and the Node be there.
+    that plays ``topology``; ``driver`` is the environment of another one. The manifests must be
+    applied, and the Node be there.
     """
 
     def __init__(
@@ -35,11 +36,13 @@ class Agent:
         folder: Path,
         flags: Sequence[str] = (),
         nvml: FakeNvml | None = None,
+        driver: Mapping[str, str] | None = None,
     ) -> None:
         self.name = str(topology.name)
         self._folder = folder / f"agent-{self.name}"
         self._folder.mkdir(parents=True)
         self.nvml: FakeNvml = nvml or fake_nvml(self._folder, topology)
+        self._driver = driver
         self._control_plane = control_plane
         self._socket = socket
         self._flags = list(flags)
@@ -74,7 +77,7 @@ class Agent:
             *self._flags,
         ]
         log = self._folder / "agent.log"
-        environment = {**self.nvml.environment, **self.release}
+        environment = {**(self._driver or self.nvml.environment), **self.release}
         self._process = Process("agent", command, log, environment)
 
     def stop(self) -> None:

@@ -64,11 +64,15 @@ class NvidiaStack:
         self._programs = nvidia(settings.version).folder()
         self._discovery = nvidia(NEWEST).folder()
         self._mounts = mounts
-        self._environment = {**silicon.nvml.environment, **dict(settings.environment)}
+        self._silicon = silicon
         self._features = folder / "features"
         self._configuration = folder / "plugin.yaml"
         if settings.config is not None:
             self._configuration.write_text(settings.config)
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        return {**self._silicon.environment, **dict(self.settings.environment)}
 
     def serves(self, gpus: int) -> Mapping[str, int]:
         """How many devices of which resource a healthy machine with so many GPUs has."""

@@ -137,7 +137,15 @@ def joined(
             *wanted.agent,
         ]
         agent = stack.enter_context(
-            Agent(plane, silicon.topology, kubelet.socket, folder, flags, silicon.nvml)
+            Agent(
+                plane,
+                silicon.topology,
+                kubelet.socket,
+                folder,
+                flags,
+                silicon.nvml,
+                silicon.environment,
+            )
         )
         cluster.until(lambda: ready(cluster, name), f"the agent of {name} is ready")
         yield Joined(kubelet, agent)

@@ -11,6 +11,7 @@ from tests.fakes.nvml.machine import FakeNvml, address
 from tests.fakes.nvml.testing import fake_nvml
 from tests.fakes.procfs import write_capabilities
 from tests.fakes.sysfs import write_gpus, write_sysfs
+from tests.nvidiamock import NvidiaMock
 from topology.core.graph import NodeTopology
 from topology.machines import Machine
 
@@ -36,6 +37,8 @@ class Silicon:
         gpus = tuple(replace(gpu, pci_bus_id=address(gpu)) for gpu in topology.gpus)
         self.topology = replace(topology, gpus=gpus)
         self.nvml: FakeNvml = fake_nvml(folder, self.topology)
+        self.mock: NvidiaMock | None = None  # the driver that plays in place of the fake, if any
+        self._folder = folder
         self.sysfs = folder / "sys"
         self._driver = folder / "driver"
         if machine is None:
@@ -45,6 +48,16 @@ class Silicon:
         write_capabilities(self._driver, (gpu.index for gpu in self.topology.gpus))
         system = self.sysfs / "devices/system"
         self._processors = processors.write(system) if processors else {}
+
+    def play_mock(self, profile: str) -> NvidiaMock:
+        """Have NVIDIA's own mock of the driver play GPUs of a profile, in place of the fake."""
+        self.mock = NvidiaMock(self._folder / "mock", profile, self.topology)
+        return self.mock
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What a program needs to see the machine's driver."""
+        return (self.mock or self.nvml).environment
 
     def mounts(self) -> Mapping[str, Path]:
         """What lies over the machine's own files for programs that cannot be told another path."""

@@ -25,6 +25,7 @@ from scheduler_extender.state.node.transitions import with_record
 from tests import recorded
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.kubelet import FakeKubelet
+from tests.nvidiamock import NvidiaMock, environment
 from tests.programs import free_port, started
 from tests.waiting import FOREVER, eventually
 from topology.codec import Record, decode
@@ -45,17 +46,17 @@ UNLIKE = {
 }
 
 
-def environment(config: Path) -> dict[str, str]:
+def around(mock: Mapping[str, str]) -> dict[str, str]:
+    """The environment of an agent outside a cluster, whatever this machine is."""
     own = {k: v for k, v in os.environ.items() if not k.startswith("KUBERNETES_")}
-    library = str(recorded.shared("nvml-mock"))
-    return {**own, "LD_LIBRARY_PATH": library, "MOCK_NVML_CONFIG": str(config)}
+    return {**own, **mock}
 
 
 def record_of(config: Path) -> Record:
     done = subprocess.run(
         [*AGENT, "--once", "--print", "--pod-resources=/nowhere"],
         capture_output=True, text=True, check=False, cwd=ROOT, timeout=FOREVER,
-        env=environment(config),
+        env=around(environment(config)),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return decode(yaml.safe_load(done.stdout), strict=True)
@@ -194,14 +195,8 @@ def health(record: Record) -> dict[int, str]:
 class Playing:
     """An agent that runs on a machine of the mock."""
 
-    folder: Path
+    mock: NvidiaMock
     api: FakeApiServer
-
-    def has(self, *, over: Mapping[int, Any]) -> None:
-        """From now on the GPUs are like this."""
-        new = self.folder / "new.yaml"
-        new.write_text(yaml.safe_dump({"devices": dict(over)}))
-        new.replace(self.folder / "overrides.yaml")
 
     def record(self) -> Record | None:
         found = [each for each in self.api.items(RECORDS) if "status" in each]
@@ -222,15 +217,13 @@ class Playing:
 
 @contextmanager
 def playing(profile: str, folder: Path) -> Iterator[Playing]:
-    config = folder / "config.yaml"
-    config.write_text(recorded.shared("nvml-mock", "configs", profile).read_text())
-    gpus = [str(each["uuid"]) for each in yaml.safe_load(config.read_text())["devices"]]
+    mock = NvidiaMock(folder / "mock", profile)
     with (
         tempfile.TemporaryDirectory(prefix="agent-") as sockets,
         FakeKubelet(Path(sockets)) as node,
         FakeApiServer() as api,
     ):
-        node.allocatable(*gpus)
+        node.allocatable(*mock.uuids)
         api.put("/api/v1/nodes", {"kind": "Node", "metadata": {"name": "n", "uid": "node-1"}})
         words = [
             f"--kubeconfig={api.write_kubeconfig(folder / 'kubeconfig')}",
@@ -238,9 +231,9 @@ def playing(profile: str, folder: Path) -> Iterator[Playing]:
             "--topology-manager-policy=none", "--allocator-policy=best-effort",
         ]  # fmt: skip
         with started(
-            [*AGENT, *words], cwd=ROOT, env=environment(config), stderr=subprocess.DEVNULL
+            [*AGENT, *words], cwd=ROOT, env=around(mock.environment), stderr=subprocess.DEVNULL
         ):
-            yield Playing(folder, api)
+            yield Playing(mock, api)
 
 
 WHOLE = {
@@ -306,10 +299,10 @@ def passing(record: Record) -> set[str]:
 def test_a_fault_and_what_follows(
     fault: Mapping[str, Any], said: str, passes: set[str], after: str, tmp_path: Path
 ) -> None:
-    with playing("mock-nvml-config-h100.yaml", tmp_path) as node:
+    with playing("h100", tmp_path) as node:
         assert passing(node.until({})) == ALL
-        node.has(over={3: fault})
+        node.mock.has({3: fault})
         assert passing(node.until({3: said})) == passes
-        node.has(over={4: {"remapped_rows": {"pending": True}}})
+        node.mock.has({4: {"remapped_rows": {"pending": True}}})
         afterwards = {3: after} if after else {}
         node.until({**afterwards, 4: "RowRemapPending"})
