@@ -188,7 +188,9 @@ def test_what_is_wrong_since_the_boot(machine: str, sick: Mapping[int, str]) -> 
 
 def health(record: Record) -> dict[int, str]:
     index = {gpu.uuid: gpu.index for gpu in record.topology.gpus}
-    return {index[h.uuid]: h.reason for h in record.report.health} if record.report else {}
+    told = record.report.health if record.report else ()
+    # Which of two reasons is heard of first is chance.
+    return {index[h.uuid]: ", ".join(sorted(h.reason.split(", "))) for h in told}
 
 
 @dataclass
