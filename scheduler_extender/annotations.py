@@ -58,6 +58,14 @@ OURS_TO_WRITE = frozenset({PLACEMENT, WAKE, KEPT_PLACE})
 
 # The resources that we place; a star stands for the rest of a name.
 MANAGED = ("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-*")
+# The name of NVIDIA's DeviceClass as a resource: kube-scheduler makes a claim of it (DRA). It takes
+# no such name for one of the resources about which it asks an extender.
+BY_CLASS = "deviceclass.resource.kubernetes.io/gpu.nvidia.com"
+UNASKED = (
+    f"kube-scheduler asks the extender about no pod that names {BY_CLASS} alone, so nothing is "
+    'promised: name nvidia.com/gpu: "0" beside it, or give the DeviceClass '
+    "extendedResourceName: nvidia.com/gpu and ask for that"
+)
 MAX_COUNT = 1024
 MAX_CONTAINERS = 4096  # containers of one pod that ask for GPUs; an API server takes hundreds
 MAX_TEMPLATE = 16_384  # bytes of a pod that is remembered with what it asks
@@ -169,11 +177,14 @@ def asks_in(template: Template, managed: Managed) -> Asks | Malformed | None:
         return Malformed(
             f"{asking} containers ask for GPUs; at most {MAX_CONTAINERS} are allowed in a pod"
         )
+    by_class = names_class(pod)
+    named = BY_CLASS if by_class else resource
     counted = GpuRequest(
         resource,
         tuple(containers[resource]),
         only_gpu_plugin=only_gpu_plugin and len(containers) == 1,
-        exclusive=exclusive_of(pod, resource) if too_much is None else Exclusive.CPUS,
+        exclusive=exclusive_of(pod, named) if too_much is None else Exclusive.CPUS,
+        by_class=by_class,
     )
     if too_much is not None:
         return Malformed(too_much, counted)
@@ -245,7 +256,8 @@ def _asking(
     for container, role in containers_with_roles(pod):
         names = _resources(container)
         only_gpu_plugin = only_gpu_plugin and not _other_devices(names, managed)
-        for resource in managed_among(names, managed):
+        of_class = [BY_CLASS] if BY_CLASS in names and MANAGED[0] in managed else []
+        for resource in (*managed_among(names, managed), *of_class):
             try:
                 count = _count(container, resource)
             except BadValueError as error:
@@ -254,7 +266,8 @@ def _asking(
                 ) from error
             if count:
                 found = ContainerRequest(container.name, count, role)
-                containers.setdefault(resource, []).append(found)
+                served = MANAGED[0] if resource == BY_CLASS else resource
+                containers.setdefault(served, []).append(found)
     return containers, only_gpu_plugin
 
 
@@ -283,6 +296,16 @@ def asks_for_any(pod: Pod, managed: tuple[str, ...]) -> bool:
     return any(
         managed_among(_resources(container), managed) for container, _ in containers_with_roles(pod)
     )
+
+
+def names_class(pod: Pod) -> bool:
+    """Whether a container of the pod asks for GPUs by the name of their DeviceClass."""
+    return any(BY_CLASS in _resources(container) for container, _ in containers_with_roles(pod))
+
+
+def is_unasked(pod: Pod, managed: tuple[str, ...]) -> bool:
+    """Whether the pod asks for GPUs, and kube-scheduler asks no extender about it."""
+    return names_class(pod) and not asks_for_any(pod, managed)
 
 
 def managed_among(names: Iterable[str], managed: tuple[str, ...]) -> list[str]:
@@ -430,7 +453,8 @@ def containers_of(request: GpuRequest) -> dict[str, Any]:
         name = left.pop(0).name if demand.devices and left else f"beside-{i}"
         limits = amounts_of(demand, request.exclusive)
         if demand.devices:
-            limits[request.resource] = str(demand.devices)
+            name = BY_CLASS if request.by_class else request.resource
+            limits[name] = str(demand.devices)
         written: dict[str, Any] = {"name": name, "resources": {"limits": limits}}
         if demand.role is Role.SIDECAR:
             written["restartPolicy"] = "Always"

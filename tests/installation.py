@@ -18,9 +18,11 @@ from typing import Any
 import pytest
 import yaml
 
+from scheduler_extender.annotations import BY_CLASS
 from scheduler_extender.authority import Authority, Use
 from tests.commands import ROOT
 from tests.fakes.apiserver import merge_patch
+from tests.nodes import pod
 from topology import codec
 from topology.core.report import Report
 from topology.machines import machine
@@ -272,6 +274,17 @@ def only_gpus(at: Installation) -> None:
     at.change(f"{NODES}/{NODE}", {"status": served})
 
 
+def of_a_class(at: Installation) -> None:
+    """An entry with a name that kube-scheduler takes in no entry."""
+    at.configure(lambda entry: entry["managedResources"].append({"name": BY_CLASS}))
+
+
+def unasked(at: Installation) -> None:
+    """A pod about which nobody asks the extender."""
+    found = pod(name="unseen", containers=[{"name": "m", "resources": {"limits": {BY_CLASS: 1}}}])
+    at.add("/api/v1/namespaces/default/pods/unseen", found)
+
+
 def ignored(at: Installation) -> None:
     """An entry by which nobody counts GPUs."""
     gpus = {"name": "nvidia.com/gpu", "ignoredByScheduler": True}
@@ -465,6 +478,8 @@ CASES = [
         "is for somebody, and the extender lets in kube-sch",
         "client",
     ),
+    case(of_a_class, "scheduler", "fail", "kube-scheduler exits over such a name", "class"),
+    case(unasked, "probe", "warn", "default/unseen: kube-scheduler asks the ext", "unasked"),
     case(
         without_flag,
         "scheduler",

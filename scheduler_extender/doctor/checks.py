@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from scheduler_extender.annotations import UNASKED
 from scheduler_extender.doctor.findings import Finding, fail, ok, unseen, warn
 from scheduler_extender.doctor.installed import (
     DOOR,
@@ -25,6 +26,9 @@ from scheduler_extender.doctor.seen import (
 from scheduler_extender.files import podfile
 from scheduler_extender.told.counts import counts_of
 from scheduler_extender.told.together import judge
+from scheduler_extender.told.words import listed
+
+BY_NAME = "docs/dra.md#by-the-name-of-the-deviceclass"
 
 
 def probe(seen: Seen) -> Iterator[Finding]:
@@ -44,6 +48,9 @@ def probe(seen: Seen) -> Iterator[Finding]:
     cluster = there(seen.cluster)
     if cluster is None:
         return
+    pods = (pod for pod in cluster.snapshot().pods if pod.unasked and not pod.ended)
+    if names := sorted(f"{pod.namespace}/{pod.name}" for pod in pods):
+        yield warn(f"{listed(names)}: {UNASKED}", "change these pods", BY_NAME)
     (judged,) = judge(cluster, [podfile.read(json.dumps(PROBE))]).judged
     counts = counts_of(judged.answers)
     if counts.takes:

@@ -103,6 +103,13 @@ def _verbs(entry: Json, around: Around) -> Iterator[Finding]:
         yield warn(
             "managedResources is missing: every pod of the cluster is asked about", MEND, SCHEDULER
         )
+    refused = [name for name in _managed(entry) if "kubernetes.io/" in name]
+    if refused:
+        yield fail(
+            f"managedResources has {listed(refused)}: kube-scheduler exits over such a name",
+            "take it out",
+            SCHEDULER,
+        )
     ignored = [n for n, each in _managed(entry).items() if at(each, "ignoredByScheduler") is True]
     if ignored:
         yield fail(

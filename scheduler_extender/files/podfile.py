@@ -10,12 +10,15 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from scheduler_extender.annotations import (
+    BY_CLASS,
     KEYS,
     MANAGED,
     OURS_TO_WRITE,
     PREFIX,
+    UNASKED,
     Asks,
     Malformed,
+    is_unasked,
     parse,
 )
 from scheduler_extender.claims import LABEL, WANTED
@@ -232,6 +235,8 @@ def _ineffective(pod: Pod) -> Iterator[str]:
         yield f"annotation {PREFIX}shape counts for nothing without {PREFIX}link or min-nvlinks"
     for key in sorted(given.keys() & OURS_TO_WRITE) if pod.spec.node_name is None else ():
         yield f"annotation {key} is the extender's own: it counts for nothing, and is replaced"
+    if is_unasked(pod, MANAGED):
+        yield UNASKED
     for container, _ in containers_with_roles(pod):
         resources = container.resources or Resources()
         limits = resources.limits or {}
@@ -300,7 +305,8 @@ def _left_out(item: object) -> Iterator[str]:
 
 def asks_for_gpus(pod: Mapping[str, Any]) -> bool:
     """Whether a pod of a file seems to ask for GPUs."""
-    return "nvidia.com/" in str(pod.get("spec"))
+    spec = str(pod.get("spec"))
+    return "nvidia.com/" in spec or BY_CLASS in spec
 
 
 def _kind_of(item: object) -> str:

@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 import structlog
 
-from scheduler_extender.annotations import RESUME, TERM, asks_for_any, managed_among
+from scheduler_extender.annotations import BY_CLASS, RESUME, TERM, asks_for_any, managed_among
 from scheduler_extender.kube.bindable import Bindable
 from scheduler_extender.kube.claimtemplates import Claimants
 from scheduler_extender.limits import MAX_RECORD, MAX_RECORD_VALUES
@@ -281,7 +281,7 @@ class PodSink(ObjectSink):
         self._now = now
         self._bindable = bindable
         self._claimants = claimants
-        names = {name.rstrip("*").encode() for name in (*cluster.settings.managed, TERM)}
+        names = {name.rstrip("*").encode() for name in (*cluster.settings.managed, BY_CLASS, TERM)}
         # Who names nvidia.com/gpu.shared names nvidia.com/gpu, too.
         self._named = [n for n in names if not any(m in n for m in names - {n})]
 

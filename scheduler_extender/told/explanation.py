@@ -9,7 +9,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from scheduler_extender.annotations import Malformed
+from scheduler_extender.annotations import UNASKED, Malformed
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.membership import Membership
 from scheduler_extender.state.cluster.snapshot import Snapshot
@@ -176,6 +176,8 @@ def _notes(
 ) -> Iterator[str]:
     if not answered:
         yield NOT_ALL_ASKED
+    if pod.unasked:
+        yield UNASKED
     if pod.deleting:
         yield "the pod is being deleted"
     if pod.ended and pod.refusal is None:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
-from scheduler_extender.annotations import Malformed
+from scheduler_extender.annotations import UNASKED, Malformed
 from scheduler_extender.deadline import Deadline, within
 from scheduler_extender.state.answers.decision import HAD_CLAIM, UNDECIDED
 from scheduler_extender.state.asking.askgroup import ask_group
@@ -148,6 +148,8 @@ def reason_of(pod: PodRecord, counts: Counts | None) -> str:
     if isinstance(pod.request, Malformed):
         return pod.request.reason
     said = NOT_ASKED if counts is None else counts.headline
+    if pod.unasked:
+        said = f"{UNASKED}; {said}"
     if pod.gated:
         return f"kept back by its scheduling gates; {said}"
     if counts is not None and counts.takes > counts.closed and pod.unschedulable:

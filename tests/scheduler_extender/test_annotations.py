@@ -9,6 +9,7 @@ import pytest
 
 from scheduler_extender import wire
 from scheduler_extender.annotations import (
+    BY_CLASS,
     KEYS,
     MANAGED,
     MAX_CONTAINERS,
@@ -16,10 +17,12 @@ from scheduler_extender.annotations import (
     Asks,
     Malformed,
     asks_in,
+    is_unasked,
     parse,
     template_of,
 )
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.record import manifest_of, pod_record
 from scheduler_extender.verbs import filter_nodes
 from scheduler_extender.wire import Pod
 from tests.nodes import container, pod
@@ -197,3 +200,47 @@ def test_what_cannot_be_remembered_is_read_all_the_same() -> None:
         template = template_of(msgspec.structs.replace(found, spec=spec))
         assert template.manifest is None
         assert asks_in(template, MANAGED) == parse(found)
+
+
+def by_class(*limits: dict[str, Any]) -> dict[str, Any]:
+    """A pod whose containers have these limits."""
+    containers = [
+        {"name": f"c{number}", "resources": {"limits": each}} for number, each in enumerate(limits)
+    ]
+    return pod(annotations={"link": "nvlink"}, containers=containers)
+
+
+ZERO = {"nvidia.com/gpu": "0"}
+
+
+@pytest.mark.parametrize(
+    ("limits", "count", "unasked"),
+    [
+        pytest.param([{BY_CLASS: "2"}], 2, True, id="alone"),
+        pytest.param([{BY_CLASS: "2", **ZERO}], 2, False, id="zero beside it"),
+        pytest.param([{BY_CLASS: 1}, {BY_CLASS: 1, **ZERO}], 2, False, id="two containers"),
+        pytest.param([{BY_CLASS: 1}, {"nvidia.com/gpu": 1}], 2, False, id="both names"),
+    ],
+)
+def test_a_pod_that_names_the_device_class_is_judged_by_its_number(
+    limits: list[dict[str, Any]], count: int, unasked: bool
+) -> None:
+    manifest = by_class(*limits)
+    found = asked(manifest)
+    assert isinstance(found, GpuRequest)
+    assert (found.resource, found.count, found.by_class) == ("nvidia.com/gpu", count, True)
+    assert found.constraints == Constraints(link=LinkKind.NVLINK)
+    assert is_unasked(msgspec.convert(manifest, Pod), MANAGED) == unasked
+
+
+def test_of_the_device_class_as_well_only_whole_gpus_are_counted() -> None:
+    found = asked(by_class({BY_CLASS: "half"}))
+    assert isinstance(found, Malformed)
+    assert f'{BY_CLASS} "half" is not a quantity' in found.reason
+
+
+@pytest.mark.parametrize("limits", [{BY_CLASS: "2"}, {BY_CLASS: "2", **ZERO}])
+def test_a_snapshot_has_such_a_pod_as_it_is(limits: dict[str, Any]) -> None:
+    record = pod_record(msgspec.convert(by_class(limits), Pod), MANAGED)
+    assert record is not None
+    assert pod_record(msgspec.convert(manifest_of(record), Pod), MANAGED) == record

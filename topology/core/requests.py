@@ -223,6 +223,7 @@ class GpuRequest:
     constraints: Constraints = NO_CONSTRAINTS
     policy: Policy = Policy.REQUIRED
     only_gpu_plugin: bool = True  # it asks for no other device plugin's resources
+    by_class: bool = False  # by the name of a DeviceClass, which no device plugin serves
     counts: Counts = ()
     exclusive: Exclusive = Exclusive.NOTHING  # what static managers would give to it
     siblings: int = 0  # pods of its gang that ask the same and may come to a node before it

@@ -48,6 +48,7 @@ from topology.core.placement import (
     IN_PROGRESS,
     INIT_UNDER_DRA,
     NOT_SERVED,
+    NOT_SERVED_BY_DRA,
     Assessment,
     Reason,
     Rejection,
@@ -141,6 +142,8 @@ def decide(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Decisio
 
 def _decide_alone(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Decision:
     """The answer to a pod that nobody may come before."""
+    if request.by_class and facts.by_plugin:
+        return Decision(NOT_SERVED_BY_DRA)
     by_rows = _by_rows(facts, request, settings)
     refused, why = kept_away(facts, request, settings), by_rows.rejection
     if refused is None and facts.kept_for is not None:

@@ -15,13 +15,12 @@ from scheduler_extender.state.asking.enquiry import Answers, ask
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import Devices, NodeFacts
 from topology.core.devices import NodeName, PodUid
-from topology.core.placement import Reason, Rejection
+from topology.core.placement import NOT_SERVED_BY_DRA, Reason, Rejection
 from topology.core.remembering import interruptible
 from topology.core.requests import GpuRequest, gpu_request
 
 GONE = Rejection("a GPU of the pod's claims is in no ResourceSlice", True, Reason.CLAIMS)
 NO_GPUS = Rejection("its claims get no GPUs here", False, Reason.CLAIMS)
-NOT_SERVED_BY_DRA = Rejection("its GPUs are not served by DRA", False, Reason.NOT_SERVED)
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from scheduler_extender.annotations import (
+    BY_CLASS,
     KEPT_PLACE,
     MALFORMED,
     PLACEMENT,
@@ -20,6 +21,7 @@ from scheduler_extender.annotations import (
     asks_in,
     claims_of,
     containers_of,
+    is_unasked,
     of_claims,
     parse,
     render,
@@ -74,6 +76,7 @@ class PodRecord:
     # once, and no verb looks at them.
     lasting: tuple[str, ...] = ()
     created: float | None = None  # when it was made, since 1970, if anybody says it
+    unasked: bool = False  # kube-scheduler asks no extender about it
 
     @property
     def of_claims(self) -> OfClaims | None:
@@ -211,6 +214,7 @@ def _record(
         claims=claims_of(pod),
         lasting=_lasting(pod, request),
         created=seconds_of(pod.metadata.creation_timestamp or ""),
+        unasked=is_unasked(pod, managed),
     )
 
 
@@ -240,7 +244,10 @@ def _by_claim(pod: Pod, request: GpuRequest | Malformed) -> bool:
     claim = pod.status.extended_resource_claim_status
     mapped = claim.request_mappings if claim is not None else None
     held = request.holds if isinstance(request, Malformed) else request
-    return held is not None and any(each.resource_name == held.resource for each in mapped or ())
+    if held is None:
+        return False
+    names = {held.resource, BY_CLASS} if held.by_class else {held.resource}
+    return any(each.resource_name in names for each in mapped or ())
 
 
 def _as_snapshot_says(pod: Pod, managed: tuple[str, ...]) -> Asks | Malformed | None:
@@ -372,6 +379,8 @@ def manifest_of(pod: PodRecord) -> dict[str, Any]:
 def _written_containers(pod: PodRecord, request: GpuRequest) -> dict[str, Any]:
     spec = containers_of(request)
     limits = (spec["containers"] or spec["initContainers"])[0]["resources"]["limits"]
+    if request.by_class and not pod.unasked:
+        limits[request.resource] = "0"
     if not request.only_gpu_plugin:
         limits["example.com/another-device"] = "1"
     if pod.of_claims is not None:

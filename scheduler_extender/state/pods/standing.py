@@ -67,6 +67,9 @@ def controller_of(owners: Iterable[OwnerReference]) -> str:
     return next((owner.kind for owner in owners if owner.controller), "")
 
 
+OF_A_CLASS = "deviceclass.resource.kubernetes.io/"
+
+
 def asks_of(pod: Pod, managed: Iterable[str]) -> Amounts:
     """What kube-scheduler counts for a pod, without the ``managed`` resources.
 
@@ -80,7 +83,14 @@ def asks_of(pod: Pod, managed: Iterable[str]) -> Amounts:
         amounts = _requests((spec.containers or [])[0])  # most pods, in half the time
     else:
         amounts = _whole(spec)
-    return tuple(sorted([item for item in amounts.items() if item[0] not in managed]))
+    # No node counts what is asked for by the name of a DeviceClass.
+    return tuple(
+        sorted(
+            item
+            for item in amounts.items()
+            if item[0] not in managed and not item[0].startswith(OF_A_CLASS)
+        )
+    )
 
 
 def amounts_of(given: Mapping[str, str | int]) -> Amounts:

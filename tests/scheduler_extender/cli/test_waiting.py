@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from scheduler_extender.annotations import BY_CLASS, UNASKED
 from scheduler_extender.cli import main
 from scheduler_extender.kube.sinks import PODS_PATH
 from tests.commands import asked
@@ -116,6 +117,22 @@ def test_gates_and_bad_annotations(cluster: Cluster) -> None:
     reasons = {row["pod"]: row["reason"] for row in found}
     assert reasons["team-a/gated"].startswith("kept back by its scheduling gates; 2 of 2 nodes")
     assert "annotation gpu-topology.io/lnik: unknown key" in reasons["team-a/typo"]
+
+
+def test_a_pod_about_which_nobody_asks_says_so_and_what_helps(cluster: Cluster) -> None:
+    """check, why and waiting say the same."""
+    unseen = waits(2, name="unseen")
+    (main_container,) = unseen["spec"]["containers"]
+    main_container["resources"] = {"limits": {BY_CLASS: "2"}}
+    cluster.pod(unseen)
+    found = json.loads(cluster.asked("waiting", "-o", "json").stdout)["pods"]
+    (row,) = (row for row in found if row["pod"] == "team-a/unseen")
+    assert row["reason"].startswith(f"{UNASKED}; no node takes it: ")
+    assert "2 GPUs" in row["asks"]
+    assert UNASKED in " ".join(cluster.why("unseen").stdout.split())
+    main_container["resources"]["limits"]["nvidia.com/gpu"] = "0"
+    cluster.pod(unseen)
+    assert UNASKED not in " ".join(cluster.why("unseen").stdout.split())
 
 
 @pytest.mark.parametrize("columns", [40, 80, 120])

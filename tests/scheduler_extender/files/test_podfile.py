@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from scheduler_extender.annotations import BY_CLASS, UNASKED
 from scheduler_extender.files.podfile import PodFileError, read
 
 OURS = {"gpu-topology.io/gpu-model": "B200*"}
@@ -159,3 +160,14 @@ def test_the_label_that_wants_a_claim_counts_on_the_pod(both: bool) -> None:
         "write it under spec…template.metadata.labels",
     )
     assert read(yaml.safe_dump(item)).notes == (() if both else said)
+
+
+@pytest.mark.parametrize(("beside", "told"), [("", True), (', nvidia.com/gpu: "0"', False)])
+def test_a_pod_about_which_nobody_asks_is_judged_and_says_so(beside: str, told: bool) -> None:
+    text = (
+        "kind: Pod\nmetadata: {name: dc, annotations: {gpu-topology.io/link: nvlink}}\n"
+        f"spec: {{containers: [{{name: m, resources: {{limits: {{{BY_CLASS}: 2{beside}}}}}}}]}}\n"
+    )
+    found = read(text)
+    assert (found.request.count, found.request.by_class) == (2, True)
+    assert (UNASKED in found.notes) == told

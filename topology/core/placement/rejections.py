@@ -103,6 +103,7 @@ TOO_MUCH = Rejection("not guaranteed: too much to work out for this node", True,
 DRA_ONLY = Rejection(
     "neither a device plugin nor a DRA driver serves its GPUs", False, Reason.DRA_ONLY
 )
+NOT_SERVED_BY_DRA = Rejection("its GPUs are not served by DRA", False, Reason.NOT_SERVED)
 DRIVER_WAITS = Rejection("the DRA driver serves nothing yet", False, Reason.DRA_ONLY)
 BY_CLAIMS_ALONE = Rejection(
     "no DeviceClass has extendedResourceName nvidia.com/gpu: pods need claims (gpu-topology claim)",
