@@ -1,32 +1,41 @@
 """Selectors of DeviceClasses and ResourceClaims: the part of CEL that is followed.
 
 CEL (Common Expression Language) is what the API server reads conditions in. Followed are
-comparisons of a device's driver, attributes and capacity with literals, ``in``, ``has``, some
-functions of texts and quantities, and ``!``, ``&&``, ``||`` and parentheses. None of these repeats
-anything, so that an expression costs no more than its length.
+comparisons of a device's driver, attributes and capacity with literals, ``in``, ``has``, functions
+of texts, quantities and versions, ``+``, ``-``, ``?:``, ``!``, ``&&``, ``||`` and parentheses. None
+of these repeats anything, so that an expression costs no more than its length; regular expressions
+are matched in linear time, and share a budget (docs/adr/0025).
 
-Source: the language definition of cel-spec, and k8s.io/dynamic-resource-allocation/cel 0.36.
+Source: the language definition of cel-spec, and k8s.io/dynamic-resource-allocation/cel and
+k8s.io/apiserver/pkg/cel/library 0.36.
 """
 
 from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
+import re2
+
 from scheduler_extender.quantities import BadValueError, cut, quantity
-from topology.core.remembering import remembered
+from topology.core.remembering import interruptible, remembered
 
 MOST_DEEP = 50  # parentheses and the like, one in the other
 MOST_LONG = 10 * 1024  # characters; the API server takes no more
 _TOKEN = re.compile(
     r"""\s*(?:(?P<text>"[^"\\\n]*"|'[^'\\\n]*')|(?P<number>[0-9]{1,18})(?![\w.])"""
-    r"""|(?P<word>[A-Za-z_]\w*)|(?P<sign>&&|\|\||[=!<>]=|[-!<>.,()\[\]]))"""
+    r"""|(?P<word>[A-Za-z_]\w*)|(?P<sign>&&|\|\||[=!<>]=|[-+?:!<>.,()\[\]]))"""
 )
-Value = Any  # bool, int, str, Decimal (a quantity), a list, or a mapping
+# What regular expressions may cost for one device: instructions times characters, and for each
+# character of one that is no literal so many instructions more. Each takes so many bytes at most.
+MOST_MATCHED, TO_COMPILE, MOST_COMPILED = 50_000, 64, 64 << 10
+Value = Any  # bool, int, str, Decimal (a quantity), Version, a list, or a mapping
 
 
 class CelError(Exception):
@@ -37,11 +46,54 @@ class _MissingError(CelError):
     """A key is not there."""
 
 
+class _EndingError(CelError):
+    """It ends the whole expression, whatever other terms say."""
+
+
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A semantic version. It is compared with versions alone, and no function of it is followed."""
+    """A semantic version. It is compared with versions alone."""
 
     text: str
+
+    @property
+    def order(self) -> _Order:
+        """What it is compared by. Raises :class:`CelError`."""
+        found = _order(self.text)
+        if found is None:
+            raise CelError(f"{cut(self.text, 60)} is no semantic version")
+        return found
+
+    @classmethod
+    def shortened(cls, text: str) -> Version:
+        """A version whose ``v``, zeros and missing parts the API server's library makes good."""
+        parts = text.removeprefix("v").split(".", 2)
+        for at, part in enumerate(parts):
+            if len(part) > 1:
+                left = part.lstrip("0")
+                parts[at] = left if left[:1] in _DIGITS else f"0{left}"
+        if len(parts) < 3 and ("+" in parts[-1] or "-" in parts[-1]):
+            raise CelError("a short version has no further parts")
+        return cls(".".join([*parts, "0", "0"][: max(3, len(parts))]))
+
+
+_Order = tuple[int, int, int, bool, tuple[tuple[bool, int, str], ...]]
+_DIGITS = frozenset("0123456789")
+_NUMBER, _PARTS = "(0|[1-9][0-9]{0,17})", r"[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*"
+_VERSION = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}(?:-({_PARTS}))?(?:\+{_PARTS})?")
+
+
+@remembered
+def _order(version: str) -> _Order | None:
+    found = _VERSION.fullmatch(version)
+    if found is None:
+        return None
+    major, minor, patch, before = found.groups()
+    parts = before.split(".") if before else ()
+    if any(len(part) > 1 and part[0] == "0" and part.isdigit() for part in parts):
+        return None
+    each = tuple((False, int(part), "") if part.isdigit() else (True, 0, part) for part in parts)
+    return int(major), int(minor), int(patch), not each, each
 
 
 class Domains(dict[str, Mapping[str, Value]]):
@@ -51,13 +103,15 @@ class Domains(dict[str, Mapping[str, Value]]):
         return {}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Known:
-    """What expressions see of a device."""
+    """What expressions see of a device, and what they may still cost."""
 
     driver: str
     attributes: Domains
     capacity: Domains
+    shared: bool = False  # allowMultipleAllocations
+    left: int = MOST_MATCHED
 
 
 Expression = Callable[[Known], Value]
@@ -71,13 +125,24 @@ def matches(text: str, device: Known) -> bool:
         raise CelError("too deep") from error
 
 
-def words_of(text: str) -> frozenset[str]:
-    """All words and texts in an expression. An attribute that is not among them makes no
-    difference."""
-    try:
-        return _compiled(text).words
-    except RecursionError:
-        return frozenset()
+class _Everything:
+    """Contains every word."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
+def words_of(texts: Iterable[str]) -> Container[str]:
+    """All words and texts in some expressions. An attribute that is not among them makes no
+    difference. Where a name is put together or looked up, every attribute may make one."""
+    found = set[str]()
+    for text in texts:
+        with suppress(RecursionError):
+            compiled = _compiled(text)
+            if compiled.words is None:
+                return _Everything()
+            found |= compiled.words
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +150,7 @@ class _Compiled:
     """An expression that was read."""
 
     value: Expression
-    words: frozenset[str]
+    words: frozenset[str] | None  # None: any
     characters: int
 
     @property
@@ -100,7 +165,8 @@ def _compiled(text: str) -> _Compiled:
         if len(text) > MOST_LONG:
             _fail(f"{len(text)} characters; at most {MOST_LONG} are read")
         reading = _Reading(text)
-        return _Compiled(reading.whole(), reading.words, len(text))
+        whole = reading.whole()
+        return _Compiled(whole, None if reading.names else reading.words, len(text))
     except CelError as error:
         problem = str(error)
         return _Compiled(lambda _: _fail(problem), frozenset(), len(text))
@@ -111,27 +177,34 @@ class _Reading:
 
     def __init__(self, text: str) -> None:
         self._tokens, self._at, self._depth = list(_tokens(text)), 0, 0
-
-    @property
-    def words(self) -> frozenset[str]:
-        """The words and texts in it."""
-        return frozenset(t.strip("\"'") for kind, t in self._tokens if kind in ("word", "text"))
+        # The words and texts in it; and whether it names an attribute by something else.
+        words = (token.strip("\"'") for kind, token in self._tokens if kind in ("word", "text"))
+        self.words, self.names = frozenset(words), False
 
     def whole(self) -> Expression:
         """The expression."""
-        found = self._either()
+        found = self._chosen()
         if self._at < len(self._tokens):
             raise self._error()
         return found
 
-    def _either(self) -> Expression:
+    def _chosen(self) -> Expression:
         self._depth += 1
         if self._depth > MOST_DEEP:
             raise CelError(f"more than {MOST_DEEP} parentheses, one in the other")
+        found = self._either()
+        if self._take("?"):
+            condition, one = found, self._either()
+            self._next(":")
+            other = self._chosen()
+            found = lambda device: (one if _flag(condition(device)) else other)(device)  # noqa: E731
+        self._depth -= 1
+        return found
+
+    def _either(self) -> Expression:
         terms = [self._both()]
         while self._take("||"):
             terms.append(self._both())
-        self._depth -= 1
         return _joined(terms, decides=True)
 
     def _both(self) -> Expression:
@@ -141,11 +214,31 @@ class _Reading:
         return _joined(terms, decides=False)
 
     def _compared(self) -> Expression:
-        left = self._negated()
-        for sign, compare in _COMPARISONS.items():
-            if self._take(sign):
-                return _applied(compare, left, self._negated())
-        return left
+        found = self._added()
+        while sign := next(filter(self._take, _COMPARISONS), ""):
+            right = self._added()
+            if sign == "in" and not isinstance(right, _Constant):
+                self._note(found)
+            if sign == "in" and right == _Constant([]):
+                found = _Constant(value=False)
+                continue
+            found = _applied(_COMPARISONS[sign], found, right)
+        return found
+
+    def _note(self, name: Expression) -> None:
+        """Take note of what an attribute may be named by."""
+        value = name.value if isinstance(name, _Constant) else None
+        self.names |= value is None or (isinstance(value, str) and value not in self.words)
+
+    def _added(self) -> Expression:
+        found, others = self._negated(), list[tuple[Callable[..., Value], Expression]]()
+        while sign := next(filter(self._take, _SUMS), ""):
+            join, other = _SUMS[sign], self._negated()
+            if not others and isinstance(found, _Constant) and isinstance(other, _Constant):
+                found = _applied(join, found, other)
+            else:
+                others.append((join, other))
+        return _summed(found, others) if others else found
 
     def _negated(self) -> Expression:
         if self._take("!"):
@@ -153,54 +246,69 @@ class _Reading:
         return self._member()
 
     def _member(self) -> Expression:
-        found = self._primary()
+        path = list[str]() if self._take("device") else None  # of the device, as far as it goes
+        found = self._primary() if path is None else _path(path)
         for _ in range(MOST_DEEP):
             if self._take("["):
-                found = _applied(_looked_up, found, self._until("]"))
+                name = self._until("]")
+                self._note(name)
             elif self._take("."):
-                name = self._next("word")
+                word = self._next("word")
                 if self._take("("):
-                    found = _applied(_function(name), found, self._until(")"))
-                else:
-                    found = _applied(_looked_up, found, _constant(name))
+                    found, path = self._called(word, found), None
+                    continue
+                name = _Constant(word)
             else:
                 return found
+            if path is not None and isinstance(name, _Constant) and isinstance(name.value, str):
+                path.append(name.value)
+                found = _path(path)
+            else:
+                found, path = _applied(_looked_up, found, name), None
         raise self._error()
+
+    def _called(self, name: str, on: Expression) -> Expression:
+        if name != "matches" and name not in _FUNCTIONS:
+            raise CelError(f"the function {cut(name, 60)} is not followed")
+        arguments = self._listed(")")
+        if name == "matches" and len(arguments) == 1:
+            return _matching(on, arguments[0])
+        return _applied(_function(name, 1 + len(arguments)), on, *arguments)
 
     def _primary(self) -> Expression:
         if self._take("("):
             return self._until(")")
         if self._take("["):
-            return self._listed()
+            return _applied(lambda *items: list(items), *self._listed("]"))
         negative = self._take("-")
         kind, word = self._tokens[self._at] if self._at < len(self._tokens) else ("end", "")
         self._at += 1
         if kind == "number":
-            return _constant(-int(word) if negative else int(word))
+            return _Constant(-int(word) if negative else int(word))
         if kind == "text" and not negative:
-            return _constant(word[1:-1])
+            return _Constant(word[1:-1])
         if kind == "word" and not negative:
             if word in ("true", "false"):
-                return _constant(word == "true")
-            if word == "device":
-                return lambda device: device
-            if word in ("quantity", "has") and self._take("("):
-                inside = self._until(")")
-                return _has(inside) if word == "has" else _applied(_quantity, inside)
+                return _Constant(word == "true")
+            if word == "has" and self._take("("):
+                return _has(self._until(")"))
+            if word in ("quantity", "semver", "isSemver", "size") and self._take("("):
+                inside = self._listed(")")
+                return _applied(_function(word, len(inside)), *inside)
         self._at -= 1
         raise self._error()
 
-    def _listed(self) -> Expression:
-        if self._take("]"):
-            return lambda _: []
-        items = [self._either()]
+    def _listed(self, end: str) -> list[Expression]:
+        if self._take(end):
+            return []
+        items = [self._chosen()]
         while self._take(","):
-            items.append(self._either())
-        self._next("]")
-        return lambda device: [item(device) for item in items]
+            items.append(self._chosen())
+        self._next(end)
+        return items
 
     def _until(self, sign: str) -> Expression:
-        found = self._either()
+        found = self._chosen()
         self._next(sign)
         return found
 
@@ -231,8 +339,14 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
         yield found.lastgroup or "", found[found.lastgroup or 0]
 
 
-def _constant(value: Value) -> Expression:
-    return lambda _: value
+@dataclass(frozen=True, slots=True)
+class _Constant:
+    """An expression that has one value for all devices."""
+
+    value: Value
+
+    def __call__(self, _: Known) -> Value:
+        return self.value
 
 
 def _fail(problem: str) -> Value:
@@ -246,7 +360,32 @@ def _flag(value: Value) -> bool:
 
 
 def _applied(function: Callable[..., Value], *operands: Expression) -> Expression:
-    return lambda device: function(*(operand(device) for operand in operands))
+    known = [each.value for each in operands if isinstance(each, _Constant)]
+    if len(known) == len(operands):
+        try:
+            return _Constant(function(*known))
+        except CelError as error:
+            problem = str(error)
+            return lambda _: _fail(problem)
+    if len(operands) == 1:
+        (only,) = operands
+        return lambda device: function(only(device))
+    first, *others = operands
+    if len(known) == len(others) and not isinstance(first, _Constant):
+        return lambda device: function(first(device), *known)
+    return lambda device: function(*[operand(device) for operand in operands])
+
+
+def _summed(
+    first: Expression, others: Sequence[tuple[Callable[..., Value], Expression]]
+) -> Expression:
+    def value(device: Known) -> Value:
+        found = first(device)
+        for join, other in others:
+            found = join(found, other(device))
+        return found
+
+    return value
 
 
 def _joined(terms: Sequence[Expression], *, decides: bool) -> Expression:
@@ -260,6 +399,8 @@ def _joined(terms: Sequence[Expression], *, decides: bool) -> Expression:
             try:
                 if _flag(term(device)) is decides:
                     return decides
+            except _EndingError:
+                raise
             except CelError as error:
                 failed = error
         if failed is not None:
@@ -272,12 +413,36 @@ def _joined(terms: Sequence[Expression], *, decides: bool) -> Expression:
 def _looked_up(holder: Value, key: Value) -> Value:
     if isinstance(holder, Known) and key in ("driver", "attributes", "capacity"):
         return getattr(holder, key)
-    if not isinstance(holder, Mapping) or not isinstance(key, str):
+    if isinstance(holder, Known) and key == "allowMultipleAllocations":
+        return holder.shared
+    if not isinstance(holder, dict) or not isinstance(key, str):
         return _fail("only attributes and capacity of a device are looked up")
-    if key not in holder and not isinstance(holder, Domains):
-        raise _MissingError(f"the device has no {cut(key, 60)}")
-    found = holder[key]
+    try:
+        found = holder[key]
+    except KeyError:
+        raise _MissingError(f"the device has no {cut(key, 60)}") from None
     return _fail(f"the value of {cut(key, 60)} is not read") if found is None else found
+
+
+def _path(keys: Sequence[str]) -> Expression:
+    """What is looked up in a device: three keys are a kind, a domain and a name."""
+    if len(keys) == 3 and keys[0] in ("attributes", "capacity"):
+        kind, domain, name = keys
+        missing = f"the device has no {cut(name, 60)}"
+        unread = f"the value of {cut(name, 60)} is not read"
+
+        def value(device: Known) -> Value:
+            try:
+                found = getattr(device, kind)[domain][name]
+            except KeyError:
+                raise _MissingError(missing) from None
+            return _fail(unread) if found is None else found
+
+        return value
+    found: Expression = lambda device: device  # noqa: E731
+    for key in keys:
+        found = _applied(_looked_up, found, _Constant(key))
+    return found
 
 
 def _has(inside: Expression) -> Expression:
@@ -291,6 +456,55 @@ def _has(inside: Expression) -> Expression:
     return value
 
 
+def _matching(text: Expression, pattern: Expression) -> Expression:
+    is_literal = isinstance(pattern, _Constant)
+    if isinstance(pattern, _Constant) and isinstance(pattern.value, str):
+        _program(pattern.value)  # once, while the expression is read
+
+    def value(device: Known) -> bool:
+        of, wanted = text(device), pattern(device)
+        if not isinstance(of, str) or not isinstance(wanted, str):
+            raise CelError("matches is not for this value")
+        program = _program(wanted)
+        if isinstance(program, str):
+            raise CelError(program)
+        device.left -= program.size * (len(of) + 1)
+        device.left -= 0 if is_literal else TO_COMPILE * len(wanted)
+        if device.left < 0 or not of.isascii():
+            raise _EndingError("its regular expressions are too much for the device")
+        return program.found_in(of)
+
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """A regular expression that was read."""
+
+    found_in: Callable[[str], bool]
+    size: int
+
+    @property
+    def shared_bytes(self) -> int:
+        """About how many bytes it takes."""
+        return 2 * MOST_COMPILED
+
+
+@remembered
+def _program(pattern: str) -> _Program | str:
+    """A regular expression as Go's ``regexp`` reads it, or why it is not followed."""
+    interruptible()
+    if len(pattern) > MOST_MATCHED // TO_COMPILE or not pattern.isascii() or r"\C" in pattern:
+        return "the regular expression is not followed"
+    options = re2.Options()
+    options.max_mem, options.log_errors, options.never_capture = MOST_COMPILED, False, True
+    try:
+        read = re2.compile(pattern.encode(), options)
+    except re2.error:
+        return "the regular expression is not followed"
+    return _Program(lambda text: read.search(text.encode()) is not None, read.programsize)
+
+
 def _quantity(text: Value) -> Decimal:
     try:
         return quantity(text) if isinstance(text, str) else _fail("a quantity is a text")
@@ -298,22 +512,32 @@ def _quantity(text: Value) -> Decimal:
         raise CelError(str(error)) from error
 
 
+_SINGLE = (bool, int, str, Decimal, Version)
+
+
 def _equal(left: Value, right: Value) -> bool:
-    for value in (left, right):
-        if not isinstance(value, bool | int | str | Decimal | Version):
-            raise CelError("only single values are compared")
-    if type(left) is type(right):
-        return bool(left == right)
-    if isinstance(left, Version | Decimal) or isinstance(right, Version | Decimal):
+    if not isinstance(left, _SINGLE) or not isinstance(right, _SINGLE):
+        raise CelError("only single values are compared")
+    if isinstance(left, Version) and isinstance(right, Version):
+        return left.order == right.order
+    if isinstance(left, Version | Decimal) and type(left) is not type(right):
         raise CelError("a version or a quantity is compared with its own kind alone")
-    return False
+    return type(left) is type(right) and bool(left == right)
+
+
+def _differ(left: Value, right: Value) -> bool:
+    single = isinstance(left, _SINGLE) and isinstance(right, _SINGLE)
+    return (single and type(left) is not type(right)) or not _equal(left, right)
 
 
 def _in(left: Value, right: Value) -> bool:
-    if isinstance(right, list) and not isinstance(left, Version):
-        return any(_equal(left, each) for each in right)
+    if isinstance(right, list):
+        if isinstance(left, Version) and not any(isinstance(each, Version) for each in right):
+            raise _EndingError("a version is looked up in literals")
+        same = (each for each in right if type(each) is type(left) or type(each) not in _SINGLE)
+        return any(_equal(left, each) for each in same)
     if not isinstance(left, str) or not isinstance(right, Mapping) or isinstance(right, Domains):
-        raise CelError("in needs a list, and no version, or the attributes of a domain and a name")
+        raise CelError("in needs a list, or the attributes of a domain and a name")
     return left in right
 
 
@@ -326,33 +550,85 @@ def _ordered(compare: Callable[[Value, Value], bool]) -> Callable[[Value, Value]
     return both
 
 
+def _sum(join: Callable[[Value, Value], Value], *kinds: type) -> Callable[[Value, Value], Value]:
+    def both(left: Value, right: Value) -> Value:
+        if type(left) is not type(right) or type(left) not in kinds:
+            raise CelError("two values of these kinds are not added")
+        found = join(left, right)
+        if isinstance(found, int) and not -(2**63) <= found < 2**63:
+            raise CelError("a number is too large")
+        return found
+
+    return both
+
+
 _COMPARISONS: dict[str, Callable[[Value, Value], bool]] = {
     "==": _equal,
-    "!=": lambda left, right: not _equal(left, right),
+    "!=": _differ,
     "in": _in,
     "<=": _ordered(operator.le),
     ">=": _ordered(operator.ge),
     "<": _ordered(operator.lt),
     ">": _ordered(operator.gt),
 }
-_FUNCTIONS: dict[str, tuple[type, Callable[[Value, Value], Value]]] = {
-    "startsWith": (str, str.startswith),
-    "endsWith": (str, str.endswith),
-    "contains": (str, str.__contains__),
-    "compareTo": (Decimal, lambda left, right: (left > right) - (left < right)),
-    "isGreaterThan": (Decimal, operator.gt),
-    "isLessThan": (Decimal, operator.lt),
+_SUMS = {"+": _sum(operator.add, int, str), "-": _sum(operator.sub, int)}
+
+
+def _version(text: str, shortened: bool = False) -> Version:
+    found = Version.shortened(text) if shortened else Version(text)
+    _ = found.order  # it is read now
+    return found
+
+
+def _is_version(text: str, shortened: bool = False) -> bool:
+    try:
+        _version(text, shortened)
+    except CelError:
+        return False
+    return True
+
+
+def _compared(left: Value, right: Value) -> int:
+    """Of two quantities, or two versions, which is larger: 1, 0 or -1."""
+    if isinstance(left, Version):
+        left, right = left.order, right.order
+    return int(left > right) - int(left < right)
+
+
+_UPPER, _LOWER = (
+    str.maketrans(ascii_lowercase, ascii_uppercase),
+    str.maketrans(ascii_uppercase, ascii_lowercase),
+)
+_TWO_TEXTS, _COMPARABLE = ((str, str),), ((Decimal, Decimal), (Version, Version))
+_OF_VERSIONS = ((str,), (str, bool))
+_FUNCTIONS: dict[str, tuple[tuple[tuple[type, ...], ...], Callable[..., Value]]] = {
+    "startsWith": (_TWO_TEXTS, str.startswith),
+    "endsWith": (_TWO_TEXTS, str.endswith),
+    "contains": (_TWO_TEXTS, str.__contains__),
+    "lowerAscii": (((str,),), lambda text: text.translate(_LOWER)),
+    "upperAscii": (((str,),), lambda text: text.translate(_UPPER)),
+    "size": (((str,), (list,)), len),
+    "quantity": (((str,),), _quantity),
+    "semver": (_OF_VERSIONS, _version),
+    "isSemver": (_OF_VERSIONS, _is_version),
+    "compareTo": (_COMPARABLE, _compared),
+    "isGreaterThan": (_COMPARABLE, lambda left, right: _compared(left, right) > 0),
+    "isLessThan": (_COMPARABLE, lambda left, right: _compared(left, right) < 0),
+    "major": (((Version,),), lambda version: version.order[0]),
+    "minor": (((Version,),), lambda version: version.order[1]),
+    "patch": (((Version,),), lambda version: version.order[2]),
 }
 
 
-def _function(name: str) -> Callable[[Value, Value], Value]:
-    if name not in _FUNCTIONS:
-        raise CelError(f"the function {cut(name, 60)} is not followed")
-    kind, function = _FUNCTIONS[name]
+def _function(name: str, arguments: int) -> Callable[..., Value]:
+    known = _FUNCTIONS.get(name)
+    if known is None or arguments not in map(len, known[0]):
+        raise CelError(f"{cut(name, 60)} with {arguments} arguments is not followed")
+    kinds, function = known
 
-    def value(left: Value, right: Value) -> Value:
-        if isinstance(left, kind) and isinstance(right, kind):
-            return function(left, right)
+    def value(*given: Value) -> Value:
+        if tuple(map(type, given)) in kinds:
+            return function(*given)
         return _fail(f"{name} is not for this value")
 
     return value

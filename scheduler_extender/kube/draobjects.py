@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Container, Hashable, Iterable
 from contextlib import suppress
 from typing import Self
 
@@ -78,12 +78,14 @@ class Device(msgspec.Struct, rename="camel"):
         """What selectors see of it. A name without a domain is in the driver's."""
         attributes = ((name, each.value) for name, each in (self.attributes or {}).items())
         capacity = ((name, each.amount) for name, each in (self.capacity or {}).items())
-        return Known(driver, _by_domain(attributes, driver), _by_domain(capacity, driver))
+        of_each = _by_domain(attributes, driver), _by_domain(capacity, driver)
+        return Known(driver, *of_each, bool(self.allow_multiple_allocations))
 
-    def among(self, words: Collection[str]) -> Hashable:
-        """Its attributes and its capacity whose names, without domains, are among these words. To
-        Python a 1 and a true are equal, so the kinds are told, too."""
-        return tuple(
+    def among(self, words: Container[str]) -> Hashable:
+        """Its attributes and its capacity whose names, without domains, are among these words, and
+        whether it is given more than once. To Python a 1 and a true are equal, so the kinds are
+        told, too."""
+        return bool(self.allow_multiple_allocations), *(
             tuple(
                 (name, type(each.value).__name__, each.value)
                 for name, each in some

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from operator import attrgetter
@@ -116,7 +116,7 @@ class NodeDevices:
         """Those that meet all conditions, or why that is not followed."""
         if self._reads([conditions]) > MOST_READ:
             return TOO_MUCH
-        words, mask = frozenset[str]().union(*map(words_of, conditions)), 0
+        words, mask = words_of(conditions), 0
         try:
             for at, (driver, _, device) in enumerate(self._devices()):
                 mask |= _meets(device, driver, conditions, words) << at
@@ -320,7 +320,7 @@ def _conditions(wanted: Request, classes: Mapping[str, DeviceClass]) -> tuple[st
     return (*of_class.conditions, *wanted.conditions)
 
 
-def _meets(device: Device, driver: str, conditions: tuple[str, ...], words: frozenset[str]) -> bool:
+def _meets(device: Device, driver: str, conditions: tuple[str, ...], words: Container[str]) -> bool:
     """Whether a device meets all conditions; devices that are alike in all that these speak of are
     judged once. Raises :class:`CelError`."""
     key = (conditions, driver, device.among(words))

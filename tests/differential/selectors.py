@@ -25,16 +25,21 @@ OWN = f'device.attributes["{DRIVER}"]'
 COMMON = 'device.attributes["resource.kubernetes.io"]'
 MEMORY = f'device.capacity["{DRIVER}"].memory'
 VALUES: tuple[Json, ...] = (
-    *({"string": text} for text in ("abc", "1", "")),
+    *({"string": text} for text in ("abc", "1", "", "NVIDIA A100-SXM4-40GB", "ab+c")),
     *({"int": number} for number in (1, -2, 0)),
     *({"bool": flag} for flag in (True, False)),
-    {"version": "1.2.3"},
+    *({"version": text} for text in ("1.2.3", "550.90.7", "1.2.3-rc.1", "1.2.3-rc.10", "1.2.3+b")),
 )
 KNOWN = (f"{OWN}.a", f"{OWN}.b", f'{OWN}["a"]', f"{COMMON}.c", f"{OWN}.nothing", f"{COMMON}.y")
 LITERALS = ("1", "-2", "0", "007", '"abc"', "'1'", '""', '"b"', "true", "false", "device.driver")
 WHOLE = (f"{OWN}.a", f"!{OWN}.b", "device.allowMultipleAllocations", f'{OWN}.a.matches("a")')
 COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
 QUANTITIES = ("1", "1Gi", "1024Mi", "500m", "80Gi")
+PATTERNS = (
+    *("^.*a100.*$", "^nvidia", "(?i)a100", "[a-c]+$", "^(abc|1)?$", "b|[+]", "a{2,}", r"", "^$"),
+    *("A100-(SXM|PCIE)[0-9]", "[[:alpha:]]{3}", "(a+)+$", ".", "a.c", "x*", "(", "[z-a]", "a**"),
+)
+TEXTS = ("1.2.3", "v1.2", "1", "01.2.3", "1.2.3-rc.2", "1.2.3-01", "550.90.7+x", "", "1.x.0", "v02")
 
 
 @dataclass(slots=True)
@@ -70,14 +75,32 @@ def random_selector(rng: Random, depth: int = 0) -> str:
 
     def value() -> str:
         compared = f'{MEMORY}.compareTo(quantity("{rng.choice(QUANTITIES)}"))'
-        some = (rng.choice(KNOWN), rng.choice(KNOWN), rng.choice(LITERALS), compared)
+        some = [rng.choice(KNOWN), rng.choice(KNOWN), rng.choice(LITERALS), compared]
+        if depth < 3 and rng.random() < 0.2:
+            some = [
+                f"({rng.choice(KNOWN)} {rng.choice('+-')} {rng.choice(LITERALS)})",
+                f"({inside()} ? {rng.choice(KNOWN)} : {rng.choice(LITERALS)})",
+                f"{rng.choice(KNOWN)}.{rng.choice(('lowerAscii', 'upperAscii', 'size'))}()",
+                f"{rng.choice(KNOWN)}.{rng.choice(('major', 'minor', 'patch'))}()",
+                f"size({rng.choice(KNOWN)})",
+                version(),
+            ]
         return rng.choice(some)
+
+    def version() -> str:
+        return rng.choice((f'semver("{rng.choice(TEXTS)}")', f"semver({OWN}.a, true)", f"{OWN}.b"))
+
+    def matched() -> str:
+        lower = rng.choice(("", ".lowerAscii()"))
+        pattern = f"'{rng.choice(PATTERNS)}'" if rng.random() < 0.9 else value()
+        return f"{rng.choice((*KNOWN, 'device.driver'))}{lower}.matches({pattern})"
 
     join = rng.choice((" && ", " || ", "&&", "||"))
     nested: tuple[Callable[[], str], ...] = (
         lambda: join.join(inside() for _ in range(rng.randint(2, 3))),
         lambda: f"!({inside()})",
         lambda: f"({inside()}) == ({inside()})",
+        lambda: f"{inside()} ? {inside()} : {inside()}",
     )
     plain: tuple[Callable[[], str], ...] = (
         lambda: f"{value()} {rng.choice(COMPARISONS)} {value()}",
@@ -89,6 +112,11 @@ def random_selector(rng: Random, depth: int = 0) -> str:
         lambda: f'{MEMORY}.{rng.choice(("isGreaterThan", "isLessThan"))}(quantity("1Gi"))',
         lambda: f'{MEMORY} == quantity("{rng.choice(QUANTITIES)}")',
         lambda: rng.choice(WHOLE),
+        matched,
+        lambda: f"{version()}.{rng.choice(('isGreaterThan', 'isLessThan'))}({version()})",
+        lambda: f"{version()}.compareTo({version()}) {rng.choice(COMPARISONS)} {value()}",
+        lambda: f"{version()} {rng.choice(('==', '!='))} {version()}",
+        lambda: f'isSemver("{rng.choice(TEXTS)}"{rng.choice(("", ", true", ", false"))})',
     )
     return rng.choice(nested if depth < 3 and rng.random() < 0.35 else plain)()
 

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from scheduler_extender.kube.cel import CelError, Domains, Known, Version, matches
+from scheduler_extender.kube.cel import CelError, Domains, Known, Version, matches, words_of
 
 A = 'device.attributes["gpu.nvidia.com"]'
 GPU = Known(
@@ -44,6 +44,18 @@ TRUE = (
     f"true || {A}.other == 1",
     f'{A}.numaNode != "1" && {A}.healthy != 1 && {A}.driverVersion == {A}.driverVersion',
     f'({A}.numaNode == 0 || {A}.numaNode == 1) && (1 == 1) && "a" < "b"',
+    f"{A}.productName.lowerAscii().matches('^.*a100.*$')",
+    f'{A}.productName.upperAscii() == "NVIDIA A100" && {A}.productName.size() == 11',
+    f'!{A}.productName.matches("^A100") && {A}.productName.matches({A}.productName)',
+    f'{A}.driverVersion.isGreaterThan(semver("550.0.1-rc.1")) && isSemver("1.0.0")',
+    f'{A}.driverVersion.compareTo(semver("v550.0", true)) == 1 && !isSemver("01.0.0")',
+    f'{A}.driverVersion == semver("550.0.1+build") && {A}.driverVersion.patch() == 1',
+    'semver("1.0.0-2").isLessThan(semver("1.0.0-10")) && !isSemver("1.0.0-02")',
+    'semver("1.0.0-a").isLessThan(semver("1.0.0-a.1")) && semver("1.2.3", false).major() == 1',
+    f'"NVIDIA " + "A100" == {A}.productName && {A}.numaNode + 2 - 1 == 2 && 3 -2 == 1',
+    f"({A}.numaNode == 0 ? {A}.other : {A}.numaNode) == 1 && (true ? true : false ? 1 : 2)",
+    f'device.attributes["gpu.nvidia.com"][{A}.healthy ? "numaNode" : "x"] == 1',
+    "1 == 1 == true && !device.allowMultipleAllocations && size([1, 2, 3]) == 3",
 )
 FALSE = (
     "false",
@@ -51,6 +63,9 @@ FALSE = (
     f"false && {A}.other == 1",
     f"{A}.other == 1 && false",
     f"{A}.numaNode in []",
+    f"{A}.other in []",
+    f'!({A}.driverVersion != 1) || {A}.numaNode == quantity("1") || "1" == {A}.driverVersion',
+    f'quantity("1") in [{A}.numaNode] || {A}.driverVersion in [semver("1.0.0"), 1]',
     f"{A}.numaNode == true",
 )
 UNKNOWN = {
@@ -58,8 +73,8 @@ UNKNOWN = {
     'device.attributes["x"].y == 1': "has no y",
     f"{A}.other == 1 || false": "has no other",
     f'{A}.driverVersion == "550.0.1"': "with its own kind alone",
-    f"{A}.driverVersion in []": "in needs a list",
-    f'{A}.numaNode == quantity("1")': "with its own kind alone",
+    f'quantity("1") == {A}.numaNode': "with its own kind alone",
+    f"{A}.driverVersion in ['a'] || true": "looked up in literals",
     f"{A}.listed == 1": "the value of listed is not read",
     f"{A}.numaNode": "neither true nor false",
     f"!{A}.numaNode": "neither true nor false",
@@ -71,22 +86,31 @@ UNKNOWN = {
     f"[{A}.healthy] == [1]": "only single values are compared",
     f"[1] in [[{A}.healthy]]": "only single values are compared",
     "device != device": "only single values are compared",
-    f'{A}.driverVersion.isGreaterThan(semver("1.0.0"))': "not followed from here on: semver",
-    f'{A}.productName.matches("(a+)+$")': "matches is not followed",
+    f'{A}.driverVersion.isGreaterThan(semver("1.0"))': "1.0 is no semantic version",
+    f'{A}.driverVersion > semver("1.0.0")': "no order",
+    f'{A}.productName.matches("(a")': "the regular expression is not followed",
+    f'{A}.productName.matches("[é]")': "the regular expression is not followed",
+    f'{A}.productName.matches(".{{999}}.{{999}}")': "the regular expression is not followed",
+    f'{A}.numaNode.matches("1")': "matches is not for this value",
+    f'("{"a" * 9000}" + {A}.productName).matches("(a+)+$")': "too much for the device",
+    f'{A}.productName.lowerAscii("x")': "lowerAscii with 2 arguments is not followed",
+    f'{A}.productName.replace("a", "b") == ""': "replace is not followed",
+    f"{A}.numaNode + {A}.productName == 1": "not added",
+    f"9{'9' * 17} + {A}.numaNode - -99{'9' * 16} > 0 && {A}.x": "has no x",
+    f"{A}.numaNode ? true : false": "neither true nor false",
+    f"{A}.healthy ? {A}.other == 1 : true": "has no other",
+    "true ? true": "it has no end",
     f"{A}.exists(x, x == 1)": "exists is not followed",
     f"{A}.productName.startsWith(1)": "startsWith is not for this value",
     f'{A}.productName == "a\\"b"': "not followed",
     "1.5 == 1.5": "not followed",
-    "1 == 1 == true": "not followed",
-    "device.allowMultipleAllocations": "only attributes",
-    "true ? true : false": "not followed",
     "": "no end",
     "true &&": "no end",
     "(true": "no end",
     "true)": "not followed from here on: )",
     "[1,": "no end",
     'quantity("lots") == quantity("1")': "not a quantity",
-    "quantity(1) == 1": "a quantity is a text",
+    "quantity(1) == 1": "quantity is not for this value",
     "(" * 51 + "true" + ")" * 51: "one in the other",
     "!" * 9000 + "true": "too deep",
     "device" + ".driver" * 60: "not followed",
@@ -110,6 +134,19 @@ def test_no_answer_without_a_reason(text: str) -> None:
         matches(text, GPU)
     assert UNKNOWN[text] in str(error.value)
     assert len(str(error.value)) < 200
+
+
+def test_versions_that_are_spelled_otherwise_are_alike_to_selectors_alone() -> None:
+    assert Version("1.0.0") != Version("1.0.0+a"), "matchAttribute compares the texts"
+    assert matches(f'{A}.driverVersion == semver("550.0.1+a")', GPU)
+
+
+def test_a_name_that_is_put_together_concerns_every_attribute() -> None:
+    for text in (f'{A}["a" + "b"] == 1', f"{A}.numaNode in {A}", f"{A}[{A}.productName]"):
+        assert "anything" in words_of([text])
+    for text in (f'{A}["a"] == 1', f'"a" in {A}', f'{A}.a in ["b", "c"]', 'device.driver == "a"'):
+        assert "a" in words_of([text])
+        assert "anything" not in words_of([text])
 
 
 def test_long_chains_are_followed() -> None:

@@ -16,6 +16,7 @@ from scheduler_extender.kube.draobjects import Claim
 from scheduler_extender.kube.nodedevices import NodeDevices
 from tests.dranodes import (
     DRIVER,
+    IS_GPU,
     NODE,
     DraWorld,
     Json,
@@ -23,6 +24,7 @@ from tests.dranodes import (
     asking,
     claim,
     device,
+    device_class,
     exactly,
     raw,
     two_pairs,
@@ -71,6 +73,35 @@ def test_selectors_and_common_attributes_are_kept(world: DraWorld) -> None:
     large = f'device.capacity["{DRIVER}"].memory.compareTo(quantity("81Gi")) > 0'
     world.claims.apply(asking("c", exactly(1, large)))
     assert gpus(world) is Reason.CLAIMS
+
+
+def test_a_selector_as_public_examples_have_it_is_read(world: DraWorld) -> None:
+    """In a claim, and in the DeviceClass that serves the node."""
+    products = ("NVIDIA A100-SXM4-40GB", "Tesla V100", "NVIDIA A100-PCIE-80GB")
+    devices = [device(n) for n in range(3)]
+    for each, product in zip(devices, products, strict=True):
+        each["attributes"]["productName"] = {"string": product}
+    world.slices.apply(a_slice(*devices, generation=2))
+    a100 = f"{A}.productName.lowerAscii().matches('^.*a100.*$')"
+    world.claims.apply(asking("c", exactly(1, a100, allocationMode="All")))
+    assert gpus(world) == [0, 2]
+    world.classes.apply(device_class(expression=f"{IS_GPU} && {a100}", made="2"))
+    assert not world.problem
+    world.claims.apply(asking("c", exactly(1, allocationMode="All")))
+    assert gpus(world) == [0, 2]
+
+
+def test_devices_that_differ_in_what_a_name_is_looked_up_by_are_told_apart(
+    world: DraWorld,
+) -> None:
+    """They are judged once where they are alike in all that a selector names."""
+    devices = [device(n) for n in range(2)]
+    for number, each in enumerate(devices):
+        each["attributes"] |= {"which": {"string": "hidden"}, "hidden": {"int": number}}
+    world.slices.apply(a_slice(*devices, generation=2))
+    for name in f"{A}.which", '"hid" + "den"':
+        world.claims.apply(asking("c", exactly(1, f"{A}[{name}] == 1", allocationMode="All")))
+        assert gpus(world) == [1]
 
 
 def test_a_quantity_that_cannot_be_read_costs_no_more_than_its_comparison(world: DraWorld) -> None:
@@ -263,7 +294,7 @@ NOT_SAID = {
     "tolerations": exactly(1, tolerations=[{"operator": "Exists"}]),
     "capacity": exactly(1, capacity={"requests": {"memory": "1Gi"}}),
     "another class": exactly(1, deviceClassName="nobody's"),
-    "cel": exactly(1, f'{A}.uuid.matches("GPU")'),
+    "cel": exactly(1, f'{A}.uuid.substring(1) == "PU"'),
     "no value": exactly(1, f"{A}.nothing == 1"),
     "too many": exactly(33),
 }
