@@ -39,7 +39,8 @@ def test_a_table_is_whole() -> None:
     for page in PAGES:
         text = FENCE.sub("", page.read_text())
         for part in re.findall(r"(?:^ *\|.*\n)+", text, re.MULTILINE):
-            head, rule, *rows = [*part.splitlines(), ""]
+            lines: list[str] = [*part.splitlines(), ""]
+            head, rule, *rows = lines
             assert re.fullmatch(r" *\|( *:?-+:? *\|)+", rule), f"{page.name}: {head}"
             columns = rule.count("|")
             for row in (head, *rows[:-1]):
