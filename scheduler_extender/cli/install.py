@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.inputs import check_namespace, is_dns, is_ip, one_of, text_of
+from scheduler_extender.cli.inputs import check_namespace, is_dns, is_ip, one_of, tell, text_of
 from scheduler_extender.cli.options import SystemNamespaceOption
 from scheduler_extender.terminal import harmless
 
@@ -26,6 +26,17 @@ if TYPE_CHECKING:
 SECRETS = {"ca.crt": 0o644, "scheduler.crt": 0o644, "scheduler.key": 0o600}
 READ_ANEW = {"scheduler.crt", "scheduler.key"}  # by kube-scheduler, without a new start
 MAX_PEM = 64 * 1024
+NO_CONNECTION = (
+    "no clientConnection.kubeconfig: with this file kube-scheduler passes over --kubeconfig and "
+    "finds no API server; add it there"
+)
+SECOND = (
+    "without editing its files, the chart runs a second kube-scheduler: --set "
+    "scheduler.enabled=true (docs/managed.md)"
+)
+OTHERS = ("rke2", "openshift", "talos", "kops", "eks", "gke", "aks")
+"""What writes kube-scheduler's files itself, or hides them."""
+
 NEXT = {
     "kubeadm": "The kubelet now starts kube-scheduler anew. See that it runs: kubectl "
     "-n kube-system get pods -l component=kube-scheduler",
@@ -113,12 +124,14 @@ def install(
     """
     from scheduler_extender.cli.wholefile import Files
 
+    if kind.lower() in OTHERS:
+        raise BadInputError(f"KIND: allowed are kubeadm and k3s; for {kind}, {SECOND}")
     plan = one_of("KIND", kind, {"kubeadm": _kubeadm, "k3s": _k3s})
     if not doing.root.is_dir():
         raise BadInputError(f"--root: {doing.root}: no such folder")
     files = Files(doing.root)
     every: list[Change] = plan(files, None if doing.remove else asked)
-    changes = [each for each in every if each.before != each.after]
+    changes = [each for each in every if each.before != each.after or files.shows(each)]
     for change in changes:
         if doing.dry_run:
             typer.echo(harmless(change.difference()), nl=False)
@@ -141,7 +154,10 @@ def _kubeadm(files: Files, asked: Asked | None) -> list[Change]:
 
     text = files.text(staticpod.PATH)
     if text is None:
-        raise BadInputError(f"{staticpod.PATH} is not there: kubeadm runs no kube-scheduler here")
+        raise BadInputError(
+            f"{staticpod.PATH} is not there: kubeadm runs no kube-scheduler here. On RKE2, "
+            f"OpenShift, Talos or kops, {SECOND}"
+        )
     with _named(staticpod.PATH):
         pod = staticpod.read(text)
         path = pod.config() or staticpod.CONFIG
@@ -226,6 +242,8 @@ class _Node:
                         copy = self.copy(path)
                     elif ours:
                         after = schedulerconfig.with_settings(after, self.settings)
+                if not schedulerconfig.knows_api_server(after):
+                    tell(f"note: {path}: {NO_CONNECTION}")
             elif before is not None:
                 shipped = schedulerconfig.says_nothing_else(before, self.settings)
                 without = self.as_it_was(path, before, schedulerconfig.without(before))

@@ -44,8 +44,8 @@ def write(path: Path, data: bytes, mode: int, owner: tuple[int, int] | None = No
 class Change:
     """What becomes of a file; a text of None: there is none. ``path`` is as the node itself has it.
 
-    ``mode`` is a new file's. ``copy`` is where the text of before is kept. Nobody is shown what is
-    ``secret``.
+    ``mode`` is a new file's, and the most that one which is there may keep of its own if it is
+    ``secret``; nobody is shown what is. ``copy`` is where the text of before is kept.
     """
 
     path: str
@@ -123,27 +123,34 @@ class Files:
             raise BadInputError(f"{here}: {error.strerror}") from error
         return [path for path in paths if self._here(path).is_file()]
 
+    def shows(self, change: Change) -> bool:
+        """Whether a secret that stays can be read by others than its mode allows."""
+        here = self._here(change.path)
+        there = change.secret and change.after is not None and here.exists()
+        return there and bool(here.stat().st_mode & 0o777 & ~change.mode)
+
     def apply(self, change: Change) -> None:
         """Make a change, and the copy of before first. Raises :class:`BadInputError`."""
         here = self._here(change.path)
         if change.copy is not None and change.before is not None:
             self._write(change.copy, change.before, 0o600)
+        most = change.mode if change.secret else 0o7777
         if change.after is not None:
-            self._write(change.path, change.after, change.mode)
+            self._write(change.path, change.after, change.mode, most)
             return
         try:
             here.unlink(missing_ok=True)
         except OSError as error:
             raise BadInputError(f"{here}: {error.strerror}") from error
 
-    def _write(self, path: str, text: str, mode: int) -> None:
+    def _write(self, path: str, text: str, mode: int, most: int = 0o7777) -> None:
         here = self._here(path)
         owner = None
         try:
             here.parent.mkdir(0o700, parents=True, exist_ok=True)
             if here.exists():
                 found = here.stat()
-                mode, owner = found.st_mode & 0o7777, (found.st_uid, found.st_gid)
+                mode, owner = found.st_mode & most, (found.st_uid, found.st_gid)
             write(here, text.encode(), mode, owner)
         except OSError as error:
             raise BadInputError(f"{here}: {error.strerror}") from error

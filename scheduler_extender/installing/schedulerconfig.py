@@ -19,6 +19,7 @@ from scheduler_extender.installing.yamledit import END, EditError, Step, documen
 
 SHIPPED = Path(__file__).with_name("kube-scheduler-config.yaml")
 KIND = "KubeSchedulerConfiguration"
+VERSION = "kubescheduler.config.k8s.io/v1"  # the only one that kube-scheduler reads since 1.29
 NAME = "gpu-topology"
 PORT = 8888
 # The files of an entry that `gpu-topology certificates` makes.
@@ -69,6 +70,12 @@ def merged(text: str, place: Place) -> str:
     """A configuration with the extender in it. Raises :class:`EditError` if another one is in the
     way, and where the text is no such configuration."""
     entries = _extenders(text)
+    version = str(document(text, KIND).get("apiVersion"))
+    if version != VERSION:
+        raise EditError(
+            f"apiVersion: kube-scheduler reads {VERSION} alone since Kubernetes 1.29, not "
+            f"{version[:60]!r}: write the configuration anew for it first"
+        )
     ours = _ours(entries)
     for number, other in enumerate(entries):
         if number != ours:
@@ -82,6 +89,12 @@ def merged(text: str, place: Place) -> str:
     else:
         text = put(text, ["extenders"], f"- {textwrap.indent(entry, '  ').strip()}")
     return _placed(text, len(entries), place)
+
+
+def knows_api_server(text: str) -> bool:
+    """Whether a configuration says how kube-scheduler reaches the API server."""
+    connection = document(text, KIND).get("clientConnection")
+    return isinstance(connection, dict) and bool(connection.get("kubeconfig"))
 
 
 def without(text: str) -> str:
