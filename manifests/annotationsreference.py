@@ -82,7 +82,8 @@ class Entry:
 ENTRIES: Mapping[str, Entry] = {
     "link": Entry(
         "Every two GPUs are joined at least this closely. Nearest first: `nvlink`; `pix`, one PCIe "
-        "switch; `pxb`, several PCIe switches; `phb`, one host bridge; `node`, one NUMA node.",
+        "switch; `pxb`, several PCIe switches; `phb`, one host bridge; `node`, one NUMA node. "
+        "It is about the GPUs of one pod: the pods of a [group](groups.md) are not joined by it.",
         "nvlink",
         (PAIRS, PLAIN),
     ),

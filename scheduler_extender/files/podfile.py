@@ -39,7 +39,7 @@ from scheduler_extender.quantities import cut, quantity
 from scheduler_extender.state.pods.selecting import destinations_of
 from scheduler_extender.state.pods.standing import Standing, asks_of
 from scheduler_extender.told.together import Wanted
-from scheduler_extender.told.words import listed
+from scheduler_extender.told.words import listed, not_joined
 from scheduler_extender.wire import Pod, Resources
 from topology.codec import shortened
 from topology.core.requests import GpuRequest
@@ -195,8 +195,9 @@ def _asked(item: object, made: Made, *, several: bool = False) -> Wanted:
         raise NotJudgedError(f"{whose}the pod asks for the GPUs of its claims: {once}")
     if asks is None:
         raise NoPodError(f"{whose}the pod asks for no GPU (nvidia.com/gpu), nothing to check")
-    written = (*notes_on(_kind_of(item), made.pod, made.outside), *_ineffective(pod))
-    notes = written[:MAX_NOTES]
+    written = [*notes_on(_kind_of(item), made.pod, made.outside), *_ineffective(pod)]
+    written += filter(None, [not_joined(asks.request, asks.membership)])
+    notes = tuple(written[:MAX_NOTES])
     name, going = pod.metadata.name, destinations_of(pod.spec)
     standing = Standing(priority=pod.spec.priority or 0, destinations=going)
     claims = (pod.metadata.labels or {}).get(LABEL) == WANTED

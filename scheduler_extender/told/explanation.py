@@ -23,7 +23,7 @@ from scheduler_extender.told.placed import Placed, Written, placed_on
 from scheduler_extender.told.rows import NodeAnswer, rows_of
 from scheduler_extender.told.struct import Struct
 from scheduler_extender.told.view import View
-from scheduler_extender.told.words import asked_text, request_text
+from scheduler_extender.told.words import asked_text, not_joined, request_text
 from topology.core.devices import NodeName
 from topology.core.placement import Reason
 
@@ -140,6 +140,7 @@ def explanation_of(
                 and Reason.SCATTERED in counts.refusals,
             ),
             *(_obstacles(answers) if placed is None else ()),
+            *filter(None, [not_joined(request, pod.membership)]),
         ],
         placed=placed,
         nodes=rows,

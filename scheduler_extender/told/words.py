@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.text import Text
 
 from scheduler_extender.annotations import Malformed
+from scheduler_extender.membership import Membership
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.links import LinkKind
 from topology.core.placement import Reason, Rejection
@@ -161,6 +162,25 @@ def request_text(request: GpuRequest) -> str:
         return f"{asked}, whichever they are"
     preferred = " – preferred, not required" if request.policy is Policy.PREFERRED else ""
     return f"{asked}: {'; '.join(words)}{preferred}"
+
+
+def not_joined(request: GpuRequest, membership: Membership | None) -> str:
+    """That keys about several GPUs of a pod do not join the pods of a group, each of which has one;
+    empty where that is no matter."""
+    wanted = request.constraints
+    given = {
+        "link": wanted.link,
+        "min-nvlinks": wanted.min_nvlinks,
+        "min-bandwidth": wanted.min_bandwidth,
+        "same-numa": wanted.same_numa,
+    }
+    keys = [key for key, value in given.items() if value]
+    if membership is None or request.count != 1 or not keys:
+        return ""
+    return (
+        f"{' and '.join(keys)}: about the GPUs of one pod, and each pod of the group has one, so "
+        "the group's pods are not joined by it; a pod with all the GPUs would be"
+    )
 
 
 def _constraints(wanted: Constraints) -> Iterable[str]:  # noqa: C901 (a line for each key)

@@ -245,6 +245,25 @@ def test_nor_is_a_file_of_a_folder_that_has_no_other(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (1, said)
 
 
+NOT_JOINED = (
+    "link: about the GPUs of one pod, and each pod of the group has one, so the group's pods are "
+    "not joined by it; a pod with all the GPUs would be"
+)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_pods_of_one_gpu_are_not_joined_by_link(count: int, tmp_path: Path) -> None:
+    group = {"link": "nvlink", "group": "j", "group-size": "2", "group-domain": "node"}
+    path = written(tmp_path / "a.yaml", {"kind": "Pod", **pod(count, group, name="w")})
+    done = check(path, "--strict")
+    warned = f"warning: {path}: {NOT_JOINED}\n"
+    assert (done.returncode, done.stderr) == ((1, warned) if count == 1 else (0, ""))
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text(f"{(ROOT / CLUSTER).read_text()}\n---\n{path.read_text()}")
+    why = asked(main, "why", "default/w", "--cluster", cluster)
+    assert (NOT_JOINED in why.stdout) == (count == 1)
+
+
 def test_selectors_need_node_objects(tmp_path: Path) -> None:
     picky = {**PAIR, "spec": {**PAIR["spec"], "nodeSelector": {"pool": "a"}}}
     path = written(tmp_path / "a.yaml", picky)
