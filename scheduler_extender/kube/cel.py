@@ -21,8 +21,6 @@ from decimal import Decimal
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
-import re2
-
 from scheduler_extender.quantities import BadValueError, cut, quantity
 from topology.core.remembering import interruptible, remembered
 
@@ -493,6 +491,8 @@ class _Program:
 @remembered
 def _program(pattern: str) -> _Program | str:
     """A regular expression as Go's ``regexp`` reads it, or why it is not followed."""
+    import re2  # few selectors have one: commands do not load it
+
     interruptible()
     if len(pattern) > MOST_MATCHED // TO_COMPILE or not pattern.isascii() or r"\C" in pattern:
         return "the regular expression is not followed"
