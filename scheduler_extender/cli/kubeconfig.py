@@ -108,6 +108,16 @@ def path_of(given: Path | None) -> str | None:
     return str(usual) if usual.is_file() else None
 
 
+def usual_namespace(access: Access) -> str:
+    """The namespace that the context names, where the API server itself is not asked; "default"
+    where no kubeconfig can be read."""
+    where = path_of(access.kubeconfig)
+    try:
+        return "default" if where is None else _namespace(where, access.context)
+    except Exception:  # noqa: BLE001 (nobody has asked for a kubeconfig)
+        return "default"
+
+
 def _namespace(path: str, context: str | None) -> str:
     contexts, current = _contexts(path)
     chosen = next((c for c in contexts if c["name"] == context), current)

@@ -34,6 +34,16 @@ AdminOption = Annotated[
         f"knows the binds that are being written. For an installed one: {ADMIN}.",
     ),
 ]
+PodNamespaceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--namespace",
+        "-n",
+        metavar="NAME",
+        help="The pod's namespace. Without it: the one of the context.",
+        autocompletion=namespace_completions,
+    ),
+]
 ListedNamespaceOption = Annotated[
     str | None,
     typer.Option(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from scheduler_extender.cli.adminport import AdminPort, asked_over, port_at
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import cluster_file
-from scheduler_extender.cli.kubeconfig import Access, asking
+from scheduler_extender.cli.kubeconfig import Access, asking, usual_namespace
 from scheduler_extender.cli.options import Where
 from scheduler_extender.cli.outputs import Form, Told, answer
 from scheduler_extender.files.clusterfile import (
@@ -93,10 +93,12 @@ def looking(
         yield lambda: _described(content, require, namespace, in_flight(content))
     elif where.admin is not None:
         port = port_at(where.admin, where.credentials, where.access)
-        yield lambda: _described(_snapshot(port), require, namespace)
+        meant = namespace or usual_namespace(where.access)
+        yield lambda: _described(_snapshot(port), require, meant)
     elif where.forward:
+        meant = namespace or usual_namespace(where.access)
         with asked_over(where.access, where.system, where.credentials) as port:
-            yield lambda: _described(_snapshot(port), require, namespace)
+            yield lambda: _described(_snapshot(port), require, meant)
     else:
         yield from _at_api_server(where.access, namespace, Settings(require), live=live)
 

@@ -18,8 +18,8 @@ from scheduler_extender.cli.adminport import ADMIN, Credentials, port_at
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.evictions import Waiting, carry_out
 from scheduler_extender.cli.inputs import cluster_file, one_of
-from scheduler_extender.cli.kubeconfig import Access, ContextOption
-from scheduler_extender.cli.options import ClusterOption, TextOption
+from scheduler_extender.cli.kubeconfig import Access, ContextOption, usual_namespace
+from scheduler_extender.cli.options import ClusterOption, PodNamespaceOption, TextOption
 from scheduler_extender.cli.source import described
 from scheduler_extender.cli.suggestions import pod_meant
 from scheduler_extender.state.pods.keptplace import MAX_SECONDS
@@ -52,9 +52,7 @@ class Source:
 
 def unblock(
     pod: Annotated[str, typer.Argument(metavar="POD", hidden=True)],
-    namespace: Annotated[
-        str, typer.Option("--namespace", "-n", metavar="NAME", help="The pod's namespace.")
-    ] = "default",
+    namespace: PodNamespaceOption = None,
     output: TextOption = "text",
     evict: Annotated[
         bool, typer.Option("--evict", help="Carry the plan out, with your own rights.")
@@ -83,18 +81,20 @@ def unblock(
     if source.cluster is not None and evict:
         raise BadInputError("--evict: nobody can be evicted from a cluster file (--cluster)")
     where, _, name = pod.rpartition("/")
-    place = f"/v1/unblock/{quote(where or namespace, safe='')}/{quote(name, safe='')}"
     access = Access(kubeconfig=source.kubeconfig, context=source.context)
+    usual = "default" if source.cluster is not None else usual_namespace(access)
+    where = where or namespace or usual
+    place = f"/v1/unblock/{quote(where, safe='')}/{quote(name, safe='')}"
     if source.cluster is not None:
         known = described(cluster_file(source.cluster), Verdict.EXPECTED)
-        found, asked = unblocking_of(known, where or namespace, name), f"{source.cluster}:"
+        found, asked = unblocking_of(known, where, name), f"{source.cluster}:"
         there = ((each.namespace, each.name) for each in known.snapshot().pods)
-        meant = pod_meant(where or namespace, name, there)
+        meant = pod_meant(where, name, there)
     else:
         port = port_at(source.admin, source.credentials, access, needed=not evict)
         found, asked, meant = port.get(place, Unblocking), "the extender knows of", ""
     if found is None:
-        raise BadInputError(f"{asked} no pod {where or namespace}/{name} with GPUs{meant}")
+        raise BadInputError(f"{asked} no pod {where}/{name} with GPUs{meant}")
     if as_json:
         typer.echo(json.dumps(msgspec.to_builtins(found), indent=2))
     else:
@@ -102,6 +102,6 @@ def unblock(
     plan, kept = found.plan, found.kept_place
     done = found.node or found.takes or kept is not None or plan is not None
     if evict and (kept is not None or (plan is not None and plan.steps)):
-        waiting = Waiting(where or namespace, name, PodUid(found.uid), place)
+        waiting = Waiting(where, name, PodUid(found.uid), place)
         carry_out(found, waiting, port, keep, access)
     raise typer.Exit(0 if done else 1)

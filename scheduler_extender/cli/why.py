@@ -20,10 +20,16 @@ from msgspec import structs
 from scheduler_extender.cli import whytext
 from scheduler_extender.cli.adminport import AdminPort, Credentials, port_at
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.completion import namespace_completions, pod_completions
+from scheduler_extender.cli.completion import pod_completions
 from scheduler_extender.cli.inputs import cluster_file, one_of, standard_output, weakest
-from scheduler_extender.cli.kubeconfig import Access, asking
-from scheduler_extender.cli.options import AdminOption, ClusterOption, RequireOption, TextOption
+from scheduler_extender.cli.kubeconfig import Access, asking, usual_namespace
+from scheduler_extender.cli.options import (
+    AdminOption,
+    ClusterOption,
+    PodNamespaceOption,
+    RequireOption,
+    TextOption,
+)
 from scheduler_extender.cli.source import NO_CLAIMS, described
 from scheduler_extender.cli.subject import subject
 from scheduler_extender.cli.suggestions import pod_meant
@@ -52,16 +58,7 @@ class Source:
 
 def why(
     pod: Annotated[str, typer.Argument(metavar="POD", hidden=True, autocompletion=pod_completions)],
-    namespace: Annotated[
-        str | None,
-        typer.Option(
-            "--namespace",
-            "-n",
-            metavar="NAME",
-            help="The pod's namespace. Without it: the one of the context.",
-            autocompletion=namespace_completions,
-        ),
-    ] = None,
+    namespace: PodNamespaceOption = None,
     output: TextOption = "text",
     *,
     source: Source,
@@ -100,7 +97,7 @@ def _from_extender(
 
     notes: list[str] = []
     where, _, name = pod.removeprefix("pod/").rpartition("/")
-    where = where or namespace or "default"
+    where = where or namespace or usual_namespace(access)
     if kind_named(pod.rpartition("/")[0]) is not None:
         with asking(access) as (api, usual):
             about = subject(api, namespace or usual, pod)

@@ -114,7 +114,8 @@ def explanation_of(
     whole = answered
     waits = placed is None and counts.takes == counts.closed
     if waits and answered:
-        helps, whole = helps_of(snapshot, pod, request, missing, view, deadline)
+        helped = helps_of(snapshot, pod, request, missing, view, deadline)
+        helps, whole, missing = helped.helps, helped.whole, helped.missing
     return Explanation(
         pod=name,
         node=pod.node,

@@ -5,7 +5,8 @@ nobody: they are left out.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, islice
+from dataclasses import dataclass
+from itertools import islice
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -19,12 +20,12 @@ from scheduler_extender.state.node.facts import NodeFacts, Offer
 from scheduler_extender.state.pods.record import PodName, PodRecord, resource_of
 from scheduler_extender.told.answers import Answer, as_asked_by, counts_on, serves_nothing
 from scheduler_extender.told.ends import Ends
-from scheduler_extender.told.nearest import Miss
+from scheduler_extender.told.nearest import Miss, miss_of
 from scheduler_extender.told.relaxing import Relaxed, relaxations
 from scheduler_extender.told.struct import Struct
 from scheduler_extender.told.view import View, pods_on
 from scheduler_extender.told.words import listed
-from topology.core.devices import PodUid
+from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Reason
 from topology.core.requests import GpuRequest
 
@@ -61,6 +62,16 @@ class Help(Struct, frozen=True, omit_defaults=False):
     value: Annotated[str | None, Meta(description="null if the annotation is left out")] = None
 
 
+@dataclass(slots=True)
+class Helped:
+    """What would help, whether all of it was tried in time, and the misses: where ends help, they
+    are those of the sets which these ends make free."""
+
+    helps: list[Help]
+    whole: bool
+    missing: list[tuple[Answer, Miss | None]]
+
+
 def helps_of(
     snapshot: Snapshot,
     pod: PodRecord,
@@ -68,22 +79,25 @@ def helps_of(
     answers: Sequence[tuple[Answer, Miss | None]],
     view: View,
     deadline: Deadline,
-) -> tuple[list[Help], bool]:
-    """What would help, and whether all of it was tried in time. Nothing is tried for a pod with
-    claims of its own."""
-    found: list[Help] = []
+) -> Helped:
+    """What would help. Nothing is tried for a pod with claims of its own."""
+    found = Helped([], whole=True, missing=list(answers))
     if pod.of_claims is not None:
-        return found, True
+        return found
+    ending: dict[NodeName, frozenset[PodUid]] = {}
     try:
         with deadline.enforced():
-            tried = chain(
-                _ends(snapshot, pod, request, answers, view, deadline),
-                _relaxed(snapshot, pod, request, deadline),
-            )
-            found.extend(tried)
+            for help_, gone in _ends(snapshot, pod, request, answers, view, deadline):
+                found.helps.append(help_)
+                ending[NodeName(help_.node or "")] = gone
+            found.helps.extend(_relaxed(snapshot, pod, request, deadline))
     except OutOfTimeError:
-        return found, False
-    return found, True
+        found.whole = False
+    found.missing = [
+        (each, miss_of(each, request, view, ending[each.node]) if each.node in ending else miss)
+        for each, miss in answers
+    ]
+    return found
 
 
 def _ends(
@@ -93,40 +107,50 @@ def _ends(
     answers: Sequence[tuple[Answer, Miss | None]],
     view: View,
     deadline: Deadline,
-) -> Iterator[Help]:
+) -> Iterator[tuple[Help, frozenset[PodUid]]]:
     """Pods whose end would do, of the nearest nodes. A member of a group waits for its group, too:
     nothing is said of it."""
     if pod.membership is not None and (pod.membership.gang or pod.membership.domain):
         return
     near = [
-        (miss.distance, answer.facts)
+        (miss, answer.facts)
         for answer, miss in answers
         if miss is not None and answer.kind in BY_AN_END and answer.facts.is_open_to(pod)
     ]
-    near.sort(key=lambda each: each[0])
-    ends = Ends(snapshot, deadline)
-    helps = (next(_ends_on(ends, facts, request, view), None) for _, facts in near[:MOST_NODES])
-    yield from islice(filter(None, helps), SHOWN_ENDS)
+    near.sort(key=lambda each: each[0].distance)
+    ends, helps = Ends(snapshot, deadline), 0
+    for miss, facts in near[:MOST_NODES]:
+        named = {
+            uid: view.name(*pod) for uid, pod in islice(_holders(facts, request).items(), MOST_PODS)
+        }
+        gone = _ends_on(ends, facts, request, _nearest_first(named, miss))
+        if not gone:
+            continue
+        names = [named[uid] for uid in gone]
+        verb = "ends" if len(names) == 1 else "end"
+        words = f"{listed(names)} on {facts.name} {verb}: the node takes the pod then"
+        yield Help("end", words, 1, facts.name, names), frozenset(gone)
+        helps += 1
+        if helps == SHOWN_ENDS:
+            return
 
 
-def _ends_on(ends: Ends, facts: NodeFacts, request: GpuRequest, view: View) -> Iterator[Help]:
-    """The pods of one node whose end alone would do; else all that hold the node together."""
-    named = {
-        uid: view.name(*pod) for uid, pod in islice(_holders(facts, request).items(), MOST_PODS)
-    }
-    alone = False
-    for uid, name in named.items():
+def _nearest_first(named: Mapping[PodUid, str], miss: Miss) -> list[PodUid]:
+    """The pods that hold the nearest set before the others."""
+    holders = {holding.pod for holding in miss.holders}
+    return sorted(named, key=lambda uid: named[uid] not in holders)
+
+
+def _ends_on(
+    ends: Ends, facts: NodeFacts, request: GpuRequest, uids: Sequence[PodUid]
+) -> list[PodUid]:
+    """A pod of one node whose end alone would do, the first of ``uids``; else the fewest of them
+    that hold the node together; none where they do not."""
+    for uid in uids:
         if ends.lets_in(facts, request, frozenset({uid})):
-            alone = True
-            words = f"{name} on {facts.name} ends: the node takes the pod then"
-            yield Help("end", words, 1, facts.name, [name])
-    if alone or len(named) < 2:
-        return
-    ending = ends.fewest(facts, request, list(named))
-    if ending is not None:
-        names = [name for uid, name in named.items() if uid in ending]
-        words = f"{listed(names)} on {facts.name} end: the node takes the pod then"
-        yield Help("end", words, 1, facts.name, names)
+            return [uid]
+    together = ends.fewest(facts, request, uids[::-1]) if len(uids) > 1 else None
+    return [uid for uid in uids if uid in (together or ())]
 
 
 def _holders(facts: NodeFacts, request: GpuRequest) -> Mapping[PodUid, PodName]:

@@ -27,6 +27,7 @@ from topology.core.shape import Shape
 
 MOST_SETS = 20_000
 """Sets of GPUs that are looked at on one node; of more only counts are told."""
+NOBODY: frozenset[PodUid] = frozenset()
 NEAREST = 3
 """Nodes that are named as the nearest ones."""
 NEAR = frozenset(
@@ -97,9 +98,12 @@ def nearest(answers: Iterable[tuple[Answer, Miss | None]]) -> list[NearMiss]:
     return [NearMiss(node, words) for words, node in islice(first.items(), NEAREST)]
 
 
-def miss_of(row: Answer, request: GpuRequest, view: View) -> Miss | None:
+def miss_of(
+    row: Answer, request: GpuRequest, view: View, ending: frozenset[PodUid] = NOBODY
+) -> Miss | None:
     """What the node lacks; None if no set of its GPUs is near, or nothing is known of it, or the
-    pod's own claims say which GPUs it asks for."""
+    pod's own claims say which GPUs it asks for. The end of the pods that are ``ending`` would help:
+    then the set is nearest that they make free."""
     offer = row.facts.last_offer(request.resource)
     if (
         not request.effective_count
@@ -108,7 +112,7 @@ def miss_of(row: Answer, request: GpuRequest, view: View) -> Miss | None:
         or isinstance(offer, Rejection)
     ):
         return None
-    node = _Node(row.facts, request, offer, view)
+    node = _Node(row.facts, request, offer, view, ending)
     if row.kind is Reason.LINKS:
         return node.largest()
     return node.nearest() or node.counted()
@@ -122,6 +126,7 @@ class _Node:
     request: GpuRequest
     offer: Offer
     view: View
+    ending: frozenset[PodUid]
 
     @property
     def devices(self) -> ServedDevices:
@@ -144,13 +149,22 @@ class _Node:
         return _good_sets(kubelet.shape, self.request.constraints, size)
 
     def nearest(self) -> Miss | None:
-        """The fitting set of which most GPUs are free; the lowest of several."""
+        """The fitting set of which most GPUs are free; of several the one of fewest pods."""
         now, wants = self.offer.availability, self.request.count
         good = self._good(wants)
         if good is None or not len(good):
             return None
         usable = now.free & ~now.sick
-        best: Mask = int(good[np.argmax(np.bitwise_count(good & np.uint64(usable)))])
+        shown = self.offer.ledger.shown
+        coming = sum(shown[uid] for uid in self.ending & shown.keys()) & ~now.sick
+        then, free_now = np.uint64(usable | coming), np.uint64(usable)
+        pods = sum(
+            ((good & np.uint64(pool)) != 0).astype(np.int64) for pool in shown.values() if pool
+        )
+        free_of, now_of = (
+            np.bitwise_count(good & each).astype(np.int64) for each in (then, free_now)
+        )
+        best: Mask = int(good[np.argmax((free_of * 64 + now_of) * 64 - pods)])
         free, missing = best & usable, best & ~usable
         holders = self._holders(missing)
         called, linked = list(self.devices.indices(free)), self._linked
@@ -244,8 +258,9 @@ class _Node:
             if on:
                 indices = sorted(set(self.devices.indices(on)))
                 count = total(pool, now.width)
-                rows.append(Holding(self._name(uid), indices, count, self._seconds(uid)))
-        return sorted(rows, key=lambda h: (-len(h.gpus), h.pod, h.gpus))
+                held = Holding(self._name(uid), indices, count, self._seconds(uid))
+                rows.append((uid not in self.ending, -count, held.pod, indices, held))
+        return [held for *_, held in sorted(rows, key=lambda row: row[:4])]
 
     def _mask(self, indices: list[int]) -> Mask:
         wanted = set(indices)

@@ -132,8 +132,9 @@ def _with_helps(
     if any(answer.may_come for answer in answered):
         return queue
     missing = [(answer, miss_of(answer, request, view)) for answer in answered]
-    helps, whole = helps_of(snapshot, pod, request, missing, view, deadline)
-    return replace(queue, helps=helps, more_helps=not whole)
+    helped = helps_of(snapshot, pod, request, missing, view, deadline)
+    outlook = queue.outlook and replace(queue.outlook, misses=nearest(helped.missing))
+    return replace(queue, outlook=outlook, helps=helped.helps, more_helps=not helped.whole)
 
 
 def _passed_over(snapshot: Snapshot, pods: Sequence[PodRecord]) -> str:

@@ -50,6 +50,26 @@ def test_it_says_whom_to_evict(service: Running, words: tuple[str, ...]) -> None
     )
 
 
+def test_the_namespace_is_the_one_of_the_context(
+    service: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = {"cluster": "c", "user": "u", "namespace": "team"}
+    config = {
+        "current-context": "here",
+        "contexts": [{"name": "here", "context": context}],
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+        "users": [{"name": "u", "user": {}}],
+    }
+    (path := tmp_path / "config").write_text(json.dumps(config))
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    admin = ("--admin", f"http://127.0.0.1:{service.ports[1]}")
+    assert "then team/wants has a guaranteed place there" in unblock(service, "wants").stdout
+    assert asked(main, "why", "wants", *admin).stdout.startswith("team/wants\n")
+    assert "team/wants" in asked(main, "waiting", *admin).stdout
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "missing"))
+    assert "no pod default/wants" in unblock(service, "wants").stderr
+
+
 def test_it_says_so_as_data(service: Running) -> None:
     found = json.loads(unblock(service, "team/wants", "--output=json").stdout)
     assert found["plan"]["node"] == "pairs"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import re
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -120,6 +122,21 @@ def test_the_end_of_one_pod_is_tried_and_of_several_only_those_that_matter() -> 
     (several,) = ends(explained(cluster, QUAD))
     assert len(several.pods) == 4
     assert facts.name == several.node
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_what_is_nearest_and_what_would_help_name_the_same_pods(seed: int) -> None:
+    rng = random.Random(seed)
+    free, held = list(range(8)), dict[str, Held]()
+    rng.shuffle(free)
+    while len(free) > 1:
+        held[f"p{len(held)}"] = Held(
+            tuple(free.pop() for _ in range(min(len(free), rng.randint(1, 3))))
+        )
+    found = explained(cluster_of({DGX: held}), waiting("w", gpu_request(2, NVLINKED)))
+    (help_,) = ends(found)
+    words = near(found)["train-07"]
+    assert set(re.findall(r"team/\w+", words)) == set(help_.pods)
 
 
 def test_nodes_with_the_same_words_are_told_once_and_leave_room_for_others() -> None:
