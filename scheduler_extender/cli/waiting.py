@@ -24,7 +24,7 @@ from scheduler_extender.cli.options import (
 )
 from scheduler_extender.cli.outputs import Told, form_of
 from scheduler_extender.cli.source import NO_CLAIMS, Look, answer_from
-from scheduler_extender.deadline import within
+from scheduler_extender.deadline import NO_DEADLINE, within
 from scheduler_extender.limits import EXPLAIN_SECONDS
 from scheduler_extender.state.pods.record import PodRecord, asking_record
 from scheduler_extender.terminal import ROOMY, column, fits, show, stacked, table
@@ -40,8 +40,9 @@ if TYPE_CHECKING:
     from topology.kubeapi.apiserver import ApiServer
 
 SECONDS = 20.0
-"""For how long the nodes are asked about pods; those that are left then are only listed. About one
-pod they are asked for no longer than ``why`` asks them."""
+"""For how long the nodes of a cluster are asked about pods; those that are left then are only
+listed. About one pod they are asked for no longer than ``why`` asks them. A file is asked to the
+end."""
 
 
 def waiting(
@@ -129,15 +130,18 @@ def _listed(look: Look, api: ApiServer, namespace: str | None) -> Iterator[PodRe
 def _rows(look: Look, waiting: Sequence[PodRecord]) -> Iterator[WaitingPod]:
     """Why each waits. Pods that ask the same, and may go to the same nodes, share an answer."""
     snapshot = look.cluster.snapshot()
-    until = within(time.monotonic, SECONDS)
-    known: dict[object, Counts] = {}
+    limited = look.api is not None  # a file changes nothing while it is worked out
+    until = within(time.monotonic, SECONDS) if limited else NO_DEADLINE
+    known: dict[object, Counts | None] = {}
     not_judged = {pod.uid for pod in look.claiming}
     for pod in waiting:
         key, counts = alike(pod), None
         if not isinstance(pod.request, Malformed) and pod.uid not in not_judged:
             if key not in known and not until.passed():
-                deadline = within(time.monotonic, EXPLAIN_SECONDS)
-                known[key] = counts_of(answers_to(snapshot, pod, deadline))
+                deadline = within(time.monotonic, EXPLAIN_SECONDS) if limited else NO_DEADLINE
+                found = counts_of(answers_to(snapshot, pod, deadline))
+                undecided = deadline.passed() and found.takes == found.closed
+                known[key] = None if undecided else found
             counts = known.get(key)
         since = pod.created
         yield WaitingPod(

@@ -36,10 +36,12 @@ from scheduler_extender.cli.suggestions import pod_meant
 from scheduler_extender.deadline import within
 from scheduler_extender.limits import EXPLAIN_SECONDS
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.told.explanation import Explanation, Unreadable, explanation_of
-from scheduler_extender.told.placed import Written
+from scheduler_extender.told.explanation import (
+    NOT_ALL_ASKED,
+    Explanation,
+    Unreadable,
+    explanation_of,
+)
 from scheduler_extender.told.view import View
 from topology.core.placement import Verdict
 
@@ -85,8 +87,8 @@ def why(
     else:
         plan = "" if cluster is not None else f"kubectl gpu-topology unblock {found.pod}"
         whytext.show(standard_output(), found, plan)
-    goes_somewhere = isinstance(found, Explanation) and (found.placed or found.takes > found.closed)
-    raise typer.Exit(0 if goes_somewhere else 1)
+    nowhere = isinstance(found, Unreadable) or not (found.placed or found.takes > found.closed)
+    raise typer.Exit(1 if nowhere and NOT_ALL_ASKED not in found.notes else 0)
 
 
 def _from_extender(
@@ -128,19 +130,8 @@ def _from_file(
         raise BadInputError(
             f"{path}: no pod {name} with GPUs in the namespace {where or namespace}{meant}"
         )
-    return _explained(known, record, content.written.get(record.uid), View(time.time())), []
-
-
-def _explained(
-    cluster: Cluster, pod: PodRecord, written: Written | None, view: View
-) -> Explanation | Unreadable:
-    return explanation_of(
-        cluster.snapshot(),
-        pod,
-        view,
-        written=written,
-        deadline=within(cluster.clock, EXPLAIN_SECONDS),
-    )
+    written = content.written.get(record.uid)
+    return explanation_of(snapshot, record, View(time.time()), written=written), []
 
 
 def _from_api_server(
@@ -153,5 +144,7 @@ def _from_api_server(
         seen = one_look(api, about.record.namespace, Settings(require), time.monotonic)
     record = seen.cluster.pod(about.record.uid) or about.record
     view = View(time.time(), seen.namespaces)
-    found = _explained(seen.cluster, record, about.written, view)
+    deadline = within(seen.cluster.clock, EXPLAIN_SECONDS)
+    snapshot = seen.cluster.snapshot()
+    found = explanation_of(snapshot, record, view, written=about.written, deadline=deadline)
     return found, [*about.beside, *about.notes, *seen.notes]

@@ -10,6 +10,7 @@ from topology.core.placement import Reason, Rejection
 from topology.core.requests import GpuRequest
 
 BARS = 3  # that are named
+NO_NODE = "no node takes it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,7 @@ class Counts:
     refused: Mapping[Rejection, int] = field(default_factory=dict)
     doubted: Mapping[Rejection, int] = field(default_factory=dict)  # of those that take it
     bars: Mapping[str, int] = field(default_factory=dict)  # what keeps it off the closed ones
+    late: bool = False  # there was no time for every node
 
     @property
     def refusals(self) -> dict[Reason, int]:
@@ -46,7 +48,8 @@ class Counts:
                 else f"{self.closed:,} nodes that would are"
             )
             closed = f"the {would} closed to it by {bars_text(self.bars)}" if self.closed else ""
-            return f"no node takes it: {'; '.join(filter(None, (closed, refused)))}"
+            none = "not worked out in time, so far no node takes it" if self.late else NO_NODE
+            return f"{none}: {'; '.join(filter(None, (closed, refused)))}"
         taken = f"{self.takes:,} of {nodes_text(self.nodes)} would take it"
         promised = self.takes - sum(self.doubted.values())
         if self.doubted:
@@ -64,8 +67,8 @@ def by_kind(refused: Mapping[Rejection, int]) -> dict[Reason, int]:
     return found
 
 
-def counts_of(answers: Sequence[Answer]) -> Counts:
-    """The nodes' answers to a pod, counted."""
+def counts_of(answers: Sequence[Answer], *, late: bool = False) -> Counts:
+    """The nodes' answers to a pod, counted; ``late`` says that not all were worked out in time."""
     return Counts(
         len(answers),
         sum(answer.passes for answer in answers),
@@ -73,6 +76,7 @@ def counts_of(answers: Sequence[Answer]) -> Counts:
         dict(Counter(a.decision.rejection for a in answers if a.decision.rejection is not None)),
         dict(Counter(a.doubt for a in answers if a.passes and a.doubt is not None)),
         dict(Counter(a.bar for a in answers if a.passes and a.closed)),
+        late,
     )
 
 

@@ -109,7 +109,7 @@ def explanation_of(
     rows = rows_of(request, answers, view, MOST_SETS)
     missing = [(answer, row.miss) for answer, row in zip(answers, rows, strict=True)]
     placed = _placed(snapshot, pod, written)
-    counts = counts_of(answers)
+    counts = counts_of(answers, late=not answered)
     helps: list[Help] = []
     whole = answered
     waits = placed is None and counts.takes == counts.closed

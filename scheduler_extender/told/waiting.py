@@ -38,7 +38,7 @@ is missing there, or it has not looked again yet."""
 UNKNOWN = "unknown"
 """In place of a reason: the pod has not been looked at yet."""
 NO_WORDS = ", by its own rules or not yet"
-NOT_ASKED = "not asked about, for want of time: kubectl gpu-topology why says it"
+NOT_IN_TIME = "not worked out in time"
 LABELS = (*(reason.value for reason in Reason), NONE, UNKNOWN)
 LASTING = frozenset(
     {
@@ -144,10 +144,11 @@ def refusals_of(snapshot: Snapshot, pod: PodRecord, deadline: Deadline) -> dict[
 
 def reason_of(pod: PodRecord, counts: Counts | None) -> str:
     """Why a pod waits, in a line. ``counts`` has the nodes' answers, None if there was no time to
-    ask."""
+    work out whether some node would take it."""
     if isinstance(pod.request, Malformed):
         return pod.request.reason
-    said = NOT_ASKED if counts is None else counts.headline
+    ask = f"{NOT_IN_TIME}: ask why {pod.namespace}/{pod.name}"
+    said = ask if counts is None else counts.headline
     if pod.unasked:
         said = f"{UNASKED}; {said}"
     if pod.gated:

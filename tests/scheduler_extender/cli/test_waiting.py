@@ -166,4 +166,21 @@ def test_one_pod_does_not_take_the_time_of_all(
     minutes."""
     monkeypatch.setattr("scheduler_extender.cli.waiting.EXPLAIN_SECONDS", -1)
     done = cluster.asked("waiting", "-l", "app=train", "-o", "json")
-    assert [row["refusals"] for row in json.loads(done.stdout)["pods"]] == [{"undecided": 2}]
+    (row,) = json.loads(done.stdout)["pods"]
+    assert row["reason"] == "not worked out in time: ask why team-a/train"
+    assert (row["takes"], row["refusals"]) == (None, {})
+    assert done.returncode == 0, "that no node takes it is not known"
+    monkeypatch.setattr("scheduler_extender.cli.why.EXPLAIN_SECONDS", -1)
+    told = cluster.why("train")
+    assert "not worked out in time, so far no node takes it" in told.stdout
+    assert told.returncode == 0
+
+
+def test_a_file_is_worked_out_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = ("--cluster", "examples/clusters/why.yaml")
+    said = [asked(main, *words, *file) for words in (("waiting", "-A"), ("why", "team-a/train"))]
+    for name in ("waiting.SECONDS", "waiting.EXPLAIN_SECONDS", "why.EXPLAIN_SECONDS"):
+        monkeypatch.setattr(f"scheduler_extender.cli.{name}", -1)
+    assert [
+        asked(main, *words, *file) for words in (("waiting", "-A"), ("why", "team-a/train"))
+    ] == said

@@ -290,6 +290,7 @@ def test_trying_ends_when_its_time_is_up() -> None:
             break
         assert found.refusals == {Reason.UNDECIDED.value: 1} or looks > 1
         assert (found.whole, list(found.helps)) == (False, [])
+        assert found.headline.startswith("not worked out in time, so far no node takes it: ")
     assert isinstance(found, Explanation)
     assert (found.whole, list(found.helps)) == (False, [])
     assert found.refusals == {Reason.SCATTERED.value: 1}
