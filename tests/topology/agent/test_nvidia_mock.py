@@ -243,7 +243,7 @@ WHOLE = {
     "nvlink": gpu_request(8, Constraints(link=LinkKind.NVLINK)),
     "bandwidth": gpu_request(8, Constraints(min_bandwidth=GBps(400.0))),
 }
-ALL, NO_SPEED, NO_LINKS = {*WHOLE}, {"plain", "nvlink"}, {"plain"}
+ALL, NO_SPEED, NO_LINKS, NOBODY = {*WHOLE}, {"plain", "nvlink"}, {"plain"}, set[str]()
 RECOVERY = "FabricRecovering"
 
 
@@ -268,22 +268,21 @@ FAULTS = {
     "timeout recovery": (
         {"fabric": {"health": {"access_timeout_recovery": True}}}, RECOVERY, ALL, "",
     ),
-    # The plugin's version is not known here, so nobody can say that it refuses plain pods.
-    "lost": ({"failure": {"mode": "lost"}}, "Lost", NO_LINKS, "Lost"),
+    "lost": ({"failure": {"mode": "lost"}}, "Lost", NOBODY, "Lost"),
     "off the bus": (
         {"failure": {"mode": "fallen_off_bus", "xid": {"code": 79}}},
-        "Lost, Xid79", NO_LINKS, "Lost, Xid79",
+        "Lost, Xid79", NOBODY, "Lost, Xid79",
     ),
     "row": ({"remapped_rows": {"pending": True}}, "RowRemapPending", ALL, "RowRemapPending"),
     "bad row": (
-        {"remapped_rows": {"failure_occurred": True}}, "RowRemapFailed", NO_LINKS, "RowRemapFailed",
+        {"remapped_rows": {"failure_occurred": True}}, "RowRemapFailed", NOBODY, "RowRemapFailed",
     ),
     "sram": ({"ecc": {"sram": {"threshold_exceeded": True}}}, "SramThresholdExceeded", ALL, ""),
     # In this mode of the mock a row fails to be remapped, too.
     "uncontained": (
-        failing(95), "RowRemapFailed, Xid95", NO_LINKS, "RowRemapFailed, Xid95",
+        failing(95), "RowRemapFailed, Xid95", NOBODY, "RowRemapFailed, Xid95",
     ),
-    "of the program": (failing(13), "RowRemapFailed", NO_LINKS, "RowRemapFailed"),
+    "of the program": (failing(13), "RowRemapFailed", NOBODY, "RowRemapFailed"),
 }  # fmt: skip
 
 
