@@ -21,7 +21,7 @@ from topology.core.devices import Mask
 from topology.core.remembering import interruptible, remembered
 
 STEPS = 2_000  # devices that are tried for one pod on one node
-LOOKS = 80_000  # requests, values and devices that are looked at for that
+LOOKS = 40_000  # requests, values and devices that are looked at for that
 MOST = 32  # devices of one claim; kube-scheduler gives no more
 
 
