@@ -172,7 +172,7 @@ def scenes(rng: Random) -> Scene:
         return OneNode(rng.choice(STATES), (*rng.sample(GPUS, 4),), (*sick,), (*held,))
 
     first, second = node(), node()
-    kinds = ("gpus", "gpus", "unread", "nic", "admin", "admin nic")
+    kinds: Sequence[str] = ("gpus", "gpus", "unread", "nic", "admin", "admin nic")
     claims, left = [], list(first.free) if first.state == "served" else []
     for number in range(rng.choice((0, 1, 1, 2))):
         kind, count, given = rng.choice(kinds), rng.choice((1, 1, 2)), tuple[int, ...]()
