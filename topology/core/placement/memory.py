@@ -12,7 +12,8 @@ follows from the allocator:
 * One that *spreads* takes a share of the GPU with the most shares left, again and again. A GPU with
   ``left`` shares has its turn only once all others have no more than that. That takes as many picks
   as the others have shares above ``left``. Pods on their way may do some of these picks; pods that
-  end only make it more.
+  end only make it more. Under a policy of the Topology Manager it chooses among the GPUs of some
+  NUMA nodes, so of the others at least those of the GPU's own node count.
 * All others may take any share that is free: pods that end decide which GPU has the fewest left.
 
 That is an upper bound, so what it allows is sound: no order of endings and admissions leads to a
@@ -24,7 +25,8 @@ Amounts are bytes times the replicas of a GPU, so that a share's part is a whole
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from topology.core.admission import Kubelet
+from topology.core.admission import Kubelet, others_on
+from topology.core.admission.others import SILENT
 from topology.core.availability import ALL_MEMORY, Availability, Holder, Unreported, coming
 from topology.core.devices import Bytes, Mask
 from topology.core.placement.rejections import IN_PROGRESS, Reason, Rejection
@@ -69,7 +71,9 @@ def short_of_memory(kubelet: Kubelet, now: Availability, request: GpuRequest) ->
     declared = request.constraints.gpu_memory
     if kubelet.replicas == 1 or not (declared or now.declares):
         return None  # all parts together are no more than the whole
-    newcomer, now = coming(request, kubelet.replicas), _once_departed(now)
+    # None of its containers has devices, so that it is followed, with init containers, too.
+    newcomer = replace(coming(request, kubelet.replicas), opaque=False)
+    now = _once_departed(now)
     if not _blamed(kubelet, now, newcomer):
         return None
     started = tuple(pod for pod in now.unreported if pod.started)
@@ -145,7 +149,8 @@ class _Incoming:
     def most(self, above: Sequence[int], own: int, left: int) -> int:
         """How many devices it may get on a GPU that has ``left``.
 
-        ``above[n]`` are the free devices of all GPUs above ``n`` on each; this one has ``own``.
+        ``above[n]`` are the free devices above ``n`` on each GPU that it is surely chosen among;
+        this one has ``own``.
         """
         if self.anywhere:
             return min(self.devices, left)
@@ -163,9 +168,17 @@ def _exceeded(kubelet: Kubelet, now: Availability) -> tuple[Mask, Mask]:
     """The GPUs whose memory may be exceeded, and those that the last unreported pod may reach."""
     width, replicas, memory = kubelet.width, kubelet.replicas, kubelet.shape.memory
     free = [count(now.free, p, width) for p in range(kubelet.shape.size)]
-    above = [sum(max(0, n - level) for n in free) for level in range(replicas + 1)]
+    among = kubelet.shape.topology_nodes if kubelet.aligns else ((),) * kubelet.shape.size
+    above = {
+        at: [
+            sum(max(0, n - level) for n, there in zip(free, among, strict=True) if there == at)
+            for level in range(replicas + 1)
+        ]
+        for at in among
+    }
     incoming = _incoming(kubelet, now)
     hiding = [holder for holder in (*now.running, *now.releasing) if holder.hidden]
+    hidden = [_hidden(hiding, p, kubelet, now) for p in range(kubelet.shape.size)]
     over = reached = 0
     for p, tenants in enumerate(_tenants(kubelet, now)):
         interruptible()
@@ -175,7 +188,7 @@ def _exceeded(kubelet: Kubelet, now: Availability) -> tuple[Mask, Mask]:
             parts: list[Amount] = []
             lands = False
             for n, pod in enumerate(incoming, 1):
-                got = pod.most(above, free[p], left)
+                got = pod.most(above[among[p]], free[p], left)
                 if got and n == len(incoming):
                     reached |= 1 << p
                 lands |= got > 0
@@ -183,23 +196,27 @@ def _exceeded(kubelet: Kubelet, now: Availability) -> tuple[Mask, Mask]:
                     parts += [memory[p]] * got
                 elif got and not pod.on >> p & 1:
                     parts.append(pod.memory * replicas)
-            parts += _hidden(hiding, p, left, memory[p], kubelet)
-            parts.sort(reverse=True)  # no more pods than devices are left
-            if lands and used - less + sum(parts[:left]) > memory[p] * replicas:
+            # No more pods than devices are left, and one of them is one that comes.
+            first = max(parts, default=0)
+            rest = [*parts, *hidden[p]]
+            if first:
+                rest.remove(first)
+            rest.sort(reverse=True)
+            most = first + sum(rest[: left - 1])
+            if lands and used - less + most > memory[p] * replicas:
                 over |= 1 << p
     return over, reached
 
 
 def _incoming(kubelet: Kubelet, now: Availability) -> list[_Incoming]:
     """The unreported pods, in order. Departed ones only come before others."""
-    followed = kubelet.allocator.spreads and not kubelet.aligns
     everybody = sum(pod.held for pod in now.unreported) + now.hidden
     return [
         _Incoming(
             pod.held,
             pod.memory,
             everybody - pod.held,
-            anywhere=not followed or pod.opaque,
+            anywhere=pod.opaque or not _followed(kubelet, pod),
             on=gpus(pod.shown, kubelet.width),
         )
         for pod in now.unreported
@@ -207,15 +224,30 @@ def _incoming(kubelet: Kubelet, now: Availability) -> list[_Incoming]:
     ]
 
 
-def _hidden(
-    hiding: Iterable[Holder], p: int, left: int, memory: Bytes, kubelet: Kubelet
-) -> Iterator[Amount]:
-    """What pods may use on a GPU by devices that no report shows, part by part."""
+def _followed(kubelet: Kubelet, pod: Unreported) -> bool:
+    """Whether each share that the pod gets is of the GPU with the most left: of all, or under the
+    Topology Manager of all on some NUMA nodes. There nobody else may hint: a set of NUMA nodes that
+    GPUs alone ask for has as many as the container lacks."""
+    if not kubelet.allocator.spreads or not kubelet.aligns:
+        return kubelet.allocator.spreads
+    placed = all(len(nodes) == 1 for nodes in kubelet.shape.topology_nodes)
+    others = others_on(
+        kubelet, None, pod.counts, only_gpu_plugin=pod.only_gpu_plugin, exclusive=pod.exclusive
+    )
+    return placed and kubelet.facts.sees_topology and others is SILENT
+
+
+def _hidden(hiding: Iterable[Holder], p: int, kubelet: Kubelet, now: Availability) -> list[Amount]:
+    """What pods may use on a GPU by devices that no report shows, part by part: those that seem
+    free, or are handed out no more."""
+    there = count(now.free, p, kubelet.width) + count(now.withheld, p, kubelet.width)
+    parts: list[Amount] = []
     for holder in hiding:
         if not holder.memory:
-            yield from [memory] * min(holder.hidden, left)
+            parts += [kubelet.shape.memory[p]] * min(holder.hidden, there)
         elif not count(holder.shown + holder.kept, p, kubelet.width):
-            yield holder.memory * kubelet.replicas
+            parts.append(holder.memory * kubelet.replicas)
+    return sorted(parts, reverse=True)[:there]
 
 
 def _tenants(kubelet: Kubelet, now: Availability) -> list[list[_Tenant]]:
