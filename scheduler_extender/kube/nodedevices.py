@@ -64,13 +64,15 @@ class NodeDevices:
     def __init__(self, slices: Iterable[Slice], barred: Mapping[str, Barred] = NONE_BARRED) -> None:
         # Pools of which a part is not there (yet): nobody gets their devices.
         self._incomplete = set[tuple[str, str]]()
-        self._parts = _in_order(_read(slices), self._incomplete)
+        read = list(_read(slices))
+        self._parts = _in_order(read, self._incomplete)
         self.all: list[tuple[str, str, Published]] = []
         self._special = dict[int, str]()
         self.tainted: Mask = 0
         self._shared: Mask = 0  # those that a pod may get more than once
         self._gpus: tuple[object, Mask] = (), 0  # of the record that was asked about last
         self._number = next(_numbers)  # of these devices, for what is remembered of them
+        self._remember({each.key: devices for each, devices in read})
         for at, (driver, pool, device) in enumerate(self._devices()):
             published = device.published(driver, pool)
             self.all.append((driver, pool, published))
@@ -87,14 +89,19 @@ class NodeDevices:
         """They with their attributes. Those of one node are remembered: it is asked about several
         times in a row."""
         if _latest.number != self._number:
-            _latest.number = -1
-            _latest.devices = [
-                (part.spec.driver, part.spec.pool.name, device)
-                for part, devices in _read(self._parts)
-                for device in devices
-            ]
-            _latest.number = self._number
+            self._remember({each.key: devices for each, devices in _read(self._parts)})
         return _latest.devices
+
+    def _remember(self, devices: Mapping[str, list[Device]]) -> None:
+        _latest.number, _latest.devices = (
+            -1,
+            [
+                (part.spec.driver, part.spec.pool.name, device)
+                for part in self._parts
+                for device in devices[part.key]
+            ],
+        )
+        _latest.number = self._number
 
     def of_driver(self, driver: str) -> bool:
         """Whether some of them are of a driver."""
