@@ -30,6 +30,7 @@ from topology.machines import machine
 Json = dict[str, Any]
 SYSTEM = "gpu-topology-system"
 NODE = "train-07"
+CLIENT = "nvidia.com/gpu.deploy.client"
 NODES = "/api/v1/nodes"
 RECORDS = "/apis/gpu-topology.io/v1alpha1/gputopologies"
 DEPLOYMENTS = f"/apis/apps/v1/namespaces/{SYSTEM}/deployments"
@@ -387,6 +388,12 @@ def in_shadow(at: Installation) -> None:
     entry(**absent, httpTimeout="2s")(at)
 
 
+def gpu_cluster(at: Installation) -> None:
+    """The GPU operator's nodes for DRA."""
+    found = {"metadata": {"name": "gpu-cluster"}, "spec": {"draDriver": {}}}
+    at.add("/apis/nvidia.com/v1alpha1/gpuclusters/gpu-cluster", found)
+
+
 def second_node(at: Installation) -> None:
     """A node without an agent."""
     at.add(f"{NODES}/new", node("new", **{"nvidia.com/gpu.present": "true"}))
@@ -551,6 +558,14 @@ CASES = [
         "no label nvidia.com/gpu.present",
         "no-label",
     ),
+    case(
+        changed(f"{NODES}/{NODE}", metadata={"labels": {CLIENT: "paused-for-driver-upgrade"}}),
+        "agents",
+        "warn",
+        "train-07: under maintenance (nvidia.com/gpu.deploy.client=paused-for-driver-upgrade)",
+        "maintenance",
+    ),
+    case(gpu_cluster, "agents", "warn", "it stops no agent before it upgrades a driver", "cluster"),
     case(second_node, "agents", "fail", "new: no agent has reported", "missing"),
     case(lambda at: at.report(observedAt=now(-600)), "agents", "fail", "too old to count", "stale"),
     case(reported("Ready", "NVML: no"), "agents", "fail", "not Ready: NVML: no", "not-ready"),

@@ -100,6 +100,7 @@ class _Look:
             records=records,
             classes=unseen or self._list(f"{GROUP}/deviceclasses", "DeviceClasses"),
             daemon_sets=self._list("/apis/apps/v1/daemonsets", "DaemonSets"),
+            gpu_clusters=self._list("/apis/nvidia.com/v1alpha1/gpuclusters", "GPUClusters"),
             extender=self._get("/apis/apps/v1", ours, "deployments", "gpu-topology-extender"),
             service=self._get("/api/v1", ours, "services", "gpu-topology"),
             lease=self._get("/apis/coordination.k8s.io/v1", ours, "leases", "gpu-topology"),

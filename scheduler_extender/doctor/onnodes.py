@@ -27,6 +27,7 @@ from scheduler_extender.doctor.seen import (
 )
 from scheduler_extender.told.words import duration, listed
 from topology.core.devices import NodeName
+from topology.core.report import CLIENT
 from topology.times import seconds_of
 
 STALE = 180.0  # seconds after which a report counts no more: --stale-after
@@ -36,6 +37,7 @@ DISCOVERY, PLUGIN = "gpu-feature-discovery", "k8s-device-plugin"
 AGENT, DRA = "docs/agent.md", "docs/dra.md#moving-a-node-to-dra"
 NO_RECORD = "docs/troubleshooting.md#a-node-has-no-good-record"
 KUBELETS = f"{AGENT}#the-kubelets-certificate"
+UPGRADE = "docs/operations.md#when-the-gpu-operator-upgrades-a-driver"
 HERE = "this machine"
 
 
@@ -138,9 +140,28 @@ def agents(seen: Seen) -> Iterator[Finding]:
     if not names:
         none = "no node with GPUs is known"
         yield warn(none, "look at NVIDIA's device plugin", f"{AGENT}#choices")
+    nodes = _gpu_nodes(seen)
     yield from _of_each(
-        {name: _agent(records.get(name), oldest, _by_dra(seen, name)) for name in names}
+        {
+            name: _maintained(nodes.get(name))
+            or _agent(records.get(name), oldest, _by_dra(seen, name))
+            for name in names
+        }
     )
+    if there(seen.gpu_clusters):
+        yield warn(
+            f"a GPUCluster: the GPU operator takes the label {CLIENT} away, so it stops no agent "
+            "before it upgrades a driver, and waits for it",
+            "put a label of yours into the agents' nodeSelector, and take it off a node before",
+            UPGRADE,
+        )
+
+
+def _maintained(node: Node | None) -> Finding | None:
+    value = "true" if node is None else node.labels.get(CLIENT, "true")
+    if value == "true":
+        return None
+    return warn(f"under maintenance ({CLIENT}={value}): no agent runs", "wait for it", UPGRADE)
 
 
 def _agent(record: Record | None, oldest: float, by_dra: bool) -> Finding:

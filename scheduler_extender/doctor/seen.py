@@ -180,6 +180,7 @@ class Seen:
     records: Sequence[Record] | Unseen | None = None
     classes: Sequence[Json] | Unseen = ()  # DRA's DeviceClasses
     daemon_sets: Sequence[Json] | Unseen = ()  # of all namespaces
+    gpu_clusters: Sequence[Json] | Unseen = ()  # the GPU operator's, for DRA
     extender: Json | Unseen | None = None  # its Deployment
     service: Json | Unseen | None = None
     lease: Json | Unseen | None = None

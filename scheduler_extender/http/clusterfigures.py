@@ -32,7 +32,15 @@ GPU_STATES = (
     "mig",  # split into instances
     "unknown",  # of a node whose record cannot be used
 )
-NODE_STATES = ("ready", "not-ready", "stale", "no-report", "unusable", "refusing-pods")
+NODE_STATES = (
+    "ready",
+    "not-ready",
+    "stale",
+    "maintenance",
+    "no-report",
+    "unusable",
+    "refusing-pods",
+)
 NOTHING = "none"  # the verdict of a pod that requires nothing
 
 
@@ -191,6 +199,8 @@ def state_of(facts: NodeFacts) -> str:
         return "unusable"
     if facts.report is None:
         return "no-report"
+    if facts.node_object.maintained:
+        return "maintenance"
     if facts.record.stale:
         return "stale"
     if facts.report.not_ready:
@@ -201,7 +211,7 @@ def state_of(facts: NodeFacts) -> str:
 def gpu_states(node: NodeState) -> Counter[str]:
     """How many GPUs of a node are in each of :data:`GPU_STATES`: the one count, but for GPUs that
     are split or shared, and for nodes of which nobody knows how they stand now."""
-    if state_of(node.facts) in ("unusable", "no-report", "stale"):
+    if state_of(node.facts) in ("unusable", "no-report", "stale", "maintenance"):
         return Counter(unknown=len(node.gpus))
     states = Counter({_word(use): 0 for use in Use})
     for use, gpus in node.uses.items():

@@ -66,6 +66,7 @@ class Flag(Enum):
     """What is particular about a node; the value is the word for it in pages and filters."""
 
     UNUSABLE = "no usable record"
+    MAINTENANCE = "under maintenance"
     STALE = "stale"
     NOT_READY = "not ready"
     CORDONED = "cordoned"
@@ -356,9 +357,11 @@ def _together(states: tuple[GpuState, ...]) -> tuple[tuple[int, ...], ...]:
 
 
 def _flags(facts: NodeFacts) -> Iterator[Flag]:
-    if facts.record.stale:
+    if facts.node_object.maintained:
+        yield Flag.MAINTENANCE
+    elif facts.record.stale:
         yield Flag.STALE
-    if facts.report is not None and facts.report.not_ready:
+    elif facts.report is not None and facts.report.not_ready:
         yield Flag.NOT_READY
     if facts.node_object.cordoned:
         yield Flag.CORDONED

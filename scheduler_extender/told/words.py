@@ -85,6 +85,7 @@ TOLD: dict[Reason, str] = {
     Reason.NO_REPORT: "wait for a report",
     Reason.STALE: "wait for a report",
     Reason.NOT_READY: "wait for a report",
+    Reason.MAINTENANCE: "are under maintenance",
     Reason.UNUSABLE: "have an unusable record",
     Reason.BUSY: "are busy",
     Reason.SCATTERED: "have only unsuitable GPUs free",

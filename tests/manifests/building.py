@@ -100,9 +100,13 @@ def arguments(words: list[str] | None = None) -> dict[str, Any]:
     return dict(context.params)
 
 
-def agent_spec(folder: Path = AGENT) -> Object:
-    (found,) = (o for o in objects(folder) if o["kind"] == "DaemonSet")
-    return found["spec"]["template"]["spec"]  # type: ignore[no-any-return]
+def daemon_sets(folder: Path = AGENT) -> dict[str, Object]:
+    """The agent's DaemonSets by their names."""
+    return {o["metadata"]["name"]: o for o in objects(folder) if o["kind"] == "DaemonSet"}
+
+
+def agent_spec(folder: Path = AGENT, name: str = AGENT_NAME) -> Object:
+    return daemon_sets(folder)[name]["spec"]["template"]["spec"]  # type: ignore[no-any-return]
 
 
 def agent_container(folder: Path = AGENT) -> Object:

@@ -18,10 +18,12 @@ from tests.manifests.building import (
     NAMESPACE,
     OPTIONS,
     ROOT,
+    Object,
     agent_container,
     agent_spec,
     arguments,
     container,
+    daemon_sets,
     granted,
     objects,
     the,
@@ -135,8 +137,9 @@ def test_the_agent_is_probed_on_the_port_that_it_opens() -> None:
 
 def test_only_who_may_scrape_reaches_the_agents_port() -> None:
     (policy,) = (o["spec"] for o in objects(AGENT) if o["kind"] == "NetworkPolicy")
-    pod = the("DaemonSet")["spec"]["template"]["metadata"]["labels"].items()
-    assert policy["podSelector"]["matchLabels"].items() <= pod
+    for each in daemon_sets().values():
+        pod = each["spec"]["template"]["metadata"]["labels"].items()
+        assert policy["podSelector"]["matchLabels"].items() <= pod
     (ingress,) = policy["ingress"]
     (port,) = agent_container()["ports"]
     assert [opened["port"] for opened in ingress["ports"]] == [port["containerPort"]]
@@ -162,7 +165,7 @@ def test_an_option_changes_what_it_says(tmp_path: Path) -> None:
     plain, driver, devices = agent_spec(), specs.pop("host-driver"), specs.pop("device-mounts")
     selector = plain.pop("nodeSelector")
     assert specs == {
-        "every-node": plain,
+        "every-node": {**plain, "nodeSelector": {}},
         "kubelet-insecure-tls": {
             **plain,
             "nodeSelector": selector,
@@ -186,11 +189,51 @@ def test_an_option_changes_what_it_says(tmp_path: Path) -> None:
 
 
 def test_the_agents_pods_are_the_daemonsets_and_nobody_elses() -> None:
-    (found,) = (o for o in objects(AGENT) if o["kind"] == "DaemonSet")
-    labels = found["spec"]["template"]["metadata"]["labels"]
-    assert found["spec"]["selector"]["matchLabels"].items() <= labels.items()
     deployment = the("Deployment")["spec"]["selector"]["matchLabels"]
-    assert not deployment.items() <= labels.items()
+    for found in daemon_sets().values():
+        labels = found["spec"]["template"]["metadata"]["labels"]
+        assert found["spec"]["selector"]["matchLabels"].items() <= labels.items()
+        assert not deployment.items() <= labels.items()
+
+
+def runs_on(spec: Object, labels: dict[str, str]) -> bool:
+    """Whether a DaemonSet's controller has a pod on a node with these labels."""
+    if not spec["nodeSelector"].items() <= labels.items():
+        return False
+    wanted = spec.get("affinity", {"nodeAffinity": {}})["nodeAffinity"]
+    terms = wanted.get("requiredDuringSchedulingIgnoredDuringExecution", {"nodeSelectorTerms": []})
+    keys = [e for term in terms["nodeSelectorTerms"] for e in term["matchExpressions"]]
+    assert all(each["operator"] == "DoesNotExist" for each in keys)
+    return not any(each["key"] in labels for each in keys)
+
+
+CLIENT = "nvidia.com/gpu.deploy.client"
+
+
+@pytest.mark.parametrize("option", [None, *OPTIONS])
+def test_a_gpu_node_has_one_agent_and_none_while_the_gpu_operator_wants_none(
+    option: str | None, tmp_path: Path
+) -> None:
+    """The GPU operator knows its clients by the nodeSelector, an affinity it does not read."""
+    folder = with_option(option, tmp_path) if option else AGENT
+    specs = {name: agent_spec(folder, name) for name in daemon_sets(folder)}
+    gpu = {} if option == "every-node" else {"nvidia.com/gpu.present": "true"}
+    where = {
+        value: [name for name, s in specs.items() if runs_on(s, gpu | labels)]
+        for value, labels in {
+            "": dict[str, str](),
+            **{v: {CLIENT: v} for v in ("true", "false", "paused-for-driver-upgrade")},
+        }.items()
+    }
+    assert where == {
+        "": [AGENT_NAME],
+        "true": [f"{AGENT_NAME}-client"],
+        "false": [],
+        "paused-for-driver-upgrade": [],
+    }
+    plain, client = specs[AGENT_NAME], specs[f"{AGENT_NAME}-client"]
+    assert client["nodeSelector"].pop(CLIENT) == "true"
+    assert client == {name: part for name, part in plain.items() if name != "affinity"}
 
 
 def test_the_document_names_every_option_and_every_part_of_the_host() -> None:

@@ -79,7 +79,7 @@ def test_the_dashboard() -> None:
 
 
 def test_prometheus_finds_the_agents() -> None:
-    template = the("DaemonSet")["spec"]["template"]
+    template = the("DaemonSet", "gpu-topology-agent")["spec"]["template"]
     pod = template["metadata"]["labels"].items()
     (port,) = template["spec"]["containers"][0]["ports"]
     added = {o["kind"]: o for o in objects(FOLDER)}

@@ -30,7 +30,7 @@ def test_images_name_no_registry() -> None:
         assert re.search(r":[^:/]+$", image), f"{image} has no tag"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert container()["image"] == f"gpu-topology:{project['version']}"
-    (agent,) = the("DaemonSet")["spec"]["template"]["spec"]["containers"]
+    (agent,) = the("DaemonSet", "gpu-topology-agent")["spec"]["template"]["spec"]["containers"]
     assert agent["image"] == f"gpu-topology-agent:{project['version']}"
 
 

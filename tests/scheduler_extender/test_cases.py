@@ -14,6 +14,7 @@ import pytest
 
 from scheduler_extender.kube.sinks import PodSink
 from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord
 from tests.nodes import bridged, container, pcie, pod, switched
 from tests.recorded import files, shared
@@ -22,7 +23,7 @@ from tests.scheduler_extender.serving import Running, running
 from tests.waiting import PATIENCE
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.placement import Verdict
-from topology.core.report import Allocation, Condition, MissingGpu, Report
+from topology.core.report import CLIENT, Allocation, Condition, MissingGpu, Report
 from topology.core.requests import gpu_request
 
 NVLINK = {"link": "nvlink"}
@@ -141,6 +142,35 @@ def test_case_10_stale_report_node_by_node(service: Running) -> None:
     assert service.filter(pod(1), "bridged")["NodeNames"] == ["bridged"]
     hold(service, "bridged", sequence=3)
     assert service.filter(pod(1, NVLINK), "bridged")["NodeNames"] == ["bridged"]
+
+
+def test_a_node_under_maintenance_promises_nothing_and_then_goes_on(service: Running) -> None:
+    """The GPU operator stops our agent by a label: the node waits for it, and is not broken."""
+
+    def labelled(value: str) -> None:
+        node_object = NodeObject(labels={CLIENT: value} if value else {})
+        service.cluster.feed.put_node(NodeName("bridged"), node_object)
+
+    def refused() -> dict[str, str]:
+        found = service.filter(pod(1, NVLINK), "bridged")
+        return {**found["FailedNodes"], **found["FailedAndUnresolvableNodes"]}
+
+    maintained = {"bridged": "node is under maintenance"}
+    hold(service, "bridged")
+    for value in ("", "true"):
+        labelled(value)
+        assert refused() == {}
+    labelled("paused-for-driver-upgrade")
+    assert refused() == maintained
+    assert service.filter(pod(1), "bridged")["NodeNames"] == ["bridged"]
+    service.clock.now = 400
+    assert refused() == maintained, "the agent is gone for a reason"
+    labelled("true")
+    assert refused() == {"bridged": "topology report is stale"}
+    hold(service, "bridged", sequence=3)
+    assert refused() == {}
+    labelled("paused-for-mig-change")
+    assert refused() == maintained
 
 
 def test_a_gpu_that_does_not_answer_is_shown_and_ends_promises(service: Running) -> None:

@@ -11,6 +11,7 @@ import select
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from topology.agent.metrics import Metrics, ReportLatency
 from topology.agent.publisher import Publisher
 from topology.agent.serving import MetricsServer
 from topology.agent.settings import Settings
+from topology.core.report import CLIENT, READY, Condition
 from topology.kubeapi.apiserver import ApiFailure, ApiServer
 from topology.kubeapi.reflector import Reflector, Timing, Watched
 
@@ -185,8 +187,21 @@ class AgentService:
                     log.exception("round failed")
                     pause = TAKE_OVER_PAUSE
                 self._wakeup.wait(min(pause, LONGEST_PAUSE))
+            if taken_over:
+                self._make_way()
         finally:
             self._end()
+
+    def _make_way(self) -> None:
+        """Say in the record that the agent ends because the GPU operator wants the driver free."""
+        value = self._node.labels_now().get(CLIENT, "true")
+        picture = self._metrics.picture
+        if value == "true" or picture is None:
+            return
+        report = picture.report
+        said = Condition(READY, False, "UnderMaintenance", f"{CLIENT} is {value}", _now())
+        others = (c for c in report.conditions if c.type != READY)
+        self._write(replace(picture, report=replace(report, conditions=(said, *others))))
 
     def _round(self, started: float) -> float:
         """Take one turn and carry it out. Returns for how long nothing is due."""

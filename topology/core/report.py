@@ -93,6 +93,8 @@ class SharesAnswer:
 
 
 READY = "Ready"
+CLIENT = "nvidia.com/gpu.deploy.client"
+"""The GPU operator's label that lets programs hold the driver: ``true``, or why not now."""
 UNACCOUNTED_USE = "UnaccountedUse"
 FABRIC_READY = "FabricReady"
 

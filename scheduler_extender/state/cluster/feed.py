@@ -153,6 +153,7 @@ class Feed:
             facts = refusing.with_resumed(before, resumed, self._board.clock())
             known = before.node_object
             changed = known.dra_only != node_object.dra_only or facts.history is not before.history
+            changed |= known.maintained != node_object.maintained
             labels = known.labels if known.labels == node_object.labels else node_object.labels
             facts = replace(facts, node_object=replace(node_object, exists=True, labels=labels))
             other_amounts = node_object.allocatable != known.allocatable

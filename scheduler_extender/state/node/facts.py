@@ -28,6 +28,7 @@ from topology.core.mig import MIG, ServedDevices, profile_named, served_devices,
 from topology.core.placement import (
     DRA_ONLY,
     DRIVER_WAITS,
+    MAINTENANCE,
     NO_REPORT,
     NOT_READY,
     NOT_SERVED,
@@ -207,6 +208,8 @@ class NodeFacts:
         if self.topology is not None:
             if self.report is None:
                 return NO_REPORT
+            if self.node_object.maintained:
+                return MAINTENANCE
             unserved = self.node_object.dra_only and not self.by_dra
             if unserved or not self.topology.resources:
                 return DRIVER_WAITS if self.topology.allocator.driver_waits else DRA_ONLY
@@ -476,6 +479,7 @@ def _key(facts: NodeFacts, resource: str) -> Hashable:
         record.problem is not None,
         report is None,
         facts.node_object.dra_only,
+        facts.node_object.maintained,
         record.stale,
         report is not None and report.not_ready != "",
         facts.promises,

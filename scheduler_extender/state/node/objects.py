@@ -11,12 +11,13 @@ from scheduler_extender.wire import Taint
 from topology.core.devices import GpuResource, base_uuid
 from topology.core.graph import NodeTopology
 from topology.core.mig import MIG, MIG_IDS, instance_ids, served_devices
-from topology.core.report import Allocation, MissingGpu, Report
+from topology.core.report import CLIENT, Allocation, MissingGpu, Report
 
 
 @dataclass(frozen=True, slots=True)
 class NodeObject:
-    """What is known of a Node object. Nobody's verdict depends on labels, taints and cordons."""
+    """What is known of a Node object. Of labels, taints and cordons one label alone is in verdicts:
+    whether the node is under maintenance."""
 
     exists: bool = False  # one was seen
     dra_only: bool = False  # it advertises none of the managed resources
@@ -25,6 +26,11 @@ class NodeObject:
     taints: tuple[Taint, ...] = ()
     allocatable: Amounts | None = None  # what kube-scheduler gives out; None if nobody said so
     partial: bool = False  # a person has written it: what it does not name is no limit
+
+    @property
+    def maintained(self) -> bool:
+        """Whether the GPU operator keeps our agent, too, off the node's GPUs for now."""
+        return self.labels.get(CLIENT, "true") != "true"
 
     def pieces(self, resource: str) -> int | None:
         """How much kube-scheduler gives out of a resource; None if nobody said so."""

@@ -124,6 +124,11 @@ class Node:
         """The kubelet gives a pod its GPUs."""
         self.kubelet.show("default", name, {"main": {GPU: [self.gpus[i] for i in gpus]}})
 
+    def label(self, **labels: str) -> None:
+        """Give the Node these labels."""
+        metadata = {"name": "n", "uid": "node-1", "labels": labels}
+        self.api.put("/api/v1/nodes", {**NODE, "metadata": metadata})
+
     def restart_kubelet(self) -> list[Any]:
         """The kubelet comes back and knows nobody; returns whom it knew."""
         self.kubelet.stop()

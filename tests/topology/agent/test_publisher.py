@@ -252,6 +252,24 @@ def test_somebody_elses_changes_are_overwritten(desk: Desk) -> None:
     assert desk.published.sequence > 1000, "the extender passes over whatever does not follow"
 
 
+def test_two_agents_of_one_node_may_overlap(desk: Desk) -> None:
+    """The GPU operator's label appears: one DaemonSet's pod comes before the other's is gone."""
+    desk.write(report(1))
+    comes, goes = desk.another(), desk.publisher
+    comes.former()
+    sequences = [desk.published.sequence]
+    for held in ((1, 2), (1, 2, 3), (2, 3)):
+        for writer in (comes, goes, comes):
+            assert writer.write(TOPOLOGY, report(*held))
+            assert desk.held == [f"p{i}" for i in held]
+            assert codec.decode(desk.record).topology == TOPOLOGY
+            sequences.append(desk.published.sequence)
+    assert sequences == sorted(sequences)
+    desk.now += 200.0  # the other is gone
+    assert comes.write(TOPOLOGY, report(2, 3))
+    assert desk.published.sequence > sequences[-1]
+
+
 def test_a_deleted_record_is_there_again_with_the_next_write(desk: Desk) -> None:
     desk.write(report(1))
     desk.server.remove(RECORD)

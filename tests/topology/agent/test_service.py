@@ -20,6 +20,7 @@ from tests.waiting import FOREVER, PATIENCE
 from topology import codec
 from topology.agent.decides.surroundings import KubeletFacts
 from topology.core.numa import Holding, MemoryBlock, NumaFacts, NumaNode, cpu_set
+from topology.core.report import CLIENT
 from topology.machines import machine
 
 
@@ -78,6 +79,25 @@ def test_an_agent_that_cannot_vouch_is_ready_where_the_one_before_could_not(node
     node.until(lambda: "the record is not Ready" in str(service.unready()))
     node.kubelet.start()
     node.until(lambda: service.unready() is None)
+
+
+def test_an_agent_that_makes_way_says_so_and_the_next_one_goes_on(node: Node) -> None:
+    """The GPU operator stops the agent while it upgrades the driver, and lets it come back."""
+    node.start()
+    node.until(node.ready)
+    node.pod("a", 2)
+    node.admit("a", 0, 3)
+    node.until(lambda: node.holders() == {"a": (0, 3)})
+    node.label(**{CLIENT: "paused-for-driver-upgrade"})
+    node.stop()
+    assert node.report().not_ready == f"{CLIENT} is paused-for-driver-upgrade"
+    assert node.holders() == {"a": (0, 3)}, "who holds what is told to the end"
+    node.label(**{CLIENT: "true"})
+    node.start()
+    node.until(node.ready)
+    assert node.holders() == {"a": (0, 3)}
+    node.stop()
+    assert not node.report().not_ready, "an update of the agent is no maintenance"
 
 
 def test_a_pod_that_uses_none_of_its_gpus_is_told_of(

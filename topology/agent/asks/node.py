@@ -185,6 +185,17 @@ class NodeWatch:
         if self._period < before:
             self._wake.set()
 
+    def labels_now(self) -> Mapping[str, str]:
+        """The Node's labels, asked for now; those that are known where the API server does not
+        answer."""
+        if self._api is not None:
+            try:
+                node = _decode(self._api.get(f"{NODES_PATH}/{self._node}", timeout=TIMEOUT))
+            except (ApiFailure, msgspec.DecodeError):
+                return self.state.labels
+            return node.metadata.labels or {}
+        return self.state.labels
+
     def look(self) -> bool:
         """Ask once. Returns whether everything was answered."""
         unseen: list[Unseen] = []

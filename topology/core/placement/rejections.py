@@ -63,6 +63,7 @@ class Reason(Enum):
     GROUP = "group"  # the pod's group or gang is to be elsewhere, or has no room
     NO_REPORT = "no-report"
     STALE = "report-stale"
+    MAINTENANCE = "maintenance"  # the GPU operator changes the node's driver or MIG layout
     NOT_READY = "report-not-ready"
     UNUSABLE = "record-unusable"
     DRA_ONLY = "dra-only"
@@ -93,6 +94,7 @@ IN_PROGRESS = Rejection(
 )
 NO_REPORT = Rejection("no topology report", False, Reason.NO_REPORT)
 STALE = Rejection("topology report is stale", False, Reason.STALE)
+MAINTENANCE = Rejection("node is under maintenance", False, Reason.MAINTENANCE)
 NOT_READY = Rejection("topology report is not Ready", False, Reason.NOT_READY)
 SICK = Rejection("not guaranteed: the node may hand out a sick GPU", True, Reason.SICK)
 ALL_SICK = Rejection("the node would hand out a sick GPU", True, Reason.SICK)
