@@ -199,7 +199,8 @@ class AgentService:
         if value == "true" or picture is None:
             return
         report = picture.report
-        said = Condition(READY, False, "UnderMaintenance", f"{CLIENT} is {value}", _now())
+        why = f"the GPU operator wants the driver free: {CLIENT} is {value}"
+        said = Condition(READY, False, "UnderMaintenance", why, _now())
         others = (c for c in report.conditions if c.type != READY)
         self._write(replace(picture, report=replace(report, conditions=(said, *others))))
 
