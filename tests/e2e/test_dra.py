@@ -188,7 +188,7 @@ def test_a_claim_on_a_node_whose_record_is_unusable_is_freed(real: RealCluster) 
 def test_a_pod_whose_claims_get_no_gpus_waits(real: RealCluster) -> None:
     add_node(real, "nics", PAIRS_NEXT)
     driver = "nics.example.com"
-    add_slice(real, "nics", driver, {"name": "nic-0"})
+    add_slice(real, "nics", driver, {"name": "nic-0"}, {"name": "nic-1"})
     selector = {"cel": {"expression": f"device.driver == '{driver}'"}}
     of_nics = {
         "kind": "DeviceClass",
@@ -196,14 +196,14 @@ def test_a_pod_whose_claims_get_no_gpus_waits(real: RealCluster) -> None:
         "spec": {"selectors": [selector]},
     }
     real.create(f"{API}/deviceclasses", of_nics)
-    add_claimant(real, "without", "nics", each=1, device_class="nic")
+    add_claimant(real, "without", "nics", device_class="nic")
     assert "its claims get no GPUs here" in real.unschedulable("without")
 
 
-def add_slice(real: RealCluster, node: str, driver: str, device: dict[str, Any]) -> None:
-    """A pool of one device more, on a node."""
+def add_slice(real: RealCluster, node: str, driver: str, *devices: dict[str, Any]) -> None:
+    """A pool of some devices more, on a node."""
     pool = {"name": f"{node}-more", "generation": 1, "resourceSliceCount": 1}
-    spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": [device]}
+    spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": [*devices]}
     body = {"kind": "ResourceSlice", "metadata": {"name": f"{node}-more"}, "spec": spec}
     real.create(f"{API}/resourceslices", body)
 
