@@ -453,8 +453,7 @@ def containers_of(request: GpuRequest) -> dict[str, Any]:
         name = left.pop(0).name if demand.devices and left else f"beside-{i}"
         limits = amounts_of(demand, request.exclusive)
         if demand.devices:
-            name = BY_CLASS if request.by_class else request.resource
-            limits[name] = str(demand.devices)
+            limits[BY_CLASS if request.by_class else request.resource] = str(demand.devices)
         written: dict[str, Any] = {"name": name, "resources": {"limits": limits}}
         if demand.role is Role.SIDECAR:
             written["restartPolicy"] = "Always"
