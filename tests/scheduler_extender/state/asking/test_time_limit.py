@@ -214,7 +214,8 @@ def test_nodes_that_change_all_the_time_hold_no_call_for_long(clock: Clock) -> N
     everything_changes()
     seen, request = cluster.snapshot(), gpu_request(1)
     answers = enquiry.ask(seen, request, names, ending_when(everything_changes))
-    assert times <= 1 + 3 * len(names), "each is found and decided about once"
+    # Each sick mask is compiled once, too: a plain pod is not promised a sick GPU.
+    assert times <= 1 + 4 * len(names), "each is found and decided about once"
     told = dict(answers.each())
     for facts in seen.nodes:
         assert told[facts.name] == decisions.decide(facts, request, cluster.settings)
