@@ -59,6 +59,9 @@ class NodeInBrief(Struct, frozen=True):
     node: str
     stale: bool
     problem: str | None
+    maintenance: Annotated[
+        bool, Meta(description="the GPU operator changes its driver or MIG layout")
+    ] = False
     refusals: list[Refusal] = []
     not_ready: str = ""
     missing: Annotated[list[str], Meta(description="GPUs that do not answer")] = []
@@ -93,9 +96,14 @@ def in_brief(cluster: Cluster, facts: NodeFacts, states: Mapping[str, int]) -> N
     stand."""
     topology, report, problem = facts.topology, facts.report, facts.record.problem
     refusals = [*_refusals(cluster, facts)]
+    maintenance = facts.node_object.maintained
     if topology is None:
         return NodeInBrief(
-            node=facts.name, stale=facts.record.stale, problem=problem, refusals=refusals
+            node=facts.name,
+            stale=facts.record.stale,
+            problem=problem,
+            maintenance=maintenance,
+            refusals=refusals,
         )
     rooms: list[dict[str, Any]] = []
     instances: list[MigInstances] = []
@@ -117,6 +125,7 @@ def in_brief(cluster: Cluster, facts: NodeFacts, states: Mapping[str, int]) -> N
         node=facts.name,
         stale=facts.record.stale,
         problem=problem,
+        maintenance=maintenance,
         refusals=refusals,
         not_ready=report.not_ready if report is not None else "",
         missing=[gpu.name for gpu in facts.record.missing],

@@ -165,8 +165,10 @@ def test_a_node_under_maintenance_promises_nothing_and_then_goes_on(service: Run
     assert service.filter(pod(1), "bridged")["NodeNames"] == ["bridged"]
     service.clock.now = 400
     assert refused() == maintained, "the agent is gone for a reason"
+    assert service.admin.get("/v1/nodes/bridged").json()["maintenance"] is True
     labelled("true")
     assert refused() == {"bridged": "topology report is stale"}
+    assert "maintenance" not in service.admin.get("/v1/nodes/bridged").json()
     hold(service, "bridged", sequence=3)
     assert refused() == {}
     labelled("paused-for-mig-change")
