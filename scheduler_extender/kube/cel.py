@@ -77,7 +77,7 @@ class Version:
 
 _Order = tuple[int, int, int, bool, tuple[tuple[bool, int, str], ...]]
 _DIGITS = frozenset("0123456789")
-_NUMBER, _PARTS = "(0|[1-9][0-9]{0,17})", r"[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*"
+_NUMBER, _PARTS = "(0|[1-9][0-9]{0,19})", r"[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*"
 _VERSION = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}(?:-({_PARTS}))?(?:\+{_PARTS})?")
 
 
@@ -88,7 +88,10 @@ def _order(version: str) -> _Order | None:
         return None
     major, minor, patch, before = found.groups()
     parts = before.split(".") if before else ()
-    if any(len(part) > 1 and part[0] == "0" and part.isdigit() for part in parts):
+    numbers = [major, minor, patch, *filter(str.isdigit, parts)]
+    if any(part != "0" and part[0] == "0" for part in numbers):
+        return None
+    if any(len(part) > 20 or int(part) >= 2**64 for part in numbers):
         return None
     each = tuple((False, int(part), "") if part.isdigit() else (True, 0, part) for part in parts)
     return int(major), int(minor), int(patch), not each, each

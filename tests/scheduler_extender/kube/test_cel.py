@@ -52,6 +52,8 @@ TRUE = (
     f'{A}.driverVersion == semver("550.0.1+build") && {A}.driverVersion.patch() == 1',
     'semver("1.0.0-2").isLessThan(semver("1.0.0-10")) && !isSemver("1.0.0-02")',
     'semver("1.0.0-a").isLessThan(semver("1.0.0-a.1")) && semver("1.2.3", false).major() == 1',
+    f'isSemver("{2**64 - 1}.0.0-{2**64 - 1}") && !isSemver("0.{2**64}.0")',
+    f'!isSemver("1.0.0-{2**64}") && !isSemver("1.0.0-1{"0" * 5000}")',
     f'"NVIDIA " + "A100" == {A}.productName && {A}.numaNode + 2 - 1 == 2 && 3 -2 == 1',
     f"({A}.numaNode == 0 ? {A}.other : {A}.numaNode) == 1 && (true ? true : false ? 1 : 2)",
     f'device.attributes["gpu.nvidia.com"][{A}.healthy ? "numaNode" : "x"] == 1',
