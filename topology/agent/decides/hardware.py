@@ -71,7 +71,8 @@ def topology_of(
 
 
 def wired(seen: SeenNode) -> Mapping[GpuUuid, int]:
-    """How many NVLinks ought to be up: all that a GPU has, where the machine joins them all.
+    """How many NVLinks ought to be up: all that a GPU has, where the machine joins them all, and in
+    MIG mode none.
 
     Virtual machines with a part of a machine lack some. So what another GPU of the node has tells,
     or that the GPU has links to a switch.
@@ -81,10 +82,11 @@ def wired(seen: SeenNode) -> Mapping[GpuUuid, int]:
     ports = {product: wired_links(product) for product in products}
     whole = {g.gpu.product for g in seen.gpus if up[g.gpu.uuid] == ports[g.gpu.product]}
     return {
-        each.gpu.uuid: ports[each.gpu.product]
+        each.gpu.uuid: 0 if each.gpu.mig_mode == "enabled" else ports[each.gpu.product]
         for each in seen.gpus
-        if each.gpu.mig_mode != "enabled"
-        and (each.gpu.product in whole or any(e.remote is Remote.SWITCH for e in each.nvlinks))
+        if each.gpu.mig_mode == "enabled"
+        or each.gpu.product in whole
+        or any(e.remote is Remote.SWITCH for e in each.nvlinks)
     }
 
 

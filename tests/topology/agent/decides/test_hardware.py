@@ -216,7 +216,7 @@ def test_a_gpu_at_a_switch_ought_to_have_all_its_links_and_one_in_mig_mode_none(
     short = gpu(0, *SWITCHED[:11], product=A100)
     split = gpu(1, product=A100)
     split = replace(split, gpu=replace(split.gpu, mig_mode="enabled"))
-    assert wired(SeenNode((short, split))) == {GpuUuid("GPU-0"): 12}
+    assert wired(SeenNode((short, split))) == {GpuUuid("GPU-0"): 12, split.gpu.uuid: 0}
     assert wired(SeenNode((gpu(0, product=A100),))) == {}, "a virtual machine with one of eight"
 
 

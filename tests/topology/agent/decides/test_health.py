@@ -221,6 +221,13 @@ def test_a_link_that_has_not_been_up_since_the_boot_is_told_until_it_is() -> Non
     assert [h.reason for h in health.report()] == ["NVLinkDown"]
 
 
+def test_a_gpu_that_is_split_by_mig_after_a_reset_lacks_no_link() -> None:
+    health = HealthBook()
+    health.look([vital(links=frozenset({0, 1}), energy=200)], NOON, {A: 2})
+    health.look([vital(links=frozenset(), energy=100)], LATER, {A: 0})
+    assert (health.report(), health.expected()) == ((), {A: 0})
+
+
 def test_more_errors_in_the_sram_than_nvidia_allows() -> None:
     health = book(vital(sram_exceeded=True))
     assert health.report() == (Health(A, True, "SramThresholdExceeded", NOON),)
