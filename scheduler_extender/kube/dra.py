@@ -456,6 +456,7 @@ class DraSink(ObjectSink, Generic[Object]):
                 _keep(self._decode(raw), now, room)
             except UNREADABLE as error:
                 self._tell_bad(raw, error)
+        room.settle()
         before = self._known
         gone = [obj for key, obj in before.items() if now.get(key) != obj]
         new = [obj for key, obj in now.items() if before.get(key) != obj]

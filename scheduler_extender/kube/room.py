@@ -34,6 +34,7 @@ class Room:
         self._inside = defaultdict[str, dict[Hashable, int]](dict)
         self._outside = defaultdict[str, dict[Hashable, int]](dict)
         self._largest: str | None = None  # the owner that has most; None where it is not known
+        self._given_back = False  # whether there may be room that there was not
 
     def put(self, owner: str, key: Hashable, size: int) -> list[Hashable]:
         """Note an object. Which ones find no room now: itself, or others that gave way."""
@@ -61,9 +62,13 @@ class Room:
             if not each[owner]:
                 del each[owner]
 
+    def settle(self) -> None:
+        """All have been put: if they came anew, each would find the room that it has."""
+        self._given_back = False
+
     def is_there(self) -> bool:
         """Whether something that has found no room would find it now."""
-        return any(
+        return self._given_back and any(
             self._has_room(owner, min(sizes.values()))
             for owner, sizes in self._outside.items()
             if sizes
@@ -82,6 +87,7 @@ class Room:
 
     def _out(self, owner: str, key: Hashable) -> int:
         size = self._inside[owner].pop(key)
+        self._given_back = True
         self._count(owner, -size)
         return size
 

@@ -492,6 +492,25 @@ def test_the_slices_of_all_nodes_have_a_bound_and_the_largest_node_pays(
     assert isinstance(world.cluster.facts(other).offer("nvidia.com/gpu"), Offer)
 
 
+def test_a_list_that_would_end_as_the_last_one_is_not_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("scheduler_extender.kube.dra.MOST_SLICES", 9000)
+    monkeypatch.setattr("scheduler_extender.kube.dra.AGAIN", 0.0)
+    world = two_pairs()
+    mine = [
+        a_slice(large(at, size), name=f"s{at}", pool=f"p{at}")
+        for at, size in enumerate((3000, 4000, 2000))
+    ]
+    other = slice_of(NodeName("other"), large(3, 500), name="o", pool="o")
+    for _ in range(2):
+        world.slices.replace(iter([*mine, other]), "2")
+        assert world.slices.outside == 2
+        assert not world.slices.again()
+    world.slices.delete(other)
+    assert world.slices.again()
+
+
 def test_a_slice_that_cannot_be_read_is_its_nodes_problem(world: DraWorld) -> None:
     told(world)
     bad = json.loads(bytes(a_slice(device(0), name="bad\nname", pool="another")))

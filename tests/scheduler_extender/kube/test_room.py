@@ -50,6 +50,21 @@ def test_who_has_most_gives_way_to_who_has_less() -> None:
     assert room.is_there()
 
 
+def test_a_list_that_leaves_something_outside_is_not_taken_again_and_again() -> None:
+    """A later object may make an earlier one give way that is larger than it needs."""
+    room = Room(BOUNDS)
+    for key, size in enumerate((30, 30)):
+        assert room.put("a", key, size) == []
+        assert room.put("b", key + 2, size - 10) == []
+    assert room.put("a", 4, 10) == [4]
+    assert room.put("c", 5, 5) == [1]
+    assert room.is_there(), "for what came before"
+    room.settle()
+    assert not room.is_there(), "another list would end the same way"
+    room.drop("b", 2)
+    assert room.is_there()
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_an_owner_with_less_than_an_equal_share_finds_room(seed: int) -> None:
     """Whatever comes and goes, in whatever order; and no more is taken than there is."""
