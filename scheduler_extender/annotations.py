@@ -62,9 +62,9 @@ MANAGED = ("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-*")
 # no such name for one of the resources about which it asks an extender.
 BY_CLASS = "deviceclass.resource.kubernetes.io/gpu.nvidia.com"
 UNASKED = (
-    f"kube-scheduler asks the extender about no pod that names {BY_CLASS} alone, so nothing is "
-    'promised: name nvidia.com/gpu: "0" beside it, or give the DeviceClass '
-    "extendedResourceName: nvidia.com/gpu and ask for that"
+    f"kube-scheduler does not ask the extender about a pod that names only {BY_CLASS}, so nothing "
+    'is promised: write nvidia.com/gpu: "0" beside it, or give the DeviceClass '
+    "extendedResourceName: nvidia.com/gpu and ask for nvidia.com/gpu"
 )
 MAX_COUNT = 1024
 MAX_CONTAINERS = 4096  # containers of one pod that ask for GPUs; an API server takes hundreds

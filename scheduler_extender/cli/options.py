@@ -40,7 +40,7 @@ PodNamespaceOption = Annotated[
         "--namespace",
         "-n",
         metavar="NAME",
-        help="The pod's namespace. Without it: the one of the context.",
+        help="The pod's namespace. Without it: the one of the context, with --cluster: default.",
         autocompletion=namespace_completions,
     ),
 ]

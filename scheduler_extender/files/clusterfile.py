@@ -171,8 +171,8 @@ class _Objects:
         _each_once(name, KIND, (f"{each.namespace}/{each.name}" for each in budgets))
         if not records and nodes:
             raise ClusterFileError(
-                f"{name}: {len(nodes):,} Node objects, and no GPUTopology that says which GPUs "
-                "they have: add those that kubectl get gputopologies -o yaml prints"
+                f"{name}: no GPUTopology says which GPUs the Node objects have: add what kubectl "
+                "get gputopologies -o yaml prints"
             )
         if not records:
             raise ClusterFileError(

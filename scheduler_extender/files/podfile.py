@@ -134,8 +134,8 @@ def read_each(text: str) -> Found:
         wanted += [replace(each, maker=maker) for each in of_item.values()]
     on_nodes = f"on a node already, so not judged: {listed([*placed])}" if placed else ""
     if claiming:
-        who = f"{listed([*claiming])}: not judged, for a file has no claims"
-        unjudged.append(f"{who}: once the pods are there, gpu-topology why says what they get")
+        who = f"{listed([*claiming])}: not judged, since claims are not read from files"
+        unjudged.append(f"{who}: in the cluster, gpu-topology why POD says what a pod gets")
     if not wanted and not faults:
         if len(makers) == 1 and not unjudged and not placed:
             return Found([read(text)], [])
@@ -169,7 +169,9 @@ def _makers(text: str) -> tuple[list[object], list[str], list[str]]:
         raise PodFileError(f"allowed are {MOST_PODS:,} pods in a file, there are {len(makers):,}")
     kinds = ((item, MAKES.get(_kind_of(item))) for item in items)
     unjudged = [
-        f"{_named(it)}: its operator makes a {made}: give that" for it, made in kinds if made
+        f"{_named(it)}: its operator makes a {made}: check that {made}"
+        for it, made in kinds
+        if made
     ]
     if not makers and not faults and not unjudged:
         raise NoPodError(_no_pod(items))

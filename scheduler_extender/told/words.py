@@ -179,8 +179,8 @@ def not_joined(request: GpuRequest, membership: Membership | None) -> str:
     if membership is None or request.count != 1 or not keys:
         return ""
     return (
-        f"{' and '.join(keys)}: about the GPUs of one pod, and each pod of the group has one, so "
-        "the group's pods are not joined by it; a pod with all the GPUs would be"
+        f"{' and '.join(keys)}: joins the GPUs of one pod, and each pod of the group has one GPU; "
+        "to have GPUs joined, ask for all of them in one pod"
     )
 
 

@@ -190,9 +190,10 @@ class _Search:
             why = self._unsaid or never
         else:
             why = (
-                f"no node gets a guaranteed place for it by the end of {MAX_VICTIMS} pods or fewer "
-                "that may be evicted: pods of a lower priority, or pods with a controller and a "
-                "guaranteed place elsewhere, and no budget forbids it"
+                "no node gets a guaranteed place for it, with the CPU and memory that it asks for, "
+                f"if up to {MAX_VICTIMS} pods are evicted. A pod may be evicted if no budget "
+                "forbids it, and if its priority is lower, or it has a controller and a guaranteed "
+                "place elsewhere"
             )
         return Advice(reason=why, whole=whole)
 

@@ -69,7 +69,7 @@ def test_the_pod_takes_its_gpus_by_the_claim(tmp_path: Path) -> None:
         main, "check", tmp_path / "claimed.yaml", "--cluster", tmp_path / "cluster.yaml"
     )
     assert checked.returncode == 2
-    assert "Pod train: not judged, for a file has no claims: once the pods" in checked.stderr
+    assert "Pod train: not judged, since claims are not read from files: in" in checked.stderr
 
 
 def test_what_makes_pods_has_the_claim_in_its_template() -> None:

@@ -251,8 +251,8 @@ BAD_CLUSTERS = [
     pytest.param("", "no node in it", id="empty"),
     pytest.param(
         "kind: Node\nmetadata: {name: a-00}",
-        "1 Node objects, and no GPUTopology that says which GPUs they have: "
-        "add those that kubectl get gputopologies -o yaml prints",
+        "no GPUTopology says which GPUs the Node objects have: "
+        "add what kubectl get gputopologies -o yaml prints",
         id="nodes without records",
     ),
     pytest.param("kind: [", "not YAML", id="not YAML"),

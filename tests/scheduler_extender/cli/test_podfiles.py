@@ -195,8 +195,8 @@ CLAIMING: dict[str, Any] = {
     },
 }
 NOT_JUDGED = (
-    "not judged, for a file has no claims: once the pods are there, "
-    "gpu-topology why says what they get"
+    "not judged, since claims are not read from files: in the cluster, "
+    "gpu-topology why POD says what a pod gets"
 )
 
 
@@ -221,13 +221,13 @@ def test_an_object_whose_operator_makes_the_pods_is_not_left_out_in_silence(tmp_
     path = written(tmp_path / "a.yaml", cache, service)
     done = check(path)
     said = (
-        f"{path}: NIMCache llm: its operator makes a Job: give that; "
-        "NIMService llm: its operator makes a Deployment: give that"
+        f"{path}: NIMCache llm: its operator makes a Job: check that Job; "
+        "NIMService llm: its operator makes a Deployment: check that Deployment"
     )
     assert (done.returncode, done.stderr) == (2, f"error: {said}\n")
     path = written(tmp_path / "a.yaml", PAIR, {**service, "kind": "TrainJob"})
     done = check(path, "--strict")
-    said = f"warning: {path}: TrainJob llm: its operator makes a JobSet: give that\n"
+    said = f"warning: {path}: TrainJob llm: its operator makes a JobSet: check that JobSet\n"
     assert (done.returncode, done.stderr) == (1, said)
 
 
@@ -246,8 +246,8 @@ def test_nor_is_a_file_of_a_folder_that_has_no_other(tmp_path: Path) -> None:
 
 
 NOT_JOINED = (
-    "link: about the GPUs of one pod, and each pod of the group has one, so the group's pods are "
-    "not joined by it; a pod with all the GPUs would be"
+    "link: joins the GPUs of one pod, and each pod of the group has one GPU; to have GPUs joined, "
+    "ask for all of them in one pod"
 )
 
 
