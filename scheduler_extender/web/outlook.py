@@ -38,7 +38,7 @@ class Outlook:
     asks: str
     words: str  # those of ``why``
     taken_by: int  # nodes that the pod may come to
-    reasons: Sequence[tuple[str, int]]  # of those that refuse it, the most frequent
+    reasons: Sequence[tuple[str, int]]  # the most frequent that the words do not tell
     places: Sequence[NodeAnswer]  # of those that take it, the best
     misses: Sequence[NearMiss]
     more_reasons: int = 0
@@ -154,12 +154,14 @@ def outlook_of(answers: Sequence[Answer], request: GpuRequest, view: View, asks:
     """What every node has answered to a pod, put together for a page. ``asks`` is the request and
     the group in a few words."""
     refused = [answer for answer in answers if not answer.passes]
-    reasons = Counter(answer.reason for answer in refused).most_common()
+    words = counts_of(answers).headline
+    counted = Counter(answer.reason for answer in refused).most_common()
+    reasons = [(reason, nodes) for reason, nodes in counted if f"{reason} (" not in words]
     passing = [answer for answer in answers if answer.may_come]
     passing.sort(key=lambda answer: (-(answer.score or 0), answer.node))
     return Outlook(
         asks,
-        counts_of(answers).headline,
+        words,
         len(passing),
         reasons[:SHOWN_REASONS],
         rows_of(request, passing[:SHOWN_PLACES], view),

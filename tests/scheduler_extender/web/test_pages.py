@@ -18,6 +18,7 @@ from scheduler_extender.state.answers.capacity import Capacities, Capacity
 from scheduler_extender.state.answers.decision import Decision, decide
 from scheduler_extender.state.asking import enquiry
 from scheduler_extender.state.node.objects import NodeObject
+from scheduler_extender.told.answers import answers_to
 from scheduler_extender.told.explanation import Explanation, explanation_of
 from scheduler_extender.told.nearest import NearMiss
 from scheduler_extender.told.nodes import Flag, NodeState, Use, node_state
@@ -25,11 +26,13 @@ from scheduler_extender.told.view import View
 from scheduler_extender.web.drawing import tile, whole
 from scheduler_extender.web.examples import EXAMPLES
 from scheduler_extender.web.glance import ALONE, FILTERS, Filters, glance
-from scheduler_extender.web.outlook import ASKED, UNASKED, waiting_queues
+from scheduler_extender.web.outlook import ASKED, UNASKED, outlook_of, waiting_queues
 from scheduler_extender.web.pages import MOST_ASKED, WHAT_IF_SECONDS, Pages
 from tests.scheduler_extender.web.cluster import NVLINK, STARTED, Building, large, small
 from topology.core.devices import NodeName
+from topology.core.placement import Reason
 from topology.core.remembering import forget
+from topology.core.requests import GpuRequest
 
 MOST = 300_000  # bytes of a page
 NOW = View(STARTED + 3 * 3600)
@@ -188,7 +191,23 @@ def test_waiting_pods_that_ask_the_same_stand_together_with_their_reasons() -> N
     ]
     outlook = found[0].outlook
     assert outlook is not None
-    assert sum(n for _, n in outlook.reasons) + outlook.taken_by == 9
+    assert sum(map(int, re.findall(r"\((\d+) nodes?\)", outlook.words))) + outlook.taken_by == 9
+    assert not outlook.reasons
+
+
+def test_only_reasons_that_the_headline_does_not_tell_are_listed() -> None:
+    snapshot = small().cluster.snapshot()
+    pod = next(pod for pod in snapshot.pods if pod.name == "wants-0")
+    answers = [answer for answer in answers_to(snapshot, pod) if answer.kind is Reason.LINKS]
+    why = answers[0].decision.rejection
+    assert why is not None
+    other = replace(why, reason="another reason of the kind")
+    decision = replace(answers[0].decision, rejection=other)
+    answers[0] = replace(answers[0], decision=decision)
+    assert isinstance(pod.request, GpuRequest)
+    outlook = outlook_of(answers, pod.request, NOW, "")
+    assert outlook.words == f"no node takes it: {len(answers)} nodes lack links"
+    assert dict(outlook.reasons) == {other.reason: 1, why.reason: len(answers) - 1}
 
 
 @pytest.mark.parametrize("draw", [tile, whole])
