@@ -20,7 +20,6 @@ import msgspec
 
 from scheduler_extender.annotations import managed_among
 from scheduler_extender.claims import DRIVER
-from scheduler_extender.kube.cel import CelError
 from scheduler_extender.kube.draobjects import (
     MOST_ASKED,
     Claim,
@@ -296,15 +295,17 @@ class DraNodes:
             devices = self._devices.get(name)
             conditions = {each.conditions for each in self._classes.values() if each.serves}
             said = self._said_of(name) if devices is None else ([], {})
-        if devices is None and said[0]:
-            devices = _devices_in(*said)
-            with self._lock:
-                if said == self._said_of(name):
-                    self._devices[name] = devices
+        # What cannot be read, and a fault of ours, are told to who asks for them.
+        with suppress(Exception):
+            if devices is None and said[0]:
+                devices = _devices_in(*said)
+                with self._lock:
+                    if said == self._said_of(name):
+                        self._devices[name] = devices
         if devices is None or isinstance(devices, DraError):
             return
         for each in conditions:
-            with suppress(CelError):  # who asks for them is told
+            with suppress(Exception):
                 devices.selected(each)
 
     def _claimed(self, devices: NodeDevices) -> Iterator[Claimed]:
@@ -389,6 +390,9 @@ class DraNodes:
             return "devices of no one node will do" if devices.asked_for(specs, classes) else ""
         except (DraError, NotFollowedError) as error:
             return str(error)
+        except Exception as error:  # noqa: BLE001 (a listener logs it)
+            self._faults.note(NOWHERE, error)
+            return f"internal error: {type(error).__name__}"
 
     def _class_of(self, resource: str) -> DeviceClass:
         """The newest of the classes by whose name pods ask for a resource; of those, the first by

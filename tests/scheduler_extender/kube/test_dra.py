@@ -6,7 +6,7 @@ import json
 import threading
 import tracemalloc
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +14,7 @@ import pytest
 
 from scheduler_extender.kube import nodedevices
 from scheduler_extender.kube.draobjects import Slice, TaintRule
-from scheduler_extender.kube.nodedevices import MOST_DEVICES, NO_DEVICES
+from scheduler_extender.kube.nodedevices import MOST_DEVICES, NO_DEVICES, Barred, NodeDevices
 from scheduler_extender.state.answers.capacity import Capacities
 from scheduler_extender.state.answers.decision import decide
 from scheduler_extender.state.node.facts import Offer
@@ -41,7 +41,14 @@ from tests.nodes import bridged
 from topology import codec
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.graph import NodeTopology
-from topology.core.placement import BY_CLAIMS_ALONE, DRA_ONLY, DRIVER_WAITS, STALE
+from topology.core.placement import (
+    BY_CLAIMS_ALONE,
+    DRA_ONLY,
+    DRIVER_WAITS,
+    STALE,
+    Reason,
+    Rejection,
+)
 from topology.core.remembering import forget
 from topology.core.report import Report
 from topology.core.requests import gpu_request
@@ -266,6 +273,32 @@ def test_a_fault_of_ours_costs_one_node(world: DraWorld, monkeypatch: pytest.Mon
     assert order(world) == (3, 1, 0, 2)
     problem = world.cluster.facts(other).record.problem
     assert problem == "internal error: ZeroDivisionError"
+
+
+def test_a_fault_of_ours_in_a_nodes_devices_costs_that_node_alone(
+    world: DraWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a pod that asks while it is there is told that nobody can say."""
+
+    def faulty(slices: Sequence[Slice], barred: Mapping[str, Barred]) -> NodeDevices:
+        if any(each.owner in (first, "") for each in slices):
+            raise ZeroDivisionError
+        return NodeDevices(slices, barred)
+
+    first = NodeName("first")
+    world.speak(1, first)
+    monkeypatch.setattr("scheduler_extender.kube.dra.NodeDevices", faulty)
+    broken = slice_of(first, device(0), name="f", pool=first)
+    nowhere = slice_of("", device(0), name="n", pool="n")
+    told(world).slices.replace(iter([a_slice(*map(device, PUBLISHED)), broken, nowhere]), "2")
+    assert order(world) == PUBLISHED
+    world.speak(2, first)
+    problem = world.cluster.facts(first).record.problem
+    assert problem == "internal error: ZeroDivisionError"
+    world.claims.apply(asking("c", exactly(1)))
+    coming = world.nodes.foresee("ns", ["c"])(world.cluster.facts(NODE))
+    assert isinstance(coming, Rejection)
+    assert coming.kind is Reason.UNDECIDED
 
 
 def test_claims_alone_make_no_agent_speak(world: DraWorld) -> None:
