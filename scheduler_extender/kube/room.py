@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Room:
         self._of = defaultdict[str, int](int)  # bytes, by owner
         self._inside = defaultdict[str, dict[Hashable, int]](dict)
         self._outside = defaultdict[str, dict[Hashable, int]](dict)
-        self._largest: str | None = None  # the owner that has most; None where it is not known
+        self._most: list[tuple[int, str]] = []  # a heap: owners by what they have, or had, negative
         self._given_back = False  # whether there may be room that there was not
 
     def put(self, owner: str, key: Hashable, size: int) -> list[Hashable]:
@@ -81,9 +82,9 @@ class Room:
         return self.taken + size <= self._bounds.all or after < self._of.get(self._most_of_all(), 0)
 
     def _most_of_all(self) -> str:
-        if self._largest is None:
-            self._largest = max(self._of, key=self._of.__getitem__, default="")
-        return self._largest
+        while self._most and -self._most[0][0] != self._of.get(self._most[0][1]):
+            heappop(self._most)
+        return self._most[0][1] if self._most else ""
 
     def _out(self, owner: str, key: Hashable) -> int:
         size = self._inside[owner].pop(key)
@@ -96,7 +97,8 @@ class Room:
         self._of[owner] += more
         if not self._of[owner]:
             del self._of[owner]
-        if owner == self._largest:
-            self._largest = owner if more > 0 else None
-        elif self._largest is not None and self._of.get(owner, 0) > self._of[self._largest]:
-            self._largest = owner
+        else:
+            heappush(self._most, (-self._of[owner], owner))
+        if len(self._most) > 2 * len(self._of) + 100:
+            self._most = [(-size, each) for each, size in self._of.items()]
+            heapify(self._most)

@@ -65,6 +65,21 @@ def test_a_list_that_leaves_something_outside_is_not_taken_again_and_again() -> 
     assert room.is_there()
 
 
+def test_to_give_way_takes_as_long_with_few_owners_as_with_many() -> None:
+    assert _giving_way(10_000) < 20 * _giving_way(100)
+
+
+def _giving_way(owners: int) -> float:
+    """The processor time that objects take to which others give way, whose owners have the same."""
+    room = Room(Bounds(10 * owners, 10 * owners, 10))
+    for key in range(2 * owners):
+        room.put(f"{key % owners}", key, 5)
+    began = time.process_time()
+    gone = [room.put(f"new {key}", key, 5) for key in range(-100, 0)]
+    assert all(key >= 0 for (key,) in gone), "others"
+    return time.process_time() - began
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_an_owner_with_less_than_an_equal_share_finds_room(seed: int) -> None:
     """Whatever comes and goes, in whatever order; and no more is taken than there is."""
