@@ -76,7 +76,8 @@ def _giving_way(owners: int) -> float:
         room.put(f"{key % owners}", key, 5)
     began = time.process_time()
     gone = [room.put(f"new {key}", key, 5) for key in range(-100, 0)]
-    assert all(key >= 0 for (key,) in gone), "others"
+    assert all(len(each) == 1 for each in gone)
+    assert {key for (key,) in gone} <= {*range(2 * owners)}, "others"
     return time.process_time() - began
 
 
