@@ -155,7 +155,7 @@ def _by_claims(
     bind has the proof."""
     in_flight = snapshot.in_flight.get(uid)
     elsewhere = [name for name in names if in_flight is not None and name != in_flight.node]
-    names = [name for name in names if name not in {*elsewhere}]
+    names = [name for name in names if in_flight is None or name == in_flight.node]
     found = ask_by_claims(snapshot, uid, wanted, names, deadline)
     found.unknown.update(dict.fromkeys(elsewhere, IN_FLIGHT))
     whole, late = Filtered([]), bool(found.late)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -172,6 +173,18 @@ def test_the_event_loop_leaves_it_to_a_thread(world: DraWorld) -> None:
         verbs.filter_nodes(world.cluster, of_claim(NVLINK, "c"), [NODE], at_once)
     with pytest.raises(NotAtOnceError):
         verbs.prioritize(world.cluster, of_claim(NVLINK, "c"), [NODE], at_once)
+
+
+def test_a_node_for_which_there_is_no_time_is_reached_by_a_later_try(world: DraWorld) -> None:
+    world.claims.apply(asking("c", exactly(2, IS_GPU)))
+    wanted, names = of_claim({"min-gpu-memory": "1Gi"}, "c"), [*(f"gone-{i}" for i in range(2000)), NODE]
+    tries: list[list[str] | None] = []
+    for start in range(0, 2000, 250):
+        looks = count(start)  # a millisecond for each look at the clock
+        late = Deadline(lambda looks=looks: next(looks) / 1000, start / 1000 + 1)  # type: ignore[misc]
+        tries.append(verbs.filter_nodes(world.cluster, wanted, names, late).node_names)
+    assert not tries[0]
+    assert [NODE] in tries
 
 
 def test_no_node_passes_undecided_where_the_time_is_up(world: DraWorld) -> None:
