@@ -265,7 +265,7 @@ class _Reading:
                 path.append(name.value)
                 found = _path(path)
             else:
-                found, path = _applied(_looked_up, found, name), None
+                found, path = _applied(_looked_up, found, _key(name)), None
         raise self._error()
 
     def _called(self, name: str, on: Expression) -> Expression:
@@ -444,6 +444,20 @@ def _path(keys: Sequence[str]) -> Expression:
     for key in keys:
         found = _applied(_looked_up, found, _Constant(key))
     return found
+
+
+def _key(name: Expression) -> Expression:
+    """What is looked up by; where that is missing, ``has`` has no answer."""
+    if isinstance(name, _Constant):
+        return name
+
+    def value(device: Known) -> Value:
+        try:
+            return name(device)
+        except _MissingError as error:
+            raise CelError(str(error)) from None
+
+    return value
 
 
 def _has(inside: Expression) -> Expression:

@@ -101,6 +101,7 @@ UNKNOWN = {
     f"9{'9' * 17} + {A}.numaNode - -99{'9' * 16} > 0 && {A}.x": "has no x",
     f"{A}.numaNode ? true : false": "neither true nor false",
     f"{A}.healthy ? {A}.other == 1 : true": "has no other",
+    f"has(device.attributes[{A}.other].x)": "has no other",
     "true ? true": "it has no end",
     f"{A}.exists(x, x == 1)": "exists is not followed",
     f"{A}.productName.startsWith(1)": "startsWith is not for this value",
