@@ -121,7 +121,7 @@ def _unserved(snapshot: Snapshot, wanted: Sequence[Wanted]) -> Iterator[str]:
     if not all(node.allocatable and not node.partial for node in nodes):
         return  # a node of which not all is known may serve it
     given = {name for node in nodes for name, amount in node.allocatable or () if amount}
-    for name in dict.fromkeys(name for pod in wanted for name, asked in pod.asks if asked):
+    for name in dict.fromkeys(name for pod in wanted for name, asked in pod.standing.asks if asked):
         if name not in given:
             yield f"no node serves {name}{did_you_mean(name, sorted(given))}"
 

@@ -201,7 +201,8 @@ def _asked(item: object, made: Made, *, several: bool = False) -> Wanted:
     written += filter(None, [not_joined(asks.request, asks.membership)])
     notes = tuple(written[:MAX_NOTES])
     name, going = pod.metadata.name, destinations_of(pod.spec)
-    standing = Standing(priority=pod.spec.priority or 0, destinations=going)
+    asked = asks_of(pod, MANAGED)
+    standing = Standing(priority=pod.spec.priority or 0, asks=asked, destinations=going)
     claims = (pod.metadata.labels or {}).get(LABEL) == WANTED
     return Wanted(
         name,
@@ -211,7 +212,6 @@ def _asked(item: object, made: Made, *, several: bool = False) -> Wanted:
         standing,
         made.copies or 1,
         claims=claims,
-        asks=asks_of(pod, MANAGED),
     )
 
 

@@ -145,7 +145,7 @@ def answers(
 def _going(rows: Sequence[Answer], standing: Standing, deadline: Deadline) -> list[Answer]:
     return [
         replace(row, bar=bar, score=None)
-        if not deadline.passed() and (bar := row.facts.bar(standing.destinations))
+        if not deadline.passed() and (bar := row.facts.bar(standing.destinations, standing.asks))
         else row
         for row in rows
     ]

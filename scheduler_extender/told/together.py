@@ -23,7 +23,7 @@ from scheduler_extender.state.groups.groups import lives
 from scheduler_extender.state.node.arrivals import with_arrivals
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.state.pods.standing import BARE, Amounts, Standing
+from scheduler_extender.state.pods.standing import BARE, Standing
 from scheduler_extender.told.answers import Answer, answers
 from scheduler_extender.told.struct import Struct
 from topology.core.devices import NodeName, PodUid
@@ -44,7 +44,6 @@ class Wanted:
     file: str = ""  # that has it
     maker: str = ""  # the object, if it makes pods that ask for other things, too
     claims: bool = False  # its label asks for a claim at admission
-    asks: Amounts = ()  # what kube-scheduler counts for it, GPUs aside
 
     @property
     def text(self) -> str:

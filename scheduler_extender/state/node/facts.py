@@ -19,6 +19,7 @@ from scheduler_extender.state.node.occupants import Departed, Occupants
 from scheduler_extender.state.node.streak import Streak, kind_of
 from scheduler_extender.state.pods.record import PodRecord, resource_of
 from scheduler_extender.state.pods.selecting import Destinations
+from scheduler_extender.state.pods.standing import Amounts
 from topology.core.admission import Kubelet, kubelet_of
 from topology.core.availability import Availability
 from topology.core.devices import DeviceId, GpuResource, NodeName, PodUid
@@ -322,10 +323,15 @@ class NodeFacts:
         """Whether kube-scheduler may send a pod with these destinations here."""
         return not self.bar(destinations)
 
-    def bar(self, destinations: Destinations) -> str:
+    def bar(self, destinations: Destinations, asks: Amounts = ()) -> str:
         """What of the pod's selectors, or of the node's taints, keeps a pod with these destinations
-        off; empty if nothing does. If no Node object is known everybody may come."""
+        off, or of what it ``asks`` for besides GPUs is more than the whole node has; empty if
+        nothing does. If no Node object is known every pod may come."""
         node = self.node_object
+        has = dict(node.allocatable or ())
+        for resource, amount in asks:
+            if 0 < has.get(resource, 0) < amount:  # DRA may serve what the Node has none of
+                return f"its request for {resource}"
         if not node.exists:
             return ""
         return destinations.bar(self.name, node.labels, node.taints, cordoned=node.cordoned)

@@ -654,6 +654,10 @@ def test_cpus_that_a_person_writes_down_count(
     done = run("unblock", "waits", "--cluster", path)
     assert ("nobody has to be evicted: c-00 has a guaranteed place" in done.stdout) == fits
     assert done.returncode == (0 if fits else 1)
+    for command in (("why", "waits"), ("waiting",), ("check", path)):
+        done = run(*command, "--cluster", path)
+        assert done.returncode == (0 if fits else 1), done.stdout
+        assert ("its request for cpu" in done.stdout) != fits
 
 
 def test_check_warns_of_any_resource_that_no_node_serves(tmp_path: Path) -> None:

@@ -177,7 +177,8 @@ def test_the_event_loop_leaves_it_to_a_thread(world: DraWorld) -> None:
 
 def test_a_node_for_which_there_is_no_time_is_reached_by_a_later_try(world: DraWorld) -> None:
     world.claims.apply(asking("c", exactly(2, IS_GPU)))
-    wanted, names = of_claim({"min-gpu-memory": "1Gi"}, "c"), [*(f"gone-{i}" for i in range(2000)), NODE]
+    wanted = of_claim({"min-gpu-memory": "1Gi"}, "c")
+    names = [*(f"gone-{i}" for i in range(2000)), NODE]
     tries: list[list[str] | None] = []
     for start in range(0, 2000, 250):
         looks = count(start)  # a millisecond for each look at the clock
