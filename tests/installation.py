@@ -486,7 +486,7 @@ CASES = [
         "client",
     ),
     case(of_a_class, "scheduler", "fail", "kube-scheduler exits over such a name", "class"),
-    case(unasked, "probe", "warn", "default/unseen: kube-scheduler asks the ext", "unasked"),
+    case(unasked, "probe", "warn", "default/unseen: kube-scheduler does not ask", "unasked"),
     case(
         without_flag,
         "scheduler",
