@@ -43,13 +43,16 @@ class World(Scheduler):
         self.held: dict[str, tuple[str, tuple[int, ...]]] = {}
         self.nodes: dict[str, NodeTopology] = {}
         for rack, machines in racks.items():
-            zone = {"zone": rng.choice("yz")}
+            zone = rng.choice("yz")
             for i in range(machines):
-                name = NodeName(f"{rack}-{i}")
-                self.names.append(name)
-                self.nodes[name] = machine(kind).topology(name, group=rack)
-                self.cluster.feed.put_node(name, NodeObject(labels=zone))
+                self.add(kind, NodeName(f"{rack}-{i}"), rack, zone)
         self.report()
+
+    def add(self, kind: str, name: NodeName, rack: str, zone: str) -> None:
+        """One more machine; its agent has reported nothing yet."""
+        self.names.append(name)
+        self.nodes[name] = machine(kind).topology(name, group=rack)
+        self.cluster.feed.put_node(name, NodeObject(labels={"zone": zone}))
 
     def fill(self) -> None:
         """Two groups run in part, and pods of their own."""
@@ -83,7 +86,7 @@ class World(Scheduler):
         """A pod runs on a node, if there is room for it."""
         meta = manifest["metadata"]
         taken = {gpu for node, gpus in self.held.values() if node == name for gpu in gpus}
-        free = [gpu for gpu in range(4) if gpu not in taken]
+        free = [gpu for gpu in range(len(self.nodes[NodeName(name)].gpus)) if gpu not in taken]
         count = int(manifest["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"])
         if len(free) < count:
             return
@@ -186,25 +189,31 @@ def test_filter_keeps_what_unblock_and_preempt_promise(part: int) -> None:
     assert {"takes", "plan", "nothing", "preempts"} == set(told), "else it would be about nothing"
 
 
-def test_nobody_is_evicted_whose_group_is_owed_the_very_place() -> None:
-    """A group has a member on each of two nodes of a rack, and other pods fill the second one. A
-    pair of pods needs the first node whole. Its member evicted, the group would wait for the place
-    that has come free."""
-    world = World("gb200-tray", {"a": 2}, random.Random(1))
-    for i in range(2):
-        old = member(f"old{i}", "old", 2, 2, {"group-domain": "nvlink-domain"})
+@pytest.mark.parametrize("left", [0, 2, 3])
+def test_nobody_is_evicted_whose_group_is_owed_the_very_place(left: int) -> None:
+    """A group has a member on each of two nodes of a zone, and other pods leave fewer GPUs on the
+    second one than the first one has. A pair of pods needs the first node whole: the second one has
+    no NVLinks. Its member evicted, the group would wait for the place that has come free."""
+    world = World("gb200-tray", {}, random.Random(1))
+    for i, kind in enumerate(("gb200-tray", "l40s-8")):
+        world.add(kind, NodeName(f"a-{i}"), "a", "z")
+        old = member(f"old{i}", "old", 2, 2, {"group-domain": "zone", "link": ""})
         world.run(old, f"a-{i}", priority=-1)
     asked = world.waiting(member("new0", "new", 2, 2, {"group-domain": "node"}))
+    offered: dict[str, MetaVictims | None] = {"a-0": MetaVictims([MetaPod("uid-old0")], 0)}
+    args = PreemptionArgs(msgspec.convert(asked, Pod), meta_victims=offered)
     found = unblocking_of(world.cluster, "default", "waits")
     assert found is not None
     assert found.plan is not None, "the group has room on the other node"
-    world.run(pod(2, name="rest"), "a-1", priority=100)
+    assert [step.uid for step in found.plan.steps] == ["uid-old0"]
+    assert set(preempt(world.cluster, args).meta_victims) == {"a-0"}
+    world.run(pod(6 - left, name="rest"), "a-1", priority=100)
     found = unblocking_of(world.cluster, "default", "waits")
     assert found is not None
     assert (found.plan, found.takes) == (None, None)
-    offered: dict[str, MetaVictims | None] = {"a-0": MetaVictims([MetaPod("uid-old0")], 0)}
-    args = PreemptionArgs(msgspec.convert(asked, Pod), meta_victims=offered)
     assert preempt(world.cluster, args).meta_victims == {}
+    world.evict(["uid-old0"])
+    assert world.passing(asked) == [], "else the eviction would have helped"
 
 
 def test_a_plan_for_the_first_member_tells_that_it_counts_places_of_others() -> None:
