@@ -33,11 +33,13 @@ NAMESPACED = (
 
 def test_the_agents_folder_builds_into_the_agents_objects_of_the_base() -> None:
     """Without namespace and resource: deleting the agent's objects then deletes no record."""
-    agents = [o for o in objects() if o["metadata"]["name"] == AGENT_NAME]
+    agents = [o for o in objects() if o["metadata"]["name"].startswith(AGENT_NAME)]
     assert sorted(objects(AGENT), key=str) == sorted(agents, key=str)
 
 
-@pytest.mark.parametrize(("folder", "also"), [(BASE, {"../agent"}), (AGENT, set())])
+@pytest.mark.parametrize(
+    ("folder", "also"), [(BASE, {"../agent"}), (AGENT, {"daemonset", "client"})]
+)
 def test_every_manifest_of_a_folder_is_built(folder: Path, also: set[str]) -> None:
     kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
     here = {p.name for p in folder.glob("*.yaml")} - {"kustomization.yaml"}
@@ -48,7 +50,7 @@ def test_every_object_says_whose_it_is() -> None:
     for found in objects():
         labels = found["metadata"]["labels"]
         assert labels["app.kubernetes.io/name"] == "gpu-topology"
-        whose = {AGENT_NAME: "agent"}.get(found["metadata"]["name"], "extender")
+        whose = "agent" if found["metadata"]["name"].startswith(AGENT_NAME) else "extender"
         assert labels.get("app.kubernetes.io/component", whose) == whose
 
 
