@@ -282,7 +282,8 @@ def of_a_class(at: Installation) -> None:
 
 def unasked(at: Installation) -> None:
     """A pod about which nobody asks the extender."""
-    found = pod(name="unseen", containers=[{"name": "m", "resources": {"limits": {BY_CLASS: 1}}}])
+    main = {"name": "m", "image": "example/image", "resources": {"limits": {BY_CLASS: 1}}}
+    found = pod(name="unseen", containers=[main])
     at.add("/api/v1/namespaces/default/pods/unseen", found)
 
 
@@ -390,7 +391,8 @@ def in_shadow(at: Installation) -> None:
 
 def gpu_cluster(at: Installation) -> None:
     """The GPU operator's nodes for DRA."""
-    found = {"metadata": {"name": "gpu-cluster"}, "spec": {"draDriver": {}}}
+    kind = {"apiVersion": "nvidia.com/v1alpha1", "kind": "GPUCluster"}
+    found = {**kind, "metadata": {"name": "gpu-cluster"}, "spec": {"draDriver": {}}}
     at.add("/apis/nvidia.com/v1alpha1/gpuclusters/gpu-cluster", found)
 
 

@@ -386,7 +386,7 @@ AGENT = ROOT / "manifests" / "agent"
 
 
 def test_the_agents_folder_can_be_applied_by_itself(plane: ControlPlane) -> None:
-    assert dry_run(plane, AGENT).count("serverside-applied") == 7
+    assert dry_run(plane, AGENT).count("serverside-applied") == 8
 
 
 @pytest.mark.parametrize("option", sorted(p.name for p in (AGENT / "options").iterdir()))

@@ -29,6 +29,24 @@ RBAC = "/apis/rbac.authorization.k8s.io/v1"
 LEADS = ("--leader-elect", "--lease-seconds=3")
 OWN = (f"--pod-namespace={SYSTEM}", "--pod-name=gpu-topology-1", "--pod-ip=10.1.0.1")
 MADE = ("resourceVersion", "uid", "creationTimestamp", "generation", "managedFields")
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+ANYTHING = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+GPU_CLUSTERS: Json = {
+    "metadata": {"name": "gpuclusters.nvidia.com"},
+    "spec": {
+        "group": "nvidia.com",
+        "scope": "Cluster",
+        "names": {"kind": "GPUCluster", "plural": "gpuclusters", "singular": "gpucluster"},
+        "versions": [
+            {
+                "name": "v1alpha1",
+                "served": True,
+                "storage": True,
+                "schema": {"openAPIV3Schema": ANYTHING},
+            }
+        ],
+    },
+}
 WITH_STATUS = (NODES, installation.RECORDS, installation.DEPLOYMENTS)
 
 
@@ -36,8 +54,9 @@ class Cluster(RealCluster):
     """A cluster whose extender leads as the pod gpu-topology-1."""
 
     def install(self) -> None:
-        """Also the extender's pod, and a Secret with its certificate."""
+        """Also the extender's pod, a Secret with its certificate, and the GPU operator's kind."""
         super().install()
+        self.create(DEFINITIONS, GPU_CLUSTERS)
         container = {"name": "extender", "image": "example/extender"}
         spec = {"containers": [container], "schedulerName": "none"}
         pod = {"metadata": {"name": "gpu-topology-1"}, "spec": spec}

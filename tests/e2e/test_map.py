@@ -105,7 +105,7 @@ def test_events_tell_of_a_pod_that_is_placed_and_the_pages_show_it(
                     version = next(versions)
                     assert version != last
                     last = version
-                    told = int(version.removeprefix("data: "))
+                    told = int(version.removeprefix("data: ").split()[0])
                     real.until(lambda: version_of(other.get(path).text) >= told, "it has rested")  # noqa: B023
 
             assert "<td>on its way</td>" not in other.get("/map/nodes/bridged").text

@@ -50,6 +50,7 @@ def test_it_goes_where_a_whole_rack_is_free(trays: int, reasons: set[str], tmp_p
 
 def test_a_label_in_a_cluster_file_names_a_domain(tmp_path: Path) -> None:
     job = sample(PATH)
+    job["spec"] |= {"parallelism": 2, "completions": 2}
     annotations = job["spec"]["template"]["metadata"]["annotations"]
     annotations |= {PREFIX + "group-size": "2", PREFIX + "group-domain": "example.com/block"}
     written = tmp_path / "job.yaml"

@@ -11,7 +11,7 @@ from topology.core.availability import Availability
 from topology.core.devices import GpuResource, NodeName
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.links import Link, LinkKind
-from topology.core.placement import Assessment, Verdict, assess
+from topology.core.placement import Assessment, Reason, Verdict, assess
 from topology.core.pools import pack
 from topology.core.report import MissingGpu
 from topology.core.requests import (
@@ -83,10 +83,13 @@ WHERE_ALL_ARE_REFUSED = [
 def test_where_a_pod_is_surely_refused(
     version: str | None, missing: tuple[MissingGpu, ...], free: int, refused: bool
 ) -> None:
-    """However many GPUs it asks for; where it is not sure, nothing is promised."""
+    """However many GPUs it asks for; where it is not sure, nothing is promised. If the plugin hands
+    out the GPU that does not answer, a pod for all free GPUs surely gets it."""
     for count in range(1, free.bit_count() + 1):
         found = assessed(version, missing, free, plain(count))
-        assert (found.refusal is not None) == refused
+        gets_it = not refused and free == OFFERED and count == free.bit_count()
+        assert (found.refusal is not None) == (refused or gets_it)
+        assert (found.refusal is not None and found.refusal.kind is Reason.SICK) == gets_it
         assert found.hazards == (MISSING,)
         assert found.sets == () if refused else found.sets
         wanted = gpu_request(count, CLOSE, Policy.REQUIRED)
