@@ -15,7 +15,7 @@ needs = @command -v $(firstword $(1)) >/dev/null || \
 # The same where the program's daemon does not answer.
 answers = $(call needs,$(1),$(2)); $(1) info >/dev/null 2>&1 || \
   { echo "error: $(firstword $(1)) does not answer ($(1) info says why): start its daemon, or name another program: make $@ $(2)" >&2; exit 2; }
-E2E_WORKERS ?= 2 # a control plane each; most of the time is waiting
+E2E_WORKERS ?= 3 # a control plane each; most of the time is waiting
 
 .DEFAULT_GOAL := help
 .PHONY: help run serve dev check test test-long coverage test-versions closed-loop differential fuzz lint e2e e2e-dra chaos bench chart chart-package images plugin release reference sbom sizes screenshots axe lock lock-base clean
