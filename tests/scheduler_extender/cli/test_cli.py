@@ -505,7 +505,7 @@ def test_whole_gpus_that_a_node_still_counts_though_mig_splits_them(tmp_path: Pa
     ]
     path.write_text(yaml.safe_dump_all(documents))
     checked = run("check", path, "--cluster", path)
-    assert "n-00  never" in checked.stdout
+    assert "n-00 never" in " ".join(checked.stdout.split())
     assert "all GPUs of the node are split by MIG" in checked.stdout
     assert "0 of 1 nodes would take it" in checked.stdout
     for command in (("why", "waits"), ("waiting",)):
