@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from scheduler_extender.cli import main
 from tests import installation
 from tests.commands import Done, asked
 from tests.e2e.cluster import RealCluster
+from tests.e2e.forwarding import own_address
 from tests.installation import CASES, LEASE, NODES, RECORD, SLICE, SYSTEM, Json
 from tests.waiting import PATIENCE
 
@@ -127,13 +127,6 @@ class Site(installation.Installation):
 
 
 RUNS: Json = {"status": {"replicas": 2, "readyReplicas": 2}}
-
-
-def own_address() -> str:
-    """An address of this machine. The API server asks no kubelet on loopback."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("192.0.2.1", 9))  # nothing is sent
-        return str(probe.getsockname()[0])
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 // a container "runs" until it is stopped or, where its environment has FINISH_AFTER (such as 0s or
 // 2.5s), until that time after its start; then it has exited with code 0. An ordinary init
 // container needs FINISH_AFTER, since the kubelet does not tell a runtime which ones they are.
+// What kubectl port-forward asks of a pod's port it asks of the same port of this machine's loopback.
 package main
 
 import (
@@ -27,8 +28,13 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
+	forwarding, err := streams()
+	if err != nil {
+		log.Fatal(err)
+	}
 	server := grpc.NewServer()
-	cri.RegisterRuntimeServiceServer(server, &runtimeService{store: newStore(), logs: *logs})
+	runtime := &runtimeService{store: newStore(), logs: *logs, streams: forwarding}
+	cri.RegisterRuntimeServiceServer(server, runtime)
 	cri.RegisterImageServiceServer(server, &imageService{folder: *logs})
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGINT, syscall.SIGTERM)

@@ -7,14 +7,16 @@ import (
 	"time"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/cri-streaming/pkg/streaming"
 )
 
 // runtimeService answers what a kubelet asks of a runtime. What it lacks (exec, attach, events …)
 // is answered Unimplemented.
 type runtimeService struct {
 	cri.UnimplementedRuntimeServiceServer
-	store *store
-	logs  string
+	store   *store
+	logs    string
+	streams streaming.Server
 }
 
 func (r *runtimeService) Version(context.Context, *cri.VersionRequest) (*cri.VersionResponse, error) {
