@@ -31,7 +31,9 @@ from topology.core.placement import satisfies
 from topology.emulation import EmulatedKubelet, Refused
 
 RUNS = "e2e/runs-seconds"
-HEARTBEAT = 60.0  # seconds after which an agent reports though nothing has changed
+# Seconds after which an agent reports though nothing has changed. A pod that was deleted by force
+# holds its GPUs until the second report after it, as these do not say which pods they knew.
+HEARTBEAT = 3.0
 ALL_PODS = "/api/v1/pods"
 MERGE = {"Content-Type": "application/merge-patch+json"}
 
