@@ -88,7 +88,7 @@ e2e: $(VENV)/dev.stamp          ## against a real kube-apiserver and kube-schedu
 	$(BIN)/python -m pytest -q -ra -n $(E2E_WORKERS) --dist loadfile tests/e2e
 
 e2e-dra: $(VENV)/dev.stamp      ## the tests of DRA among them once more, on Kubernetes 1.36
-	GPU_TOPOLOGY_DRA_RELEASE=1.36 $(BIN)/python -m pytest -q -ra -n $(E2E_WORKERS) --dist loadfile tests/e2e/test_dra*.py tests/e2e/test_claims.py
+	GPU_TOPOLOGY_DRA_RELEASE=1.36 $(BIN)/python -m pytest -q -ra -n $(E2E_WORKERS) --dist loadfile tests/e2e/test_dra*.py
 
 chaos: $(VENV)/dev.stamp        ## replicas, API server and etcd killed at random; GPU_TOPOLOGY_CHAOS_SECONDS (900), GPU_TOPOLOGY_CHAOS_SEED
 	GPU_TOPOLOGY_CHAOS_SECONDS=$${GPU_TOPOLOGY_CHAOS_SECONDS:-900} GPU_TOPOLOGY_CHAOS_KEEP=$(OUT)/chaos \

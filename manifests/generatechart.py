@@ -71,7 +71,6 @@ FILES = {
 # The base's components: the file of their objects, and the value that asks for them.
 OPTIONS = {
     "cert-manager": ("certificates.yaml", ".Values.certManager.enabled"),
-    "claims": ("claims.yaml", "(.Values.claims).enabled"),
     "validation": ("policies.yaml", ".Values.validation.enabled"),
 }
 LEFT_OUT = {"Namespace"}  # Helm makes the release's namespace, or it exists already

@@ -79,19 +79,14 @@ def _shadow(
     return note
 
 
-def kube_service(
-    api: ApiServer, settings: Settings, *, makes_claims: bool = False
-) -> AbstractContextManager[Service]:
-    """A service over the state of an API server, which is followed inside the block.
-
-    ``makes_claims`` says that ResourceClaimTemplates are made for pods that want claims.
-    """
-    return _following(api, Cluster(time.monotonic, settings), makes_claims=makes_claims)
+def kube_service(api: ApiServer, settings: Settings) -> AbstractContextManager[Service]:
+    """A service over the state of an API server, which is followed inside the block."""
+    return _following(api, Cluster(time.monotonic, settings))
 
 
 @contextmanager
 def replica_service(
-    api: ApiServer, settings: Settings, replication: Replication, *, makes_claims: bool = False
+    api: ApiServer, settings: Settings, replication: Replication
 ) -> Iterator[tuple[Service, Leader]]:
     """The same as one of several replicas, which takes part in the election inside the block."""
     from scheduler_extender.leader.leader import Leader
@@ -103,7 +98,7 @@ def replica_service(
         synced=lambda: service.unready() is None,
         sees=lambda: not cluster.blind(),
     )
-    with _following(api, cluster, leader, makes_claims=makes_claims) as service:
+    with _following(api, cluster, leader) as service:
         service.metrics.show(
             "leader_term",
             "The number of the term in which this replica leads, 0 where another does",
@@ -118,13 +113,13 @@ def replica_service(
 
 @contextmanager
 def _following(
-    api: ApiServer, cluster: Cluster, replica: Leader | None = None, *, makes_claims: bool
+    api: ApiServer, cluster: Cluster, replica: Leader | None = None
 ) -> Iterator[Service]:
     from scheduler_extender.kube.source import KubeSource
 
     metrics = Metrics()
     metrics.watch(cluster)
-    source = KubeSource(api, cluster, replica=replica, makes_claims=makes_claims)
+    source = KubeSource(api, cluster, replica=replica)
     with source.following(metrics.follow, metrics.show):
         yield Service(
             cluster,

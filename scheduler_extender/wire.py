@@ -67,7 +67,6 @@ class PodClaim(msgspec.Struct, rename="camel", frozen=True):
 
     name: str = ""
     resource_claim_name: str | None = None
-    resource_claim_template_name: str | None = None
 
 
 class Taint(msgspec.Struct, frozen=True):

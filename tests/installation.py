@@ -375,13 +375,6 @@ def flag(word: str) -> Callable[[Installation], None]:
     return add
 
 
-def with_claims(at: Installation) -> None:
-    """The policy that gives pods claims, without the extender's flag."""
-    text = (ROOT / "manifests/base/options/claims/claims.yaml").read_text()
-    found = next(yaml.safe_load_all(text))
-    at.add(f"{ADMISSION}/mutatingadmissionpolicies/{found['metadata']['name']}", found)
-
-
 def in_shadow(at: Installation) -> None:
     """An extender that shall refuse nothing, asked by an entry without a filter."""
     flag("--shadow")(at)
@@ -442,8 +435,6 @@ CASES = [
     case(without_numa_nodes, "resource", "fail", "properties.numaNodes is missing", "older"),
     case(removed(f"{POLICIES}/gpu-topology-records"), "policies", "fail", "missing", "missing"),
     case(with_another_policy, "policies", "fail", "validations.0.expression differs", "changed"),
-    case(flag("--claim-templates"), "policies", "fail", "claims: it is missing", "no-claims"),
-    case(with_claims, "policies", "fail", "nobody makes their ResourceClaimTe", "no-templates"),
     case(removed(EXTENDER), "extender", "fail", "there is no Deployment", "not-installed"),
     case(
         changed(EXTENDER, status={"readyReplicas": 0}), "extender", "fail", "no replica of 2", "0"

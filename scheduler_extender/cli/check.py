@@ -77,8 +77,6 @@ def check(
     look = look_once(cluster, further.access, namespace, least)
     for note in look.notes:
         tell(f"note: {note}")
-    if names := list(dict.fromkeys(pod.name for pod in read.wanted if pod.claims)):
-        tell(f"note: {listed(names)}: a claim that is made at admission is not known here")
     found = judge(look.cluster, read.wanted)
     snapshot = look.cluster.snapshot()
     warnings = [*_unread_selectors(snapshot, read.wanted), *_unserved(snapshot, read.wanted)]

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 import yaml
 
-from scheduler_extender.claims import DRIVER
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import name_of, tell, text_of
 from scheduler_extender.cli.kubeconfig import Access
@@ -18,6 +17,7 @@ from scheduler_extender.cli.source import look_once
 from scheduler_extender.files.claimfile import claiming
 from scheduler_extender.files.podfile import PodFileError
 from topology.core.alternatives import MOST_GPUS, Alternatives, alternatives, grouped
+from topology.core.dra import DRIVER
 from topology.core.placement import Verdict
 from topology.core.placement.rejections import set_of
 

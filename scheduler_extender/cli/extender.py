@@ -251,14 +251,6 @@ def extender(
     deciding: Deciding,
     tls: TlsFiles,
     replica: Replica,
-    claim_templates: Annotated[
-        bool,
-        typer.Option(
-            "--claim-templates",
-            help="Make ResourceClaimTemplates for pods that got a claim at their admission. Needs "
-            "the rights of manifests/base/options/claims.",
-        ),
-    ] = False,
 ) -> None:
     """Run the scheduler extender, which kube-scheduler asks.
 
@@ -280,13 +272,11 @@ def extender(
         if cluster is not None:
             raise BadInputError("--leader-elect needs an API server; --cluster has none")
         replication = replica.replication(ports.port)
-    if claim_templates and cluster is not None:
-        raise BadInputError("--claim-templates needs an API server; --cluster has none")
     log_json()
     if cluster is not None:
         _serve_file(cluster, settings, where)
     else:
-        _serve_kube(served, settings, where, replication, makes_claims=claim_templates)
+        _serve_kube(served, settings, where, replication)
 
 
 def _serve_file(path: Path, settings: Settings, where: Addresses) -> None:
@@ -302,8 +292,6 @@ def _serve_kube(
     settings: Settings,
     where: Addresses,
     replication: Replication | None,
-    *,
-    makes_claims: bool,
 ) -> None:
     from scheduler_extender.serving import kube_service, replica_service
     from topology.kubeapi.apiserver import ApiFailure, ApiServer
@@ -317,11 +305,10 @@ def _serve_kube(
         hint = "" if served.kubeconfig else OUTSIDE
         raise BadInputError(f"{error}{hint}") from error
     if replication is None:
-        with kube_service(api, settings, makes_claims=makes_claims) as service:
+        with kube_service(api, settings) as service:
             _serve(service, where, "the API server's cluster")
     else:
-        serving = replica_service(api, settings, replication, makes_claims=makes_claims)
-        with serving as (service, leader):
+        with replica_service(api, settings, replication) as (service, leader):
             _serve(service, where, "the API server's cluster, one of several replicas", leader)
 
 

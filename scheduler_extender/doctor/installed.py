@@ -36,7 +36,6 @@ NAME_IT = (
     "run this on a control-plane node, or copy the file here, with --scheduler-config FILE; "
     "--forward shows what kube-scheduler has asked"
 )
-CLAIM_TEMPLATES, CLAIMS = "--claim-templates", "docs/dra.md#a-claim-at-admission"
 DOOR = "docs/troubleshooting.md#all-gpu-pods-wait"
 
 
@@ -236,9 +235,7 @@ def policies(seen: Seen) -> Iterator[Finding]:
     """Whether the admission policies are those of this release."""
     live = {(e["kind"], at(e, "metadata", "name")): e for e in there(seen.policies) or ()}
     wrong = right = 0
-    made = CLAIM_TEMPLATES in seen.flags
-    files = {"policy": True, "agentpolicy": True, "validation": False, "claims": made}
-    for file, needed in files.items():
+    for file, needed in {"policy": True, "agentpolicy": True, "validation": False}.items():
         for shipped in _shipped(file, seen.system):
             kind, name = key = shipped["kind"], shipped["metadata"]["name"]
             if "AdmissionPolicy" not in kind:
@@ -252,11 +249,6 @@ def policies(seen: Seen) -> Iterator[Finding]:
                 wrong += 1
                 said = f"{kind} {name}: {other}"
                 yield fail(said, "apply the manifests of this release", UPGRADE)
-    claims = ("MutatingAdmissionPolicy", "gpu-topology-claims") in live
-    if claims and not made and there(seen.extender) is not None:
-        wrong += 1
-        said = "pods get claims at their admission, and nobody makes their ResourceClaimTemplates"
-        yield fail(said, f"give the extender the flag {CLAIM_TEMPLATES}", CLAIMS)
     if not wrong:
         yield ok(f"{right} policies and bindings are of this release")
 

@@ -51,8 +51,6 @@ ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 POLICIES = {
     "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
     "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
-    "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
-    "MutatingAdmissionPolicyBinding": "mutatingadmissionpolicybindings",
 }
 SECRETS = {"gpu-topology-tls": "extender", "gpu-topology-scheduler": "scheduler"}
 T = TypeVar("T")

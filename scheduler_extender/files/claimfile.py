@@ -3,22 +3,25 @@ its GPUs, for nodes with Dynamic Resource Allocation (DRA)."""
 
 from __future__ import annotations
 
+import json
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from scheduler_extender.annotations import MANAGED, Asks, Malformed, of_claims, parse
-from scheduler_extender.claims import GPUS, claim_spec
 from scheduler_extender.files.clusterfile import read_pod
 from scheduler_extender.files.podfile import PodFileError, asks_for_gpus, items_in, read
 from scheduler_extender.files.podtemplates import ARGO, KSERVE, mapping, name_in, pods_made_by
 from scheduler_extender.quantities import quantity
 from scheduler_extender.told.together import Wanted
 from topology.core.alternatives import Address
+from topology.core.dra import DRIVER
 from topology.core.requests import Role
 from topology.yamltext import documents
 
 WHOLE = MANAGED[0]  # the resource of whole GPUs
+GPUS = "gpus"  # what a claim, and its one request, are called in a pod
 Held = TypeVar("Held", dict[str, Any], list[Any])
 
 
@@ -112,3 +115,37 @@ def _part(holder: dict[str, Any], key: str, empty: Held) -> Held:
         holder[key] = empty
     found: Held = holder[key]
     return found
+
+
+def claim_spec(
+    sets: Sequence[Sequence[Address]], count: int, device_class: str = DRIVER
+) -> dict[str, Any]:
+    """The spec of a claim for so many GPUs of any one of these sets."""
+    alternatives = [
+        {
+            "name": f"set-{number}",
+            "deviceClassName": device_class,
+            "selectors": [{"cel": {"expression": selector(addresses)}}],
+            "allocationMode": "ExactCount",
+            "count": count,
+        }
+        for number, addresses in enumerate(sets)
+    ]
+    return {"devices": {"requests": [{"name": GPUS, "firstAvailable": alternatives}]}}
+
+
+def selector(addresses: Sequence[Address]) -> str:
+    """The CEL expression for the GPUs at these addresses.
+
+    >>> selector([("A100", "0000:07:00.0")]).partition(" && ")[0]
+    'device.attributes["gpu.nvidia.com"].productName == "A100"'
+    """
+    by_product = defaultdict[str, list[str]](list)
+    for product, address in addresses:
+        by_product[product].append(address)
+    terms = [
+        f'device.attributes["{DRIVER}"].productName == {json.dumps(product)} && '
+        f'device.attributes["resource.kubernetes.io"].pciBusID in {json.dumps(each)}'
+        for product, each in by_product.items()
+    ]
+    return terms[0] if len(terms) == 1 else " || ".join(f"({term})" for term in terms)

@@ -21,7 +21,6 @@ from scheduler_extender.annotations import (
     is_unasked,
     parse,
 )
-from scheduler_extender.claims import LABEL, WANTED
 from scheduler_extender.exclusive import containers_with_roles
 from scheduler_extender.files.clusterfile import read_pod
 from scheduler_extender.files.podtemplates import (
@@ -203,16 +202,7 @@ def _asked(item: object, made: Made, *, several: bool = False) -> Wanted:
     name, going = pod.metadata.name, destinations_of(pod.spec)
     asked = asks_of(pod, MANAGED)
     standing = Standing(priority=pod.spec.priority or 0, asks=asked, destinations=going)
-    claims = (pod.metadata.labels or {}).get(LABEL) == WANTED
-    return Wanted(
-        name,
-        asks.request,
-        notes,
-        asks.membership,
-        standing,
-        made.copies or 1,
-        claims=claims,
-    )
+    return Wanted(name, asks.request, notes, asks.membership, standing, made.copies or 1)
 
 
 def _counted(item: object, made: Made, asked: Wanted) -> Wanted:
@@ -333,24 +323,11 @@ def notes_on(kind: str, pod: Mapping[str, Any], outside: list[object]) -> Iterat
             yield f"annotation {key} counts for nothing: did you mean {meant}?"
     for holder in (*outside, metadata):
         for key in _keys(holder, "labels"):
-            if key.startswith(PREFIX) and key != LABEL:
+            if key.startswith(PREFIX):
                 yield f"label {key} counts for nothing: write it as an annotation of the pod"
-    yield from _on_label(kind, pod, outside)
     for key in _keys(pod, "annotations"):
         if key.startswith(PREFIX):
             yield f"{key} counts for nothing there: write it under metadata.annotations"
-
-
-def _on_label(kind: str, pod: Mapping[str, Any], outside: list[object]) -> Iterator[str]:
-    """Why the label that wants a claim counts for nothing; of a pod that is not given, nothing."""
-    given = mapping(mapping(pod.get("metadata")).get("labels")).get(LABEL)
-    if given not in (None, WANTED):
-        yield f"label {LABEL}={shortened(given)} counts for nothing: allowed is {WANTED}"
-    elif given is None and pod and any(LABEL in _keys(each, "labels") for each in outside):
-        yield (
-            f"label {LABEL} stands on the {kind} and counts for nothing: "
-            f"write it under {_place(kind)}.labels"
-        )
 
 
 def _place(kind: str) -> str:

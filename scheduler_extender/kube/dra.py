@@ -19,7 +19,6 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from scheduler_extender.annotations import managed_among
-from scheduler_extender.claims import DRIVER
 from scheduler_extender.kube.draobjects import (
     MOST_ASKED,
     Claim,
@@ -38,7 +37,14 @@ from scheduler_extender.state.node.facts import Devices, NodeFacts, unsaid
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.allocators.claims import NotFollowedError
 from topology.core.devices import NodeName
-from topology.core.dra import Claimed, DraError, by_claims_alone, served, without_devices
+from topology.core.dra import (
+    DRIVER,
+    Claimed,
+    DraError,
+    by_claims_alone,
+    served,
+    without_devices,
+)
 from topology.core.graph import NodeTopology
 from topology.core.placement import Rejection
 from topology.core.report import Report

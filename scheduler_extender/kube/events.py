@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 import structlog
 
-from scheduler_extender.kube.claimtemplates import Claimant
 from scheduler_extender.ratelimit import RateLimit
 from scheduler_extender.state.answers.refusing import NodeRefusal
 from scheduler_extender.state.node.verification import Surprise
@@ -115,7 +114,7 @@ class EventWriter:
         words = bound_text(binding.placement, request)
         self._take(PLACED, _Notice(about, PLACED, words, binding.node, "Normal"))
 
-    def note_waiting(self, pod: PodRecord | Claimant, words: str) -> None:
+    def note_waiting(self, pod: PodRecord, words: str) -> None:
         """Take why a pod waits; never waits itself."""
         self._take(WAITS, _Notice(_pod(pod.namespace, pod.name, pod.uid), WAITS, words))
 

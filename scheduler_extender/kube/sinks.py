@@ -13,7 +13,6 @@ import structlog
 
 from scheduler_extender.annotations import BY_CLASS, RESUME, TERM, asks_for_any, managed_among
 from scheduler_extender.kube.bindable import Bindable
-from scheduler_extender.kube.claimtemplates import Claimants
 from scheduler_extender.limits import MAX_RECORD, MAX_RECORD_VALUES
 from scheduler_extender.ratelimit import LogLimit
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -275,12 +274,10 @@ class PodSink(ObjectSink):
         cluster: Cluster,
         now: Callable[[], float] = time.time,
         bindable: Bindable | None = None,
-        claimants: Claimants | None = None,
     ) -> None:
         super().__init__(cluster)
         self._now = now
         self._bindable = bindable
-        self._claimants = claimants
         names = {name.rstrip("*").encode() for name in (*cluster.settings.managed, BY_CLASS, TERM)}
         # Who names nvidia.com/gpu.shared names nvidia.com/gpu, too.
         self._named = [n for n in names if not any(m in n for m in names - {n})]
@@ -304,8 +301,6 @@ class PodSink(ObjectSink):
                 except Exception as error:  # noqa: BLE001 (told, and the next one is taken)
                     self._tell_bad(raw, error)
         self._cluster.feed.keep_pods(seen, version_of(resource_version))
-        if self._claimants is not None:
-            self._claimants.keep(seen)
 
     def _take(self, obj: msgspec.Raw) -> str:
         if not self._concerns_us(obj):
@@ -334,16 +329,12 @@ class PodSink(ObjectSink):
             # Whatever else fails: a takeover has to know every pod that could be bound.
             if self._bindable is not None:
                 self._bindable.take(pod, managed=record is not None or asks_for_any(pod, managed))
-            if self._claimants is not None:
-                self._claimants.take(pod)
 
     def delete(self, obj: msgspec.Raw) -> None:
         """Take a deletion."""
         pod = metadata_decoder.decode(obj).metadata
         if self._bindable is not None:
             self._bindable.drop(PodUid(pod.uid))
-        if self._claimants is not None:
-            self._claimants.drop(PodUid(pod.uid))
         self._cluster.feed.drop_pod(PodUid(pod.uid), version_of(pod.resource_version))
 
 

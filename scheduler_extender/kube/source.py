@@ -15,7 +15,6 @@ import structlog
 
 from scheduler_extender.kube.bindable import Bindable
 from scheduler_extender.kube.binder import Fence, KubeBinder
-from scheduler_extender.kube.claimtemplates import Claimants, ClaimTemplates
 from scheduler_extender.kube.dra import CLAIMS_PATH, SLICES_PATH, DraNodes, dra_sinks
 from scheduler_extender.kube.events import EventWriter
 from scheduler_extender.kube.reading import other_pods
@@ -63,7 +62,6 @@ class KubeSource:
     """The reflectors of one API server, and lookout, settler, waker and event writer.
 
     Each has a thread of its own: what one of them waits for holds up none of the others.
-    ``makes_claims`` says that ResourceClaimTemplates are made for pods that want claims.
     """
 
     ROUND = 0.25  # seconds between two rounds
@@ -74,8 +72,6 @@ class KubeSource:
         cluster: Cluster,
         clock: Callable[[], float] = time.monotonic,
         replica: Replica | None = None,
-        *,
-        makes_claims: bool = False,
     ) -> None:
         self._api = api
         self._clock = clock
@@ -92,14 +88,13 @@ class KubeSource:
         cluster.feed.on_refusal.append(self._if_leading(self._events.note_refusal))
         # Has an Event written on a pod that is not let everywhere but for the shadow.
         self.note_would_refuse = self._if_leading(self._events.note_would_refuse)
-        claimants = Claimants(cluster.settings.managed) if makes_claims else None
         dra = DraNodes(cluster)
         self._of_dra = dict(dra_sinks(cluster, dra))
         self.reflectors = [
             Reflector(api, Watched(path, page_limit=page), sink, TIMING)
             for path, sink, page in (
                 (RECORDS_PATH, RecordSink(cluster, feed=dra), RECORDS_PAGE),
-                (PODS_PATH, PodSink(cluster, bindable=bindable, claimants=claimants), PAGE),
+                (PODS_PATH, PodSink(cluster, bindable=bindable), PAGE),
                 (NODES_PATH, NodeSink(cluster), PAGE),
             )
         ]
@@ -130,12 +125,6 @@ class KubeSource:
                 ("news", lambda _: self._news.round()),
             )
         ]
-        if claimants is not None:
-            templates = ClaimTemplates(cluster, api, claimants, self._news.note_waiting)
-            work = self._if_leading(self._once_known(templates.round))
-            self._threads.append(
-                threading.Thread(target=self._run, args=(work,), name="claims", daemon=True)
-            )
 
     def unready(self) -> str | None:
         """Why we cannot answer yet, or None once every list has been taken in whole."""

@@ -43,7 +43,6 @@ class Wanted:
     copies: int = 1  # that its object makes of it at one time
     file: str = ""  # that has it
     maker: str = ""  # the object, if it makes pods that ask for other things, too
-    claims: bool = False  # its label asks for a claim at admission
 
     @property
     def text(self) -> str:

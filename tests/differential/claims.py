@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from scheduler_extender.claims import claim_spec
+from scheduler_extender.files.claimfile import claim_spec
 from scheduler_extender.kube.dra import DraNodes, dra_sinks
 from scheduler_extender.kube.sinks import RecordSink
 from scheduler_extender.state.answers.decision import Settings

@@ -29,11 +29,9 @@ def gang_cluster(
     binaries: Path,
     stage: Stage | None,
     users: Mapping[str, Sequence[str]] | None = None,
-    audited: Sequence[str] = (),
 ) -> Iterator[tuple[RealCluster, Witness]]:
-    """Control plane, extender and witness; ``stage`` turns gang scheduling on. What the ``audited``
-    ask is written down."""
-    real = RealCluster(folder, binaries, users, audited)
+    """Control plane, extender and witness; ``stage`` turns gang scheduling on."""
+    real = RealCluster(folder, binaries, users)
     # From 1.37 on kube-apiserver announces no address of this machine's own to others.
     real.control_plane.apiserver_flags = ["--endpoint-reconciler-type=none"]
     if stage is not None:

@@ -46,7 +46,7 @@ AGENT_VALUES = {
     "runtime-class": {"runtimeClassName": "nvidia"},
 }
 # The same for those of manifests/base/options.
-BASE_VALUES = {"cert-manager": "certManager", "claims": "claims", "validation": "validation"}
+BASE_VALUES = {"cert-manager": "certManager", "validation": "validation"}
 
 
 def template(helm: Helm, *words: str, **values: Any) -> subprocess.CompletedProcess[str]:
@@ -235,7 +235,6 @@ def test_an_image_that_cannot_be_pulled_is_refused_in_a_line(
         pytest.param({}, id="defaults"),
         pytest.param({"scheduler": {"enabled": True}}, id="second-scheduler"),
         pytest.param({"certManager": {"enabled": True}}, id="cert-manager"),
-        pytest.param({"claims": {"enabled": True}}, id="claims"),
         pytest.param({"validation": {"enabled": True}}, id="validation"),
     ],
 )

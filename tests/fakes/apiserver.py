@@ -2,11 +2,11 @@
 
 It keeps any collection (``/api/v1/pods``, ``/apis/GROUP/VERSION/PLURAL``; namespaced or not) under
 one global resourceVersion, and answers get, list (``limit``/``continue``, one snapshot), watch
-(bookmarks, ``timeoutSeconds``, 410 for what history has forgotten), POST, PUT, merge-patch, DELETE,
-the ``status`` subresource, ``pods/NAME/binding`` and the selectors ``spec.nodeName=`` and
+(bookmarks, ``timeoutSeconds``, 410 for what history has forgotten), POST, PUT, merge-patch, the
+``status`` subresource, ``pods/NAME/binding`` and the selectors ``spec.nodeName=`` and
 ``key=value``. It judges tokens and rights for others (:class:`.Identities`) and asks for none
-itself. What it does not do it refuses loudly: other selectors (400), other patch types (415).
-Deletion is immediate.
+itself. What it does not do it refuses loudly: other selectors (400), other patch types (415). Only
+tests delete, with :meth:`~FakeApiServer.remove`.
 
 The switches make it misbehave: :meth:`~FakeApiServer.stall`, :meth:`~FakeApiServer.drop_streams`,
 :meth:`~FakeApiServer.refuse`, :meth:`~FakeApiServer.delay`,
@@ -581,14 +581,6 @@ class FakeApiServer:
         self._judge(target, new)
         return self._store(target, target.key, new)
 
-    def _remove(self, target: _Target, options: Json) -> Json:
-        with self._changed:
-            old = self._existing(target)
-            wanted = options.get("preconditions", {}).get("uid")
-            if wanted and wanted != old["metadata"]["uid"]:
-                raise _StatusAnswer(409, "Precondition failed: UID")
-            return self._delete(target, target.key)
-
     def _existing(self, target: _Target) -> Json:
         try:
             return self._objects[target.collection][target.key]
@@ -793,7 +785,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._serve()
 
-    do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815
+    do_POST = do_PUT = do_PATCH = do_GET  # noqa: N815
 
     def _serve(self) -> None:
         api = self.server.api
@@ -840,10 +832,8 @@ class _Handler(BaseHTTPRequestHandler):
                 return api._create(target, document)
             case "PATCH":
                 return api._patch(target, self.headers.get("Content-Type", ""), document)
-            case "PUT":
-                return api._replace(target, document)
             case _:
-                return api._remove(target, document)
+                return api._replace(target, document)
 
     def _send(self, code: int, answer: Json, retry_after: int | None = None) -> None:
         data = json.dumps(answer).encode()

@@ -17,6 +17,7 @@ from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.report import Allocation, Report
 
 POLICY = "dra"
+DRIVER = "gpu.nvidia.com"  # NVIDIA's, and its DeviceClass
 MOST_NAMED = 253  # characters of a device's name
 
 

@@ -272,15 +272,6 @@ class ApiServer:
             timeout=urllib3.Timeout(total=timeout),
         ).data
 
-    def delete(self, path: str, body: bytes, *, timeout: float) -> None:
-        """Delete an object; ``body`` are DeleteOptions, as preconditions."""
-        self._request(
-            "DELETE",
-            path,
-            content=(body, "application/json"),
-            timeout=urllib3.Timeout(total=timeout),
-        )
-
     def stream(
         self, path: str, query: Query = (), *, connect_timeout: float, read_timeout: float
     ) -> WatchStream:

@@ -45,15 +45,6 @@ def bridged(folder: Path, count: int) -> Path:
     return path
 
 
-def test_of_a_pod_that_gets_a_claim_at_admission_it_says_that_it_knows_none(tmp_path: Path) -> None:
-    """--strict still ends with 0: nothing is wrong with the pod."""
-    made = {"kind": "Pod", **pod(4, {"link": "node"}, name="labelled")}
-    made["metadata"]["labels"] = {"gpu-topology.io/claims": "dra"}
-    done = check(file(tmp_path, made), MIXED, "--strict")
-    said = "note: labelled: a claim that is made at admission is not known here\n"
-    assert (done.returncode, done.stderr) == (0, said)
-
-
 def member(name: str, count: int = 2, annotations: dict[str, str] | None = None) -> dict[str, Any]:
     made = {"kind": "Pod", **pod(count, SIZE if annotations is None else annotations, name=name)}
     made["spec"]["schedulingGroup"] = {"podGroupName": "gang"}

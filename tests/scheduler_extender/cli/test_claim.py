@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from scheduler_extender.claims import selector
 from scheduler_extender.cli import main
+from scheduler_extender.files.claimfile import selector
 from scheduler_extender.kube.sinks import NODES_PATH, RECORDS_PATH
 from tests.commands import ROOT, Done, asked
 from tests.fakes.apiserver import FakeApiServer

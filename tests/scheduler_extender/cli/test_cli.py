@@ -348,9 +348,6 @@ def test_a_bad_cluster_file_is_one_line_and_exit_code_2(
         pytest.param(["check", PAIR, "--cluster", "nope.yaml"], "nope.yaml", id="file"),
         pytest.param(["machines", "dgx-9"], "dgx-9", id="machine"),
         pytest.param(["extender", "--cluster", "a", "--kubeconfig", "b"], "exclude", id="both"),
-        pytest.param(
-            ["extender", "--cluster", "a", "--claim-templates"], "API server", id="claims"
-        ),
         pytest.param(["extender", "--kubeconfig", "nope"], "nope", id="kubeconfig"),
         pytest.param(["extender", "--cluster", CLUSTER, "--require", "x"], "--require", id="word"),
         pytest.param(["extender", "--cluster", CLUSTER, "--tls-cert", "x"], "together", id="tls"),

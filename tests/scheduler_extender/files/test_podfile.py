@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -131,35 +130,6 @@ def test_nothing_is_said_of_what_others_write(key: str) -> None:
     item = yaml.safe_load(PAIR.read_text())
     item["metadata"]["annotations"][key] = "x"
     assert read(yaml.safe_dump(item)).notes == ()
-
-
-CLAIMS = "gpu-topology.io/claims"
-
-
-def test_nothing_is_said_of_the_label_that_wants_a_claim() -> None:
-    item = yaml.safe_load(PAIR.read_text())
-    item["metadata"]["labels"] = {CLAIMS: "dra"}
-    assert read(yaml.safe_dump(item)).notes == ()
-
-
-def test_the_label_that_wants_a_claim_says_dra() -> None:
-    item = yaml.safe_load(PAIR.read_text())
-    item["metadata"]["labels"] = {CLAIMS: "yes"}
-    assert read(yaml.safe_dump(item)).notes == (
-        f"label {CLAIMS}='yes' counts for nothing: allowed is dra",
-    )
-
-
-@pytest.mark.parametrize("both", [False, True])
-def test_the_label_that_wants_a_claim_counts_on_the_pod(both: bool) -> None:
-    item: dict[str, Any] = _deployment(labels={CLAIMS: "dra"})
-    if both:
-        item["spec"]["template"]["metadata"]["labels"] = {CLAIMS: "dra"}
-    said = (
-        f"label {CLAIMS} stands on the Deployment and counts for nothing: "
-        "write it under spec…template.metadata.labels",
-    )
-    assert read(yaml.safe_dump(item)).notes == (() if both else said)
 
 
 @pytest.mark.parametrize(("beside", "told"), [("", True), (', nvidia.com/gpu: "0"', False)])
