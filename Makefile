@@ -18,7 +18,7 @@ answers = $(call needs,$(1),$(2)); $(1) info >/dev/null 2>&1 || \
 E2E_WORKERS ?= 3 # a control plane each; most of the time is waiting
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve dev check test test-long coverage test-versions closed-loop differential fuzz lint e2e e2e-dra chaos bench chart chart-package images plugin release reference sbom sizes screenshots axe lock lock-base clean
+.PHONY: help run serve dev check test test-long coverage test-versions closed-loop differential fuzz lint e2e e2e-dra chaos bench chart chart-package images plugin release reference screenshots axe lock lock-base clean
 
 help:                           ## show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -82,7 +82,7 @@ lint: $(VENV)/dev.stamp         ## ruff, mypy --strict, import contracts, declar
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/deptry topology scheduler_extender
-	$(BIN)/deptry benchmarks manifests requirements tests --ignore DEP002,DEP004
+	$(BIN)/deptry benchmarks manifests tests --ignore DEP002,DEP004
 
 e2e: $(VENV)/dev.stamp          ## against a real kube-apiserver and kube-scheduler (builds them once); kubelets too with GPU_TOPOLOGY_REAL_KUBELET=1, as root
 	$(BIN)/python -m pytest -q -ra -n $(E2E_WORKERS) --dist loadfile tests/e2e
@@ -126,17 +126,13 @@ release: $(VENV)/dev.stamp       ## what we publish, into OUT/release, the same 
 	rm $(OUT)/release/kubectl-gpu_topology # the archive has it
 	$(BIN)/python -m pip wheel -q --no-deps --no-build-isolation --no-index --wheel-dir $(OUT)/release .
 	$(MAKE) --no-print-directory chart-package OUT=$(OUT)/release
-	$(BIN)/python -m requirements.billofmaterials --output $(OUT)/release
+	for each in agent extender; do \
+	  $(BIN)/python -W ignore -m cyclonedx_py requirements requirements/$$each.txt --pyproject pyproject.toml \
+	    --mc-type application --output-reproducible -o $(OUT)/release/$$each.cdx.json || exit 1; done
 	$(BIN)/python -m manifests.releasefiles $(OUT)/release
 
 reference: $(VENV)/dev.stamp     ## the reference part of docs/annotations.md, from the code
 	$(BIN)/python -m manifests.annotationsreference
-
-sbom: $(VENV)/dev.stamp          ## the packages of both images as CycloneDX bills of materials
-	$(BIN)/python -m requirements.billofmaterials --output $(OUT)
-
-sizes: $(VENV)/dev.stamp         ## how large the packages of both images are
-	$(BIN)/python -m requirements.sizes
 
 screenshots: $(VENV)/dev.stamp   ## the map's pages, the report and the terminal, light and dark, wide and narrow (needs Chromium)
 	$(BIN)/python -m tests.documents.terminals $(OUT)/screenshots

@@ -26,14 +26,13 @@ import sys
 import tarfile
 import tempfile
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import yaml
-
-from requirements.sizes import locked_requirements
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 LOCK = ROOT / "requirements" / "plugin.txt"
@@ -69,6 +68,14 @@ def build_program(path: Path, pythons: Sequence[str] = ()) -> None:
                 *("--python-shebang", "/usr/bin/env python3", "--disable-cache"),
             ]
         )
+
+
+def locked_requirements(text: str) -> Iterator[Requirement]:
+    """A lock's packages that belong on this machine."""
+    for line in re.findall(r"^[A-Za-z0-9].*==.*$", text, re.MULTILINE):
+        wanted = Requirement(line.rstrip("\\ "))
+        if wanted.marker is None or wanted.marker.evaluate():
+            yield wanted
 
 
 def _our_wheel(folder: Path) -> str:

@@ -10,12 +10,13 @@ import argparse
 import gzip
 import hashlib
 import io
+import os
 import sys
 import tarfile
+import time
 from pathlib import Path
 
 from manifests.buildplugin import tarred
-from requirements.billofmaterials import dated
 
 SUMS = "SHA256SUMS"
 
@@ -39,6 +40,18 @@ def sums(folder: Path) -> str:
     return "".join(lines)
 
 
+def dated() -> int:
+    """SOURCE_DATE_EPOCH if that is set, else now, in seconds since 1970. Raises
+    :class:`ValueError`."""
+    given = os.environ.get("SOURCE_DATE_EPOCH")
+    if not given:
+        return int(time.time())
+    if not (given.isascii() and given.isdecimal() and len(given) <= 10):
+        allowed = "allowed are seconds since 1970, such as 1700000000"
+        raise ValueError(f"SOURCE_DATE_EPOCH: {allowed}, not {given[:60]!r}")
+    return int(given)
+
+
 def main() -> int:
     """Finish a folder; 1 if that cannot be done."""
     parser = argparse.ArgumentParser(description="Finish the folder of a release.")
@@ -46,7 +59,7 @@ def main() -> int:
     folder = parser.parse_args().folder
     try:
         for chart in folder.glob("*.tgz"):
-            chart.write_bytes(repacked(chart.read_bytes(), int(dated().timestamp())))
+            chart.write_bytes(repacked(chart.read_bytes(), dated()))
         (folder / SUMS).write_text(sums(folder))
     except (OSError, ValueError, tarfile.TarError) as error:
         sys.stderr.write(f"error: {error}\n")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -72,6 +74,42 @@ def test_a_folder_that_cannot_be_finished_is_said_in_one_line(
     assert done.stderr.startswith("error: ")
     assert why in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("seconds", ["soon", "1e9", "9" * 15, "\u0667" * 3, "9" * 99])
+def test_a_date_that_is_none_is_one_line(
+    seconds: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.tgz").write_bytes(chart(list(FILES), 1))
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", seconds)
+    done = asked(releasefiles.main, tmp_path)
+    assert done.returncode == 1
+    allowed = "allowed are seconds since 1970, such as 1700000000"
+    assert done.stderr == f"error: SOURCE_DATE_EPOCH: {allowed}, not {seconds[:60]!r}\n"
+
+
+@pytest.mark.parametrize("image", ["agent", "extender"])
+def test_a_bill_lists_the_lock_of_its_image_with_every_hash(image: str, tmp_path: Path) -> None:
+    """The bill that ``make release`` writes, by the command that stands there."""
+    recipe = (ROOT / "Makefile").read_text().replace("\\\n", "")
+    (command,) = re.findall(r"-m (cyclonedx_py .*) -o ", recipe)
+    words = command.replace("$$each", image).split()
+    bill = tmp_path / "bill.json"
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", *words, "-o", str(bill)], check=True, cwd=ROOT
+    )
+    listed = json.loads(bill.read_text())
+    lock = (ROOT / "requirements" / f"{image}.txt").read_text()
+    wanted = dict.fromkeys(re.findall(r"^([\w.-]+==[^ ]+)", lock, re.MULTILINE))
+    assert {f"{each['name']}=={each['version']}" for each in listed["components"]} == {*wanted}
+    hashes = [
+        one["content"]
+        for each in listed["components"]
+        for reference in each["externalReferences"]
+        for one in reference["hashes"]
+    ]
+    assert sorted(hashes) == sorted(re.findall(r"--hash=sha256:(\w+)", lock))
+    assert listed["metadata"]["component"]["version"] == VERSION
 
 
 @pytest.mark.long
