@@ -10,9 +10,9 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from scheduler_extender.cli.adminport import open_map
 from scheduler_extender.cli.cells import folded, legend, node_cells
 from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.cli.forwarding import open_map
 from scheduler_extender.cli.nodes import told
 from scheduler_extender.cli.nodewords import total_text, warnings
 from scheduler_extender.cli.options import (
@@ -39,7 +39,7 @@ def map_(
         bool,
         typer.Option(
             "--open",
-            help="Open the map in the browser: forwards the extender's admin port until Ctrl-C.",
+            help="Open the extender's map in the browser, over kubectl port-forward, until Ctrl-C.",
         ),
     ] = False,
     namespace: ListedNamespaceOption = None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -14,43 +13,16 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from scheduler_extender.cli.adminport import ADMIN, SYSTEM, Credentials, asked_over, port_at
-from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.cli.forwarding import METRICS, SYSTEM, forwarded
 from scheduler_extender.cli.inputs import name_of, one_of, text_of
 from scheduler_extender.cli.kubeconfig import Access, asking
-from scheduler_extender.cli.options import TextOption
+from scheduler_extender.cli.options import SystemOption, TextOption
 from scheduler_extender.cli.outputs import Form, Told, answer
 from scheduler_extender.doctor.findings import Finding, State
 from scheduler_extender.terminal import column, fits, show, stacked, table
 
 STYLES = {State.OK: "green", State.WARN: "yellow", State.FAIL: "bold red", State.UNSEEN: "dim"}
 MAX_CONFIGURATION = 1024 * 1024  # bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Installed:
-    """Which installation is looked at, and how its admin port is asked, where it is to be."""
-
-    access: Access
-    system: Annotated[
-        str, typer.Option("--system", metavar="NAME", help="The namespace of the installation.")
-    ] = SYSTEM
-    admin: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="Ask the extender's admin port, forwarded to here, too: it knows what "
-            f"kube-scheduler has asked. For an installed one: {ADMIN}.",
-        ),
-    ] = None
-    forward: Annotated[
-        bool,
-        typer.Option(
-            "--forward",
-            help="The same, and forward the port with kubectl for as long as that takes.",
-        ),
-    ] = False
-    credentials: Credentials
 
 
 class Line(NamedTuple):
@@ -73,8 +45,17 @@ def doctor(
         ),
     ] = None,
     output: TextOption = "text",
+    system: SystemOption = SYSTEM,
+    forward: Annotated[
+        bool,
+        typer.Option(
+            "--forward",
+            help="Ask the extender, too, over kubectl port-forward: it knows what kube-scheduler "
+            "has asked.",
+        ),
+    ] = False,
     *,
-    installed: Installed,
+    access: Access,
 ) -> None:
     """Check what is installed, and say what to do.
 
@@ -91,12 +72,15 @@ def doctor(
         Configuration(where=name_of(each), text=text_of(each, MAX_CONFIGURATION))
         for each in scheduler_config or ()
     ]
-    metrics = _metrics(installed)
-    with asking(installed.access) as (api, namespace):
+    metrics = None
+    if forward:
+        with forwarded("--forward", access, system, METRICS) as port:
+            metrics = port.text("/metrics")
+    with asking(access) as (api, namespace):
         seen = look(
             api,
             Asked(
-                system=installed.system,
+                system=system,
                 version=version("gpu-topology"),
                 namespace=namespace,
                 files=files,
@@ -112,19 +96,6 @@ def doctor(
     failed = sorted({line.check for line in lines if line.finding.state is State.FAIL})
     told = Told({"lines": data}, failed, lambda console, _: _draw(console, lines), yes=not failed)
     answer(lambda: told, form, watch=False)
-
-
-def _metrics(installed: Installed) -> str | None:
-    """What the admin port tells of the extender; None where it is not to be asked."""
-    access, credentials = installed.access, installed.credentials
-    if installed.admin is not None and installed.forward:
-        raise BadInputError("--admin and --forward: allowed is one of them")
-    if installed.admin is not None:
-        return port_at(installed.admin, credentials, access).text("/metrics")
-    if not installed.forward:
-        return None
-    with asked_over(access, installed.system, credentials) as port:
-        return port.text("/metrics")
 
 
 def _draw(console: Console, lines: Sequence[Line]) -> None:

@@ -87,7 +87,7 @@ def asking(access: Access) -> Iterator[tuple[ApiServer, str]]:
         hint = ""
         if isinstance(error, ApiError) and error.status in (401, 403):
             hint = (
-                " (needed are the rights to get and list pods and gputopologies; --admin URL asks "
+                " (needed are the rights to get and list pods and gputopologies; --forward asks "
                 "the extender instead)"
             )
         raise BadInputError(f"{error}{hint}") from error

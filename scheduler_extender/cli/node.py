@@ -1,17 +1,15 @@
 """``gpu-topology node``: one node's GPUs, and taking pods again after refusals.
 
-Without ``--admin`` the API server is asked, as by ``nodes`` and ``map``. With it the extender tells
-what it knows, as YAML for scripts.
+With ``--forward`` the extender tells all that it knows of the node, as YAML for scripts.
 
 ``--resume`` reaches the extender by an annotation on the Node (:data:`.RESUME`), not by a request
-to its admin port, which changes nothing: the API server asks who writes; every replica of the
+to its port for people, which changes nothing: the API server asks who writes; every replica of the
 extender sees the annotation; and it is still there when the extender starts anew and reads the
 failed pods again.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -21,14 +19,13 @@ import typer
 
 from scheduler_extender.annotations import RESUME
 from scheduler_extender.cli import nodetext
-from scheduler_extender.cli.adminport import ADMIN, Credentials, port_at
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.completion import node_completions
+from scheduler_extender.cli.forwarding import forwarded
 from scheduler_extender.cli.inputs import check_node_name
 from scheduler_extender.cli.kubeconfig import Access, asking
 from scheduler_extender.cli.nodewords import node_named
 from scheduler_extender.cli.options import (
-    ClusterOption,
     ListedNamespaceOption,
     OutputOption,
     WatchOption,
@@ -39,23 +36,6 @@ from scheduler_extender.cli.source import Look, answer_from
 
 TIMEOUT = 10.0
 """Seconds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """Who is asked: the API server, a cluster file, or the extender's admin port."""
-
-    cluster: ClusterOption = None
-    access: Access
-    admin: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="Print what the extender knows, as YAML: the URL of its admin port, forwarded to "
-            f"here. For an installed one: {ADMIN}.",
-        ),
-    ] = None
-    credentials: Credentials
 
 
 def node(
@@ -72,7 +52,7 @@ def node(
         ),
     ] = False,
     namespace: ListedNamespaceOption = None,
-    source: Source,
+    where: Where,
 ) -> None:
     """Show a node's GPUs, who holds them, and their links.
 
@@ -85,17 +65,16 @@ def node(
     check_node_name("NODE", name)
     form = form_of(output)
     if resume:
-        _resume(name, source.access)
+        _resume(name, where.access)
         typer.echo(f"{name} takes GPU pods again")
-    elif source.admin is not None or source.credentials.admin_ca is not None:
-        port = port_at(source.admin or ADMIN, source.credentials, source.access)
-        found = port.get(f"/v1/nodes/{quote(name, safe='')}", dict[str, Any])
+    elif where.forward:
+        with forwarded("--forward", where.access, where.system) as port:
+            found = port.get(f"/v1/nodes/{quote(name, safe='')}", dict[str, Any])
         if found is None:
             raise BadInputError(f"the extender knows of no node {name}")
         found.pop("record", None)  # kubectl get gputopo shows it
         typer.echo(as_yaml(found).rstrip())
     else:
-        where = Where(cluster=source.cluster, access=source.access)
         answer_from(where, lambda look: told(look, name), form, watch=watch, namespace=namespace)
 
 

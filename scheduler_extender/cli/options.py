@@ -15,9 +15,9 @@ from typing import Annotated, Any
 
 import typer
 
-from scheduler_extender.cli.adminport import ADMIN, SYSTEM, Credentials
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.completion import namespace_completions
+from scheduler_extender.cli.forwarding import SYSTEM
 from scheduler_extender.cli.interrupts import raised
 from scheduler_extender.cli.kubeconfig import Access
 from scheduler_extender.cli.outputs import Form
@@ -26,13 +26,16 @@ ClusterOption = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Cluster file in place of a cluster, to try things out."),
 ]
-AdminOption = Annotated[
-    str | None,
+ForwardOption = Annotated[
+    bool,
     typer.Option(
-        metavar="URL",
-        help="Ask the extender's admin port, forwarded to here, in place of the API server: it "
-        f"knows the binds that are being written. For an installed one: {ADMIN}.",
+        "--forward",
+        help="Ask the extender in place of the API server, over kubectl port-forward: it knows the "
+        "binds that are being written.",
     ),
+]
+SystemOption = Annotated[
+    str, typer.Option("--system", metavar="NAME", help="The namespace of the extender.")
 ]
 PodNamespaceOption = Annotated[
     str | None,
@@ -98,27 +101,17 @@ WatchOption = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """Where a command looks: into a file, at the extender's admin port, or at the API server."""
+    """Where a command looks: into a file, at the extender, or at the API server. Raises
+    :class:`BadInputError` where that contradicts itself."""
 
     cluster: ClusterOption = None
     access: Access = field(default_factory=Access)
-    admin: AdminOption = None
-    forward: Annotated[
-        bool,
-        typer.Option(
-            "--forward",
-            help="The same, and forward the port with kubectl for as long as the command runs.",
-        ),
-    ] = False
-    system: Annotated[
-        str,
-        typer.Option(
-            "--system",
-            metavar="NAME",
-            help="With a port that is forwarded: the extender's namespace.",
-        ),
-    ] = SYSTEM
-    credentials: Credentials = field(default_factory=Credentials)
+    forward: ForwardOption = False
+    system: SystemOption = SYSTEM
+
+    def __post_init__(self) -> None:
+        if self.cluster is not None and self.forward:
+            raise BadInputError("--cluster and --forward: allowed is one of them")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

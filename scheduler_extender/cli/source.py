@@ -1,7 +1,7 @@
 """Whom the commands about nodes and waiting pods ask: a cluster, a file, or the extender.
 
 A cluster is read with the caller's own rights and decided about with the extender's code. The
-extender's admin port is asked for a snapshot of what it knows, which has the binds under way.
+extender is asked for a snapshot of what it knows, which has the binds under way.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scheduler_extender.cli.adminport import AdminPort, asked_over, port_at
 from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.cli.forwarding import Forwarded, forwarded
 from scheduler_extender.cli.inputs import cluster_file
 from scheduler_extender.cli.kubeconfig import Access, asking, usual_namespace
 from scheduler_extender.cli.options import Where
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from topology.kubeapi.apiserver import ApiServer
 
 MINUTE = 60.0
-NO_CLAIMS = "not judged: a file or a snapshot has no claims; leave --cluster or --admin out"
+NO_CLAIMS = "not judged: a file or a snapshot has no claims; leave --cluster or --forward out"
 LOST = 5.0
 """Seconds for which the API server may be silent, as while it starts anew, before it is said."""
 
@@ -83,21 +83,12 @@ def looking(
 
     Raises :class:`BadInputError`, and inside the block what :func:`.asking` turns into it.
     """
-    asks = where.admin is not None or where.forward
-    if not asks and where.credentials.admin_ca is not None:
-        raise BadInputError("--admin-ca: it is for --admin URL or --forward, which is missing")
-    if [where.cluster is not None, where.admin is not None, where.forward].count(True) > 1:
-        raise BadInputError("--cluster, --admin and --forward: allowed is one of them")
     if where.cluster is not None:
         content = cluster_file(where.cluster)
         yield lambda: _described(content, require, namespace, in_flight(content))
-    elif where.admin is not None:
-        port = port_at(where.admin, where.credentials, where.access)
-        meant = namespace or usual_namespace(where.access)
-        yield lambda: _described(_snapshot(port), require, meant)
     elif where.forward:
         meant = namespace or usual_namespace(where.access)
-        with asked_over(where.access, where.system, where.credentials) as port:
+        with forwarded("--forward", where.access, where.system) as port:
             yield lambda: _described(_snapshot(port), require, meant)
     else:
         yield from _at_api_server(where.access, namespace, Settings(require), live=live)
@@ -165,11 +156,11 @@ def described(content: ClusterFile, require: Verdict) -> Cluster:
     return known
 
 
-def _snapshot(port: AdminPort) -> ClusterFile:
+def _snapshot(port: Forwarded) -> ClusterFile:
     text = port.text("/v1/snapshot")
     if text is None:
-        raise BadInputError(f"--admin: {port.url} is not the extender's admin port")
+        raise BadInputError("--forward: what answers there has no snapshot of a cluster")
     try:
-        return parse(text, port.url)
+        return parse(text, "--forward")
     except ClusterFileError as error:
-        raise BadInputError(f"--admin: {error}") from error
+        raise BadInputError(str(error)) from error

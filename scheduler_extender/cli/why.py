@@ -1,14 +1,13 @@
 """``gpu-topology why``: why a pod waits, what would help, and what a placed pod got.
 
 It needs no extender: it reads nodes, pods and records with the caller's own rights and decides with
-the extender's code. Binds that are being written only the extender knows; ``--admin`` asks it.
+the extender's code. Binds that are being written only the extender knows; ``--forward`` asks it.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -18,17 +17,16 @@ import typer
 from msgspec import structs
 
 from scheduler_extender.cli import whytext
-from scheduler_extender.cli.adminport import AdminPort, Credentials, port_at
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.completion import pod_completions
+from scheduler_extender.cli.forwarding import Forwarded, forwarded
 from scheduler_extender.cli.inputs import cluster_file, one_of, standard_output, weakest
 from scheduler_extender.cli.kubeconfig import Access, asking, usual_namespace
 from scheduler_extender.cli.options import (
-    AdminOption,
-    ClusterOption,
     PodNamespaceOption,
     RequireOption,
     TextOption,
+    Where,
 )
 from scheduler_extender.cli.source import NO_CLAIMS, described
 from scheduler_extender.cli.subject import subject
@@ -46,24 +44,13 @@ from scheduler_extender.told.view import View
 from topology.core.placement import Verdict
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """Who is asked: the API server, a cluster file, or the extender's admin port. What is not asked
-    of the extender is decided with its code, as if it were run with ``require``."""
-
-    cluster: ClusterOption = None
-    require: RequireOption = "expected"
-    access: Access
-    admin: AdminOption = None
-    credentials: Credentials
-
-
 def why(
     pod: Annotated[str, typer.Argument(metavar="POD", hidden=True, autocompletion=pod_completions)],
     namespace: PodNamespaceOption = None,
     output: TextOption = "text",
+    require: RequireOption = "expected",
     *,
-    source: Source,
+    where: Where,
 ) -> None:
     """Say why a pod waits and what would help.
 
@@ -73,10 +60,10 @@ def why(
     takes it.
     """
     as_json = one_of("--output", output, {"text": False, "json": True})
-    least, cluster, access = weakest(source.require), source.cluster, source.access
-    if source.admin is not None:
-        port = port_at(source.admin, source.credentials, access)
-        found, notes = _from_extender(port, access, namespace, pod)
+    least, cluster, access = weakest(require), where.cluster, where.access
+    if where.forward:
+        with forwarded("--forward", access, where.system) as port:
+            found, notes = _from_extender(port, access, namespace, pod)
     elif cluster is not None:
         found, notes = _from_file(cluster, namespace or "default", pod, least)
     else:
@@ -92,7 +79,7 @@ def why(
 
 
 def _from_extender(
-    port: AdminPort, access: Access, namespace: str | None, pod: str
+    port: Forwarded, access: Access, namespace: str | None, pod: str
 ) -> tuple[Explanation | Unreadable, list[str]]:
     """The extender's answer; the pods of a workload are found at the API server."""
     from scheduler_extender.kube.owners import kind_named

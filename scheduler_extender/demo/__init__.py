@@ -200,7 +200,7 @@ def how_to_call(url: str, admin: str, content: ClusterFile) -> str:
 
   curl -s {admin}/v1/nodes/{first}        what is known of a node
   {admin}/map        every GPU, for your browser
-  .venv/bin/gpu-topology nodes --admin {admin}        the same as a table
+  curl -s {admin}/v1/snapshot | .venv/bin/gpu-topology nodes --cluster -        the same as a table
 
 To plug it into a kube-scheduler, start that with --config and
 

@@ -273,7 +273,7 @@ def _files(configurations: Sequence[Configuration]) -> Iterator[Certificate | Un
 
 def _samples(text: str | None) -> list[Sample] | Unseen:
     if text is None:
-        return Unseen("the admin port was not asked (--forward, or --admin URL)")
+        return Unseen("the extender was not asked (--forward asks it)")
     families = text_string_to_metric_families(text)
     return [sample for family in families for sample in family.samples]
 

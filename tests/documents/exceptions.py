@@ -71,6 +71,10 @@ NOT_RUN = (
         page="docs/howto.md",
     ),
     NotRun(
+        r"\S*gpu-topology .*--forward|kubectl gpu-topology map --open",
+        "goes through a kubelet: tests/e2e/test_forwarding.py asks so",
+    ),
+    NotRun(
         r"kubectl .*port-forward",
         "goes through a kubelet; the extender's own admin port stands in for port 8889",
     ),

@@ -81,17 +81,20 @@ def forwarding_cluster(
 def run_extender_pod(real: RealCluster, name: str) -> dict[str, Any]:
     """A pod of the extender's Deployment on that node. The process of ``real`` is its container;
     the kubelet's probes reach it on loopback."""
-    port = real.ports[1]
+    ports = {"admin": real.ports[1], "metrics": real.ports[-1]}
     template = real.api.get(DEPLOYMENT).json()["spec"]["template"]
     spec = {**template["spec"], "nodeName": NODE, "volumes": []}
     (container,) = spec["containers"]
     probes = {
-        kind: {**container[kind], "httpGet": {**asks, "host": "127.0.0.1", "port": port}}
+        kind: {
+            **container[kind],
+            "httpGet": {**asks, "host": "127.0.0.1", "port": ports[asks["port"]]},
+        }
         for kind in ("livenessProbe", "readinessProbe")
         for asks in [container[kind]["httpGet"]]
     }
-    listens = {"ports": [{"name": "admin", "containerPort": port}], "volumeMounts": []}
-    spec["containers"] = [{**container, **probes, **listens}]
+    named = [{"name": name, "containerPort": port} for name, port in ports.items()]
+    spec["containers"] = [{**container, **probes, "ports": named, "volumeMounts": []}]
     metadata = {"name": name, "labels": template["metadata"]["labels"]}
     real.create(PODS, {"metadata": metadata, "spec": spec})
     real.until(lambda: is_ready(real, name), f"{name} is ready")

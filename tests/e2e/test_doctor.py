@@ -21,6 +21,7 @@ from tests.commands import Done, asked
 from tests.e2e.cluster import RealCluster
 from tests.e2e.forwarding import own_address
 from tests.installation import CASES, LEASE, NODES, RECORD, SLICE, SYSTEM, Json
+from tests.kubectl import Kubectl
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.e2e
@@ -47,6 +48,7 @@ GPU_CLUSTERS: Json = {
         ],
     },
 }
+LABELS = {"app.kubernetes.io/name": "gpu-topology", "app.kubernetes.io/component": "extender"}
 WITH_STATUS = (NODES, installation.RECORDS, installation.DEPLOYMENTS)
 
 
@@ -59,8 +61,10 @@ class Cluster(RealCluster):
         self.create(DEFINITIONS, GPU_CLUSTERS)
         container = {"name": "extender", "image": "example/extender"}
         spec = {"containers": [container], "schedulerName": "none"}
-        pod = {"metadata": {"name": "gpu-topology-1"}, "spec": spec}
-        self.create(f"/api/v1/namespaces/{SYSTEM}/pods", pod)
+        name, pods = "gpu-topology-1", f"/api/v1/namespaces/{SYSTEM}/pods"
+        self.create(pods, {"metadata": {"name": name, "labels": LABELS}, "spec": spec})
+        ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+        self.patch(f"{pods}/{name}/status", {"status": ready})
         self.extender_flags = (*LEADS, *OWN)
 
 
@@ -197,12 +201,12 @@ def lines(done: Done, check: str, state: str) -> list[str]:
     return [line["text"] for line in found if (line["check"], line["state"]) == (check, state)]
 
 
-def test_all_is_well(led: Site) -> None:
+def test_all_is_well(led: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     led.real.add_pod("asks", 1)
     led.real.node_of("asks")
     led.report()
-    port = f"https://127.0.0.1:{led.real.ports[1]}"
-    done = led.doctor("--admin", port, "--admin-ca", led.tls / "ca.crt")
+    Kubectl(tmp_path, monkeypatch).forwards(led.real.ports[-1])
+    done = led.doctor("--forward")
     told = json.loads(done.stdout)["lines"]
     assert [line for line in told if line["state"] != "ok"] == []
     assert done.returncode == 0
@@ -246,11 +250,13 @@ def test_a_client_that_the_extender_does_not_let_in_is_told_what_it_says(site: S
         assert "Hostname mismatch" in lines(site.doctor(), "probe", "fail")[0]
 
 
-def test_requests_that_fail_are_counted(site: Site) -> None:
+def test_requests_that_fail_are_counted(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for _ in range(len(CASES) * 2):  # more than the probes of the other tests
         assert site.asks(b"{").status_code == 400
-    port = f"https://127.0.0.1:{site.real.ports[1]}"
-    done = site.doctor("--admin", port, "--admin-ca", site.tls / "ca.crt")
+    Kubectl(tmp_path, monkeypatch).forwards(site.real.ports[-1])
+    done = site.doctor("--forward")
     assert "requests failed" in lines(done, "scheduler", "fail")[0]
 
 

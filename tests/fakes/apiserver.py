@@ -4,7 +4,7 @@ It keeps any collection (``/api/v1/pods``, ``/apis/GROUP/VERSION/PLURAL``; names
 one global resourceVersion, and answers get, list (``limit``/``continue``, one snapshot), watch
 (bookmarks, ``timeoutSeconds``, 410 for what history has forgotten), POST, PUT, merge-patch, the
 ``status`` subresource, ``pods/NAME/binding`` and the selectors ``spec.nodeName=`` and
-``key=value``. It judges tokens and rights for others (:class:`.Identities`) and asks for none
+``key=value,…``. It judges tokens and rights for others (:class:`.Identities`) and asks for none
 itself. What it does not do it refuses loudly: other selectors (400), other patch types (415). Only
 tests delete, with :meth:`~FakeApiServer.remove`.
 
@@ -718,10 +718,11 @@ def _labelled(items: list[Json], selector: str | None) -> list[Json]:
     """The objects that a label selector selects."""
     if not selector:
         return items
-    key, sign, value = selector.partition("=")
-    if not sign or set(selector) & set("!,=( )") != {"="}:
-        raise _StatusAnswer(400, f"the fake selects by key=value, not {selector!r}")
-    return [obj for obj in items if (obj["metadata"].get("labels") or {}).get(key) == value]
+    parts = [part.partition("=") for part in selector.split(",")]
+    if not all(sign for _, sign, _ in parts) or set(selector) & set("!( )") or "==" in selector:
+        raise _StatusAnswer(400, f"the fake selects by key=value,key=value, not {selector!r}")
+    wanted = {(key, value) for key, _, value in parts}
+    return [o for o in items if wanted <= (o["metadata"].get("labels") or {}).items()]
 
 
 def _line(kind: str, obj: Json) -> bytes:

@@ -21,9 +21,6 @@ ELSEWHERE = {
     "--resume",
     "--open",
     "--system",
-    "--forward",
-    "--admin-ca",
-    "--token",
     "--require",
     "--help",
 }

@@ -72,7 +72,6 @@ def test_nothing_is_wider_than_the_terminal(
     [
         pytest.param(("-o", "yaml"), "--output: allowed are text, json, not 'yaml'", id="form"),
         pytest.param(("--scheduler-config", "/no"), "/no: No such file", id="no-file"),
-        pytest.param(("--admin", "x", "--forward"), "allowed is one of them", id="two-ports"),
         pytest.param(("--kubeconfig", "/no"), "/no: there is no such file", id="kubeconfig"),
     ],
 )

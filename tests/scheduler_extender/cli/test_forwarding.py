@@ -1,155 +1,288 @@
-"""``gpu-topology map --open``: kubectl forwards a port, and a browser is started on it."""
+"""``--forward`` and ``map --open``: kubectl forwards a port of the extender's pod."""
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
+from scheduler_extender.annotations import TERM
 from scheduler_extender.cli import main
-from scheduler_extender.cli.adminport import scheme_of
-from scheduler_extender.http import strangers
 from tests.commands import Done, asked
-from tests.nodes import pcie, switched
-from tests.programs import started
+from tests.fakes.apiserver import FakeApiServer
+from tests.installation import SYSTEM
+from tests.kubectl import STAYS, Kubectl
+from tests.nodes import pcie, pod, switched
+from tests.programs import free_port, started
 from tests.scheduler_extender.serving import running
+from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
 from tests.waiting import PATIENCE, eventually
+from topology.core.requests import gpu_request
+from topology.machines import machine
 
-KUBECTL = """#!{python}
-import os, pathlib, sys, time
-pathlib.Path({folder!r}, "words").write_text(" ".join(sys.argv[1:]))
-pathlib.Path({folder!r}, "pid").write_text(str(os.getpid()))
-{does}
-"""
 # Whoever sees the file sees all of it.
 BROWSER = """#!/bin/sh
 echo "$1" > {folder}/half
 mv {folder}/half {folder}/opened
 """
+PAIRS = machine("a100-pcie-4-bridged").topology("train-07")
+LABELS = {"app.kubernetes.io/name": "gpu-topology", "app.kubernetes.io/component": "extender"}
+
+
+class Installed(Kubectl):
+    """kubectl, and pods of the extender in ``fake``."""
+
+    def __init__(self, folder: Path, fake: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(folder, monkeypatch)
+        self.fake = fake
+        self.kubeconfig = fake.write_kubeconfig(folder / "kubeconfig")
+
+    def pod(self, name: str, namespace: str = SYSTEM, *, ready: bool = True, term: int = 0) -> None:
+        """A pod of the extender, which last led in a term."""
+        marks = {TERM: f"{term} {name} fenced"} if term else {}
+        conditions = [{"type": "Ready", "status": str(ready)}]
+        metadata = {"name": name, "labels": LABELS, "annotations": marks}
+        pod = {"metadata": metadata, "spec": {}, "status": {"conditions": conditions}}
+        self.fake.put(f"/api/v1/namespaces/{namespace}/pods", pod)
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a kubectl and a browser of ours are, the only ones there."""
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Installed]:
+    """An installation of one replica, and a browser of ours."""
     browser = tmp_path / "browser"
     browser.write_text(BROWSER.format(folder=tmp_path))
     browser.chmod(0o755)
     monkeypatch.setenv("BROWSER", f"{browser} %s")
-    return tmp_path
+    with FakeApiServer() as fake:
+        found = Installed(tmp_path, fake, monkeypatch)
+        found.pod("replica")
+        yield found
 
 
-def kubectl(folder: Path, does: str) -> None:
-    program = folder / "kubectl"
-    program.write_text(KUBECTL.format(python=sys.executable, folder=str(folder), does=does))
-    program.chmod(0o755)
+def forwarded(kubectl: Installed, *words: str) -> Done:
+    return asked(main, *words, "--forward", "--kubeconfig", kubectl.kubeconfig)
 
 
-def says(port: int) -> str:
-    return f"print('Forwarding from 127.0.0.1:{port} -> 8889', flush=True)"
+def opened(kubectl: Installed, *words: str) -> Done:
+    return asked(main, "map", "--open", "--kubeconfig", kubectl.kubeconfig, *words)
 
 
-def opened(*words: str) -> Done:
-    return asked(main, "map", "--open", *words)
-
-
-def test_it_forwards_and_opens_until_the_port_breaks(folder: Path) -> None:
+def test_the_map_opens_once_it_answers_until_kubectl_ends(kubectl: Installed) -> None:
+    kubectl.pod("other", "gpus")
     with running(switched()) as service:
         port = service.ports[1]
-        kubectl(folder, f"{says(port)}\nprint('lost connection to pod', flush=True)\nsys.exit(1)")
-        done = opened("--kubeconfig", "some/config", "--context", "blue", "--system", "gpus")
-    url = f"http://localhost:{port}/map"
+        # It ends once the browser is there.
+        waits = f"while not os.path.exists({str(kubectl.folder / 'opened')!r}): time.sleep(0.01)"
+        kubectl.forwards(port, waits, "sys.exit('error: lost connection to pod')")
+        done = opened(kubectl, "--context", "fake", "--system", "gpus")
+    url = f"http://127.0.0.1:{port}/map"
     assert done.returncode == 2
-    assert done.stderr == "error: kubectl port-forward has ended: lost connection to pod\n"
-    assert f"The map is at {url} until you press Ctrl-C.\n" in done.stdout
-    assert "kubectl -n gpus create token gpu-topology-reader" in done.stdout
-    eventually(lambda: (folder / "opened").exists(), "the browser was started")
-    assert (folder / "opened").read_text() == f"{url}\n"
-    assert (folder / "words").read_text() == (
-        "--kubeconfig some/config --context blue --namespace gpus port-forward "
-        "--address=127.0.0.1 service/gpu-topology-admin :8889"
+    ended = "error: --open: kubectl port-forward has ended: error: lost connection to pod\n"
+    assert done.stderr == ended
+    assert done.stdout == f"The map is at {url} until you press Ctrl-C.\n"
+    assert (kubectl.folder / "opened").read_text() == f"{url}\n"
+    assert kubectl.words == (
+        f"--kubeconfig {kubectl.kubeconfig} --context fake --namespace gpus port-forward "
+        "--address=127.0.0.1 pod/other :admin"
     )
 
 
+def test_without_a_browser_the_address_is_printed(
+    kubectl: Installed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webbrowser.open", lambda _: False)
+    with running(switched()) as service:
+        kubectl.forwards(service.ports[1], "pass")
+        done = opened(kubectl)
+        assert f"The map is at http://127.0.0.1:{service.ports[1]}/map until" in done.stdout
+    assert done.stderr.startswith("No browser could be started here: open the address yourself.\n")
+
+
 def test_a_file_has_no_page_to_open() -> None:
-    done = opened("--cluster", "examples/clusters/where.yaml")
+    done = asked(main, "map", "--open", "--cluster", "examples/clusters/where.yaml")
     said = "error: --open and --cluster: allowed is one of them, a file has no extender\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_ctrl_c_ends_kubectl_too(folder: Path) -> None:
-    kubectl(folder, f"{says(1)}\ntime.sleep(3600)")
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["Ctrl-C", "SIGTERM"]
+)
+def test_kubectl_ends_with_the_command(kubectl: Installed, number: int, code: int) -> None:
     command = [sys.executable, "-m", "scheduler_extender", "map", "--open"]
-    with started(command) as child:
-        eventually(lambda: (folder / "opened").exists(), "the browser was started")
-        child.send_signal(signal.SIGINT)
-        assert child.wait(PATIENCE) == 130
-    pid = int((folder / "pid").read_text())
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
+    with running(switched()) as service:
+        kubectl.forwards(service.ports[1])
+        with started([*command, "--kubeconfig", str(kubectl.kubeconfig)]) as child:
+            eventually(lambda: (kubectl.folder / "opened").exists(), "the browser was started")
+            assert kubectl.runs
+            child.send_signal(number)
+            assert child.wait(PATIENCE) == code
+    assert not kubectl.runs
+
+
+FORBIDDEN = (
+    'error: error upgrading connection: pods "replica" is forbidden: User "ada" cannot create '
+    'resource "pods/portforward" in API group "" in the namespace "gpu-topology-system"'
+)
 
 
 @pytest.mark.parametrize(
     ("does", "said"),
     [
         pytest.param(
-            "sys.exit('error: services \"gpu-topology-admin\" not found')",
-            'error: --open: the port cannot be forwarded: error: services "gpu-topology-admin" '
-            "not found\n",
-            id="refused",
+            f"sys.exit({FORBIDDEN!r})",
+            "you lack the right to create pods/portforward in the namespace gpu-topology-system",
+            id="right",
         ),
         pytest.param(
-            "pass",
-            "error: --open: the port cannot be forwarded: kubectl says nothing\n",
-            id="silent",
+            "sys.exit('error: unable to listen on any of the requested ports')",
+            "kubectl port-forward: error: unable to listen on any of the requested ports",
+            id="refused",
         ),
+        pytest.param("pass", "kubectl port-forward: kubectl says nothing", id="silent"),
     ],
 )
-def test_what_cannot_be_forwarded_is_one_line(folder: Path, does: str, said: str) -> None:
-    kubectl(folder, does)
-    done = opened()
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
+def test_what_cannot_be_forwarded_is_one_line(kubectl: Installed, does: str, said: str) -> None:
+    kubectl.does(does)
+    done = opened(kubectl)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"error: --open: {said}\n")
+    done = forwarded(kubectl, "nodes")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"error: --forward: {said}\n")
 
 
-def test_without_kubectl(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(folder))
-    done = opened()
+def test_a_pod_that_does_not_answer_is_told_with_what_kubectl_says(kubectl: Installed) -> None:
+    kubectl.forwards(free_port(), STAYS, then="error: lost connection to pod")
+    done = opened(kubectl)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "there is no kubectl; forward the port yourself: kubectl -n" in done.stderr
+    assert done.stderr == (
+        "error: --open: the pod replica does not answer: error: lost connection to pod\n"
+    )
+    assert not kubectl.runs
 
 
-def test_what_listens_without_tls_is_http() -> None:
+def test_without_kubectl(kubectl: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(kubectl.folder / "nowhere"))
+    done = opened(kubectl)
+    assert (done.returncode, done.stdout, done.stderr) == (
+        2,
+        "",
+        "error: --open: kubectl is not on the PATH, and it has to forward the port\n",
+    )
+
+
+def test_without_a_pod_that_is_ready_there_is_nobody_to_ask(kubectl: Installed) -> None:
+    done = forwarded(kubectl, "nodes", "--system", "elsewhere")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: --forward: the extender has no pod in the namespace elsewhere; --system names "
+        "another\n",
+    )
+    kubectl.pod("starts", "elsewhere", ready=False, term=7)
+    done = forwarded(kubectl, "nodes", "--system", "elsewhere")
+    assert done.stderr == (
+        "error: --forward: no pod of the extender in the namespace elsewhere is ready\n"
+    )
+    kubectl.fake.refuse(403, None, path=".*/elsewhere/pods")
+    done = forwarded(kubectl, "nodes", "--system", "elsewhere")
+    assert done.stderr == (
+        "error: --forward: you lack the right to list pods in the namespace elsewhere\n"
+    )
+
+
+def test_the_leader_is_asked_if_it_is_ready(kubectl: Installed) -> None:
     with running(switched()) as service:
-        assert scheme_of(service.ports[1]) == "http"
+        kubectl.forwards(service.ports[1])
+        kubectl.pod("leads", term=12)
+        kubectl.pod("led", term=9)
+        assert forwarded(kubectl, "nodes").returncode == 0
+        assert " pod/leads " in kubectl.words
+        kubectl.pod("leads", term=12, ready=False)
+        assert forwarded(kubectl, "nodes").returncode == 0
+        assert " pod/led " in kubectl.words
 
 
-@pytest.mark.parametrize("command", ["nodes", "map", "waiting"])
-def test_the_extender_is_asked_over_a_forwarded_port(
-    folder: Path, command: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # It runs in this process, and logs to the same output that a first try of TLS is no HTTP.
-    monkeypatch.setattr(strangers, "LOG_BURST", 0)
+def test_the_namespace_is_the_one_of_the_context(kubectl: Installed) -> None:
+    found = cluster_of({PAIRS: {"a": Held((0,)), "b": Held((2,))}})
+    found.feed.put_pod(waiting("wants", gpu_request(2, NVLINKED)))
+    config = yaml.safe_load(kubectl.kubeconfig.read_text())
+    config["contexts"][0]["context"]["namespace"] = "team"
+    kubectl.kubeconfig.write_text(yaml.safe_dump(config))
+    with running(cluster=found) as service:
+        kubectl.forwards(service.ports[1])
+        assert forwarded(kubectl, "why", "wants").stdout.startswith("team/wants\n")
+        assert "team/wants" in forwarded(kubectl, "waiting").stdout
+
+
+@pytest.mark.parametrize("command", ["nodes", "map", "waiting", "idle"])
+def test_the_extender_is_asked_for_what_it_knows(kubectl: Installed, command: str) -> None:
     with running(switched(), pcie()) as service:
-        kubectl(folder, f"{says(service.ports[1])}\ntime.sleep(3600)")
-        done = asked(main, command, "--forward", "-o", "name", "--system", "gpus")
+        kubectl.forwards(service.ports[1])
+        done = forwarded(kubectl, command, "-o", "name")
     assert (done.returncode, done.stderr) == (0, "")
-    names = [] if command == "waiting" else ["node/pcie", "node/switched"]
+    names = ["node/pcie", "node/switched"] if command in ("nodes", "map") else []
     assert done.stdout.split() == names
-    assert "--namespace gpus port-forward" in (folder / "words").read_text()
-    with pytest.raises(ProcessLookupError):
-        os.kill(int((folder / "pid").read_text()), 0)
+    assert not kubectl.runs
 
 
-def test_one_way_to_ask_is_enough(folder: Path) -> None:
-    for words in (("--admin", "http://127.0.0.1:1"), ("--cluster", "examples/clusters/why.yaml")):
-        done = asked(main, "nodes", "--forward", *words)
+def test_of_one_node_the_extender_tells_all(kubectl: Installed) -> None:
+    with running(switched()) as service:
+        kubectl.forwards(service.ports[1])
+        done = forwarded(kubectl, "node", "switched")
+        assert (done.returncode, done.stderr) == (0, "")
+        found = yaml.safe_load(done.stdout)
+        assert found["gpus"] == 4
+        assert found["summary"] in done.stdout, "written as people read it: 4 ×, not \\xD7"
+        unknown = forwarded(kubectl, "node", "nobody")
+        assert (unknown.returncode, unknown.stdout) == (2, "")
+        assert unknown.stderr == "error: the extender knows of no node nobody\n"
+
+
+def test_the_extender_says_why_a_pod_waits(kubectl: Installed) -> None:
+    found = cluster_of({PAIRS: {"a": Held((0,)), "b": Held((2,))}})
+    found.feed.put_pod(waiting("wants", gpu_request(2, NVLINKED)))
+    jobs = "/apis/batch/v1/namespaces/team/jobs"
+    uid = kubectl.fake.put(jobs, {"kind": "Job", "metadata": {"name": "train"}})["metadata"]["uid"]
+    owner = {"kind": "Job", "name": "train", "uid": uid, "controller": True}
+    made = pod(2, {"link": "nvlink"}, name="wants", uid="wants")
+    made["metadata"] |= {"namespace": "team", "ownerReferences": [owner]}
+    kubectl.fake.put("/api/v1/namespaces/team/pods", made)
+    with running(cluster=found) as service:
+        kubectl.forwards(service.ports[1])
+        done = forwarded(kubectl, "why", "team/wants")
+        assert (done.returncode, done.stderr) == (1, "")
+        assert "GPU 0 is held by team/a" in done.stdout
+        assert "team/a on train-07 ends" in done.stdout
+        job = forwarded(kubectl, "why", "job/train", "-n", "team")
+        assert (job.returncode, job.stdout) == (1, done.stdout)
+        none = forwarded(kubectl, "why", "team/nobody")
+        assert none.stderr == "error: the extender knows of no pod team/nobody with GPUs\n"
+
+
+def test_doctor_is_told_what_kube_scheduler_has_asked(kubectl: Installed) -> None:
+    with running(switched()) as service:
+        kubectl.forwards(service.ports[-1])
+        done = forwarded(kubectl, "doctor", "-o", "json")
+    assert done.stderr == ""
+    assert '"check": "scheduler"' in done.stdout
+    assert kubectl.words.endswith(" pod/replica :metrics")
+
+
+def test_a_file_has_no_extender_to_ask(kubectl: Installed) -> None:
+    for words in (("nodes",), ("why", "a"), ("node", "a")):
+        done = forwarded(kubectl, *words, "--cluster", "examples/clusters/why.yaml")
         assert (done.returncode, done.stdout) == (2, "")
-        assert "allowed is one of them" in done.stderr
-    kubectl(folder, "sys.exit('Error from server (Forbidden): pods is forbidden')")
-    done = asked(main, "nodes", "--forward")
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: --forward: the port cannot be forwarded: Error from")
+        assert done.stderr == "error: --cluster and --forward: allowed is one of them\n"
+
+
+def test_what_is_no_extender_is_told(kubectl: Installed) -> None:
+    with running(switched()) as service:
+        kubectl.forwards(service.ports[0])  # kube-scheduler's
+        done = forwarded(kubectl, "nodes")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == (
+            "error: --forward: what answers there has no snapshot of a cluster\n"
+        )

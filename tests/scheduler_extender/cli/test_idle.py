@@ -14,14 +14,10 @@ import pytest
 import yaml
 
 from scheduler_extender.cli import kubectl_plugin, main
-from scheduler_extender.files.clusterfile import feed, load
 from scheduler_extender.kube.sinks import NODES_PATH, RECORDS_PATH
-from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster as ExtendersCluster
 from tests.commands import ROOT, Done, asked
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import bridged, pod
-from tests.scheduler_extender.serving import running
 from topology import codec
 from topology.core.devices import DeviceId, PodUid
 from topology.core.report import Allocation, IdleAllocation, Report
@@ -236,16 +232,6 @@ def test_of_many_old_reports_the_oldest_are_named_and_the_others_counted(cluster
 def test_an_agent_from_before_tells_of_nobody(cluster: Cluster) -> None:
     cluster.node("n", serve=("team-a", 0, 0))
     assert cluster.rows("-A") == {}
-
-
-def test_the_extender_says_the_same() -> None:
-    content = load(ROOT / FILE[1])
-    known = ExtendersCluster(lambda: 0.0, Settings(stale_after=None))
-    feed(known, content)
-    with running(cluster=known) as service:
-        done = idle("-A", "--admin", f"http://127.0.0.1:{service.ports[1]}")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == idle("-A", *FILE).stdout
 
 
 def test_without_the_installation_it_is_said(cluster: Cluster) -> None:

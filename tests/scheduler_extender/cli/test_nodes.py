@@ -19,7 +19,6 @@ from tests.commands import Done, asked
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import pod
 from tests.scheduler_extender.cli.kubecluster import Cluster
-from tests.scheduler_extender.serving import running
 from tests.scheduler_extender.web.cluster import large
 from topology.core.devices import NodeName
 from topology.machines import machine
@@ -226,7 +225,7 @@ class TestWhatCannotBeAnswered:
 
     def test_no_rights(self, cluster: Cluster, command: list[str]) -> None:
         cluster.fake.refuse(403, None, path=".*")
-        self.refused(cluster.asked(*command), "403", "rights to get and list pods", "--admin")
+        self.refused(cluster.asked(*command), "403", "rights to get and list pods", "--forward")
 
     def test_no_api_server(self, cluster: Cluster, command: list[str]) -> None:
         config = json.loads(cluster.kubeconfig.read_text())
@@ -270,19 +269,6 @@ def test_a_node_that_is_not_there(cluster: Cluster, name: str, said: str) -> Non
     done = cluster.asked("node", name)
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
-
-
-def test_the_extender_is_asked_for_what_only_it_knows(cluster: Cluster) -> None:
-    with running(SWITCHED, PCIE) as service:
-        admin = f"http://127.0.0.1:{service.ports[1]}"
-        done = asked(main, "nodes", "--admin", admin, "-o", "name")
-        assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout.split() == ["node/serve-01", "node/train-01"]
-        both = asked(main, "nodes", "--admin", admin, "--cluster", "examples/clusters/why.yaml")
-        assert (both.returncode, both.stderr.count("\n")) == (2, 1)
-    gone = asked(main, "map", "--admin", admin)
-    assert (gone.returncode, gone.stdout) == (2, "")
-    assert "port-forward" in gone.stderr
 
 
 def test_a_record_that_cannot_be_used_is_told(cluster: Cluster) -> None:

@@ -1,4 +1,4 @@
-"""``gpu-topology why``: with a kubeconfig alone, from a cluster file, and over the admin port."""
+"""``gpu-topology why``: with a kubeconfig alone, and from a cluster file."""
 
 from __future__ import annotations
 
@@ -36,11 +36,9 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import bridged, pod, switched
 from tests.scheduler_extender.cli.kubecluster import Cluster
 from tests.scheduler_extender.serving import running
-from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
 from topology import codec
 from topology.core.devices import DeviceId, PodUid
 from topology.core.report import Allocation, Report
-from topology.core.requests import gpu_request
 from topology.machines import machine
 
 DRA = "/apis/resource.k8s.io/v1"
@@ -95,7 +93,7 @@ def test_what_the_caller_may_not_see_is_left_out_and_said(cluster: Cluster) -> N
     refused = cluster.why("train")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "403" in refused.stderr
-    assert "--admin" in refused.stderr
+    assert "--forward" in refused.stderr
 
 
 def test_what_is_no_api_server_is_named_as_such(cluster: Cluster, tmp_path: Path) -> None:
@@ -342,32 +340,6 @@ def test_lists_are_read_page_by_page(cluster: Cluster, monkeypatch: pytest.Monke
     cluster.pod(pod(2, NVLINK, name="train", uid="train"))
     assert json.loads(cluster.why("train", "-o", "json").stdout)["refusals"] == {"busy": 5}
     assert {r.query.get("limit") for r in cluster.fake.requests if r.path == PODS_PATH} == {"2"}
-
-
-def test_the_extender_gives_the_same_answer() -> None:
-    found = cluster_of({PAIRS: {"a": Held((0,)), "b": Held((2,))}})
-    found.feed.put_pod(waiting("wants", gpu_request(2, NVLINKED)))
-    with running(cluster=found) as service:
-        admin = f"http://127.0.0.1:{service.ports[1]}"
-        done = why("team/wants", "--admin", admin)
-        assert (done.returncode, done.stderr) == (1, "")
-        assert "GPU 0 is held by team/a" in done.stdout
-        assert "team/a on train-07 ends" in done.stdout
-        none = why("team/nobody", "--admin", admin)
-        assert none.stderr == "error: the extender knows of no pod team/nobody with GPUs\n"
-
-
-def test_the_extender_is_asked_about_a_pod_of_a_workload(cluster: Cluster) -> None:
-    cluster.fake.put("/apis/batch/v1/namespaces/team/jobs", made("Job", "train", {}))
-    cluster.pod(pod(2, NVLINK, name="train-x", uid="x"), "team", owner=owned("Job", "train"))
-    found = cluster_of({PAIRS: {"a": Held((0,)), "b": Held((2,))}})
-    found.feed.put_pod(waiting("train-x", gpu_request(2, NVLINKED)))
-    with running(cluster=found) as service:
-        admin = f"http://127.0.0.1:{service.ports[1]}"
-        words = ("job/train", "-n", "team", "--admin", admin, "--token", "t")
-        done = why(*words, "--kubeconfig", cluster.kubeconfig)
-    assert (done.returncode, done.stderr) == (1, "")
-    assert done.stdout.startswith("team/train-x\n")
 
 
 def test_it_is_tried_without_a_cluster() -> None:

@@ -1,0 +1,247 @@
+"""Asks the extender over kubectl port-forward, and sends the browser there.
+
+Its port for people listens on the loopback of its pod alone: who may forward a port of that pod may
+ask, and nobody else.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import webbrowser
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn, TypeVar
+
+import msgspec
+import typer
+
+from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.cli.kubeconfig import Access, asking
+
+SYSTEM = "gpu-topology-system"  # the namespace of an installed extender
+SELECTOR = "app.kubernetes.io/name=gpu-topology,app.kubernetes.io/component=extender"
+PEOPLE, METRICS = "admin", "metrics"  # what the ports of its container are called
+TIMEOUT = 10.0  # seconds for one answer
+SAID = 20  # lines of kubectl that are kept
+_FORWARDED = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+) ")
+_LACKS = re.compile(r'cannot (\w+) resource "([\w/]+)"')
+_EACH = "Handling connection for "  # what kubectl says of each connection
+
+T = TypeVar("T")
+
+
+class Forwarded:
+    """A port of a ``pod`` of the extender, as kubectl forwards it to here."""
+
+    def __init__(self, flag: str, pod: str, child: subprocess.Popen[str]) -> None:
+        self._flag, self._pod, self._child = flag, pod, child
+        self._said: deque[str] = deque(maxlen=SAID)
+        self._reader = threading.Thread(target=self._read_on, daemon=True)
+        self.url = ""
+
+    def begin(self, system: str) -> None:
+        """Wait until kubectl has a port here. Raises :class:`BadInputError` if it gets none."""
+        for line in self._lines():
+            if (found := _FORWARDED.match(line)) is not None:
+                self.url = f"http://127.0.0.1:{found[1]}"
+                self._reader.start()
+                return
+        if (lacks := _LACKS.search(" ".join(self._said))) is not None:
+            raise BadInputError(_missing(self._flag, f"{lacks[1]} {lacks[2]}", system))
+        raise BadInputError(f"{self._flag}: kubectl port-forward: {self._last()}")
+
+    def get(self, path: str, kind: type[T]) -> T | None:
+        """What it answers, or None for 404. Raises :class:`BadInputError` for anything else."""
+        return self._decoded(path, lambda body: msgspec.json.decode(body, type=kind))
+
+    def text(self, path: str) -> str | None:
+        """The same for an answer that is text."""
+        return self._decoded(path, bytes.decode)
+
+    def until_it_ends(self) -> str:
+        """Wait until kubectl ends, as when its pod does, and return its last words."""
+        self._child.wait()
+        return self.end()
+
+    def end(self) -> str:
+        """End kubectl, and return its last words."""
+        self._child.terminate()
+        self._child.wait()
+        if self._reader.ident is not None:
+            self._reader.join()
+        return self._last()
+
+    def _decoded(self, path: str, read: Callable[[bytes], T]) -> T | None:
+        answer = self._answer(path)
+        try:
+            return None if answer is None else read(answer)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadInputError(
+                f"{self._flag}: what the pod {self._pod} answers is not an extender's"
+            ) from error
+
+    def _answer(self, path: str) -> bytes | None:
+        import urllib3
+
+        try:
+            with urllib3.PoolManager() as pools:
+                answer = pools.request("GET", self.url + path, timeout=TIMEOUT, retries=False)
+        except urllib3.exceptions.HTTPError as error:
+            raise BadInputError(
+                f"{self._flag}: the pod {self._pod} does not answer: {self.end()}"
+            ) from error
+        if answer.status == 404:
+            return None
+        if answer.status != 200:
+            said = answer.data[:200].decode("utf-8", "replace")
+            raise BadInputError(
+                f"{self._flag}: the pod {self._pod} answers {answer.status}: {said}"
+            )
+        return answer.data
+
+    def _lines(self) -> Iterator[str]:
+        """What kubectl says; its last words are kept."""
+        assert self._child.stdout is not None  # noqa: S101 (asked for)
+        for line in self._child.stdout:
+            if line.strip() and not line.startswith(_EACH):
+                self._said.append(line.strip())
+            yield line
+
+    def _read_on(self) -> None:
+        # kubectl waits where nobody reads what it says.
+        deque(self._lines(), maxlen=0)
+
+    def _last(self) -> str:
+        return self._said[-1] if self._said else "kubectl says nothing"
+
+
+@contextmanager
+def forwarded(flag: str, access: Access, system: str, port: str = PEOPLE) -> Iterator[Forwarded]:
+    """A port of the replica that leads, or of another one that is ready; kubectl ends with the
+    block. Raises :class:`BadInputError`, which names the ``flag``."""
+    program = shutil.which("kubectl")
+    if program is None:
+        raise BadInputError(f"{flag}: kubectl is not on the PATH, and it has to forward the port")
+    pod = _replica(flag, access, system)
+    command = [program]
+    command += [] if access.kubeconfig is None else ["--kubeconfig", str(access.kubeconfig)]
+    command += [] if access.context is None else ["--context", access.context]
+    command += ["--namespace", system, "port-forward", "--address=127.0.0.1", f"pod/{pod}"]
+    with (
+        _terminated(),
+        subprocess.Popen(  # noqa: S603 (kubectl, with the user's own words)
+            [*command, f":{port}"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as child,
+    ):
+        found = Forwarded(flag, pod, child)
+        try:
+            found.begin(system)
+            yield found
+        finally:
+            found.end()
+
+
+def open_map(access: Access, system: str) -> NoReturn:
+    """Open the map in the browser once it answers, until Ctrl-C or until kubectl ends. Raises
+    :class:`BadInputError`."""
+    with forwarded("--open", access, system) as port:
+        page = f"{port.url}/map"
+        if port.text("/map") is None:
+            raise BadInputError("--open: the extender has no map")
+        typer.echo(f"The map is at {page} until you press Ctrl-C.")
+        if not webbrowser.open(page):
+            typer.echo("No browser could be started here: open the address yourself.", err=True)
+        raise BadInputError(f"--open: kubectl port-forward has ended: {port.until_it_ends()}")
+
+
+def _replica(flag: str, access: Access, system: str) -> str:
+    """The name of the pod that is asked. Only the leader knows the binds that are being written."""
+    from topology.kubeapi.apiserver import ApiError, path
+
+    with asking(access) as (api, _):
+        try:
+            where = path("/api/v1/namespaces", system, "pods")
+            body = api.get(where, (("labelSelector", SELECTOR),), timeout=TIMEOUT)
+            pods = msgspec.json.decode(body, type=_Pods).items or []
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            raise BadInputError(_missing(flag, "list pods", system)) from error
+    if not pods:
+        raise BadInputError(
+            f"{flag}: the extender has no pod in the namespace {system}; --system names another"
+        )
+    ready = [pod for pod in pods if pod.ready]
+    if not ready:
+        raise BadInputError(f"{flag}: no pod of the extender in the namespace {system} is ready")
+    return max(ready, key=lambda pod: pod.term).metadata.name
+
+
+def _missing(flag: str, right: str, system: str) -> str:
+    return f"{flag}: you lack the right to {right} in the namespace {system}"
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    name: str
+    annotations: Mapping[str, str] | None = None
+    deletion_timestamp: str | None = None
+
+
+class _Condition(msgspec.Struct):
+    type: str
+    status: str
+
+
+class _Status(msgspec.Struct):
+    conditions: list[_Condition] | None = None
+
+
+class _Pod(msgspec.Struct):
+    metadata: _Metadata
+    status: _Status
+
+    @property
+    def ready(self) -> bool:
+        """Whether the kubelet has found it ready, and it is to stay."""
+        told = {each.type: each.status for each in self.status.conditions or ()}
+        return told.get("Ready") == "True" and self.metadata.deletion_timestamp is None
+
+    @property
+    def term(self) -> int:
+        """The last term in which it led, 0 if it never did: who has begun the latest one leads."""
+        from scheduler_extender.annotations import TERM  # it takes a while to load
+
+        number = (self.metadata.annotations or {}).get(TERM, "").partition(" ")[0]
+        return int(number) if number.isdecimal() and len(number) <= 10 else 0
+
+
+class _Pods(msgspec.Struct):
+    items: list[_Pod] | None = None
+
+
+@contextmanager
+def _terminated() -> Iterator[None]:
+    """Inside it SIGTERM ends the command as Ctrl-C does, so that kubectl does not outlive it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
