@@ -35,7 +35,7 @@ MAX_POD_VALUES = 50_000
 MAX_NAMES = 100_000
 
 # Bytes of the spec and status of a GPUTopology object together, and commas in them. An agent writes
-# at most 600,000 bytes; the API server adds defaults, and takes 1.5 MB. What is larger is not
+# at most 480,000 bytes; the API server adds defaults, and takes 1.5 MB. What is larger is not
 # decoded, for that would hold the interpreter; it is a problem of its node.
 MAX_RECORD = 700_000
 MAX_RECORD_VALUES = 100_000

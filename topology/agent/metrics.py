@@ -145,7 +145,6 @@ def _of_record(picture: Picture) -> Iterator[Metric]:
         ("pods_due", "GPU pods of which news from the kubelet is due.", len(picture.due)),
         ("unseen_facts", "Facts that could not be had.", len(picture.unseen)),
         ("unknown_devices", "Device ids of no GPU of this node that is known.", picture.unknown),
-        ("unpublished_devices", "Device ids that the record does not show.", picture.left_out),
         ("ready", "Whether the record can be relied on.", status.get(READY)),
         ("unaccounted_use", "Somebody computes on a GPU of no pod.", status.get(UNACCOUNTED_USE)),
         (

@@ -195,7 +195,7 @@ DEVICE_IDS: dict[str, Story] = {
     ),
     "too many shares are said to be, and end well": (
         Row(1, serves(*(f"GPU-{i}::{n}" for i in range(4) for n in range(1100)))),
-        Row(12, not_ready="4400 of 4400"),
+        Row(12, not_ready="4,400 device ids to hand out"),
         Row(13, serves(*(f"GPU-{i}::{n}" for i in range(4) for n in range(10)))),
         Row(24, not_ready=""),
     ),

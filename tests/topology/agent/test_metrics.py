@@ -39,10 +39,9 @@ def with_everything() -> Metrics:
 
 def test_unknown_ids_are_a_metric() -> None:
     metrics = Metrics()
-    metrics.picture = Picture(None, Report(), unknown=8, left_out=3)
+    metrics.picture = Picture(None, Report(), unknown=8)
     text = generate_latest(metrics.registry).decode()
     assert "gpu_topology_agent_unknown_devices 8.0" in text
-    assert "gpu_topology_agent_unpublished_devices 3.0" in text
 
 
 def test_the_version_is_told_before_anything_is_known_of_the_node() -> None:

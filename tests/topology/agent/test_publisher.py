@@ -13,6 +13,7 @@ import pytest
 
 from tests.crd import faults
 from tests.fakes.apiserver import FakeApiServer
+from tests.topology.agent.decides.test_limits import TOO_LARGE
 from topology import codec
 from topology.agent.publisher import AGAIN, FIRST_BACKOFF, JITTER, LONGEST_BACKOFF, Publisher
 from topology.core.devices import DeviceId, GpuResource, NodeName, PodUid
@@ -333,6 +334,37 @@ def test_a_record_that_is_refused_for_what_is_in_it_is_replaced_by_a_bare_one(de
     assert desk.write(report(1))
     assert desk.held == ["p1"]
     assert desk.published.sequence > sequence
+
+
+def test_a_record_that_has_become_too_large_keeps_its_spec_and_says_so_once(desk: Desk) -> None:
+    assert desk.write(report(0, boot="boot"))
+    spec = desk.record["spec"]
+    for _ in range(3):
+        assert desk.publisher.write(TOO_LARGE.topology, TOO_LARGE.report)
+    assert desk.writes == ["POST /", "PUT /n/status", "PUT /n/status"]
+    assert desk.record["spec"] == spec
+    assert (desk.held, desk.published.allocatable) == ([], None)
+    assert "2,000 shares of one GPU, and at most 1,024 are allowed" in desk.published.not_ready
+    assert desk.write(report(1, boot="boot"))
+    assert (desk.held, desk.published.not_ready) == (["p1"], "")
+    assert desk.record["spec"] == spec
+
+
+@pytest.mark.parametrize("former", [None, "another boot"])
+def test_of_a_first_record_that_is_too_large_the_status_alone_is_told(
+    desk: Desk, former: str | None
+) -> None:
+    """There has to be an object: it has no hardware, and that of another boot does not stay."""
+    if former:
+        assert desk.write(report(0, boot=former))
+        desk.publisher = desk.another()
+        desk.publisher.former()
+    assert desk.publisher.write(TOO_LARGE.topology, TOO_LARGE.report)
+    assert codec.decode(desk.record).topology.gpus == ()
+    assert "the record is too large" in desk.published.not_ready
+    writes = len(desk.writes)
+    assert desk.publisher.write(TOO_LARGE.topology, TOO_LARGE.report)
+    assert len(desk.writes) == writes, "it is said once"
 
 
 def test_a_spec_that_is_refused_does_not_hide_the_node(desk: Desk) -> None:

@@ -40,7 +40,7 @@ COMPLETE = "Complete"
 class Picture:
     """The record as it should be now."""
 
-    topology: NodeTopology | None  # None if nobody could look
+    topology: NodeTopology | None  # None if nobody could look, or the record is too large
     report: Report
     unseen: tuple[Unseen, ...] = ()
     due: frozenset[PodUid] = frozenset()  # pods of which the kubelet owes news
@@ -49,7 +49,6 @@ class Picture:
     # report says that its agent knew of the deletion, so a new one causes a write.
     deletions: int = 0
     unknown: int = 0  # how many device ids name no GPU that we know
-    left_out: int = 0  # how many device ids the report does not show
     unfit: Problem | None = None  # why part of what is known cannot be published
     # Whether it matters how many devices the Node says there are: a GPU does not answer, or the
     # kubelet does not hand out all shares of each.
@@ -122,13 +121,11 @@ def compose(facts: Facts, conditions: ConditionBook, now: str) -> Picture:
     facts = replace(facts, topology_nodes=hints)
     hardware, holders = facts.hardware, facts.holders
     allocatable, counted = facts.allocatable or {}, facts.surroundings.counted
-    resources, too_many, unfit = limits.resources(
-        resources_of(
-            allocatable,
-            facts.surroundings.labels,
-            facts.refuses_several,
-            counted.devices if counted is not None else None,
-        )
+    resources = resources_of(
+        allocatable,
+        facts.surroundings.labels,
+        facts.refuses_several,
+        counted.devices if counted is not None else None,
     )
     allocator, untold = _allocator(facts, resources)
     topology = None
@@ -137,42 +134,50 @@ def compose(facts: Facts, conditions: ConditionBook, now: str) -> Picture:
     held = allocations(holders.by_uid, holders.unidentified)
     gpus = None if topology is None else [gpu.uuid for gpu in topology.gpus]
     unknown = limits.unknown_devices(allocatable, held, gpus)
-    own = limits.exclusive(_exclusive(facts))
-    room = limits.room_beside(hardware.topology, allocator.numa) - own.size
-    shown = limits.publishable_holdings(facts.allocatable, held, unknown, room)
+    own, hidden = limits.exclusive(_exclusive(facts))
+    shown = limits.publishable_allocations(held)
     around = facts.surroundings.unseen
     silent = [Unseen(gpu.name, "it does not answer the driver") for gpu in facts.missing]
-    left_out = (*too_many, *strange, *own.unseen)
-    unseen = tuple(sorted({*silent, *hardware.unseen, *untold, *around, *left_out}))
-    unfit = shown.problem or unfit or _misnamed(topology, allocatable)
+    unseen = tuple(sorted({*silent, *hardware.unseen, *untold, *around, *strange, *hidden}))
+    # Readers would take a part of the devices to hand out for all: all are published, or none.
+    offered = None
+    if facts.allocatable is not None and not unknown:
+        offered = frozenset(device for ids in allocatable.values() for device in ids)
     report = Report(
         facts.boot_id,
         0,
-        shown.allocatable,
-        shown.allocations,
+        offered,
+        shown,
         facts.health,
         (
-            _ready(facts, unfit, conditions, now),
             _unaccounted(facts, resources, conditions, now, known=not unknown),
             _complete(unseen, conditions, now),
             *_fabric_ready(facts, conditions, now),
         ),
-        holdings=own.holdings,
+        holdings=own,
         missing=facts.missing,
         several_shares=facts.several_shares,
-        idle=limits.idle(idle_allocations(shown.allocations, facts.idle), shown.room),
+        idle=idle_allocations(shown, facts.idle),
         observed_at=holders.observed_at,
         pods_version=holders.pods_version,
     )
+    too_large = limits.too_large(topology, report)
+    unfit = too_large or (
+        limits.of_unknown(unknown) if unknown else _misnamed(topology, allocatable)
+    )
+    if too_large is not None:
+        # Of the hardware what was written stays, and of who holds what nothing is told.
+        topology = None
+        report = replace(report, allocatable=None, allocations=(), holdings=None, idle=())
+    ready = _ready(facts, too_large, unfit, conditions, now)
     return Picture(
         topology,
-        report,
+        replace(report, conditions=(ready, *report.conditions)),
         (*_unanswered(facts), *unseen),
         facts.due,
         frozenset(holders.by_uid),
         holders.deletions,
         len(unknown),
-        shown.left_out,
         unfit,
         any(not gpu.counted for gpu in facts.missing)
         or any(lacks_shares(allocatable.get(served.name, ()), served) for served in resources),
@@ -267,10 +272,18 @@ def _unanswered(facts: Facts) -> list[Unseen]:
     return found
 
 
-def _ready(facts: Facts, unfit: Problem | None, conditions: ConditionBook, now: str) -> Condition:
+def _ready(
+    facts: Facts,
+    too_large: Problem | None,
+    unfit: Problem | None,
+    conditions: ConditionBook,
+    now: str,
+) -> Condition:
     """Whether the record can be relied on; if not, the first reason that applies."""
     problem, kubelet = None, facts.kubelet
-    if facts.nvml_problem:
+    if too_large is not None:  # first: whoever reads the record has to know that it lacks holders
+        problem = too_large
+    elif facts.nvml_problem:
         problem = Problem("NvmlUnavailable", f"NVML: {facts.nvml_problem}")
     elif facts.hardware.contradiction:
         problem = Problem("HardwareContradictory", facts.hardware.contradiction)

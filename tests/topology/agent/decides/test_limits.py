@@ -1,10 +1,10 @@
-"""A node that has more than a record may hold: a valid record is published, and it says so."""
+"""A node that has more than a record may hold: what is published is valid, and says so."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -30,6 +30,7 @@ from topology.agent.decides.observed import (
     Vitals,
     Xid,
 )
+from topology.agent.decides.record import Picture
 from topology.agent.decides.surroundings import KubeletFacts, Surroundings, plugin_of
 from topology.agent.loop import Asks, Clock, NodeAgent
 from topology.agent.settings import Settings
@@ -42,14 +43,13 @@ from topology.core.devices import (
     MigInstance,
     Nic,
     NodeName,
-    PodUid,
 )
 from topology.core.graph import NodeTopology
 from topology.core.links import LinkKind
 from topology.core.numa import CpuSet, MemoryBlock, cpu_set
 from topology.core.placement import NOT_READY
-from topology.core.report import Allocation, IdleAllocation, Report
 from topology.core.requests import Constraints, gpu_request
+from topology.machines import machine
 
 ETCD_LIMIT = 3 * 2**19  # bytes of one object
 NOON = "2026-01-01T12:00:00Z"
@@ -121,8 +121,8 @@ class Machine:
     def allocatable(self) -> dict[str, frozenset[DeviceId]]:
         return {name: frozenset(found) for name, found in self.served.items()}
 
-    def record(self) -> dict[str, Any]:
-        """The object that an agent on this node would write."""
+    def picture(self) -> Picture:
+        """What an agent on this node sees."""
         around = Surroundings(
             {}, plugin_of(self.image, (), {}), kubelet=self.kubelet, has_api_server=False
         )
@@ -132,7 +132,11 @@ class Machine:
             Asks(self, self, lambda: self.pci, lambda: around, lambda: self.processors),
             Clock(lambda: 0.0, lambda: NOON),
         )
-        picture = agent.turn().picture
+        return agent.turn().picture
+
+    def record(self) -> dict[str, Any]:
+        """The object that the agent would write of a node of which none is there."""
+        picture = self.picture()
         return codec.encode(picture.topology or NodeTopology(NodeName("n"), ()), picture.report)
 
 
@@ -186,6 +190,21 @@ def incomplete(*words: str) -> Said:
     return said
 
 
+def too_large(words: str) -> Said:
+    """Ready says by how much, and nothing else is told but conditions: a part could be taken for
+    the whole."""
+    is_said = not_ready(
+        "TooLarge", "the record is too large: it would have ", f"{words} are allowed"
+    )
+
+    def said(record: dict[str, Any]) -> bool:
+        told = [record["spec"].get("devices")]
+        told += [record["status"].get(key) for key in ("allocatable", "allocations", "exclusive")]
+        return is_said(record) and not any(told) and "allocatable" not in record["status"]
+
+    return said
+
+
 def nothing_lost(record: dict[str, Any]) -> bool:
     return bool(condition(record, "Ready")["status"] == "True")
 
@@ -194,18 +213,18 @@ EXCEEDING: dict[str, tuple[tuple[str, ...], Machine, Said]] = {
     "twenty kinds of MIG devices": (
         (".spec.resources",),
         Machine(served={f"nvidia.com/mig-{i}g": (DeviceId(f"MIG-{i}"),) for i in range(20)}),
-        incomplete("resources: 20 are served, a record holds 16"),
+        too_large("20 resources, and at most 16"),
     ),
     "two thousand shares of a GPU": (
         (".spec.resources[].replicas",),
         Machine(served={GPU: ids(2000)}),
-        not_ready("TooManyDevices", "2000", "1024"),
+        too_large("2,000 shares of one GPU, and at most 1,024"),
     ),
     "more shares than a list holds": (
         (".status.allocatable",),
         Machine(served={GPU: [i for gpu in range(6) for i in ids(1000, f"GPU-{gpu}")]},
                 seen=SeenNode(gpus(6))),
-        not_ready("TooManyDevices", "6000 of 6000", "4096"),
+        too_large("6,000 device ids to hand out, and at most 4,096"),
     ),
     "an id that is too long": (
         (".status.allocatable[]",),
@@ -223,17 +242,17 @@ EXCEEDING: dict[str, tuple[tuple[str, ...], Machine, Said]] = {
     "more holders than a list holds": (
         (".status.allocations",),
         Machine(entries_=holding(*((f"p{i}", [DeviceId(f"GPU-0::{i}")]) for i in range(5000)))),
-        not_ready("TooManyDevices"),
+        too_large("5,000 allocations, and at most 4,096"),
     ),
     "a container with more shares than a list holds": (
         (".status.allocations[].deviceIds",),
         Machine(entries_=holding(("a", ids(5000)), ("b", ids(3, "GPU-1")))),
-        not_ready("TooManyDevices", "5000 of 5005"),
+        too_large("5,000 device ids of one container, and at most 4,096"),
     ),
     "long names and many of them": (
         (),
         Machine(entries_=holding(*((f"{i:x>250}", ids(2500)[i : i + 1]) for i in range(2500)))),
-        not_ready("TooManyDevices", "600 kB"),
+        too_large("bytes, and at most 480,000"),
     ),
     "two pods of one name that nobody knows": (
         (".status.allocations[].podUID",),
@@ -255,19 +274,6 @@ EXCEEDING: dict[str, tuple[tuple[str, ...], Machine, Said]] = {
         Machine(SeenNode(gpus(64)), served={GPU: [DeviceId(f"GPU-{i}") for i in range(64)]}),
         nothing_lost,
     ),
-    "a NUMA node of a high number": (
-        (
-            ".spec.devices[].numaNode",
-            ".spec.devices[].topologyNodes[]",
-            ".spec.nics[].numaNode",
-        ),
-        Machine(
-            SeenNode(gpus(1, numa_node=5000)),
-            served={GPU: named("GPU-0")},
-            pci=PciTree(nics={"mlx5_0": PciNic(("pci0000:00", "a", "b"), 5001)}),
-        ),
-        incomplete("NUMA node of GPU 0", "5000", "NUMA node of mlx5_0", "5001"),
-    ),
     "a GPU whose PCI address nobody tells": (
         (".spec.devices[].pciBusId",),
         Machine(SeenNode(gpus(2, pci_bus_id=None))),
@@ -282,7 +288,7 @@ EXCEEDING: dict[str, tuple[tuple[str, ...], Machine, Said]] = {
         (".spec.devices[].migInstances",),
         Machine(SeenNode(gpus(2, mig_mode="enabled", mig_instances=tuple(
             MigInstance(f"MIG-{i}", "1g.5gb", Bytes(1)) for i in range(20))))),
-        incomplete("MIG instances of GPU 0: 20"),
+        too_large("20 MIG devices of one GPU, and at most 16"),
     ),
     "a hundred NICs": (
         (".spec.nics", ".spec.nics[].distances"),
@@ -381,6 +387,8 @@ CANNOT = {
     ".spec.devices[].uuid": "NVML's has 96 bytes at most",
     ".spec.devices[].memoryBytes": "of a memory of eight exabytes",
     ".spec.devices[].topologyNodes": "of 64 numbers at most",
+    ".spec.devices[].numaNode": "the kernel numbers 1024 NUMA nodes at most",
+    ".spec.nics[].numaNode": "the kernel numbers 1024 NUMA nodes at most",
     ".spec.numaNodes": "with more they count as not known",
     ".spec.numaNodes[].id": "numbers are given in order, to 64 NUMA nodes",
     ".spec.numaNodes[].distances": "64 distances of three digits at most",
@@ -467,7 +475,6 @@ def test_the_limits_are_the_schemas() -> None:
     assert of[".status.health[].reason"]["maxLength"] == limits.LONGEST_REASON
     assert of[".status.allocatable[]"]["maxLength"] == limits.LONGEST_NAME
     assert of[".status.conditions[].message"]["maxLength"] >= limits.LONGEST_MESSAGE
-    assert of[".spec.devices[].numaNode"]["maximum"] == limits.HIGHEST_NUMA_NODE
     assert of[".spec.devices[].topologyNodes[]"]["maximum"] == limits.HIGHEST_HINTED_NODE
 
 
@@ -486,21 +493,6 @@ def test_a_record_that_just_fits_is_whole() -> None:
     assert faults(record) == []
 
 
-def test_the_estimate_of_a_records_size_is_no_less_than_its_size() -> None:
-    """So that what is counted as fitting fits."""
-    machine = EXCEEDING["long names and many of them"][1]
-    record = machine.record()
-    assert len(json.dumps(record)) > limits.LARGEST_RECORD * 0.8  # and it is not far off
-    whole = Machine(
-        SeenNode(gpus(64)), served={GPU: [DeviceId(f"GPU-{i}") for i in range(64)]}, pci=PciTree(
-            {f"0000:{i:02x}:00.0": ("pci0000:00", f"{i}", "gpu") for i in range(64)}, nics=NICS)
-    ).record()  # fmt: skip
-    topology = codec.decode(whole).topology
-    assert len(topology.links) == 2016
-    spec = limits.LARGEST_RECORD - limits.room_beside(topology)
-    assert len(json.dumps(whole["spec"], separators=(",", ":"))) <= spec
-
-
 def test_the_estimate_of_what_pods_have_for_their_own_is_no_less_than_its_size() -> None:
     odd = CpuSet(sum(1 << i for i in range(1, 4096, 2)))
     entries = [
@@ -517,31 +509,10 @@ def test_the_estimate_of_what_pods_have_for_their_own_is_no_less_than_its_size()
     assert nothing_lost(record)
     found = codec.decode(record)
     assert found.report is not None
-    spec = limits.LARGEST_RECORD - limits.room_beside(found.topology, found.topology.allocator.numa)
-    assert len(json.dumps(record["spec"], separators=(",", ":"))) <= spec
     told = json.dumps(record["status"]["exclusive"], separators=(",", ":"))
-    size = limits.exclusive(found.report.holdings).size
+    assert found.report.holdings is not None
+    size = sum(map(limits.size_of_holding, found.report.holdings))
     assert 0.8 * size < len(told) <= size
-
-
-def test_since_when_devices_are_idle_is_told_as_far_as_there_is_room() -> None:
-    held = [
-        Allocation(PodUid(f"{i:x>60}"), "ns", f"{i:x>250}", "m", GPU, ids(1)) for i in range(2000)
-    ]
-    shown = limits.publishable_holdings({}, held, ())
-    assert 1000 < len(shown.allocations) < len(held)
-    assert 0 <= shown.room < 1000
-    idle = tuple(IdleAllocation(a.pod_uid, a.container, a.resource, NOON) for a in held)
-    said = limits.idle(idle, shown.room)
-    assert said == idle[: len(said)]
-    few = limits.publishable_holdings({}, held[:9], ())
-    assert limits.idle(idle[:9], few.room) == idle[:9]
-    tight = limits.publishable_holdings({}, held[:900], (), 440_000)
-    some = limits.idle(idle[:900], tight.room)
-    assert 0 < len(some) < 900
-    report = Report("boot", 1, tight.allocatable, tight.allocations, idle=some)
-    assert len(json.dumps(codec.encode_report(report))) <= 440_000
-    assert limits.idle(idle, -1) == ()
 
 
 def owned(found: Any, value: Any) -> Any:
@@ -565,13 +536,18 @@ def owned(found: Any, value: Any) -> Any:
 @pytest.mark.parametrize(
     "machine",
     [
-        pytest.param(EXCEEDING["more holders than a list holds"][1], id="many"),
-        pytest.param(EXCEEDING["long names and many of them"][1], id="long"),
+        pytest.param(
+            Machine(entries_=holding(*((f"p{i}", [f"GPU-0::{i}"]) for i in range(3800)))), id="many"
+        ),
+        pytest.param(
+            Machine(entries_=holding(*((f"{i:x>250}", [f"GPU-0::{i}"]) for i in range(1280)))),
+            id="long",
+        ),
         pytest.param(
             Machine(
                 SeenNode(gpus(64)),
                 served={GPU: named(*(f"GPU-{i}" for i in range(64)))},
-                entries_=holding(*((f"p{i}", [f"GPU-0::{i}"]) for i in range(4096))),
+                entries_=holding(*((f"p{i}", [f"GPU-0::{i}"]) for i in range(1400))),
                 pci=PciTree({f"0000:{i:02x}:00.0": ("pci", f"{i}") for i in range(64)}, nics=NICS),
             ),
             id="of all",
@@ -581,7 +557,7 @@ def owned(found: Any, value: Any) -> Any:
                 SeenNode(gpus(64)),
                 served={GPU: named(*(f"GPU-{i}" for i in range(64)))},
                 entries_=[
-                    *holding(*((f"h{i}", [f"GPU-0::{i}"]) for i in range(4096))),
+                    *holding(*((f"h{i}", [f"GPU-0::{i}"]) for i in range(1400))),
                     *owning(1200, 0),
                 ],
                 kubelet=STATIC,
@@ -593,6 +569,7 @@ def owned(found: Any, value: Any) -> Any:
 )
 def test_the_largest_record_fits_into_etcd_with_who_owns_its_fields(machine: Machine) -> None:
     record = machine.record()
+    assert nothing_lost(record)
     body = {part: record[part] for part in ("spec", "status")}
     notes = {part: owned(schema()["properties"][part], body[part]) for part in body}
     size = sum(len(json.dumps(each, separators=(",", ":"))) for each in (body, notes))
@@ -661,3 +638,18 @@ def test_a_node_with_numbered_devices_takes_plain_pods() -> None:
     assert answer(cluster.snapshot(), cluster.facts(name), gpu_request(1)).rejection is None
     pair = gpu_request(2, Constraints(link=LinkKind.NVLINK))
     assert answer(cluster.snapshot(), cluster.facts(name), pair).rejection is NOT_READY
+
+
+TOO_LARGE = EXCEEDING["two thousand shares of a GPU"][1].picture()
+
+
+def test_nothing_is_promised_on_what_was_written_before_a_record_became_too_large() -> None:
+    """What is known of the hardware may be out of date. Pods that ask for a number go there."""
+    topology = machine("hgx-h100-8").topology("n")
+    cluster, name = Cluster(lambda: 0.0), NodeName("n")
+    cluster.feed.put_record(topology, replace(TOO_LARGE.report, conditions=()))
+    pair = gpu_request(2, Constraints(link=LinkKind.NVLINK))
+    assert answer(cluster.snapshot(), cluster.facts(name), pair).rejection is None
+    cluster.feed.put_record(topology, replace(TOO_LARGE.report, sequence=1))
+    assert answer(cluster.snapshot(), cluster.facts(name), pair).rejection is NOT_READY
+    assert answer(cluster.snapshot(), cluster.facts(name), gpu_request(1)).rejection is None
