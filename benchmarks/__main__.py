@@ -3,19 +3,10 @@
 import typer
 
 from benchmarks.commands.compare import compare
-from benchmarks.commands.promises import kinds, promises, promises_by_kind, singles
+from benchmarks.commands.promises import kinds, promises, promises_by_kind
 from benchmarks.commands.report import report
 from benchmarks.commands.simulate import simulate
-from benchmarks.commands.speed import (
-    agent,
-    dra,
-    following,
-    latency,
-    profile,
-    scale,
-    throughput,
-    worst,
-)
+from benchmarks.commands.speed import dra, following, latency, throughput, worst
 from benchmarks.commands.traces import traces
 from scheduler_extender.cli.commandline import run
 from scheduler_extender.cli.options import spread
@@ -40,13 +31,9 @@ for command in (
     following,
     promises,
     promises_by_kind,
-    singles,
     kinds,
-    agent,
     compare,
-    profile,
     dra,
-    scale,
     worst,
     simulate,
     report,

@@ -45,9 +45,9 @@ NEW = [
     ("scheduler_extender/new.py", "import topology.emulation", "Nobody decides by the emulation"),
     ("scheduler_extender/new.py", "import benchmarks.output", "Dependency points down"),
     ("scheduler_extender/new.py", "import tests.nodes", "What ships knows nothing of the tests"),
-    ("benchmarks/new.py", "def late():\n    import tests.nodes", "Only two benchmarks know"),
-    ("benchmarks/simulation/new.py", "import tests.fakes.kubelet", "Only two benchmarks know"),
-    ("benchmarks/new.py", "import topology.agent.decides.allocation", "Only two benchmarks know"),
+    ("benchmarks/new.py", "def late():\n    import tests.nodes", "Only one benchmark knows"),
+    ("benchmarks/simulation/new.py", "import tests.fakes.kubelet", "Only one benchmark knows"),
+    ("benchmarks/new.py", "import topology.agent.decides.allocation", "Only one benchmark knows"),
     ("benchmarks/papers/new.py", "import benchmarks.simulation.jobs", "The papers' model knows"),
     ("benchmarks/simulation/new.py", "import benchmarks.papers.bound", "The simulation takes"),
 ]

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.output import show, writable, write_json
-from benchmarks.speed.agent import SourceTreeMissingError
+from benchmarks.speed.processes import SourceTreeMissingError
 
 JsonFile = Annotated[
     Path | None,

@@ -1,4 +1,4 @@
-"""``python -m benchmarks promises``, ``promises-by-kind``, ``singles`` and ``kinds``."""
+"""``python -m benchmarks promises``, ``promises-by-kind`` and ``kinds``."""
 
 import os
 import sys
@@ -21,8 +21,8 @@ def promises(
 ) -> None:
     """Count the promises that are kept and broken.
 
-    Three schedulers place the same pods on the same emulated nodes: the extender, the rule "a good
-    set is free", and an oracle that knows every node at every moment.
+    Two schedulers place the same pods on the same emulated nodes: the extender, and the rule "a
+    good set is free".
     """
     writable(json=json_file)
     found = comparisons.promises(pods, seed)
@@ -47,9 +47,9 @@ def promises_by_kind(
 ) -> None:
     """Count promises over shared GPUs, MIG, groups and DRA.
 
-    The extender places the same pods as an oracle that knows every node at every moment (not with
-    DRA), and then once more with rare faults. The figures so far are written after each play. Exit
-    with 1 where something was not kept that has to hold always.
+    The extender places pods with the faults of every day, and then once more with rare faults. The
+    figures so far are written after each play. Exit with 1 where something was not kept that has to
+    hold always.
     """
     writable(json=json_file)
     found, kinds = None, {name: play for name, play in bykind.KINDS.items() if kind in name}
@@ -67,26 +67,6 @@ def promises_by_kind(
         write_json(json_file, found)
     if not all(map(bykind.kept, found["rows"].values())):
         raise typer.Exit(1)
-
-
-def singles(
-    pods: Annotated[
-        int, typer.Option(metavar="COUNT", help="How many pods to place for each seed.", min=10)
-    ] = 4_000,
-    seeds: Annotated[
-        int, typer.Option(metavar="COUNT", help="How many seeds; the first is 1.", min=1)
-    ] = 5,
-    json_file: JsonFile = None,
-) -> None:
-    """Count pairs and quads that get promises beside singles.
-
-    The extender filters all the time. Who scores differs: the extender, or kube-scheduler's
-    LeastAllocated or MostAllocated.
-    """
-    writable(json=json_file)
-    found = comparisons.singles(pods, range(1, seeds + 1))
-    show(comparisons.singles_table(found))
-    write_json(json_file, found)
 
 
 def kinds() -> None:

@@ -1,4 +1,4 @@
-"""The commands that measure time: latency, throughput, profile, dra, scale, worst and agent."""
+"""The commands that measure time: latency, throughput, following, dra and worst."""
 
 from functools import partial
 from typing import Annotated
@@ -6,13 +6,9 @@ from typing import Annotated
 import typer
 
 from benchmarks.commands.options import JsonFile, measured
-from benchmarks.output import console
-from benchmarks.speed import agent as agent_
 from benchmarks.speed import dra as dra_
 from benchmarks.speed import following as following_
 from benchmarks.speed import latency as latency_
-from benchmarks.speed import profile as profile_
-from benchmarks.speed import scale as scale_
 from benchmarks.speed import throughput as throughput_
 from benchmarks.speed import worst as worst_
 
@@ -102,41 +98,6 @@ def following(
     measured(json_file, measure, following_.table)
 
 
-def agent(
-    seconds: Annotated[
-        float, typer.Option(metavar="SECONDS", help="How long to watch each agent.", min=5)
-    ] = 60,
-    agents: Annotated[
-        int, typer.Option(metavar="COUNT", help="How many agents' writes to count.", min=1)
-    ] = 5_000,
-    seed: Annotated[int, typer.Option(metavar="NUMBER", help="Seed of heartbeats and pods.")] = 1,
-    json_file: JsonFile = None,
-) -> None:
-    """Measure what agents cost nodes and the API server."""
-    measure = partial(agent_.measure, seconds, agents, seed)
-    measured(json_file, measure, agent_.cost_table, agent_.writes_table)
-
-
-def profile(
-    nodes: Annotated[
-        int, typer.Option(metavar="COUNT", help="Nodes of the cluster.", min=1)
-    ] = 5_000,
-    states: Annotated[
-        int,
-        typer.Option(metavar="COUNT", help="In how many different states the nodes are.", min=1),
-    ] = 200,
-    seed: Annotated[
-        int, typer.Option(metavar="NUMBER", help="Seed that the states are drawn from.")
-    ] = 1,
-    json_file: JsonFile = None,
-) -> None:
-    """Measure what filter and prioritize cost.
-
-    Cold is a question that nobody has asked before, warm one whose answer is remembered.
-    """
-    measured(json_file, partial(profile_.measure, nodes, states, seed), profile_.table)
-
-
 def dra(
     nodes: Annotated[
         int, typer.Option(metavar="COUNT", help="Nodes of the cluster.", min=8)
@@ -154,34 +115,6 @@ def dra(
     """
     measure = partial(dra_.measure, nodes, claims, seed)
     measured(json_file, measure, dra_.table, dra_.objects_table)
-
-
-def scale(
-    nodes: Annotated[
-        list[int] | None,
-        typer.Option(
-            metavar="COUNT",
-            help="Nodes of the cluster. May be given several times.  [default: 100 to 65000]",
-            min=1,
-            max=100_000,
-        ),
-    ] = None,
-    pods: Annotated[
-        int, typer.Option(metavar="COUNT", help="How many pods to place at each size.", min=10)
-    ] = 2_000,
-    large: Annotated[
-        bool, typer.Option(help="In the end place 100,000 pods on 5,000 nodes, too.")
-    ] = True,
-    seed: Annotated[int, typer.Option(metavar="NUMBER", help="Seed of states, jobs and ties.")] = 1,
-    json_file: JsonFile = None,
-) -> None:
-    """Measure what a simulated pod costs as the cluster grows."""
-    sizes = tuple(nodes or scale_.CLUSTER_SIZES)
-    measure = partial(scale_.measure, sizes, pods, seed, scale_.LARGE if large else None)
-    found = measured(json_file, measure, scale_.table)
-    lines = scale_.growth(found["rows"])
-    for line in [*lines, scale_.large_line(found["large"])] if large else lines:
-        console().print(line, highlight=False)
 
 
 def worst(

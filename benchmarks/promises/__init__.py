@@ -1,7 +1,7 @@
 """Promises in virtual time: emulated nodes, every fault we know of, and what was kept.
 
 :mod:`closed_loop` is the cluster that the extender is played against; its docstring names the
-actors, a file each. :mod:`extender` is the real extender, :mod:`rivals` are what it is compared
-with. :mod:`workloads` draws pods and nodes, :mod:`plays` runs closed loops, and
+actors, a file each. :mod:`extender` is the real extender, :mod:`goodsetfree` the rule that it is
+compared with. :mod:`workloads` draws pods and nodes, :mod:`plays` runs closed loops, and
 :mod:`comparisons` makes figures of them.
 """

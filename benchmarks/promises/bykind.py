@@ -1,13 +1,12 @@
 """Promises over every kind of GPU: shared ones, MIG instances, groups and gangs, nodes with DRA.
 
 Rounds are played until so many pods are placed. A round has one play of each kind with the faults
-of every day, an oracle's play of the same jobs beside it (not under DRA: no oracle has the order of
-the devices in its hands), and one with the rare faults besides.
+of every day, and one with the rare faults besides.
 What is counted is in :func:`counted`.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from itertools import count
@@ -44,10 +43,9 @@ SEEDS = 10  # from a round's seed to the next
 PLACED_IN_A_ROUND = 10_000
 COLUMNS = (
     *("placed", "guaranteed", "expected", "broken", "memory exceeded", "groups split"),
-    *("gang binds refused", "vetoes", "of the oracle's, all", "required", "whole groups"),
+    *("gang binds refused", "vetoes", "required placed", "whole groups"),
 )
 WITH_FAULTS = ", rare faults"
-ORACLE = "oracle"
 
 
 def parts(
@@ -58,8 +56,6 @@ def parts(
         pods = max(10, int(kind.pods * scale))
         first = replace(kind, pods=pods, seed=kind.seed + seed + SEEDS * number)
         yield name, first
-        if not kind.dra:
-            yield name, replace(first, policy=ORACLE, restarts=0)
         yield name + WITH_FAULTS, replace(first, faults=RARE_FAULTS)
 
 
@@ -68,14 +64,19 @@ def by_kind(
 ) -> Iterator[dict[str, Any]]:
     """The figures after each play, until ``placements`` pods are placed by the extender."""
     ours = {name + more: counted(Tally()) for name in kinds for more in ("", WITH_FAULTS)}
-    oracles = {name: counted(Tally()) for name, kind in kinds.items() if not kind.dra}
     scale = min(1.0, placements / PLACED_IN_A_ROUND)
     with ProcessPoolExecutor(workers) as pool:
         for number in count():
             names, plays = zip(*parts(number, seed, scale, kinds), strict=True)
-            for name, what, found in zip(names, plays, pool.map(_counted, plays), strict=True):
-                (oracles if what.policy == ORACLE else ours)[name].update(found)
-                yield _figures(placements, seed, number + 1, ours, oracles)
+            for name, found in zip(names, pool.map(_counted, plays), strict=True):
+                ours[name].update(found)
+                yield {
+                    "placements": placements,
+                    "seed": seed,
+                    "rounds": number + 1,
+                    "rare_faults": _rates(RARE_FAULTS),
+                    "rows": ours,
+                }
             if sum(row["placed"] for row in ours.values()) >= placements:
                 return
 
@@ -135,23 +136,6 @@ def kept(row: Mapping[str, int]) -> bool:
     return not any(row[name] for name in NEVER)
 
 
-def _figures(
-    placements: int,
-    seed: int,
-    rounds: int,
-    ours: dict[str, Counter[str]],
-    oracles: dict[str, Counter[str]],
-) -> dict[str, Any]:
-    return {
-        "placements": placements,
-        "seed": seed,
-        "rounds": rounds,
-        "rare_faults": _rates(RARE_FAULTS),
-        "rows": ours,
-        "oracle": oracles,
-    }
-
-
 def _rates(faults: Faults) -> dict[str, float]:
     """The faults whose rates are not those of a play without any."""
     names = Faults.__dataclass_fields__
@@ -161,23 +145,15 @@ def _rates(faults: Faults) -> dict[str, float]:
 
 def by_kind_table(found: dict[str, Any]) -> Table:
     """The figures for a terminal, and their sum."""
-    rows, oracle = found["rows"], found["oracle"]
-    everything = _sum(rows.values())
+    rows = found["rows"]
+    everything = sum(rows.values(), Counter[str]())
     title = f"{everything['placed']:,} placements, seed {found['seed']}, rounds: {found['rounds']}"
     table = table_of(("what is placed",), COLUMNS, title)
     for name, row in rows.items():
-        table.add_row(name, *_cells(row), *_beside(row, oracle.get(name)))
+        table.add_row(name, *_cells(row))
     table.add_section()
-    beside = _sum(row for name, row in rows.items() if name in oracle)
-    table.add_row("everything", *_cells(everything), *_beside(beside, _sum(oracle.values())))
+    table.add_row("everything", *_cells(everything))
     return table
-
-
-def _sum(rows: Iterable[Counter[str]]) -> Counter[str]:
-    found: Counter[str] = Counter()
-    for row in rows:
-        found.update(row)
-    return found
 
 
 def _cells(row: Counter[str]) -> tuple[str, ...]:
@@ -195,10 +171,6 @@ def _cells(row: Counter[str]) -> tuple[str, ...]:
         f"{row['split_groups']}" if row["group_members"] else "",
         refused if row["gang_binds"] else "",
         f"{row['vetoes']} of {row['claimed']:,}" if row["claimed"] else "",
+        f"{row['required_placed'] / row['required']:.1%}" if row["required"] else "",
+        f"{row['whole_groups']:,}" if row["group_members"] else "",
     )
-
-
-def _beside(row: Counter[str], oracle: Counter[str] | None) -> list[str]:
-    """The shares of what an oracle places; nothing where it did not play."""
-    names = ("placed", "required_placed", "whole_groups")
-    return [f"{row[n] / oracle[n]:.1%}" if oracle and oracle[n] else "" for n in names]

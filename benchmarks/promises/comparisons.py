@@ -1,18 +1,12 @@
-"""Are promises kept, what does keeping them cost, and what does placing well gain?
+"""Are promises kept, and what does keeping them cost?
 
-Two comparisons over the same jobs on the same emulated nodes:
-
-*promises*: the extender, with what goes wrong every day; the same with what goes wrong now and then
-besides (:data:`~benchmarks.promises.faults.RARE_FAULTS`); the rule "a good set is free" in its
-place; and an oracle that uses the same outcome rules, knows every node at every moment, and meets
-no delay at all. The oracle bounds what a promise-keeping scheduler can place.
-
-*singles*: single-GPU pods among pairs and quads that need their links. The extender filters for
-all, and who scores differs: it, or kube-scheduler's LeastAllocated or MostAllocated.
+The same jobs on the same emulated nodes under the extender, with what goes wrong every day; the
+same with what goes wrong now and then besides (:data:`~benchmarks.promises.faults.RARE_FAULTS`);
+and the rule "a good set is free" in its place.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from rich.table import Table
@@ -29,7 +23,7 @@ NAMES = {"sickened": "gpus_sickened"}
 
 
 def promises(pods: int, seed: int) -> dict[str, Any]:
-    """The figures of the first comparison, with every parameter."""
+    """The figures, with every parameter."""
     restarts = max(1, pods // 2000)
     plays = {
         "extender": Play("extender", pods, seed, restarts=restarts),
@@ -37,42 +31,9 @@ def promises(pods: int, seed: int) -> dict[str, Any]:
             "extender", pods, seed, restarts=restarts, faults=RARE_FAULTS
         ),
         "good set free": Play("good set free", pods, seed),
-        "oracle": Play("oracle", pods, seed),
     }
     rows = dict(zip(plays, map(_row, play_all(plays.values())), strict=True))
     return {"pods": pods, "seed": seed, "fleet": dict(MIXED), "policies": rows}
-
-
-def singles(pods: int, seeds: Iterable[int]) -> dict[str, Any]:
-    """The figures of the second comparison, with every parameter."""
-    seeds = tuple(seeds)
-    names = ("extender", "LeastAllocated", "MostAllocated")
-    plays = [
-        Play(name, pods, seed, workload="singles", foreign=0.0, rate=0.75)
-        for name in names
-        for seed in seeds
-    ]
-    tallies: dict[str, list[Tally]] = {name: [] for name in names}
-    for what, tally in zip(plays, play_all(plays), strict=True):
-        tallies[what.policy].append(tally)
-    shares = {name: _shares(found) for name, found in tallies.items()}
-    return {"pods": pods, "seeds": seeds, "fleet": dict(MIXED), "shares": shares}
-
-
-# Kinds of pods, of each of which a share is placed at once.
-KINDS = {"single": ["single"], "pair": ["pair"], "quad": ["quad"], "pair or quad": ["pair", "quad"]}
-
-
-def _shares(tallies: Sequence[Tally]) -> dict[str, list[float]]:
-    """The share of each kind of pod that was placed at once, 0 to 1, seed by seed."""
-    return {
-        name: [
-            sum(tally.placed_by_kind[kind] for kind in kinds)
-            / max(1, sum(tally.asked_by_kind[kind] for kind in kinds))
-            for tally in tallies
-        ]
-        for name, kinds in KINDS.items()
-    }
 
 
 # What a file says of each play.
@@ -92,7 +53,7 @@ def _row(tally: Tally) -> dict[str, Any]:
 
 
 def promises_table(found: dict[str, Any]) -> Table:
-    """The first comparison for a terminal."""
+    """The figures for a terminal."""
     title = f"{found['pods']} pods on {sum(found['fleet'].values())} nodes"
     kept = ("placed", "with links required", "promises")
     broken = ("broken", "excused", "unreported", "refused")
@@ -116,20 +77,6 @@ def reasons_table(found: dict[str, Any]) -> Table:
     for reason, count in Counter(found["policies"]["extender"]["reasons"]).most_common():
         table.add_row(reason, str(count))
     return table
-
-
-def singles_table(found: dict[str, Any]) -> Table:
-    """The second comparison for a terminal: mean over seeds, and the range."""
-    title = f"{found['pods']} pods, {len(found['seeds'])} seeds: placed at once"
-    table = table_of(("who scores",), (*KINDS,), title)
-    for name, shares in found["shares"].items():
-        table.add_row(name, *map(_mean, shares.values()))
-    return table
-
-
-def _mean(shares: Sequence[float]) -> str:
-    mean = sum(shares) / len(shares)
-    return f"{mean:.1%} ({min(shares):.1%} … {max(shares):.1%})"
 
 
 def _counts(counts: Mapping[str, int]) -> str:

@@ -5,7 +5,7 @@ talks to the emulated API server through :class:`~benchmarks.promises.apiserver.
 """
 
 import random
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 
 import msgspec
 
@@ -33,16 +33,13 @@ from topology.core.report import Report
 
 ROUND = 1.0  # seconds between two rounds of the settler
 
-Score = Callable[[Scene, list[str]], dict[str, float]]  # the score of each node
-
 
 class Extender:
-    """The shipping verbs over the shipping cluster; ``score`` replaces prioritize where given."""
+    """The shipping verbs over the shipping cluster."""
 
-    def __init__(self, seed: int, *, score: Score | None = None, refusals: str = "certain") -> None:
+    def __init__(self, seed: int, *, refusals: str = "certain") -> None:
         self._rng = random.Random(seed)
         self._refusals = Refusals(refusals)
-        self._score = score
         self.surprises: list[Surprise] = []
         self.faults: list[str] = []
 
@@ -80,8 +77,6 @@ class Extender:
         return pick(self._verbs, pod, offered, self._any_best)
 
     def _any_best(self, scores: Mapping[str, float]) -> str:
-        if self._score is not None:
-            scores = self._score(self._scene, list(scores))
         best = max(scores.values())
         return self._rng.choice([name for name, score in scores.items() if score == best])
 

@@ -11,31 +11,21 @@ from benchmarks.promises.closed_loop import ClosedLoop
 from benchmarks.promises.extender import Extender
 from benchmarks.promises.faults import Delays, Faults
 from benchmarks.promises.fleets import FLEETS
-from benchmarks.promises.rivals import (
-    GoodSetFree,
-    GroupOracle,
-    Oracle,
-    least_allocated,
-    most_allocated,
-)
+from benchmarks.promises.goodsetfree import GoodSetFree
 from benchmarks.promises.tally import Tally
 from benchmarks.promises.workloads import (
     CONTAINERS,
     EVERYTHING,
     SHARES,
-    SINGLES,
     SLICES,
     Habits,
     group_jobs,
     jobs,
 )
 
-AT_ONCE = Delays(0, 0, 0, 0, 0, 0)
-
 WORKLOADS = {
     "everything": EVERYTHING,
     "containers": CONTAINERS,
-    "singles": SINGLES,
     "slices": SLICES,
     "shares": SHARES,
 }
@@ -61,28 +51,20 @@ class Play:
 
 def play(what: Play) -> Tally:
     """Play a closed loop to its end."""
-    policies: dict[str, Extender] = {
-        "extender": Extender(what.seed, refusals=what.refusals),
-        "good set free": GoodSetFree(what.seed),
-        "oracle": (GroupOracle if what.workload == "groups" else Oracle)(what.seed),
-        "LeastAllocated": Extender(what.seed, score=least_allocated),
-        "MostAllocated": Extender(what.seed, score=most_allocated),
-    }
+    policies = {"extender": Extender, "good set free": GoodSetFree}
     nodes = FLEETS[what.nodes]()
-    patience = 0.0 if what.workload == "singles" else 60.0
     if what.workload == "groups":
         work = group_jobs(what.pods, what.seed, rate=what.rate, runs=what.runs)
     else:
-        habits = Habits(what.rate, what.runs, what.foreign, patience, what.faults.whole_cpus)
+        habits = Habits(what.rate, what.runs, what.foreign, what.faults.whole_cpus)
         templates, resource = WORKLOADS[what.workload], nodes[0].resources[0].name
         work = jobs(what.pods, what.seed, habits, templates, resource)
     rng = random.Random(what.seed)
     restarts = tuple(sorted(rng.uniform(0, work[-1].arrives) for _ in range(what.restarts)))
-    delays = AT_ONCE if what.policy == "oracle" else Delays()
-    policy = policies[what.policy]
+    policy = policies[what.policy](what.seed, refusals=what.refusals)
     names = [node.name for node in nodes]
     by_dra = random.Random(what.seed).sample(names, round(what.dra * len(names)))
-    loop = ClosedLoop(nodes, work, policy, what.seed, delays, what.faults, by_dra)
+    loop = ClosedLoop(nodes, work, policy, what.seed, Delays(), what.faults, by_dra)
     tally = loop.run(restarts)
     tally.faults = policy.faults
     tally.surprises = Counter(s.kind for s in policy.surprises if not s.foreign)

@@ -54,13 +54,6 @@ CONTAINERS: tuple[PodTemplate, ...] = (
     PodTemplate(4, "numa-three", {"same-numa": "true"}, (app(1), app(1), app(1))),
 )
 
-# Single-GPU pods among pairs and quads that need their links.
-SINGLES: tuple[PodTemplate, ...] = (
-    PodTemplate(60, "single", {}, (app(1),)),
-    PodTemplate(25, "pair", NVLINK, (app(2),)),
-    PodTemplate(15, "quad", NVLINK, (app(4),)),
-)
-
 SAME, SPREAD = {"same-gpu": "true"}, {"spread-gpus": "true"}
 # Pods that want MIG instances, or shares of a GPU: several of one GPU, or none of one.
 SLICES: tuple[PodTemplate, ...] = (
@@ -112,7 +105,6 @@ class Habits:
     rate: float  # how many come in a second, on average
     runs: float  # for how many seconds they run, on average
     foreign: float  # the share of them that others bind
-    patience: float  # for how many seconds they wait
     whole_cpus: float  # the share of them that asks for whole CPUs
 
 
@@ -142,7 +134,6 @@ def jobs(
                 now,
                 1 + rng.expovariate(1 / habits.runs),
                 written,
-                patience=habits.patience,
                 deleted=rng.random() < 0.3,
                 foreign=stranger,
             )

@@ -33,7 +33,6 @@ from benchmarks.promises.claims import CLAIMS, CLASSES, DEVICE_CLASS, DRIVER, SL
 from benchmarks.promises.pods import app, manifest
 from benchmarks.speed.latency import MACHINES, node_name, report_of
 from benchmarks.speed.processes import memory
-from benchmarks.speed.profile import Verb, report_anew
 from scheduler_extender import terminal, verbs
 from scheduler_extender.kube.dra import DraNodes, dra_sinks
 from scheduler_extender.state.answers.decision import Settings
@@ -42,8 +41,10 @@ from scheduler_extender.wire import Pod
 from topology.core.devices import NodeName
 from topology.core.graph import NodeTopology
 from topology.core.remembering import forget
-from topology.core.report import Report
+from topology.core.report import Health, Report
 from topology.machines import machine
+
+Verb = Callable[[Cluster, Pod, list[NodeName]], object]
 
 NVLINK = {"link": "nvlink"}
 PODS = {"single": (1, {}), "pair": (2, NVLINK), "quad": (4, NVLINK)}
@@ -123,12 +124,24 @@ class _Side:
         cold, warm = [], []
         for _ in range(ROUNDS):
             for name in self._names:
-                report_anew(self._cluster, name)
+                _report_anew(self._cluster, name)
             forget()
             self._cluster.forget_answers()
             cold.append(_timed(ask))
             warm += [_timed(ask) for _ in range(3)]
         return min(cold), min(warm)
+
+
+def _report_anew(cluster: Cluster, name: NodeName) -> None:
+    """A node's next report: it says something new, and nothing that an answer depends on."""
+    facts = cluster.facts(name)
+    assert facts.topology is not None
+    assert facts.report is not None
+    sequence = facts.report.sequence + 1
+    news = Health(facts.topology.gpus[0].uuid, healthy=True, reason=f"Xid{sequence}")
+    cluster.feed.put_record(
+        facts.topology, replace(facts.report, sequence=sequence, health=(news,))
+    )
 
 
 def _timed(ask: Callable[[], object]) -> float:

@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.speed.agent import RECORDS
 from benchmarks.speed.processes import WITHIN
 from scheduler_extender.annotations import Asks, parse
 from scheduler_extender.wire import Pod
@@ -29,6 +28,7 @@ from topology.emulation import EmulatedKubelet
 from topology.kubeapi.apiserver import ApiServer
 
 PODS = "/api/v1/namespaces/default/pods"
+RECORDS = "/apis/gpu-topology.io/v1alpha1/gputopologies"
 AT_ONCE = 8  # requests at one time while the cluster is filled, and of all kubelets in a round
 AGENTS_AT_ONCE = 8
 """Records that agents write at one time. Where more have news they write it later, and all of it

@@ -18,6 +18,10 @@ WITHIN = 600.0  # seconds; who takes longer hangs
 _MARK = "told "
 
 
+class SourceTreeMissingError(Exception):
+    """The programs that are measured cannot be built here; the message is one line."""
+
+
 @contextmanager
 def program(
     *words: str, speaks: bool = False, environment: Mapping[str, str] | None = None

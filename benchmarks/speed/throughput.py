@@ -41,16 +41,24 @@ from rich.table import Table
 
 from benchmarks.figures.schema import preamble
 from benchmarks.output import table_of
-from benchmarks.speed.agent import RECORDS, SourceTreeMissingError
 from benchmarks.speed.playedkubelets import (
     AT_ONCE,
     PODS,
+    RECORDS,
     PlayedKubelets,
     PlayedNode,
     patch,
     started,
 )
-from benchmarks.speed.processes import HOST, WITHIN, Client, cpu_seconds, status_of, until
+from benchmarks.speed.processes import (
+    HOST,
+    WITHIN,
+    Client,
+    SourceTreeMissingError,
+    cpu_seconds,
+    status_of,
+    until,
+)
 from topology.codec import encode
 from topology.core.devices import DeviceId
 from topology.core.graph import NodeTopology
