@@ -14,7 +14,7 @@ import sys
 import threading
 import webbrowser
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn, TypeVar
@@ -24,6 +24,7 @@ import typer
 
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.kubeconfig import Access, asking
+from scheduler_extender.wire import Pod
 
 SYSTEM = "gpu-topology-system"  # the namespace of an installed extender
 SELECTOR = "app.kubernetes.io/name=gpu-topology,app.kubernetes.io/component=extender"
@@ -182,52 +183,32 @@ def _replica(flag: str, access: Access, system: str) -> str:
         raise BadInputError(
             f"{flag}: the extender has no pod in the namespace {system}; --system names another"
         )
-    ready = [pod for pod in pods if pod.ready]
+    ready = [pod for pod in pods if _is_ready(pod)]
     if not ready:
         raise BadInputError(f"{flag}: no pod of the extender in the namespace {system} is ready")
-    return max(ready, key=lambda pod: pod.term).metadata.name
+    return max(ready, key=_term).metadata.name
 
 
 def _missing(flag: str, right: str, system: str) -> str:
     return f"{flag}: you lack the right to {right} in the namespace {system}"
 
 
-class _Metadata(msgspec.Struct, rename="camel"):
-    name: str
-    annotations: Mapping[str, str] | None = None
-    deletion_timestamp: str | None = None
+def _is_ready(pod: Pod) -> bool:
+    """Whether the kubelet has found it ready, and it is to stay."""
+    told = {each.type: each.status for each in pod.status.conditions or ()}
+    return told.get("Ready") == "True" and pod.metadata.deletion_timestamp is None
 
 
-class _Condition(msgspec.Struct):
-    type: str
-    status: str
+def _term(pod: Pod) -> int:
+    """The last term in which it led, 0 if it never did: who has begun the latest one leads."""
+    from scheduler_extender.annotations import TERM  # it takes a while to load
 
-
-class _Status(msgspec.Struct):
-    conditions: list[_Condition] | None = None
-
-
-class _Pod(msgspec.Struct):
-    metadata: _Metadata
-    status: _Status
-
-    @property
-    def ready(self) -> bool:
-        """Whether the kubelet has found it ready, and it is to stay."""
-        told = {each.type: each.status for each in self.status.conditions or ()}
-        return told.get("Ready") == "True" and self.metadata.deletion_timestamp is None
-
-    @property
-    def term(self) -> int:
-        """The last term in which it led, 0 if it never did: who has begun the latest one leads."""
-        from scheduler_extender.annotations import TERM  # it takes a while to load
-
-        number = (self.metadata.annotations or {}).get(TERM, "").partition(" ")[0]
-        return int(number) if number.isdecimal() and len(number) <= 10 else 0
+    number = (pod.metadata.annotations or {}).get(TERM, "").partition(" ")[0]
+    return int(number) if number.isdecimal() and len(number) <= 10 else 0
 
 
 class _Pods(msgspec.Struct):
-    items: list[_Pod] | None = None
+    items: list[Pod] | None = None
 
 
 @contextmanager
