@@ -23,9 +23,9 @@ def report(
         "report.html"
     ),
 ) -> None:
-    """Write one HTML page of what simulate and compare found.
+    """Write one HTML page of what simulate found.
 
-    FILE is what `simulate --json` or `compare --json` wrote. The parts of one sharded
+    FILE is what `simulate --json` wrote. The parts of one sharded
     simulation are joined; every other file is a section of its own. The page has figures and plots
     and loads nothing from elsewhere.
     """

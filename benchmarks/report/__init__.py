@@ -1,18 +1,19 @@
-"""One HTML page out of the files that ``simulate --json`` and ``compare --json`` write.
+"""One HTML page out of the files that ``simulate --json`` writes.
 
-:mod:`reading` checks files and puts shards together. :mod:`sweep` makes a section of each sweep and
-:mod:`protocol` one of each comparison, both out of :mod:`parts` and with the words of
-:mod:`wording`, the drawings of :mod:`plots`, and the colours of :mod:`colours`.
+:mod:`reading` checks files and puts shards together. :mod:`sweeps` makes a section of each sweep
+out of :mod:`parts`, with the words of :mod:`wording`, the drawings of :mod:`plots`, and the colours
+of :mod:`colours`.
 """
 
 from collections.abc import Sequence
 
-from benchmarks.report.reading import FileFigures, ReportError
+from benchmarks.figures.simulated import Simulated
+from benchmarks.report.reading import ReportError
 
 __all__ = ["ReportError", "page"]
 
 
-def page(files: Sequence[FileFigures]) -> str:
+def page(files: Sequence[Simulated]) -> str:
     """The page, complete in itself: no script, nothing to load. One section per sweep.
 
     Shards of one sweep, that is files with equal parameters, are put together. Raises

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 OURS = "gpu-topology"
-BOUND = "upper bound"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,6 @@ STEPS = tuple(marker(_FIRST_STEP + n) for n in range(len(_STEPS)))  # from narro
 
 _DASHED = (4.0, 1.5)
 _DOTTED = (1.2, 1.4)
-# ``Damage`` is ours, too, in the other mode.
 _KNOWN = {
     OURS: Hue("#0a58c2", "#63b3ff"),
     "LeastAllocated": Hue("#c8500a", "#ff8d55"),
@@ -62,8 +60,6 @@ _KNOWN = {
     "GpuPacking": Hue("#8a1f50", "#ea7fae", _DASHED),
     "BestFit": Hue("#5a3fb0", "#ad9cff", _DASHED),
     "FGD": Hue("#3c4248", "#d3d7db", _DASHED),
-    "Damage": Hue("#0a58c2", "#63b3ff"),
-    BOUND: _PAPER[0],
 }
 _OTHERS = (
     Hue("#1a7a3a", "#63c983", _DOTTED),

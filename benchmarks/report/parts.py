@@ -20,7 +20,7 @@ class Cell:
     """A figure or a name."""
 
     text: str
-    mark: str = ""  # a CSS class: ``best`` of its column, or ``far`` off
+    mark: str = ""  # a CSS class: ``best`` of its column
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +41,11 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Groups of rows, and what must be known to read them; small ones stand beside one another."""
+    """Groups of rows, and what must be known to read them."""
 
     columns: Sequence[Column]
     groups: Sequence[Group]
     note: str
-    small: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +75,12 @@ class Figure:
     text: str
     panels: Sequence[Panel]
     keys: Sequence[Key] = ()
-    small: bool = False  # whether its panels are small
-    folded: bool = False  # whether it is shown only to who asks
     lined: bool = False  # whether it is read by the section's legend, on paper right there
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One sweep or one comparison."""
+    """One sweep."""
 
     mode: str
     title: str

@@ -31,7 +31,6 @@ from benchmarks.report.colours import (
 
 WIDTH = 360
 HEIGHT = 230
-SMALL_WIDTH, SMALL_HEIGHT = 240, 130  # of small multiples
 ROW = 22  # height of a row of dots
 STEP = (1, 2, 2.5, 5, 10)  # steps of ticks, times a power of ten
 
@@ -112,33 +111,6 @@ class Bars:
 
     heading: str
     shares: Sequence[tuple[str, Sequence[float]]]
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A policy's published figure, where there is one, and ours."""
-
-    policy: str
-    published: float | None
-    ours: float
-
-
-def in_time(line: Line, ours: Line | None, palette: Palette) -> Markup:
-    """A policy's percent, from 0 to 100, against the load so far, and ours as a thin line."""
-
-    def draw(axes: Axes) -> None:
-        colour = palette.paint(line.policy)
-        axes.fill_between(line.x, line.y, color=colour, alpha=0.25, linewidth=0)
-        axes.plot(line.x, line.y, color=colour, linewidth=1.6)
-        if ours is not None and ours is not line:
-            axes.plot(ours.x, ours.y, color=palette.paint(OURS), linewidth=0.9)
-        axes.set_ylim(0, 101)
-        axes.yaxis.set_major_locator(FixedLocator([0, 50, 100]))
-        axes.xaxis.set_major_locator(MaxNLocator(4, steps=STEP))
-        most = [max(each.x, default=1) for each in (line, ours) if each is not None]
-        axes.set_xlim(0, max(most))
-
-    return _drawn(draw, SMALL_HEIGHT, SMALL_WIDTH)
 
 
 def waits(given: Sequence[Line], palette: Palette) -> Markup:
@@ -258,57 +230,12 @@ def stacks(given: Sequence[Bars]) -> Markup:
     return _drawn(draw, 48 + 15 * rows)
 
 
-def against(given: Sequence[Line], x: str, y: str, palette: Palette) -> Markup:
-    """Means against a few values."""
-
-    def draw(axes: Axes) -> None:
-        for line in _ours_last(given):
-            _line(axes, line, palette, dot="o")
-        if min(min(line.y) for line in given) < max(max(line.y) for line in given) / 2:
-            axes.set_ylim(bottom=0)
-        axes.margins(y=0.1)
-        axes.xaxis.set_major_locator(FixedLocator(sorted({v for line in given for v in line.x})))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.set_xlabel(x)
-        axes.set_ylabel(y)
-
-    return _drawn(draw)
-
-
-def pairs(given: Sequence[Pair], x: str, palette: Palette, bound: float | None) -> Markup:
-    """A row per policy: a ring where the published figure is and a dot at ours; a line at most."""
-
-    def draw(axes: Axes) -> None:
-        if bound is not None:
-            axes.axvline(bound, color=INK, linewidth=1.4, linestyle=(0, (5, 2)))
-        for row, pair in enumerate(given):
-            colour = palette.paint(pair.policy)
-            if pair.published is not None:
-                axes.plot([pair.published, pair.ours], [row, row], color=colour, linewidth=1.2)
-                axes.plot(
-                    [pair.published],
-                    [row],
-                    "o",
-                    color="none",
-                    markeredgecolor=colour,
-                    markersize=11,
-                    markeredgewidth=1.6,
-                )
-            axes.plot([pair.ours], [row], "o", color=colour, markersize=5.5)
-        axes.margins(x=0.08)
-        axes.xaxis.set_major_locator(MaxNLocator(6, steps=STEP))
-        axes.set_xlabel(x)
-        _policies(axes, [pair.policy for pair in given])
-
-    return _drawn(draw, 52 + ROW * len(given))
-
-
 def _ours_last(given: Sequence[Line]) -> list[Line]:
     """What is drawn last lies on top."""
     return sorted(given, key=lambda line: line.policy == OURS)
 
 
-def _line(axes: Axes, line: Line, palette: Palette, dot: str = "") -> None:
+def _line(axes: Axes, line: Line, palette: Palette) -> None:
     ours, dashes = line.policy == OURS, palette.dashes(line.policy)
     axes.plot(
         line.x,
@@ -316,8 +243,6 @@ def _line(axes: Axes, line: Line, palette: Palette, dot: str = "") -> None:
         color=palette.paint(line.policy),
         linewidth=2.4 if ours else 1.4,
         linestyle=(0, dashes) if dashes else "-",
-        marker=dot,
-        markersize=6 if ours else 4.5,
     )
 
 
@@ -338,11 +263,11 @@ def _short(name: str, most: int = 18) -> str:
     return name if len(name) <= most else "…" + name[-most + 1 :]
 
 
-def _drawn(draw: Callable[[Axes], None], height: float = HEIGHT, width: float = WIDTH) -> Markup:
+def _drawn(draw: Callable[[Axes], None], height: float = HEIGHT) -> Markup:
     with matplotlib.rc_context(_SETTINGS), warnings.catch_warnings():
         # Names are set in the reader's font; that ours has not all of their letters is no matter.
         warnings.filterwarnings("ignore", message="Glyph")
-        figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
+        figure = Figure(figsize=(WIDTH / 72, height / 72), layout="constrained")
         axes = figure.add_subplot()
         axes.set_axisbelow(True)
         axes.grid(visible=True)

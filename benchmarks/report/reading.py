@@ -7,19 +7,15 @@ rest of the package relies on it.
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeAlias
 
 from pydantic import ValidationError
 
-from benchmarks.figures.compared import Compared
 from benchmarks.figures.simulated import Run, Simulated
 from benchmarks.simulation.rows import MEANS, merge
 from topology.codec import first_error
 
-ALLOWED = "allowed are files that simulate --json and compare --json write"
+ALLOWED = "allowed are files that simulate --json writes"
 TIME_SPENT = "cpu_seconds"  # the one figure that differs when a simulation is played again
-
-FileFigures: TypeAlias = Simulated | Compared  # the figures of one file
 
 
 class ReportError(ValueError):
@@ -30,13 +26,7 @@ class ReportError(ValueError):
         self.files = files
 
 
-_MODELS: dict[object, type[Simulated] | type[Compared]] = {
-    "simulate": Simulated,
-    "compare": Compared,
-}
-
-
-def read(path: Path) -> FileFigures:
+def read(path: Path) -> Simulated:
     """A file's figures, checked. Raises :class:`ReportError`; the message does not name the file.
 
     Figures that a report does not show may be missing.
@@ -50,7 +40,7 @@ def read(path: Path) -> FileFigures:
     return parse(text)
 
 
-def parse(text: str) -> FileFigures:
+def parse(text: str) -> Simulated:
     """The figures that a text says in JSON. Raises :class:`ReportError`."""
     try:
         found = json.loads(text)
@@ -58,35 +48,26 @@ def parse(text: str) -> FileFigures:
         raise ReportError(f"not JSON: {error}; {ALLOWED}") from error
     if not isinstance(found, dict):
         raise ReportError(f"not an object with figures; {ALLOWED}")
-    name = found.get("benchmark")
-    model = _MODELS.get(name) if isinstance(name, str) else None
-    if model is None:
-        raise ReportError(f"benchmark is {str(name)[:40]!r}; {ALLOWED}")
+    if found.get("benchmark") != "simulate":
+        raise ReportError(f"benchmark is {str(found.get('benchmark'))[:40]!r}; {ALLOWED}")
     try:
-        return model.model_validate_json(text)
+        return Simulated.model_validate_json(text)
     except ValidationError as error:
         unknown = any(one["type"] == "extra_forbidden" for one in error.errors())
         version = "written by another version of the benchmarks: " if unknown else ""
         raise ReportError(f"{version}{first_error(error)}; {ALLOWED}") from error
 
 
-def together(files: Sequence[FileFigures]) -> list[FileFigures]:
-    """One set of figures per sweep and per comparison, in the order they were given.
+def together(files: Sequence[Simulated]) -> list[Simulated]:
+    """One set of figures per sweep, in the order they were given.
 
     Raises :class:`ReportError` where one simulation is there twice with different figures, or
     where no simulation is.
     """
     sweeps: dict[str, dict[int, Simulated]] = {}
-    found: dict[str, FileFigures] = {}
     for place, file in enumerate(files):
-        if isinstance(file, Compared):
-            # The time that it took aside, an equal comparison is the same one.
-            found.setdefault(file.model_dump_json(exclude={"experiments"}), file)
-        else:
-            key = file.parameters.model_dump_json()
-            sweeps.setdefault(key, {})[place] = file
-            found.setdefault(key, file)
-    return [_merged(sweeps[key]) if key in sweeps else file for key, file in found.items()]
+        sweeps.setdefault(file.parameters.model_dump_json(), {})[place] = file
+    return [_merged(shards) for shards in sweeps.values()]
 
 
 def _merged(shards: dict[int, Simulated]) -> Simulated:

@@ -4,7 +4,6 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks.figures.compared import ComparisonParameters
 from benchmarks.figures.simulated import Parameters
 
 # Seconds of a unit, its name, and where the next one is better.
@@ -128,13 +127,6 @@ def simulate(given: Parameters) -> str:
     words += ["--communication", repr(speed.communication), "--full-speed", repr(speed.full)]
     words += ["--network", repr(speed.network)]
     return _command(words)
-
-
-def compare(given: ComparisonParameters) -> str:
-    """The command that compares again."""
-    words = ["compare", *_each("--workload", given.workloads)]
-    words += _each("--policy", given.policies)
-    return _command([*words, "--seeds", str(len(given.seeds))])
 
 
 def _each(flag: str, values: Sequence[str]) -> list[str]:

@@ -9,12 +9,11 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from benchmarks.figures.compared import Compared
-from benchmarks.report import protocol
+from benchmarks.figures.simulated import Simulated
 from benchmarks.report.colours import Palette
 from benchmarks.report.parts import Figure, Section
-from benchmarks.report.reading import FileFigures, together
-from benchmarks.report.sweep.section import section as sweep_section
+from benchmarks.report.reading import together
+from benchmarks.report.sweeps import section as sweep_section
 
 _TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent),
@@ -25,16 +24,11 @@ _TEMPLATES = Environment(
 )
 
 
-def write(files: Sequence[FileFigures]) -> str:
+def write(files: Sequence[Simulated]) -> str:
     """The page (:func:`benchmarks.report.page`)."""
     all_figures = together(files)
     palette = Palette(row.policy for found in all_figures for row in found.rows)
-    sections = [
-        protocol.section(found, palette)
-        if isinstance(found, Compared)
-        else sweep_section(found, palette)
-        for found in all_figures
-    ]
+    sections = [sweep_section(found, palette) for found in all_figures]
     numbers = count(1)
     return _TEMPLATES.get_template("page.html.j2").render(
         sections=[_own_names(section, numbers) for section in sections],

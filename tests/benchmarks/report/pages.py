@@ -128,43 +128,6 @@ def played(sweep: Sweep) -> dict[str, Any]:
     return found
 
 
-COMPARED: dict[str, Any] = {
-    "benchmark": "compare",
-    "parameters": {
-        "trace": "openb",
-        "workloads": ["default"],
-        "policies": ["FGD", "Damage"],
-        "seeds": [42],
-    },
-    "experiments": [],
-    "rows": [
-        {
-            "workload": "default",
-            "policy": "FGD",
-            "seeds": 1,
-            "published": 95.39,
-            "ours": 94.5,
-            "difference": -0.89,
-        },
-        {
-            "workload": "default",
-            "policy": "Damage",
-            "seeds": 1,
-            "published": None,
-            "ours": 94.0,
-            "difference": None,
-        },
-        {
-            "workload": "default",
-            "policy": "upper bound",
-            "published": None,
-            "ours": 97.25,
-            "difference": None,
-        },
-    ],
-}
-
-
 def page_of(files: list[dict[str, Any]]) -> str:
     """The page of files with these figures."""
     return page([parse(json.dumps(found)) for found in files])

@@ -9,14 +9,12 @@ import pytest
 
 from benchmarks.figures.schema import Interval
 from benchmarks.report import wording
-from benchmarks.report.colours import OURS
-from benchmarks.report.sweep.section import OWN_PLUGIN
+from benchmarks.report.sweeps import OWN_PLUGIN
 from benchmarks.simulation.baselines import OwnPlugin
 from benchmarks.simulation.policies import POLICIES as KNOWN
 from benchmarks.simulation.rows import spread
 from tests.benchmarks.report.pages import (
     CLUSTER,
-    COMPARED,
     POLICIES,
     Page,
     page_of,
@@ -50,7 +48,7 @@ def test_every_policy_and_figure_stands_in_its_row(whole: dict[str, Any]) -> Non
 
 
 def test_nothing_is_loaded_from_elsewhere(whole: dict[str, Any]) -> None:
-    assert Page(page_of([whole, COMPARED])).outside() == []
+    assert Page(page_of([whole])).outside() == []
 
 
 @pytest.mark.parametrize(
@@ -69,7 +67,7 @@ def test_the_test_sees_what_is_loaded(bad: str) -> None:
 
 
 def test_parts_of_drawings_have_names_of_their_own(whole: dict[str, Any]) -> None:
-    text = page_of([whole, COMPARED])
+    text = page_of([whole])
     shown = Page(text)
     names = [given["id"] for _, given in shown.tags if "id" in given]
     assert len(names) == len(set(names))
@@ -89,36 +87,15 @@ def test_every_kind_of_drawing_is_there_once_for_a_case(whole: dict[str, Any]) -
         "Completion",
         "Waiting",
         "Weakest hop",
-        *(f"Allocation, {policy}" for policy in POLICIES),
-        *(f"Fragmentation, {policy}" for policy in POLICIES),
     ]
 
 
 def test_several_loads_have_panels_of_their_own() -> None:
-    found = played(tiny(loads=(0.5, 1.5), seeds=(1,)))
-    shown = Page(page_of([found]))
+    shown = Page(page_of([played(tiny(loads=(0.5, 1.5), seeds=(1,)))]))
     labels = [given.get("aria-label", "") for _, given in shown.tags]
     for load in ("load 0.5", "load 1.5"):
-        panels = [lb for lb in labels if lb.startswith(f"Allocation: {CLUSTER}, {load}, ")]
-        assert len(panels) == len(POLICIES)
-    folded = re.findall(r"<details.*?<summary>(.*?)</summary>", page_of([found]))
-    assert f"Allocation: {CLUSTER}, load 0.5" in folded
-    assert f"Allocation: {CLUSTER}, load 1.5" not in folded
-    assert any(label.startswith("Against load, Completion") for label in labels)
+        assert any(label.startswith(f"Completion, {CLUSTER}, {load}") for label in labels)
     assert "In 2 cases" in shown.text
-
-
-def test_no_axes_have_more_than_two_curves_in_time(whole: dict[str, Any]) -> None:
-    text = page_of([whole])
-    panels = re.findall(r'aria-label="Allocation, ([^:]*):.*?<svg.*?</svg>', text, re.DOTALL)
-    assert panels == list(POLICIES)
-    for policy, drawing in zip(
-        POLICIES,
-        re.findall(r'aria-label="Allocation, .*?(<svg.*?</svg>)', text, re.DOTALL),
-        strict=True,
-    ):
-        colours = set(re.findall(r"stroke: (var\(--c\d+\)); stroke-width: [01]\.[69]", drawing))
-        assert len(colours) == (1 if policy == OURS else 2)
 
 
 def test_it_says_which_policies_need_a_device_plugin_of_their_own() -> None:
