@@ -1,7 +1,7 @@
 """The one place that wires a service together: over a cluster file, or over an API server.
 
 Its parts are the state (:class:`.Cluster`), who feeds it, who writes binds, what is counted, and
-the two ports.
+the three ports.
 """
 
 from __future__ import annotations
@@ -14,25 +14,21 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from starlette.routing import Match
-
 from scheduler_extender.files.binder import FileBinder
 from scheduler_extender.files.clusterfile import ClusterFile, feed
 from scheduler_extender.http.addresses import Addresses
 from scheduler_extender.http.admin import create_admin_app
 from scheduler_extender.http.app import create_app
 from scheduler_extender.http.certificates import Certificates
-from scheduler_extender.http.gate import METRICS, PROBES, Gate
 from scheduler_extender.http.metrics import Metrics
-from scheduler_extender.http.servers import Servers, listen, loopback
+from scheduler_extender.http.metricsport import create_metrics_app
+from scheduler_extender.http.servers import Servers, listen, listen_on_loopback, loopback
 from scheduler_extender.http.service import Service
-from scheduler_extender.kube.reviews import Reviews
 from scheduler_extender.limits import DEFAULT, Limits
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.verbs import Turns, WouldRefuse
-from scheduler_extender.web.routes import add_map, guard_map
-from scheduler_extender.web.sessions import OPEN
+from scheduler_extender.web.routes import add_map
 from topology.kubeapi.apiserver import ApiServer
 
 if TYPE_CHECKING:  # file mode waits for none of their modules
@@ -127,13 +123,12 @@ def _following(
             source.unready,
             metrics,
             turns=metrics.tell_turns(Turns(cluster)),
-            reviews=Reviews(api),
             shadow=_shadow(cluster.settings, metrics, source.note_would_refuse),
         )
 
 
 def servers(service: Service, where: Addresses, limits: Limits = DEFAULT) -> Servers:
-    """The two ports of a service, bound. Outside loopback the admin port has a :class:`.Gate`.
+    """The ports of a service, bound.
 
     Raises :class:`.servers.PortError` and :class:`.certificates.CertificatesError`.
     """
@@ -141,34 +136,27 @@ def servers(service: Service, where: Addresses, limits: Limits = DEFAULT) -> Ser
     if where.tls is not None:
         certificates = Certificates(where.tls)
         service.metrics.certificates(certificates)
-    sockets = (listen(where.host, where.port), listen(where.host, where.admin_port))
-    strangers = service.metrics.strangers
-    outside = not loopback(sockets[1])
-    open_paths = [*OPEN, *([METRICS] if where.open_metrics else [])]
-    admin = create_admin_app(service, PROBES.union(open_paths) if outside else None)
+    verbs = listen(where.host, where.port)
+    people, metrics = listen_on_loopback(where.admin_port), listen(where.host, where.metrics_port)
+    admin = create_admin_app(service)
     listeners = add_map(admin, service)
-    if outside:
-        admin.add_middleware(
-            Gate,
-            reviews=service.reviews,
-            strangers=strangers,
-            # Whether there is a route for a request.
-            serves=lambda scope: any(
-                route.matches(scope)[0] is Match.FULL for route in admin.routes
-            ),
-            open_paths=open_paths,
-        )
-    guard_map(admin, service, signing_in=outside)
-    both = Servers(create_app(service), admin, sockets, strangers, certificates, limits)
-    both.on_stop.append(listeners.close)
-    both.warnings = open_doors(where) if outside else []
+    running = Servers(
+        (create_app(service), verbs),
+        (admin, people),
+        (create_metrics_app(service), metrics),
+        certificates,
+        limits,
+        where.public_host,
+    )
+    running.on_stop.append(listeners.close)
+    running.warnings = [] if loopback(verbs) else open_doors(where)
     if service.shadow is not None:
-        both.warnings.append(
+        running.warnings.append(
             "in shadow: no node is refused to a pod, and no pod is promised anything"
         )
     if certificates is not None and (soon := certificates.expiry_warning(datetime.now(UTC))):
-        both.warnings.append(soon)
-    return both
+        running.warnings.append(soon)
+    return running
 
 
 def open_doors(where: Addresses) -> list[str]:
@@ -176,8 +164,8 @@ def open_doors(where: Addresses) -> list[str]:
     if where.tls is None:
         return [
             "plain HTTP: everybody who reaches port "
-            f"{where.port} can have pods bound to nodes, and tokens for port {where.admin_port} "
-            "can be read on the way; give --tls-cert, --tls-key, --client-ca and --client-name"
+            f"{where.port} can have pods bound to nodes; give --tls-cert, --tls-key, --client-ca "
+            "and --client-name"
         ]
     if where.tls.client_ca is None:
         return [

@@ -111,19 +111,18 @@ def _burst(port: int, reports: int, seconds: float) -> None:
 @contextmanager
 def _extender(kubeconfig: Path) -> Iterator[tuple[int, Client]]:
     """The extender's process as its command starts it, once it is ready, and who asks it."""
-    port, admin = _two_free_ports()
-    flags = (f"--kubeconfig={kubeconfig}", f"--port={port}", f"--admin-port={admin}")
+    port = _free_port()
+    flags = (f"--kubeconfig={kubeconfig}", f"--port={port}", "--admin-port=0", "--metrics-port=0")
     with program("scheduler_extender", "extender", *flags) as child:
-        until(lambda: status_of(admin, "/readyz") == 200 or child.poll() is not None)
+        until(lambda: status_of(port, "/readyz") == 200 or child.poll() is not None)
         with closing(Client(port)) as client:
             yield child.pid, client
 
 
-def _two_free_ports() -> tuple[int, int]:
-    with socket.socket() as one, socket.socket() as other:
-        for found in (one, other):
-            found.bind((HOST, 0))
-        return one.getsockname()[1], other.getsockname()[1]
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind((HOST, 0))
+        return int(found.getsockname()[1])
 
 
 def _kubeconfig(port: int) -> dict[str, object]:

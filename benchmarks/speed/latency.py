@@ -189,6 +189,7 @@ def _serve(kind: str, size: int, seed: int) -> None:
     from benchmarks.speed.nothing import create_nothing_app
     from scheduler_extender.http.admin import create_admin_app
     from scheduler_extender.http.app import create_app
+    from scheduler_extender.http.metricsport import create_metrics_app
     from scheduler_extender.http.servers import Servers, listen
     from scheduler_extender.serving import in_memory
     from scheduler_extender.state.answers.decision import Settings
@@ -203,9 +204,10 @@ def _serve(kind: str, size: int, seed: int) -> None:
     service, _ = in_memory(cluster)
     metrics = service.metrics
     main = create_app(service) if kind == "extender" else create_nothing_app(metrics)
-    sockets = (listen("127.0.0.1", 0), listen("127.0.0.1", 0))
-    serving = Servers(main, create_admin_app(service), sockets, metrics.strangers)
-    serving.run(lambda: tell(*serving.ports))
+    one, two, three = (listen("127.0.0.1", 0) for _ in range(3))
+    admin = create_admin_app(service), [two]
+    serving = Servers((main, one), admin, (create_metrics_app(service), three))
+    serving.run(lambda: tell(*serving.ports[:2]))
 
 
 if __name__ == "__main__":

@@ -67,8 +67,9 @@ def main(port: int, kubeconfig: str | None) -> None:
     if kubeconfig is not None:
         write = KubeBinder(ApiServer.from_kubeconfig(kubeconfig), Cluster(lambda: 0.0)).write
     app = create_nothing_app(metrics, 1.0, write)
-    sockets = (listen("127.0.0.1", port), listen("127.0.0.1", 0))
-    Servers(app, FastAPI(), sockets, metrics.strangers).run()
+    empty = FastAPI(), listen("127.0.0.1", 0)
+    people = FastAPI(), [listen("127.0.0.1", 0)]
+    Servers((app, listen("127.0.0.1", port)), people, empty).run()
 
 
 if __name__ == "__main__":

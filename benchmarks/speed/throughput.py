@@ -187,12 +187,12 @@ class _Bench:
         """Place so many pods in one way."""
         names = [f"p{number}-{i:05}" for i in range(pods)]
         self._together(self._add_pod, names)
-        with self._extender(way) as (extender, admin, config):
+        with self._extender(way) as (extender, admin, metrics, config):
             if way == "ours+known":
                 self._admit_everywhere(admin)
             watching = PlayedKubelets(self._api, pods, self._nodes)
             # Not while pods are placed: the first scrape works out every node.
-            waited = _counted(admin) if way in OURS else {}
+            waited = _counted(metrics) if way in OURS else {}
             scheduler = self._plane.start_scheduler(config)
             processes = {
                 "scheduler": scheduler.pid,
@@ -207,7 +207,7 @@ class _Bench:
                 settled = watching.settled()
                 spent = {name: cpu_seconds(pid) - before[name] for name, pid in processes.items()}
                 if waited:
-                    now = _counted(admin)
+                    now = _counted(metrics)
                     waited = {name: (now[name] - waited[name]) / counted for name in now}
             finally:
                 self._plane.stop_scheduler()
@@ -256,30 +256,31 @@ class _Bench:
         delete()
 
     @contextmanager
-    def _extender(self, way: str) -> Iterator[tuple[Process | None, int, str]]:
-        """The extender's process, once it is ready, its admin port, and kube-scheduler's
-        configuration."""
+    def _extender(self, way: str) -> Iterator[tuple[Process | None, int, int, str]]:
+        """The extender's process, once it is ready, its ports for people and metrics, and
+        kube-scheduler's configuration."""
         from tests.e2e.controlplane import Process
         from tests.programs import free_port
 
-        port, admin = free_port(), free_port()
+        port, admin, metrics = free_port(), free_port(), free_port()
         kubeconfig = str(self._plane.kubeconfig())
         nothing = [sys.executable, "-m", "benchmarks.speed.nothing", str(port)]
         ours = [
             *(sys.executable, "-m", "scheduler_extender", "extender"),
             *(f"--kubeconfig={kubeconfig}", f"--port={port}", f"--admin-port={admin}"),
+            f"--metrics-port={metrics}",
         ]
         command = {"nothing": nothing, "nothing+bind": [*nothing, kubeconfig]}
         verbs = VERBS[:2] if way == "nothing" else VERBS
         config = self._config(f"http://{HOST}:{port}/scheduler", verbs if way != "none" else ())
         if way == "none":
-            yield None, 0, config
+            yield None, 0, 0, config
             return
         process = Process("extender", command.get(way, ours), self._folder / "extender.log")
         try:
             path = "/readyz" if way in OURS else "/"
             until(lambda: status_of(port, path) in (200, 404))
-            yield process, admin, config
+            yield process, admin, metrics, config
         finally:
             process.stop(signal.SIGTERM)
 
@@ -305,9 +306,9 @@ class _Bench:
             list(pool.map(do, items))
 
 
-def _counted(admin: int) -> dict[str, float]:
+def _counted(metrics: int) -> dict[str, float]:
     """Since our extender's start: seconds that :data:`WAITS` took, and binds :data:`REFUSED`."""
-    client = Client(admin)
+    client = Client(metrics)
     text = client.ask("/metrics").body.decode()
     client.close()
     samples = {

@@ -24,8 +24,8 @@ EXTENDER, SCHEDULER = "extender", "scheduler"
 SECRET = "gpu-topology-tls"  # noqa: S105 (a name)
 # The Secret that the pods of the chart's second kube-scheduler mount.
 SCHEDULER_SECRET = "gpu-topology-scheduler"  # noqa: S105 (a name)
-# Both ports serve the same certificate, and each has a Service of its own.
-SERVICES = ("gpu-topology", "gpu-topology-admin")
+# By which kube-scheduler calls the extender.
+SERVICE = "gpu-topology"
 LABELS = {"app.kubernetes.io/name": "gpu-topology", "app.kubernetes.io/component": "extender"}
 MAX_PEM = 64 * 1024
 
@@ -51,12 +51,10 @@ class Names:
     ] = "kube-scheduler"
 
     def of_extender(self) -> list[str]:
-        """What the extender's certificate is for: its Services, this machine, and what is asked."""
+        """What the extender's certificate is for: its Service, this machine, and what is asked."""
         check_namespace("--namespace", self.namespace)
-        names = []
-        for service in SERVICES:
-            host = f"{service}.{self.namespace}"
-            names += [service, host, f"{host}.svc", f"{host}.svc.cluster.local"]
+        host = f"{SERVICE}.{self.namespace}"
+        names = [SERVICE, host, f"{host}.svc", f"{host}.svc.cluster.local"]
         names += ["localhost", "127.0.0.1", "::1"]
         for name in self.name or ():
             if not is_ip(name) and not is_dns(name):
@@ -137,7 +135,7 @@ def certificates(
     from scheduler_extender.authority import Use
 
     pairs = {
-        EXTENDER: authority.issue(SERVICES[0], Use.SERVER, of_extender, now, days),
+        EXTENDER: authority.issue(SERVICE, Use.SERVER, of_extender, now, days),
         SCHEDULER: authority.issue(names.client_name, Use.CLIENT, of_scheduler, now, days),
     }
     folder("--output", output, 0o700)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.inputs import folder, standard_output, two_ports
+from scheduler_extender.cli.inputs import check_ports, folder, standard_output
 from scheduler_extender.files.clusterfile import ClusterFileError
 
 
@@ -45,7 +45,7 @@ class Serving:
         int, typer.Option(metavar="PORT", help="With --serve: port for kube-scheduler.")
     ] = 8888
     admin_port: Annotated[
-        int, typer.Option(metavar="PORT", help="With --serve: port for people and Prometheus.")
+        int, typer.Option(metavar="PORT", help="With --serve: port for people.")
     ] = 8889
 
 
@@ -60,7 +60,7 @@ def demo(*, placing: Placing, serving: Serving) -> None:
 
     out, cluster = placing.out, placing.cluster
     if serving.serve:
-        two_ports(serving.port, serving.admin_port)
+        check_ports(serving.port, serving.admin_port)
     else:
         folder("--out", out)
         if not os.access(out, os.W_OK | os.X_OK):

@@ -11,7 +11,15 @@ import structlog
 import typer
 
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.inputs import cluster_file, is_ip, log_json, one_of, two_ports, weakest
+from scheduler_extender.cli.inputs import (
+    check_ports,
+    cluster_file,
+    is_dns,
+    is_ip,
+    log_json,
+    one_of,
+    weakest,
+)
 from scheduler_extender.cli.interrupts import pressed
 from scheduler_extender.cli.kubeconfig import ContextOption
 from scheduler_extender.cli.options import WeakestOption
@@ -45,23 +53,43 @@ class Served:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """Where the two ports listen, and what is open to everybody."""
+    """Where the three ports listen."""
 
     host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Address that both ports listen on.")
+        str,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Address that the ports for kube-scheduler and for metrics listen on.",
+        ),
     ] = "127.0.0.1"
     port: Annotated[int, typer.Option(metavar="PORT", help="Port for kube-scheduler.")] = 8888
     admin_port: Annotated[
-        int, typer.Option(metavar="PORT", help="Port for people and Prometheus.")
-    ] = 8889
-    open_metrics: Annotated[
-        bool,
+        int,
         typer.Option(
-            "--open-metrics",
-            help="Let everybody read /metrics. Without it the admin port asks for a token there, "
-            "too, unless it listens on a loopback address.",
+            metavar="PORT", help="Port for people, on 127.0.0.1 and ::1 only: the map and /v1."
         ),
-    ] = False
+    ] = 8889
+    metrics_port: Annotated[
+        int, typer.Option(metavar="PORT", help="Port for /metrics, /healthz and /readyz.")
+    ] = 8891
+    public_host: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="DNS name by which a proxy in the same pod serves the port for people. Without "
+            "it: only localhost and addresses.",
+        ),
+    ] = None
+
+    def addresses(self, tls: Tls | None) -> Addresses:
+        """Where the service listens. Raises :class:`BadInputError`."""
+        check_ports(self.port, self.admin_port, self.metrics_port)
+        name = self.public_host
+        if name is not None and (name.startswith("*") or not is_dns(name)):
+            raise BadInputError(
+                f"--public-host: allowed is a DNS name without a port, not {name[:60]!r}"
+            )
+        return Addresses(self.host, self.port, self.admin_port, self.metrics_port, tls, name or "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,11 +141,13 @@ class Deciding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """The files of TLS on both ports, and whose certificates are taken."""
+    """The files of TLS on the port for kube-scheduler, and whose certificates are taken."""
 
     tls_cert: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Serve both ports over TLS with this certificate."),
+        typer.Option(
+            metavar="FILE", help="Serve the port for kube-scheduler over TLS with this certificate."
+        ),
     ] = None
     tls_key: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Private key of the certificate.")
@@ -259,14 +289,13 @@ def extender(
 
     Whoever reaches the port for kube-scheduler can have pods bound. On an address that is not
     loopback, give --tls-cert, --tls-key, --client-ca and --client-name. Files that change are read
-    again. The admin port asks for a bearer token there that the API server accepts.
+    again. The admin port listens on loopback: people forward it with kubectl.
     """
     cluster = served.cluster
     if cluster is not None and served.kubeconfig is not None:
         raise BadInputError("--cluster and --kubeconfig exclude each other")
-    two_ports(ports.port, ports.admin_port)
     settings = deciding.settings(of_file=cluster is not None)
-    where = Addresses(ports.host, ports.port, ports.admin_port, tls.usable(), ports.open_metrics)
+    where = ports.addresses(tls.usable())
     replication = None
     if replica.leader_elect:
         if cluster is not None:
@@ -324,7 +353,7 @@ def _serve(service: Service, where: Addresses, what: str, leader: Leader | None 
         both.on_stop.append(leader.resign)
         leader.on_lost.append(both.close_idle)
     scheme = "https" if where.tls else "http"
-    port, admin_port = both.ports
+    port, admin_port, metrics_port = both.ports
     log = structlog.get_logger()
 
     def started() -> None:
@@ -336,7 +365,8 @@ def _serve(service: Service, where: Addresses, what: str, leader: Leader | None 
             "serving",
             what=what,
             scheduler=f"{scheme}://{where.host}:{port}/scheduler",
-            admin=f"{scheme}://{where.host}:{admin_port}/v1/nodes",
+            admin=f"http://127.0.0.1:{admin_port}/map",
+            metrics=f"http://{where.host}:{metrics_port}/metrics",
         )
 
     both.run(started)

@@ -37,13 +37,18 @@ def standard_output() -> HarmlessConsole:
     return HarmlessConsole(width=columns_asked() or (None if terminal else PIPE))
 
 
-def two_ports(port: int, admin_port: int) -> None:
+def check_ports(port: int, admin_port: int, metrics_port: int = 0) -> None:
     """Refuse ports that are none, or one and the same. Raises :class:`BadInputError`."""
-    for flag, number in (("--port", port), ("--admin-port", admin_port)):
+    flags = {"--port": port, "--admin-port": admin_port, "--metrics-port": metrics_port}
+    taken: dict[int, str] = {}
+    for flag, number in flags.items():
         if not 0 <= number <= 65535:
             raise BadInputError(f"{flag}: allowed are 0 to 65535, not {number}")
-    if port == admin_port != 0:
-        raise BadInputError(f"--port and --admin-port are both {port}: two ports are needed")
+        if number in taken:
+            said = f"{taken[number]} and {flag} are both {number}: each needs a port of its own"
+            raise BadInputError(said)
+        if number:
+            taken[number] = flag
 
 
 def folder(flag: str, path: Path, mode: int = 0o777) -> None:

@@ -153,7 +153,7 @@ def _drawn(out: Path, play: Play) -> tuple[Path, Path]:
 
 
 def _urls(serving: Servers) -> tuple[str, str]:
-    port, admin_port = serving.ports
+    port, admin_port, _ = serving.ports
     return f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin_port}"
 
 
@@ -221,6 +221,5 @@ To plug it into a kube-scheduler, start that with --config and
     - {{name: nvidia.com/gpu.shared}}    # and each nvidia.com/mig-… that nodes serve
 
 (this one serves a file; with `gpu-topology extender --kubeconfig PATH` it serves a cluster).
-This is plain HTTP and asks nobody who they are: it listens on 127.0.0.1 only. In a cluster both
-ports speak TLS: docs/install.md.
+This is plain HTTP on 127.0.0.1. In a cluster kube-scheduler's port speaks TLS: docs/install.md.
 Ctrl-C stops it."""

@@ -12,7 +12,6 @@ from functools import partial
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from scheduler_extender.http.strangers import Lack, Strangers
 from scheduler_extender.limits import Limits
 
 # Seconds until we try again if the system has no descriptor for one more connection.
@@ -34,13 +33,11 @@ class Acceptor:
         factory: Factory,
         context: Callable[[], ssl.SSLContext] | None,
         limits: Limits,
-        strangers: Strangers,
     ) -> None:
         self._listener = listener
         self._factory = factory
         self._context = context
         self._limits = limits
-        self._strangers = strangers
         # In the order in which they came: the first has waited longest.
         self._beginning: dict[asyncio.Task[None], None] = {}
         self._unowned: set[socket.socket] = set()
@@ -73,13 +70,13 @@ class Acceptor:
         try:
             while True:
                 try:
-                    sock, address = await loop.sock_accept(self._listener)
+                    sock, _ = await loop.sock_accept(self._listener)
                 except OSError:
                     await asyncio.sleep(ACCEPT_PAUSE)
                     continue
                 self._make_room()
                 self._unowned.add(sock)
-                task = loop.create_task(self._begin(sock, address[0]))
+                task = loop.create_task(self._begin(sock))
                 self._beginning[task] = None
                 task.add_done_callback(partial(self._begun, sock))
                 # ``sock_accept`` returns without a pause while others wait: let other tasks run.
@@ -99,7 +96,7 @@ class Acceptor:
             self._unowned.discard(sock)
             sock.close()
 
-    async def _begin(self, sock: socket.socket, client: str) -> None:
+    async def _begin(self, sock: socket.socket) -> None:
         self._unowned.discard(sock)
         loop = asyncio.get_running_loop()
         connection = self._factory()
@@ -120,5 +117,5 @@ class Acceptor:
                 # It has begun in this very turn. uvloop does not tell it of its end.
                 connection.connection_lost(None)
             raise
-        except OSError as error:
-            self._strangers.note(Lack.HANDSHAKE, str(error), client)
+        except OSError:
+            pass  # the handshake failed: the client is told, and may try again

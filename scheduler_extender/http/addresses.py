@@ -6,9 +6,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """TLS on both ports, with one certificate.
-
-    ``client_ca`` and ``client_names`` are about the scheduler-facing port. With ``client_ca`` a
+    """TLS on the scheduler's port. With ``client_ca`` a
     client must show a certificate of that CA; with ``client_names`` also one whose common name or
     DNS name is among them, since the CA may have signed others.
     """
@@ -21,13 +19,15 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where a service listens: one host, the port for kube-scheduler and the one for people.
+    """Where a service listens.
 
-    ``open_metrics`` lets everybody read /metrics, where the admin port asks for tokens.
+    ``host`` is the address of the ports for kube-scheduler and for metrics and probes. The one for
+    people is on loopback; ``public_host`` is the name by which a proxy beside us serves it.
     """
 
     host: str = "127.0.0.1"
     port: int = 0
     admin_port: int = 0
+    metrics_port: int = 0
     tls: Tls | None = None
-    open_metrics: bool = False
+    public_host: str = ""

@@ -1,25 +1,22 @@
-"""The admin port, for people and Prometheus.
+"""The admin port, for people: on loopback only.
 
-/v1/nodes, /v1/explain, /v1/unblock, /v1/snapshot, /metrics, health, and in file mode
-POST /v1/reports.
+/v1/nodes, /v1/explain, /v1/unblock, /v1/snapshot, and in file mode POST
+/v1/reports.
 """
-
-from collections.abc import Collection
 
 import anyio
 import anyio.to_thread
 import msgspec
 from fastapi import FastAPI, HTTPException
 from msgspec import structs
-from prometheus_client import generate_latest
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from scheduler_extender import wire
 from scheduler_extender.deadline import within
 from scheduler_extender.files.snapshot import cluster_file
-from scheduler_extender.http.bothports import JSON, add_errors, add_health, error_line
+from scheduler_extender.http.bothports import JSON, add_errors, error_line
 from scheduler_extender.http.clusterfigures import our_version
 from scheduler_extender.http.desk import Desk
 from scheduler_extender.http.endpoint import BodyError, read
@@ -53,13 +50,8 @@ from topology import codec
 from topology.core.devices import NodeName, PodUid
 
 
-def create_admin_app(service: Service, open_paths: Collection[str] | None = None) -> FastAPI:
-    """For people and Prometheus: /v1/nodes, /v1/explain, /v1/unblock, /v1/snapshot, /metrics, and
-    health.
-
-    ``/openapi.json`` says that all but ``open_paths`` ask for a token; if None, nothing does. To
-    ask for one is the :class:`.Gate`'s.
-    """
+def create_admin_app(service: Service) -> FastAPI:
+    """For people: /v1/nodes, /v1/explain, /v1/unblock, /v1/snapshot, and /openapi.json."""
     app = FastAPI(
         title="gpu-topology admin",
         version=our_version(),
@@ -70,12 +62,10 @@ def create_admin_app(service: Service, open_paths: Collection[str] | None = None
     )
     _add_nodes(app, service.cluster, Desk(1, PEOPLE_WAITING))
     _add_questions(app, service.cluster, Desk(1, SEARCHES_WAITING))
-    _add_metrics(app, service)
     if service.file_mode:
         _add_reports(app, service)
-    add_health(app, service)
     add_errors(app)
-    describe(app, open_paths)
+    describe(app)
     return app
 
 
@@ -161,19 +151,6 @@ def _add_questions(app: FastAPI, cluster: Cluster, desk: Desk) -> None:
         if advice is None:
             raise HTTPException(404, UNKNOWN.format(namespace, pod))
         return advice
-
-
-def _add_metrics(app: FastAPI, service: Service) -> None:
-    desk = Desk(1, PEOPLE_WAITING)  # of its own, so that other readers cause no gap in the metrics
-
-    @app.get("/metrics", response_class=PlainTextResponse, responses=REFUSED)
-    async def metrics() -> Response:
-        """Prometheus metrics."""
-        return Response(await desk.shared("metrics", text), media_type="text/plain")
-
-    def text() -> bytes:
-        service.metrics.ready.set(service.not_ready() is None)
-        return generate_latest(service.metrics.registry)
 
 
 def _add_reports(app: FastAPI, service: Service) -> None:

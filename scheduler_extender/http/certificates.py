@@ -1,4 +1,4 @@
-"""The certificates of both ports, read again when their files change.
+"""The certificates of the scheduler's port, read again when their files change.
 
 A Secret's volume changes while we run: cert-manager or a person renews the certificate, and the
 kubelet swaps a symlink. New connections get the new certificates; open ones keep theirs. If files
@@ -34,13 +34,12 @@ class CertificatesError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """What new connections get: kube-scheduler's, which shows a certificate, and people's.
+    """What new connections get.
 
     ``expires`` is when our own certificate expires, ``authority`` a digest of the client CA's file.
     """
 
-    scheduler: ssl.SSLContext
-    admin: ssl.SSLContext
+    context: ssl.SSLContext
     expires: datetime
     authority: bytes
 
@@ -66,7 +65,7 @@ class Certificates:
         if expires - now > WARN_BEFORE:
             return None
         verb = "expires" if expires > now else "expired"
-        return f"the certificate of both ports {verb} on {expires:%Y-%m-%d}: renew it"
+        return f"the certificate of the scheduler's port {verb} on {expires:%Y-%m-%d}: renew it"
 
     def look(self) -> None:
         """Take in what has changed since the last call.
@@ -101,18 +100,18 @@ class Certificates:
 
 def contexts(tls: Tls) -> Contexts:
     """What the files say. Raises :class:`CertificatesError`."""
-    scheduler, admin = _serving(tls), _serving(tls)
+    context = _serving(tls)
     authority = b""
     if tls.client_ca is not None:
         # Read once: the digest is that of the authority which is trusted, whatever is written now.
         trusted = _bytes(tls.client_ca)
         try:
-            scheduler.load_verify_locations(cadata=trusted.decode(errors="replace"))
+            context.load_verify_locations(cadata=trusted.decode(errors="replace"))
         except (OSError, ValueError) as error:
             raise CertificatesError(f"{tls.client_ca}: {_reason(error)}") from error
-        scheduler.verify_mode = ssl.CERT_REQUIRED
+        context.verify_mode = ssl.CERT_REQUIRED
         authority = hashlib.sha256(trusted).digest()
-    return Contexts(scheduler, admin, _expiry(tls.certificate), authority)
+    return Contexts(context, _expiry(tls.certificate), authority)
 
 
 def _serving(tls: Tls) -> ssl.SSLContext:

@@ -6,7 +6,6 @@ a request and then nothing, for ever.
 
 import asyncio
 import time
-from collections.abc import Callable
 from enum import Enum
 from http import HTTPStatus
 
@@ -14,7 +13,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from scheduler_extender.http import browsers
 from scheduler_extender.http.bothports import CLOSE, error_line, json_headers, refusing
-from scheduler_extender.http.strangers import Lack
 from scheduler_extender.limits import Limits
 
 HEALTH = frozenset({b"/healthz", b"/readyz"})
@@ -38,16 +36,15 @@ class Connection(HttpToolsProtocol):
 
     ``allowed`` are the names of which a client's certificate must have one, if there are any: every
     request of another client is answered with 403, and so is one that a web page of another site
-    may have sent (:mod:`.browsers`; ``local`` as there).
+    may have sent (:mod:`.browsers`; ``local`` and ``public_host`` as there).
 
-    Refusals are one line of JSON, and the connection is closed after them. :attr:`stranger` is told
-    what was lacking, in which words, and the client's address.
+    Refusals are one line of JSON, and the connection is closed after them.
     """
 
     limits = Limits()
     allowed: frozenset[str] = frozenset()
     local = False
-    stranger: Callable[[Lack, str, str], None] | None = None
+    public_host = ""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Make room for it, or take it for the probes only."""
@@ -82,13 +79,7 @@ class Connection(HttpToolsProtocol):
         names = _names(transport)
         if names & self.allowed:
             return None
-        shown = ", ".join(sorted(names))[:MAX_NAMES] or "none"
-        self._tell(Lack.NAME, shown, transport)
-        return shown
-
-    def _tell(self, lack: Lack, told: str, transport: asyncio.BaseTransport) -> None:
-        if self.stranger is not None:
-            self.stranger(lack, told, str((transport.get_extra_info("peername") or ("",))[0]))
+        return ", ".join(sorted(names))[:MAX_NAMES] or "none"
 
     def shutdown(self) -> None:
         """Take no more requests, as when the service stops. An idle client has some seconds to
@@ -155,7 +146,7 @@ class Connection(HttpToolsProtocol):
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header. A trailer (after a chunked body) is left out: the gate or a proxy has
+        """Take a header. A trailer (after a chunked body) is left out: a proxy has
         judged the headers already, and has not seen it."""
         self._count(len(name) + len(value) + 4)
         if self._phase is _Phase.HEADERS:
@@ -180,8 +171,7 @@ class Connection(HttpToolsProtocol):
         if self._foreign is not None:
             said = f"the name in the client certificate is not allowed: {self._foreign}"
             self.app = refusing(403, said)
-        elif (page := browsers.refusal(self.headers, local=self.local)) is not None:
-            self._tell(Lack.PAGE, page, self.transport)
+        elif (page := self._foreign_page()) is not None:
             self.app = refusing(403, page)
         elif crowded and self.url.partition(b"?")[0] not in HEALTH:
             self.app = refusing(503, "too many connections")
@@ -191,6 +181,9 @@ class Connection(HttpToolsProtocol):
         self._progressed = True
         self._unanswered += 1
         self._allow(self.limits.body_seconds)
+
+    def _foreign_page(self) -> str | None:
+        return browsers.refusal(self.headers, local=self.local, public_host=self.public_host)
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body."""
@@ -304,7 +297,6 @@ class Connection(HttpToolsProtocol):
         """Answer one line and close; only close if the line would answer another request."""
         if self.transport.is_closing():
             return
-        self._tell(Lack.REQUEST, message, self.transport)
         body_missing = self._phase is _Phase.BODY
         if self._unanswered == body_missing and not (body_missing and self.cycle.response_started):
             body = error_line(message)
@@ -326,13 +318,12 @@ class Connection(HttpToolsProtocol):
 def connection(
     limits: Limits,
     allowed: frozenset[str] = frozenset(),
-    stranger: Callable[[Lack, str, str], None] | None = None,
     *,
     local: bool = False,
+    public_host: str = "",
 ) -> type[Connection]:
     """The class of the connections of one port, for uvicorn to make."""
-    told = staticmethod(stranger) if stranger is not None else None
-    members = {"limits": limits, "allowed": allowed, "stranger": told, "local": local}
+    members = {"limits": limits, "allowed": allowed, "local": local, "public_host": public_host}
     return type("Connection", (Connection,), members)
 
 

@@ -17,7 +17,6 @@ from prometheus_client.registry import Collector
 
 from scheduler_extender.http.certificates import Certificates
 from scheduler_extender.http.clusterfigures import ClusterFigures
-from scheduler_extender.http.strangers import Strangers
 from scheduler_extender.ratelimit import LogLimit
 from scheduler_extender.state.answers.refusing import NodeRefusal
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -76,7 +75,6 @@ class Metrics:
         )
         for label in LABELS:
             self.refusals.labels(label)
-        self.strangers = Strangers(self.registry)
         self.ready = Gauge(
             "gpu_topology_ready", "1 while /readyz answers 200", registry=self.registry
         )
@@ -143,7 +141,7 @@ class Metrics:
         """Show when our certificate expires, and how reading changed files went."""
         self.show(
             "tls_expires_timestamp_seconds",
-            "When the certificate of both ports expires, in seconds since 1970",
+            "When the certificate of the scheduler's port expires, in seconds since 1970",
             lambda: files.contexts.expires.timestamp(),
         )
         self.show(

@@ -1,9 +1,8 @@
-"""What the admin port answers, as ``/openapi.json`` describes it: the structs that it sends.
+"""What the people's port answers, as ``/openapi.json`` describes it: the structs that it sends.
 
 FastAPI describes pydantic's models by itself; ours are msgspec's, so we hand it their schemas.
 """
 
-from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -62,32 +61,16 @@ DESCRIPTION = (
     "whom to evict. Nothing here writes to the cluster. Fields may be added: pass over those that "
     "you do not know."
 )
-TOKEN: Schema = {
-    "type": "http",
-    "scheme": "bearer",
-    "description": (
-        "A token that the API server accepts (TokenReview), of a user with the right to the path "
-        "as a non-resource URL (SubjectAccessReview)."
-    ),
-}
 
 
-def describe(app: FastAPI, open_paths: Collection[str] | None) -> None:
-    """Have ``/openapi.json`` describe the structs, too, and that all but ``open_paths`` ask for a
-    token; if None, nothing does."""
+def describe(app: FastAPI) -> None:
+    """Have ``/openapi.json`` describe the structs, too."""
     routes = app.openapi
 
     def openapi() -> Schema:
         _, schemas = msgspec.json.schema_components(
             STRUCTS, ref_template="#/components/schemas/{name}"
         )
-        document = routes() | {"components": {"schemas": schemas}}
-        if open_paths is None:
-            return document
-        for path in document["paths"].keys() & open_paths:
-            for operation in document["paths"][path].values():
-                operation["security"] = []
-        document["components"]["securitySchemes"] = {"token": TOKEN}
-        return document | {"security": [{"token": []}]}
+        return routes() | {"components": {"schemas": schemas}}
 
     app.openapi = openapi  # type: ignore[method-assign]

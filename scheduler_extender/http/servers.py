@@ -1,4 +1,4 @@
-"""Runs the two apps on their ports, in one process and one event loop, until told to stop."""
+"""Runs the three apps on their ports, in one process and one event loop, until told to stop."""
 
 import asyncio
 import contextlib
@@ -7,7 +7,7 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from ipaddress import ip_address
 
 import anyio.to_thread
@@ -21,7 +21,6 @@ from scheduler_extender.http.accepting import Acceptor
 from scheduler_extender.http.bothports import Failures
 from scheduler_extender.http.certificates import Certificates
 from scheduler_extender.http.connection import Connection, connection
-from scheduler_extender.http.strangers import Strangers
 from scheduler_extender.limits import DEFAULT, Limits
 
 log = structlog.get_logger(__name__)
@@ -55,13 +54,39 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+def listen_on_loopback(port: int) -> list[socket.socket]:
+    """Sockets on 127.0.0.1, and on ::1 where this machine has it; port 0 takes any free one of
+    127.0.0.1 alone. Raises :class:`PortError`."""
+    listeners = [listen("127.0.0.1", port)]
+    if port and _has_ipv6():
+        try:
+            listeners.append(listen("::1", port))
+        except PortError:
+            listeners[0].close()
+            raise
+    return listeners
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
 def loopback(listener: socket.socket) -> bool:
     """Whether only programs of this machine (or pod) can reach a bound socket."""
     return ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
 
 
+def _port(listener: socket.socket) -> int:
+    return int(listener.getsockname()[1])
+
+
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers (one pair serves both apps), and with our own
+    """uvicorn without its signal handlers (one pair serves all apps), and with our own
     acceptor."""
 
     def __init__(
@@ -69,8 +94,7 @@ class _Server(uvicorn.Server):
         app: FastAPI,
         listener: socket.socket,
         connections: type[Connection],
-        context: Callable[[], ssl.SSLContext] | None,
-        strangers: Strangers,
+        context: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         super().__init__(
             uvicorn.Config(
@@ -86,7 +110,7 @@ class _Server(uvicorn.Server):
                 lifespan="off",
             )
         )
-        self._door = Acceptor(listener, self._connection, context, connections.limits, strangers)
+        self._door = Acceptor(listener, self._connection, context, connections.limits)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -120,39 +144,40 @@ class _Server(uvicorn.Server):
 
 
 class Servers:
-    """Both servers together. :meth:`run` blocks; :meth:`stop` may come from any thread.
+    """All servers together. :meth:`run` blocks; :meth:`stop` may come from any thread.
 
-    ``ports`` are the numbers that they listen on, ``warnings`` are for whoever starts them.
-    ``on_stop`` are called, on the event loop, when they are told to stop. Without ``certificates``
-    both speak plain HTTP. ``client_names`` are those of the scheduler-facing port (:class:`.Tls`).
+    Each port has an app and its sockets. ``ports`` are the numbers that they listen on (the
+    scheduler's, people's, that of the metrics), ``warnings`` are for the program that starts them.
+    ``on_stop`` are called, on the event loop, when they are told to stop. With ``certificates`` the
+    scheduler's port speaks TLS; the others are plain HTTP.
     """
 
     def __init__(
         self,
-        app: FastAPI,
-        admin: FastAPI,
-        sockets: tuple[socket.socket, socket.socket],
-        strangers: Strangers,
+        scheduler: tuple[FastAPI, socket.socket],
+        people: tuple[FastAPI, Sequence[socket.socket]],
+        metrics: tuple[FastAPI, socket.socket],
         certificates: Certificates | None = None,
         limits: Limits = DEFAULT,
+        public_host: str = "",
     ) -> None:
-        self.ports: tuple[int, int] = (sockets[0].getsockname()[1], sockets[1].getsockname()[1])
+        self.ports = (_port(scheduler[1]), _port(people[1][0]), _port(metrics[1]))
         self.warnings: list[str] = []
-        self._apps = (app, admin)
+        self._apps = (scheduler[0], people[0], metrics[0])
         self.on_stop: list[Callable[[], None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._certificates = certificates
         names = certificates.client_names if certificates else frozenset[str]()
         # With TLS a page of another name fails at the certificate.
-        local = [certificates is None and loopback(listener) for listener in sockets]
-        scheduler = connection(limits, names, strangers.note, local=local[0])
-        people = connection(limits, stranger=strangers.note, local=local[1])
+        local = certificates is None and loopback(scheduler[1])
         # For each new connection the context of then.
-        for_scheduler = (lambda: certificates.contexts.scheduler) if certificates else None
-        for_people = (lambda: certificates.contexts.admin) if certificates else None
+        context = (lambda: certificates.contexts.context) if certificates else None
+        of_people = connection(limits, local=True, public_host=public_host)
+        of_metrics = connection(limits, local=loopback(metrics[1]))
         self._servers = [
-            _Server(app, sockets[0], scheduler, for_scheduler, strangers),
-            _Server(admin, sockets[1], people, for_people, strangers),
+            _Server(*scheduler, connection(limits, names, local=local), context),
+            *(_Server(people[0], listener, of_people) for listener in people[1]),
+            _Server(*metrics, of_metrics),
         ]
 
     def run(self, on_started: Callable[[], None] = lambda: None, *, signals: bool = True) -> None:

@@ -1,10 +1,9 @@
-"""What the routes of both ports need of the service."""
+"""What the routes of all ports need of the service."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from scheduler_extender.http.metrics import Metrics
-from scheduler_extender.kube.reviews import Reviews
 from scheduler_extender.limits import Bodies
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.verbs import Binder, Turns, WouldRefuse
@@ -23,11 +22,10 @@ class Service:
     term: Callable[[], int] = int  # the term in which this replica leads; 0 of the only one
     saw: Callable[[Pod], None] = lambda pod: None  # is told each pod that filter is asked about
     turns: Turns | None = None  # when a bind may be written; None if no kubelet answers us
-    reviews: Reviews | None = None  # judges the tokens of people; None without an API server
     # If set nothing is refused, and it is told what would have been.
     shadow: Callable[[WouldRefuse], None] | None = None
     file_mode: bool = False  # opens POST /v1/reports
-    bodies: Bodies = field(default_factory=Bodies)  # the memory that both ports share
+    bodies: Bodies = field(default_factory=Bodies)  # the memory that all ports share
 
     def not_ready(self) -> str | None:
         """Why this replica is not Ready; verbs go on answering while a watch is blind."""

@@ -38,10 +38,10 @@ def _environment() -> Environment:
     return found
 
 
-def page(template: str, here: str, *, signed_in: bool, **values: Any) -> str:
-    """A page of HTML; ``here`` is its path, ``signed_in`` says that a session can be ended."""
+def page(template: str, here: str, **values: Any) -> str:
+    """A page of HTML; ``here`` is its path."""
     found = _environment().get_template(template)
-    return found.render(here=here, signed_in=signed_in, **values)
+    return found.render(here=here, **values)
 
 
 def moment(seconds: float) -> str:

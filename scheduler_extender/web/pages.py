@@ -94,28 +94,26 @@ class Pages:
         self._nodes = Nodes(cluster)
         self._kinds = {kind: _Kind() for kind in ("map", "list", "waiting", "node")}
 
-    def map(self, filters: Filters, *, signed_in: bool = False) -> str:
+    def map(self, filters: Filters) -> str:
         """The cluster at a glance."""
-        return self._page("map", (filters, signed_in), lambda v: self._map(filters, v, signed_in))
+        return self._page("map", filters, lambda v: self._map(filters, v))
 
-    def nodes(self, filters: Filters, at: int = 1, *, signed_in: bool = False) -> str:
+    def nodes(self, filters: Filters, at: int = 1) -> str:
         """The nodes one by one, :data:`LISTED` on a page; ``at`` is the page's number."""
-        key = (filters, at, signed_in)
-        return self._page("list", key, lambda v: self._list(filters, at, v, signed_in))
+        return self._page("list", (filters, at), lambda v: self._list(filters, at, v))
 
-    def waiting(self, name: str = "", *, signed_in: bool = False) -> str:
+    def waiting(self, name: str = "") -> str:
         """Waiting and running pods; with a ``name`` those that have it in theirs."""
-        key = (name, signed_in)
-        return self._page("waiting", key, lambda v: self._waiting(name, v, signed_in))
+        return self._page("waiting", name, lambda v: self._waiting(name, v))
 
-    def node(self, name: str, *, signed_in: bool = False) -> str | None:
+    def node(self, name: str) -> str | None:
         """One node; None where nobody told us of it."""
         facts = self._cluster.facts(NodeName(name))
         if not facts.known:
             return None
-        return self._page("node", (name, signed_in), lambda v: self._node(facts, v, signed_in))
+        return self._page("node", name, lambda v: self._node(facts, v))
 
-    def what_if(self, text: str | None = None, copies: str = "", *, signed_in: bool = False) -> str:
+    def what_if(self, text: str | None = None, copies: str = "") -> str:
         """Where the pods of a YAML text would go; None asks for an empty form. ``copies`` is how
         many of each pod are asked about, as the form says it; empty means as many as the text
         says."""
@@ -127,14 +125,12 @@ class Pages:
                 problem = str(error)
             except OutOfTimeError:
                 problem = TOO_LONG
-        return self.what_if_form(
-            text or "", copies, problem, told=told, left=left, signed_in=signed_in
-        )
+        return self.what_if_form(text or "", copies, problem, told=told, left=left)
 
     @staticmethod
     def what_if_form(text: str, copies: str = "", problem: str = "", **values: Any) -> str:
         """The form as it was filled in, with a problem or with answers."""
-        values = {"signed_in": False, "told": (), "left": 0, **values}
+        values = {"told": (), "left": 0, **values}
         return page(
             "whatif.html",
             "/map/what-if",
@@ -201,7 +197,7 @@ class Pages:
                 pages.kept.popitem(last=False)
             return text
 
-    def _map(self, filters: Filters, version: int, signed_in: bool) -> str:
+    def _map(self, filters: Filters, version: int) -> str:
         now, snapshot = self._cluster.today(), self._cluster.snapshot()
         found = glance(self._nodes.of_all(snapshot), filters)
         waiting = waiting_pods(snapshot)
@@ -210,7 +206,6 @@ class Pages:
             "map.html",
             "/map",
             now=now,
-            signed_in=signed_in,
             glance=found,
             version=version,
             waiting=len(waiting),
@@ -219,7 +214,7 @@ class Pages:
             else 0,
         )
 
-    def _list(self, filters: Filters, at: int, version: int, signed_in: bool) -> str:
+    def _list(self, filters: Filters, at: int, version: int) -> str:
         now, nodes = self._cluster.today(), self._nodes.all()
         seen = filters.let(nodes)
         pages = max(1, -(-len(seen) // LISTED))
@@ -228,7 +223,6 @@ class Pages:
             "nodes.html",
             "/map/nodes",
             now=now,
-            signed_in=signed_in,
             version=version,
             filters=filters,
             kinds=kinds_of(nodes),
@@ -238,7 +232,7 @@ class Pages:
             pages=pages,
         )
 
-    def _waiting(self, name: str, version: int, signed_in: bool) -> str:
+    def _waiting(self, name: str, version: int) -> str:
         now, snapshot = self._cluster.today(), self._cluster.snapshot()
         deadline = within(self._clock, WAITING_SECONDS)
         found, left_out = waiting_queues(snapshot, self._view(), deadline, name)
@@ -254,7 +248,6 @@ class Pages:
             "waiting.html",
             "/map/waiting",
             now=now,
-            signed_in=signed_in,
             version=version,
             queues=found,
             left_out=left_out,
@@ -263,7 +256,7 @@ class Pages:
             running_left=max(0, len(pods) - RUNNING),
         )
 
-    def _node(self, facts: NodeFacts, version: int, signed_in: bool) -> str:
+    def _node(self, facts: NodeFacts, version: int) -> str:
         state = self._nodes.of(facts)
         topology = state.topology
         pods = facts.pods.every
@@ -274,7 +267,6 @@ class Pages:
             "node.html",
             "/map/nodes",
             now=self._cluster.today(),
-            signed_in=signed_in,
             version=version,
             node=state,
             view=self._view(),

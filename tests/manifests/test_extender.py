@@ -9,10 +9,8 @@ import yaml
 
 from scheduler_extender.annotations import PLACEMENT, TERM, WAKE
 from scheduler_extender.cli.certificates import SECRET
-from scheduler_extender.http.gate import METRICS, PROBES
 from scheduler_extender.leader.address import Address
 from scheduler_extender.leader.leader import DRAINS_WITHIN
-from scheduler_extender.web.guard import PREFIX
 from tests.manifests.building import (
     AGENT_NAME,
     EXTENDER_NAME,
@@ -134,16 +132,19 @@ def test_its_arguments_exist_and_fit_the_ports() -> None:
     assert read["kubeconfig"] is None
     assert read["host"] == "0.0.0.0"
     ports = {p["name"]: p["containerPort"] for p in container()["ports"]}
-    assert ports == {"scheduler": read["port"], "admin": read["admin_port"]}
-    assert ports == {"scheduler": 8888, "admin": 8889}
+    assert ports == {
+        "scheduler": read["port"],
+        "admin": read["admin_port"],
+        "metrics": read["metrics_port"],
+    }
+    assert ports == {"scheduler": 8888, "admin": 8889, "metrics": 8891}
 
 
 @pytest.mark.parametrize(
     ("probe", "path"), [("readinessProbe", "/readyz"), ("livenessProbe", "/healthz")]
 )
 def test_its_probes_ask_the_port_that_wants_no_certificate(probe: str, path: str) -> None:
-    assert container()[probe]["httpGet"] == {"path": path, "port": "admin", "scheme": "HTTPS"}
-    assert path in PROBES
+    assert container()[probe]["httpGet"] == {"path": path, "port": "metrics"}
 
 
 def test_tls_comes_from_the_secret_that_the_command_makes() -> None:
@@ -158,7 +159,6 @@ def test_tls_comes_from_the_secret_that_the_command_makes() -> None:
     assert (read["tls_cert"], read["tls_key"]) == (folder / "tls.crt", folder / "tls.key")
     assert read["client_ca"] == folder / "ca.crt"
     assert read["client_name"] == [arguments(["certificates", "--output=x"])["client_name"]]
-    assert read["open_metrics"] is False
 
 
 def test_it_runs_with_no_privilege() -> None:
@@ -177,53 +177,49 @@ def test_it_runs_with_no_privilege() -> None:
 
 
 def test_each_port_has_a_service_of_its_own() -> None:
-    """The leader writes the endpoints of the scheduler's; both replicas answer people."""
-    scheduler, admin = (the("Service", n)["spec"] for n in ("gpu-topology", "gpu-topology-admin"))
+    """The leader writes the endpoints of the scheduler's; both replicas are scraped. The port for
+    people has none: it is on loopback."""
+    services = {o["metadata"]["name"] for o in objects() if o["kind"] == "Service"}
+    assert services == {"gpu-topology", "gpu-topology-metrics"}
+    scheduler, metrics = (the("Service", name)["spec"] for name in sorted(services))
     labels = the("Deployment")["spec"]["template"]["metadata"]["labels"]
     assert "selector" not in scheduler
-    assert admin["selector"].items() <= labels.items()
+    assert metrics["selector"].items() <= labels.items()
     (port,) = scheduler["ports"]
     address = Address("10.0.0.1", port["port"], arguments()["service"])
     assert (port["name"], port["targetPort"]) == (address.port_name, arguments()["port"])
     assert address.service == the("Service", "gpu-topology")["metadata"]["name"]
-    assert [port["targetPort"] for port in admin["ports"]] == ["admin"]
-    assert not {"type"} & (scheduler.keys() | admin.keys())  # ClusterIP
+    assert [port["targetPort"] for port in metrics["ports"]] == ["metrics"]
+    assert not {"type"} & (scheduler.keys() | metrics.keys())  # ClusterIP
 
 
-READ = ["/v1/*", METRICS, "/openapi.json", PREFIX, f"{PREFIX}/*"]
+def test_the_role_for_the_map_forwards_ports_and_does_nothing_else() -> None:
+    role = the("Role", "gpu-topology-map")
+    assert role["metadata"]["namespace"] == pod_namespace()
+    rights = {
+        (resource, verb)
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert rights == {
+        ("pods", "get"),
+        ("pods", "list"),
+        ("pods/portforward", "get"),
+        ("pods/portforward", "create"),
+    }
 
 
-@pytest.mark.parametrize(
-    ("name", "rights"),
-    [
-        ("gpu-topology-reader", {"get": READ, "post": [f"{PREFIX}/what-if"]}),
-        ("gpu-topology-metrics-reader", {"get": [METRICS]}),
-    ],
-)
-def test_readers_may_read_the_admin_port_and_nothing_else(
-    name: str, rights: dict[str, list[str]]
-) -> None:
-    rules = [{"nonResourceURLs": paths, "verbs": [verb]} for verb, paths in rights.items()]
-    assert the("ClusterRole", name)["rules"] == rules
-
-
-def test_the_readers_account_may_read_and_runs_nothing() -> None:
-    account = the("ServiceAccount", "gpu-topology-reader")
-    assert account["automountServiceAccountToken"] is False
-    (subject,) = the("ClusterRoleBinding", "gpu-topology-reader")["subjects"]
-    assert subject["name"] == account["metadata"]["name"]
-
-
-def test_the_network_policy_is_about_both_ports_of_the_extender() -> None:
+def test_the_network_policy_is_about_the_open_ports_of_the_extender() -> None:
     policy = the("NetworkPolicy", "gpu-topology-extender")["spec"]
     labels = the("Deployment")["spec"]["template"]["metadata"]["labels"]
     assert policy["podSelector"] == {"matchLabels": labels}
     assert policy["policyTypes"] == ["Ingress"]
-    scheduler, admin = policy["ingress"]
+    scheduler, metrics = policy["ingress"]
     ports = {p["name"]: p["containerPort"] for p in container()["ports"]}
     assert scheduler == {"ports": [{"protocol": "TCP", "port": ports["scheduler"]}]}
-    assert admin["ports"] == [{"protocol": "TCP", "port": ports["admin"]}]
-    (source,) = admin["from"]  # an empty list would be everybody
+    assert metrics["ports"] == [{"protocol": "TCP", "port": ports["metrics"]}]
+    (source,) = metrics["from"]  # an empty list would be everybody
     assert source.keys() == {"namespaceSelector"}
     assert source["namespaceSelector"]["matchLabels"]
 

@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
-from scheduler_extender.cli.certificates import SERVICES
 from scheduler_extender.serving import in_memory
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
-from tests.manifests.building import AGENT_NAME, NAMESPACE, objects, pod_spec, the
+from tests.manifests.building import AGENT_NAME, objects, the
 from tests.test_docs import anchors
 
 ROOT = Path(__file__).parents[2]
@@ -96,10 +95,9 @@ def test_a_dashboard(path: Path) -> None:
     assert names == ["datasource", "cluster", "job"]
 
 
-def test_prometheus_finds_the_extender_and_may_read_it() -> None:
-    """Over TLS, by a name of its certificate, at the port that its Service has."""
+def test_prometheus_finds_the_extender() -> None:
     added = {o["kind"]: o for o in objects(RULES.parent) if o["metadata"]["name"] != AGENT_NAME}
-    service = the("Service", "gpu-topology-admin")
+    service = the("Service", "gpu-topology-metrics")
     spec = added["ServiceMonitor"]["spec"]
     found = [
         o["metadata"]["name"]
@@ -107,16 +105,10 @@ def test_prometheus_finds_the_extender_and_may_read_it() -> None:
         if o["kind"] == "Service"
         and spec["selector"]["matchLabels"].items() <= o["metadata"]["labels"].items()
     ]
-    assert found == ["gpu-topology-admin"]
+    assert found == ["gpu-topology-metrics"]
     (endpoint,) = spec["endpoints"]
     assert endpoint["port"] == service["spec"]["ports"][0]["name"]
-    assert endpoint["scheme"] == "https"
-    assert endpoint["tlsConfig"]["serverName"] == f"{found[0]}.{NAMESPACE}.svc"
-    assert found[0] in SERVICES, "the certificate has its name"
-    (volume,) = pod_spec()["volumes"]
-    assert endpoint["tlsConfig"]["ca"]["secret"]["name"] == volume["secret"]["secretName"]
-    role = the("ClusterRole", added["ClusterRoleBinding"]["roleRef"]["name"])
-    assert role["rules"] == [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]
+    assert not endpoint.keys() & {"scheme", "bearerTokenFile", "tlsConfig"}, "it is plain HTTP"
 
 
 def test_no_runbook_is_left_over() -> None:

@@ -13,7 +13,6 @@ from scheduler_extender.files.binder import FileBinder
 from scheduler_extender.http.addresses import Addresses
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.http.service import Service
-from scheduler_extender.kube.reviews import Reviews
 from scheduler_extender.limits import Bodies, Limits
 from scheduler_extender.serving import in_thread
 from scheduler_extender.state.answers.decision import Settings
@@ -45,15 +44,16 @@ class Clock:
 
 @dataclass
 class Running:
-    """A service that runs, clients of its two ports, and reasons (at most one) not to be ready."""
+    """A service that runs, clients of its three ports, and reasons (at most one) not to be ready."""
 
     cluster: Cluster
     clock: Clock
     http: httpx.Client
     admin: httpx.Client
+    metrics: httpx.Client
     unready: list[str]
     service: Service
-    ports: tuple[int, int]
+    ports: tuple[int, int, int]
 
     def filter(self, pod: dict[str, Any], *names: str) -> dict[str, Any]:
         body = {"Pod": pod, "Nodes": None, "NodeNames": list(names)}
@@ -79,7 +79,7 @@ class Running:
         return answer.json()
 
 
-def _client(port: int, scheme: str) -> httpx.Client:
+def _client(port: int, scheme: str = "http") -> httpx.Client:
     # Loopback: no certificate store to load, no proxy to ask for.
     base = f"{scheme}://127.0.0.1:{port}"
     return httpx.Client(base_url=base, timeout=PATIENCE, verify=False, trust_env=False)
@@ -95,7 +95,6 @@ def running(
     limits: Limits = UNHURRIED,
     bodies: Bodies | None = None,
     where: Addresses = Addresses(),
-    reviews: Reviews | None = None,
     shadow: Callable[[WouldRefuse], None] | None = None,
 ) -> Iterator[Running]:
     """Serve these nodes, each with an empty report. With TLS the clients check nothing."""
@@ -114,11 +113,14 @@ def running(
         saw=saw,
         file_mode=binder is None,
         bodies=bodies or Bodies(),
-        reviews=reviews,
         shadow=shadow,
     )
     scheme = "https" if where.tls else "http"
     with in_thread(service, where, limits) as serving:
-        main, people = serving.ports
-        with _client(main, scheme) as http, _client(people, scheme) as admin:
-            yield Running(cluster, clock, http, admin, unready, service, serving.ports)
+        main, people, third = serving.ports
+        with (
+            _client(main, scheme) as http,
+            _client(people) as admin,
+            _client(third) as metrics,
+        ):
+            yield Running(cluster, clock, http, admin, metrics, unready, service, serving.ports)

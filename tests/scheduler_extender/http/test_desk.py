@@ -115,8 +115,8 @@ def test_readers_are_bounded_and_nobody_else_waits(
         eventually(lambda: work.begun)
         if path not in ("/v1/nodes",):  # all of them wait for one answer
             eventually(lambda: any(each.done() for each in asked))
-        assert get(service, "/healthz").status == 200
-        assert get(service, "/metrics").status == 200
+        assert service.metrics.get("/healthz").status_code == 200
+        assert service.metrics.get("/metrics").status_code == 200
         work.go_on.set()
         answers = [each.result() for each in asked]
     assert work.most <= threads

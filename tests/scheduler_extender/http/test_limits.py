@@ -23,6 +23,7 @@ SHORT_HEADERS = replace(UNHURRIED, header_seconds=0.3)
 SHORT_BODY = replace(UNHURRIED, body_seconds=0.3)
 ASK = {"Pod": pod(2, {"link": "nvlink"}), "Nodes": None, "NodeNames": ["node"]}
 PORTS = pytest.mark.parametrize("port", [0, 1], ids=["scheduler", "admin"])
+WITH_PROBES = pytest.mark.parametrize("port", [0, 2], ids=["scheduler", "metrics"])
 
 
 @contextmanager
@@ -83,7 +84,7 @@ def test_a_byte_now_and_then_gains_no_time(port: int, what: str) -> None:
         assert asks(service) == 200
 
 
-@PORTS
+@WITH_PROBES
 def test_a_connection_without_a_request_is_closed(port: int) -> None:
     with (
         running(NODE, limits=replace(UNHURRIED, idle_seconds=1.0)) as service,
@@ -268,7 +269,7 @@ def test_whoever_waits_without_a_request_makes_room() -> None:
         assert half[-1].recv(12) == b"HTTP/1.1 200"
 
 
-@PORTS
+@WITH_PROBES
 @pytest.mark.parametrize(
     "sent",
     [
@@ -331,7 +332,7 @@ def test_where_all_are_busy_the_probes_are_answered() -> None:
             with connected(service.ports[0]) as probe:
                 probe.sendall(b"GET /healthz HTTP/1.1\r\nConnection: close\r\n\r\n")
                 assert everything(probe).startswith(b"HTTP/1.1 200")
-            with connected(service.ports[1]) as probe:
+            with connected(service.ports[2]) as probe:
                 probe.sendall(b"GET /healthz HTTP/1.1\r\nConnection: close\r\n\r\n")
                 assert everything(probe).startswith(b"HTTP/1.1 200")
         assert [one.result() for one in busy] == [200] * 4
@@ -374,7 +375,7 @@ def test_a_body_of_tiny_values_is_not_decoded(body: bytes, what: str) -> None:
         assert answer.json()["error"].startswith(f"{what}: more than ")
 
 
-@PORTS
+@WITH_PROBES
 @pytest.mark.parametrize("first", [b"", b"GET /healthz HTTP/1.1\r\n\r\n"], ids=["first", "second"])
 def test_a_target_that_is_no_url_is_refused(
     port: int, first: bytes, caplog: pytest.LogCaptureFixture
@@ -412,21 +413,14 @@ def test_an_answer_read_late_leaves_nothing_behind(
     assert "Exception in callback" not in caplog.text
 
 
-def test_what_clients_send_is_counted_and_told_once_in_a_while(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    """Nobody needs a token for it: a line for each would fill the disk of the node."""
+def test_what_clients_send_is_not_logged(capfd: pytest.CaptureFixture[str]) -> None:
+    """A line for each request would fill the disk of the node."""
     upgrade = b"GET /healthz HTTP/1.1\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n"
     with running(switched()) as service:
-        for port in service.ports:
+        for port in (service.ports[0], service.ports[2]):
             for sent, status in ((b"\x16\x03\x01 no HTTP\r\n\r\n", b" 400 "), (upgrade, b" 200 ")):
-                for _ in range(20):
-                    with socket.create_connection(("127.0.0.1", port), PATIENCE) as client:
-                        client.sendall(sent)
-                        assert status in client.recv(4096).partition(b"\r\n")[0]
-        text = service.admin.get("/metrics").text
-        assert 'gpu_topology_clients_refused_total{why="request"} 40.0' in text
+                with socket.create_connection(("127.0.0.1", port), PATIENCE) as client:
+                    client.sendall(sent)
+                    assert status in client.recv(4096).partition(b"\r\n")[0]
     out, err = capfd.readouterr()
-    told = [line for line in (out + err).splitlines() if line.strip()]
-    assert len(told) <= 2, told
-    assert "this is not a request of HTTP/1.1" in told[0]
+    assert not (out + err).strip()

@@ -10,17 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from scheduler_extender.http.addresses import Addresses
-from scheduler_extender.kube.reviews import Reviews
 from scheduler_extender.serving import in_memory, in_thread
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.web.examples import EXAMPLES
 from tests.benchmarks.report.pages import page_of, played, tiny
-from tests.fakes.apiserver import FakeApiServer
-from tests.nodes import switched
-from tests.scheduler_extender.serving import running
 from tests.scheduler_extender.web.browser import Tab
 from tests.scheduler_extender.web.cluster import large, small
-from topology.kubeapi.apiserver import ApiServer
 
 PAIR = """\
 kind: Pod
@@ -45,7 +40,6 @@ class Served:
 
     plain: str
     crowded: str
-    guarded: str
     report: str
 
 
@@ -56,17 +50,9 @@ def served(folder: Path, figures: dict[str, Any] | None = None) -> Iterator[Serv
     report = folder / "report.html"
     report.write_text(page_of([figures or played(tiny())]))
     with ExitStack() as stack:
-        fake = stack.enter_context(FakeApiServer())
-        api = ApiServer.from_kubeconfig(fake.write_kubeconfig(folder / "kubeconfig"))
-        stack.callback(api.close)
-        where = Addresses("0.0.0.0")
-        guarded = stack.enter_context(running(switched(), where=where, reviews=Reviews(api)))
-        # The connection to the API server is there before the first test is.
-        guarded.admin.post("/map/login", data={"token": "nobody"})
         yield Served(
             stack.enter_context(_loopback(small().cluster)),
             stack.enter_context(_loopback(large(CROWD).cluster)),
-            f"http://127.0.0.1:{guarded.ports[1]}",
             report.as_uri(),
         )
 
@@ -91,12 +77,6 @@ def _asked(text: str) -> Callable[[Tab, Served], None]:
     return ask
 
 
-def _refused(tab: Tab, served: Served) -> None:
-    tab.open(f"{served.guarded}/map/login")
-    tab.write("#token", "not-a-token-of-anybody")
-    tab.click("main form button")
-
-
 # How to get to each page.
 SCENES: dict[str, Callable[[Tab, Served], None]] = {
     "map": _at("/map"),
@@ -119,7 +99,5 @@ SCENES: dict[str, Callable[[Tab, Served], None]] = {
     "what-if-taken": _asked(PAIR),
     "what-if-refused": _asked(EIGHT),
     "what-if-misspelt": _asked(MISSPELT),
-    "login": lambda tab, served: tab.open(f"{served.guarded}/map/login?next=/map/waiting"),
-    "login-refused": _refused,
     "report": lambda tab, served: tab.open(served.report),
 }

@@ -105,7 +105,7 @@ def test_axe_sees_what_is_wrong(page: Tab, pages: Served) -> None:
     assert {"color-contrast", "svg-img-alt", "html-has-lang"} <= rules
 
 
-@pytest.mark.parametrize("name", ["map", "node", "waiting", "what-if-taken", "login", "report"])
+@pytest.mark.parametrize("name", ["map", "node", "waiting", "what-if-taken", "report"])
 def test_the_keyboard_reaches_everything_in_the_order_of_the_page(
     page: Tab, pages: Served, name: str
 ) -> None:

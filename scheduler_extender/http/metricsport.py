@@ -1,0 +1,29 @@
+"""The port for Prometheus and the kubelet's probes: /metrics, /healthz, /readyz."""
+
+from fastapi import FastAPI
+from prometheus_client import generate_latest
+from starlette.responses import PlainTextResponse, Response
+
+from scheduler_extender.http.bothports import add_errors, add_health
+from scheduler_extender.http.desk import Desk
+from scheduler_extender.http.service import Service
+from scheduler_extender.limits import PEOPLE_WAITING
+
+
+def create_metrics_app(service: Service) -> FastAPI:
+    """What tells how the extender is, and nothing of pods; everybody who reaches it may read it."""
+    app = FastAPI(title="gpu-topology metrics", openapi_url=None)
+    desk = Desk(1, PEOPLE_WAITING)
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    async def metrics() -> Response:
+        """Prometheus metrics."""
+        return Response(await desk.shared("metrics", text), media_type="text/plain")
+
+    def text() -> bytes:
+        service.metrics.ready.set(service.not_ready() is None)
+        return generate_latest(service.metrics.registry)
+
+    add_health(app, service)
+    add_errors(app)
+    return app
