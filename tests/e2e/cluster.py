@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import ssl
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -66,7 +65,7 @@ class RealCluster:
         extender = {EXTENDER: ["system:serviceaccounts", "system:authenticated"]}
         self.control_plane = ControlPlane(folder, binaries, {**extender, **(users or {})}, audited)
         self._stack = ExitStack()
-        self.ports = (free_port(), free_port())
+        self.ports = (free_port(), free_port(), free_port())
         self.asked_port = self.ports[0]
         """Where kube-scheduler asks: at the extender, or at whoever stands before it."""
         self.tls = folder / "tls"
@@ -84,6 +83,7 @@ class RealCluster:
             self.api = stack.enter_context(self.control_plane.client())
             self.make_certificates()
             self.admin = stack.enter_context(self.people())
+            self.metrics = stack.enter_context(self.people(self.ports[2]))
             self.install()
             stack.callback(self.stop_extender)
             self.start_extender()
@@ -127,18 +127,18 @@ class RealCluster:
         assert done.returncode == 0, done.stderr
 
     def people(self, port: int | None = None) -> httpx.Client:
-        """A client of an admin port (by default the extender's own), which shows no token."""
-        context = ssl.create_default_context(cafile=self.tls / "ca.crt")
-        url = f"https://127.0.0.1:{port or self.ports[1]}"
-        return httpx.Client(base_url=url, verify=context, timeout=PATIENCE, trust_env=False)
+        """A client of a plain port: by default the one for people."""
+        url = f"http://127.0.0.1:{port or self.ports[1]}"
+        return httpx.Client(base_url=url, timeout=PATIENCE, trust_env=False)
 
-    def extender_command(self, ports: tuple[int, int], *flags: str) -> list[str]:
+    def extender_command(self, ports: tuple[int, int, int], *flags: str) -> list[str]:
         """The extender as the manifests start it, on loopback, with the rights of its account."""
         return [
             *(sys.executable, "-m", "scheduler_extender", "extender"),
             f"--kubeconfig={self.control_plane.kubeconfig(EXTENDER)}",
             f"--port={ports[0]}",
             f"--admin-port={ports[1]}",
+            f"--metrics-port={ports[2]}",
             f"--tls-cert={self.tls / 'extender.crt'}",
             f"--tls-key={self.tls / 'extender.key'}",
             f"--client-ca={self.tls / 'ca.crt'}",
@@ -194,7 +194,7 @@ class RealCluster:
         assert self._extender is not None
         assert self._extender.alive(), self._extender.text()[-3000:]
         try:
-            return self.admin.get("/readyz").is_success
+            return self.metrics.get("/readyz").is_success
         except httpx.TransportError:
             return False
 
@@ -356,7 +356,7 @@ class RealCluster:
     def calls(self, verb: str) -> int:
         """How many requests for a verb the extender has answered, whatever the answer."""
         total = 0.0
-        for line in self.admin.get("/metrics").text.splitlines():
+        for line in self.metrics.get("/metrics").text.splitlines():
             if line.startswith('gpu_topology_requests_total{code="') and f'verb="{verb}"' in line:
                 total += float(line.rsplit(" ", 1)[1])
         return int(total)

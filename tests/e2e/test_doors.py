@@ -1,12 +1,10 @@
-"""Both ports are closed to strangers: a real scheduler's certificates, a real API server's word."""
+"""The port for kube-scheduler is closed to strangers: a real scheduler's certificates."""
 
 from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,9 +12,7 @@ import pytest
 from cryptography import x509
 
 from scheduler_extender.authority import Authority, Use
-from tests.e2e.adminport import outside, token
 from tests.e2e.cluster import RealCluster
-from tests.e2e.controlplane import SCHEDULER
 from tests.waiting import PATIENCE
 from topology.machines import machine
 
@@ -83,21 +79,19 @@ def test_a_stranger_binds_no_pod(real: RealCluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("which", "lacks"),
-    [pytest.param(None, "handshake", id="none"), pytest.param("somebody", "name", id="foreign")],
+    "which", [pytest.param(None, id="none"), pytest.param("somebody", id="foreign")]
 )
 def test_a_scheduler_without_the_right_certificate_places_no_pod(
-    real: RealCluster, which: str | None, lacks: str
+    real: RealCluster, which: str | None
 ) -> None:
     somebody(real)
-    before, name = refused(real.admin, lacks), f"pod-{lacks}"
+    name = f"pod-{which or 'none'}"
     files = {
         field: str(real.tls / f"{which}.{suffix}") if which else None
         for field, suffix in (("certFile", "crt"), ("keyFile", "key"))
     }
     real.restart_scheduler(**files)
     real.add_pod(name, 1, NVLINK)
-    real.until(lambda: refused(real.admin, lacks) > before, "the extender has refused it")
     real.until(lambda: scheduler_error(real, name), "the scheduler has said so")
     assert "nodeName" not in real.pod(name)["spec"]
     real.restart_scheduler()
@@ -110,17 +104,9 @@ def scheduler_error(real: RealCluster, name: str) -> bool:
     return any(c["type"] == "PodScheduled" and c.get("reason") for c in conditions)
 
 
-def refused(people: httpx.Client, why: str) -> int:
-    """Clients that the extender has refused, by what they lacked."""
-    start = f'gpu_topology_clients_refused_total{{why="{why}"}} '
-    text = people.get("/metrics").text
-    (line,) = (line for line in text.splitlines() if line.startswith(start))
-    return int(float(line.removeprefix(start)))
-
-
 def served(real: RealCluster) -> int:
     """The serial number of the certificate on the scheduler's port."""
-    where = ("127.0.0.1", real.ports[1])
+    where = ("127.0.0.1", real.ports[0])
     pem = ssl.get_server_certificate(where, ca_certs=str(real.tls / "ca.crt"), timeout=PATIENCE)
     return x509.load_pem_x509_certificate(pem.encode()).serial_number
 
@@ -141,77 +127,3 @@ def test_kube_scheduler_shows_renewed_certificates_without_a_restart(real: RealC
     real.start_extender()
     real.add_pod("renewed", 1, NVLINK)
     assert real.node_of("renewed") == "h100"
-
-
-# The admin port.
-
-
-def status(people: httpx.Client, path: str, shown: str | None = None) -> int:
-    headers = {"Authorization": f"Bearer {shown}"} if shown else {}
-    return people.get(path, headers=headers).status_code
-
-
-@pytest.fixture(scope="module")
-def people(real: RealCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    with outside(real, tmp_path_factory.mktemp("outside")) as found:
-        yield found
-
-
-PATHS = ("/v1/nodes", "/v1/nodes/h100", "/v1/snapshot", "/metrics")
-
-
-def test_the_readers_token_reads_and_others_do_not(real: RealCluster, people: httpx.Client) -> None:
-    reader, scheduler = token(real), real.control_plane.tokens[SCHEDULER]
-    for path in PATHS:
-        assert status(people, path) == 401
-        assert status(people, path, "wrong") == 401
-        assert status(people, path, f"{reader[:-4]}AAAA") == 401
-        assert status(people, path, reader) == 200
-        assert status(people, path, real.control_plane.tokens["admin"]) == 200
-        if path != "/metrics":  # which Kubernetes lets its own parts read
-            assert status(people, path, scheduler) == 403
-    assert status(people, "/openapi.json", reader) == 200
-    assert status(people, "/openapi.json", scheduler) == 403
-    for probe in ("/healthz", "/readyz"):
-        assert status(people, probe) == 200
-
-
-def test_prometheus_reads_metrics_only(real: RealCluster, people: httpx.Client) -> None:
-    namespace = ("-n", "default")
-    real.kubectl(*namespace, "create", "serviceaccount", "prometheus")
-    shown = real.kubectl(*namespace, "create", "token", "prometheus").strip()
-    assert status(people, "/metrics", shown) == 403
-    real.kubectl(
-        *("create", "clusterrolebinding", "prometheus"),
-        *("--clusterrole=gpu-topology-metrics-reader", "--serviceaccount=default:prometheus"),
-    )
-    real.until(lambda: status(people, "/metrics", shown) == 200, "the right is known")
-    assert status(people, "/v1/nodes", shown) == 403
-
-
-def test_metrics_are_open_where_it_is_told_so(real: RealCluster, tmp_path: Path) -> None:
-    with outside(real, tmp_path, "--open-metrics") as found:
-        assert status(found, "/metrics") == 200
-        assert status(found, "/v1/nodes") == 401
-
-
-def test_without_the_api_server_nobody_reads(real: RealCluster, people: httpx.Client) -> None:
-    reader = token(real)
-    assert status(people, "/v1/nodes", reader) == 200
-    real.control_plane.stop_apiserver()
-    try:
-
-        def told(shown: str, word: str) -> Callable[[], bool]:
-            def says() -> bool:
-                answer = people.get("/v1/nodes", headers={"Authorization": f"Bearer {shown}"})
-                return answer.status_code == 503 and word in answer.json()["error"]
-
-            return says
-
-        # What it said before holds for some seconds more.
-        real.until(told(reader, "has not judged the token"), "its answers are forgotten")
-        real.until(told("wrong", "has not judged the token"), "others have no better luck")
-        assert status(people, "/healthz") == 200
-    finally:
-        real.control_plane.start_apiserver()
-    real.until(lambda: status(people, "/v1/nodes", reader) == 200, "it answers again")

@@ -113,7 +113,7 @@ def test_a_compiled_claim_names_the_pairs_whatever_comes_next(
 
 
 def vetoes(real: RealCluster) -> float:
-    metrics = real.admin.get("/metrics").text
+    metrics = real.metrics.get("/metrics").text
     return float(metrics.partition("\ngpu_topology_dra_vetoes_total ")[2].partition("\n")[0])
 
 

@@ -192,8 +192,8 @@ def test_a_tainted_device_is_promised_to_no_pod_that_waits(real: ReplicatedClust
 
 def vetoes(real: ReplicatedCluster) -> int:
     """How many binds the leader has refused for the devices of claims."""
-    with real.people(real.leader().admin_port) as admin:
-        lines = admin.get("/metrics").text.splitlines()
+    with real.people(real.leader().metrics_port) as metrics:
+        lines = metrics.get("/metrics").text.splitlines()
     return int(sum(float(x.split()[1]) for x in lines if x.startswith("gpu_topology_dra_vetoes_")))
 
 

@@ -97,7 +97,7 @@ def test_promises_hold_while_pods_come_and_go_and_the_extender_is_killed(real: R
     guaranteed = [words for words in kept.broken if words.startswith("guaranteed")]
     surprises = [
         line
-        for line in real.admin.get("/metrics").text.splitlines()
+        for line in real.metrics.get("/metrics").text.splitlines()
         if line.startswith("gpu_topology_surprises_total")
     ]
     print(f"\n{kept.admitted} pods admitted, {kept.promised} on a promise, broken: {kept.broken}")

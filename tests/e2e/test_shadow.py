@@ -40,7 +40,7 @@ def real(
 
 
 def counted(real: RealCluster, name: str) -> float:
-    lines = real.admin.get("/metrics").text.splitlines()
+    lines = real.metrics.get("/metrics").text.splitlines()
     (value,) = (line.rsplit(" ", 1)[1] for line in lines if line.startswith(f"{name} "))
     return float(value)
 

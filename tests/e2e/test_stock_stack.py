@@ -186,7 +186,7 @@ def go_through(cluster: RealCluster, node: str, kubelet: Kubelet) -> Counter[str
         if wish and "policy" not in wish:
             told[f"required {wish}"] += 1
     print(f"{node}: {dict(told)}")
-    metrics = cluster.admin.get("/metrics").text
+    metrics = cluster.metrics.get("/metrics").text
     assert 'gpu_topology_surprises_total{kind="outside-outcomes"} 0.0' in metrics
     assert 'gpu_topology_surprises_total{kind="promise-broken"} 0.0' in metrics
     for name in alive:

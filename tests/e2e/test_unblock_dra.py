@@ -64,7 +64,7 @@ def add_waiting(real: RealCluster, folder: Path) -> None:
 
 def waiting(real: RealCluster) -> dict[str, float]:
     """The pods that the extender counts as waiting, by reason."""
-    lines = real.admin.get("/metrics").text.splitlines()
+    lines = real.metrics.get("/metrics").text.splitlines()
     found = (line.split() for line in lines if line.startswith("gpu_topology_waiting_pods{"))
     return {name.split('"')[1]: float(n) for name, n in found if float(n)}
 

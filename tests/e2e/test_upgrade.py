@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import ssl
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.e2e import agentidentity
@@ -24,6 +26,7 @@ from tests.e2e.cluster import RECORDS, ROOT, RealCluster
 from tests.e2e.helm import RELEASE, Helm
 from tests.e2e.nvidiastack import run_plugin_pod
 from tests.fakes.kubelet import GPU, FakeKubelet
+from tests.waiting import PATIENCE
 from topology import codec
 from topology.machines import machine
 
@@ -235,6 +238,23 @@ class Releases(RealCluster):
         old = {"PYTHONPATH": str(release), "PYTHONSAFEPATH": "1"}
         self.release = old if release == self._first else {}
 
+    def extender_command(self, ports: tuple[int, int, int], *flags: str) -> list[str]:
+        """The command of the release that runs: 0.1.0 has no port for metrics."""
+        command = super().extender_command(ports, *flags)
+        if not self.release:
+            return command
+        return [word for word in command if not word.startswith("--metrics-port=")]
+
+    def start_extender(self) -> None:
+        """Start the release's extender, and ask it where it listens."""
+        self.admin, self.metrics = self.people(), self.people(self.ports[2])
+        if self.release:  # one port, which speaks TLS
+            context = ssl.create_default_context(cafile=self.tls / "ca.crt")
+            url = f"https://127.0.0.1:{self.ports[1]}"
+            client = httpx.Client(base_url=url, verify=context, timeout=PATIENCE, trust_env=False)
+            self.admin = self.metrics = client
+        super().start_extender()
+
     def install(self) -> None:
         self.kubectl("apply", "--server-side", "--force-conflicts", "-k", str(self._manifests))
         self.until(self._watches_records, "records can be watched")
@@ -256,7 +276,7 @@ class Releases(RealCluster):
 
     def kept(self) -> float:
         """How many promises this extender has seen kept; none is broken."""
-        lines = self.admin.get("/metrics").text.splitlines()
+        lines = self.metrics.get("/metrics").text.splitlines()
         values = {
             line.rpartition(" ")[0]: float(line.rpartition(" ")[2])
             for line in lines

@@ -33,8 +33,6 @@ def test_the_extender_may_do_this_and_no_more() -> None:
         ("", "pods", "patch"),
         ("", "pods", "watch"),
         ("", "pods/binding", "create"),
-        ("authentication.k8s.io", "tokenreviews", "create"),
-        ("authorization.k8s.io", "subjectaccessreviews", "create"),
         ("gpu-topology.io", "gputopologies", "list"),
         ("gpu-topology.io", "gputopologies", "watch"),
         ("policy", "poddisruptionbudgets", "list"),

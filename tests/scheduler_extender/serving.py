@@ -44,7 +44,7 @@ class Clock:
 
 @dataclass
 class Running:
-    """A service that runs, clients of its three ports, and reasons (at most one) not to be ready."""
+    """A service that runs, clients of its ports, and reasons (at most one) not to be ready."""
 
     cluster: Cluster
     clock: Clock

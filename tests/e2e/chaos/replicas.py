@@ -49,6 +49,7 @@ class Replica:
     pod: str
     port: int
     admin_port: int
+    metrics_port: int
     uplink: Uplink
     process: Process | None = None
     paused: bool = False
@@ -173,7 +174,7 @@ class ReplicatedCluster(RealCluster):
                 },
             },
         )
-        return Replica(pod, free_port(), free_port(), uplink)
+        return Replica(pod, free_port(), free_port(), free_port(), uplink)
 
     def start(self, replica: Replica) -> None:
         """Start a replica's process; it is not waited for. Its address on the network is new."""
@@ -182,7 +183,7 @@ class ReplicatedCluster(RealCluster):
         replica.paused = False
         log = self._folder / f"{replica.pod}.log"
         command = self.extender_command(
-            (replica.port, replica.admin_port),
+            (replica.port, replica.admin_port, replica.metrics_port),
             "--leader-elect",
             f"--lease-seconds={self._lease_seconds}",
             f"--pod-namespace={NAMESPACE}",
@@ -197,8 +198,8 @@ class ReplicatedCluster(RealCluster):
     def ready(self, replica: Replica) -> bool:
         """Whether a replica has read everything."""
         try:
-            url = f"https://127.0.0.1:{replica.admin_port}/readyz"
-            return httpx.get(url, timeout=2.0, verify=self._as_scheduler).is_success
+            url = f"http://127.0.0.1:{replica.metrics_port}/readyz"
+            return httpx.get(url, timeout=2.0).is_success
         except httpx.HTTPError:
             return False
 

@@ -22,7 +22,17 @@ from tests.commands import ROOT, asked
 from tests.programs import started
 
 CLUSTER = "examples/clusters/where.yaml"
-SERVED = ("extender", "--cluster", CLUSTER, "--port", "0", "--admin-port", "1")
+SERVED = (
+    "extender",
+    "--cluster",
+    CLUSTER,
+    "--port",
+    "0",
+    "--admin-port",
+    "1",
+    "--metrics-port",
+    "0",
+)
 MOST_EARLY = 0.05
 
 
@@ -118,7 +128,9 @@ def test_the_extender_ends_though_python_drops_the_exception(
         return usual(*words)
 
     monkeypatch.setattr(serving, "file_service", dropping)
-    done = asked(main, "extender", "--cluster", CLUSTER, "--port", 0, "--admin-port", 1)
+    done = asked(
+        main, "extender", "--cluster", CLUSTER, "--port", 0, "--admin-port", 1, "--metrics-port", 0
+    )
     assert done.returncode == 130
 
 
