@@ -2,44 +2,41 @@
 
 import typer
 
-from benchmarks.commands.compare import compare
-from benchmarks.commands.promises import kinds, promises, promises_by_kind
-from benchmarks.commands.report import report
-from benchmarks.commands.simulate import simulate
-from benchmarks.commands.speed import dra, following, latency, throughput, worst
-from benchmarks.commands.traces import traces
 from scheduler_extender.cli.commandline import run
-from scheduler_extender.cli.options import spread
+from scheduler_extender.cli.lazygroup import PLAIN, lazy_group
+
+# In the order of the help text, with the module of each.
+COMMANDS = {
+    "latency": "speed",
+    "throughput": "speed",
+    "following": "speed",
+    "promises": "promises",
+    "promises-by-kind": "promises",
+    "kinds": "promises",
+    "compare": "compare",
+    "dra": "speed",
+    "worst": "speed",
+    "simulate": "simulate",
+    "report": "report",
+    "traces": "traces",
+}
+PLACES = {
+    name: (f"benchmarks.commands.{module}", name.replace("-", "_"))
+    for name, module in COMMANDS.items()
+}
 
 app = typer.Typer(
+    cls=lazy_group(PLACES),
     help="Measure speed and promises, and simulate jobs on clusters.",
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
+    **PLAIN,
 )
 
 
 @app.callback()
 def _commands() -> None:
     """Measure speed and promises, and simulate jobs on clusters."""
-
-
-for command in (
-    latency,
-    throughput,
-    following,
-    promises,
-    promises_by_kind,
-    kinds,
-    compare,
-    dra,
-    worst,
-    simulate,
-    report,
-    traces,
-):
-    app.command(command.__name__.replace("_", "-"))(spread(command))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import typer
 
 from scheduler_extender.cli.interrupts import CODE
+from scheduler_extender.harmless import one_line
 
 MAX_LINE = 1000  # characters of an error
 
@@ -86,8 +87,6 @@ def _no_more_output() -> None:
 
 
 def _fail(message: str) -> NoReturn:
-    from scheduler_extender.terminal import one_line  # it takes a while to load
-
     line = one_line(" ".join(message.split()))
     line = line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]} …"
     typer.echo(f"error: {line}", err=True)

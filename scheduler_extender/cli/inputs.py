@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import structlog
 import typer
 
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.terminal import HarmlessConsole, one_line
+from scheduler_extender.harmless import one_line
+from scheduler_extender.terminal import HarmlessConsole
 
 if TYPE_CHECKING:
     from scheduler_extender.files.clusterfile import ClusterFile
@@ -165,6 +165,8 @@ def tell(text: str) -> None:
 
 def log_json(*, quiet: bool = False) -> None:
     """Log to stderr, a line of JSON each; only errors where ``quiet``."""
+    import structlog  # it takes a while to load
+
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger("error" if quiet else "notset"),
         processors=[

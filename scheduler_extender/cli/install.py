@@ -16,7 +16,7 @@ import typer
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import check_namespace, is_dns, is_ip, one_of, tell, text_of
 from scheduler_extender.cli.options import SystemNamespaceOption
-from scheduler_extender.terminal import harmless
+from scheduler_extender.harmless import harmless
 
 if TYPE_CHECKING:
     from scheduler_extender.cli.wholefile import Change, Files

@@ -17,7 +17,8 @@ from rich.console import Console
 
 from scheduler_extender.cli.inputs import PIPE, columns_asked, one_of, same, tell
 from scheduler_extender.cli.interrupts import pause
-from scheduler_extender.terminal import HarmlessConsole, escaped, harmless, one_line
+from scheduler_extender.harmless import escaped, harmless, one_line
+from scheduler_extender.terminal import HarmlessConsole
 
 if TYPE_CHECKING:
     from topology.kubeapi.apiserver import ApiFailure

@@ -22,8 +22,8 @@ from scheduler_extender.cli.kubeconfig import Access, ContextOption, usual_names
 from scheduler_extender.cli.options import ClusterOption, PodNamespaceOption, TextOption
 from scheduler_extender.cli.source import described
 from scheduler_extender.cli.suggestions import pod_meant
+from scheduler_extender.harmless import one_line
 from scheduler_extender.state.pods.keptplace import MAX_SECONDS
-from scheduler_extender.terminal import one_line
 from scheduler_extender.told.unblocking import Unblocking, unblocking_of
 from topology.core.devices import PodUid
 from topology.core.placement import Verdict

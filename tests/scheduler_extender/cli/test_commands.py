@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import re
 import sys
+from importlib import import_module
 from importlib.metadata import packages_distributions
 from subprocess import PIPE
 
 import pytest
 from packaging.utils import canonicalize_name
 
-from scheduler_extender.cli.commands import APP, OF, PLUGIN
+from scheduler_extender.cli.commands import APP, OF, PLACES, PLUGIN
+from scheduler_extender.cli.lazygroup import first_sentence
 from tests.commands import ROOT
 from tests.programs import started
 
@@ -42,6 +44,12 @@ for command in commands:
     except SystemExit as end:
         print(command, "ends with", end.code)
 """
+# What bash asks when somebody presses TAB behind "gpu-topology w".
+COMPLETES_W = {
+    "_GPU_TOPOLOGY_COMPLETE": "complete_bash",
+    "COMP_WORDS": "gpu-topology w",
+    "COMP_CWORD": "1",
+}
 # Servers, and clients of the API server and the kubelet.
 OTHERS = {"fastapi", "starlette", "uvicorn", "uvloop", "kubernetes", "grpc", "networkx"}
 
@@ -64,7 +72,45 @@ def test_the_version_loads_typer_and_little_else() -> None:
         "scheduler_extender.cli.commandline",
         "scheduler_extender.cli.commands",
         "scheduler_extender.cli.interrupts",
+        "scheduler_extender.cli.lazygroup",
+        "scheduler_extender.harmless",
     ]
+
+
+# What a model, a server or a client of one needs. typer itself loads pydantic where it reads words.
+HEAVY = {*OTHERS, "numpy", "scipy", "msgspec", "rich", "structlog", "yaml", "topology"}
+
+
+@pytest.mark.parametrize("words", [("--help",), ("--nonsense",), ("nonsense",), ()], ids=str)
+def test_help_and_wrong_words_load_no_model(words: tuple[str, ...]) -> None:
+    assert not HEAVY & set(loaded(*words))
+
+
+def test_the_help_of_the_benchmarks_loads_no_model() -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "benchmarks", "--help"]
+    with started(command, cwd=ROOT, stdout=PIPE, stderr=PIPE) as child:
+        printed, told = child.communicate()
+    assert "simulate " in printed
+    modules = {line.rpartition("|")[2].strip() for line in told.splitlines()}
+    assert "benchmarks" in modules
+    assert not HEAVY & modules
+
+
+def test_a_shell_completes_a_first_word_without_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in COMPLETES_W.items():
+        monkeypatch.setenv(name, value)
+    modules = loaded()
+    assert "typer._completion_classes" in modules
+    assert not HEAVY & set(modules)
+
+
+@pytest.mark.parametrize("name", OF[APP])
+def test_the_list_of_commands_has_the_first_sentence_of_each(name: str) -> None:
+    module, function = PLACES[APP][name]
+    described = getattr(import_module(module), function).__doc__
+    told = first_sentence(module, function)
+    assert " ".join(described.split()).startswith(told)
+    assert told.endswith(".")
 
 
 @pytest.mark.parametrize(
