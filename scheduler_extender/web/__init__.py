@@ -3,5 +3,5 @@
 :mod:`.glance` puts alike nodes together, :mod:`.outlook` says why pods wait, and :mod:`.drawing`
 draws. :mod:`.pages` makes HTML of it, :mod:`.live` tells browsers that something has changed. How
 GPUs stand, :mod:`scheduler_extender.told` says.
-:mod:`.guard` and :mod:`.sessions` are the door, :mod:`.routes` joins the parts.
+:mod:`.routes` joins the parts.
 """

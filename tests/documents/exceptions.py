@@ -117,7 +117,7 @@ ELSEWHERE = (
     Stand(r"node NODE ", "node train-07 ", "a node that there is"),
     Stand(r"gputopo NODE ", "gputopo train-07 ", "a node that there is"),
     Stand(r"~/\.kube/config", '"$KUBECONFIG"', "the tests' own kubeconfig"),
-    Stand(r"https://localhost:8889", "https://localhost:$ADMIN_PORT", "the extender's own port"),
+    Stand(r"http://localhost:8889", "http://localhost:$ADMIN_PORT", "the extender's own port"),
     Stand(
         r"\.\./gpu-topology-tls/ca\.crt",
         "$TLS/ca.crt",

@@ -30,8 +30,7 @@ from tests.manifests.building import (
 PAGES_COMMANDS = ("extender", "node", "certificates", "install", "doctor")
 HELM = {"--install", "--create-namespace", "--set"}
 DOCKER = {"--rm", "--user", "--volume"}
-CURL = {"--cacert"}
-KUBECTL = {"--raw", "--for"}
+KUBECTL = {"--for"}
 KUBE_SCHEDULER = {"--profiling"}
 PAGES = ("install", "settings", "operations")
 
@@ -46,7 +45,7 @@ def test_the_pages_name_flags_and_files_that_there_are() -> None:
     params = [p for name in PAGES_COMMANDS for p in group.commands[name].params]
     known = {flag for option in params for flag in option.opts}
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page))
-    assert named - known == {*KUBECTL, *KUBE_SCHEDULER, *DOCKER, *CURL, *HELM}
+    assert named - known == {*KUBECTL, *KUBE_SCHEDULER, *DOCKER, *HELM}
     assert named >= {"--host", "--stale-after", "--tls-cert", "--client-ca", "--client-name"}
     files = set(re.findall(r"(?<![\w/])manifests/[\w./-]*\w", page)) - {"manifests/base"}
     assert files
