@@ -45,16 +45,16 @@ MAX_RECORD_VALUES = 100_000
 # not decided.
 VERB_SECONDS = 0.15
 
-# For how long ``/v1/unblock`` may look for the cheapest plan; one is looked for at a time. The best
-# one so far is the answer then.
+# For how long ``gpu-topology unblock`` may look for the cheapest plan. The best one so far is the
+# answer then.
 UNBLOCK_SECONDS = 4.0
 
 # For how long ``/v1/explain`` may ask the nodes, and try out what would help a pod that waits.
 EXPLAIN_SECONDS = 2.0
 
 # Different questions of people that wait at one time, each kind for one thread, and answers in
-# pieces that are under way; over it 503. Searches (``/v1/explain`` and ``/v1/unblock``, and apart
-# from them the what-if box) take seconds.
+# pieces that are under way; over it 503. Searches (``/v1/explain``, and apart from it the
+# what-if box) take seconds.
 PEOPLE_WAITING = 32
 SEARCHES_WAITING = 8
 

@@ -1,57 +1,48 @@
 """``gpu-topology unblock``: whom to evict so that a waiting pod gets a guaranteed place.
 
-The plan is the extender's; ``--evict`` carries it out (:mod:`.evictions`).
+It needs no extender: it reads the cluster with the caller's own rights and plans with the
+extender's code. ``--evict`` carries the plan out (:mod:`.evictions`).
 """
 
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
-from scheduler_extender.cli.adminport import ADMIN, Credentials, port_at
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.evictions import Waiting, carry_out
+from scheduler_extender.cli.completion import pod_completions
+from scheduler_extender.cli.evictions import Evicting
 from scheduler_extender.cli.inputs import cluster_file, one_of
-from scheduler_extender.cli.kubeconfig import Access, ContextOption, usual_namespace
+from scheduler_extender.cli.kubeconfig import Access, asking
 from scheduler_extender.cli.options import ClusterOption, PodNamespaceOption, TextOption
 from scheduler_extender.cli.source import described
 from scheduler_extender.cli.suggestions import pod_meant
 from scheduler_extender.harmless import one_line
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.keptplace import MAX_SECONDS
 from scheduler_extender.told.unblocking import Unblocking, unblocking_of
-from topology.core.devices import PodUid
 from topology.core.placement import Verdict
+
+if TYPE_CHECKING:
+    from topology.kubeapi.apiserver import ApiServer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Whose plan is asked for, and in which cluster it is carried out."""
+    """Which cluster is read, or which file."""
 
-    kubeconfig: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Whose token to show to the admin port, and with --evict: the cluster. Without it "
-            "--evict takes $KUBECONFIG, then ~/.kube/config, then the cluster in which the command "
-            "runs.",
-        ),
-    ] = None
-    context: ContextOption = None
     cluster: ClusterOption = None
-    admin: Annotated[
-        str, typer.Option(metavar="URL", help="The extender's admin port, forwarded to here.")
-    ] = ADMIN
-    credentials: Credentials
+    access: Access
 
 
 def unblock(
-    pod: Annotated[str, typer.Argument(metavar="POD", hidden=True)],
+    pod: Annotated[str, typer.Argument(metavar="POD", hidden=True, autocompletion=pod_completions)],
     namespace: PodNamespaceOption = None,
     output: TextOption = "text",
     evict: Annotated[
@@ -68,12 +59,12 @@ def unblock(
 ) -> None:
     """Say whom to evict so that a waiting pod can run.
 
-    POD is the name of a waiting pod, or NAMESPACE/NAME. The command asks the extender's admin port,
-    which has to be forwarded (kubectl port-forward) and asks for a token, or with --cluster a file,
-    for the cheapest set of evictions; each of the evicted pods has a guaranteed place elsewhere, or
-    is named as lost. With --evict it keeps the place and evicts the pods through the Eviction API,
-    which needs the rights of the ClusterRole gpu-topology-unblocker. Exits with 1 where nobody is
-    worth evicting.
+    POD is the name of a waiting pod, or NAMESPACE/NAME. The command looks for the cheapest set of
+    evictions; each of the evicted pods has a guaranteed place elsewhere, or is named as lost. It
+    needs the rights to list nodes, gputopologies, and the pods and PodDisruptionBudgets of all
+    namespaces. With --evict it keeps the place and evicts the pods through the Eviction API: the
+    ClusterRole gpu-topology-unblocker has all these rights. Exits with 1 where no pod is worth
+    evicting.
     """
     as_json = one_of("--output", output, {"text": False, "json": True})
     if not 30 <= keep <= MAX_SECONDS:
@@ -81,27 +72,50 @@ def unblock(
     if source.cluster is not None and evict:
         raise BadInputError("--evict: nobody can be evicted from a cluster file (--cluster)")
     where, _, name = pod.rpartition("/")
-    access = Access(kubeconfig=source.kubeconfig, context=source.context)
-    usual = "default" if source.cluster is not None else usual_namespace(access)
-    where = where or namespace or usual
-    place = f"/v1/unblock/{quote(where, safe='')}/{quote(name, safe='')}"
     if source.cluster is not None:
         known = described(cluster_file(source.cluster), Verdict.EXPECTED)
-        found, asked = unblocking_of(known, where, name), f"{source.cluster}:"
-        there = ((each.namespace, each.name) for each in known.snapshot().pods)
-        meant = pod_meant(where, name, there)
-    else:
-        port = port_at(source.admin, source.credentials, access, needed=not evict)
-        found, asked, meant = port.get(place, Unblocking), "the extender knows of", ""
+        found = _answer(known, where or namespace or "default", name, f"{source.cluster}: ")
+        _show(found, as_json=as_json)
+        return
+    with asking(source.access) as (api, usual):
+        where = where or namespace or usual
+        found = _answer(_read(api), where, name, "")
+        kept, plan = found.kept_place, found.plan
+        if not evict or (kept is None and (plan is None or not plan.steps)):
+            _show(found, as_json=as_json)
+            return
+        _tell(found, as_json=as_json)
+        evicting = Evicting(api, found, lambda: unblocking_of(_read(api), where, name))
+        if kept is None and plan is not None:
+            evicting.keep_place(plan, keep)
+        evicting.carry_out()
+
+
+def _read(api: ApiServer) -> Cluster:
+    from scheduler_extender.kube.reading import whole_look
+
+    return whole_look(api, Settings(Verdict.EXPECTED), time.monotonic).cluster
+
+
+def _answer(known: Cluster, namespace: str, name: str, source: str) -> Unblocking:
+    found = unblocking_of(known, namespace, name)
     if found is None:
-        raise BadInputError(f"{asked} no pod {where}/{name} with GPUs{meant}")
+        there = ((each.namespace, each.name) for each in known.snapshot().pods)
+        meant = pod_meant(namespace, name, there)
+        raise BadInputError(f"{source}no pod {namespace}/{name} with GPUs{meant}")
+    return found
+
+
+def _tell(found: Unblocking, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(msgspec.to_builtins(found), indent=2))
     else:
         typer.echo("\n".join(map(one_line, found.text)))
-    plan, kept = found.plan, found.kept_place
-    done = found.node or found.takes or kept is not None or plan is not None
-    if evict and (kept is not None or (plan is not None and plan.steps)):
-        waiting = Waiting(where, name, PodUid(found.uid), place)
-        carry_out(found, waiting, port, keep, access)
-    raise typer.Exit(0 if done else 1)
+
+
+def _show(found: Unblocking, *, as_json: bool) -> None:
+    """Print the answer. Raises :class:`typer.Exit` with 1 where no pod is worth evicting."""
+    _tell(found, as_json=as_json)
+    helped = found.node or found.takes or found.kept_place is not None or found.plan is not None
+    if not helped:
+        raise typer.Exit(1)

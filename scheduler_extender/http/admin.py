@@ -1,6 +1,6 @@
 """The admin port, for people: on loopback only.
 
-/v1/nodes, /v1/explain, /v1/unblock, /v1/snapshot, and in file mode POST
+/v1/nodes, /v1/explain, /v1/snapshot, and in file mode POST
 /v1/reports.
 """
 
@@ -44,14 +44,13 @@ from scheduler_extender.told.explanation import (
     group_of,
 )
 from scheduler_extender.told.nodes import Nodes
-from scheduler_extender.told.unblocking import Unblocking, unblocking_of
 from scheduler_extender.told.view import View
 from topology import codec
 from topology.core.devices import NodeName, PodUid
 
 
 def create_admin_app(service: Service) -> FastAPI:
-    """For people: /v1/nodes, /v1/explain, /v1/unblock, /v1/snapshot, and /openapi.json."""
+    """For people: /v1/nodes, /v1/explain, /v1/snapshot, and /openapi.json."""
     app = FastAPI(
         title="gpu-topology admin",
         version=our_version(),
@@ -142,15 +141,6 @@ def _add_questions(app: FastAPI, cluster: Cluster, desk: Desk) -> None:
         if record.membership is None or isinstance(told, Unreadable):
             return told
         return structs.replace(told, group=group_of(snapshot, record.membership))
-
-    @app.get("/v1/unblock/{namespace}/{pod}", response_model=None, responses=answers(Unblocking))
-    @desk.encoded
-    def unblock(namespace: str, pod: str) -> Unblocking:
-        """Whom to evict so that a waiting pod gets a guaranteed place."""
-        advice = unblocking_of(cluster, namespace, pod)
-        if advice is None:
-            raise HTTPException(404, UNKNOWN.format(namespace, pod))
-        return advice
 
 
 def _add_reports(app: FastAPI, service: Service) -> None:

@@ -11,7 +11,6 @@ from fastapi import FastAPI
 from scheduler_extender.told.brief import NodeInBrief, NodeWhole
 from scheduler_extender.told.explanation import Explanation, Unreadable
 from scheduler_extender.told.struct import Struct
-from scheduler_extender.told.unblocking import Unblocking
 
 
 class Error(Struct, frozen=True):
@@ -35,7 +34,7 @@ class ReportBody(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 Schema = dict[str, Any]
-STRUCTS = (NodeInBrief, NodeWhole, Explanation, Unreadable, Unblocking, Error, Healthy, ReportBody)
+STRUCTS = (NodeInBrief, NodeWhole, Explanation, Unreadable, Error, Healthy, ReportBody)
 
 
 def content(*structs: type[Struct], many: bool = False) -> Schema:
@@ -57,8 +56,8 @@ REFUSED: dict[int | str, Schema] = {
 
 
 DESCRIPTION = (
-    "How the GPUs of the cluster stand, what each node would answer to a pod, why a pod waits, and "
-    "whom to evict. Nothing here writes to the cluster. Fields may be added: pass over those that "
+    "How the GPUs of the cluster stand, what each node would answer to a pod, and why a pod "
+    "waits. Nothing here writes to the cluster. Fields may be added: pass over those that "
     "you do not know."
 )
 

@@ -10,17 +10,20 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import msgspec
 import structlog
 
 from scheduler_extender.kube.dra import DraNodes, dra_sinks
 from scheduler_extender.kube.sinks import (
+    BUDGETS_PATH,
     NODES_PATH,
     PAGE,
     PODS_PATH,
     RECORDS_PAGE,
     RECORDS_PATH,
+    BudgetSink,
     NodeSink,
     PodSink,
     RecordSink,
@@ -44,6 +47,14 @@ NO_DRA = "what nodes with DRA have is not known to this answer"
 NOT_INSTALLED = "the cluster has no GPUTopology records: is gpu-topology installed?"
 
 
+class MissingRightError(ApiFailure):
+    """The caller may not list a collection without which there is no answer."""
+
+    def __init__(self, where: str, error: ApiError) -> None:
+        kind = where.rpartition("/")[2]
+        super().__init__(f"needed is the right to list {kind} of the whole cluster: {error}")
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """The cluster, as far as it could be read.
@@ -64,12 +75,14 @@ class Seen:
 
 
 def one_look(
-    api: ApiServer, namespace: str, settings: Settings, clock: Callable[[], float]
+    api: ApiServer, namespace: str | None, settings: Settings, clock: Callable[[], float]
 ) -> Seen:
     """Read nodes, pods and records once.
 
     Where the pods of all namespaces may not be listed those of ``namespace`` are, and whatever else
-    a report shows counts as running. Raises :class:`~topology.kubeapi.apiserver.ApiFailure` where
+    a report shows counts as running; None leaves nothing out (:func:`whole_look`).
+
+    Raises :class:`~topology.kubeapi.apiserver.ApiFailure` where
     not even these, or the records, may be read.
     """
     notes: list[str] = []
@@ -79,6 +92,8 @@ def one_look(
     except ApiError as error:
         if error.status not in FORBIDDEN:
             raise
+        if namespace is None:
+            raise MissingRightError(PODS_PATH, error) from error
         pods, version = listed(api, path("/api/v1/namespaces", namespace, "pods"), PAGE)
         namespaces = frozenset({namespace})
         notes.append(
@@ -94,6 +109,8 @@ def one_look(
         try:
             sink.replace(*listed(api, where, page_of(where)))
         except ApiError as error:
+            if error.status in FORBIDDEN and namespace is None:
+                raise MissingRightError(where, error) from error
             if error.status not in FORBIDDEN or not lost:
                 raise
             notes.append(f"you may not list {where.rpartition('/')[2]}: {lost}")
@@ -102,7 +119,9 @@ def one_look(
         return True
 
     take(NODES_PATH, NodeSink(cluster), NO_NODES)
-    pods_path = PODS_PATH if namespaces is None else path("/api/v1/namespaces", namespace, "pods")
+    pods_path = PODS_PATH
+    if namespaces is not None:
+        pods_path = path("/api/v1/namespaces", *namespaces, "pods")
     pod_sink = PodSink(cluster)
     pod_sink.replace(pods, version)
     watched.append((pods_path, pod_sink))
@@ -119,6 +138,20 @@ def one_look(
             if not take(where, sink, NO_DRA):
                 break
     return Seen(cluster, namespaces, notes, watched, installed)
+
+
+def whole_look(api: ApiServer, settings: Settings, clock: Callable[[], float]) -> Seen:
+    """What :func:`one_look` sees, with PodDisruptionBudgets and, where they are asked for, the pods
+    without GPUs of a node. Raises :class:`MissingRightError` where the caller may not read all."""
+    seen = one_look(api, None, settings, clock)
+    try:
+        BudgetSink(seen.cluster).replace(*listed(api, BUDGETS_PATH, PAGE))
+    except ApiError as error:
+        if error.status not in FORBIDDEN:
+            raise
+        raise MissingRightError(BUDGETS_PATH, error) from error
+    seen.cluster.others = partial(other_pods, api, seen.cluster.settings.managed)
+    return seen
 
 
 def page_of(where: str) -> int:

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Protocol, TypeVar
 
 import structlog
@@ -17,7 +16,6 @@ from scheduler_extender.kube.bindable import Bindable
 from scheduler_extender.kube.binder import Fence, KubeBinder
 from scheduler_extender.kube.dra import CLAIMS_PATH, SLICES_PATH, DraNodes, dra_sinks
 from scheduler_extender.kube.events import EventWriter
-from scheduler_extender.kube.reading import other_pods
 from scheduler_extender.kube.settler import Settler
 from scheduler_extender.kube.sinks import (
     BUDGETS_PATH,
@@ -111,7 +109,6 @@ class KubeSource:
         self._cluster = cluster
         self._blind = False
         cluster.watches = self.watches
-        cluster.others = partial(other_pods, api, cluster.settings.managed)
         self._stopping = threading.Event()
         self._threads = [
             threading.Thread(target=self._run, args=(work,), name=name, daemon=True)

@@ -1,4 +1,4 @@
-"""What ``/v1/unblock`` answers: whom to evict so that a waiting pod gets a guaranteed place."""
+"""Whom to evict so that a waiting pod gets a guaranteed place, and the place kept for it."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,7 +10,6 @@ from msgspec import Meta
 
 from scheduler_extender.deadline import OutOfTimeError, within
 from scheduler_extender.limits import UNBLOCK_SECONDS
-from scheduler_extender.state.answers.keptforanother import Place, place_of
 from scheduler_extender.state.asking.members import Member, member_of
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.snapshot import Snapshot
@@ -67,12 +66,8 @@ class KeptPlace(Struct, frozen=True):
     node: str
     until: str
     victims: Annotated[list[str], Meta(description="UIDs of the pods that are evicted for it")]
-    left: Annotated[list[Eviction], Meta(description="those whom nobody has evicted yet")]
-    holds: Annotated[bool, Meta(description="it is there once the victims have let go")]
-    lost: Annotated[bool, Meta(description="it is not, and news will hardly change that")]
-    settled: Annotated[
-        bool, Meta(description="false while another place may have been asked for first")
-    ]
+    left: Annotated[list[Eviction], Meta(description="those that are not evicted yet")]
+    problem: Annotated[str, Meta(description="why it is of no use; empty if it is there then")]
 
 
 class Unblocking(Struct, frozen=True, omit_defaults=False):
@@ -89,6 +84,16 @@ class Unblocking(Struct, frozen=True, omit_defaults=False):
     whole: Annotated[bool, Meta(description="false if a cheaper plan may exist")] = True
     kept_place: KeptPlace | None = None
     text: list[str] = []
+
+    @property
+    def namespace(self) -> str:
+        """The pod's namespace."""
+        return self.pod.partition("/")[0]
+
+    @property
+    def name(self) -> str:
+        """The pod's name."""
+        return self.pod.partition("/")[2]
 
 
 def unblocking_of(cluster: Cluster, namespace: str, name: str) -> Unblocking | None:
@@ -134,10 +139,11 @@ def unblocking_of(cluster: Cluster, namespace: str, name: str) -> Unblocking | N
 
 
 def _kept_text(kept: KeptPlace) -> Iterator[str]:
-    uncertain = "not there any more" if kept.lost else "uncertain now"
-    state = "there" if kept.holds else uncertain
-    yield f"a place on {kept.node} is kept until {kept.until}; it is {state}"
-    if kept.left:
+    state = "it is of no use" if kept.problem else "it is there"
+    yield f"a place on {kept.node} is kept until {kept.until}; {state}"
+    if kept.problem:
+        yield kept.problem
+    elif kept.left:
         yield f"still to be evicted for it: {', '.join(each.name for each in kept.left)}"
 
 
@@ -165,34 +171,30 @@ def _why_not_scheduled(pod: PodRecord) -> str:
 def _kept(
     snapshot: Snapshot, pod: PodRecord, member: Member | None, afterwards: Afterwards
 ) -> KeptPlace | None:
-    """The place that is kept for a pod, and whether it is there once its victims have let go. A
-    ``member`` also needs its group to let it go there. Raises :class:`.OutOfTimeError`."""
+    """The place that the pod's annotation keeps, and whether it is there once its victims have let
+    go. A ``member`` also needs its group to let it go there. Raises :class:`.OutOfTimeError`."""
     kept = pod.kept_place
     if kept is None or not isinstance(pod.request, GpuRequest):
         return None
-    node = kept.node
-    if node not in snapshot.places_of(pod.uid):
+    if not kept.lasts(snapshot.today):
         return None
-    facts = snapshot.facts(node)
+    facts = snapshot.facts(kept.node)
     without = facts.without(kept.victims | facts.pods.ending | {pod.uid})
-    request = pod.request if member is None else member.request
-    places = Places(snapshot)
-    holds = places.takes(without, pod, request)
-    gone = facts.kept is None or place_of(facts.kept, pod) is Place.LOST
-    lost = not holds and (gone or places.is_known(without, pod))
-    if holds:
-        holds = afterwards.on(without, kept.victims).rejection is None
-        lost = not holds
+    request, problem = pod.request if member is None else member.request, ""
+    if kept.node not in snapshot.places_of(pod.uid):
+        problem = f"another pod's place on {kept.node} counts"
+    elif not Places(snapshot).takes(without, pod, request):
+        problem = f"{kept.node} has no guaranteed place for the pod"
+    elif (rejection := afterwards.on(without, kept.victims).rejection) is not None:
+        problem = rejection.reason
     victims = [facts.pods.bound.alive[uid] for uid in kept.victims if uid in facts.pods.bound.alive]
     left = sorted((each for each in victims if not each.deleting), key=importance)
     return KeptPlace(
-        node,
+        kept.node,
         datetime.fromtimestamp(kept.until, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         sorted(kept.victims),
         [Eviction(*_evicted(each)) for each in left],
-        holds,
-        lost,
-        snapshot.places_settled,
+        problem,
     )
 
 

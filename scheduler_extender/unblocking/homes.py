@@ -20,7 +20,7 @@ from scheduler_extender.state.asking.byclaims import devices_for
 from scheduler_extender.state.asking.enquiry import answer
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.domains import domain_of
-from scheduler_extender.state.node.facts import Devices, NodeFacts, Offer
+from scheduler_extender.state.node.facts import Devices, NodeFacts
 from scheduler_extender.state.node.transitions import with_bind_in_flight
 from scheduler_extender.state.pods.record import PodRecord, resource_of
 from scheduler_extender.state.pods.selecting import Destinations
@@ -139,13 +139,6 @@ class Places:
             facts = facts.as_claimed(pod.uid, devices)
             request = gpu_request(len(devices), request.constraints)
         return self.guaranteed(facts, request)
-
-    def is_known(self, facts: NodeFacts, pod: PodRecord) -> bool:
-        """Whether it is known which GPUs the pod's own claims get on a node of these facts, or that
-        they get none."""
-        devices = self.gets(facts, pod)
-        known = devices.kind is Reason.CLAIMS if isinstance(devices, Rejection) else bool(devices)
-        return known and isinstance(facts.offer(resource_of(pod)), Offer)
 
     def unsaid(self, facts: NodeFacts, pod: PodRecord) -> str:
         """Why nobody can say which GPUs the pod's own claims get; empty where that is said."""

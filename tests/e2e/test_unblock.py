@@ -25,21 +25,32 @@ BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 def real(
     control_plane_binaries: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RealCluster]:
-    """A cluster with a user who may evict pods and change them, and no more."""
+    """A cluster with a user who may read it all, evict pods and change them, and keep no place; and
+    one who may not list PodDisruptionBudgets."""
     folder = tmp_path_factory.mktemp("unblock")
-    with RealCluster(folder, control_plane_binaries, {"editor": []}) as cluster:
+    with RealCluster(folder, control_plane_binaries, {"editor": [], "blind": []}) as cluster:
+        reads = [
+            {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]},
+            {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "patch"]},
+            {"apiGroups": ["gpu-topology.io"], "resources": ["gputopologies"], "verbs": ["list"]},
+        ]
+        budgets = {"resources": ["poddisruptionbudgets"], "verbs": ["list"]}
         rules = [
-            {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "patch"]},
+            *reads,
+            {"apiGroups": ["policy"], **budgets},
             {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
         ]
-        role = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "editor"}}
-        subject = {"kind": "User", "name": "editor", "apiGroup": "rbac.authorization.k8s.io"}
-        reference = {"kind": "ClusterRole", "name": "editor", "apiGroup": subject["apiGroup"]}
-        bound = {"subjects": [subject], "roleRef": reference}
-        rbac = "/apis/rbac.authorization.k8s.io/v1"
-        cluster.create(f"{rbac}/clusterroles", {**role, "kind": "ClusterRole", "rules": rules})
-        kind = {"kind": "ClusterRoleBinding", **bound}
-        cluster.create(f"{rbac}/clusterrolebindings", {**role, **kind})
+        group, rbac = "rbac.authorization.k8s.io", "/apis/rbac.authorization.k8s.io/v1"
+        for user, allowed in {"editor": rules, "blind": reads}.items():
+            role = {"apiVersion": f"{group}/v1", "metadata": {"name": user}}
+            subject = {"kind": "User", "name": user, "apiGroup": group}
+            reference = {"kind": "ClusterRole", "name": user, "apiGroup": group}
+            bound = {"subjects": [subject], "roleRef": reference}
+            cluster.create(
+                f"{rbac}/clusterroles", {**role, "kind": "ClusterRole", "rules": allowed}
+            )
+            kind = {"kind": "ClusterRoleBinding", **bound}
+            cluster.create(f"{rbac}/clusterrolebindings", {**role, **kind})
         yield cluster
 
 
@@ -121,8 +132,7 @@ def test_unblock_makes_the_waiting_pod_run(real: RealCluster, blocked: HeldNode)
     assert found["plan"]["cost"] == {"lost": 0, "moved": 1, "priorities": 1, "devices": 1}
     assert blocked.evicted() == [], "a plan evicts nobody"
 
-    kubeconfig = real.control_plane.kubeconfig("admin")
-    code, _, errors = unblock(real, pod, "--evict", "--kubeconfig", str(kubeconfig))
+    code, _, errors = unblock(real, pod, "--evict")
     assert code == 0, errors
     (victim,) = blocked.evicted()
     assert victim == found["plan"]["steps"][0]["pod"]
@@ -144,13 +154,20 @@ def test_who_may_not_keep_a_place_evicts_nobody(real: RealCluster, blocked: Held
     name = blocked.node.name
     pod = f"{name}-waits"
     real.until(lambda: unblock(real, pod)[0] == 0, "there is a plan")
-    kubeconfig = real.control_plane.kubeconfig("editor")
-    code, _, errors = unblock(real, pod, "--evict", "--kubeconfig", str(kubeconfig))
+    code, _, errors = unblock(real, pod, "--evict", user="editor")
     assert code == 2
-    assert "nobody was evicted" in errors
+    assert "no pod was evicted" in errors
     assert "reserve" in errors
     assert blocked.evicted() == []
     assert "gpu-topology.io/reserved" not in real.pod(pod)["metadata"].get("annotations", {})
+
+
+def test_who_may_not_list_budgets_is_told_the_right(real: RealCluster, blocked: HeldNode) -> None:
+    code, out, errors = unblock(real, f"{blocked.node.name}-waits", "--evict", user="blind")
+    assert (code, out) == (2, "")
+    needed = "needed is the right to list poddisruptionbudgets of the whole cluster"
+    assert f"error: {needed}: 403 Forbidden" in errors
+    assert blocked.evicted() == []
 
 
 def test_a_budget_is_kept(real: RealCluster, blocked: HeldNode) -> None:
@@ -164,7 +181,7 @@ def test_a_budget_is_kept(real: RealCluster, blocked: HeldNode) -> None:
         "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": name}}},
     }
     real.create(BUDGETS, body)
-    real.until(lambda: unblock(real, pod)[0] == 1, "nobody is worth evicting")
+    real.until(lambda: unblock(real, pod)[0] == 1, "no pod is worth evicting")
     assert blocked.evicted() == []
 
 

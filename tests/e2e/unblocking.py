@@ -7,13 +7,13 @@ from tests.commands import asked
 from tests.e2e.cluster import RealCluster
 
 
-def unblock(real: RealCluster, pod: str, *words: str) -> tuple[int, str, str]:
-    """Exit code, output and errors of the command for a pod."""
-    done = asked(main, *words_of(real, pod, *words))
+def unblock(real: RealCluster, pod: str, *words: str, user: str = "admin") -> tuple[int, str, str]:
+    """Exit code, output and errors of the command for a pod, with a user's rights."""
+    done = asked(main, *words_of(real, pod, *words, user=user))
     return done.returncode, done.stdout, done.stderr
 
 
-def words_of(real: RealCluster, pod: str, *words: str) -> list[str]:
+def words_of(real: RealCluster, pod: str, *words: str, user: str = "admin") -> list[str]:
     """What stands behind the program's name on the command line."""
-    admin = f"https://127.0.0.1:{real.ports[1]}"
-    return ["unblock", pod, "--admin", admin, "--admin-ca", str(real.tls / "ca.crt"), *words]
+    kubeconfig = str(real.control_plane.kubeconfig(user))
+    return ["unblock", pod, "--kubeconfig", kubeconfig, *words]

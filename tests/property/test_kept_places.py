@@ -146,7 +146,7 @@ class History:
         self.cluster.feed.put_pod(self.wants)
         found = unblocking_of(self.cluster, "default", "wants")
         kept = found.kept_place if found is not None else None
-        return kept is not None and kept.holds
+        return kept is not None and not kept.problem
 
     def run(self, devices: list[tuple[int, int]]) -> None:
         """A pod runs with these devices, scattered as they are."""

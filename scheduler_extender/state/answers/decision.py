@@ -36,11 +36,12 @@ from functools import reduce
 from operator import or_
 
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.state.answers.keptforanother import kept_for_another
 from scheduler_extender.state.node.arrivals import Arrivals, with_arrivals, with_siblings
 from scheduler_extender.state.node.facts import NodeFacts, Offer
+from scheduler_extender.state.pods.record import PodRecord
 from topology.core import scoring
 from topology.core.admission import Kubelet
+from topology.core.availability import coming, unreported_order
 from topology.core.devices import Mask
 from topology.core.placement import (
     ALL_SPLIT,
@@ -57,7 +58,9 @@ from topology.core.placement import (
     busy,
     device_unit,
     endangers,
+    keeps,
     sets_spoken_of,
+    short_of_memory,
 )
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest, Role
 from topology.core.scoring import Prospect, RequestClasses
@@ -252,6 +255,52 @@ def kept_away(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Reje
     if streak is None or settings.refusals is Refusals.IGNORE:
         return None
     return refusing(streak.reason, alike=streak.alike)
+
+
+def kept_for_another(facts: NodeFacts, request: GpuRequest) -> Rejection | None:
+    """Why a node takes no pod with this request, because a place is kept there for another one.
+
+    A pod that surely leaves that place whole passes, whether or not the place's victims are still
+    here when it comes. A nominated pod's place has no end: where it is not there anyway, as while
+    the node does not report, it holds up no pod. Ask the pod itself about the facts without it
+    (:meth:`.NodeFacts.without`).
+    """
+    waiting = facts.kept_for
+    if facts.kept is None or waiting is None or waiting.kept_place is None:
+        return None
+    if not isinstance(waiting.request, GpuRequest) or waiting.request.resource != request.resource:
+        return None
+    if leaves_whole(facts.kept, waiting, request):
+        return None
+    if waiting.kept_place.by_nomination and not leaves_whole(facts.kept, waiting):
+        return None
+    # Not for whom: the answer becomes an Event of a pod that may be another team's.
+    words = f"a place is kept for another pod until {waiting.kept_place.until_text}"
+    return Rejection(words, False, Reason.KEPT_PLACE)
+
+
+def leaves_whole(kept: NodeFacts, waiting: PodRecord, newcomer: GpuRequest | None = None) -> bool:
+    """Whether the place of a waiting pod is there once its victims are gone, whatever they and all
+    others do until then, with a ``newcomer`` that may come before it.
+
+    ``kept`` are the facts for the waiting pod (:attr:`.NodeFacts.kept`). What is too much to work
+    out is not there.
+    """
+    request = waiting.request
+    if not isinstance(request, GpuRequest):
+        return False
+    offer = kept.offer(request.resource)
+    entry = None if isinstance(offer, Rejection) else offer.ledger.unreported.get(waiting.uid)
+    if isinstance(offer, Rejection) or entry is None or kept.pods.too_many_departed:
+        return False
+    kubelet, others = offer.kubelet, list(offer.availability.unreported)
+    others.remove(entry)
+    if newcomer is not None:
+        others.append(coming(newcomer, kubelet.replicas))
+    now = replace(offer.availability, unreported=unreported_order(others))
+    enough = request.effective_count <= now.devices_left
+    short = not enough or short_of_memory(kubelet, now, request) is not None
+    return not short and keeps(kubelet, now, entry).every
 
 
 def refusing(reason: str, *, alike: bool) -> Rejection:

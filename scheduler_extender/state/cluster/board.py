@@ -20,7 +20,6 @@ from scheduler_extender.state.answers.refusing import with_pauses_ended
 from scheduler_extender.state.answers.remembered import Remembered
 from scheduler_extender.state.answers.tallies import Faults
 from scheduler_extender.state.cluster.freshness import Due
-from scheduler_extender.state.cluster.placequeue import KeptPlaces, is_not_scheduled
 from scheduler_extender.state.cluster.pods import Pods
 from scheduler_extender.state.cluster.snapshot import LastGroupPlaces
 from scheduler_extender.state.groups.copyonwrite import CopyOnWrite
@@ -119,7 +118,7 @@ class Board:
         self.nodes = Nodes(settings)
         self.pods = Pods()
         self.groups = Groups()
-        self.kept_places = KeptPlaces()
+        self.places_end = Due[PodUid]()  # pods by the time of day at which their places end
         self.remembered = Remembered(self.lock)
         self.group_places = LastGroupPlaces(self.lock, self.remembered)
         self.node_objects = False  # Node objects are watched
@@ -142,9 +141,10 @@ class Board:
             if facts is not before:
                 self.put(facts)
             nodes.note_pauses(facts)
-        for uid in self.kept_places.due.take(now):
-            for name in self.kept_places.end(uid):
-                self.keep_place(name)
+        for uid in self.places_end.take(self.today()):
+            pod = self.pods.get(uid)
+            if pod is not None and pod.kept_place is not None:
+                self.keep_place(pod.kept_place.node)
 
     def put(self, facts: NodeFacts, *, changed: bool = True) -> None:
         """A node's facts are these now; ``changed`` says that its answers may be others."""
@@ -194,7 +194,7 @@ class Board:
             for uid in before.keys() | now.keys():
                 if before.get(uid) != now.get(uid):
                     self.count_member(uid)
-        pod = self.kept_places.on(name)
+        pod = self._reserving(name)
         if pod is None and nominees and not facts.by_dra:
             first = min(nominees, key=lambda pod: (-pod.standing.priority, pod.uid))
             pod = replace(first, kept_place=KeptPlace(name, inf))
@@ -217,14 +217,35 @@ class Board:
         if pod is not None:
             self.groups.expect(pod)
 
+    def _reserving(self, name: NodeName) -> PodRecord | None:
+        """The pod whose annotation keeps a place on a node: of several the oldest."""
+        pods = [
+            pod
+            for pod in self.pods.reserved_on(name)
+            if pod.kept_place is not None
+            and pod.kept_place.lasts(self.today())
+            and not _is_not_scheduled(pod)
+        ]
+        return min(pods, key=_by_age, default=None)
+
     def _nominees(self, facts: NodeFacts) -> list[PodRecord]:
         """The pods that kube-scheduler has nominated to a node. Elsewhere than under DRA it keeps a
         number of GPUs, and not which ones, for the one of highest priority."""
         return [
             pod
             for pod in self.pods.nominated_to(facts.name)
-            if not is_not_scheduled(pod) and facts.is_open_to(pod)
+            if not _is_not_scheduled(pod) and facts.is_open_to(pod)
         ]
+
+
+def _is_not_scheduled(pod: PodRecord) -> bool:
+    """Whether kube-scheduler does not look at a pod: no pod is kept off a node for it."""
+    return pod.ended or pod.deleting or pod.gated
+
+
+def _by_age(pod: PodRecord) -> tuple[float, PodUid]:
+    """Pods in this order are the oldest first."""
+    return inf if pod.created is None else pod.created, pod.uid
 
 
 def _what_decides_nominees(facts: NodeFacts) -> object:

@@ -105,7 +105,6 @@ class Cluster:
                 pods.in_flight.copy(),
                 pods.nominated.copy(),
                 nodes.places.copy(),
-                board.kept_places.settled(board.clock()),
                 board.groups.seen(),
                 nodes.kinds,
                 nodes.label_keys,

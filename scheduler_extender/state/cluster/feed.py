@@ -247,10 +247,11 @@ class Feed:
         if earlier is not None and earlier.node is not None and pod.node is None:
             return  # a nodeName is never taken back: this is older news than ours
         self._board.version += 1
-        nominated = self._pods.put(pod)
+        concerned = self._pods.put(pod)
         self._board.count_member(pod.uid)
-        kept = self._board.kept_places.take(pod, self._board.clock(), self._board.today())
-        for name in (*nominated, *kept):
+        if pod.kept_place is not None:
+            self._board.places_end.put(pod.uid, pod.kept_place.until)
+        for name in concerned:
             self._board.keep_place(name)
         if pod.membership is not None:
             self._board.racks_wanted |= pod.membership.domain == NVLINK_DOMAIN
@@ -301,9 +302,10 @@ class Feed:
     def _drop_known_pod(self, uid: PodUid, pod: PodRecord | None, version: int | None) -> None:
         """Forget a pod, which was as ``pod`` says."""
         self._board.version += 1
-        nominated = self._pods.drop(uid)
+        concerned = self._pods.drop(uid)
         self._board.count_member(uid)
-        for name in (*nominated, *self._board.kept_places.drop(uid)):
+        self._board.places_end.drop(uid)
+        for name in concerned:
             self._board.keep_place(name)
         if pod is None or pod.node is None:
             return

@@ -89,7 +89,6 @@ class Snapshot:
     in_flight: Mapping[PodUid, PodRecord]  # the binds in flight
     nominated: Mapping[PodUid, PodRecord]  # those of the waiting that kube-scheduler has nominated
     places: Mapping[NodeName, PodRecord]  # the waiting pod for which a place is kept on a node
-    places_settled: bool  # whether the order of the kept places is (:mod:`.placequeue`)
     groups: GroupsSeen
     kinds: dict[str, Domains]  # the domains that were asked for, by kind
     label_keys: frozenset[str]  # of the labels that nodes have

@@ -1,13 +1,10 @@
 """The annotation with which a place is kept for a waiting pod (:data:`.annotations.KEPT_PLACE`).
 
-Its value is JSON, as ``gpu-topology unblock --evict`` writes it::
+Its value is JSON, as ``gpu-topology unblock --evict`` writes it, once::
 
-    {"uid": "5f…", "node": "train-01", "until": "2026-11-22T12:05:00Z", "victims": ["7a…"],
-     "version": 4711}
+    {"uid": "5f…", "node": "train-01", "until": "2026-11-22T12:05:00Z", "victims": ["7a…"]}
 
-It names the pod's own UID: in a template it counts for nothing. It is written twice: first without
-``version``, then with the resourceVersion that the pod had after the first write. So places have
-the order in which the API server took them, whatever the writers' clocks say (ADR 16).
+It names the pod's own UID: in a template it counts for nothing.
 """
 
 from collections.abc import Iterable
@@ -23,8 +20,10 @@ from scheduler_extender.wire import Pod
 from topology.core.devices import NodeName, PodUid
 from topology.times import instant
 
-# A place is kept for an hour at most, counted from when the annotation is seen.
+# A place is kept for an hour at most: one that is to end later counts for nothing. The clocks of
+# computers differ by minutes.
 MAX_SECONDS = 3600.0
+CLOCKS_DIFFER = 300.0
 MAX_VICTIMS = 64
 
 
@@ -35,12 +34,10 @@ class KeptPlace:
     node: NodeName
     until: float  # in seconds since 1970
     victims: frozenset[PodUid] = frozenset()  # evicted for it: it is there once they have let go
-    version: int | None = None  # the pod's when the place was asked for; None if not written yet
 
-    @property
-    def order(self) -> float:
-        """The place with the lower number goes first."""
-        return inf if self.version is None else self.version
+    def lasts(self, today: float) -> bool:
+        """Whether it is kept at this time of day, in seconds since 1970."""
+        return today < self.until <= today + MAX_SECONDS + CLOCKS_DIFFER
 
     @property
     def by_nomination(self) -> bool:
@@ -66,7 +63,6 @@ class _Written(msgspec.Struct, omit_defaults=True):
     victims: Annotated[
         list[Annotated[str, msgspec.Meta(max_length=128)]], msgspec.Meta(max_length=MAX_VICTIMS)
     ] = []
-    version: Annotated[int, msgspec.Meta(gt=0)] | None = None
 
 
 _read = msgspec.json.Decoder(_Written).decode
@@ -85,13 +81,10 @@ def kept_place_of(pod: Pod) -> KeptPlace | None:
     if written.uid != pod.metadata.uid:
         return None
     victims = frozenset(map(PodUid, written.victims))
-    return KeptPlace(NodeName(written.node), until, victims, written.version)
+    return KeptPlace(NodeName(written.node), until, victims)
 
 
-def value_of(
-    uid: PodUid, node: NodeName, until: float, victims: Iterable[PodUid], version: int | None = None
-) -> str:
+def value_of(uid: PodUid, node: NodeName, until: float, victims: Iterable[PodUid]) -> str:
     """The annotation's value; ``until`` is in seconds since 1970."""
     when = datetime.fromtimestamp(int(until), UTC)
-    place = _Written(uid, node, when, sorted(victims), version)
-    return msgspec.json.encode(place).decode()
+    return msgspec.json.encode(_Written(uid, node, when, sorted(victims))).decode()

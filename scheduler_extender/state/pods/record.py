@@ -352,8 +352,7 @@ def manifest_of(pod: PodRecord) -> dict[str, Any]:
         spec["schedulingGates"] = [{"name": "gpu-topology.io/held-back"}]
     if pod.kept_place is not None:
         kept = pod.kept_place
-        written = value_of(pod.uid, kept.node, kept.until, kept.victims, kept.version)
-        annotations[KEPT_PLACE] = written
+        annotations[KEPT_PLACE] = value_of(pod.uid, kept.node, kept.until, kept.victims)
     metadata: dict[str, Any] = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
     metadata |= _write_standing(pod, request, spec)
     if pod.membership is not None:

@@ -51,7 +51,7 @@ class Cluster:
         health = tuple(Health(node.gpus[gpu].uuid, False, why) for gpu, why in (sick or {}).items())
         report = Report("boot", 1, allocations=tuple(allocations), health=health, observed_at=now)
         self.fake.put(RECORDS_PATH, codec.encode(node, report))
-        status = {"allocatable": {"nvidia.com/gpu": str(len(node.gpus))}}
+        status = {"allocatable": {"nvidia.com/gpu": str(len(node.gpus)), "pods": "110"}}
         metadata = {"name": node.name, "labels": dict(labels)}
         self.fake.put(NODES_PATH, {"metadata": metadata, "status": status})
 

@@ -100,7 +100,6 @@ async def until(happens: Callable[[], bool]) -> None:
         pytest.param("/v1/nodes", "nodes", 1, id="nodes"),
         pytest.param("/v1/nodes/{}", "facts", 1, id="a node"),
         pytest.param("/v1/explain/a/{}", "pod_named", 1, id="explain"),
-        pytest.param("/v1/unblock/a/{}", "pod_named", 1, id="unblock"),
         pytest.param("/v1/snapshot", "unbound", 1, id="snapshot"),
         pytest.param("/map", "nodes", 2, id="map"),
         pytest.param("/map/nodes/{}", "facts", 2, id="the map's node"),

@@ -71,7 +71,6 @@ OPERATIONS = [
     ("/v1/nodes", "GET"),
     ("/v1/nodes/{name}", "GET"),
     ("/v1/explain/{namespace}/{pod}", "GET"),
-    ("/v1/unblock/{namespace}/{pod}", "GET"),
     ("/v1/snapshot", "GET"),
     ("/v1/reports", "POST"),
 ]

@@ -317,7 +317,7 @@ def kept() -> DraWorld:
     scene = Scene(HALVES, *JUST_A_PAIR, priorities={"b": 9})
     world = scene.world()
     until = world.cluster.today() + 600
-    value = value_of(WANTS, NODE, until, [PodUid("a")], 1)
+    value = value_of(WANTS, NODE, until, [PodUid("a")])
     annotated = scene.waiting
     annotated["metadata"]["annotations"]["gpu-topology.io/reserved"] = value
     PodSink(world.cluster).apply(raw(annotated))
@@ -327,7 +327,7 @@ def kept() -> DraWorld:
 def test_a_kept_place_holds_until_the_pod_comes(kept: DraWorld) -> None:
     found = unblocking(kept).kept_place
     assert found is not None
-    assert (found.holds, [each.pod for each in found.left]) == (True, ["a"])
+    assert (found.problem, [each.pod for each in found.left]) == ("", ["a"])
     thief = pod(1, name="thief", uid="thief")
     answered = filter_nodes(kept.cluster, pod_decoder.decode(raw(thief)), [NODE])
     assert "a place is kept for another pod" in (answered.unresolvable or {})[NODE]
@@ -341,7 +341,7 @@ def test_a_kept_place_that_somebody_has_taken_is_lost(kept: DraWorld) -> None:
     kept.claims.apply(claim("thief", 1, pod="thief"))
     found = unblocking(kept).kept_place
     assert found is not None
-    assert (found.holds, found.lost) == (False, True)
+    assert found.problem == f"{NODE} has no guaranteed place for the pod"
 
 
 # Counted, and told.

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import permutations
 from typing import Any
 
 import msgspec
 import pytest
 
 from scheduler_extender.annotations import KEPT_PLACE, MANAGED
-from scheduler_extender.state.answers.keptforanother import Place, place_of
+from scheduler_extender.state.answers.decision import leaves_whole
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.cluster.placequeue import ASKING_SECONDS, MOST
-from scheduler_extender.state.pods.keptplace import MAX_SECONDS, KeptPlace, kept_place_of, value_of
+from scheduler_extender.state.pods.keptplace import (
+    CLOCKS_DIFFER,
+    MAX_SECONDS,
+    KeptPlace,
+    kept_place_of,
+    value_of,
+)
 from scheduler_extender.state.pods.record import PodRecord, manifest_of, pod_record
 from scheduler_extender.verbs import BindError, Binding, bind, filter_nodes, prioritize
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import container, pod
 from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
 from topology.core.devices import DeviceId, NodeName, PodUid
-from topology.core.report import READY, Allocation, Condition, Health, Report
+from topology.core.report import READY, Allocation, Condition, Report
 from topology.core.requests import Constraints, gpu_request
 from topology.machines import machine
 
@@ -187,32 +190,15 @@ def test_it_holds_up_to_its_time(cluster: Cluster, clock: Clock) -> None:
     assert asked(cluster) == REASON
 
 
-def test_nobody_keeps_a_place_for_ever(cluster: Cluster, clock: Clock) -> None:
-    keep_place(cluster, until=TODAY + 100 * MAX_SECONDS)
-    assert asked(cluster)
-    clock.now += MAX_SECONDS
-    assert asked(cluster) == ""
-
-
-def test_what_else_happens_to_the_pod_does_not_keep_its_place_longer(
-    cluster: Cluster, clock: Clock
-) -> None:
-    """Whoever says a time far off keeps a place for an hour, not for an hour after each change."""
-    wants = keep_place(cluster, until=TODAY + 100 * MAX_SECONDS)
-    clock.now += MAX_SECONDS
-    assert asked(cluster) == ""
-    cluster.feed.put_pod(replace(wants, called_unschedulable=False))
-    assert asked(cluster) == ""
-    assert not cluster.snapshot().places_of(wants.uid)
-    cluster.feed.put_pod(replace(wants, kept_place=None))
-    keep_place(cluster, until=TODAY + 100 * MAX_SECONDS)
-    assert asked(cluster), "taken away and written again it is another place"
-
-
-def test_a_place_that_is_not_there_holds_up_nobody(cluster: Cluster) -> None:
-    """As where the victim holds other GPUs than the plan thought."""
-    keep_place(cluster, victim="nobody")
-    assert asked(cluster) == ""
+@pytest.mark.parametrize(
+    ("seconds", "refused"),
+    [(MAX_SECONDS + CLOCKS_DIFFER, REASON.partition(" until")[0]), (MAX_SECONDS * 100, "")],
+)
+def test_a_time_far_off_keeps_no_place(cluster: Cluster, seconds: float, refused: str) -> None:
+    """Else a place could be kept for ever."""
+    keep_place(cluster, until=TODAY + seconds)
+    assert asked(cluster).startswith(refused)
+    assert bool(asked(cluster)) is bool(refused)
 
 
 def scattered(gone: bool = False) -> Cluster:
@@ -288,37 +274,27 @@ def not_reported(cluster: Cluster) -> None:
     cluster.feed.put_pod(replace(waiting("by hand", gpu_request(1)), node=NODE))
 
 
-@pytest.mark.parametrize("news", [not_ready, stale, not_reported])
-def test_while_it_is_not_certain_that_the_place_is_there_nobody_takes_it(
-    cluster: Cluster, news: Callable[[Cluster], None]
-) -> None:
-    keep_place(cluster)
-    news(cluster)
-    assert asked(cluster) == REASON
-
-
-def test_a_place_that_a_pod_has_taken_by_hand_holds_up_nobody(cluster: Cluster) -> None:
-    """As soon as a report shows it."""
-    keep_place(cluster)
+def taken(cluster: Cluster) -> None:
+    """The pod that was bound by hand has got a GPU of the place."""
     not_reported(cluster)
     report, topology = cluster.facts(NODE).report, cluster.facts(NODE).topology
     assert report is not None
     assert topology is not None
     ids = (DeviceId(topology.gpus[1].uuid),)
-    taken = Allocation(PodUid("by hand"), "team", "by hand", "main", "nvidia.com/gpu", ids)
-    shown = replace(report, sequence=9, allocations=(*report.allocations, taken))
+    got = Allocation(PodUid("by hand"), "team", "by hand", "main", "nvidia.com/gpu", ids)
+    shown = replace(report, sequence=9, allocations=(*report.allocations, got))
     cluster.feed.put_report(NODE, shown)
-    assert asked(cluster) == ""
 
 
-def test_a_place_on_a_sick_gpu_holds_up_nobody(cluster: Cluster) -> None:
+@pytest.mark.parametrize("news", [not_ready, stale, not_reported, taken])
+def test_whatever_becomes_of_the_node_the_place_is_kept_until_its_time_is_up(
+    cluster: Cluster, clock: Clock, news: Callable[[Cluster], None]
+) -> None:
     keep_place(cluster)
-    report, topology = cluster.facts(NODE).report, cluster.facts(NODE).topology
-    assert report is not None
-    assert topology is not None
-    sick = (Health(topology.gpus[1].uuid, False, "Xid79"),)
-    cluster.feed.put_report(NODE, replace(report, sequence=9, health=sick))
-    assert asked(cluster) == ""
+    news(cluster)
+    assert asked(cluster) == REASON
+    clock.now = 600.0
+    assert asked(cluster) != REASON
 
 
 def test_a_place_of_many_victims_is_worked_out_in_bounded_time() -> None:
@@ -332,109 +308,51 @@ def test_a_place_of_many_victims_is_worked_out_in_bounded_time() -> None:
     facts = cluster.facts(NODE)
     assert facts.kept is not None
     assert facts.kept_for is not None
-    assert place_of(facts.kept, facts.kept_for) is Place.THERE
+    assert leaves_whole(facts.kept, facts.kept_for)
     assert asked(cluster) == REASON
 
 
-WRITES = sorted({*permutations(("A asks", "A tells", "B asks", "B tells"))})
-
-
-@pytest.mark.parametrize("names", [("A", "B"), ("B", "A")], ids=str)
-@pytest.mark.parametrize(
-    "writes",
-    [w for w in WRITES if all(w.index(f"{n} asks") < w.index(f"{n} tells") for n in "AB")],
-    ids=", ".join,
-)
-def test_of_two_on_one_node_the_one_that_the_api_server_took_first_is_kept(
-    writes: tuple[str, ...], names: tuple[str, str]
+@pytest.mark.parametrize("uids", [("x", "y"), ("y", "x")], ids=str)
+@pytest.mark.parametrize("seen", [(0, 1), (1, 0)], ids=["older-first", "younger-first"])
+def test_of_two_on_one_node_the_older_pods_is_kept(
+    cluster: Cluster, uids: tuple[str, str], seen: tuple[int, int]
 ) -> None:
-    """On every replica, whenever it started: two people write at once, each asks for a place and
-    tells the version of that write. Who is told once that nobody can come before him stays first:
-    he may have evicted."""
-    first = next(write[0] for write in writes if write.endswith("asks"))
-    objects: dict[str, PodRecord] = {}
-    versions: dict[str, int] = {}
-    replicas: list[Cluster] = []
-    told: set[str] = set()
-    for version, write in enumerate(writes, 100):
-        who = write[0]
-        known = versions.get(who)
-        versions.setdefault(who, version)
-        place = KeptPlace(NODE, NOON + 60 * (who == first), frozenset({PodUid("a")}), known)
-        uid = names[who == "B"]
-        objects[who] = replace(waiting(uid, gpu_request(2, NVLINKED)), kept_place=place)
-        started = cluster_of({machine("a100-pcie-4-bridged").topology(NODE): {"a": Held((0,))}})
-        started.board.today = lambda: TODAY
-        for replica in replicas:
-            replica.feed.put_pod(objects[who])
-        for each in objects.values() if version % 2 else reversed(objects.values()):
-            started.feed.put_pod(each)
-        replicas.append(started)
-        for replica in replicas:
-            found = replica.facts(NODE).kept_for
-            assert found is not None
-            if replica.snapshot().places_settled:
-                told.add(next(name for name, pod in objects.items() if pod.uid == found.uid))
-    assert told == {first}
-    assert all(replica.snapshot().places_settled for replica in replicas)
+    """On every replica, whichever it sees first; the other has its turn when that one ends."""
+    older, younger = PodUid(uids[0]), PodUid(uids[1])
+    kept = KeptPlace(NODE, NOON, frozenset({PodUid("a")}))
+    pods = [
+        replace(waiting(uid, gpu_request(2, NVLINKED)), kept_place=kept, created=float(created))
+        for created, uid in enumerate((older, younger), 1)
+    ]
+    for which in seen:
+        cluster.feed.put_pod(pods[which])
+    assert cluster.snapshot().places_of(older) == {NODE}
+    assert not cluster.snapshot().places_of(younger)
+    cluster.feed.drop_pod(older)
+    assert cluster.snapshot().places_of(younger) == {NODE}
 
 
-def test_who_asks_and_tells_no_version_holds_up_evictions_for_a_moment_only(
+def test_the_younger_has_its_turn_once_the_olders_time_is_up(
     cluster: Cluster, clock: Clock
 ) -> None:
-    """As where the command was killed between its writes."""
-    kept = KeptPlace(NODE, NOON, frozenset({PodUid("a")}), 7)
-    cluster.feed.put_pod(replace(waiting("wants", gpu_request(2, NVLINKED)), kept_place=kept))
-    assert cluster.snapshot().places_settled
-    cluster.feed.put_pod(
-        replace(waiting("killed", gpu_request(1)), kept_place=KeptPlace(NodeName("else"), NOON))
-    )
-    assert not cluster.snapshot().places_settled
-    assert cluster.snapshot().places_of(PodUid("wants")) == {NODE}
-    clock.now += ASKING_SECONDS
-    assert cluster.snapshot().places_settled
+    keep_place(cluster, created=1.0)
+    longer = KeptPlace(NODE, NOON + 60, frozenset({PodUid("a")}))
+    younger = replace(waiting("younger", gpu_request(2, NVLINKED)), kept_place=longer, created=2.0)
+    cluster.feed.put_pod(younger)
+    clock.now = 599.0
+    assert not cluster.snapshot().places_of(younger.uid)
+    clock.now = 600.0
+    assert cluster.snapshot().places_of(younger.uid) == {NODE}
+    clock.now = 660.0
+    assert cluster.facts(NODE).kept_for is None
 
 
-def with_many(order: list[int]) -> Cluster:
-    """One place more than are kept, each on a node of its own, seen in this order."""
-    found = cluster_of({machine("dgx1-v100").topology(f"n{i}"): {} for i in range(MOST + 1)})
-    found.board.today = lambda: TODAY
-    for i in order:
-        kept = KeptPlace(NodeName(f"n{i}"), NOON, version=i + 1)
-        found.feed.put_pod(replace(waiting(f"w{i}", gpu_request(1)), kept_place=kept))
-    return found
-
-
-def kept_in(cluster: Cluster) -> list[int]:
-    """The places that are kept."""
-    return [i for i in range(MOST + 1) if cluster.snapshot().places_of(PodUid(f"w{i}"))]
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_of_too_many_every_replica_keeps_the_same(seed: int) -> None:
-    """Whichever it sees first: those that were asked for first. The others take their turn."""
-    order = list(range(MOST + 1))
-    random.Random(seed).shuffle(order)
-    cluster = with_many(order)
-    assert kept_in(cluster) == list(range(MOST))
-    assert cluster.facts(NodeName(f"n{MOST}")).kept_for is None
-    changed: list[NodeName] = []
-    cluster.on_change.append(changed.append)
-    cluster.feed.drop_pod(PodUid("w3"))
-    assert kept_in(cluster) == sorted(set(order) - {3})
-    assert {NodeName("n3"), NodeName(f"n{MOST}")} <= set(changed)
-    assert cluster.facts(NodeName(f"n{MOST}")).kept_for is not None
-
-
-def test_the_next_one_takes_its_turn_when_a_place_ends() -> None:
-    cluster, clock = with_many(list(range(MOST + 1))), Clock()
-    first = cluster.pod(PodUid("w0"))
-    assert first is not None
-    assert first.kept_place is not None
-    cluster.feed.put_pod(replace(first, kept_place=replace(first.kept_place, until=NOON - 60)))
-    clock.now = NOON - TODAY - 60
-    cluster.board.clock = clock
-    assert kept_in(cluster) == list(range(1, MOST + 1))
+def test_a_pod_that_names_another_node_keeps_the_former_no_more(cluster: Cluster) -> None:
+    wants = keep_place(cluster)
+    elsewhere = KeptPlace(NodeName("elsewhere"), NOON)
+    cluster.feed.put_pod(replace(wants, kept_place=elsewhere))
+    assert cluster.snapshot().places_of(wants.uid) == {NodeName("elsewhere")}
+    assert asked(cluster) == ""
 
 
 def annotated(value: str, uid: str = "wants") -> Pod:
@@ -444,10 +362,9 @@ def annotated(value: str, uid: str = "wants") -> Pod:
     return msgspec.convert(manifest, Pod)
 
 
-@pytest.mark.parametrize("version", [None, 1, 1 << 62])
-def test_the_annotation_is_read_as_it_is_written(version: int | None) -> None:
-    value = value_of(PodUid("wants"), NODE, NOON, [PodUid("b"), PodUid("a")], version)
-    expected = KeptPlace(NODE, NOON, frozenset({PodUid("a"), PodUid("b")}), version)
+def test_the_annotation_is_read_as_it_is_written() -> None:
+    value = value_of(PodUid("wants"), NODE, NOON, [PodUid("b"), PodUid("a")])
+    expected = KeptPlace(NODE, NOON, frozenset({PodUid("a"), PodUid("b")}))
     assert kept_place_of(annotated(value)) == expected
     record = pod_record(annotated(value), MANAGED)
     assert record is not None
@@ -464,10 +381,6 @@ def test_the_annotation_is_read_as_it_is_written(version: int | None) -> None:
         pytest.param('{"uid": "wants", "node": "pairs"}', id="no-time"),
         pytest.param('{"uid": "wants", "node": "", "until": "2026-01-01T00:00:00Z"}', id="no-node"),
         pytest.param('{"uid": "wants", "node": "n", "until": "tomorrow"}', id="odd-time"),
-        pytest.param(
-            '{"uid": "wants", "node": "n", "until": "2026-01-01T00:00:00Z", "version": 0}',
-            id="odd-version",
-        ),
         pytest.param("[" * 100_000, id="deep"),
         pytest.param(value_of(PodUid("wants"), NODE, NOON, map(PodUid, map(str, range(65)))),
                      id="too-many-victims"),
