@@ -123,7 +123,6 @@ ELSEWHERE = (
         "$TLS/ca.crt",
         "the authority of the extender that runs here",
     ),
-    Stand(r"(--admin-ca \S+)", r"\1 --admin https://localhost:$ADMIN_PORT", "the same"),
 )
 
 STANDS = (*SMALLER, *ELSEWHERE)

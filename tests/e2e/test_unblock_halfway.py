@@ -221,7 +221,7 @@ def test_the_leader_is_killed_half_way(real: RealCluster, scene: Scene, tmp_path
         assert scene.node.evicted() == [scene.second]
         only = {"nodeSelector": {"kubernetes.io/hostname": scene.name}}
         thief = f"{scene.name}-thief"
-        real.add_pod(thief, 1, priorityClassName="high", **{**only, "preemptionPolicy": "Never"})
+        real.add_pod(thief, 1, priorityClassName="patient", **only)
         assert "a place is kept for another pod until" in real.unschedulable(thief)
         scene.node.let_go(scene.second)
         assert real.node_of(scene.waits) == scene.name

@@ -194,7 +194,7 @@ class Board:
             for uid in before.keys() | now.keys():
                 if before.get(uid) != now.get(uid):
                     self.count_member(uid)
-        pod = self._reserving(name)
+        pod = self._annotated(name)
         if pod is None and nominees and not facts.by_dra:
             first = min(nominees, key=lambda pod: (-pod.standing.priority, pod.uid))
             pod = replace(first, kept_place=KeptPlace(name, inf))
@@ -217,11 +217,11 @@ class Board:
         if pod is not None:
             self.groups.expect(pod)
 
-    def _reserving(self, name: NodeName) -> PodRecord | None:
+    def _annotated(self, name: NodeName) -> PodRecord | None:
         """The pod whose annotation keeps a place on a node: of several the oldest."""
         pods = [
             pod
-            for pod in self.pods.reserved_on(name)
+            for pod in self.pods.kept_on(name)
             if pod.kept_place is not None
             and pod.kept_place.lasts(self.today())
             and not _is_not_scheduled(pod)

@@ -76,7 +76,7 @@ class Pods:
         self._nominated_to: dict[NodeName, dict[PodUid, PodRecord]] = {}
         self._claimed_on: dict[PodUid, NodeName] = {}
         # Those of the waiting with a place kept by annotation, by its node.
-        self._reserved_on: dict[NodeName, dict[PodUid, PodRecord]] = {}
+        self._kept_on: dict[NodeName, dict[PodUid, PodRecord]] = {}
 
     def get(self, uid: PodUid) -> PodRecord | None:
         """The pod with this UID, as last seen."""
@@ -84,19 +84,19 @@ class Pods:
 
     def put(self, pod: PodRecord) -> list[NodeName]:
         """A pod is as this now. Each node whose nominated pods or kept places have changed."""
-        reserved = self._reserve(self.known.get(pod.uid), pod)
+        kept = self._keep(self.known.get(pod.uid), pod)
         self.known[pod.uid] = pod
         if pod.node is None:
             self.waiting.put(pod.uid, pod)
         else:
             self.waiting.pop(pod.uid)
-        return [*reserved, *self._nominate(pod.uid, pod)]
+        return [*kept, *self._nominate(pod.uid, pod)]
 
     def drop(self, uid: PodUid) -> list[NodeName]:
         """A pod is gone. Each node whose nominated pods or kept places have changed."""
-        reserved = self._reserve(self.known.pop(uid, None), None)
+        kept = self._keep(self.known.pop(uid, None), None)
         self.waiting.pop(uid)
-        return [*reserved, *self._nominate(uid, None)]
+        return [*kept, *self._nominate(uid, None)]
 
     def claim(self, uid: PodUid, name: NodeName, *, ends: bool = False) -> list[NodeName]:
         """A pod, which may not be known yet, has devices of a node by a claim, or has them no more.
@@ -128,24 +128,24 @@ class Pods:
             self._nominated_to.setdefault(name, {})[uid] = pod
         return names
 
-    def _reserve(self, before: PodRecord | None, now: PodRecord | None) -> list[NodeName]:
+    def _keep(self, before: PodRecord | None, now: PodRecord | None) -> list[NodeName]:
         """A pod has a place kept by its annotation, or has not; each node that this concerns."""
         names = []
         if before is not None and before.node is None and before.kept_place is not None:
             name = before.kept_place.node
             names.append(name)
-            self._reserved_on[name].pop(before.uid)
-            if not self._reserved_on[name]:
-                del self._reserved_on[name]
+            self._kept_on[name].pop(before.uid)
+            if not self._kept_on[name]:
+                del self._kept_on[name]
         if now is not None and now.node is None and now.kept_place is not None:
             name = now.kept_place.node
             names.append(name)
-            self._reserved_on.setdefault(name, {})[now.uid] = now
+            self._kept_on.setdefault(name, {})[now.uid] = now
         return names
 
-    def reserved_on(self, name: NodeName) -> Iterable[PodRecord]:
+    def kept_on(self, name: NodeName) -> Iterable[PodRecord]:
         """The waiting pods whose annotation keeps a place on a node."""
-        return self._reserved_on.get(name, {}).values()
+        return self._kept_on.get(name, {}).values()
 
     def nominated_to(self, name: NodeName) -> Iterable[PodRecord]:
         """The pods for which kube-scheduler has this node in mind."""
