@@ -118,11 +118,6 @@ ELSEWHERE = (
     Stand(r"gputopo NODE ", "gputopo train-07 ", "a node that there is"),
     Stand(r"~/\.kube/config", '"$KUBECONFIG"', "the tests' own kubeconfig"),
     Stand(r"http://localhost:8889", "http://localhost:$ADMIN_PORT", "the extender's own port"),
-    Stand(
-        r"\.\./gpu-topology-tls/ca\.crt",
-        "$TLS/ca.crt",
-        "the authority of the extender that runs here",
-    ),
 )
 
 STANDS = (*SMALLER, *ELSEWHERE)
