@@ -4,9 +4,8 @@ It keeps any collection (``/api/v1/pods``, ``/apis/GROUP/VERSION/PLURAL``; names
 one global resourceVersion, and answers get, list (``limit``/``continue``, one snapshot), watch
 (bookmarks, ``timeoutSeconds``, 410 for what history has forgotten), POST, PUT, merge-patch, the
 ``status`` subresource, ``pods/NAME/binding`` and the selectors ``spec.nodeName=`` and
-``key=value,…``. It judges tokens and rights for others (:class:`.Identities`) and asks for none
-itself. What it does not do it refuses loudly: other selectors (400), other patch types (415). Only
-tests delete, with :meth:`~FakeApiServer.remove`.
+``key=value,…``. It asks for no token. What it does not do it refuses loudly: other selectors (400),
+other patch types (415). Only tests delete, with :meth:`~FakeApiServer.remove`.
 
 The switches make it misbehave: :meth:`~FakeApiServer.stall`, :meth:`~FakeApiServer.drop_streams`,
 :meth:`~FakeApiServer.refuse`, :meth:`~FakeApiServer.delay`,
@@ -35,7 +34,6 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
-from tests.fakes.identities import Identities
 
 Json = dict[str, Any]
 Key = tuple[str, str]  # Namespace (empty for cluster-scoped objects) and name
@@ -216,7 +214,6 @@ class FakeApiServer:
         self._refusals: list[_Refusal] = []
         self._delays: list[_Hold] = []
         self._hangs: list[_Hold] = []
-        self.identities = Identities()
         self._judges: dict[str, Callable[[Json], list[str]]] = {}
         self._sockets: set[socket.socket] = set()
         self._http = _Server(("127.0.0.1", 0), self, tls)
@@ -487,8 +484,6 @@ class FakeApiServer:
             return self._bind(target, body)
         if target.name is not None:
             raise _StatusAnswer(405, "POST goes to a collection")
-        if (review := self.identities.review(target.resource, body)) is not None:
-            return review
         body = copy.deepcopy(body)
         metadata = body.setdefault("metadata", {})
         with self._changed:
