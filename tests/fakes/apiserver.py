@@ -34,7 +34,6 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
-
 Json = dict[str, Any]
 Key = tuple[str, str]  # Namespace (empty for cluster-scoped objects) and name
 
