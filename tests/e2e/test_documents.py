@@ -165,7 +165,6 @@ def test_the_commands_of_a_page(page: str, real: RealCluster, here: Path) -> Non
     given = {
         "KUBECONFIG": str(real.control_plane.kubeconfig()),
         "ADMIN_PORT": str(real.ports[1]),
-        "TLS": str(real.tls),
     }
     for one in ran([block for block in ASKING if block.page == page], here, given):
         if one.block.language == "console":
