@@ -48,7 +48,7 @@ WAKE = PREFIX + "wake"
 RESUME = PREFIX + "resume"
 # On a pod of the extender's own: the number of the last term in which it began to lead.
 TERM = PREFIX + "term"
-# On a waiting pod: the node on which a place is kept for it (:mod:`.state.cluster.placequeue`).
+# On a waiting pod: the node on which a place is kept for it (:mod:`.state.pods.keptplace`).
 KEPT_PLACE = PREFIX + "reserved"
 # On a pod of a snapshot: why the request of the pod could not be read. In a cluster nobody may
 # write it: there it is a key that nobody knows.

@@ -270,6 +270,8 @@ def kept_for_another(facts: NodeFacts, request: GpuRequest) -> Rejection | None:
         return None
     if not isinstance(waiting.request, GpuRequest) or waiting.request.resource != request.resource:
         return None
+    if facts.kept.last_offer(request.resource) is NOT_SERVED:
+        return None  # there is nothing of the kind to be kept
     if leaves_whole(facts.kept, waiting, request):
         return None
     if waiting.kept_place.by_nomination and not leaves_whole(facts.kept, waiting):
