@@ -112,9 +112,9 @@ def _notes(node: NodeFacts) -> Iterator[str]:
         yield f"left out, {_unusable(node)}"
     if node.record.stale:
         yield "its report was stale"
-    for streaks in node.history.streaks.values():
-        for kind, streak in streaks.of_kind.items():
-            said = f"{len(streak.refusals)} pods in a row that ask {kind.text}: {streak.reason}"
+    for backoffs in node.history.backoffs.values():
+        for kind, backoff in backoffs.of_kind.items():
+            said = f"{len(backoff.refusals)} pods in a row that ask {kind.text}: {backoff.reason}"
             yield f"its kubelet refused {said}"
     if node.pods.departed:
         gone = len(node.pods.departed)

@@ -205,7 +205,7 @@ def state_of(facts: NodeFacts) -> str:
         return "stale"
     if facts.report.not_ready:
         return "not-ready"
-    return "refusing-pods" if facts.history.streaks else "ready"
+    return "refusing-pods" if facts.history.backoffs else "ready"
 
 
 def gpu_states(node: NodeState) -> Counter[str]:

@@ -178,28 +178,24 @@ def _instances(offer: Offer, served: GpuResource) -> Iterator[MigInstances]:
 def _refusals(cluster: Cluster, facts: NodeFacts) -> Iterator[Refusal]:
     """The kubelet's refusals in a row, and when a pod is tried again.
 
-    First of all pods, if two things were refused; then of pods that ask what nobody has asked here
-    before, if many such were refused; then of those that ask one thing.
+    First of all pods, if two things were refused; then of those that ask one thing.
     """
     ignored = cluster.settings.refusals is Refusals.IGNORE
-    for resource, streaks in facts.history.streaks.items():
+    for resource, backoffs in facts.history.backoffs.items():
         rows = [
-            (_kind(kind), facts.refusing(kind) is not None, streak)
-            for kind, streak in streaks.of_kind.items()
+            (_kind(kind), facts.refusing(kind) is not None, backoff)
+            for kind, backoff in backoffs.of_kind.items()
         ]
-        if streaks.closing_to_new is not None:
-            new = streaks.closing_to_new
-            rows.insert(0, ("anything not tried here before", new.paused, new))
-        if streaks.closing is not None:
-            last = streaks.closing.refusals[-1].kind
-            rows.insert(0, ("anything", facts.refusing(last) is not None, streaks.closing))
-        for asks, shut, streak in rows:
-            paused = max(0.0, streak.until - cluster.clock()) if streak.paused else 0.0
+        if backoffs.of_node is not None:
+            last = backoffs.of_node.refusals[-1].kind
+            rows.insert(0, ("anything", facts.refusing(last) is not None, backoffs.of_node))
+        for asks, shut, backoff in rows:
+            paused = max(0.0, backoff.until - cluster.clock()) if backoff.paused else 0.0
             yield Refusal(
                 resource=resource,
                 asks=asks,
-                in_a_row=len(streak.refusals),
-                reason=streak.reason,
+                in_a_row=len(backoff.refusals),
+                reason=backoff.reason,
                 takes_no_pods=shut and not ignored,
                 tried_again_in_seconds=round(paused),
             )

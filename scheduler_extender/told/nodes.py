@@ -365,7 +365,7 @@ def _flags(facts: NodeFacts) -> Iterator[Flag]:
         yield Flag.NOT_READY
     if facts.node_object.cordoned:
         yield Flag.CORDONED
-    if any(streaks.pauses for streaks in facts.history.streaks.values()):
+    if any(backoffs.pauses for backoffs in facts.history.backoffs.values()):
         yield Flag.PAUSED
 
 

@@ -251,10 +251,10 @@ def breaks_unseen(facts: NodeFacts, request: GpuRequest) -> Rejection | None:
 
 def kept_away(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Rejection | None:
     """Why the node takes no pod with this request, where its kubelet has refused others."""
-    streak = facts.refusing(request)
-    if streak is None or settings.refusals is Refusals.IGNORE:
+    backoff = facts.refusing(request)
+    if backoff is None or settings.refusals is Refusals.IGNORE:
         return None
-    return refusing(streak.reason, alike=streak.alike)
+    return refusing(backoff.reason, alike=backoff.alike)
 
 
 def kept_for_another(facts: NodeFacts, request: GpuRequest) -> Rejection | None:

@@ -1,6 +1,6 @@
 """What follows for a node when its kubelet refuses a pod that was bound to it, or admits one.
 
-Here are the transitions of a node for streaks of refusals (:mod:`.node.streak`), and what people
+Here are the transitions of a node for its back-offs (:mod:`.node.backoff`), and what people
 are told of a refusal. ``first_seen`` means that we did not see the pod before it was refused or
 admitted, as at our start: then the kubelet's own times tell the order, and the refusal is no news.
 Feed such pods in the order of these times: in another order a node may be closed for longer.
@@ -11,15 +11,14 @@ from math import inf
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.state.answers.decision import Refusals, Settings, decide
-from scheduler_extender.state.node.facts import NodeFacts
-from scheduler_extender.state.node.streak import (
+from scheduler_extender.state.node.backoff import (
+    Backoff,
     Refused,
-    Streak,
     kind_of,
-    since,
-    with_admission,
     with_refusal,
+    without,
 )
+from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord, resource_of
 from scheduler_extender.state.pods.refusal import Refusal
 from topology.core.requests import GpuRequest
@@ -32,8 +31,8 @@ class NodeRefusal:
     node: str
     pod: PodRecord
     refusal: Refusal
-    # Refusals since the last success: of pods that ask the same, or of all pods once they close the
-    # node to all; 0 if the reason is the pod's own.
+    # Refusals since a pod was admitted: of pods that ask the same, or of all pods once the node has
+    # a back-off of its own; 0 if the reason is the pod's own.
     in_a_row: int
     pause: float  # seconds of the pause that it begins; 0 for none
     foreseen: tuple[str, ...]  # hazards that were known of the pod on the node before
@@ -63,31 +62,28 @@ def refusal_by(
     in_a_row, pause = 0, 0.0
     if refusal.of_the_node:
         counting = _counting(after, pod)
-        in_a_row = next((len(streak.refusals) for streak in counting if streak is not None), 0)
+        in_a_row = next((len(each.refusals) for each in counting if each is not None), 0)
         if settings.refusals is not Refusals.IGNORE:
             pause = _begun(_counting(before, pod), counting)
     foreseen = _foreseen(before, pod, settings)
     return NodeRefusal(before.name, pod, refusal, in_a_row, pause, foreseen)
 
 
-def _counting(facts: NodeFacts, pod: PodRecord) -> tuple[Streak | None, ...]:
-    """The streaks that a refusal of the pod may make longer: that of the node, once it closes the
-    node to all pods, that of the pod's kind, and that of new kinds."""
-    streaks = facts.history.streaks.get(resource_of(pod))
-    if streaks is None or not isinstance(pod.request, GpuRequest):
-        return (None, None, None)
-    return (streaks.closing, streaks.of_kind.get(kind_of(pod.request)), streaks.closing_to_new)
+def _counting(facts: NodeFacts, pod: PodRecord) -> tuple[Backoff | None, ...]:
+    """The back-offs that a refusal of the pod may make longer: the node's, and that of its kind."""
+    backoffs = facts.history.backoffs.get(resource_of(pod))
+    if backoffs is None or not isinstance(pod.request, GpuRequest):
+        return (None, None)
+    return (backoffs.of_node, backoffs.of_kind.get(kind_of(pod.request)))
 
 
-def _begun(before: tuple[Streak | None, ...], after: tuple[Streak | None, ...]) -> float:
+def _begun(before: tuple[Backoff | None, ...], after: tuple[Backoff | None, ...]) -> float:
     """Seconds of the longest pause that a refusal has begun; 0 if it begins none."""
     return max(
         (
-            streak.until - streak.refusals[-1].at
-            for former, streak in zip(before, after, strict=True)
-            if streak is not None
-            and streak.paused
-            and (former is None or former.until != streak.until)
+            each.until - each.refusals[-1].at
+            for former, each in zip(before, after, strict=True)
+            if each is not None and each.paused and (former is None or former.until != each.until)
         ),
         default=0.0,
     )
@@ -115,37 +111,28 @@ def with_pod_refused(
             return facts
         alone = pod.started <= max(admitted.values(), default=-inf)
     refused = Refused(at, pod.started, pod.refusal.reason, kind, alone)
-    before = history.streaks.get(resource)
-    after = with_refusal(before, refused, facts.pods.here, now, is_new=kind not in admitted)
-    forgotten = (before.of_kind.keys() if before is not None else set()) - after.of_kind.keys()
-    if forgotten & admitted.keys():  # they are new again
-        admitted = {one: at for one, at in admitted.items() if one not in forgotten}
-    history = replace(
-        history.unproven(facts.pods.here),
-        streaks={**history.streaks, resource: after},
-        admitted={**history.admitted, resource: admitted},
-    )
+    after = with_refusal(history.backoffs.get(resource), refused, facts.pods.here, now)
+    history = history.unproven(facts.pods.here).with_backoffs(resource, after)
     return replace(facts, history=history)
 
 
 def with_pod_admitted(
     facts: NodeFacts, pod: PodRecord, now: float, *, first_seen: bool = False
 ) -> NodeFacts:
-    """The kubelet has admitted a pod: that ends the streaks of refusals that came before."""
+    """The kubelet has admitted a pod: back-offs begin anew after it."""
     request, history = pod.request, facts.history
     if not isinstance(request, GpuRequest):
         return facts
     resource, kind = request.resource, kind_of(request)
-    streaks, is_new = history.streaks.get(resource), kind not in history.admitted_over(resource)
-    left = streaks
-    if streaks is not None and not first_seen:
-        if pod.uid not in streaks.beside:
-            left = with_admission(streaks, kind, now, is_new=is_new)
-    elif streaks is not None and pod.started is not None:
-        left = with_admission(streaks, kind, now, is_new=is_new, started=pod.started)
+    backoffs = left = history.backoffs.get(resource)
+    if backoffs is not None and not first_seen:
+        if pod.uid not in backoffs.beside:
+            left = without(backoffs, kind, now)
+    elif backoffs is not None and pod.started is not None:
+        left = without(backoffs, kind, now, pod.started)
     if not first_seen:
         history = history.with_proven(pod.uid, kind)
-    history = history.with_streaks(resource, left).with_admitted(resource, kind, pod.started)
+    history = history.with_backoffs(resource, left).with_admitted(resource, kind, pod.started)
     return facts if history is facts.history else replace(facts, history=history)
 
 
@@ -159,16 +146,16 @@ def with_resumed(facts: NodeFacts, resumed: float, now: float) -> NodeFacts:
     history = facts.history
     if not resumed or resumed == history.resumed:
         return facts
-    for resource, streaks in history.streaks.items():
-        left = None if facts.node_object.exists else since(streaks, resumed, now)
-        history = history.with_streaks(resource, left)
+    for resource, backoffs in history.backoffs.items():
+        left = None if facts.node_object.exists else without(backoffs, None, now, resumed)
+        history = history.with_backoffs(resource, left)
     return replace(facts, history=replace(history, resumed=resumed))
 
 
 def with_pauses_ended(facts: NodeFacts, now: float) -> NodeFacts:
     """The facts at a later time: pauses may have ended."""
-    known = facts.history.streaks
-    streaks = {resource: streak.ends(now) for resource, streak in known.items()}
-    if all(streaks[resource] is known[resource] for resource in streaks):
+    known = facts.history.backoffs
+    backoffs = {resource: each.ends(now) for resource, each in known.items()}
+    if all(backoffs[resource] is known[resource] for resource in backoffs):
         return facts
-    return replace(facts, history=replace(facts.history, streaks=streaks))
+    return replace(facts, history=replace(facts.history, backoffs=backoffs))

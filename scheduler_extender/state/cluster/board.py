@@ -98,8 +98,8 @@ class Nodes:
             self.stale.put(name, at + self._stale_after)
 
     def note_pauses(self, facts: NodeFacts) -> None:
-        """Note when the first pause of a node ends (see :mod:`.node.streak`)."""
-        ends = [end for streaks in facts.history.streaks.values() for end in streaks.pauses]
+        """Note when the first pause of a node ends (see :mod:`.node.backoff`)."""
+        ends = [end for backoffs in facts.history.backoffs.values() for end in backoffs.pauses]
         if ends:
             self.pausing.put(facts.name, min(ends))
         else:

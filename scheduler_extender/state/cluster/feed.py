@@ -96,7 +96,7 @@ class Feed:
             since = max(0.0, age) if known is None else 0.0
             self._nodes.heard(topology.name, self._board.clock() - since)
         moved = (
-            after.history.streaks is not before.history.streaks
+            after.history.backoffs is not before.history.backoffs
             or after.history.admitted is not before.history.admitted
             or after.pods.leaving.keys() != before.pods.leaving.keys()
             or after.pods.departed.keys() != before.pods.departed.keys()
@@ -112,7 +112,7 @@ class Feed:
         The first report that we see of a node tells nothing of when, nor does one of a pod that has
         ended meanwhile.
         """
-        if after.history.streaks and before.report is not None:
+        if after.history.backoffs and before.report is not None:
             for uid in after.pods.reported - before.pods.reported:
                 pod = after.pods.bound.get(uid)
                 if pod is not None and not pod.ended:

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from scheduler_extender.membership import Group
+from scheduler_extender.state.node.backoff import Backoff, kind_of
 from scheduler_extender.state.node.history import KubeletHistory
 from scheduler_extender.state.node.ledger import Ledger, ledger
 from scheduler_extender.state.node.objects import AgentRecord, NodeObject
 from scheduler_extender.state.node.occupants import Departed, Occupants
-from scheduler_extender.state.node.streak import Streak, kind_of
 from scheduler_extender.state.pods.record import PodRecord, resource_of
 from scheduler_extender.state.pods.selecting import Destinations
 from scheduler_extender.state.pods.standing import Amounts
@@ -336,16 +336,16 @@ class NodeFacts:
             return ""
         return destinations.bar(self.name, node.labels, node.taints, cordoned=node.cordoned)
 
-    def refusing(self, request: GpuRequest) -> Streak | None:
-        """The kubelet's refusals for which the node takes no pod with this request now; None if it
+    def refusing(self, request: GpuRequest) -> Backoff | None:
+        """The back-off for which the node takes no pod with this request now; None if it
         takes one."""
-        if request.resource not in self.history.streaks:
+        if request.resource not in self.history.backoffs:
             return None
         return self.history.refusing(request, self.trying(request.resource))
 
     def trying(self, resource: str) -> frozenset[GpuRequest]:
         """The kinds of the pods that the kubelet has not answered."""
-        if resource not in self.history.streaks:
+        if resource not in self.history.backoffs:
             return frozenset()
         requests = (pod.request for pod in self.pods.unanswered(resource))
         return frozenset(kind_of(each) for each in requests if isinstance(each, GpuRequest))

@@ -15,7 +15,7 @@ from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from scheduler_extender.state.node.streak import Streak, Streaks, kind_of
+from scheduler_extender.state.node.backoff import Backoff, Backoffs, kind_of
 from topology.core.devices import PodUid
 from topology.core.graph import AllocatorFacts
 from topology.core.requests import GpuRequest
@@ -28,7 +28,7 @@ MOST_ADMITTED = 32  # kinds of pods that are remembered as admitted, for each no
 class KubeletHistory:
     """The answers of one node's kubelet."""
 
-    streaks: Mapping[str, Streaks] = field(default_factory=dict)  # refusals that count, by resource
+    backoffs: Mapping[str, Backoffs] = field(default_factory=dict)  # by resource
     # By resource the kinds of pods of which one was admitted, with the latest start time by the
     # kubelet's clock; minus infinity if no status had one.
     admitted: Mapping[str, Mapping[GpuRequest, float]] = field(default_factory=dict)
@@ -38,25 +38,18 @@ class KubeletHistory:
     beside: frozenset[PodUid] = frozenset()
     resumed: float = 0.0  # when an operator has forgiven all refusals, in seconds since 1970
 
-    def refusing(self, request: GpuRequest, trying: Collection[GpuRequest]) -> Streak | None:
-        """The refusals for which the node takes no pod with this request now; None if it takes one.
+    def refusing(self, request: GpuRequest, trying: Collection[GpuRequest]) -> Backoff | None:
+        """The back-off for which the node takes no pod with this request now; None if it takes one.
 
-        While a pause lasts it takes none, and afterwards one at a time, until one is admitted.
         ``trying`` are the kinds of the pods that the kubelet has not answered.
         """
-        streaks = self.streaks.get(request.resource)
-        if streaks is None:
-            return None
-        return streaks.keeps_away(kind_of(request), trying, self.admitted_over(request.resource))
+        backoffs = self.backoffs.get(request.resource)
+        return None if backoffs is None else backoffs.keeps_away(kind_of(request), trying)
 
     def key(self, resource: str, trying: Collection[GpuRequest]) -> tuple[Hashable, ...]:
         """All that :meth:`refusing` depends on."""
-        streaks = self.streaks.get(resource)
-        if streaks is None:
-            return ()
-        new = streaks.closing_to_new is not None
-        admitted = frozenset(self.admitted_over(resource)) if new else None
-        return (streaks.key, frozenset(trying), admitted)
+        backoffs = self.backoffs.get(resource)
+        return () if backoffs is None else (backoffs.key, frozenset(trying))
 
     def admitted_over(self, resource: str) -> Mapping[GpuRequest, float]:
         """The kinds over a resource of which one was admitted."""
@@ -79,12 +72,14 @@ class KubeletHistory:
         others = self.proven if len(self.proven) < MOST_PROVEN else frozenset()
         return replace(self, proven=others | {kind})
 
-    def with_streaks(self, resource: str, streaks: Streaks | None) -> KubeletHistory:
-        """The same with other refusals over a resource; None for none."""
-        if streaks == self.streaks.get(resource):
+    def with_backoffs(self, resource: str, backoffs: Backoffs | None) -> KubeletHistory:
+        """The same with other back-offs over a resource; None for none."""
+        if backoffs == self.backoffs.get(resource):
             return self
-        others = {name: theirs for name, theirs in self.streaks.items() if name != resource}
-        return replace(self, streaks=others if streaks is None else {**others, resource: streaks})
+        others = {name: theirs for name, theirs in self.backoffs.items() if name != resource}
+        return replace(
+            self, backoffs=others if backoffs is None else {**others, resource: backoffs}
+        )
 
     def with_admitted(
         self, resource: str, kind: GpuRequest, started: float | None

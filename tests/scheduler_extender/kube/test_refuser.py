@@ -186,7 +186,7 @@ def test_a_crowd_is_not_let_in_when_a_pause_ends(world: World, tmp_path: Path) -
     with world.extender(tmp_path):
         world.pass_time(20)
         crowd = world.binds
-        assert crowd <= 6
+        assert crowd <= 7  # and the one that may try after 10 s
         world.pass_time(FIVE_MINUTES)
         assert crowd < world.binds <= crowd + 4
 
@@ -202,7 +202,7 @@ def test_a_restart_in_the_middle_forgets_nothing(world: World, tmp_path: Path) -
 
 def test_an_operator_lets_pods_in_again(world: World, tmp_path: Path) -> None:
     with world.extender(tmp_path):
-        world.pass_time(FIVE_MINUTES)
+        world.pass_time(FIVE_MINUTES + 20)  # the next pause has begun
         world.sick, binds = False, world.binds
         world.pass_time(20)
         assert world.binds == binds
@@ -217,4 +217,4 @@ def test_an_operator_lets_pods_in_again(world: World, tmp_path: Path) -> None:
     with world.extender(folder):
         assert not world.kube.cluster.facts(
             sorted(world.kube.cluster.snapshot().by_name)[0]
-        ).history.streaks
+        ).history.backoffs

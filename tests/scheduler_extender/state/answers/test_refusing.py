@@ -14,8 +14,8 @@ from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.state.answers.decision import Refusals, Settings
 from scheduler_extender.state.asking.enquiry import answer
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.backoff import LONGEST_PAUSE, MOST_REFUSALS
 from scheduler_extender.state.node.objects import NodeObject
-from scheduler_extender.state.node.streak import LONGEST_PAUSE, MOST_REFUSALS
 from scheduler_extender.state.pods.record import PodRecord, manifest_of, pod_record
 from scheduler_extender.state.pods.refusal import refusal_of
 from scheduler_extender.wire import Pod
@@ -96,37 +96,51 @@ def read(manifest: dict[str, Any]) -> PodRecord:
     return found
 
 
-def test_the_second_refusal_in_a_row_shuts_the_node() -> None:
+def test_the_first_refusal_shuts_the_node_for_a_while() -> None:
     world = World()
     world.refuse("a")
-    assert not world.shut()
-    world.refuse("b")
     assert world.shut()
-    assert [(r.in_a_row, r.pause) for r in world.told] == [(1, 0), (2, 30)]
+    assert [(r.in_a_row, r.pause) for r in world.told] == [(1, 10)]
+    assert world.pause() == 10
 
 
-def test_pauses_double_up_to_half_an_hour() -> None:
+def test_pauses_double_up_to_five_minutes() -> None:
     world = World()
-    world.refuse("a", "b")
+    world.refuse("a")
     pauses = [world.pause()]
     for i in range(40):
         world.refuse(f"trial-{i}")
         pauses.append(world.pause())
-    assert pauses[:8] == [30, 60, 120, 240, 480, 960, 1800, 1800]
-    assert set(pauses[8:]) == {LONGEST_PAUSE}
-    assert len(world.cluster.facts(NODE).history.streaks[GPU].refusals) == MOST_REFUSALS
+    assert pauses[:7] == [10, 20, 40, 80, 160, 300, 300]
+    assert set(pauses[7:]) == {LONGEST_PAUSE}
+    assert len(world.cluster.facts(NODE).history.backoffs[GPU].of_kind[ASKING].refusals) == (
+        MOST_REFUSALS
+    )
+
+
+def test_a_controller_loses_sixteen_pods_in_the_first_hour_and_then_twelve() -> None:
+    """One that makes a refused pod anew at once, on a node that refuses each."""
+    world = World()
+    lost = [0, 0]
+    for second in range(7200):
+        world.clock.now = float(second)
+        if not world.refuses(ASKING):
+            world.refuse(f"p{second}")
+            lost[second // 3600] += 1
+    assert lost == [16, 12]
 
 
 def test_a_crowd_that_was_bound_before_makes_one_pause() -> None:
     world = World()
     world.refuse(*(f"p{i}" for i in range(20)))
-    assert [r.pause for r in world.told] == [0, 30] + 18 * [0]
-    assert world.pause() == 30
+    assert [r.pause for r in world.told] == [10] + 19 * [0]
+    assert world.pause() == 10
 
 
 def test_after_a_pause_one_pod_may_try() -> None:
+    """Until one succeeds: a crowd would be lost if the kubelet refuses them all."""
     world = World()
-    world.refuse("a", "b")
+    world.refuse("a")
     world.pause()
     assert not world.shut()
     flying = world.cluster.binds.begin(NODE, PodRecord(PodUid("c"), "default", "c", None, ASKING))
@@ -138,19 +152,8 @@ def test_after_a_pause_one_pod_may_try() -> None:
     assert not facts.without(frozenset({trial.uid})).refusing(ASKING)  # it is not in its own way
     world.answer(trial)
     assert not world.shut()
-    assert not world.cluster.facts(NODE).history.streaks
-
-
-def test_after_one_refusal_pods_are_let_in_one_at_a_time() -> None:
-    """Until one succeeds: a crowd would be lost if the kubelet refuses them all."""
-    world = World()
-    world.refuse("a")
-    assert not world.shut()
-    trial = world.bind("b")
-    assert world.shut()
-    world.answer(trial)
-    assert not world.shut()
-    world.bind("c")
+    assert not world.cluster.facts(NODE).history.backoffs
+    world.bind("d")
     assert not world.shut()
 
 
@@ -171,7 +174,7 @@ def test_refused_pods_are_not_gone_through_again_for_each_that_comes() -> None:
     waits = world.bind("waits")
     world.refuse(*(f"p{i}" for i in range(50)))
     facts = world.cluster.facts(NODE)
-    assert facts.history.streaks[GPU].beside == {waits.uid}
+    assert facts.history.backoffs[GPU].beside == {waits.uid}
     world.refuse("another")
     after = world.cluster.facts(NODE)
     before, now = facts.pods.bound.ended, after.pods.bound.ended
@@ -195,7 +198,7 @@ def test_a_report_that_shows_the_trial_lifts_the_pause() -> None:
     world.pause()
     world.bind("c")
     world.report("c")
-    assert not world.cluster.facts(NODE).history.streaks
+    assert not world.cluster.facts(NODE).history.backoffs
 
 
 @pytest.mark.parametrize("by", ["status", "report"])
@@ -214,8 +217,9 @@ def test_a_success_between_starts_the_count_again() -> None:
     world = World()
     for i in range(6):
         world.refuse(f"bad-{i}")
+        assert world.pause() == 10
         world.answer(world.bind(f"good-{i}"))
-    assert not world.shut()
+        assert not world.shut()
     assert {r.in_a_row for r in world.told} == {1}
 
 
@@ -254,26 +258,27 @@ ORDERS = {"as they came": 1, "the latest first": -1}
 
 @pytest.mark.parametrize("step", ORDERS.values(), ids=ORDERS)
 def test_after_a_restart_the_pods_tell_how_long_the_pause_is(step: int) -> None:
-    """Refused 100, 99 and 68 s ago: the second pause, of 60 s, is over."""
-    for latest, left in ((68.0, 0), (20.0, 40)):
+    """Refused 100, 88 and 45 s ago: the third pause, of 40 s, is over."""
+    for latest, left in ((45.0, 0), (20.0, 20)):
         world = World()
         world.clock.now = 5.0
-        ages = {"a": 100.0, "b": 99.0, "c": latest}
+        ages = {"a": 100.0, "b": 88.0, "c": latest}
         for uid, age in [*ages.items()][::step]:
             world.answer(PodRecord(PodUid(uid), "default", uid, NODE, ASKING), ERROR, age)
         assert world.pause() == left
-        assert len(world.cluster.facts(NODE).history.streaks[GPU].refusals) == 3
+        assert len(world.cluster.facts(NODE).history.backoffs[GPU].of_kind[ASKING].refusals) == 3
         assert not world.told
 
 
 @pytest.mark.parametrize("step", ORDERS.values(), ids=ORDERS)
 def test_after_a_restart_a_success_in_between_counts(step: int) -> None:
     world = World()
-    answers = [("a", ERROR, 40.0), ("b", ERROR, 30.0), ("good", "", 20.0), ("c", ERROR, 10.0)]
+    answers = [("a", ERROR, 40.0), ("b", ERROR, 30.0), ("good", "", 20.0), ("c", ERROR, 4.0)]
     for uid, reason, age in answers[::step]:
         world.answer(PodRecord(PodUid(uid), "default", uid, NODE, ASKING), reason, age)
-    assert [r.at for r in world.cluster.facts(NODE).history.streaks[GPU].refusals] == [-10.0]
-    assert not world.shut()
+    (backoff,) = world.cluster.facts(NODE).history.backoffs[GPU].of_kind.values()
+    assert [r.at for r in backoff.refusals] == [-4.0]
+    assert world.pause() == 6
 
 
 def test_an_operator_lifts_the_pause() -> None:
@@ -307,20 +312,20 @@ def test_after_a_restart_what_was_forgiven_stays_so(pods_first: bool) -> None:
         world.answer(PodRecord(PodUid(uid), "default", uid, NODE, ASKING), ERROR, age)
     if pods_first:
         world.cluster.feed.put_node(NODE, NodeObject(), resumed=975.0)
-    assert len(world.cluster.facts(NODE).history.streaks[GPU].refusals) == 1
+    (backoff,) = world.cluster.facts(NODE).history.backoffs[GPU].of_kind.values()
+    assert len(backoff.refusals) == 1
     assert not world.shut()
 
 
 def test_a_pause_that_is_left_after_a_restart_ends() -> None:
     """The Node comes after its pods, forgiven from between their refusals."""
     world = World()
-    for uid, age in (("a", 25.0), ("b", 24.0), ("c", 5.0), ("d", 4.0)):
+    for uid, age in (("a", 25.0), ("b", 24.0), ("c", 12.0), ("d", 1.0)):
         world.answer(PodRecord(PodUid(uid), "default", uid, NODE, ASKING), ERROR, age)
     world.cluster.feed.put_node(NODE, NodeObject(), resumed=1000.0 + world.clock.now - 24.5)
-    assert len(world.cluster.facts(NODE).history.streaks[GPU].refusals) == 3
-    assert world.shut()
-    world.clock.now += 200
-    assert not world.shut()
+    (backoff,) = world.cluster.facts(NODE).history.backoffs[GPU].of_kind.values()
+    assert len(backoff.refusals) == 3
+    assert world.pause() == 8
 
 
 def test_a_snapshot_replays_whether_the_node_takes_pods() -> None:
@@ -339,9 +344,11 @@ def test_a_snapshot_replays_whether_the_node_takes_pods() -> None:
 
 def test_who_is_told_learns_whether_it_was_foreseen() -> None:
     world = World()
-    world.refuse("a", "b")
+    world.refuse("a")
+    world.pause()
+    world.refuse("b")
     assert [r.foreseen for r in world.told] == [(), ()]
     assert world.told[1].words == (
         "switched refused default/b (UnexpectedAdmissionError), not foreseen; 2 in a row, "
-        "no GPU pods for 30 s"
+        "no GPU pods for 20 s"
     )
