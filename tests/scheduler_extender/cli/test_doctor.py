@@ -18,7 +18,7 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR", "GPU_TOPOLOGY_TOKEN"):
+    for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR"):
         monkeypatch.delenv(name, raising=False)
     with FakeApiServer() as fake:
         yield Site(fake, tmp_path)
