@@ -297,23 +297,6 @@ def test_whatever_becomes_of_the_node_the_place_is_kept_until_its_time_is_up(
     assert asked(cluster) != REASON
 
 
-def test_a_place_of_what_the_node_does_not_have_holds_up_no_pod(cluster: Cluster) -> None:
-    """Its answers are those to any pod that asks for the same there."""
-    slice_of_gpu = "nvidia.com/mig-1g.5gb"
-    before = asked_manifest(cluster, asking_for(slice_of_gpu))
-    kept = KeptPlace(NODE, NOON)
-    wants = replace(waiting("wants", gpu_request(1, resource=slice_of_gpu)), kept_place=kept)
-    cluster.feed.put_pod(wants)
-    assert asked_manifest(cluster, asking_for(slice_of_gpu)) == before
-
-
-def asking_for(resource: str) -> dict[str, Any]:
-    """A pod that asks for one of something."""
-    made = pod(1, uid="other")
-    made["spec"]["containers"][0]["resources"] = {"limits": {resource: "1"}}
-    return made
-
-
 def test_a_place_of_many_victims_is_worked_out_in_bounded_time() -> None:
     """Sixteen victims, of which any part may be there still: who comes is refused, and whether the
     place itself is there is known."""
