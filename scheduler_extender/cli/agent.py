@@ -12,6 +12,7 @@ import typer
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import check_node_name, log_json, one_of, same
 from scheduler_extender.cli.kubeconfig import ContextOption
+from scheduler_extender.cli.options import MetricsPortOption
 from topology.core.devices import NodeName
 
 if TYPE_CHECKING:
@@ -110,9 +111,7 @@ class AgentOptions:
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Address that the metrics port listens on.")
     ] = "127.0.0.1"
-    metrics_port: Annotated[
-        int, typer.Option(metavar="PORT", help="Port for /metrics, /healthz and /readyz.")
-    ] = 8890
+    metrics_port: MetricsPortOption = 8890
 
     def checked(self) -> Options:
         """These options as the agent takes them. Raises :class:`BadInputError`."""

@@ -22,7 +22,7 @@ from scheduler_extender.cli.inputs import (
 )
 from scheduler_extender.cli.interrupts import pressed
 from scheduler_extender.cli.kubeconfig import ContextOption
-from scheduler_extender.cli.options import WeakestOption
+from scheduler_extender.cli.options import MetricsPortOption, WeakestOption
 from scheduler_extender.http.addresses import Addresses, Tls
 from scheduler_extender.state.answers.decision import Refusals, Settings
 
@@ -69,9 +69,7 @@ class Ports:
             metavar="PORT", help="Port for people, on 127.0.0.1 and ::1 only: the map and /v1."
         ),
     ] = 8889
-    metrics_port: Annotated[
-        int, typer.Option(metavar="PORT", help="Port for /metrics, /healthz and /readyz.")
-    ] = 8891
+    metrics_port: MetricsPortOption = 8891
     public_host: Annotated[
         str | None,
         typer.Option(

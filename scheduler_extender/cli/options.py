@@ -92,6 +92,9 @@ OutputOption = Annotated[
 SystemNamespaceOption = Annotated[
     str, typer.Option("--namespace", metavar="NAME", help="Namespace of the extender.")
 ]
+MetricsPortOption = Annotated[
+    int, typer.Option(metavar="PORT", help="Port for /metrics, /healthz and /readyz.")
+]
 TextOption = Annotated[str, typer.Option("--output", "-o", metavar="FORM", help="text or json.")]
 WatchOption = Annotated[
     bool,
