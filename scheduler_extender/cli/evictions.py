@@ -117,7 +117,7 @@ class Evicting:
 
     def _next(self) -> Eviction | None:
         """The pod that is to be evicted next; None where none is, or none has to be."""
-        found = self.look()
+        found = self._seen()
         if found is None or found.uid != self.waiting.uid:
             self._stop("the pod is gone")
         if found.node is not None:
@@ -134,6 +134,20 @@ class Evicting:
         until = f"{kept.node} keeps the place for {found.pod} until {kept.until}"
         tell(f"all are evicted; {until}")
         return None
+
+    def _seen(self) -> Unblocking | None:
+        """What is known now. A failure that passes is tried again, as that of an eviction is."""
+        from topology.kubeapi.apiserver import ApiFailure
+
+        began = time.time()
+        while True:
+            try:
+                return self.look()
+            except ApiFailure as error:
+                seconds = pause_before_another_try(error, time.time() - began)
+                if seconds is None:
+                    self._stop(f"the cluster cannot be read: {error}")
+                pause(seconds)
 
     def _evict(self, step: Eviction) -> ApiFailure | None:
         """Evict a pod if it is still the same; why that failed."""
@@ -172,7 +186,8 @@ def pause_before_another_try(error: ApiFailure, tried: float) -> float | None:
     from topology.kubeapi.apiserver import ApiError, ApiUnreachable
 
     if isinstance(error, ApiError) and error.status == TOO_MANY_REQUESTS:
-        return max(AGAIN, min(error.retry_after, LONGEST_PAUSE))
+        # Before each try the whole cluster is read: the longer it lasts, the rarer.
+        return min(max(AGAIN, error.retry_after, tried / 2), LONGEST_PAUSE)
     passing = isinstance(error, ApiUnreachable) or (
         isinstance(error, ApiError) and error.status >= 500
     )

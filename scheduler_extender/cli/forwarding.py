@@ -30,6 +30,7 @@ SYSTEM = "gpu-topology-system"  # the namespace of an installed extender
 SELECTOR = "app.kubernetes.io/name=gpu-topology,app.kubernetes.io/component=extender"
 PEOPLE, METRICS = "admin", "metrics"  # what the ports of its container are called
 TIMEOUT = 10.0  # seconds for one answer
+BEGINS = 60.0  # seconds in which kubectl has a port; a login of its own may come first
 SAID = 20  # lines of kubectl that are kept
 _FORWARDED = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+) ")
 _LACKS = re.compile(r'cannot (\w+) resource "([\w/]+)"')
@@ -49,11 +50,16 @@ class Forwarded:
 
     def begin(self, system: str) -> None:
         """Wait until kubectl has a port here. Raises :class:`BadInputError` if it gets none."""
-        for line in self._lines():
-            if (found := _FORWARDED.match(line)) is not None:
-                self.url = f"http://127.0.0.1:{found[1]}"
-                self._reader.start()
-                return
+        too_long = threading.Timer(BEGINS, self._child.kill)
+        too_long.start()
+        try:
+            for line in self._lines():
+                if (found := _FORWARDED.match(line)) is not None:
+                    self.url = f"http://127.0.0.1:{found[1]}"
+                    self._reader.start()
+                    return
+        finally:
+            too_long.cancel()
         if (lacks := _LACKS.search(" ".join(self._said))) is not None:
             raise BadInputError(_missing(self._flag, f"{lacks[1]} {lacks[2]}", system))
         raise BadInputError(f"{self._flag}: kubectl port-forward: {self._last()}")
@@ -74,7 +80,11 @@ class Forwarded:
     def end(self) -> str:
         """End kubectl, and return its last words."""
         self._child.terminate()
-        self._child.wait()
+        try:
+            self._child.wait(TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
         if self._reader.ident is not None:
             self._reader.join()
         return self._last()
@@ -213,7 +223,7 @@ class _Pods(msgspec.Struct):
 
 @contextmanager
 def _terminated() -> Iterator[None]:
-    """Inside it SIGTERM ends the command as Ctrl-C does, so that kubectl does not outlive it."""
+    """Inside it SIGTERM and SIGHUP end the command as Ctrl-C does: kubectl does not outlive it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -221,8 +231,9 @@ def _terminated() -> Iterator[None]:
     def end(number: int, _frame: FrameType | None) -> None:
         sys.exit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, end)
+    before = {each: signal.signal(each, end) for each in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)

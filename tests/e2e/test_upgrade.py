@@ -247,10 +247,14 @@ class Releases(RealCluster):
 
     def start_extender(self) -> None:
         """Start the release's extender, and ask it where it listens."""
+        for client in (self.admin, self.metrics):  # of the release before
+            client.close()
         self.admin, self.metrics = self.people(), self.people(self.ports[2])
         if self.release:  # one port, which speaks TLS
             context = ssl.create_default_context(cafile=self.tls / "ca.crt")
             url = f"https://127.0.0.1:{self.ports[1]}"
+            self.admin.close()
+            self.metrics.close()
             client = httpx.Client(base_url=url, verify=context, timeout=PATIENCE, trust_env=False)
             self.admin = self.metrics = client
         super().start_extender()
@@ -292,7 +296,10 @@ def test_0_1_0_and_this_release_read_what_the_other_has_left(
     """A pod that is promised GPUs by one release is judged by the other, and a group that one has
     begun is finished by the other on the same node."""
     with ExitStack() as stack:
+        last = stack.enter_context(ExitStack())
         cluster = stack.enter_context(Releases(tmp_path, control_plane_binaries, first_release))
+        last.callback(lambda: cluster.metrics.close())
+        last.callback(lambda: cluster.admin.close())
         agentidentity.wait_for_the_policy(cluster.control_plane)
         topology = machine("hgx-h100-8").topology("today")
         cluster.add_node("today", 8)

@@ -202,9 +202,8 @@ def test_a_cron_jobs_template_is_judged(api: httpx.Client) -> None:
         ),
         (deployment({}, labels={PREFIX + "link": "nvlink"}), "labels gpu-topology.io/... ask for"),
         (deployment({"link": "nvlink"}), ""),
-        (deployment({"link": "nvlink"}, labels={PREFIX + "claims": "dra"}), ""),
     ],
-    ids=["on the Deployment itself", "as a label", "nothing of ours", "the label of claims"],
+    ids=["on the Deployment itself", "as a label", "nothing of ours"],
 )
 def test_what_reaches_nobody_is_warned_of(api: httpx.Client, body: Object, words: str) -> None:
     body = {**body, "metadata": {**body["metadata"], "name": "warned"}}

@@ -21,7 +21,7 @@ it starts.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -174,9 +174,14 @@ def _own(refusals: Iterable[Refused], now: float) -> Backoff:
 
 
 def _remembered(in_order: list[Refused]) -> tuple[Refused, ...]:
-    """The first refusal and the latest: the first says how long ago it began."""
-    over = len(in_order) - MOST_REFUSALS
-    return (in_order[0], *in_order[over + 1 :]) if over > 0 else tuple(in_order)
+    """Of too many refusals those that have begun a pause, and the latest others."""
+    if len(in_order) <= MOST_REFUSALS:
+        return tuple(in_order)
+    begun = [refused for refused, _ in _pauses(in_order)]
+    kept = {id(each) for each in (begun[0], *begun[1:][-(MOST_REFUSALS - 1) :])}
+    others = [each for each in in_order if id(each) not in kept]
+    kept |= {id(each) for each in others[len(others) - (MOST_REFUSALS - len(kept)) :]}
+    return tuple(each for each in in_order if id(each) in kept)
 
 
 def _ordered(refusals: Iterable[Refused]) -> list[Refused]:
@@ -185,10 +190,15 @@ def _ordered(refusals: Iterable[Refused]) -> list[Refused]:
 
 def _until(refusals: Iterable[Refused]) -> float:
     """The end of the latest pause; the first refusal begins the first."""
+    return max((end for _, end in _pauses(refusals)), default=-inf)
+
+
+def _pauses(refusals: Iterable[Refused]) -> Iterator[tuple[Refused, float]]:
+    """Each refusal that begins a pause, and the end of that pause."""
     until, pause = -inf, FIRST_PAUSE
     for refused in refusals:
         # Pods that were bound before a pause began, and are refused in it, make it no longer.
         if refused.at >= until - WHOLE_SECONDS:
             until = refused.at + pause
             pause = min(2 * pause, LONGEST_PAUSE)
-    return until
+            yield refused, until

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from scheduler_extender.state.pods.keptplace import value_of
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import pod
 from tests.scheduler_extender.cli.kubecluster import Cluster
+from tests.waiting import eventually
 from topology.core.devices import NodeName, PodUid
 from topology.kubeapi.apiserver import (
     ApiFailure,
@@ -49,7 +51,7 @@ def answered(status: int, retry_after: float = 0.0) -> ApiFailure:
         pytest.param(answered(429, 1), 0.0, AGAIN, id="asked to come at once"),
         pytest.param(answered(429, 10), 0.0, 10.0, id="asked to come later"),
         pytest.param(answered(429, 86400), 0.0, LONGEST_PAUSE, id="asked to come tomorrow"),
-        pytest.param(answered(429), 3600.0, AGAIN, id="a budget forbids it for long"),
+        pytest.param(answered(429), 3600.0, LONGEST_PAUSE, id="a budget forbids it for long"),
         pytest.param(answered(503), 0.0, AGAIN, id="the server is overloaded"),
         pytest.param(answered(500), PATIENCE - AGAIN, None, id="and stays so"),
         pytest.param(ApiUnreachable("no answer"), 0.0, AGAIN, id="no answer"),
@@ -96,6 +98,23 @@ def test_the_place_is_kept_before_a_pod_is_evicted(cluster: Cluster) -> None:
     kept = written(cluster)
     assert (kept["uid"], kept["node"], len(kept["victims"])) == ("waits", "pairs", 1)
     assert evictions(cluster) == [f"/api/v1/namespaces/team/pods/{kept['victims'][0]}/eviction"]
+
+
+def test_a_list_that_fails_for_a_moment_ends_nothing(cluster: Cluster) -> None:
+    cluster.fake.refuse(429, path="eviction$")
+
+    def fail_once() -> None:
+        eventually(lambda: evictions(cluster), "a pod was tried")
+        cluster.fake.refuse(503, path="^/api/v1/nodes")
+        cluster.fake.refuse(404, path="eviction$")  # the pod has gone
+
+    with ThreadPoolExecutor(1) as pool:
+        failed = pool.submit(fail_once)
+        done = cluster.asked("unblock", "team/waits", "--evict")
+        failed.result()
+    assert done.returncode == 0, done.stderr
+    assert "all are evicted" in done.stderr
+    assert len(evictions(cluster)) == 2
 
 
 def test_no_pod_is_evicted_where_the_place_cannot_be_written(cluster: Cluster) -> None:

@@ -110,7 +110,9 @@ def test_a_file_has_no_page_to_open() -> None:
 
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["Ctrl-C", "SIGTERM"]
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
+    ids=["Ctrl-C", "SIGTERM", "SIGHUP"],
 )
 def test_kubectl_ends_with_the_command(kubectl: Installed, number: int, code: int) -> None:
     command = [sys.executable, "-m", "scheduler_extender", "map", "--open"]

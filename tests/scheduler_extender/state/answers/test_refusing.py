@@ -137,6 +137,18 @@ def test_a_crowd_that_was_bound_before_makes_one_pause() -> None:
     assert world.pause() == 10
 
 
+def test_a_crowd_that_others_have_bound_makes_no_pause_shorter() -> None:
+    world = World()
+    for i in range(6):
+        world.refuse(f"trial-{i}")
+        world.pause()
+    world.refuse("trial-6")
+    world.refuse(*(f"other-{i}" for i in range(2 * MOST_REFUSALS)))
+    assert world.pause() == LONGEST_PAUSE
+    world.refuse("trial-7")
+    assert world.pause() == LONGEST_PAUSE
+
+
 def test_after_a_pause_one_pod_may_try() -> None:
     """Until one succeeds: a crowd would be lost if the kubelet refuses them all."""
     world = World()
