@@ -227,7 +227,7 @@ def test_the_sweeps_job_runs_in_the_image(images: dict[str, Image]) -> None:
 
 def test_what_an_image_cannot_do_it_says_in_a_line(images: dict[str, Image]) -> None:
     image = images["benchmarks"]
-    done = image.run([*image.entrypoint, "agent"])
+    done = image.run([*image.entrypoint, "throughput"])
     assert done.returncode == 2
     assert "in a checkout of the source" in done.stderr
     assert "Traceback" not in done.stderr

@@ -93,7 +93,9 @@ def measure(
     try:
         from tests.e2e.building import CONTROL_PLANE
     except ImportError as error:
-        raise SourceTreeMissingError(f"the tests' control plane is not here: {error}") from error
+        raise SourceTreeMissingError(
+            f"the tests build the control plane: start it in a checkout of the source ({error})"
+        ) from error
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         bench = _Bench(Path(folder), CONTROL_PLANE.folder(), percentage)

@@ -203,6 +203,7 @@ def test_the_role_for_the_map_forwards_ports_and_does_nothing_else() -> None:
     assert rights == {
         ("pods", "get"),
         ("pods", "list"),
+        ("deployments", "get"),
         ("pods/portforward", "get"),
         ("pods/portforward", "create"),
     }
