@@ -26,6 +26,7 @@ from tests.scheduler_extender.leader.replicas import (
     world,
 )
 from tests.waiting import FOREVER, PATIENCE, eventually
+from topology.core.devices import PodUid
 from topology.kubeapi.apiserver import ApiUnreachable, ConflictError
 
 WAKE = "gpu-topology.io/wake"
@@ -266,7 +267,8 @@ def test_what_the_former_leader_bound_last_is_known(found: World) -> None:
     """Also if the watch of the new one is late with it."""
     first, second = leading(found), found.replica("bb")
     train, rival = (found.create(pod(4, name=name, uid=name)) for name in ("train", "rival"))
-    eventually(lambda: first.passes(train), "the pod passes")
+    eventually(lambda: first.leader.bindable.version(PodUid("train")), "its watch shows the pod")
+    assert first.passes(train)
     found.fake.stall()
     assert first.bind(train) == ""
     first.leader.resign()
