@@ -7,18 +7,15 @@ whenever it has changed.
 
 from __future__ import annotations
 
-from tests.fakes.nvml.building import CompilationFailed, CompilerMissing, library, symbols
-from tests.fakes.nvml.machine import RECOVERY_ACTIONS, FakeNvml, MigInstance, address
+from tests.fakes.nvml.building import CompilerMissing, library
+from tests.fakes.nvml.machine import FakeNvml, MigInstance, address
 from tests.fakes.nvml.testing import fake_nvml
 
 __all__ = [
-    "RECOVERY_ACTIONS",
-    "CompilationFailed",
     "CompilerMissing",
     "FakeNvml",
     "MigInstance",
     "address",
     "fake_nvml",
     "library",
-    "symbols",
 ]

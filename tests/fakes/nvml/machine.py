@@ -82,8 +82,6 @@ class _State:
 
     used: int = 0
     busy: int = 0
-    corrected: int = 0
-    uncorrected: int = 0
     pending: bool = False
     failure: bool = False
     millijoules: int = ENERGY_AT_START
@@ -217,15 +215,6 @@ class FakeNvml:
         with self._changing(index):
             self._switch(index, link, up=False)
 
-    def raise_link(self, index: int, link: int) -> None:
-        """Undo :meth:`drop_link`. A link without anything at its end stays down."""
-        with self._changing(index):
-            self._switch(index, link, up=True)
-
-    def links(self, index: int) -> list[int | None]:
-        """The GPU at the far end of each of its NVLinks, None where that is a switch or nothing."""
-        return [None if link.other is None else link.other[0] for link in self._links[index]]
-
     def xid(self, index: int, number: int) -> None:
         """An Xid event on the GPU, which may be lost."""
         with self._changing(index):
@@ -282,11 +271,6 @@ class FakeNvml:
         """How busy the GPU is."""
         with self._changing(index) as gpu:
             gpu.busy = percent
-
-    def ecc(self, index: int, uncorrected: int) -> None:
-        """Uncorrected ECC errors so far."""
-        with self._changing(index) as gpu:
-            gpu.uncorrected = uncorrected
 
     def remapped(self, index: int, pending: bool, failure: bool) -> None:
         """Whether a row remapping waits for a reset, and whether one has failed.
@@ -390,7 +374,7 @@ class FakeNvml:
         if model.energy:
             yield f"energy {i} {state.millijoules} {IDLE_MILLIWATTS} {state.since}"
         if model.ecc:
-            yield f"ecc {i} {state.corrected} {state.uncorrected}"
+            yield f"ecc {i} 0 0"
         if model.retired_pages:
             yield f"pages {i} {state.pending:d}"
         if model.remapped_rows:

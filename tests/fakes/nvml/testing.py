@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
-import pynvml
 import pytest
 
 from tests.fakes.nvml.building import CompilerMissing
@@ -24,19 +21,3 @@ def fake_nvml(folder: Path, topology: NodeTopology, *, without: Collection[str] 
         if os.environ.get("CI") == "true":
             pytest.fail(str(error))
         pytest.skip(str(error))
-
-
-@contextmanager
-def playing(
-    folder: Path, topology: NodeTopology, *, without: Collection[str] = ()
-) -> Iterator[FakeNvml]:
-    """As :func:`fake_nvml`, with NVML initialised in this process."""
-    fake = fake_nvml(folder, topology, without=without)
-    with fake.in_process():
-        pynvml.nvmlInit()
-        yield fake
-
-
-def handle(index: int) -> Any:
-    """NVML's handle of the GPU with this NVML index."""
-    return pynvml.nvmlDeviceGetHandleByIndex(index)

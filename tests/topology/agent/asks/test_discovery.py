@@ -306,13 +306,14 @@ def test_vitals_are_what_moves(tmp_path: Path) -> None:
     fake.used(2, 300 * MIB)
     fake.processes(2, [(4711, 200 * MIB)])
     fake.remapped(5, pending=True, failure=False)
+    fake.recovery_action(5, "gpu-reset")
     fake.drop_link(0, 1)
     with fake.in_process(), Nvml() as nvml:
         vitals = nvml.vitals()
     assert (vitals[2].utilisation, vitals[2].memory_used) == (0.4, 300 * MIB)
     assert vitals[2].processes == (GpuProcess(4711, Bytes(200 * MIB)),)
-    assert vitals[5].remap_pending
-    assert not vitals[4].remap_pending
+    assert (vitals[5].remap_pending, vitals[5].recovery) == (True, "reset")
+    assert (vitals[4].remap_pending, vitals[4].recovery) == (False, "none")
     assert vitals[0].active_links == frozenset(range(6)) - {1}
     assert vitals[7].processes == ()
     assert vitals[7].energy is not None
