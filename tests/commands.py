@@ -29,10 +29,11 @@ class Done:
     stderr: str
 
 
-def asked(main: Callable[[], object], *words: object, given: str = "") -> Done:
+def asked(main: Callable[[], object], *words: object, given: str | bytes = "") -> Done:
     """Run ``main`` with these words in the project's folder; it reads ``given`` from its stdin."""
     stdout, stderr = io.StringIO(), io.StringIO()
-    stdin = io.TextIOWrapper(io.BytesIO(given.encode()), "utf-8")
+    text = given.encode() if isinstance(given, str) else given
+    stdin = io.TextIOWrapper(io.BytesIO(text), "utf-8")
     argv = ["program", *map(str, words)]
     logging, ctrl_c = structlog.get_config(), signal.getsignal(signal.SIGINT)
     with (
@@ -50,3 +51,12 @@ def asked(main: Callable[[], object], *words: object, given: str = "") -> Done:
             structlog.configure(**logging)
             signal.signal(signal.SIGINT, ctrl_c)
     return Done(code if isinstance(code, int) else 0, stdout.getvalue(), stderr.getvalue())
+
+
+def refused(done: Done, *said: str) -> None:
+    """The command ended with exit code 2 and one line, an error that has these words in it."""
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    for words in said:
+        assert words in done.stderr

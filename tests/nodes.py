@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
+from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.node.facts import NodeFacts, Offer
+from scheduler_extender.state.pods.record import PodRecord, pod_record
+from scheduler_extender.wire import Pod
 from topology.core.availability import Unreported
 from topology.core.devices import MIB, Bytes, Gpu, GpuUuid, Nic, NodeName
 from topology.core.graph import NodeTopology
@@ -82,6 +87,13 @@ def pod(
     ours = {f"gpu-topology.io/{k}": v for k, v in (annotations or {}).items()}
     metadata = {"name": name, "namespace": "default", "uid": uid, "annotations": ours}
     return {"metadata": metadata, "spec": spec, "status": {"phase": "Pending", **status}}
+
+
+def record_of(manifest: Any) -> PodRecord:
+    """What the extender keeps of a pod that asks for GPUs."""
+    found = pod_record(msgspec.convert(manifest, Pod), MANAGED)
+    assert found is not None
+    return found
 
 
 def container(name: str, count: int, **more: Any) -> dict[str, Any]:

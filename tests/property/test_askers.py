@@ -17,13 +17,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler_extender.annotations import MANAGED
 from scheduler_extender.deadline import NO_DEADLINE
 from scheduler_extender.files.podfile import read_all
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.objects import NodeObject
-from scheduler_extender.state.pods.record import PodRecord, pod_record
+from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.answers import Answer, answers_to
 from scheduler_extender.told.counts import by_kind, counts_of
 from scheduler_extender.told.explanation import Explanation, explanation_of
@@ -36,7 +35,7 @@ from scheduler_extender.verbs.filtering import filtered
 from scheduler_extender.verbs.prioritizing import prioritize
 from scheduler_extender.web.pages import Pages
 from scheduler_extender.wire import Pod, Taint
-from tests.nodes import bridged, pcie, pod, switched
+from tests.nodes import bridged, pcie, pod, record_of, switched
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.report import Allocation, Health, Report
 from topology.core.requests import GpuRequest
@@ -78,7 +77,7 @@ def world(rng: random.Random) -> World:
     for number in range(4):
         manifest = _waits(rng, f"w{number}", names)
         waiting[f"w{number}"] = manifest
-        cluster.feed.put_pod(_record(manifest))
+        cluster.feed.put_pod(record_of(manifest))
     return World(cluster, waiting)
 
 
@@ -93,7 +92,9 @@ def _node(rng: random.Random, cluster: Cluster, name: str) -> None:
     while free and rng.random() < 0.5:
         mine = [free.pop() for _ in range(min(len(free), rng.choice((1, 1, 2))))]
         who = f"{name}-{len(held)}"
-        cluster.feed.put_pod(_record(pod(len(mine), name=who, uid=who, node=name, phase="Running")))
+        cluster.feed.put_pod(
+            record_of(pod(len(mine), name=who, uid=who, node=name, phase="Running"))
+        )
         ids = tuple(DeviceId(node.gpus[p].uuid) for p in mine)
         held.append(Allocation(PodUid(who), "default", who, "main", "nvidia.com/gpu", ids))
     sick = [gpu for gpu in node.gpus if rng.random() < 0.1]
@@ -122,16 +123,10 @@ def _waits(rng: random.Random, name: str, nodes: list[str]) -> dict[str, Any]:
     return found
 
 
-def _record(manifest: dict[str, Any]) -> PodRecord:
-    found = pod_record(msgspec.convert(manifest, Pod), MANAGED)
-    assert found is not None
-    return found
-
-
 def asked(found: World, name: str) -> tuple[list[Answer], Explanation]:
     """The nodes' answers, and what ``why`` says."""
     snapshot = found.cluster.snapshot()
-    record = _record(found.waiting[name])
+    record = record_of(found.waiting[name])
     told = explanation_of(snapshot, record, View(0.0))
     assert isinstance(told, Explanation)
     return answers_to(snapshot, record), told
@@ -141,7 +136,7 @@ def asked(found: World, name: str) -> tuple[list[Answer], Explanation]:
 def test_all_agree_on_who_takes_a_pod_in_which_order_and_why_not(seed: int) -> None:
     found = world(random.Random(seed))
     for name, manifest in found.waiting.items():
-        record, wire = _record(manifest), msgspec.convert(manifest, Pod)
+        record, wire = record_of(manifest), msgspec.convert(manifest, Pod)
         rows, why = asked(found, name)
         snapshot = found.cluster.snapshot()
         offered = [f.name for f in snapshot.nodes if f.is_one_of(record.standing.destinations)]
@@ -179,7 +174,7 @@ def _counts_agree(found: World, record: PodRecord, rows: list[Answer], why: Expl
 def _people_agree(found: World, name: str, rows: list[Answer]) -> None:
     """``check``, *what if* and ``unblock``."""
     manifest = found.waiting[name]
-    request = _record(manifest).request
+    request = record_of(manifest).request
     assert isinstance(request, GpuRequest)
     content = not request.plain and not request.required  # with whatever GPUs
     sure = {

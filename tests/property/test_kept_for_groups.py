@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler_extender.annotations import MANAGED
 from scheduler_extender.deadline import NO_DEADLINE
 from scheduler_extender.state.asking.places import PlaceCounter
 from scheduler_extender.state.node.objects import NodeObject
-from scheduler_extender.state.pods.record import PodRecord, pod_record
+from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs import filter_nodes, prioritize
 from scheduler_extender.wire import Pod
+from tests.nodes import record_of
 from tests.scheduler_extender.verbs.racks import Scheduler, member
 from topology.core.devices import NodeName
 from topology.core.report import Report
@@ -58,8 +58,7 @@ class World:
 
     def come(self) -> None:
         """A member is bound by somebody, to a node where it fits or not."""
-        found = pod_record(msgspec.convert(self.asks(), Pod), MANAGED)
-        assert found is not None
+        found = record_of(self.asks())
         found = replace(found, node=NodeName(self.rng.choice(self.scheduler.names)))
         self.pods.append(found)
         self.cluster.feed.put_pod(found)
@@ -80,9 +79,7 @@ class World:
         """A bind is begun and taken back, or stays in flight."""
         asked = self.asks()
         for name in self.scheduler.passing(asked)[:1]:
-            found = pod_record(msgspec.convert(asked, Pod), MANAGED)
-            assert found is not None
-            ours = self.cluster.binds.begin(NodeName(name), found)
+            ours = self.cluster.binds.begin(NodeName(name), record_of(asked))
             if self.rng.random() < 0.5 and ours is not None:
                 self.cluster.binds.take_back(ours, None)
 

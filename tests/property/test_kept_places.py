@@ -20,15 +20,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler_extender.annotations import KEPT_PLACE, MANAGED
+from scheduler_extender.annotations import KEPT_PLACE
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.keptplace import value_of
-from scheduler_extender.state.pods.record import PodRecord, pod_record
+from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.unblocking import unblocking_of
 from scheduler_extender.verbs import BindError, Binding, bind, filter_nodes
 from scheduler_extender.wire import BindingArgs, Pod
-from tests.nodes import container, pod
+from tests.nodes import container, pod, record_of
 from topology.core.devices import Bytes, GpuResource, NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.requests import GpuRequest
@@ -119,11 +119,6 @@ class History:
             init.append(container("proxy", 1, restartPolicy="Always"))
         return pod(count, says, name=uid, uid=uid, init=init, node=node)
 
-    def record(self, manifest: dict[str, Any]) -> PodRecord:
-        found = pod_record(msgspec.convert(manifest, Pod), MANAGED)
-        assert found is not None
-        return found
-
     def begin(self) -> bool:
         """Pods run, one waits, and its place is kept; False where none of these comes about."""
         free = self.kubelet.free()
@@ -135,14 +130,14 @@ class History:
         count, says = self.rng.choice(ASKS[self.kind])
         waits = pod(count, says, name="wants", uid="wants")
         waits["spec"]["priority"] = 1
-        self.cluster.feed.put_pod(self.record(waits))
+        self.cluster.feed.put_pod(record_of(waits))
         found = unblocking_of(self.cluster, "default", "wants")
         if found is None or found.plan is None:
             return False
         self.victims = [PodUid(step.uid) for step in found.plan.steps]
         value = value_of(PodUid("wants"), NODE, UNTIL, self.victims)
         waits["metadata"]["annotations"][KEPT_PLACE] = value
-        self.wants = self.record(waits)
+        self.wants = record_of(waits)
         self.cluster.feed.put_pod(self.wants)
         found = unblocking_of(self.cluster, "default", "wants")
         kept = found.kept_place if found is not None else None
@@ -152,7 +147,7 @@ class History:
         """A pod runs with these devices, scattered as they are."""
         self.seen["made"] += 1
         uid = f"u{self.seen['made']}"
-        found = self.record(pod(len(devices), name=uid, uid=uid, node=NODE))
+        found = record_of(pod(len(devices), name=uid, uid=uid, node=NODE))
         assert isinstance(found.request, GpuRequest)
         given = {"main": devices}
         self.kubelet.restore(found.uid, found.namespace, found.name, found.request, given)
@@ -162,7 +157,7 @@ class History:
     def come(self) -> None:
         """A pod comes; mostly filter is asked first."""
         manifest = self.manifest()
-        found = self.record(manifest)
+        found = record_of(manifest)
         self.cluster.feed.put_pod(found)
         if self.rng.random() < 0.7:
             asked = filter_nodes(self.cluster, msgspec.convert(manifest, Pod), [NODE])

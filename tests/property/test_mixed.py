@@ -11,10 +11,9 @@ import random
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import pytest
 
-from scheduler_extender.annotations import KEPT_PLACE, MANAGED
+from scheduler_extender.annotations import KEPT_PLACE
 from scheduler_extender.deadline import NO_DEADLINE
 from scheduler_extender.files import clusterfile
 from scheduler_extender.files.snapshot import cluster_file
@@ -24,9 +23,8 @@ from scheduler_extender.state.asking.enquiry import ask
 from scheduler_extender.state.asking.places import PlaceCounter
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.keptplace import value_of
-from scheduler_extender.state.pods.record import PodRecord, pod_record
-from scheduler_extender.wire import Pod
-from tests.nodes import pod
+from scheduler_extender.state.pods.record import PodRecord
+from tests.nodes import pod, record_of
 from topology.core.devices import Bytes, DeviceId, GpuResource, NodeName, PodUid
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.mig import served_devices
@@ -109,16 +107,14 @@ class History:
         return found
 
     def put(self, manifest: dict[str, Any]) -> PodRecord:
-        found = pod_record(msgspec.convert(manifest, Pod), MANAGED)
-        assert found is not None
+        found = record_of(manifest)
         self.cluster.feed.put_pod(found)
         return found
 
     def bound(self) -> None:
         """Somebody binds a pod, or we do."""
         name = self.rng.choice(list(self.nodes))
-        found = pod_record(msgspec.convert(self.manifest(), Pod), MANAGED)
-        assert found is not None
+        found = record_of(self.manifest())
         request = found.request
         assert isinstance(request, GpuRequest)
         if self.nodes[name].resource(request.resource) is None:
@@ -197,8 +193,7 @@ class History:
     def requests(self) -> list[GpuRequest]:
         found = []
         for _ in range(3):
-            record = pod_record(msgspec.convert(self.manifest(), Pod), MANAGED)
-            assert record is not None
+            record = record_of(self.manifest())
             assert isinstance(record.request, GpuRequest)
             siblings = self.rng.choice((0, 0, 1, 1024))
             found.append(replace(record.request, siblings=siblings))

@@ -8,16 +8,14 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.objects import NodeObject
-from scheduler_extender.state.pods.record import PodRecord, pod_record
-from scheduler_extender.wire import Pod, Taint
-from tests.nodes import bridged, pod
+from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.wire import Taint
+from tests.nodes import bridged, pod, record_of
 from topology.core.devices import NodeName, PodUid
 from topology.core.dra import Claimed, Published, served
 from topology.core.report import Report
@@ -63,9 +61,7 @@ def seen(uid: str, nominated: NodeName | None) -> PodRecord:
         manifest["spec"]["nodeSelector"] = {"kind": "old"} if uid == "b" else {}
     if nominated is not None:
         manifest["status"]["nominatedNodeName"] = nominated
-    record = pod_record(msgspec.convert(manifest, Pod), MANAGED)
-    assert record is not None
-    return record
+    return record_of(manifest)
 
 
 def put_pod(uid: str, nominated: NodeName | None) -> Event:

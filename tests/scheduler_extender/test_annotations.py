@@ -25,7 +25,7 @@ from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import manifest_of, pod_record
 from scheduler_extender.verbs import filter_nodes
 from scheduler_extender.wire import Pod
-from tests.nodes import container, pod
+from tests.nodes import container, pod, record_of
 from topology.core.links import LinkKind
 from topology.core.requests import Constraints, GpuRequest, Pattern, Policy
 
@@ -241,6 +241,5 @@ def test_of_the_device_class_as_well_only_whole_gpus_are_counted() -> None:
 
 @pytest.mark.parametrize("limits", [{BY_CLASS: "2"}, {BY_CLASS: "2", **ZERO}])
 def test_a_snapshot_has_such_a_pod_as_it_is(limits: dict[str, Any]) -> None:
-    record = pod_record(msgspec.convert(by_class(limits), Pod), MANAGED)
-    assert record is not None
+    record = record_of(by_class(limits))
     assert pod_record(msgspec.convert(manifest_of(record), Pod), MANAGED) == record

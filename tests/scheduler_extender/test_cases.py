@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from scheduler_extender.kube.sinks import PodSink
-from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord
 from tests.nodes import bridged, container, pcie, pod, switched
@@ -22,7 +21,6 @@ from tests.scheduler_extender.conftest import Kube
 from tests.scheduler_extender.serving import Running, running
 from tests.waiting import PATIENCE
 from topology.core.devices import DeviceId, NodeName, PodUid
-from topology.core.placement import Verdict
 from topology.core.report import CLIENT, Allocation, Condition, MissingGpu, Report
 from topology.core.requests import gpu_request
 
@@ -61,9 +59,11 @@ def test_case_01_one_of_two_fits(service: Running) -> None:
     assert list(answer["FailedAndUnresolvableNodes"]) == ["pcie"]
 
 
-def test_case_02_none_fits(service: Running) -> None:
+def test_cases_02_05_06_none_fits_and_no_other_node_is_named(service: Running) -> None:
     answer = service.filter(pod(2, NVLINK), "pcie")
-    assert answer["NodeNames"] == []
+    reason = "the hardware has no set of 2 GPUs with link=nvlink"
+    assert (answer["NodeNames"], answer["FailedNodes"]) == ([], {})
+    assert answer["FailedAndUnresolvableNodes"] == {"pcie": reason}
 
 
 def test_case_03_every_offered_node_once(service: Running) -> None:
@@ -81,17 +81,6 @@ def test_case_04_unknown_node(service: Running) -> None:
     answer = service.filter(pod(2, NVLINK), "nobody", "switched")
     assert answer["FailedAndUnresolvableNodes"] == {"nobody": "no topology report"}
     assert service.filter(pod(2), "nobody")["NodeNames"] == ["nobody"]
-
-
-def test_case_05_never_a_node_that_was_not_offered(service: Running) -> None:
-    answer = service.filter(pod(2, NVLINK), "pcie")
-    assert "switched" not in json.dumps(answer)
-
-
-def test_case_06_hardware_impossible_is_unresolvable(service: Running) -> None:
-    answer = service.filter(pod(2, NVLINK), "pcie")
-    reason = "the hardware has no set of 2 GPUs with link=nvlink"
-    assert answer["FailedAndUnresolvableNodes"] == {"pcie": reason}
 
 
 def test_case_07_busy_is_resolvable(service: Running) -> None:
@@ -475,10 +464,3 @@ def test_recorded_request(recording: str) -> None:
         refused = [*found["FailedNodes"], *found["FailedAndUnresolvableNodes"]]
         assert sorted([*kept, *refused]) == sorted(offered)
         assert kept
-
-
-def test_require_guaranteed() -> None:
-    with running(bridged(), settings=Settings(require=Verdict.GUARANTEED)) as service:
-        hold(service, "bridged", 2, 3)
-        reason = "not guaranteed if a running GPU pod ends: link=nvlink"
-        assert service.filter(pod(2, NVLINK), "bridged")["FailedNodes"] == {"bridged": reason}

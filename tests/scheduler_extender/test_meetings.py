@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler_extender.annotations import KEPT_PLACE, MANAGED
+from scheduler_extender.annotations import KEPT_PLACE
 from scheduler_extender.deadline import NotAtOnceError, immediate, within
 from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.limits import AT_ONCE_KEPT
@@ -17,13 +17,12 @@ from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.keptplace import KeptPlace, value_of
-from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.state.pods.standing import Standing
 from scheduler_extender.told.answers import answers
 from scheduler_extender.told.unblocking import unblocking_of
 from scheduler_extender.verbs import STILL_WORKING, filter_nodes, preempt
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
-from tests.nodes import pod
+from tests.nodes import pod, record_of
 from tests.scheduler_extender.state import test_mig as mig
 from tests.scheduler_extender.state import test_shared_memory as shared
 from tests.scheduler_extender.verbs.racks import Scheduler, member
@@ -37,13 +36,6 @@ KEPT = "a place is kept for another pod until 12:05 UTC"
 NODE = shared.NAME
 
 
-def record(manifest: Mapping[str, Any]) -> PodRecord:
-    """A pod as a watch brings it."""
-    found = pod_record(msgspec.convert(manifest, Pod), MANAGED)
-    assert found is not None
-    return found
-
-
 def keep_place(
     cluster: Cluster, manifest: dict[str, Any], node: str, victims: Sequence[str] = ()
 ) -> dict[str, Any]:
@@ -52,7 +44,7 @@ def keep_place(
     uid = PodUid(manifest["metadata"]["uid"])
     written = value_of(uid, NodeName(node), UNTIL, map(PodUid, victims))
     manifest["metadata"].setdefault("annotations", {})[KEPT_PLACE] = written
-    cluster.feed.put_pod(record(manifest))
+    cluster.feed.put_pod(record_of(manifest))
     assert cluster.snapshot().places_of(uid) == {node}
     return manifest
 
@@ -132,13 +124,6 @@ def test_the_node_of_a_bound_member_says_what_it_said_before() -> None:
     assert told(scheduler.cluster, "m1")["a-01"] == ""
 
 
-def test_explain_agrees_with_filter_about_a_member_with_a_place() -> None:
-    scheduler = Scheduler({"a": 2})
-    assert scheduler.bind(member("m0", size=2), "a-00") == ""
-    keep_place(scheduler.cluster, member("m1", size=2), "a-01")
-    assert told(scheduler.cluster, "m1")["a-01"] == ""
-
-
 # Many groups that never end.
 
 
@@ -150,7 +135,7 @@ def started(groups: int, nodes: int) -> Scheduler:
     for i in range(groups):
         manifest = member(f"g{i}", f"g{i}", 100, 1, {"group-domain": "zone"})
         manifest["spec"]["nodeName"] = scheduler.names[i % nodes]
-        scheduler.cluster.feed.put_pod(record(manifest))
+        scheduler.cluster.feed.put_pod(record_of(manifest))
     return scheduler
 
 
@@ -191,8 +176,8 @@ def test_nobody_is_evicted_outside_of_the_groups_domain() -> None:
     scheduler = Scheduler({"a": 2, "b": 2})
     scheduler.cluster.budgets = ()
     assert scheduler.bind(member("m0", size=2), "a-00") == ""
-    scheduler.cluster.feed.put_pod(record(pod(4, name="other", uid="other", node="a-01")))
-    wants = record(member("m1", size=2))
+    scheduler.cluster.feed.put_pod(record_of(pod(4, name="other", uid="other", node="a-01")))
+    wants = record_of(member("m1", size=2))
     scheduler.cluster.feed.put_pod(replace(wants, standing=Standing(priority=5)))
     found = unblocking_of(scheduler.cluster, "default", "m1")
     assert found is not None
@@ -207,9 +192,9 @@ def test_a_kept_place_is_none_any_more_once_the_group_is_elsewhere() -> None:
     scheduler = Scheduler({"a": 2, "b": 2})
     cluster = scheduler.cluster
     cluster.budgets = ()
-    cluster.feed.put_pod(record(pod(4, name="other", uid="other", node="a-01")))
+    cluster.feed.put_pod(record_of(pod(4, name="other", uid="other", node="a-01")))
     kept = KeptPlace(NodeName("a-01"), cluster.today() + 60, frozenset({PodUid("other")}))
-    cluster.feed.put_pod(replace(record(member("m1", size=2)), kept_place=kept))
+    cluster.feed.put_pod(replace(record_of(member("m1", size=2)), kept_place=kept))
 
     def holds() -> bool:
         found = unblocking_of(cluster, "default", "m1")
@@ -228,8 +213,8 @@ def test_nobody_is_evicted_for_a_group_that_would_wait_all_the_same() -> None:
     scheduler = Scheduler({"a": 2})
     scheduler.cluster.budgets = ()
     for i in range(2):
-        scheduler.cluster.feed.put_pod(record(pod(4, name=f"o{i}", uid=f"o{i}", node=f"a-0{i}")))
-    wants = record(member("m0", size=2))
+        scheduler.cluster.feed.put_pod(record_of(pod(4, name=f"o{i}", uid=f"o{i}", node=f"a-0{i}")))
+    wants = record_of(member("m0", size=2))
     scheduler.cluster.feed.put_pod(replace(wants, standing=Standing(priority=5)))
     found = unblocking_of(scheduler.cluster, "default", "m0")
     assert found is not None
@@ -242,7 +227,7 @@ def test_preemption_takes_pods_that_end_as_gone_for_the_group_too() -> None:
     assert scheduler.bind(member("m0", size=2), "a-00") == ""
     held = scheduler.cluster
     for name, deleting in (("victim", False), ("ends", True)):
-        found = record(pod(2, name=name, uid=name, node="a-01"))
+        found = record_of(pod(2, name=name, uid=name, node="a-01"))
         held.feed.put_pod(replace(found, deleting=deleting, standing=Standing(priority=-1)))
     offered: dict[str, MetaVictims | None] = {"a-01": MetaVictims([MetaPod("victim")], 0)}
     asked = msgspec.convert(member("m1", size=2), Pod)
@@ -259,7 +244,7 @@ def holding(topology: NodeTopology, resource: str, held: Mapping[str, Sequence[s
     found.budgets = ()
     for uid, devices in held.items():
         manifest = shared.manifest(uid, len(devices), resource=resource, node=str(topology.name))
-        running = replace(record(manifest), phase="Running", admitted=True)
+        running = replace(record_of(manifest), phase="Running", admitted=True)
         found.feed.put_pod(replace(running, standing=Standing(priority=-1)))
     allocations = tuple(
         Allocation(PodUid(uid), "default", uid, "main", resource, tuple(map(DeviceId, devices)))
@@ -271,7 +256,7 @@ def holding(topology: NodeTopology, resource: str, held: Mapping[str, Sequence[s
 
 def plan(cluster: Cluster, manifest: Mapping[str, Any]) -> set[str]:
     """Who is evicted for a pod of priority 0."""
-    cluster.feed.put_pod(record(manifest))
+    cluster.feed.put_pod(record_of(manifest))
     found = unblocking_of(cluster, "default", str(manifest["metadata"]["name"]))
     assert found is not None
     return {step.pod for step in found.plan.steps} if found.plan else set()
@@ -308,7 +293,7 @@ def test_a_time_beyond_the_years_keeps_no_place() -> None:
     manifest = shared.manifest("wants", 1, {"min-gpu-memory": "1Gi"})
     written = '{"uid": "wants", "node": "node", "until": "9999-12-31T23:59:59-14:00"}'
     manifest["metadata"]["annotations"][KEPT_PLACE] = written
-    there.cluster.feed.put_pod(record(manifest))
+    there.cluster.feed.put_pod(record_of(manifest))
     assert not there.cluster.snapshot().places_of(PodUid("wants"))
     assert b"wants" in b"".join(cluster_file(there.cluster))
     assert unblocking_of(there.cluster, "default", "wants") is not None
@@ -318,5 +303,5 @@ def test_a_start_beyond_the_years_is_none() -> None:
     there = shared.Node(shared.node(1, 4))
     manifest = pod(1, name="p", uid="p", node="node", phase="Running")
     manifest["status"]["startTime"] = "9999-12-31T23:59:59-14:00"
-    there.cluster.feed.put_pod(record(manifest))
+    there.cluster.feed.put_pod(record_of(manifest))
     assert b'"p"' in b"".join(cluster_file(there.cluster))

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler_extender.annotations import MANAGED, Malformed, parse
+from scheduler_extender.annotations import Malformed, parse
 from scheduler_extender.membership import Group, Membership, membership_of
-from scheduler_extender.state.pods.record import manifest_of, pod_record
+from scheduler_extender.state.pods.record import manifest_of
 from scheduler_extender.wire import Pod
-from tests.nodes import pod
+from tests.nodes import pod, record_of
 
 RACK = {"group-domain": "nvlink-domain"}
 FOUR = {"group-size": "4"}
@@ -157,9 +157,7 @@ KEPT = {
 
 @pytest.mark.parametrize("written", KEPT.values(), ids=KEPT)
 def test_a_snapshot_keeps_the_membership(written: dict[str, Any]) -> None:
-    record = pod_record(msgspec.convert(written, Pod), MANAGED)
-    assert record is not None
+    record = record_of(written)
     assert record.membership is not None
-    again = pod_record(msgspec.convert(manifest_of(record), Pod), MANAGED)
-    assert again is not None
+    again = record_of(manifest_of(record))
     assert again.membership == record.membership

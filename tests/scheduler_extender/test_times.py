@@ -9,11 +9,10 @@ from collections.abc import Iterator, Mapping
 import msgspec
 import pytest
 
-from scheduler_extender.annotations import KEPT_PLACE, MANAGED, PLACEMENT
+from scheduler_extender.annotations import KEPT_PLACE, PLACEMENT
 from scheduler_extender.state.pods.keptplace import kept_place_of
-from scheduler_extender.state.pods.record import pod_record
 from scheduler_extender.wire import Pod
-from tests.nodes import pod
+from tests.nodes import pod, record_of
 from topology.times import seconds_of
 
 NOON = 1_767_268_800.0  # 2026-01-01T12:00:00Z
@@ -49,8 +48,7 @@ def test_a_placement_and_a_kept_place_without_a_zone_are_utc() -> None:
         {"verdict": "guaranteed", "uid": "u", "node": "n", "time": "2026-01-01T12:00:00"},
         node="n",
     )
-    record = pod_record(bound, MANAGED)
-    assert record is not None
+    record = record_of(bound)
     assert record.placed == NOON
     kept = {"uid": "u", "node": "n", "until": "2026-01-01T12:00:00", "victims": []}
     found = kept_place_of(_pod(KEPT_PLACE, kept, node=None))

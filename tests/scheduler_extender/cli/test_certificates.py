@@ -19,7 +19,7 @@ from cryptography import x509
 from scheduler_extender.authority import Authority, Use
 from scheduler_extender.cli import main
 from scheduler_extender.http.addresses import Addresses, Tls
-from tests.commands import Done, asked
+from tests.commands import Done, asked, refused
 from tests.manifests.building import the
 from tests.nodes import switched
 from tests.scheduler_extender.serving import running
@@ -141,10 +141,7 @@ def test_a_certificate_is_valid_for_clocks_that_are_behind() -> None:
 
 def _refused(said: str, *words: object) -> None:
     done = asked(main, "certificates", *words)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
+    refused(done, said)
 
 
 @pytest.mark.parametrize(

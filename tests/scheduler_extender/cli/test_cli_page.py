@@ -1,9 +1,10 @@
-"""The page on the commands: they print what it shows; it names all of them and their options."""
+"""Pages show what commands print; the page on the commands names all of them and their options."""
 
 from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 
 import pytest
 import typer
@@ -14,7 +15,15 @@ from scheduler_extender.cli.outputs import Form
 from tests.commands import ROOT, asked
 
 PAGE = (ROOT / "docs" / "cli.md").read_text()
-SHOWN = re.findall(r"```sh\ngpu-topology ([^\n]*)\n```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
+SHOWN = {
+    (words, printed): page
+    for page in ("cli", "idle", "why")
+    for words, printed in re.findall(
+        r"```sh\ngpu-topology ([^\n]*)\n```\n\n```text\n(.*?)```",
+        (ROOT / "docs" / f"{page}.md").read_text(),
+        re.DOTALL,
+    )
+}
 WHERE = ("nodes", "map", "node", "waiting")
 # Options that the table of options leaves out: the text tells of some, --help of the others.
 ELSEWHERE = {
@@ -36,7 +45,7 @@ def options(command: str) -> set[str]:
 
 def test_answers_are_shown() -> None:
     """The terminals of ``docs/screenshots.md`` show the map, a node and waiting pods."""
-    assert [words.split()[0] for words, _ in SHOWN] == ["nodes"]
+    assert Counter(SHOWN.values()) == {"cli": 1, "idle": 1, "why": 2}
 
 
 @pytest.mark.parametrize(("words", "printed"), SHOWN, ids=[words for words, _ in SHOWN])

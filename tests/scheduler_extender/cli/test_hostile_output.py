@@ -38,61 +38,7 @@ STYLE = re.compile(r"\x1b\[[0-9;]*m")
 STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
-@pytest.fixture
-def hostile(tmp_path: Path) -> Path:
-    """A cluster file whose waiting pod has an annotation that would steer a terminal."""
-    documents = list(yaml.safe_load_all((ROOT / WHY).read_text()))
-    (pod,) = (d for d in documents if d.get("metadata", {}).get("name") == "train")
-    pod["metadata"]["annotations"] = {"gpu-topology.io/link": BAD}
-    found = tmp_path / "cluster.yaml"
-    found.write_text(yaml.safe_dump_all(documents))
-    return found
-
-
 FORMS = ("table", "wide", "json", "yaml", "name")
-ASKED = [
-    ("why", "team-a/train"),
-    ("why", "team-a/train", "-o", "json"),
-    *(
-        (*words, "-o", form)
-        for words in (("waiting", "-A"), ("nodes",), ("map",))
-        for form in FORMS
-    ),
-]
-
-
-@pytest.mark.parametrize("words", ASKED, ids=" ".join)
-@pytest.mark.parametrize("colours", ["", "1"])
-def test_what_a_stranger_wrote_steers_no_terminal(
-    words: tuple[str, ...], colours: str, hostile: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FORCE_COLOR", colours)
-    done = asked(main, *words, "--cluster", hostile)
-    assert not STEERING.search(STYLE.sub("", done.stdout) + done.stderr)
-    assert done.returncode in (0, 1)
-
-
-@pytest.fixture
-def held(tmp_path: Path) -> Path:
-    """A cluster file with pods that hold GPUs, all of whose words were written by a stranger."""
-    node = machine("l40s-4").topology("n")
-    ids = [(DeviceId(gpu.uuid),) for gpu in node.gpus]
-    given = tuple(Allocation(PodUid(f"u{i}"), BAD, BAD, BAD, GPU, ids[i]) for i in (0, 1))
-    since = "2026-01-01T00:00:00Z"
-    idle = tuple(IdleAllocation(each.pod_uid, BAD, GPU, since) for each in given)
-    health = (Health(node.gpus[2].uuid, False, BAD, since),)
-    report = Report("b", 1, allocations=given, idle=idle, health=health, observed_at=since)
-    found = tmp_path / "held.yaml"
-    found.write_text(yaml.safe_dump(encode(node, report)))
-    return found
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("words", [("node", "n"), ("idle", "-A"), ("map",)], ids=" ".join)
-def test_names_in_a_record_steer_no_terminal(words: tuple[str, ...], form: str, held: Path) -> None:
-    done = asked(main, *words, "--cluster", held, "-o", form)
-    assert done.returncode == 0, done.stderr
-    assert not STEERING.search(done.stdout + done.stderr)
 
 
 def clusters(stranger: str) -> str:
@@ -129,9 +75,9 @@ def clusters(stranger: str) -> str:
 
 
 BREAKS = "\n\r\t\v\f\x1c\x1d\x1e\x85\u2028\u2029"
-STRANGERS = st.lists(
-    st.sampled_from([*BREAKS, "\x1b[2J", "\x1b]0;t\x07", "\u202e", "\x00", "\x7f", "n: free"])
-).map(lambda parts: f"a{''.join(parts)}b")
+STRANGERS = st.lists(st.sampled_from([*BREAKS, *BAD, "\x1b[2J", "\x00", "n: free", "[/red]"])).map(
+    lambda parts: f"a{''.join(parts)}b"
+)
 COMMANDS = (
     ("nodes",),
     ("map",),
@@ -146,14 +92,19 @@ COMMANDS = (
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-@given(stranger=STRANGERS)
+@given(stranger=STRANGERS, colours=st.sampled_from(["", "1"]))
 @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 def test_no_text_of_a_stranger_breaks_a_line_or_steers(
-    words: tuple[str, ...], stranger: str, tmp_path: Path
+    words: tuple[str, ...],
+    stranger: str,
+    colours: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whatever it holds, a command prints as many lines as if it were letters."""
-    forms = ("table", "wide", "yaml", "name") if words[0] not in ("why", "unblock", "check") else ()
-    for form in forms or ("",):
+    monkeypatch.setenv("FORCE_COLOR", colours)
+    forms = ("",) if words[0] in ("why", "unblock", "check") else FORMS
+    for form in forms:
         printed = []
         for text in (stranger, "".join(c if c.isprintable() else "x" for c in stranger)):
             cluster = tmp_path / "cluster.yaml"
@@ -161,17 +112,19 @@ def test_no_text_of_a_stranger_breaks_a_line_or_steers(
             more = ("-o", form) if form else ()
             done = asked(main, *words, "--cluster", cluster, *more)
             assert done.returncode in (0, 1), done.stderr
-            assert not STEERING.search(done.stdout + done.stderr)
+            assert not STEERING.search(STYLE.sub("", done.stdout + done.stderr))
             printed.append([done.stdout.count("\n"), done.stderr.count("\n")])
         assert printed[0] == printed[1], form
 
 
-def test_data_that_is_escaped_says_the_same(held: Path) -> None:
-    words = ("idle", "-A", "--cluster", held, "-o")
+def test_data_that_is_escaped_says_the_same(tmp_path: Path) -> None:
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text(clusters(BAD))
+    words = ("idle", "-A", "--cluster", cluster, "-o")
     found = json.loads(asked(main, *words, "json").stdout)
-    assert {row["pod"] for row in found["idle"]} == {f"{BAD}/{BAD}"}
+    assert f"{BAD}/{BAD}" in {row["pod"] for row in found["idle"]}
     assert yaml.safe_load(asked(main, *words, "yaml").stdout) == found
-    assert asked(main, *words, "name").stdout.count("\n") == 2, "a line for each pod"
+    assert asked(main, *words, "name").stdout.count("\n") == len(found["idle"])
 
 
 def test_an_error_steers_no_terminal(tmp_path: Path) -> None:

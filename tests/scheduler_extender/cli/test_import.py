@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import json
-import sys
-from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 import yaml
 
 from scheduler_extender.cli import main
+from tests.commands import ROOT, Done, asked, refused
 
-ROOT = Path(__file__).parents[3]
 PAIR = ROOT / "manifests" / "samples" / "pair-nvlink.yaml"
 
 # README's first machine: four A100, bridged in pairs 0-1 and 2-3.
@@ -29,32 +24,13 @@ GPU3	SYS	SYS	NV12	 X 	32-63	1		N/A
 PRODUCT = ("--product", "NVIDIA A100 80GB PCIe")
 
 
-@dataclass(frozen=True)
-class Done:
-    """What a command printed, and its exit code."""
-
-    stdout: str
-    stderr: str
-    returncode: object
-
-
-def run(*words: str | Path, given: bytes = b"") -> Done:
-    """The console script, in this process: a start of Python for each would take a minute."""
-    out, err = io.StringIO(), io.StringIO()
-    with (
-        patch.object(sys, "argv", ["gpu-topology", *map(str, words)]),
-        patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(given))),
-        redirect_stdout(out),
-        redirect_stderr(err),
-        pytest.raises(SystemExit) as ended,
-    ):
-        main()
-    return Done(out.getvalue(), err.getvalue(), ended.value.code)
+def run(*words: str | Path, given: str | bytes = "") -> Done:
+    return asked(main, *words, given=given)
 
 
 def imported(*words: str, text: str = BRIDGED) -> tuple[dict[str, object], str]:
     """The object on stdout and what stderr says."""
-    done = run("import", "-", "--node", "train-01", *PRODUCT, *words, given=text.encode())
+    done = run("import", "-", "--node", "train-01", *PRODUCT, *words, given=text)
     assert done.returncode == 0, done.stderr
     return yaml.safe_load(done.stdout), done.stderr
 
@@ -126,11 +102,8 @@ def test_the_default_allocator_is_said_aloud() -> None:
     ],
 )
 def test_bad_arguments_are_one_line(words: list[str], said: str) -> None:
-    done = run("import", "-", "--node", "train-01", *words, given=BRIDGED.encode())
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
+    done = run("import", "-", "--node", "train-01", *words, given=BRIDGED)
+    refused(done, said)
 
 
 def test_a_file_that_powershell_wrote() -> None:
@@ -155,5 +128,4 @@ def test_files_that_cannot_be_read(file: str, said: str) -> None:
 
 def test_bytes_that_are_no_text() -> None:
     done = run("import", "-", "--node", "train-01", given=b"GPU0 \xff\x00\x81")
-    assert done.returncode == 2
-    assert "not UTF-8 text" in done.stderr
+    refused(done, "not UTF-8 text")

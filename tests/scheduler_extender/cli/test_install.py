@@ -16,7 +16,7 @@ import yaml
 from scheduler_extender.cli import main
 from scheduler_extender.cli.install import NO_CONNECTION
 from scheduler_extender.installing import k3s, staticpod
-from tests.commands import ROOT, Done, asked
+from tests.commands import ROOT, Done, asked, refused
 
 SAMPLES = ROOT / "tests" / "scheduler_extender" / "installing"
 KUBEADM = SAMPLES / "kube-scheduler.yaml"
@@ -50,6 +50,15 @@ def placed(root: Path, path: str, text: str) -> Path:
     file.write_text(text)
     file.chmod(0o600)
     return root
+
+
+def started_with(root: Path, config: str) -> Path:
+    """The static pod starts kube-scheduler with this file of a folder of its own."""
+    text = KUBEADM.read_text().replace("--leader-elect=true", f"--config={config}")
+    mount = "    - {mountPath: /etc/kubernetes/own, name: own}\n"
+    text = text.replace("    volumeMounts:\n", f"    volumeMounts:\n{mount}")
+    volume = "  - {name: own, hostPath: {path: /etc/kubernetes/own}}\n"
+    return placed(root, staticpod.PATH, text.replace("  volumes:\n", f"  volumes:\n{volume}"))
 
 
 def tree(root: Path) -> Tree:
@@ -151,11 +160,7 @@ def test_the_static_pod_changes_whenever_the_scheduler_has_to_read_anew(
 @pytest.mark.parametrize("name", ["config.yaml", "kube-scheduler.yaml"])
 def test_a_configuration_that_is_there_is_added_to(kubeadm: Path, tls: Path, name: str) -> None:
     path = f"/etc/kubernetes/own/{name}"
-    flag, mount = f"    - --config={path}\n", "    - {mountPath: /etc/kubernetes/own, name: own}\n"
-    text = KUBEADM.read_text().replace("    - --leader-elect=true\n", flag)
-    text = text.replace("    volumeMounts:\n", f"    volumeMounts:\n{mount}")
-    volume = "  - {name: own, hostPath: {path: /etc/kubernetes/own}}\n"
-    placed(kubeadm, staticpod.PATH, text.replace("  volumes:\n", f"  volumes:\n{volume}"))
+    started_with(kubeadm, path)
     placed(kubeadm, path, FOREIGN.read_text())
     before = tree(kubeadm)
     installed("kubeadm", kubeadm, tls)
@@ -180,11 +185,7 @@ OWN = "/etc/kubernetes/own/config.yaml"
 @pytest.fixture
 def own(kubeadm: Path) -> Path:
     """A node whose kube-scheduler is started with a configuration of its own, at :data:`OWN`."""
-    text = KUBEADM.read_text().replace("    - --leader-elect=true\n", f"    - --config={OWN}\n")
-    mount = "    - {mountPath: /etc/kubernetes/own, name: own}\n"
-    text = text.replace("    volumeMounts:\n", f"    volumeMounts:\n{mount}")
-    volume = "  - {name: own, hostPath: {path: /etc/kubernetes/own}}\n"
-    return placed(kubeadm, staticpod.PATH, text.replace("  volumes:\n", f"  volumes:\n{volume}"))
+    return started_with(kubeadm, OWN)
 
 
 @pytest.mark.parametrize("connection", ["", "clientConnection: {qps: 5}\n"])
@@ -255,6 +256,7 @@ def test_any_text_comes_back_byte_for_byte(kind: str, text: str, tls: Path, tmp_
         (root / staticpod.PATH[1:]).write_bytes(whole.encode())
     before = tree(root)
     installed(kind, root, tls)
+    assert k3s.OURS not in tree(root)
     assert len(yaml.safe_load(tree(root)[path][1])["extenders"]) in (1, 2)
     removed(kind, root)
     after = tree(root)
@@ -323,19 +325,6 @@ def test_k3s_and_back(server: Path, tls: Path) -> None:
     assert installed("k3s", server, tls).stdout == "nothing has to change\n"
     removed("k3s", server)
     assert tree(server) == before
-
-
-def test_a_configuration_of_k3s_that_is_there_is_added_to(server: Path, tls: Path) -> None:
-    placed(server, k3s.FILE, "kube-scheduler-arg: [v=2, config=/srv/own.yaml]\n")
-    placed(server, "/srv/own.yaml", FOREIGN.read_text())
-    before = tree(server)
-    installed("k3s", server, tls)
-    now = tree(server)
-    assert k3s.OURS not in now
-    assert len(yaml.safe_load(now["/srv/own.yaml"][1])["extenders"]) == 2
-    removed("k3s", server)
-    after = tree(server)
-    assert {path: content for path, content in after.items() if "/before/" not in path} == before
 
 
 KILLED = """\
@@ -423,13 +412,6 @@ def test_bad_files_are_one_line_and_nothing_changes(
     words = ("--root", kubeadm, "--tls", tls, "--address", ADDRESS)
     refused(asked(main, "install", "kubeadm", *words), said)
     assert tree(kubeadm) == before
-
-
-def refused(done: Done, said: str) -> None:
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
-    assert said in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -87,9 +87,3 @@ def test_cluster_files_are_selected_from(tmp_path: Path, command: str, name: str
     file.write_text("---".join(FILE.format(x=x) for x in "ab"))
     done = asked(main, command, "-l", "pool=a", "--cluster", file, "-o", "name")
     assert (done.stdout, done.stderr) == (f"{name}\n", "")
-
-
-def test_no_labels_are_known_where_no_node_object_is() -> None:
-    done = asked(main, "nodes", "-l", "pool=a", "--cluster", "examples/clusters/why.yaml")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "--selector: no Node object can be read" in done.stderr

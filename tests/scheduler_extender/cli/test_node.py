@@ -11,7 +11,7 @@ import yaml
 
 from scheduler_extender.annotations import RESUME
 from scheduler_extender.cli import main
-from tests.commands import asked
+from tests.commands import asked, refused
 from tests.fakes.apiserver import FakeApiServer
 from topology import codec
 from topology.machines import machine
@@ -58,9 +58,7 @@ def test_resume_writes_the_time_to_the_node(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_done_is_one_line(words: list[str], said: str) -> None:
     done = asked(main, "node", *words)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    refused(done, said)
 
 
 def test_resume_of_a_node_that_is_not_there(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from scheduler_extender.cli import main
-from tests.commands import ROOT, Done, asked
+from tests.commands import ROOT, Done, asked, refused
 from tests.nodes import pod
 
 CLUSTER = "examples/clusters/mixed.yaml"
@@ -110,8 +110,7 @@ def test_a_folder_with_nothing_to_check_is_bad_input(
     if documents:
         written(tmp_path / "a.yaml", *documents)
     done = check(tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"error: {said.format(tmp_path)}\n"
+    refused(done, said.format(tmp_path))
 
 
 def test_without_a_file_there_is_nothing_to_check() -> None:

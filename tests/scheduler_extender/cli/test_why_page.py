@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections import defaultdict
 
-import pytest
 import yaml
 
-from scheduler_extender.cli import main
 from scheduler_extender.kube.dra import DraNodes, dra_sinks
 from scheduler_extender.kube.owners import KINDS
 from scheduler_extender.kube.sinks import NODES_PATH, RECORDS_PATH
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.told.words import TOLD
-from tests.commands import ROOT, asked
+from tests.commands import ROOT
 from topology.core.placement import Reason
 
 PAGE = (ROOT / "docs" / "why.md").read_text()
-SHOWN = re.findall(r"```sh\ngpu-topology ([^\n]*)\n```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
-
-
-def test_there_are_commands_with_what_they_print() -> None:
-    assert len(SHOWN) == 2
-
-
-@pytest.mark.parametrize(("words", "printed"), SHOWN, ids=[words for words, _ in SHOWN])
-def test_a_command_prints_what_the_page_shows(words: str, printed: str) -> None:
-    assert asked(main, *shlex.split(words)).stdout == printed
 
 
 def test_the_page_has_every_reason_and_no_other() -> None:

@@ -26,7 +26,7 @@ from scheduler_extender.state.pods.standing import amounts_of
 from scheduler_extender.told.unblocking import unblocking_of
 from scheduler_extender.wire import Pod, Taint
 from tests.dranodes import NODE, claim, device_class, raw, two_pairs
-from tests.nodes import pod
+from tests.nodes import pod, record_of
 from tests.scheduler_extender.serving import running
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
@@ -177,9 +177,7 @@ def test_a_name_ends_no_comment() -> None:
     """No API server takes such a name; a cluster file may have it."""
     cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
     manifest = pod(1, node="a\nb: [")
-    found = pod_record(msgspec.convert(manifest, Pod), MANAGED)
-    assert found is not None
-    cluster.feed.put_pod(found)
+    cluster.feed.put_pod(record_of(manifest))
     text = b"".join(cluster_file(cluster)).decode()
     assert "# a b: [: left out, no topology report" in text
     kinds = [each["kind"] for each in yaml.safe_load_all(text)]
@@ -241,8 +239,7 @@ def test_a_pod_whose_words_end_lines_makes_no_snapshot_unreadable(end: str) -> N
     cluster = lived_in(1)
     kept = {"uid": "uid-waits", "node": f"n{end}\x7f", "until": "2999-01-01T00:00:00Z"}
     manifest = pod(1, {"reserved": json.dumps(kept)}, name="waits", uid="uid-waits")
-    waits = pod_record(msgspec.convert(manifest, Pod), MANAGED)
-    assert waits is not None
+    waits = record_of(manifest)
     assert waits.kept_place is not None
     cluster.feed.put_pod(waits)
     read = parse(b"".join(cluster_file(cluster)).decode())
@@ -320,9 +317,7 @@ def guarded() -> Cluster:
 def selecting(**spec: object) -> PodRecord:
     manifest = pod(4, name="wants", uid="uid-wants")
     manifest["spec"] |= spec
-    found = pod_record(msgspec.convert(manifest, Pod), MANAGED)
-    assert found is not None
-    return found
+    return record_of(manifest)
 
 
 @pytest.mark.parametrize(
@@ -414,8 +409,7 @@ def test_a_pod_that_cannot_be_read_comes_back_as_one(
     cluster.feed.put_record(machine("l40s-4").topology("n"), Report())
     manifest = pod(2, annotations, name="odd", uid="uid-odd", node=node)
     manifest["spec"] |= spec
-    odd = pod_record(msgspec.convert(manifest, Pod), MANAGED)
-    assert odd is not None
+    odd = record_of(manifest)
     assert isinstance(odd.request, Malformed)
     cluster.feed.put_pod(odd)
     text = b"".join(cluster_file(cluster)).decode()
@@ -430,8 +424,7 @@ def test_a_pod_that_cannot_be_read_comes_back_as_one(
 def test_a_pod_of_a_cluster_cannot_call_itself_unreadable() -> None:
     """There the key is one that nobody knows, as any other of ours."""
     manifest = msgspec.convert(pod(2, {"malformed": "because"}), Pod)
-    found = pod_record(manifest, MANAGED)
-    assert found is not None
+    found = record_of(manifest)
     assert isinstance(found.request, Malformed)
     assert "unknown key" in found.request.reason
 

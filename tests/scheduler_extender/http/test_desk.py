@@ -14,7 +14,7 @@ from http.client import HTTPConnection
 
 import pytest
 
-from scheduler_extender.http.desk import PIECES, Desk, FullError
+from scheduler_extender.http.desk import PIECES, Desk
 from scheduler_extender.limits import PEOPLE_WAITING, SEARCHES_WAITING
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.web.pages import Pages
@@ -177,20 +177,6 @@ def test_who_asks_before_an_answer_has_begun_shares_it(work: Work) -> None:
         return [await first, *[await other for other in others]]
 
     assert asyncio.run(play()) == [1, *[2] * 40]
-
-
-def test_who_finds_too_many_waiting_is_turned_away(work: Work) -> None:
-    async def play() -> tuple[int, int]:
-        desk = Desk(2, 3)
-        asked = [asyncio.create_task(desk.run(work)) for _ in range(20)]
-        await until(lambda: work.begun == 2 and sum(task.done() for task in asked) == 15)
-        work.go_on.set()
-        found = await asyncio.gather(*asked, return_exceptions=True)
-        again = await desk.run(lambda: 7)  # there is room again
-        return sum(isinstance(each, FullError) for each in found), again
-
-    assert asyncio.run(play()) == (15, 7)
-    assert work.most == 2
 
 
 def test_a_stream_is_made_a_few_pieces_at_a_time() -> None:

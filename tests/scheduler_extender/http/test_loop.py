@@ -15,12 +15,10 @@ import fastapi.routing
 import httpx
 import pytest
 
-from scheduler_extender.deadline import NotAtOnceError, within
 from scheduler_extender.limits import AT_ONCE_BODY, AT_ONCE_CONTAINERS, AT_ONCE_STATES
 from scheduler_extender.state.answers.decision import Decision, Settings, decide
-from scheduler_extender.state.answers.remembered import Remembered, Size
+from scheduler_extender.state.answers.remembered import Remembered
 from scheduler_extender.state.asking import enquiry
-from scheduler_extender.state.asking.enquiry import ask, states_of
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import pod_record
 from scheduler_extender.wire import pod_decoder
@@ -29,7 +27,7 @@ from tests.scheduler_extender.serving import Clock, Running, running
 from tests.waiting import PATIENCE
 from topology.core.devices import NodeName
 from topology.core.report import Health, Report
-from topology.core.requests import GpuRequest, gpu_request
+from topology.core.requests import GpuRequest
 from topology.machines import machine
 
 NODES = tuple(switched(4, f"node-{i}") for i in range(3))
@@ -174,46 +172,6 @@ def test_the_loop_waits_for_no_lock() -> None:
                 assert service.http.get("/readyz").status_code == 200
             assert not any(one.done() for one in waiting)
         assert [one.result().status_code for one in waiting] == [200, 200, 204]
-
-
-def known(cluster: Cluster, request: GpuRequest) -> int:
-    """How many of the nodes' answers are remembered."""
-    seen = cluster.snapshot()
-    states, _ = states_of(seen, request.resource, NAMES)
-    there = [state for state in states if state is not None]
-    return len(seen.remembered.answers(request, there, None, counts=False)[0])
-
-
-def test_what_was_worked_out_in_time_stays() -> None:
-    clock = Clock()
-    cluster = Cluster(clock, Settings(stale_after=None))
-    for i, node in enumerate(NODES):
-        health = tuple(Health(gpu.uuid, False, "sick") for gpu in node.gpus[:i])
-        cluster.feed.put_record(node, Report("boot", 1, health=health))
-    request = gpu_request(2)
-    for already in range(3):
-        assert known(cluster, request) == already
-        none = ask(cluster.snapshot(), request, NAMES, within(cluster.clock, 0.0))
-        assert len(none.late) == 3 - already
-        assert cluster.remembered() == Size(states=3, requests=1, answers=already)
-        ask(cluster.snapshot(), request, [NAMES[already]])
-    assert known(cluster, request) == len(NAMES)
-
-
-def test_a_held_lock_is_not_waited_for() -> None:
-    cluster = Cluster(lambda: 0.0)
-
-    def attempt() -> bool:
-        try:
-            with cluster.locked_if_free():
-                return True
-        except NotAtOnceError:
-            return False
-
-    with ThreadPoolExecutor(1) as pool:
-        with cluster.locked():
-            assert not pool.submit(attempt).result()
-        assert pool.submit(attempt).result()
 
 
 LOADED = """

@@ -71,10 +71,6 @@ def shown(service: Running, metric: str) -> float:
     return float(line.rsplit(" ", 1)[1])
 
 
-def test_the_named_client_is_answered(service: Running) -> None:
-    assert ask(service, scheduler()) == 200
-
-
 @pytest.mark.parametrize("path", ["/healthz", "/scheduler/filter", "/nothing"])
 def test_a_certificate_of_another_name_gets_403(service: Running, path: str) -> None:
     url = f"https://127.0.0.1:{service.ports[0]}{path}"
@@ -387,22 +383,6 @@ def test_the_limits_hold_under_tls(
                 answer += data
             assert answer.startswith(b"HTTP/1.1 " + status if status else b"")
             assert bool(answer) == bool(status)
-
-
-def test_headers_are_bounded_under_tls(files: TlsFiles) -> None:
-    with running(NODE, where=Addresses(tls=files.tls)) as service:
-        raw = quiet(service)
-        answer = b""
-        with (
-            scheduler().wrap_socket(raw, server_hostname="127.0.0.1") as client,
-            # It is cut off while it still sends, and perhaps before it has read why.
-            suppress(OSError),
-        ):
-            client.sendall(b"GET /healthz HTTP/1.1\r\nX: " + b"x" * 100_000 + b"\r\n\r\n")
-            while data := client.recv(65536):
-                answer += data
-        assert answer == b"" or answer.startswith(b"HTTP/1.1 431")
-        assert ask(service, scheduler()) == 200
 
 
 def test_a_client_that_does_not_read_is_cut_off_under_tls(files: TlsFiles) -> None:

@@ -10,14 +10,12 @@ import msgspec
 import pytest
 
 from scheduler_extender import verbs
-from scheduler_extender.annotations import MANAGED
 from scheduler_extender.kube.binder import KubeBinder
-from scheduler_extender.state.pods.record import pod_record
 from scheduler_extender.verbs import BindError
 from scheduler_extender.verbs.binddecision import DecidedBind, decide, decide_again
-from scheduler_extender.wire import BindingArgs, Pod
+from scheduler_extender.wire import BindingArgs
 from tests.dranodes import NODE, DraWorld, claim, two_pairs
-from tests.nodes import pod
+from tests.nodes import pod, record_of
 from topology.core.devices import PodUid
 from topology.kubeapi.apiserver import ApiServer, Query
 
@@ -60,9 +58,7 @@ def show(world: DraWorld, name: str) -> None:
     made: dict[str, Any] = {"extendedResourceClaimStatus": status} if name else {}
     manifest = pod(2, {"link": "nvlink"}, name="a", uid="a", **made)
     manifest["metadata"]["namespace"] = "ns"
-    record = pod_record(msgspec.convert(manifest, Pod), MANAGED)
-    assert record is not None
-    world.cluster.feed.put_pod(record)
+    world.cluster.feed.put_pod(record_of(manifest))
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,8 @@ def test_an_event_names_no_pod_but_its_own() -> None:
     writer.note(replace(surprise("a"), foreign=("team-b/secret",)))
     writer.round()
     (event,) = api.written
+    assert event["involvedObject"]["uid"] == "uid-a"
+    assert (event["type"], event["reason"]) == ("Warning", "GPUPlacementNotForeseen")
     assert "unreported until now" in event["message"]
     assert "secret" not in json.dumps(event)
 

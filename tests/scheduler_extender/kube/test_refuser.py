@@ -167,30 +167,6 @@ def test_people_see_what_was_asked(world: World, tmp_path: Path) -> None:
         assert [row["takesNoPods"] for row in rows] == [True, True, True]
 
 
-def test_all_pods_run_once_the_node_heals(world: World, tmp_path: Path) -> None:
-    world.replicas = 6
-    with world.extender(tmp_path):
-        world.pass_time(40)
-        crowd = world.binds
-        world.sick = False
-        before = world.phases("Running")
-        world.pass_time(FIVE_MINUTES)
-        assert before == 0
-        assert world.phases("Running") == 6
-        assert world.binds == crowd + 6
-        assert "refusals" not in world.service.admin.get(f"/v1/nodes/{NODE}").json()
-
-
-def test_a_crowd_is_not_let_in_when_a_pause_ends(world: World, tmp_path: Path) -> None:
-    world.replicas = 6
-    with world.extender(tmp_path):
-        world.pass_time(20)
-        crowd = world.binds
-        assert crowd <= 7  # and the one that may try after 10 s
-        world.pass_time(FIVE_MINUTES)
-        assert crowd < world.binds <= crowd + 4
-
-
 def test_a_restart_in_the_middle_forgets_nothing(world: World, tmp_path: Path) -> None:
     for name, seconds in (("first", 50), ("second", 100), ("third", 150)):
         folder = tmp_path / name

@@ -9,17 +9,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.answers.remembered import MOST_RESOURCES
 from scheduler_extender.state.asking.enquiry import answer
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.ledger import Ledger, ledger
 from scheduler_extender.state.node.objects import contradiction
 from scheduler_extender.state.node.verification import BROKEN, OUTSIDE, Surprise
-from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.verbs import filter_nodes, prioritize
 from scheduler_extender.wire import Pod
-from tests.nodes import pod
+from tests.nodes import pod, record_of
 from tests.scheduler_extender.serving import Clock
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.graph import AllocatorFacts, NodeTopology
@@ -57,12 +55,6 @@ def asks(
 ) -> dict[str, Any]:
     found = pod(count, annotations or {}, **more)
     found["spec"]["containers"][0]["resources"] = {"limits": {resource: str(count)}}
-    return found
-
-
-def record(manifest: dict[str, Any]) -> PodRecord:
-    found = pod_record(msgspec.convert(manifest, Pod), MANAGED)
-    assert found is not None
     return found
 
 
@@ -147,7 +139,7 @@ def surprises(wishes: dict[str, str], *devices: DeviceId) -> list[str]:
     """What is said when the next report shows a pod with these devices."""
     cluster, found = cluster_of(NODE), list[Surprise]()
     cluster.feed.on_surprise.append(found.append)
-    cluster.feed.put_pod(record(bound("u", wishes)))
+    cluster.feed.put_pod(record_of(bound("u", wishes)))
     cluster.feed.put_record(NODE, Report("boot", 2, allocations=(shows("u", SMALL, *devices),)))
     return [surprise.kind for surprise in found]
 
@@ -172,12 +164,12 @@ def test_instances_are_held_against_the_promise(
 
 def test_a_bind_in_flight_of_instances_is_taken_off_what_is_left() -> None:
     cluster = cluster_of(NODE)
-    request = record(asks(SMALL, 6)).request
+    request = record_of(asks(SMALL, 6)).request
     assert isinstance(request, GpuRequest)
     for i, passes in enumerate((True, True, True, False)):
         decision = answer(cluster.snapshot(), cluster.facts(NodeName("node")), request)
         assert (decision.rejection is None) is passes
-        cluster.feed.put_pod(record(asks(SMALL, 1, name=f"p{i}", uid=f"u{i}", node="node")))
+        cluster.feed.put_pod(record_of(asks(SMALL, 1, name=f"p{i}", uid=f"u{i}", node="node")))
 
 
 # --- Where pods should go -------------------------------------------------------------------------
@@ -199,7 +191,7 @@ def test_a_slice_goes_where_a_gpu_is_begun_on(wishes: dict[str, str]) -> None:
     held = tuple(shows(f"u{i}", SMALL, device) for i, device in enumerate(devices))
     for i in range(len(held)):
         cluster.feed.put_pod(
-            record(asks(SMALL, 1, name=f"u{i}", uid=f"u{i}", node="begun", phase="Running"))
+            record_of(asks(SMALL, 1, name=f"u{i}", uid=f"u{i}", node="begun", phase="Running"))
         )
     cluster.feed.put_record(begun, Report("boot", 2, allocations=held))
     found = scores(cluster, asks(SMALL, 1, wishes))

@@ -6,20 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import pytest
 
-from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.answers.decision import Decision
 from scheduler_extender.state.asking.enquiry import answer
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.objects import contradiction
 from scheduler_extender.state.node.verification import BROKEN, Surprise
-from scheduler_extender.state.pods.record import pod_record
 from scheduler_extender.told.sharing import shared_gpus
 from scheduler_extender.told.view import View
-from scheduler_extender.wire import Pod
-from tests.nodes import GIB, offered, pcie, pod
+from tests.nodes import GIB, offered, pcie, pod, record_of
 from tests.scheduler_extender.serving import Clock
 from topology.core.devices import Bytes, DeviceId, GpuResource, NodeName, PodUid
 from topology.core.graph import AllocatorFacts, NodeTopology
@@ -82,9 +78,7 @@ class Node:
 
     def bound(self, uid: str, *args: Any, **more: Any) -> None:
         """A pod is bound, and no report shows it yet."""
-        found = pod_record(msgspec.convert(manifest(uid, *args, node="node", **more), Pod), MANAGED)
-        assert found is not None
-        self.cluster.feed.put_pod(found)
+        self.cluster.feed.put_pod(record_of(manifest(uid, *args, node="node", **more)))
 
     def holds(self, uid: str, devices: Sequence[str], *args: Any, **more: Any) -> None:
         """A pod runs with these devices, written as the GPU's number and the share's."""
@@ -95,8 +89,7 @@ class Node:
         self.report()
 
     def answer(self, *args: Any, **more: Any) -> Decision:
-        found = pod_record(msgspec.convert(manifest("asks", *args, **more), Pod), MANAGED)
-        assert found is not None
+        found = record_of(manifest("asks", *args, **more))
         assert isinstance(found.request, GpuRequest)
         return answer(self.cluster.snapshot(), self.cluster.facts(NAME), found.request)
 
@@ -313,8 +306,7 @@ def test_all_is_known_again_after_a_restart() -> None:
         fresh.feed.put_pod(known)
     fresh.feed.put_record(shared.topology, shared.cluster.facts(NAME).report or Report())
     for gib, refused in ((4, False), (5, True)):
-        found = pod_record(msgspec.convert(manifest("asks", 1, uses(gib)), Pod), MANAGED)
-        assert found is not None
+        found = record_of(manifest("asks", 1, uses(gib)))
         assert isinstance(found.request, GpuRequest)
         assert (
             answer(fresh.snapshot(), fresh.facts(NAME), found.request).rejection is not None
@@ -325,8 +317,7 @@ def test_evictions_help() -> None:
     shared = Node(node())
     shared.holds("first", ["0::0"], uses(30))
     without = shared.cluster.facts(NAME).without(frozenset({PodUid("first")}))
-    found = pod_record(msgspec.convert(manifest("asks", 1, uses(40)), Pod), MANAGED)
-    assert found is not None
+    found = record_of(manifest("asks", 1, uses(40)))
     assert isinstance(found.request, GpuRequest)
     assert answer(shared.cluster.snapshot(), without, found.request).rejection is None
 

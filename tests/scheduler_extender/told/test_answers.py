@@ -5,18 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import pytest
 
-from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.answers.decision import OUT_OF_DATE
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.freshness import Watch
-from scheduler_extender.state.pods.record import pod_record
 from scheduler_extender.told.answers import Answer, answers
 from scheduler_extender.told.counts import summary
-from scheduler_extender.wire import Pod
-from tests.nodes import bridged, pcie, pod, switched
+from tests.nodes import bridged, pcie, pod, record_of, switched
 from tests.scheduler_extender.serving import Running, running
 from tests.scheduler_extender.test_cases import hold
 from topology.core.devices import NodeName
@@ -33,9 +29,7 @@ def rows(service: Running, name: str) -> dict[str, dict[str, Any]]:
 
 
 def see(service: Running, manifest: dict[str, Any]) -> None:
-    record = pod_record(msgspec.convert(manifest, Pod), MANAGED)
-    assert record is not None
-    service.cluster.feed.put_pod(record)
+    service.cluster.feed.put_pod(record_of(manifest))
 
 
 def bind(service: Running, manifest: dict[str, Any], node: str) -> None:

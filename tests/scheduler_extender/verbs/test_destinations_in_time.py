@@ -10,19 +10,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler_extender.annotations import MANAGED
 from scheduler_extender.excess import MOST_LINES
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.objects import NodeObject
-from scheduler_extender.state.pods.record import pod_record
 from scheduler_extender.told.explanation import NOT_ALL_ASKED, Explanation, explanation_of
 from scheduler_extender.told.view import View
 from scheduler_extender.verbs.preemption import preempt
 from scheduler_extender.web.pages import WAITING_SECONDS, Pages
-from scheduler_extender.wire import Pod, PreemptionArgs
+from scheduler_extender.wire import PreemptionArgs
 from tests.deadlines import ending_when
-from tests.nodes import pod, switched
+from tests.nodes import pod, record_of, switched
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.report import Allocation, Report
 
@@ -72,9 +70,7 @@ def cluster_of(meter: Meter) -> Cluster:
 
 
 def see(cluster: Cluster, manifest: dict[str, Any]) -> None:
-    record = pod_record(msgspec.convert(manifest, Pod), MANAGED)
-    assert record is not None
-    cluster.feed.put_pod(record)
+    cluster.feed.put_pod(record_of(manifest))
 
 
 def choosy(name: str, gpus: int = 4, **more: Any) -> dict[str, Any]:

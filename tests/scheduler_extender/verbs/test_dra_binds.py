@@ -12,21 +12,21 @@ import msgspec
 import pytest
 
 from scheduler_extender import verbs
-from scheduler_extender.annotations import MANAGED, OfClaims, of_claims
+from scheduler_extender.annotations import OfClaims, of_claims
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.limits import BIND_ENDS_AFTER, BIND_STARTS_WITHIN
 from scheduler_extender.state.answers.decision import HAD_CLAIM
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import Offer
 from scheduler_extender.state.node.objects import NodeObject
-from scheduler_extender.state.pods.record import PodRecord, pod_record
+from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.answers import answers_to
 from scheduler_extender.told.placed import NO_CLAIM, placed_on
 from scheduler_extender.told.unblocking import unblocking_of
 from scheduler_extender.verbs import BindError, Binding, BindUnknownError
 from scheduler_extender.verbs.turns import Turns
 from scheduler_extender.wire import BindingArgs, MetaPod, MetaVictims, Pod, PreemptionArgs
-from tests.nodes import bridged, pod
+from tests.nodes import bridged, pod, record_of
 from topology.core.availability import Availability
 from topology.core.devices import NodeName, PodUid
 from topology.core.dra import Claimed, Published, claim_holder, served
@@ -81,9 +81,7 @@ class World:
         self.cluster.feed.put_record(*served(bare, report, "nvidia.com/gpu", published, claimed))
 
     def add(self, manifest: dict[str, Any]) -> None:
-        found = pod_record(msgspec.convert(manifest, Pod), MANAGED)
-        assert found is not None
-        self.cluster.feed.put_pod(found)
+        self.cluster.feed.put_pod(record_of(manifest))
 
     def bind(self, uid: str) -> dict[str, Any]:
         """Bind a pod; the annotation that was written."""
@@ -138,23 +136,6 @@ def test_a_claim_with_other_devices_is_refused_and_counted(world: World) -> None
         world.bind("a")
     assert world.written.placements == []
     assert world.cluster.tallies.vetoes == 1
-
-
-def test_all_gpus_of_the_pods_claims_are_held_against_what_it_requires(world: World) -> None:
-    """Those of a claim of its own beside the number, or of a claim of an earlier try."""
-    world.add(pair("a"))
-    world.claim(a=(0, 1, 2))
-    with pytest.raises(BindError, match="its claim has the GPUs 0, 1, 2: the hardware has no"):
-        world.bind("a")
-    world.claim(a=(2, 3))
-    assert world.bind("a")["sets"] == [[2, 3]]
-
-
-def test_nothing_is_written_before_the_claim_is_known(world: World) -> None:
-    world.add(pair("a"))
-    with pytest.raises(BindError, match="claim has no devices yet"):
-        world.bind("a")
-    assert world.cluster.tallies.vetoes == 0
 
 
 def test_nothing_is_written_while_a_device_of_its_claim_is_not_known(world: World) -> None:

@@ -11,13 +11,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler_extender.annotations import MANAGED, PLACEMENT
+from scheduler_extender.annotations import PLACEMENT
 from scheduler_extender.deadline import NO_DEADLINE
 from scheduler_extender.files.binder import FileBinder
 from scheduler_extender.state.asking.places import PlaceCounter
-from scheduler_extender.state.pods.record import PodRecord, pod_record
+from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs import BindError, Binding, bind
 from scheduler_extender.wire import BindingArgs, Pod
+from tests.nodes import record_of
 from tests.scheduler_extender.verbs.racks import RACK, Scheduler, member, rack
 from topology.core.devices import NodeName, PodUid
 
@@ -80,9 +81,7 @@ def as_listed(manifest: dict[str, Any], binding: Binding) -> PodRecord:
     copy = json.loads(json.dumps(manifest))
     copy["metadata"].setdefault("annotations", {})[PLACEMENT] = binding.placement
     copy["spec"]["nodeName"] = binding.node
-    found = pod_record(msgspec.convert(copy, Pod), MANAGED)
-    assert found is not None
-    return found
+    return record_of(copy)
 
 
 def bound_at(manifest: dict[str, Any], node: str, time: str) -> PodRecord:

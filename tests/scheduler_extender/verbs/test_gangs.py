@@ -15,17 +15,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.answers.decision import SIBLINGS
 from scheduler_extender.state.groups.gangdomains import QUIET
 from scheduler_extender.state.groups.groups import ANOTHER_CHOSEN, KEPT, NEVER, TOO_SMALL
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.keptplace import KeptPlace
-from scheduler_extender.state.pods.record import pod_record
 from scheduler_extender.state.pods.standing import amounts_of
 from scheduler_extender.verbs import preempt
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
-from tests.nodes import pod
+from tests.nodes import pod, record_of
 from tests.scheduler_extender.verbs.racks import RACK, Scheduler, member, rack
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.report import Allocation, Report
@@ -57,9 +55,7 @@ def on(kind: str, count: int = 1, free: Iterable[int] | None = None) -> Schedule
         )
         if ids:
             found = pod(len(ids), name=uid, uid=uid, node=node.name, phase="Running")
-            holder = pod_record(msgspec.convert(found, Pod), MANAGED)
-            assert holder is not None
-            scheduler.cluster.feed.put_pod(holder)
+            scheduler.cluster.feed.put_pod(record_of(found))
     return scheduler
 
 
@@ -150,9 +146,7 @@ def test_members_that_ask_for_different_things_are_all_bound(kind: str) -> None:
         for each, (link, _) in zip(pods, asks, strict=True):
             if not link:
                 del each["metadata"]["annotations"]["gpu-topology.io/link"]
-            seen = pod_record(msgspec.convert(each, Pod), MANAGED)
-            assert seen is not None
-            scheduler.cluster.feed.put_pod(seen)
+            scheduler.cluster.feed.put_pod(record_of(each))
         chosen = []
         for each, (_, n) in zip(pods, asks, strict=True):
             fits = [name for name in scheduler.passing(each) if left[name] >= n]
@@ -174,8 +168,7 @@ def test_what_a_sibling_asks_counts_until_it_is_bound_or_gone() -> None:
     scheduler = on("a100-pcie-4-bridged", free=(0, 1, 2))
     worker, leader = gang("worker", 2), gang("leader", 2, 1)
     del leader["metadata"]["annotations"]["gpu-topology.io/link"]
-    seen = pod_record(msgspec.convert(leader, Pod), MANAGED)
-    assert seen is not None
+    seen = record_of(leader)
     assert scheduler.passing(worker) == scheduler.names, "nobody has told of the leader"
     scheduler.cluster.feed.put_pod(seen)
     assert scheduler.reasons(worker) == {SIBLINGS.reason}
@@ -197,9 +190,9 @@ def test_the_place_of_a_member_counts_once_against_its_siblings() -> None:
     pods = [gang(f"p{i}", 2) for i in range(2)]
     (name,) = scheduler.names
     until = scheduler.cluster.today() + 600.0
-    waits = pod_record(msgspec.convert(pods[1], Pod), MANAGED)
-    assert waits is not None
-    scheduler.cluster.feed.put_pod(replace(waits, kept_place=KeptPlace(NodeName(name), until)))
+    scheduler.cluster.feed.put_pod(
+        replace(record_of(pods[1]), kept_place=KeptPlace(NodeName(name), until))
+    )
     assert [scheduler.passing(each) for each in pods] == [[name]] * 2
     stranger = pod(4, {"link": "nvlink"}, name="stranger", uid="stranger")
     assert scheduler.passing(stranger) == []
@@ -218,9 +211,9 @@ def test_siblings_that_are_bound_count_as_what_they_are() -> None:
     scheduler = on("dgx1-v100", 2, free=range(6))
     first, last = gang("t0", 2, 3), gang("t1", 2, 3)
     assert scheduler.passing(last) == []
-    bound = pod_record(msgspec.convert(first, Pod), MANAGED)
-    assert bound is not None
-    scheduler.cluster.feed.put_pod(replace(bound, node=NodeName("dgx1-v100-0")))  # by somebody else
+    scheduler.cluster.feed.put_pod(
+        replace(record_of(first), node=NodeName("dgx1-v100-0"))
+    )  # by somebody else
     assert scheduler.passing(last) == ["dgx1-v100-1"]
 
 

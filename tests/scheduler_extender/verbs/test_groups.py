@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 import pytest
 
-from scheduler_extender.annotations import MANAGED, PLACEMENT
 from scheduler_extender.deadline import within
 from scheduler_extender.kube.waker import Waker
 from scheduler_extender.state.groups.groups import (
@@ -26,15 +23,15 @@ from scheduler_extender.state.groups.groups import (
     TOO_SMALL,
 )
 from scheduler_extender.state.node.objects import NodeObject
-from scheduler_extender.state.pods.record import PodRecord, pod_record
+from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs import STILL_WORKING, filter_nodes, preempt
 from scheduler_extender.verbs.binddecision import STILL_COUNTING
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
-from tests.nodes import pod
+from tests.nodes import pod, record_of
 from tests.scheduler_extender.kube.test_waker import Api
 from tests.scheduler_extender.serving import running
 from tests.scheduler_extender.verbs.racks import RACK, Scheduler, member, rack
-from topology.core.devices import NodeName, PodUid
+from topology.core.devices import NodeName
 from topology.core.graph import NodeTopology
 from topology.core.report import Health, Report
 from topology.machines import machine
@@ -47,9 +44,7 @@ def scheduler() -> Scheduler:
 
 
 def record(manifest: dict[str, object], node: str) -> PodRecord:
-    found = pod_record(msgspec.convert(manifest, Pod), MANAGED)
-    assert found is not None
-    return replace(found, node=NodeName(node) if node else None)
+    return replace(record_of(manifest), node=NodeName(node) if node else None)
 
 
 def test_a_bind_that_would_count_places_for_long_is_tried_again() -> None:
@@ -126,45 +121,6 @@ def test_two_groups_share_a_rack_to_the_last_tray(scheduler: Scheduler) -> None:
         for name in ("y", "x"):
             if i < len(pods[name]):
                 assert scheduler.place(pods[name][i]).startswith("a")
-
-
-def test_a_restart_forgets_nothing(scheduler: Scheduler) -> None:
-    scheduler.bind(member("x0", "other", 10), "a-00")
-    scheduler.bind(member("t0"), "b-00")
-    anew = Scheduler({"a": 18, "b": 18})
-    for name in ("x0", "t0"):
-        known = scheduler.cluster.pod(PodUid(f"uid-{name}"))
-        assert known is not None
-        anew.cluster.feed.put_pod(known)
-    assert set(anew.passing(member("t1"))) == set(rack("b")) - {"b-00"}
-    assert anew.passing(member("u0", "later", 9)) == []
-
-
-def bound_at(manifest: dict[str, Any], node: str, time: str) -> PodRecord:
-    """A bound member as another replica's bind has written it."""
-    uid = manifest["metadata"]["uid"]
-    placement = {"verdict": "guaranteed", "node": node, "uid": uid, "time": time}
-    manifest["metadata"]["annotations"][PLACEMENT] = json.dumps(placement)
-    manifest["spec"]["nodeName"] = node
-    return record(manifest, node)
-
-
-@pytest.mark.parametrize("order", [("x0", "y0"), ("y0", "x0")])
-def test_a_restart_keeps_the_places_of_who_has_started_first(order: tuple[str, str]) -> None:
-    """Whichever pod is listed first: else the last place of one group would be another's now."""
-    scheduler = Scheduler({"a": 4})
-    pods = {
-        "x0": bound_at(member("x0", "x", 3), "a-00", "2026-11-22T12:00:00Z"),
-        "y0": bound_at(member("y0", "y", 2), "a-03", "2026-11-22T12:00:01Z"),
-    }
-    for name in order:
-        scheduler.cluster.feed.put_pod(pods[name])
-    assert scheduler.passing(member("x1", "x", 3)) == ["a-01", "a-02"]
-    assert scheduler.passing(member("y1", "y", 2)) == []
-    # What starts from now on comes after them, whatever the clocks of the replicas say.
-    assert scheduler.bind(member("x1", "x", 3), "a-01") == ""
-    scheduler.cluster.feed.drop_pod(PodUid("uid-y0"))
-    assert scheduler.passing(member("z0", "z", 2)) == []
 
 
 def test_a_rack_that_can_no_longer_hold_the_group_takes_no_more_of_it(

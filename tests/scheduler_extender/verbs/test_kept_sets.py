@@ -15,7 +15,7 @@ import pytest
 
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord
-from tests.scheduler_extender.test_meetings import record
+from tests.nodes import record_of
 from tests.scheduler_extender.verbs.racks import Scheduler, member
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import GpuRequest, gpu_request
@@ -51,7 +51,7 @@ class Machines(Scheduler):
 
     def starts(self, manifest: dict[str, Any], name: str) -> None:
         """The kubelet admits a pod that is bound; the agent reports it now or later."""
-        found: PodRecord = record(manifest)
+        found: PodRecord = record_of(manifest)
         assert isinstance(found.request, GpuRequest)
         self.kubelets[name].admit(found.uid, found.namespace, found.name, found.request)
         if self.rng.random() < 0.7:

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-import msgspec
 import pytest
 
-from scheduler_extender.annotations import MANAGED
 from scheduler_extender.files.clusterfile import feed, parse
 from scheduler_extender.state.groups.groups import KEPT, NEVER, NO_LONGER, TOO_SMALL
 from scheduler_extender.state.node.objects import NodeObject
-from scheduler_extender.state.pods.record import PodRecord, pod_record
-from scheduler_extender.wire import Pod
-from tests.nodes import pod
+from scheduler_extender.state.pods.record import PodRecord
+from tests.nodes import pod, record_of
 from tests.scheduler_extender.verbs.racks import Scheduler, member
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.report import Allocation, Report
@@ -148,9 +145,7 @@ class Bridged(Scheduler):
 
 def running(name: str, node: str) -> PodRecord:
     found = pod(2, name=name, uid=name, node=node, phase="Running")
-    record = pod_record(msgspec.convert(found, Pod), MANAGED)
-    assert record is not None
-    return replace(record, admitted=True)
+    return replace(record_of(found), admitted=True)
 
 
 def test_evictions_may_help_a_domain_that_would_promise_less_if_it_were_empty() -> None:

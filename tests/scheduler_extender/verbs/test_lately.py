@@ -9,14 +9,12 @@ import msgspec
 import pytest
 
 from scheduler_extender import verbs
-from scheduler_extender.annotations import MANAGED
 from scheduler_extender.files.binder import FileBinder
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.lately import MOST_PODS, SECONDS
 from scheduler_extender.state.node.objects import NodeObject
-from scheduler_extender.state.pods.record import pod_record
 from scheduler_extender.wire import BindingArgs, Pod
-from tests.nodes import bridged, pod
+from tests.nodes import bridged, pod, record_of
 from topology.core.devices import NodeName
 from topology.core.dra import Published, served
 from topology.core.report import Report
@@ -46,9 +44,7 @@ class World:
         manifest = pod(1, {}, name=uid, uid=uid, node=node)
         if nominated is not None:
             manifest["status"]["nominatedNodeName"] = nominated
-        record = pod_record(msgspec.convert(manifest, Pod), MANAGED)
-        assert record is not None
-        self.cluster.feed.put_pod(record)
+        self.cluster.feed.put_pod(record_of(manifest))
 
     def asks(self, uid: str, count: int, nodes: list[NodeName], link: str = "") -> list[int]:
         asked = msgspec.convert(pod(count, {"link": link} if link else {}, name=uid, uid=uid), Pod)

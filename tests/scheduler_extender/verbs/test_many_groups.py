@@ -21,7 +21,7 @@ from scheduler_extender.state.groups.groups import ELSEWHERE
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.verbs import filter_nodes
 from scheduler_extender.wire import FilterResult, Pod
-from tests.scheduler_extender.test_meetings import record
+from tests.nodes import record_of
 from tests.scheduler_extender.verbs.racks import Scheduler, member
 from tests.waiting import FOREVER
 from topology.core.devices import NodeName
@@ -46,7 +46,7 @@ def crowded() -> Scheduler:
     for i in range(GROUPS):
         manifest = member(f"g{i}", f"g{i}", 20 + i % 7, 1 + i % 4, ZONE)
         manifest["spec"]["nodeName"] = scheduler.names[i]
-        scheduler.cluster.feed.put_pod(record(manifest))
+        scheduler.cluster.feed.put_pod(record_of(manifest))
     return scheduler
 
 
@@ -85,7 +85,7 @@ def test_a_change_costs_no_more_than_one_question(crowded: Scheduler, seconds: f
     for i in range(3):
         manifest = member(f"g7-{i}", "g7", 20, 4, ZONE)
         manifest["spec"]["nodeName"] = crowded.names[NODES - 1 - i]
-        crowded.cluster.feed.put_pod(record(manifest))
+        crowded.cluster.feed.put_pod(record_of(manifest))
         found = ask(crowded, "x", seconds, group="x", size=2, gpus=1, annotations=ZONE)
         assert found.error == ""
 
@@ -96,9 +96,9 @@ def test_members_and_places_are_counted_at_one_moment() -> None:
     cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
     for name in ("a-0", "b-0"):
         cluster.feed.put_record(machine("gb200-tray").topology(name, group=name[0]), Report())
-    first = record(member("m0", size=4, gpus=1))
+    first = record_of(member("m0", size=4, gpus=1))
     cluster.feed.put_pod(replace(first, node=NodeName("a-0")))
-    others = [record(member(f"m{i}", size=4, gpus=1)) for i in (1, 2, 3)]
+    others = [record_of(member(f"m{i}", size=4, gpus=1)) for i in (1, 2, 3)]
     seen = cluster.snapshot()
     asked = member_of(seen, others[0].uid, others[0].membership, gpu_request(1))
     assert asked is not None

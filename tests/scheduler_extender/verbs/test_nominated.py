@@ -15,13 +15,12 @@ import pytest
 import yaml
 
 from scheduler_extender import verbs
-from scheduler_extender.annotations import MANAGED
 from scheduler_extender.files.binder import FileBinder
 from scheduler_extender.files.podfile import read_all
 from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.keptplace import KeptPlace
-from scheduler_extender.state.pods.record import PodRecord, pod_record
+from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.answers import answers_to
 from scheduler_extender.told.nodes import Nodes, Use
 from scheduler_extender.told.together import judge
@@ -30,7 +29,7 @@ from scheduler_extender.web.pages import Pages
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.dranodes import NODE as DRA_NODE
 from tests.dranodes import PUBLISHED, DraWorld, a_slice, claim, device, device_class, two_pairs
-from tests.nodes import pod
+from tests.nodes import pod, record_of
 from tests.scheduler_extender.unblocking.scenes import Held, cluster_of
 from topology.core.devices import NodeName, PodUid
 from topology.core.report import Report
@@ -59,8 +58,7 @@ def manifest(
 
 
 def see(cluster: Cluster, found: Pod) -> PodRecord:
-    record = pod_record(found, MANAGED)
-    assert record is not None
+    record = record_of(found)
     cluster.feed.put_pod(record)
     return record
 

@@ -6,16 +6,13 @@ import json
 from dataclasses import replace
 from typing import Any
 
-import msgspec
-
 from scheduler_extender import verbs
-from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.objects import NodeObject
-from scheduler_extender.state.pods.record import PodRecord, pod_record
+from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs import Binding
-from scheduler_extender.wire import BindingArgs, Pod
-from tests.nodes import pod, switched
+from scheduler_extender.wire import BindingArgs
+from tests.nodes import pod, record_of, switched
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.report import Allocation, Report
@@ -38,21 +35,15 @@ class Bindings:
         self.placements.append(json.loads(binding.placement))
 
 
-def record(manifest: dict[str, Any]) -> PodRecord:
-    found = pod_record(msgspec.convert(manifest, Pod), MANAGED)
-    assert found is not None
-    return found
-
-
 def placement(
     node: NodeTopology, report: Report, bound: list[dict[str, Any]], asks: dict[str, Any]
 ) -> Any:
     """The annotation of a pod that is bound to a node with this report and these pods."""
     cluster, written = Cluster(lambda: 0.0), Bindings()
     for other in bound:
-        cluster.feed.put_pod(record(other))
+        cluster.feed.put_pod(record_of(other))
     cluster.feed.put_record(node, report)
-    cluster.feed.put_pod(record(asks))
+    cluster.feed.put_pod(record_of(asks))
     meta = asks["metadata"]
     args = BindingArgs(meta["name"], meta["namespace"], meta["uid"], node.name)
     verbs.bind(cluster, written, args, lambda: "")
@@ -102,6 +93,6 @@ def test_what_is_expected_names_what_comes_unless_a_pod_ends() -> None:
 def test_a_node_without_a_record_names_no_sets() -> None:
     cluster, written = Cluster(lambda: 0.0), Bindings()
     cluster.feed.put_node(NodeName("new"), NodeObject())
-    cluster.feed.put_pod(record(pod(1)))
+    cluster.feed.put_pod(record_of(pod(1)))
     verbs.bind(cluster, written, BindingArgs("train", "default", "uid-1", "new"), lambda: "")
     assert written.placements[0]["sets"] == []

@@ -10,17 +10,16 @@ import msgspec
 import pytest
 
 from scheduler_extender import verbs
-from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.answers import decision
 from scheduler_extender.state.answers.decision import Decision, Settings
 from scheduler_extender.state.asking import enquiry
 from scheduler_extender.state.asking.enquiry import answer
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.pods.record import PodRecord, pod_record
+from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs.preemption import preempt
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs, encode
 from tests.deadlines import ending_when
-from tests.nodes import bridged, pcie, pod, switched
+from tests.nodes import bridged, pcie, pod, record_of, switched
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.links import LinkKind
 from topology.core.remembering import forget
@@ -42,9 +41,7 @@ def cluster() -> Cluster:
             ids = (DeviceId(f"GPU-{i}"),)
             held.append(Allocation(uid, "default", uid, "main", "nvidia.com/gpu", ids))
             manifest = pod(1, name=str(uid), uid=uid, node=node.name, phase="Running")
-            record = pod_record(msgspec.convert(manifest, Pod), MANAGED)
-            assert record is not None
-            found.feed.put_pod(record)
+            found.feed.put_pod(record_of(manifest))
         found.feed.put_record(node, Report(allocations=tuple(held)))
     return found
 
@@ -66,53 +63,54 @@ def ask(cluster: Cluster, wanted: dict[str, Any], victims: dict[str, str | None]
     return found
 
 
-def test_only_evictions_that_help_are_kept(cluster: Cluster) -> None:
-    wanted = pod(2, NVLINK)
-    # 0 and 1 are a pair, 1 and 2 are not; on a switch any two are; no PCIe box ever helps.
-    offered: dict[str, str | None] = {"bridged": "bc", "switched": "bc", "pcie": "ab"}
-    assert ask(cluster, wanted, offered).keys() == {"switched"}
+PAIR = pod(2, NVLINK)
+PREFERRED = pod(2, {**NVLINK, "policy": "preferred"})
+
+
+@pytest.mark.parametrize(
+    ("wanted", "offered", "kept"),
+    [
+        # 0 and 1 are a pair, 1 and 2 are not; on a switch any two are; no PCIe box ever helps.
+        (PAIR, {"bridged": "bc", "switched": "bc", "pcie": "ab"}, {"switched"}),
+        # Under `any` the pair is all there is to hand out; with a third free it is no promise.
+        (PAIR, {"bridged": "ab"}, {"bridged"}),
+        (PAIR, {"bridged": "abc"}, set()),
+        (pod(2), {"pcie": "ab"}, {"pcie"}),
+        (pod(3), {"pcie": "ab"}, set()),
+        (PREFERRED, {"pcie": "ab"}, {"pcie"}),
+        (pod(2), {"pcie": "", "switched": None}, set()),
+        (pod(2), {}, set()),
+        (pod(None), {"pcie": "a", "unknown": "x"}, {"pcie", "unknown"}),
+        (pod(2, {"link": "nvlnk"}), {"switched": "ab"}, set()),
+        (pod(1, NVLINK), {"unknown": "x"}, set()),
+    ],
+    ids=[
+        "links",
+        "a bridged pair comes free",
+        "more than the pair comes free",
+        "plain pods need the count",
+        "too few for a plain pod",
+        "preferred pods need the count",
+        "nothing to evict",
+        "no node is offered",
+        "a pod without GPUs is none of ours",
+        "a pod that cannot be read evicts nobody",
+        "a node that nobody told us of",
+    ],
+)
+def test_only_evictions_that_help_are_kept(
+    cluster: Cluster, wanted: dict[str, Any], offered: dict[str, str | None], kept: set[str]
+) -> None:
+    assert ask(cluster, wanted, offered).keys() == kept
 
 
 def test_nobody_is_evicted_elsewhere_for_a_pod_whose_bind_is_open(cluster: Cluster) -> None:
     wanted = pod(2, NVLINK)
-    record = pod_record(msgspec.convert(wanted, Pod), MANAGED)
-    assert record is not None
+    record = record_of(wanted)
     offered: dict[str, str | None] = {"bridged": "ab", "switched": "bc"}
     assert ask(cluster, wanted, offered).keys() == {"bridged", "switched"}
     cluster.binds.begin(NodeName("switched"), record)
     assert ask(cluster, wanted, offered).keys() == {"switched"}
-
-
-def test_a_bridged_pair_that_comes_free_is_promised(cluster: Cluster) -> None:
-    bridge = cluster.facts(NodeName("bridged")).topology
-    assert bridge is not None
-    # Under `any` the pair is all there is to hand out; were a third free it would be no promise.
-    assert ask(cluster, pod(2, NVLINK), {"bridged": "ab"}).keys() == {"bridged"}
-    assert ask(cluster, pod(2, NVLINK), {"bridged": "abc"}) == {}
-
-
-def test_plain_and_preferred_pods_need_the_count(cluster: Cluster) -> None:
-    assert ask(cluster, pod(2), {"pcie": "ab"}).keys() == {"pcie"}
-    assert ask(cluster, pod(3), {"pcie": "ab"}) == {}
-    preferred = pod(2, {**NVLINK, "policy": "preferred"})
-    assert ask(cluster, preferred, {"pcie": "ab"}).keys() == {"pcie"}
-
-
-def test_nothing_to_evict_is_no_answer(cluster: Cluster) -> None:
-    assert ask(cluster, pod(2), {"pcie": "", "switched": None}) == {}
-    assert ask(cluster, pod(2), {}) == {}
-
-
-def test_a_pod_without_gpus_is_none_of_ours(cluster: Cluster) -> None:
-    assert ask(cluster, pod(None), {"pcie": "a", "unknown": "x"}).keys() == {"pcie", "unknown"}
-
-
-def test_a_pod_that_cannot_be_read_evicts_nobody(cluster: Cluster) -> None:
-    assert ask(cluster, pod(2, {"link": "nvlnk"}), {"switched": "ab"}) == {}
-
-
-def test_a_node_that_nobody_told_us_of(cluster: Cluster) -> None:
-    assert ask(cluster, pod(1, NVLINK), {"unknown": "x"}) == {}
 
 
 def test_whole_pods_are_read_too(cluster: Cluster) -> None:

@@ -11,17 +11,17 @@ from prometheus_client import generate_latest
 from scheduler_extender.annotations import PLACEMENT
 from scheduler_extender.files.clusterfile import ClusterFile
 from scheduler_extender.http.metrics import Metrics
-from scheduler_extender.kube.events import PAUSE, EventWriter
+from scheduler_extender.kube.events import PAUSE
 from scheduler_extender.serving import file_service, in_thread
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.verbs import WouldRefuse
 from tests.nodes import bridged, pcie, pod, switched
 from tests.scheduler_extender.conftest import Kube
+from tests.scheduler_extender.kube.test_events import Api, make
 from tests.scheduler_extender.serving import running
 from tests.waiting import PATIENCE
 from topology.core.devices import PodUid
 from topology.core.placement import Reason
-from topology.kubeapi.apiserver import ApiServer, Query
 
 NODES = (switched(), bridged(), pcie())
 NAMES = [node.name for node in NODES]
@@ -156,24 +156,12 @@ def test_it_is_counted_by_reason() -> None:
 
 
 def test_the_pod_gets_one_event_a_while() -> None:
-    written: list[dict[str, Any]] = []
-
-    class Api(ApiServer):
-        def __init__(self) -> None:
-            pass
-
-        def create(self, path: str, body: bytes, query: Query = (), *, timeout: float) -> bytes:
-            written.append(msgspec.json.decode(body))
-            return b""
-
-    seconds = [0.0]
-    writer = EventWriter(Api(), clock=lambda: seconds[0])
+    writer, time = make(api := Api())
     for _ in range(int(PAUSE)):
-        seconds[0] += 1
+        time.seconds += 1
         writer.note_would_refuse(would("a", x=3))
         writer.round()
-    assert len(written) == 1
-    event = written[0]
+    (event,) = api.written
     assert (event["type"], event["reason"]) == ("Normal", "GPUPlacementWouldBeRefused")
     assert event["message"] == "in shadow: 3 of 9 nodes would be refused (3 × x)"
     assert (event["involvedObject"]["kind"], event["involvedObject"]["name"]) == ("Pod", "a")

@@ -6,14 +6,12 @@ import msgspec
 import pytest
 
 from scheduler_extender import verbs
-from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.node.objects import NodeObject
-from scheduler_extender.state.pods.record import pod_record
 from scheduler_extender.verbs import BindError
 from scheduler_extender.verbs.binddecision import decide
 from scheduler_extender.wire import Pod
 from tests.dranodes import NODE, DraWorld, claim, raw, two_pairs
-from tests.nodes import bridged, pod
+from tests.nodes import bridged, pod, record_of
 from topology import codec
 from topology.core.devices import DeviceId, GpuUuid, NodeName
 from topology.core.placement.rejections import ALL_SICK
@@ -72,8 +70,7 @@ def test_under_dra_the_next_gpu_is_looked_at(
 def test_under_dra_bind_refuses_a_claim_with_a_sick_gpu() -> None:
     world = two_pairs()
     report(world, NODE, 3, lost=True, plugin=False)
-    record = pod_record(wanted(1), MANAGED)
-    assert record is not None
+    record = record_of(wanted(1))
     world.cluster.feed.put_pod(record)
     world.claims.apply(claim("c", 3, pod="a"))
     with pytest.raises(BindError, match=ALL_SICK.reason):

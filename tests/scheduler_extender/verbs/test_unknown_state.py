@@ -22,9 +22,8 @@ from scheduler_extender.state.answers.decision import PROMISED, Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.freshness import SILENT_AFTER, Watch
 from scheduler_extender.state.node.objects import NodeObject
-from scheduler_extender.state.pods.record import pod_record
 from scheduler_extender.wire import BindingArgs, Pod
-from tests.nodes import pcie, pod, switched
+from tests.nodes import pcie, pod, record_of, switched
 from tests.scheduler_extender.serving import Clock
 from topology.core.devices import DeviceId, GpuResource, NodeName, PodUid
 from topology.core.graph import AllocatorFacts, NodeTopology
@@ -68,9 +67,7 @@ class World:
         first = pod(count, annotations, name="first", uid="first", node=NODE, phase=phase)
         written = {"verdict": "guaranteed", "node": NODE, "uid": "first", "sets": [[0]], "time": ""}
         first["metadata"]["annotations"]["gpu-topology.io/placement"] = json.dumps(written)
-        found = pod_record(msgspec.convert(first, Pod), MANAGED)
-        assert found is not None
-        self.cluster.feed.put_pod(found)
+        self.cluster.feed.put_pod(record_of(first))
         if held:
             ids = tuple(map(DeviceId, held))
             self.held = (Allocation(PodUid("first"), "default", "first", "main", MANAGED[0], ids),)

@@ -5,20 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import pytest
 
-from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.objects import NodeObject
-from scheduler_extender.state.pods.record import PodRecord, pod_record
-from scheduler_extender.told.answers import answers
-from scheduler_extender.wire import Pod
-from tests.nodes import pod
+from scheduler_extender.state.pods.record import PodRecord
+from tests.nodes import pod, record_of
 from tests.scheduler_extender.verbs.racks import Scheduler, member, rack
 from topology.core.devices import NodeName
 from topology.core.report import Report
-from topology.core.requests import GpuRequest
 from topology.machines import machine
 
 NVLINK = {"link": "nvlink"}
@@ -37,18 +32,14 @@ def best(scheduler: Scheduler, manifest: dict[str, Any]) -> set[str]:
 
 def hold(scheduler: Scheduler, name: str, node: str, gpus: int = 4) -> PodRecord:
     """A pod that others bound."""
-    found = pod_record(msgspec.convert(single(name, gpus), Pod), MANAGED)
-    assert found is not None
-    bound = replace(found, node=NodeName(node))
+    bound = replace(record_of(single(name, gpus)), node=NodeName(node))
     scheduler.cluster.feed.put_pod(bound)
     return bound
 
 
 def wait(scheduler: Scheduler, manifest: dict[str, Any]) -> None:
     """A pod that waits, as the watch brings it."""
-    found = pod_record(msgspec.convert(manifest, Pod), MANAGED)
-    assert found is not None
-    scheduler.cluster.feed.put_pod(found)
+    scheduler.cluster.feed.put_pod(record_of(manifest))
 
 
 def add_machine(cluster: Cluster, name: str, kind: str = "dgx1-v100") -> None:
@@ -136,14 +127,3 @@ def test_a_group_that_shares_something_else_leaves_racks_whole_too(scheduler: Sc
     one_node = {"group-domain": "node", "link": "nvlink"}
     asked = member("pair-0", "pair", size=2, gpus=2, annotations=one_node)
     assert best(scheduler, asked) == {OUTSIDE}
-
-
-def test_explain_tells_the_scores_of_prioritize(scheduler: Scheduler) -> None:
-    request = single(gpus=2, **NVLINK)
-    found = pod_record(msgspec.convert(request, Pod), MANAGED)
-    assert found is not None
-    assert isinstance(found.request, GpuRequest)
-    seen = scheduler.cluster.snapshot()
-    rows = answers(seen, found.request)
-    told = {row.node: row.score for row in rows if row.passes}
-    assert told == scheduler.scores(request, scheduler.passing(request))

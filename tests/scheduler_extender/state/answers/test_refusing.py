@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import pytest
 
-from scheduler_extender.annotations import MANAGED
 from scheduler_extender.files.clusterfile import feed, parse
 from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.state.answers.decision import Refusals, Settings
@@ -16,10 +14,9 @@ from scheduler_extender.state.asking.enquiry import answer
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.backoff import LONGEST_PAUSE, MOST_REFUSALS
 from scheduler_extender.state.node.objects import NodeObject
-from scheduler_extender.state.pods.record import PodRecord, manifest_of, pod_record
+from scheduler_extender.state.pods.record import PodRecord, manifest_of
 from scheduler_extender.state.pods.refusal import refusal_of
-from scheduler_extender.wire import Pod
-from tests.nodes import pod
+from tests.nodes import pod, record_of
 from tests.scheduler_extender.state.answers.refusals import ASKING, ERROR, GPU, NODE, World
 from topology.core.devices import PodUid
 from topology.core.requests import gpu_request
@@ -85,23 +82,9 @@ STATUSES: dict[str, tuple[dict[str, Any], bool]] = {
 
 @pytest.mark.parametrize(("status", "admitted"), STATUSES.values(), ids=STATUSES)
 def test_whether_the_kubelet_has_taken_a_pod(status: dict[str, Any], admitted: bool) -> None:
-    found = read(pod(1, node=NODE, **status))
+    found = record_of(pod(1, node=NODE, **status))
     assert found.admitted == admitted
-    assert read(manifest_of(found)) == found
-
-
-def read(manifest: dict[str, Any]) -> PodRecord:
-    found = pod_record(msgspec.convert(manifest, Pod), MANAGED)
-    assert found is not None
-    return found
-
-
-def test_the_first_refusal_shuts_the_node_for_a_while() -> None:
-    world = World()
-    world.refuse("a")
-    assert world.shut()
-    assert [(r.in_a_row, r.pause) for r in world.told] == [(1, 10)]
-    assert world.pause() == 10
+    assert record_of(manifest_of(found)) == found
 
 
 def test_pauses_double_up_to_five_minutes() -> None:

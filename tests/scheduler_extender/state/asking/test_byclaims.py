@@ -17,7 +17,7 @@ from scheduler_extender.kube.draobjects import Claim
 from scheduler_extender.kube.nodedevices import NO_DEVICES
 from scheduler_extender.state.asking.byclaims import GONE, NO_GPUS, ask_by_claims
 from scheduler_extender.state.node.objects import NodeObject
-from scheduler_extender.state.pods.record import PodRecord, asking_record, pod_record
+from scheduler_extender.state.pods.record import PodRecord, asking_record
 from scheduler_extender.told.placed import placed_on
 from scheduler_extender.verbs import BindError, Binding
 from scheduler_extender.verbs.binddecision import decide
@@ -40,7 +40,7 @@ from tests.dranodes import (
     slice_of,
     two_pairs,
 )
-from tests.nodes import bridged, pod
+from tests.nodes import bridged, pod, record_of
 from topology import codec
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.report import Report
@@ -94,9 +94,7 @@ def test_a_node_passes_where_the_devices_that_come_will_do(world: DraWorld) -> N
 def test_what_is_chosen_for_a_nominated_pod_does_not_come(world: DraWorld) -> None:
     world.claims.apply(asking("c", exactly(2)))
     nominated = msgspec.convert(pod(1, name="n", uid="n", nominatedNodeName=NODE), Pod)
-    record = pod_record(nominated, MANAGED)
-    assert record is not None
-    world.cluster.feed.put_pod(record)
+    world.cluster.feed.put_pod(record_of(nominated))
     assert refusal(world, of_claim(NVLINK, "c")) == ""
 
 

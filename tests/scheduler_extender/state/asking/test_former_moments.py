@@ -14,8 +14,7 @@ from scheduler_extender.state.asking.places import PlaceCounter
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.objects import NodeObject
-from tests.nodes import pod, switched
-from tests.scheduler_extender.test_meetings import record
+from tests.nodes import pod, record_of, switched
 from tests.scheduler_extender.verbs.racks import member
 from topology.core.devices import NodeName
 from topology.core.report import Report
@@ -72,7 +71,7 @@ def test_whoever_asks_on_a_former_snapshot_gets_the_sum_of_its_moment() -> None:
     siblings' binds were refused."""
     cluster = racks(a="r", b="r")
     former = cluster.snapshot()
-    cluster.feed.put_pod(record(pod(4, name="x", uid="x", node="a")))
+    cluster.feed.put_pod(record_of(pod(4, name="x", uid="x", node="a")))
     assert total(cluster.snapshot()) == 4
     assert total(former) == 8
     assert total(cluster.snapshot()) == 4
@@ -85,7 +84,7 @@ def test_whoever_asks_on_a_former_snapshot_gets_the_sum_of_its_moment() -> None:
 def test_the_room_of_a_rack_is_not_remembered_once_a_tray_has_come_into_it() -> None:
     """Else its score would be without the tray until one of its trays changes."""
     cluster = racks(a="r", b="r", c="other", d="other")
-    cluster.feed.put_pod(record(member("w", "train", 2, 1)))  # somebody asks for a rack
+    cluster.feed.put_pod(record_of(member("w", "train", 2, 1)))  # somebody asks for a rack
     former = cluster.snapshot()
     move(cluster, "c", "r")
     assert rack_rooms(former, gpu_request(1), ["a"]) == [9]
@@ -95,8 +94,8 @@ def test_the_room_of_a_rack_is_not_remembered_once_a_tray_has_come_into_it() -> 
 def test_what_if_a_pod_were_gone_is_not_remembered_of_its_rack() -> None:
     """Else scores would rest on a rack without the pod until one of its trays changes."""
     cluster = racks(a="r", b="r")
-    cluster.feed.put_pod(record(member("w", "train", 2, 1)))
-    there = record(pod(4, name="x", uid="x", node="a"))
+    cluster.feed.put_pod(record_of(member("w", "train", 2, 1)))
+    there = record_of(pod(4, name="x", uid="x", node="a"))
     cluster.feed.put_pod(there)
     seen = cluster.snapshot()
     if_gone = seen.with_facts([seen.facts(NodeName("a")).without(frozenset({there.uid}))])
@@ -115,9 +114,9 @@ def test_whoever_asks_on_a_former_snapshot_gets_the_kept_places_of_its_moment() 
     cluster = racks(a="r", b="r")
     first = member("m", "train", 2, 2, {"group-domain": "rack"})
     first["spec"]["nodeName"] = "b"
-    cluster.feed.put_pod(record(first))
+    cluster.feed.put_pod(record_of(first))
     former = cluster.snapshot()
-    cluster.feed.put_pod(record(pod(4, name="x", uid="x", node="a")))
+    cluster.feed.put_pod(record_of(pod(4, name="x", uid="x", node="a")))
     assert kept_on(cluster.snapshot()) == {NodeName("b")}
     assert kept_on(former) == {NodeName("a")}
     assert kept_on(cluster.snapshot()) == {NodeName("b")}

@@ -20,8 +20,7 @@ from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.verbs import filter_nodes
 from scheduler_extender.wire import Pod
-from tests.nodes import pod, switched
-from tests.scheduler_extender.test_meetings import record
+from tests.nodes import pod, record_of, switched
 from tests.scheduler_extender.verbs.racks import member
 from topology.core.devices import NodeName
 from topology.core.report import Report
@@ -52,7 +51,7 @@ def come(cluster: Cluster, count: int, phase: str) -> None:
         manifest = member(f"m{i}", "crowd", 4096, 1, GROUP)
         manifest["spec"]["nodeName"] = f"n{i % 7}"
         manifest["status"]["phase"] = phase
-        cluster.feed.put_pod(record(manifest))
+        cluster.feed.put_pod(record_of(manifest))
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed", "Running"])
@@ -67,7 +66,7 @@ def test_a_change_of_a_group_costs_the_same_however_many_members_it_has(phase: s
     def change(cluster: Cluster) -> None:
         manifest = member("next", "crowd", 4096, 1, GROUP)
         manifest["spec"]["nodeName"] = "n0"
-        cluster.feed.put_pod(record(manifest))
+        cluster.feed.put_pod(record_of(manifest))
         PlaceCounter(cluster.snapshot(), NO_DEADLINE).kept()
 
     few, many = Cluster(lambda: 0.0), Cluster(lambda: 0.0)
@@ -98,7 +97,7 @@ def of_kinds(nodes: int, kinds: int, *, known: bool) -> Cluster:
         domain = f"nvidia.com/l{i}" if known else f"example.com/{i}"
         manifest = member(f"g{i}", f"g{i}", 2, 1, {"group-domain": domain})
         manifest["spec"]["nodeName"] = f"n{i}"
-        found.feed.put_pod(record(manifest))
+        found.feed.put_pod(record_of(manifest))
     return found
 
 
@@ -110,7 +109,7 @@ def test_groups_with_a_label_each_are_counted_without_listing_all_nodes_anew(kno
     names = [f"n{i}" for i in range(nodes)]
     filter_nodes(cluster, asked, names)
     for i in range(3):
-        cluster.feed.put_pod(record(pod(1, name=f"x{i}", uid=f"x{i}", node=f"n{i + 40}")))
+        cluster.feed.put_pod(record_of(pod(1, name=f"x{i}", uid=f"x{i}", node=f"n{i + 40}")))
         Labels.looks = 0
         assert filter_nodes(cluster, asked, names).node_names
         assert Labels.looks <= 3 * kinds

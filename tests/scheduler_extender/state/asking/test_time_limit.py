@@ -10,17 +10,15 @@ import msgspec
 import pytest
 
 from scheduler_extender import verbs
-from scheduler_extender.annotations import MANAGED
 from scheduler_extender.deadline import within
 from scheduler_extender.state.answers import decision as decisions
 from scheduler_extender.state.answers.decision import UNDECIDED
 from scheduler_extender.state.asking import enquiry
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.pods.record import pod_record
 from scheduler_extender.verbs import STILL_WORKING, preemption
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
 from tests.deadlines import ending_when
-from tests.nodes import pcie, pod, switched
+from tests.nodes import pcie, pod, record_of, switched
 from tests.scheduler_extender.serving import Clock
 from tests.waiting import PATIENCE
 from topology.core import placement, scoring
@@ -91,8 +89,7 @@ def test_a_required_pod_gets_an_error_until_some_node_takes_it(
 
 
 def test_a_plain_pod_passes_unless_it_could_break_a_promise(cluster: Cluster) -> None:
-    bound = pod_record(msgspec.convert(pod(2, NVLINK, node="n9"), Pod), MANAGED)
-    assert bound is not None
+    bound = record_of(pod(2, NVLINK, node="n9"))
     assert isinstance(bound.request, GpuRequest)
     cluster.feed.put_pod(replace(bound, promised=bound.request.constraints))
     found = verbs.filter_nodes(cluster, asked(1, {}), NAMES, within(cluster.clock, 2.5))

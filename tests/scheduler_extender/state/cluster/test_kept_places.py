@@ -22,7 +22,7 @@ from scheduler_extender.state.pods.keptplace import (
 from scheduler_extender.state.pods.record import PodRecord, manifest_of, pod_record
 from scheduler_extender.verbs import BindError, Binding, bind, filter_nodes, prioritize
 from scheduler_extender.wire import BindingArgs, Pod
-from tests.nodes import container, pod
+from tests.nodes import container, pod, record_of
 from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.report import READY, Allocation, Condition, Report
@@ -224,8 +224,7 @@ def test_who_would_take_the_place_while_its_victim_is_still_there_is_refused(
     given one pair and leave the other."""
     cluster = scattered(gone)
     newcomer = msgspec.convert(pod(2, says, uid="other"), Pod)
-    record = pod_record(newcomer, MANAGED)
-    assert record is not None
+    record = record_of(newcomer)
     assert filter_nodes(cluster, newcomer, [NODE]).unresolvable == {NODE: REASON}
     cluster.feed.put_pod(record)
     args = BindingArgs(record.name, record.namespace, record.uid, NODE)
@@ -366,8 +365,7 @@ def test_the_annotation_is_read_as_it_is_written() -> None:
     value = value_of(PodUid("wants"), NODE, NOON, [PodUid("b"), PodUid("a")])
     expected = KeptPlace(NODE, NOON, frozenset({PodUid("a"), PodUid("b")}))
     assert kept_place_of(annotated(value)) == expected
-    record = pod_record(annotated(value), MANAGED)
-    assert record is not None
+    record = record_of(annotated(value))
     assert record.kept_place == expected
     assert pod_record(msgspec.convert(manifest_of(record), Pod), MANAGED) == record
 

@@ -128,11 +128,6 @@ def test_the_first_to_start_gets_its_places_and_others_what_is_left() -> None:
     assert [each.count for each in kept.beside(NodeName("n0"), Group("d", "second"))] == [2]
 
 
-def test_of_nodes_with_places_enough_the_one_with_most_room_keeps_them() -> None:
-    nodes = {"n0": ("a", 4), "n1": ("a", 0)}
-    assert by_node(keep(*look(nodes, [(standing("g", 4, 1), "a")]), counted)) == {"n1": [("g", 1)]}
-
-
 def test_nodes_that_are_alike_are_counted_once() -> None:
     nodes = {f"n{i:04}": ("a", 0) for i in range(1000)}
     waiting = [(standing(f"g{i}", 8, 3), "a") for i in range(300)]

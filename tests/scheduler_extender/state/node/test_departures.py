@@ -14,20 +14,18 @@ from scheduler_extender.annotations import MANAGED
 from scheduler_extender.kube.settler import Settler
 from scheduler_extender.kube.sinks import PodSink, RecordSink
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.node import transitions
-from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.node.transitions import MOST_DEPARTED
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.wire import Pod
-from tests.nodes import bridged, pod, switched
+from tests.nodes import bridged, pod, record_of, switched
 from tests.scheduler_extender.conftest import Kube, raw
 from tests.scheduler_extender.serving import Clock
 from topology import codec
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.graph import AllocatorFacts
 from topology.core.links import LinkKind
-from topology.core.report import Allocation, Condition, Report
+from topology.core.report import Allocation, Report
 from topology.core.requests import NO_CONSTRAINTS, Constraints
 
 NODE = switched(4, "node")
@@ -87,16 +85,6 @@ def test_a_pod_deleted_by_force_holds_until_its_agent_knew_of_it(cluster: Cluste
     assert cluster.facts(NAME).pods.every == ()
 
 
-def test_a_report_that_its_agent_cannot_vouch_for_proves_nothing(cluster: Cluster) -> None:
-    PodSink(cluster).apply(raw(bound()))
-    delete(cluster, bound(), 20)
-    blind = (Condition("Ready", False, "KubeletUnavailable", "silent"),)
-    cluster.feed.put_record(NODE, report(2, 30, conditions=blind))
-    assert [p.uid for p in cluster.facts(NAME).pods.every] == ["uid-1"]
-    cluster.feed.put_record(NODE, report(3, 30))
-    assert fits(cluster, 4)
-
-
 def test_the_report_may_come_before_the_deletion(cluster: Cluster) -> None:
     """The watches are not in step: the agent may know of it long before we do."""
     admitted = bound(startTime="2026-01-01T00:00:00Z")
@@ -143,13 +131,6 @@ def test_an_agent_that_does_not_say_what_it_knew_has_to_report_twice(
 def test_a_pod_that_has_ended_lets_go_at_once(cluster: Cluster) -> None:
     PodSink(cluster).apply(raw(bound(phase="Succeeded")))
     delete(cluster, bound(phase="Succeeded"), 20)
-    assert fits(cluster, 4)
-
-
-def test_after_a_reboot_nobody_holds_anything(cluster: Cluster) -> None:
-    PodSink(cluster).apply(raw(bound()))
-    delete(cluster, bound(), 20)
-    cluster.feed.put_record(NODE, Report("reboot", 1))
     assert fits(cluster, 4)
 
 
@@ -208,23 +189,6 @@ def test_the_promise_to_a_pod_that_is_gone_holds_up_nobody() -> None:
     assert cluster.facts(NAME).pods.every[0].promised == NO_CONSTRAINTS
 
 
-def test_one_record_that_cannot_be_taken_in_costs_that_node(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    take = transitions.with_record
-
-    def fails(facts: NodeFacts, *more: Any) -> Any:
-        if facts.name == "bad":
-            raise AssertionError("a fault of ours")
-        return take(facts, *more)
-
-    monkeypatch.setattr(transitions, "with_record", fails)
-    bad = codec.encode(switched(4, "bad"), Report("boot", 1))
-    RecordSink(cluster).replace([raw(bad), record(7, "a")], "9")
-    assert sequence_of(cluster) == 7
-    assert cluster.facts(NodeName("bad")).record.problem == "internal error: AssertionError"
-
-
 def test_who_waits_is_told_when_a_deleted_pod_is_let_go_beside_unreported_ones(
     cluster: Cluster,
 ) -> None:
@@ -249,8 +213,7 @@ def test_those_who_departed_are_not_forgotten_while_the_pod_beside_them_changes_
     cluster = Cluster(clock)
     cluster.feed.put_record(topology, report(1, 5))
     pair = bound("pair", 2)
-    known = pod_record(msgspec.convert(pair, Pod), MANAGED)
-    assert known is not None
+    known = record_of(pair)
     if confirmed in ("deleted", "missing from a list"):
         PodSink(cluster).apply(raw(pair))
     else:
@@ -374,9 +337,7 @@ def test_what_is_old_when_first_seen_has_less_time_left() -> None:
 def test_a_bind_in_flight_whose_pod_is_gone_counts_until_its_agent_knew_of_it(kube: Kube) -> None:
     """The watch was blind: nobody saw that the pod was bound, nor that it was deleted by force."""
     kube.cluster.feed.put_record(NODE, report(1, 5))
-    unbound = pod_record(msgspec.convert(pod(4, name="gone", uid="uid-1"), Pod), MANAGED)
-    assert unbound is not None
-    kube.cluster.binds.begin(NAME, unbound)
+    kube.cluster.binds.begin(NAME, record_of(pod(4, name="gone", uid="uid-1")))
     kube.fake.put("/api/v1/namespaces/default/pods/other", pod(1, name="other", uid="uid-2"))
     settler = Settler(kube.cluster, kube.binder, patience=10)
     settler.round(0)

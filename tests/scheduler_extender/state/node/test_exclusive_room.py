@@ -14,7 +14,7 @@ from scheduler_extender.state.node.ledger import ledger
 from scheduler_extender.state.node.transitions import with_pod, with_record
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.wire import Pod
-from tests.nodes import container, offered, pod, switched
+from tests.nodes import container, offered, pod, record_of, switched
 from topology.core.availability import Availability
 from topology.core.devices import DeviceId, PodUid
 from topology.core.graph import AllocatorFacts
@@ -133,9 +133,7 @@ def test_a_running_pod_that_is_missing_holds_cpus_that_we_do_not_know() -> None:
 def test_what_init_containers_hold_shows_in_no_report() -> None:
     manifest = pod(containers=[guaranteed("main", 1, "2")], node="node", phase="Running")
     manifest["spec"]["initContainers"] = [guaranteed("first", 0, "6")]
-    one = pod_record(msgspec.convert(manifest, Pod), MANAGED)
-    assert one is not None
-    found = room((held(NAME, "2-3"),), one, shown=NAME)
+    found = room((held(NAME, "2-3"),), record_of(manifest), shown=NAME)
     assert found is not None
     assert found.taken == 6
 
@@ -143,8 +141,6 @@ def test_what_init_containers_hold_shows_in_no_report() -> None:
 def test_a_pod_whose_amounts_nobody_knows_may_hold_anything() -> None:
     manifest = pod(containers=[guaranteed("main", 1, "2")], node="node", phase="Running")
     manifest["spec"]["resources"] = {"limits": {"cpu": "2"}}
-    one = pod_record(msgspec.convert(manifest, Pod), MANAGED)
-    assert one is not None
-    found = room((), one)
+    found = room((), record_of(manifest))
     assert found is not None
     assert (found.least(0b11), found.memory_unknown) == (0, True)

@@ -19,11 +19,10 @@ from scheduler_extender.state.node.transitions import (
     with_pod,
     with_record,
     without_pod,
-    without_record,
 )
 from scheduler_extender.state.pods.record import PodRecord
 from tests.nodes import offered, switched
-from topology.core.devices import DeviceId, NodeName, PodUid
+from topology.core.devices import DeviceId, PodUid
 from topology.core.placement import UNUSABLE
 from topology.core.report import Allocation, Condition, Report
 from topology.core.requests import Constraints, GpuRequest, gpu_request
@@ -206,33 +205,6 @@ def test_transitions(steps: list[Step], left: int, gone: tuple[str, ...]) -> Non
     assert (*leaving, *(f"{uid} departed" for uid in facts.pods.departed)) == gone
 
 
-def test_a_stale_node_answers_otherwise() -> None:
-    stale = replace(EMPTY, record=replace(EMPTY.record, stale=True))
-    assert stale.key(GPU) != EMPTY.key(GPU)
-
-
-def test_asking_changes_nothing() -> None:
-    facts = EMPTY
-    for step in (comes(report(1)), bound("a"), bound("b"), ends("a")):
-        facts = step(facts)
-    before = repr(facts)
-    facts.key(GPU)
-    facts.last_offer(GPU)
-    facts.without(frozenset({PodUid("b")})).key(GPU)
-    assert repr(facts) == before
-
-
-def test_those_who_departed_are_bounded_and_nothing_is_promised_beyond() -> None:
-    facts = with_pod(with_record(EMPTY, NODE, report(1), ""), record("stays"))
-    for i in range(MOST_DEPARTED):
-        facts = ends(f"u{i}")(with_pod(facts, record(f"u{i}")))
-        facts = without_pod(facts, PodUid(f"u{i}"))
-    assert not facts.pods.too_many_departed
-    facts = ends("one more")(with_pod(facts, record("one more")))
-    assert facts.pods.too_many_departed
-    assert len(facts.pods.departed) == MOST_DEPARTED
-
-
 def test_a_record_that_contradicts_itself_is_unusable_and_forgets_nobody() -> None:
     twice = report(2, shows("x", 0), shows("y", 0))
     facts = with_record(with_pod(EMPTY, record("a")), NODE, report(1), "")
@@ -245,15 +217,6 @@ def test_a_record_that_contradicts_itself_is_unusable_and_forgets_nobody() -> No
     assert facts.pods.departed == departed
 
 
-def test_a_node_of_which_nothing_is_left_is_not_known() -> None:
-    assert not EMPTY.known
-    facts = with_record(EMPTY, NODE, report(1), "")
-    assert facts.known
-    assert not without_record(facts).known
-    assert without_record(facts, "bad").known
-    assert without_record(with_pod(facts, record("a"))).known
-
-
 def test_promises_are_those_that_no_report_has_shown_kept() -> None:
     wanted = Constraints(min_nvlinks=1)
     pod = record("a", 2, promised=wanted)
@@ -262,7 +225,6 @@ def test_promises_are_those_that_no_report_has_shown_kept() -> None:
     assert facts.promises
     assert not with_record(facts, NODE, report(2, shows("a", 0, 1)), "").promises
     assert not with_pod(facts, replace(pod, phase="Failed")).promises
-    assert EMPTY.name == NodeName("node")
 
 
 def test_without_the_only_unreported_pod_nobody_departed_counts() -> None:

@@ -9,12 +9,11 @@ import msgspec
 import pytest
 
 from scheduler_extender import verbs
-from scheduler_extender.annotations import MANAGED
 from scheduler_extender.kube.sinks import PodSink
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.pods.record import PodRecord, pod_record
+from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.wire import Pod
-from tests.nodes import offered, pod, switched, unreported
+from tests.nodes import offered, pod, record_of, switched, unreported
 from tests.scheduler_extender.conftest import raw
 from tests.scheduler_extender.serving import Clock
 from topology.core.availability import Availability, Holder
@@ -27,9 +26,7 @@ GPU = "nvidia.com/gpu"
 
 
 def bound(uid: str, count: int = 2, **more: Any) -> PodRecord:
-    found = pod_record(msgspec.convert(pod(count, name=uid, uid=uid, node="node"), Pod), MANAGED)
-    assert found is not None
-    return replace(found, **more)
+    return replace(record_of(pod(count, name=uid, uid=uid, node="node")), **more)
 
 
 def shown(uid: str, *gpus: int) -> Allocation:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -14,7 +13,6 @@ from prometheus_client import generate_latest
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.files.clusterfile import parse
 from scheduler_extender.http.metrics import Metrics
-from scheduler_extender.kube.events import EventWriter
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import NodeFacts
@@ -25,11 +23,10 @@ from scheduler_extender.state.node.transitions import with_record
 from scheduler_extender.state.node.verification import BROKEN, OUTSIDE, Surprise, Verified, verify
 from scheduler_extender.state.pods.record import PodRecord, manifest_of, pod_record
 from scheduler_extender.wire import Pod
-from tests.nodes import container, pod
+from tests.nodes import container, pod, record_of
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.report import Allocation, Health, MissingGpu, Report
-from topology.kubeapi.apiserver import ApiServer, ApiUnreachable, Query
 from topology.machines import machine
 
 NODE = machine("dgx1-v100").topology("node")
@@ -39,9 +36,7 @@ def record(uid: str, count: int = 2, *, link: bool = True, **more: Any) -> PodRe
     promise = json.dumps({"verdict": "guaranteed", "node": "node", "uid": uid})
     annotations = {"link": "nvlink", "placement": promise} if link else {}
     manifest = pod(count, annotations, name=uid, uid=uid, node="node", **more)
-    found = pod_record(msgspec.convert(manifest, Pod), MANAGED)
-    assert found is not None
-    return found
+    return record_of(manifest)
 
 
 def shows(uid: str, *gpus: int, name: str = "main") -> Allocation:
@@ -99,10 +94,6 @@ def test_promises_kept_are_counted_once_when_all_devices_are_shown() -> None:
     assert verified(known(two), half).kept == 0
     whole = report(shows("two", 0, name="a"), shows("two", 3, name="b"), sequence=3)
     assert verified(known(two, before=half), whole).kept == 1
-
-
-def test_an_outcome_that_was_foreseen_is_no_surprise() -> None:
-    assert kinds(report(shows("pair", 0, 3)), PAIR) == []
 
 
 def test_an_allocator_that_does_what_we_do_not_model() -> None:
@@ -310,45 +301,6 @@ def test_the_cluster_file_of_a_surprise_replays_it() -> None:
 )
 def test_a_pod_written_down_is_read_as_the_same(known: PodRecord) -> None:
     assert pod_record(msgspec.convert(manifest_of(known), Pod), MANAGED) == known
-
-
-class _Api(ApiServer):
-    def __init__(self, *, fails: bool = False) -> None:
-        self.written: list[tuple[str, dict[str, Any]]] = []
-        self.fails = fails
-
-    def create(self, path: str, body: bytes, query: Query = (), *, timeout: float) -> bytes:
-        if self.fails:
-            raise ApiUnreachable("gone")
-        self.written.append((path, json.loads(body)))
-        return b""
-
-
-def test_the_pods_owner_is_told_by_an_event() -> None:
-    _, seen, _ = surprised()
-    api = _Api()
-    writer = EventWriter(api, lambda: datetime(2026, 11, 21, tzinfo=UTC))
-    for surprise in seen:
-        writer.note(surprise)
-    writer.round()
-    (path, event), _ = api.written
-    assert path == "/api/v1/namespaces/default/events"
-    assert event["involvedObject"]["uid"] == "pair"
-    assert (event["type"], event["reason"]) == ("Warning", "GPUPlacementNotForeseen")
-    assert "node gave GPUs 0,5" in event["message"]
-    writer.round()
-    assert len(api.written) == 2
-
-
-def test_an_event_that_cannot_be_written_is_let_go() -> None:
-    _, seen, _ = surprised()
-    api = _Api(fails=True)
-    writer = EventWriter(api)
-    writer.note(seen[0])
-    writer.round()
-    api.fails = False
-    writer.round()
-    assert api.written == []
 
 
 def test_nodes_that_are_gone_are_forgotten() -> None:

@@ -12,11 +12,11 @@ from scheduler_extender.kube.sinks import BudgetSink, NodeSink
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.budgets import Budget, refused, violations
-from scheduler_extender.state.pods.record import PodRecord, manifest_of, pod_record
+from scheduler_extender.state.pods.record import PodRecord, manifest_of
 from scheduler_extender.state.pods.selecting import Requirement
 from scheduler_extender.state.pods.standing import Standing, standing_of
 from scheduler_extender.wire import Pod, Taint
-from tests.nodes import container, pod
+from tests.nodes import container, pod, record_of
 from tests.scheduler_extender.conftest import raw
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import gpu_request
@@ -106,8 +106,7 @@ def test_where_a_pod_may_be_sent(
     wanted = record(spec)
     assert cluster.facts(NODE).is_open_to(wanted) is expected
     # A snapshot says the same of the pod.
-    again = pod_record(msgspec.convert(manifest_of(wanted), Pod), MANAGED)
-    assert again is not None
+    again = record_of(manifest_of(wanted))
     assert cluster.facts(NODE).is_open_to(again) is expected
 
 
@@ -116,9 +115,7 @@ def record(spec: dict[str, Any], **metadata: Any) -> PodRecord:
     manifest = pod(1)
     manifest["spec"] |= spec
     manifest["metadata"] |= metadata
-    found = pod_record(msgspec.convert(manifest, Pod), MANAGED)
-    assert found is not None
-    return found
+    return record_of(manifest)
 
 
 def test_where_no_node_object_is_known_everybody_may_come() -> None:
