@@ -115,7 +115,6 @@ ELSEWHERE = (
         "a folder stands for the node's /",
     ),
     Stand(r"node NODE ", "node train-07 ", "a node that there is"),
-    Stand(r"gputopo NODE ", "gputopo train-07 ", "a node that there is"),
     Stand(r"~/\.kube/config", '"$KUBECONFIG"', "the tests' own kubeconfig"),
     Stand(r"http://localhost:8889", "http://localhost:$ADMIN_PORT", "the extender's own port"),
 )
