@@ -19,6 +19,11 @@ def seconds_of(text: str) -> float | None:
         return None
 
 
+def age(moment: float | None, today: float) -> float | None:
+    """How many seconds ago a moment was; None if the moment is not known."""
+    return None if moment is None else max(0.0, today - moment)
+
+
 def instant(found: datetime) -> datetime:
     """The same moment in UTC; a time without a zone is UTC already.
 

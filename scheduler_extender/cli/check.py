@@ -25,7 +25,6 @@ from scheduler_extender.told.counts import summary
 from scheduler_extender.told.rows import NodeAnswer, rows_of
 from scheduler_extender.told.struct import Struct
 from scheduler_extender.told.together import GroupFit, Together, Wanted, judge
-from scheduler_extender.told.view import View
 from scheduler_extender.told.words import listed
 
 
@@ -83,10 +82,10 @@ def check(
     for warning in warnings:
         tell(f"warning: {warning}")
     if as_json:
-        data = msgspec.to_builtins(_data(found, look.view, alone=len(read.wanted) == 1))
+        data = msgspec.to_builtins(_data(found, look.today, alone=len(read.wanted) == 1))
         typer.echo(json.dumps(data, indent=2))
     else:
-        _draw(found, look.view)
+        _draw(found, look.today)
     for fault in read.faults:
         tell(f"error: {fault}")
     if read.faults:
@@ -136,11 +135,11 @@ class Checked(Struct, frozen=True):
     group: GroupFit | None = None
 
 
-def _data(found: Together, view: View, *, alone: bool) -> Checked | dict[str, Any]:
+def _data(found: Together, today: float, *, alone: bool) -> Checked | dict[str, Any]:
     """The answer as data: that of one pod is there without a list around it."""
     pods: list[Checked] = []
     for each in found.judged:
-        nodes = rows_of(each.pods[0].request, each.answers, view)
+        nodes = rows_of(each.pods[0].request, each.answers, today)
         pods += [
             Checked(pod.name, pod.text, pod.file, nodes, pod.copies, each.fit(pod))
             for pod in each.pods
@@ -150,7 +149,7 @@ def _data(found: Together, view: View, *, alone: bool) -> Checked | dict[str, An
     return structs.replace(pods[0], group=found.groups[0]) if found.groups else pods[0]
 
 
-def _draw(found: Together, view: View) -> None:
+def _draw(found: Together, today: float) -> None:
     """The answer for people: a table for pods that ask the same."""
     console = standard_output()
     for number, each in enumerate(found.judged):
@@ -159,7 +158,7 @@ def _draw(found: Together, view: View) -> None:
         first, names = each.pods[0], list(dict.fromkeys(pod.name for pod in each.pods))
         word = "asks" if len(names) == 1 else "each ask"
         console.print(Text(listed(names), "bold"), Text(f"{word} for {first.text}"))
-        checktable.draw(console, rows_of(first.request, each.answers, view))
+        checktable.draw(console, rows_of(first.request, each.answers, today))
         console.print(summary(first.request, each.answers), highlight=False)
         for pod in each.pods:
             fit = each.fit(pod)

@@ -25,7 +25,6 @@ from scheduler_extender.cli.options import (
 from scheduler_extender.cli.outputs import form_of
 from scheduler_extender.cli.source import answer_from
 from scheduler_extender.told.nodes import NodeState
-from scheduler_extender.told.view import View
 from scheduler_extender.web.glance import Filters, Tile, glance, some
 
 NAMES = 28  # columns for a node's name beside its cells; a longer one gets a line of its own
@@ -67,7 +66,7 @@ def map_(
     )
 
 
-def draw(console: Console, nodes: Sequence[NodeState], view: View, *, wide: bool) -> None:
+def draw(console: Console, nodes: Sequence[NodeState], today: float, *, wide: bool) -> None:
     """The nodes by kind of machine, then what the letters mean."""
     at_a_glance = glance(nodes, Filters())
     for section in at_a_glance.sections:
@@ -77,7 +76,7 @@ def draw(console: Console, nodes: Sequence[NodeState], view: View, *, wide: bool
         tiles = [Tile(node, (node.name,)) for node in of_kind] if wide else section.tiles
         beside = _beside(console, tiles)
         for tile in tiles:
-            _tile(console, tile, view, beside)
+            _tile(console, tile, beside)
         if section.unseen and not wide:
             console.print(Text(f"… {section.unseen:,} more nodes (-o wide shows each)", "dim"))
         console.print()
@@ -99,7 +98,7 @@ def _beside(console: Console, tiles: Sequence[Tile]) -> int:
     return 2 + max((name for name in names if name <= most), default=0) + 2
 
 
-def _tile(console: Console, tile: Tile, view: View, beside: int) -> None:
+def _tile(console: Console, tile: Tile, beside: int) -> None:
     """A node, or several that look the same: name, cells, and what is particular about it."""
     node, name = tile.sample, tile.sample.name
     cells = node_cells(node) if tile.exact else [Text(_counts(tile))]
@@ -113,6 +112,6 @@ def _tile(console: Console, tile: Tile, view: View, beside: int) -> None:
     for number, line in enumerate(folded(cells, max(console.width - indent, 1))):
         left = f"  {name}" if not number and indent > 4 else ""
         console.print(Text(left.ljust(indent)) + line, soft_wrap=True)
-    words = warnings(node, view) if tile.exact else []
+    words = warnings(node) if tile.exact else []
     for word in (*words, *(node.trouble if tile.many == 1 else ())):
         console.print(Text(f"    {word}", "yellow"), overflow="fold")

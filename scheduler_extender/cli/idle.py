@@ -33,7 +33,6 @@ from scheduler_extender.told.idle import (
     idle_pods,
     what_ends_would_do,
 )
-from scheduler_extender.told.view import HIDDEN
 from scheduler_extender.told.words import asked_text, duration, listed, set_text
 from topology.core.devices import PodUid
 from topology.times import seconds_of
@@ -101,28 +100,16 @@ def seconds_in(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An idle pod as the caller may see it, and whom its end would help.
+    """An idle pod, and whom its end would help.
 
     ``others`` are the names of the node's idle pods by UID. ``tried`` says that it was tried whom
     its end would help.
     """
 
     pod: IdlePod
-    name: str
     completes: Sequence[Completes]
     others: Mapping[PodUid, str]
     tried: bool
-
-    @property
-    def hidden(self) -> bool:
-        """Whether the caller may not see the pod: then its containers and its devices are not told,
-        either. Which GPUs of the node are held everybody may see who may read its record."""
-        return self.name == HIDDEN
-
-    @property
-    def containers(self) -> Sequence[str]:
-        """The containers that use nothing, as far as the caller may see them."""
-        return () if self.hidden else self.pod.containers
 
     @property
     def gpus(self) -> str:
@@ -146,7 +133,7 @@ class Row:
     def _said(self, each: Completes) -> str:
         first = each.pods[0]
         more = f" and {len(each.pods) - 1} more" if len(each.pods) > 1 else ""
-        text = f"{first.namespace}/{first.name}{more} ({asked_text(first)})"
+        text = f"{first.full_name}{more} ({asked_text(first)})"
         together = [self.others[uid] for uid in each.together]
         if not together:
             return text
@@ -156,12 +143,12 @@ class Row:
         """The row as data."""
         pod = self.pod
         return {
-            "pod": self.name,
+            "pod": self.pod.full_name,
             "node": pod.node,
             "resource": pod.resource,
-            "containers": list(self.containers),
+            "containers": list(pod.containers),
             "gpus": list(pod.gpus),
-            "deviceIds": [] if self.hidden else list(pod.devices),
+            "deviceIds": list(pod.devices),
             "idleSince": pod.since,
             "idleSeconds": round(pod.seconds),
             "observedAt": pod.looked or None,
@@ -169,7 +156,7 @@ class Row:
             "tried": self.tried,
             "completes": [
                 {
-                    "pods": [f"{p.namespace}/{p.name}" for p in each.pods],
+                    "pods": [p.full_name for p in each.pods],
                     "asks": asked_text(each.pods[0]),
                     "together": [self.others[uid] for uid in each.together],
                 }
@@ -181,7 +168,7 @@ class Row:
 def told(look: Look, whose: Whose, shortest: float) -> Told:
     """The answer."""
     snapshot = look.cluster.snapshot()
-    everywhere = [p for p in idle_pods(snapshot, look.view.today) if p.seconds >= shortest]
+    everywhere = [p for p in idle_pods(snapshot, look.today) if p.seconds >= shortest]
     if wanted := selector_of(whose.selector):
         known = {pod.uid: dict(pod.standing.labels) for pod in snapshot.pods}
         everywhere = [pod for pod in everywhere if selects(wanted, known.get(pod.uid, {}))]
@@ -189,16 +176,16 @@ def told(look: Look, whose: Whose, shortest: float) -> Told:
     shown = {pod.node for pod in chosen}
     beside = [pod for pod in everywhere if pod.node in shown]
     found = what_ends_would_do(snapshot, beside, within(time.monotonic, SECONDS))
-    names = {pod.uid: look.view.name(pod.namespace, pod.pod) for pod in everywhere}
+    names = {pod.uid: pod.full_name for pod in everywhere}
     rows = [
-        Row(p, names[p.uid], tuple(found.completes.get(p.uid, ())), names,
+        Row(p, tuple(found.completes.get(p.uid, ())), names,
             tried=found.whole or p.uid in found.completes)
         for p in chosen
     ]  # fmt: skip
     nobody = "nobody" if whose.everybody else f"no pod of the namespace {look.namespace}"
     return Told(
         {"idle": [row.as_json() for row in rows]},
-        [f"pod/{row.pod.pod}" for row in rows if not row.hidden],
+        [f"pod/{row.pod.pod}" for row in rows],
         lambda console, wide: draw(console, rows, nobody, len(everywhere) - len(rows), wide=wide),
         [*look.notes, *_old(look, chosen)],
     )
@@ -211,8 +198,8 @@ def _old(look: Look, pods: Sequence[IdlePod]) -> Iterator[str]:
     ages = []
     for node, looked in {pod.node: pod.looked for pod in pods}.items():
         at = seconds_of(looked)
-        if at is not None and look.view.today - at > OLD:
-            ages.append((look.view.today - at, node))
+        if at is not None and look.today - at > OLD:
+            ages.append((look.today - at, node))
     ages.sort(reverse=True)
     unknown = "what was used since is not known"
     for age, node in ages[:SHOWN_OLD]:
@@ -240,12 +227,14 @@ def draw(console: Console, rows: Sequence[Row], nobody: str, elsewhere: int, *, 
 def _table(rows: Sequence[Row], *, wide: bool) -> Table:
     return table(
         rows,
-        column("pod", lambda row: row.name, folds=True),
+        column("pod", lambda row: row.pod.full_name, folds=True),
         column("idle", lambda row: Text(duration(row.pod.seconds), "yellow"), figure=True),
         column("node", lambda row: row.pod.node, folds=True),
         column("GPUs", lambda row: row.gpus),
         column("resource", lambda row: row.pod.resource, when=wide),
-        column("containers", lambda row: ", ".join(row.containers) or "–", folds=True, when=wide),
+        column(
+            "containers", lambda row: ", ".join(row.pod.containers) or "–", folds=True, when=wide
+        ),
         column("since", lambda row: row.pod.since, when=wide),
         column(
             "its end lets in",

@@ -82,9 +82,9 @@ def told(look: Look, name: str) -> Told:
     """The answer. Raises :class:`BadInputError` where there is no such node with GPUs."""
     state = node_named(look, name)
     return Told(
-        state.as_json(look.view, devices=True),
+        state.as_json(devices=True),
         [f"node/{name}"],
-        lambda console, wide: nodetext.draw(console, state, look.view, wide=wide),
+        lambda console, wide: nodetext.draw(console, state, look.today, wide=wide),
         look.notes,
     )
 

@@ -24,7 +24,6 @@ from scheduler_extender.cli.outputs import Told, form_of
 from scheduler_extender.cli.source import Look, answer_from
 from scheduler_extender.terminal import column, fits, show, stacked, table
 from scheduler_extender.told.nodes import Nodes, NodeState, has_gpus, tally, totals
-from scheduler_extender.told.view import View
 
 NOBODY = "no node with GPUs is known"
 
@@ -55,7 +54,7 @@ class Drawing(Protocol):
     """Draws nodes, of which there is at least one."""
 
     def __call__(
-        self, console: Console, nodes: Sequence[NodeState], view: View, *, wide: bool
+        self, console: Console, nodes: Sequence[NodeState], today: float, *, wide: bool
     ) -> None:
         """Draw them on a console."""
         ...
@@ -64,31 +63,31 @@ class Drawing(Protocol):
 def told(look: Look, selector: str | None, drawing: Drawing, *, devices: bool = False) -> Told:
     """The answer about all nodes with GPUs, or those that are selected; with ``devices`` the data
     has each of their GPUs."""
-    view, wanted = look.view, selector_of(selector)
+    wanted = selector_of(selector)
     nodes = [node for node in Nodes(look.cluster).all() if has_gpus(node.facts)]
     if wanted and not any(node.facts.node_object.labels for node in nodes):
         raise BadInputError("--selector: no Node object can be read, so no node's labels are known")
     nodes = [node for node in nodes if selects(wanted, node.facts.node_object.labels)]
     return Told(
-        {"nodes": [node.as_json(view, devices=devices) for node in nodes]},
+        {"nodes": [node.as_json(devices=devices) for node in nodes]},
         [f"node/{node.name}" for node in nodes],
         lambda console, wide: (
-            drawing(console, nodes, view, wide=wide) if nodes else console.print(NOBODY)
+            drawing(console, nodes, look.today, wide=wide) if nodes else console.print(NOBODY)
         ),
         look.notes,
         bool(nodes),
     )
 
 
-def draw(console: Console, nodes: Sequence[NodeState], view: View, *, wide: bool) -> None:
+def draw(console: Console, nodes: Sequence[NodeState], today: float, *, wide: bool) -> None:
     """The nodes as a table, and a line about all of them."""
-    table = _table(nodes, view, wide=wide)
+    table = _table(nodes, today, wide=wide)
     if wide or fits(console, table):
         show(console, table)
     else:
         for node in nodes:
             lines = [gpus_text(node.uses), f"can still promise {promises_text(node.capacity)}"]
-            beware = [Text(words, "yellow") for words in warnings(node, view, counted=True)]
+            beware = [Text(words, "yellow") for words in warnings(node, counted=True)]
             stacked(console, node.name, [*lines, *beware])
     console.print()
     console.print(total_text(totals(nodes)))
@@ -106,9 +105,9 @@ ALWAYS = ("free", "stranded", "held", "sick")
 """Columns that are there though every number in them is 0."""
 
 
-def _table(nodes: Sequence[NodeState], view: View, *, wide: bool) -> Table:
+def _table(nodes: Sequence[NodeState], today: float, *, wide: bool) -> Table:
     all_of_them = tally(totals(nodes).uses)
-    beware = any(warnings(node, view, counted=True) for node in nodes)
+    beware = any(warnings(node, counted=True) for node in nodes)
     return table(
         nodes,
         column("node", lambda node: node.name),
@@ -121,10 +120,10 @@ def _table(nodes: Sequence[NodeState], view: View, *, wide: bool) -> Table:
         column("quads", lambda node: _figure(node.capacity.quads, "green"), figure=True),
         column("whole", lambda node: _figure(node.capacity.nodes, "green"), figure=True),
         column("machine", lambda node: node.kind, folds=True, when=wide),
-        column("reported", lambda node: ago(node.reported(view)), when=wide),
+        column("reported", lambda node: ago(node.reported(today)), when=wide),
         column(
             "beware",
-            lambda node: Text("; ".join(warnings(node, view, counted=True)), "yellow"),
+            lambda node: Text("; ".join(warnings(node, counted=True)), "yellow"),
             folds=True,
             when=beware,
         ),

@@ -12,19 +12,19 @@ from scheduler_extender.cli.cells import CELLS, node_cells
 from scheduler_extender.cli.nodewords import ago, promises_text, warnings
 from scheduler_extender.terminal import column, show, table
 from scheduler_extender.told.nodes import NodeState, link_words
-from scheduler_extender.told.view import View
 from scheduler_extender.told.words import duration
 from topology.core.devices import Nic
 from topology.core.dra import POLICY
 from topology.core.graph import NodeTopology
 from topology.core.requests import at_most
+from topology.times import age
 
 
-def draw(console: Console, node: NodeState, view: View, *, wide: bool) -> None:
+def draw(console: Console, node: NodeState, today: float, *, wide: bool) -> None:
     """The node for people; ``wide`` adds what else is known of each GPU, and the NICs."""
-    topology, reported = node.topology, node.reported(view)
+    topology, reported = node.topology, node.reported(today)
     console.print(Text(node.name, "bold") + Text(f"  {node.kind}"))
-    for words in (*warnings(node, view), *node.trouble):
+    for words in (*warnings(node), *node.trouble):
         console.print(Text(words, "yellow"))
     if topology is None:
         return
@@ -35,13 +35,13 @@ def draw(console: Console, node: NodeState, view: View, *, wide: bool) -> None:
     console.print(f"can still promise {promises_text(node.capacity)}{when}")
     console.print(Text(" ").join(node_cells(node)))
     console.print()
-    show(console, _gpus(node, topology, view, wide=wide))
+    show(console, _gpus(node, topology, today, wide=wide))
     if len(topology.gpus) > 1:
         console.print()
         show(console, _links(topology, wide=wide))
 
 
-def _gpus(node: NodeState, topology: NodeTopology, view: View, *, wide: bool) -> Table:
+def _gpus(node: NodeState, topology: NodeTopology, today: float, *, wide: bool) -> Table:
     gpus, states = topology.gpus, node.gpus
 
     def numa(p: int) -> str:
@@ -50,7 +50,7 @@ def _gpus(node: NodeState, topology: NodeTopology, view: View, *, wide: bool) ->
     def by(p: int) -> str:
         each = states[p]
         shares = f"{each.held} of {each.devices} shares: " if each.devices > 1 else ""
-        names = ", ".join(holder.name(view) for holder in each.holders)
+        names = ", ".join(holder.name for holder in each.holders)
         return shares + names if names else shares.rstrip(": ")
 
     def asks(p: int) -> str:
@@ -58,7 +58,7 @@ def _gpus(node: NodeState, topology: NodeTopology, view: View, *, wide: bool) ->
 
     def since(p: int) -> str:
         """For how long the pods have been on the GPU."""
-        seconds = [view.seconds_since(holder.since) for holder in states[p].holders]
+        seconds = [age(holder.since, today) for holder in states[p].holders]
         return ", ".join(duration(each) for each in seconds if each is not None)
 
     held = any(each.holders for each in states)

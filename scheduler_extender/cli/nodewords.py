@@ -9,7 +9,6 @@ from scheduler_extender.cli.source import Look
 from scheduler_extender.cli.suggestions import did_you_mean
 from scheduler_extender.state.answers.capacity import Capacity
 from scheduler_extender.told.nodes import Flag, Nodes, NodeState, Totals, Use, has_gpus, tally
-from scheduler_extender.told.view import View
 from scheduler_extender.told.words import duration
 from topology.core.devices import NodeName
 
@@ -32,14 +31,14 @@ def node_named(look: Look, name: str) -> NodeState:
     return Nodes(look.cluster).of(facts)
 
 
-def warnings(node: NodeState, view: View, *, counted: bool = False) -> list[str]:
+def warnings(node: NodeState, *, counted: bool = False) -> list[str]:
     """What is particular about the node; GPUs in flight if they are not ``counted``."""
     words = [flag.value for flag in Flag if flag in node.flags and flag not in TOLD_APART]
     if node.coming and not counted:
         unit = "share" if Flag.SHARED in node.flags else "GPU"
         words.append(f"{_many(node.coming, unit)} in flight: pods on their way will have them")
-    if node.place_for is not None:
-        words.append(f"place kept for {view.name(*node.place_for)}")
+    if node.place_for:
+        words.append(f"place kept for {node.place_for}")
     return words
 
 

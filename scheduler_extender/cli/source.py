@@ -29,7 +29,6 @@ from scheduler_extender.files.clusterfile import (
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.told.view import View
 from topology.core.placement import Verdict
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ class Look:
     """
 
     cluster: Cluster
-    view: View
+    today: float  # seconds since 1970
     notes: Sequence[str] = ()
     namespace: str = "default"
     api: ApiServer | None = None
@@ -106,8 +105,7 @@ def look_once(
 
     with asking(access) as (api, usual):
         seen = one_look(api, namespace or usual, Settings(require), time.monotonic)
-    view = View(time.time(), seen.namespaces)
-    return Look(seen.cluster, view, seen.notes, namespace or usual)
+    return Look(seen.cluster, time.time(), seen.notes, namespace or usual)
 
 
 def _at_api_server(
@@ -127,8 +125,7 @@ def _at_api_server(
                 today = time.time()
                 if live:  # ages change once a minute, so that an answer does not by them alone
                     today -= today % MINUTE
-                view = View(today, seen.namespaces)
-                return Look(seen.cluster, view, (*seen.notes, *_lost(seen)), namespace, api)
+                return Look(seen.cluster, today, (*seen.notes, *_lost(seen)), namespace, api)
 
             yield look
 
@@ -145,8 +142,8 @@ def _described(
     content: ClusterFile, require: Verdict, namespace: str | None, note: str = ""
 ) -> Look:
     notes = (note,) if note else ()
-    known, view = described(content, require), View(time.time())
-    return Look(known, view, notes, namespace or "default", claiming=content.claiming)
+    known = described(content, require)
+    return Look(known, time.time(), notes, namespace or "default", claiming=content.claiming)
 
 
 def described(content: ClusterFile, require: Verdict) -> Cluster:

@@ -30,11 +30,10 @@ from scheduler_extender.state.pods.record import PodRecord, asking_record
 from scheduler_extender.terminal import ROOMY, column, fits, show, stacked, table
 from scheduler_extender.told.answers import answers_to
 from scheduler_extender.told.counts import Counts, counts_of
-from scheduler_extender.told.view import View
 from scheduler_extender.told.waiting import WaitingPod, alike, reason_of, waiting_pods
 from scheduler_extender.told.words import asked_text, duration
 from scheduler_extender.wire import pod_decoder
-from topology.times import seconds_of
+from topology.times import age, seconds_of
 
 if TYPE_CHECKING:
     from topology.kubeapi.apiserver import ApiServer
@@ -77,7 +76,7 @@ def told(look: Look, whose: Whose) -> Told:
         {"pods": msgspec.to_builtins(rows)},
         [f"pod/{row.pod.rpartition('/')[2]}" for row in rows],
         lambda console, wide: (
-            draw(console, rows, look.view, wide=wide)
+            draw(console, rows, look.today, wide=wide)
             if rows
             else console.print(_nobody(look, whose))
         ),
@@ -145,7 +144,7 @@ def _rows(look: Look, waiting: Sequence[PodRecord]) -> Iterator[WaitingPod]:
             counts = known.get(key)
         since = pod.created
         yield WaitingPod(
-            pod=f"{pod.namespace}/{pod.name}",
+            pod=pod.full_name,
             asks=asked_text(pod),
             since=None if since is None else datetime.fromtimestamp(since, UTC).isoformat(),
             gated=pod.gated,
@@ -156,11 +155,11 @@ def _rows(look: Look, waiting: Sequence[PodRecord]) -> Iterator[WaitingPod]:
         )
 
 
-def draw(console: Console, rows: Sequence[WaitingPod], view: View, *, wide: bool) -> None:
+def draw(console: Console, rows: Sequence[WaitingPod], today: float, *, wide: bool) -> None:
     """The pods as a table."""
 
-    def age(row: WaitingPod) -> str:
-        seconds = view.seconds_since(seconds_of(row.since or ""))
+    def waits(row: WaitingPod) -> str:
+        seconds = age(seconds_of(row.since or ""), today)
         return "" if seconds is None else duration(seconds)
 
     def why(row: WaitingPod) -> Text:
@@ -169,7 +168,7 @@ def draw(console: Console, rows: Sequence[WaitingPod], view: View, *, wide: bool
     rows_table = table(
         rows,
         column("pod", lambda row: row.pod, folds=True),
-        column("waits", lambda row: age(row) or "–", figure=True),
+        column("waits", lambda row: waits(row) or "–", figure=True),
         column("asks for", lambda row: row.asks or "–", folds=True),
         column(
             "nodes",
@@ -184,5 +183,5 @@ def draw(console: Console, rows: Sequence[WaitingPod], view: View, *, wide: bool
         return
     for row in rows:
         asks = f"asks for {row.asks}" if row.asks else "unreadable"
-        since = f", waits for {age(row)}" if age(row) else ""
+        since = f", waits for {waits(row)}" if waits(row) else ""
         stacked(console, row.pod, [f"{asks}{since}", why(row)])

@@ -40,7 +40,6 @@ from scheduler_extender.told.explanation import (
     Unreadable,
     explanation_of,
 )
-from scheduler_extender.told.view import View
 from topology.core.placement import Verdict
 
 
@@ -118,7 +117,7 @@ def _from_file(
             f"{path}: no pod {name} with GPUs in the namespace {where or namespace}{meant}"
         )
     written = content.written.get(record.uid)
-    return explanation_of(snapshot, record, View(time.time()), written=written), []
+    return explanation_of(snapshot, record, written=written), []
 
 
 def _from_api_server(
@@ -130,8 +129,7 @@ def _from_api_server(
         about = subject(api, namespace or usual, pod)
         seen = one_look(api, about.record.namespace, Settings(require), time.monotonic)
     record = seen.cluster.pod(about.record.uid) or about.record
-    view = View(time.time(), seen.namespaces)
     deadline = within(seen.cluster.clock, EXPLAIN_SECONDS)
     snapshot = seen.cluster.snapshot()
-    found = explanation_of(snapshot, record, view, written=about.written, deadline=deadline)
+    found = explanation_of(snapshot, record, written=about.written, deadline=deadline)
     return found, [*about.beside, *about.notes, *seen.notes]

@@ -49,7 +49,7 @@ def probe(seen: Seen) -> Iterator[Finding]:
     if cluster is None:
         return
     pods = (pod for pod in cluster.snapshot().pods if pod.unasked and not pod.ended)
-    if names := sorted(f"{pod.namespace}/{pod.name}" for pod in pods):
+    if names := sorted(pod.full_name for pod in pods):
         yield warn(f"{listed(names)}: {UNASKED}", "change these pods", BY_NAME)
     (judged,) = judge(cluster, [podfile.read(json.dumps(PROBE))]).judged
     counts = counts_of(judged.answers)

@@ -44,7 +44,6 @@ from scheduler_extender.told.explanation import (
     group_of,
 )
 from scheduler_extender.told.nodes import Nodes
-from scheduler_extender.told.view import View
 from topology import codec
 from topology.core.devices import NodeName, PodUid
 
@@ -137,7 +136,7 @@ def _add_questions(app: FastAPI, cluster: Cluster, desk: Desk) -> None:
         if record is None:
             raise HTTPException(404, UNKNOWN.format(namespace, pod))
         deadline = within(cluster.clock, EXPLAIN_SECONDS)
-        told = explanation_of(snapshot, record, View(snapshot.today), deadline=deadline)
+        told = explanation_of(snapshot, record, deadline=deadline)
         if record.membership is None or isinstance(told, Unreadable):
             return told
         return structs.replace(told, group=group_of(snapshot, record.membership))

@@ -179,12 +179,12 @@ class Waker:
             try:
                 self._wake(pod)
             except ApiUnreachable as error:
-                log.info("could not wake a pod", pod=_name(pod), cause=str(error))
+                log.info("could not wake a pod", pod=pod.full_name, cause=str(error))
                 self._unanswered.add(pod.uid)
                 if len(self._unanswered) >= self.MOST_UNANSWERED:
                     return False
             except ApiFailure as error:
-                log.info("could not wake a pod", pod=_name(pod), cause=str(error))
+                log.info("could not wake a pod", pod=pod.full_name, cause=str(error))
             else:
                 self._tried[pod.uid] = self._tried_place[pod.uid] = self._last
                 self._rest(pod.uid, now, 2 * pause)
@@ -396,7 +396,3 @@ def _claims_fit(
     found = ask_by_claims(snapshot, pod.uid, claims, names, deadline)
     late = found.late or any(answers.late for _, answers, _ in found.answered)
     return bool(late) or any(each.rejection is None for _, each in found.each())
-
-
-def _name(pod: PodRecord) -> str:
-    return f"{pod.namespace}/{pod.name}"

@@ -8,6 +8,5 @@ what a refusing node lacks; ``rows`` all that one node answers, ``counts`` all n
 ``relaxing`` lists what the pod could ask for instead, ``ends`` tries the end of other pods, and
 ``helps`` says what of it would do; ``placed`` says what the pod got; ``explanation`` puts these
 together. ``waiting`` has the pods that wait, ``idle`` says whose end would let them in,
-``unblocking`` whom to evict, and ``together`` judges pods of a file. ``view`` says whose names the
-reader may see, ``words`` has the phrases.
+``unblocking`` whom to evict, and ``together`` judges pods of a file. ``words`` has the phrases.
 """

@@ -10,7 +10,6 @@ from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import NodeFacts, Offer
 from scheduler_extender.told.sharing import SharedGpu, shared_gpus
 from scheduler_extender.told.struct import Struct
-from scheduler_extender.told.view import View
 from scheduler_extender.told.words import asks_text
 from topology import codec
 from topology.core.devices import GpuResource
@@ -120,7 +119,7 @@ def in_brief(cluster: Cluster, facts: NodeFacts, states: Mapping[str, int]) -> N
             continue
         rooms.append(_room(offer))
         instances += _instances(offer, served)
-        shared += shared_gpus(facts, offer, View(cluster.today()))
+        shared += shared_gpus(facts, offer)
     return NodeInBrief(
         node=facts.name,
         stale=facts.record.stale,

@@ -22,7 +22,6 @@ from scheduler_extender.told.nearest import NEAREST, NearMiss, nearest
 from scheduler_extender.told.placed import Placed, Written, placed_on
 from scheduler_extender.told.rows import NodeAnswer, rows_of
 from scheduler_extender.told.struct import Struct
-from scheduler_extender.told.view import View
 from scheduler_extender.told.words import asked_text, not_joined, request_text
 from topology.core.devices import NodeName
 from topology.core.placement import Reason
@@ -89,7 +88,6 @@ class Explanation(Struct, frozen=True):
 def explanation_of(
     snapshot: Snapshot,
     pod: PodRecord,
-    view: View,
     *,
     written: Written | None = None,
     deadline: Deadline = NO_DEADLINE,
@@ -99,14 +97,14 @@ def explanation_of(
     ``written`` is its placement annotation, where the caller has it. After the ``deadline`` nothing
     more is worked out: nodes that are left over count as undecided, and the notes say so.
     """
-    name = f"{pod.namespace}/{pod.name}"
+    name = pod.full_name
     request = pod.request
     if isinstance(request, Malformed):
         headline = f"no node takes it: {request.reason}"
         return Unreadable(name, pod.node, headline, request.reason, [])
     answers = answers_to(snapshot, pod, deadline)
     answered = not deadline.passed()
-    rows = rows_of(request, answers, view, MOST_SETS)
+    rows = rows_of(request, answers, snapshot.today, MOST_SETS)
     missing = [(answer, row.miss) for answer, row in zip(answers, rows, strict=True)]
     placed = _placed(snapshot, pod, written)
     counts = counts_of(answers, late=not answered)
@@ -114,7 +112,7 @@ def explanation_of(
     whole = answered
     waits = placed is None and counts.takes == counts.closed
     if waits and answered:
-        helped = helps_of(snapshot, pod, request, missing, view, deadline)
+        helped = helps_of(snapshot, pod, request, missing, deadline)
         helps, whole, missing = helped.helps, helped.whole, helped.missing
     return Explanation(
         pod=name,

@@ -17,14 +17,13 @@ from scheduler_extender.state.asking.enquiry import ask
 from scheduler_extender.state.asking.members import member_of
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts, Offer
-from scheduler_extender.state.pods.record import PodName, PodRecord, resource_of
+from scheduler_extender.state.pods.record import PodRecord, resource_of
 from scheduler_extender.told.answers import Answer, as_asked_by, counts_on, serves_nothing
 from scheduler_extender.told.ends import Ends
 from scheduler_extender.told.nearest import Miss, miss_of
 from scheduler_extender.told.relaxing import Relaxed, relaxations
 from scheduler_extender.told.struct import Struct
-from scheduler_extender.told.view import View, pods_on
-from scheduler_extender.told.words import listed
+from scheduler_extender.told.words import listed, pod_names
 from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Reason
 from topology.core.requests import GpuRequest
@@ -77,7 +76,6 @@ def helps_of(
     pod: PodRecord,
     request: GpuRequest,
     answers: Sequence[tuple[Answer, Miss | None]],
-    view: View,
     deadline: Deadline,
 ) -> Helped:
     """What would help. Nothing is tried for a pod with claims of its own."""
@@ -87,14 +85,19 @@ def helps_of(
     ending: dict[NodeName, frozenset[PodUid]] = {}
     try:
         with deadline.enforced():
-            for help_, gone in _ends(snapshot, pod, request, answers, view, deadline):
+            for help_, gone in _ends(snapshot, pod, request, answers, deadline):
                 found.helps.append(help_)
                 ending[NodeName(help_.node or "")] = gone
             found.helps.extend(_relaxed(snapshot, pod, request, deadline))
     except OutOfTimeError:
         found.whole = False
     found.missing = [
-        (each, miss_of(each, request, view, ending[each.node]) if each.node in ending else miss)
+        (
+            each,
+            miss_of(each, request, snapshot.today, ending[each.node])
+            if each.node in ending
+            else miss,
+        )
         for each, miss in answers
     ]
     return found
@@ -105,7 +108,6 @@ def _ends(
     pod: PodRecord,
     request: GpuRequest,
     answers: Sequence[tuple[Answer, Miss | None]],
-    view: View,
     deadline: Deadline,
 ) -> Iterator[tuple[Help, frozenset[PodUid]]]:
     """Pods whose end would do, of the nearest nodes. A member of a group waits for its group, too:
@@ -120,9 +122,7 @@ def _ends(
     near.sort(key=lambda each: each[0].distance)
     ends, helps = Ends(snapshot, deadline), 0
     for miss, facts in near[:MOST_NODES]:
-        named = {
-            uid: view.name(*pod) for uid, pod in islice(_holders(facts, request).items(), MOST_PODS)
-        }
+        named = dict(islice(_holders(facts, request).items(), MOST_PODS))
         gone = _ends_on(ends, facts, request, _nearest_first(named, miss))
         if not gone:
             continue
@@ -153,7 +153,7 @@ def _ends_on(
     return [uid for uid in uids if uid in (together or ())]
 
 
-def _holders(facts: NodeFacts, request: GpuRequest) -> Mapping[PodUid, PodName]:
+def _holders(facts: NodeFacts, request: GpuRequest) -> Mapping[PodUid, str]:
     """The pods that hold some of the resource here, or will."""
     offer = facts.last_offer(request.resource)
     shown = set(offer.ledger.shown) if isinstance(offer, Offer) else set()
@@ -163,7 +163,7 @@ def _holders(facts: NodeFacts, request: GpuRequest) -> Mapping[PodUid, PodName]:
     given = () if facts.report is None else facts.report.allocations
     # In place of a claim that several pods share those pods end.
     shown -= {each.pod_uid for each in given if each.sharers and here >= {*each.sharers}}
-    return {uid: pod for uid, pod in pods_on(facts).items() if uid in here | shown}
+    return {uid: name for uid, name in pod_names(facts).items() if uid in here | shown}
 
 
 def _relaxed(

@@ -52,6 +52,11 @@ class IdlePod:
     looked: str  # when that was (RFC 3339)
     partly: bool  # another container of the pod uses what it holds
 
+    @property
+    def full_name(self) -> str:
+        """The pod's namespace and its name."""
+        return f"{self.namespace}/{self.pod}"
+
 
 @dataclass(slots=True)
 class Tried:

@@ -13,8 +13,7 @@ from scheduler_extender.state.node.facts import NodeFacts, Offer
 from scheduler_extender.state.pods.record import PodRecord, resource_of
 from scheduler_extender.told.answers import Answer
 from scheduler_extender.told.struct import Struct
-from scheduler_extender.told.view import GONE, View, pods_on, withheld
-from scheduler_extender.told.words import duration, gpus_text, listed
+from scheduler_extender.told.words import GONE, duration, gpus_text, listed, pod_names, withheld
 from topology.core.devices import Mask, PodUid, positions
 from topology.core.mig import ServedDevices
 from topology.core.patterns import Masks, subset_masks
@@ -24,6 +23,7 @@ from topology.core.pools import gpus, total
 from topology.core.remembering import remembered
 from topology.core.requests import NO_CONSTRAINTS, Constraints, GpuRequest
 from topology.core.shape import Shape
+from topology.times import age
 
 MOST_SETS = 20_000
 """Sets of GPUs that are looked at on one node; of more only counts are told."""
@@ -99,7 +99,7 @@ def nearest(answers: Iterable[tuple[Answer, Miss | None]]) -> list[NearMiss]:
 
 
 def miss_of(
-    row: Answer, request: GpuRequest, view: View, ending: frozenset[PodUid] = NOBODY
+    row: Answer, request: GpuRequest, today: float, ending: frozenset[PodUid] = NOBODY
 ) -> Miss | None:
     """What the node lacks; None if no set of its GPUs is near, or nothing is known of it, or the
     pod's own claims say which GPUs it asks for. The end of the pods that are ``ending`` would help:
@@ -112,7 +112,7 @@ def miss_of(
         or isinstance(offer, Rejection)
     ):
         return None
-    node = _Node(row.facts, request, offer, view, ending)
+    node = _Node(row.facts, request, offer, today, ending)
     if row.kind is Reason.LINKS:
         return node.largest()
     return node.nearest() or node.counted()
@@ -125,7 +125,7 @@ class _Node:
     facts: NodeFacts
     request: GpuRequest
     offer: Offer
-    view: View
+    today: float
     ending: frozenset[PodUid]
 
     @property
@@ -187,12 +187,12 @@ class _Node:
     def _not_sure(self) -> str:
         place = self.facts.kept_for if self.facts.kept is not None else None
         if place is not None and place.kept_place is not None:
-            return f"but are kept for {self._told(place)} until {place.kept_place.until_text}"
+            return f"but are kept for {place.full_name} until {place.kept_place.until_text}"
         unreported = [uid for uid, pod in self.offer.ledger.unreported.items() if not pod.departed]
         if unreported:
             names = [self._name(uid) for uid in unreported]
             return f"but {listed(names)} may get them first: no report shows that pod yet"
-        names = [self._told(pod) for pod in self._unseen()]
+        names = [pod.full_name for pod in self._unseen()]
         if names:
             return f"but no report shows which GPUs are those of {listed(names)}"
         if self.offer.kubelet.allocator.settled:
@@ -211,9 +211,6 @@ class _Node:
             for pod in pods
             if pod.uid not in shown and not claimed(pod.uid, pod.namespace, pod.claims)
         ]
-
-    def _told(self, pod: PodRecord) -> str:
-        return self.view.name(pod.namespace, pod.name)
 
     def _why(self, position: int) -> str:
         """Why a GPU that no pod is seen to hold does not count as free."""
@@ -243,7 +240,7 @@ class _Node:
         words = f"{left} of {wants} {unit}{several} {'is' if 1 in (left, wants) else 'are'} free"
         if left < wants:
             names = [_holder(h) for h in holders]
-            names += [self._told(pod) for pod in self._unseen()]
+            names += [pod.full_name for pod in self._unseen()]
             words += f"; others are held by {listed(names)}" if names else ""
         else:
             words += f", {self._not_sure()}"
@@ -267,12 +264,11 @@ class _Node:
         return sum(1 << p for p, index in enumerate(self.devices.indices_of) if index in wanted)
 
     def _name(self, uid: PodUid) -> str:
-        pod = pods_on(self.facts).get(uid)
-        return GONE if pod is None else self.view.name(*pod)
+        return pod_names(self.facts).get(uid, GONE)
 
     def _seconds(self, uid: PodUid) -> float | None:
         started = (pod.started for pod in self.facts.pods.every if pod.uid == uid)
-        return self.view.seconds_since(next(started, None))
+        return age(next(started, None), self.today)
 
 
 @remembered

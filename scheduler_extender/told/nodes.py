@@ -14,10 +14,9 @@ from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts, Offer
 from scheduler_extender.state.node.transitions import without_record
-from scheduler_extender.state.pods.record import PodName, PodRecord
+from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.answers import serves_nothing
-from scheduler_extender.told.view import GONE, HIDDEN, View, pods_on, withheld
-from scheduler_extender.told.words import asks_text
+from scheduler_extender.told.words import GONE, asks_text, pod_names, withheld
 from topology.core.devices import GpuUuid, NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.placement import BY_CLAIMS_ALONE, Reason, Rejection, used_memory
@@ -25,7 +24,7 @@ from topology.core.placement.constraints import satisfies
 from topology.core.pools import count, gpus, total
 from topology.core.report import Health
 from topology.core.requests import GpuRequest
-from topology.times import seconds_of
+from topology.times import age, seconds_of
 
 
 class Use(Enum):
@@ -83,19 +82,11 @@ class GpuHolder:
     """A pod on a GPU."""
 
     uid: PodUid
-    pod: PodName | None  # None: nobody says what it is called
+    name: str
     use: Use
     devices: int  # of the GPU, that it holds
     asks: str = ""
     since: float | None = None  # when its kubelet took it, in seconds since 1970
-    gone: bool = False  # only the report knows of it any more
-
-    def name(self, view: View) -> str:
-        """The pod as the reader may see it."""
-        if self.pod is None:
-            return GONE
-        name = view.name(*self.pod)
-        return f"{name} (gone)" if self.gone and name != HIDDEN else name
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +121,7 @@ class NodeState:
     gpus: tuple[GpuState, ...] = ()
     flags: frozenset[Flag] = frozenset()
     coming: int = 0  # devices of pods that no report shows yet: which ones, the kubelet decides
-    place_for: PodName | None = None  # the waiting pod for which a place is kept
+    place_for: str = ""  # the waiting pod for which a place is kept
     trouble: tuple[str, ...] = ()  # what is wrong, in words
     uses: Counter[Use] = field(default_factory=Counter)  # GPUs by how they stand
     # For each pod that has several GPUs for itself, their positions.
@@ -157,11 +148,11 @@ class NodeState:
         """The :func:`tally` of its GPUs as data."""
         return {_camel(word): n for word, n in tally(self.uses).items()}
 
-    def reported(self, view: View) -> float | None:
+    def reported(self, today: float) -> float | None:
         """Seconds since the agent looked; None if it does not say when."""
-        return view.seconds_since(seconds_of(self.observed_at))
+        return age(seconds_of(self.observed_at), today)
 
-    def as_json(self, view: View, *, devices: bool) -> dict[str, Any]:
+    def as_json(self, *, devices: bool) -> dict[str, Any]:
         """The node as data; with ``devices`` each of its GPUs."""
         data: dict[str, Any] = {
             "node": self.name,
@@ -175,7 +166,7 @@ class NodeState:
             "flags": sorted(flag.value for flag in self.flags),
             "trouble": list(self.trouble),
             "onTheirWay": self.coming,
-            "placeKeptFor": view.name(*self.place_for) if self.place_for is not None else None,
+            "placeKeptFor": self.place_for or None,
             "observedAt": self.observed_at or None,
         }
         if devices and self.topology is not None:
@@ -189,7 +180,7 @@ class NodeState:
                     "held": state.held,
                     "of": state.devices,
                     "memoryUsed": state.memory_used,
-                    "pods": [holder.name(view) for holder in state.holders],
+                    "pods": [holder.name for holder in state.holders],
                     "trouble": state.trouble or None,
                 }
                 for gpu, state in zip(self.topology.gpus, self.gpus, strict=True)
@@ -340,7 +331,7 @@ def node_state(facts: NodeFacts) -> NodeState:
         states,
         frozenset({*flags, *(flag for flag, there in more.items() if there)}),
         coming,
-        (place.namespace, place.name) if place is not None else None,
+        place.full_name if place is not None else "",
         tuple(trouble),
         uses,
         _together(states),
@@ -453,17 +444,19 @@ WELL = Health(GpuUuid(""), True)
 def _holders(facts: NodeFacts, offer: Offer) -> Iterator[tuple[int, GpuHolder]]:
     """By the position of a GPU: who holds how many of its devices."""
     pods, width = {pod.uid: pod for pod in facts.pods.every}, offer.availability.width
+    names = pod_names(facts)
     for uid, pool in offer.ledger.shown.items():
         pod, on = pods.get(uid), Counter[int]()
         for p, gpu in enumerate(offer.devices.gpu_of):
             on[gpu] += count(pool, p, width)
-        name = (pod.namespace, pod.name) if pod is not None else pods_on(facts).get(uid)
+        name = names.get(uid, GONE)
         use = _use(facts, offer, uid, pod, pool)
         asks, since = (asks_text(pod.request), pod.started) if pod is not None else ("", None)
-        gone = pod is None and _would_know(facts)
+        if pod is None and uid in names and _would_know(facts):
+            name += " (gone)"
         for gpu, devices in on.items():
             if devices:
-                yield gpu, GpuHolder(uid, name, use, devices, asks, since, gone)
+                yield gpu, GpuHolder(uid, name, use, devices, asks, since)
 
 
 def _would_know(facts: NodeFacts) -> bool:

@@ -9,7 +9,6 @@ from scheduler_extender.told.answers import Answer
 from scheduler_extender.told.nearest import Miss, miss_of
 from scheduler_extender.told.sharing import SharedGpu, shared_gpus
 from scheduler_extender.told.struct import Struct
-from scheduler_extender.told.view import View
 from topology.core.admission import container_sets, others_on
 from topology.core.devices import Mask
 from topology.core.mig import ServedDevices
@@ -69,7 +68,7 @@ class NodeAnswer(Struct, frozen=True):
 
 
 def rows_of(
-    request: GpuRequest, answers: Sequence[Answer], view: View, most: int | None = None
+    request: GpuRequest, answers: Sequence[Answer], today: float, most: int | None = None
 ) -> list[NodeAnswer]:
     """What each of these answers to the request comes to, in the same order. ``most`` is how many
     sets of a node are listed at most, since answers may be over thousands of nodes."""
@@ -98,9 +97,9 @@ def rows_of(
                 resolvable=answer.resolvable,
                 closed=answer.closed,
                 bar=answer.bar,
-                miss=miss_of(answer, request, view),
+                miss=miss_of(answer, request, today),
                 sets_omitted=len(outcomes) - len(outcomes[:most]),
-                shared_gpus=_shared(answer, request, view),
+                shared_gpus=_shared(answer, request),
             )
         )
     return rows
@@ -113,11 +112,11 @@ def _outcomes(row: Answer, request: GpuRequest) -> list[list[int]]:
     return _indices(offer.devices, row.outcomes.sets or ())
 
 
-def _shared(row: Answer, request: GpuRequest, view: View) -> list[SharedGpu]:
+def _shared(row: Answer, request: GpuRequest) -> list[SharedGpu]:
     offer = row.facts.last_offer(request.resource)
     if isinstance(offer, Rejection) or row.facts.report is None:
         return []
-    return shared_gpus(row.facts, offer, view)
+    return shared_gpus(row.facts, offer)
 
 
 def _indices(devices: ServedDevices, sets: Iterable[Mask]) -> list[list[int]]:

@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from scheduler_extender.state.node.facts import NodeFacts, Offer
 from scheduler_extender.told.struct import Struct
-from scheduler_extender.told.view import GONE, View, pods_on
+from scheduler_extender.told.words import GONE, pod_names
 from topology.core.devices import MIB
 from topology.core.placement import used_memory
 from topology.core.pools import count
@@ -28,14 +28,14 @@ class SharedGpu(Struct, frozen=True):
     pods: Annotated[list[str], Meta(description="those that a report shows on it")]
 
 
-def shared_gpus(facts: NodeFacts, offer: Offer, view: View) -> list[SharedGpu]:
+def shared_gpus(facts: NodeFacts, offer: Offer) -> list[SharedGpu]:
     """The GPUs that a node shares among pods by one of its offers; empty if it shares none."""
     if offer.resource.replicas == 1:
         return []
     devices, now, gpus = offer.devices, offer.availability, offer.topology.gpus
     profiles = {part.uuid: part.profile for gpu in gpus for part in gpu.mig_instances}
     profile_at = {at: profiles.get(uuid, "") for uuid, at in devices.position_of.items()}
-    names = {uid: view.name(*pod) for uid, pod in pods_on(facts).items()}
+    names = pod_names(facts)
     memories = used_memory(offer.kubelet, now)
     return [
         SharedGpu(

@@ -152,7 +152,7 @@ def _plan(plan: Plan) -> EvictionPlan:
         plan.node,
         plan.cost,
         [PlanStep(*_evicted(step.pod), step.home, step.why) for step in plan.steps],
-        [f"{pod.namespace}/{pod.name}" for pod in plan.ending],
+        [pod.full_name for pod in plan.ending],
         list(plan.room_unknown),
     )
 

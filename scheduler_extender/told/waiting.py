@@ -147,7 +147,7 @@ def reason_of(pod: PodRecord, counts: Counts | None) -> str:
     work out whether some node would take it."""
     if isinstance(pod.request, Malformed):
         return pod.request.reason
-    ask = f"{NOT_IN_TIME}: ask why {pod.namespace}/{pod.name}"
+    ask = f"{NOT_IN_TIME}: ask why {pod.full_name}"
     said = ask if counts is None else counts.headline
     if pod.unasked:
         said = f"{UNASKED}; {said}"

@@ -1,4 +1,4 @@
-"""Words for people: verdicts, sets of GPUs, reasons, requests and durations."""
+"""Words for people: verdicts, sets of GPUs, pods, reasons, requests and durations."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -6,12 +6,16 @@ from rich.text import Text
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.membership import Membership
+from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
+from topology.core.devices import PodUid
 from topology.core.links import LinkKind
 from topology.core.placement import Reason, Rejection
 from topology.core.requests import OF_CLAIMS, Constraints, GpuRequest, Pattern, Policy, memory_text
 
 SHOWN_SETS = 4
+GONE = "a pod that is gone"
+"""In place of a pod's name that is not known any more."""
 
 STYLES = {
     "guaranteed": "bold green",
@@ -131,6 +135,20 @@ def sentence(refused: Mapping[Rejection, int]) -> str:
 def nodes_text(nodes: int) -> str:
     """So many nodes."""
     return f"{nodes:,} node{'s' if nodes != 1 else ''}"
+
+
+def pod_names(facts: NodeFacts) -> dict[PodUid, str]:
+    """Every pod of the node, also those that only its report names."""
+    reported = {
+        (a.pod_uid or PodUid(f"{a.namespace}/{a.pod}")): f"{a.namespace}/{a.pod}"
+        for a in (facts.report.allocations if facts.report is not None else ())
+    }
+    return reported | {pod.uid: pod.full_name for pod in facts.pods.every}
+
+
+def withheld(facts: NodeFacts) -> str:
+    """What is said of a GPU that no pod holds and no pod gets."""
+    return "in no ResourceSlice, or tainted" if facts.by_dra else "not handed out by the kubelet"
 
 
 def asks_text(request: GpuRequest | Malformed) -> str:

@@ -32,7 +32,7 @@ class Step:
         pod, asks = self.pod, ""
         if isinstance(pod.request, GpuRequest):
             asks = f", {pod.request.text}"
-        who = f"{pod.namespace}/{pod.name} (priority {pod.standing.priority}{asks})"
+        who = f"{pod.full_name} (priority {pod.standing.priority}{asks})"
         if self.home is None:
             return f"{who} is lost: {self.why}"
         return f"{who} moves: its {pod.standing.controller} makes it anew, {self.home} has a place"
@@ -70,14 +70,14 @@ class Advice:
 
     def lines(self, pod: PodRecord) -> list[str]:
         """The advice in words."""
-        name = f"{pod.namespace}/{pod.name}"
+        name = pod.full_name
         if self.takes is not None:
             return [f"nobody has to be evicted: {self.takes} has a guaranteed place for {name} now"]
         if self.plan is None:
             return [f"nobody is worth evicting for {name}: {self.reason}"]
         found = self.plan
         if not found.steps:
-            ending = ", ".join(f"{p.namespace}/{p.name}" for p in found.ending)
+            ending = ", ".join(p.full_name for p in found.ending)
             lines = [f"nobody has to be evicted: {found.node} has a place once {ending} let go"]
         else:
             count = len(found.steps)

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from scheduler_extender.told.nodes import MEANINGS, GpuState, NodeState, Use
-from scheduler_extender.told.view import EVERYBODYS
 from topology.core.graph import NodeTopology
 from topology.core.links import LinkKind, Via
 from topology.core.requests import at_most
@@ -148,7 +147,7 @@ def gpu_in_words(state: GpuState) -> str:
     if state.memory_used is not None:
         words += f", {at_most(state.memory_used)} in use"
     if state.holders:
-        words += ": " + ", ".join(holder.name(EVERYBODYS) for holder in state.holders)
+        words += ": " + ", ".join(holder.name for holder in state.holders)
     return f"{words} ({state.trouble})" if state.trouble else words
 
 

@@ -16,7 +16,6 @@ from urllib.parse import urlencode
 from markupsafe import Markup
 
 from scheduler_extender.told.nodes import HELD, Flag, NodeState, Totals, Use, totals
-from scheduler_extender.told.view import EVERYBODYS
 from scheduler_extender.told.words import set_text
 from scheduler_extender.web.drawing import SOMEHOW_HELD, counted
 from topology.core.devices import NodeName
@@ -88,7 +87,7 @@ class Filters:
         return frozenset(
             p
             for p, gpu in enumerate(node.gpus)
-            if any(part in "/".join(holder.pod or ()).lower() for holder in gpu.holders)
+            if any(part in holder.name.lower() for holder in gpu.holders)
         )
 
     @property
@@ -324,7 +323,7 @@ def who(node: NodeState) -> list[tuple[str, str]]:
     memory: list[tuple[str, str]] = []
     for gpu, state in zip(node.topology.gpus, node.gpus, strict=True):
         for holder in state.holders:
-            on.setdefault(holder.name(EVERYBODYS), []).append(gpu.index)
+            on.setdefault(holder.name, []).append(gpu.index)
         if state.memory_used:
             words = f"{at_most(state.memory_used)} of {at_most(gpu.memory)} in use"
             memory.append((str(gpu.index), words))

@@ -17,10 +17,10 @@ from scheduler_extender.told.explanation import passed_over
 from scheduler_extender.told.helps import Help, helps_of
 from scheduler_extender.told.nearest import NearMiss, miss_of, nearest
 from scheduler_extender.told.rows import NodeAnswer, rows_of
-from scheduler_extender.told.view import View
 from scheduler_extender.told.waiting import alike, queues, waiting_pods
 from scheduler_extender.told.words import asked_text
 from topology.core.requests import GpuRequest
+from topology.times import age
 
 ASKED = 12
 """Different requests of waiting pods that are asked for one page."""
@@ -65,7 +65,7 @@ class Queue:
 
 
 def waiting_queues(
-    snapshot: Snapshot, view: View, deadline: Deadline = NO_DEADLINE, name: str = ""
+    snapshot: Snapshot, deadline: Deadline = NO_DEADLINE, name: str = ""
 ) -> tuple[list[Queue], int]:
     """The waiting pods, those that ask the same together, the most numerous first; and how many
     pods are left out. Only pods are looked at that have ``name`` in their name or in what they ask.
@@ -81,7 +81,7 @@ def waiting_queues(
         shown += len(some)
         queue = Queue(
             f"{zlib.crc32(repr(alike(first)).encode()):08x}",
-            tuple((name_of(pod), view.seconds_since(pod.created)) for pod in some),
+            tuple((pod.full_name, age(pod.created, snapshot.today)) for pod in some),
             asked_text(first),
             None,
             gated=sum(pod.gated for pod in pods),
@@ -97,25 +97,18 @@ def waiting_queues(
                 queue = replace(queue, problem=NOT_ASKED)
             else:
                 told[len(found)] = answered
-                outlook = outlook_of(answered, first.request, view, queue.asks)
+                outlook = outlook_of(answered, first.request, snapshot.today, queue.asks)
                 note = _passed_over(snapshot, pods) if outlook.taken_by else ""
                 queue = replace(queue, outlook=outlook, note=note)
         found.append(queue)
     for number, answered in told.items():
-        found[number] = _with_helps(
-            snapshot, ordered[number][0], found[number], answered, view, deadline
-        )
+        found[number] = _with_helps(snapshot, ordered[number][0], found[number], answered, deadline)
     return found, sum(map(len, ordered)) - shown
 
 
 def _has(pod: PodRecord, name: str) -> bool:
     part = name.lower()
-    return not part or part in name_of(pod).lower() or part in asked_text(pod).lower()
-
-
-def name_of(pod: PodRecord) -> str:
-    """A pod's name for people who may see all pods."""
-    return f"{pod.namespace}/{pod.name}"
+    return not part or part in pod.full_name.lower() or part in asked_text(pod).lower()
 
 
 def _with_helps(
@@ -123,7 +116,6 @@ def _with_helps(
     pod: PodRecord,
     queue: Queue,
     answered: Sequence[Answer],
-    view: View,
     deadline: Deadline,
 ) -> Queue:
     """The queue with what would help its first pod, as ``why`` says it."""
@@ -131,8 +123,8 @@ def _with_helps(
     assert isinstance(request, GpuRequest)  # noqa: S101 (its nodes have answered)
     if any(answer.may_come for answer in answered):
         return queue
-    missing = [(answer, miss_of(answer, request, view)) for answer in answered]
-    helped = helps_of(snapshot, pod, request, missing, view, deadline)
+    missing = [(answer, miss_of(answer, request, snapshot.today)) for answer in answered]
+    helped = helps_of(snapshot, pod, request, missing, deadline)
     outlook = queue.outlook and replace(queue.outlook, misses=nearest(helped.missing))
     return replace(queue, outlook=outlook, helps=helped.helps, more_helps=not helped.whole)
 
@@ -150,7 +142,7 @@ def _passed_over(snapshot: Snapshot, pods: Sequence[PodRecord]) -> str:
     return passed_over("it" if len(left) == 1 else "them", said)
 
 
-def outlook_of(answers: Sequence[Answer], request: GpuRequest, view: View, asks: str) -> Outlook:
+def outlook_of(answers: Sequence[Answer], request: GpuRequest, today: float, asks: str) -> Outlook:
     """What every node has answered to a pod, put together for a page. ``asks`` is the request and
     the group in a few words."""
     refused = [answer for answer in answers if not answer.passes]
@@ -164,7 +156,7 @@ def outlook_of(answers: Sequence[Answer], request: GpuRequest, view: View, asks:
         words,
         len(passing),
         reasons[:SHOWN_REASONS],
-        rows_of(request, passing[:SHOWN_PLACES], view),
-        nearest((answer, miss_of(answer, request, view)) for answer in refused),
+        rows_of(request, passing[:SHOWN_PLACES], today),
+        nearest((answer, miss_of(answer, request, today)) for answer in refused),
         max(0, len(reasons) - SHOWN_REASONS),
     )

@@ -23,14 +23,13 @@ from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.answers import answers
 from scheduler_extender.told.nodes import Nodes, Use, link_words
 from scheduler_extender.told.together import Wanted, room_for
-from scheduler_extender.told.view import View
 from scheduler_extender.told.waiting import waiting_pods
 from scheduler_extender.told.words import asks_text
 from scheduler_extender.web.drawing import whole
 from scheduler_extender.web.examples import EXAMPLES
 from scheduler_extender.web.glance import Filters, glance, kinds_of, shown_by
 from scheduler_extender.web.html import page
-from scheduler_extender.web.outlook import Outlook, name_of, outlook_of, waiting_queues
+from scheduler_extender.web.outlook import Outlook, outlook_of, waiting_queues
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.remembering import interruptible
@@ -175,7 +174,7 @@ class Pages:
                 deadline=deadline,
             )
             interruptible()  # some nodes may be left over
-            outlook = outlook_of(told, pod.request, self._view(), pod.text)
+            outlook = outlook_of(told, pod.request, self._cluster.today(), pod.text)
         fit = room_for(snapshot, pod, told, copies, deadline) if copies > 1 else None
         return Foreseen(pod.name, outlook, pod.notes, copies, fit)
 
@@ -209,9 +208,7 @@ class Pages:
             glance=found,
             version=version,
             waiting=len(waiting),
-            named=sum(part in f"{pod.namespace}/{pod.name}".lower() for pod in waiting)
-            if part
-            else 0,
+            named=sum(part in pod.full_name.lower() for pod in waiting) if part else 0,
         )
 
     def _list(self, filters: Filters, at: int, version: int) -> str:
@@ -235,13 +232,13 @@ class Pages:
     def _waiting(self, name: str, version: int) -> str:
         now, snapshot = self._cluster.today(), self._cluster.snapshot()
         deadline = within(self._clock, WAITING_SECONDS)
-        found, left_out = waiting_queues(snapshot, self._view(), deadline, name)
+        found, left_out = waiting_queues(snapshot, deadline, name)
         part = name.lower()
         pods = [
             pod
             for facts in snapshot.nodes
             for pod in facts.pods.living
-            if part in name_of(pod).lower()
+            if part in pod.full_name.lower()
         ]
         pods.sort(key=lambda pod: (-_gpus(pod), pod.namespace, pod.name))
         return page(
@@ -269,7 +266,6 @@ class Pages:
             now=self._cluster.today(),
             version=version,
             node=state,
-            view=self._view(),
             graph=whole(state),
             shows=frozenset(shown_by(state)),
             shared=any(gpu.memory_used is not None for gpu in state.gpus),
@@ -283,10 +279,6 @@ class Pages:
             more_pods=max(0, len(pods) - RUNNING),
             dated=any(pod.started is not None for pod in pods),
         )
-
-    def _view(self) -> View:
-        """Whoever may see the map may see every pod."""
-        return View(self._cluster.today())
 
 
 def _gpus(pod: PodRecord) -> int:

@@ -28,7 +28,6 @@ from scheduler_extender.told.counts import by_kind, counts_of
 from scheduler_extender.told.explanation import Explanation, explanation_of
 from scheduler_extender.told.together import judge
 from scheduler_extender.told.unblocking import unblocking_of
-from scheduler_extender.told.view import View
 from scheduler_extender.told.waiting import refusals_of
 from scheduler_extender.told.words import TOLD
 from scheduler_extender.verbs.filtering import filtered
@@ -127,7 +126,7 @@ def asked(found: World, name: str) -> tuple[list[Answer], Explanation]:
     """The nodes' answers, and what ``why`` says."""
     snapshot = found.cluster.snapshot()
     record = record_of(found.waiting[name])
-    told = explanation_of(snapshot, record, View(0.0))
+    told = explanation_of(snapshot, record)
     assert isinstance(told, Explanation)
     return answers_to(snapshot, record), told
 

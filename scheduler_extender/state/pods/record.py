@@ -79,6 +79,11 @@ class PodRecord:
     unasked: bool = False  # kube-scheduler asks no extender about it
 
     @property
+    def full_name(self) -> str:
+        """Its namespace and its name."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
     def of_claims(self) -> OfClaims | None:
         """What it requires of the devices that its own claims have; None if it has none, or
         requires nothing of them."""

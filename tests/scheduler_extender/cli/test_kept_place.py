@@ -85,8 +85,7 @@ def test_a_place_is_kept_no_longer_than_it_says(cluster: Cluster, tmp_path: Path
 
 
 def test_a_tenant_is_told_no_more_than_that_a_place_is_kept(cluster: Cluster) -> None:
-    """Whoever may not list the pods of others does not see whose place it is, nor that it is
-    kept: the annotation is with the pod."""
+    """Without the right to list the pods of others the annotation is not read: it is on the pod."""
     kept(cluster, KEPT_FOR)
     cluster.fake.refuse(403, None, path="^/api/v1/pods")
     for words in (("node", "train-07"), ("node", "train-07", "-o", "json"), ("why", "train")):

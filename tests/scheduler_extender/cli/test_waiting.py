@@ -84,6 +84,17 @@ def test_all_namespaces(cluster: Cluster) -> None:
     refused(cluster.asked("waiting", "-A"))
 
 
+def test_with_the_rights_of_one_namespace_its_pods_are_answered(cluster: Cluster) -> None:
+    whole = json.loads(cluster.asked("waiting", "-o", "json").stdout)
+    cluster.fake.refuse(403, None, path=f"^{PODS_PATH}$")
+    done = cluster.asked("waiting", "-o", "json")
+    assert done.returncode == 1
+    found = json.loads(done.stdout)
+    assert found["pods"] == whole["pods"]
+    (note,) = found["notes"]
+    assert note.startswith("you may list the pods of the namespace team-a only: ")
+
+
 def test_selected_pods(cluster: Cluster) -> None:
     assert cluster.asked("waiting", "-l", "app=train", "-o", "name").stdout == "pod/train\n"
     none = cluster.asked("waiting", "-l", "app=serve")

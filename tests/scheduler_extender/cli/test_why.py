@@ -79,14 +79,14 @@ def test_with_a_kubeconfig_alone_it_says_what_the_extender_would(cluster: Cluste
     )
 
 
-def test_what_the_caller_may_not_see_is_left_out_and_said(cluster: Cluster) -> None:
+def test_what_the_caller_may_not_list_is_said(cluster: Cluster) -> None:
     cluster.node(PAIRS, serve=("team-b", 0), notebook=("team-b", 2))
     cluster.pod(pod(2, NVLINK, name="train", uid="train"))
     cluster.fake.refuse(403, None, path="^/api/v1/(pods|nodes)")
     done = cluster.why("train")
     assert (done.returncode, done.stderr) == (1, "")
-    assert "serve" not in done.stdout
-    assert "GPU 0 is held by a pod of another namespace" in done.stdout
+    assert "GPU 0 is held by team-b/serve" in done.stdout, "the record names it"
+    assert "no node takes it: no set of 2 free GPUs with link=nvlink (1 node)" in done.stdout
     assert "you may list the pods of the namespace team-a only" in done.stdout
     assert "you may not list nodes" in done.stdout
     cluster.fake.refuse(403, None, path=RECORDS_PATH)
@@ -356,7 +356,7 @@ def test_check_asks_the_same_cluster(cluster: Cluster) -> None:
     cluster.fake.refuse(403, None, path="^/api/v1/pods")
     (row,) = json.loads(asked(main, *words, "-n", "team-a", "--output=json").stdout)["nodes"]
     assert row["kind"] == "scattered"
-    assert "a pod of another namespace" in row["miss"]["words"]
+    assert "GPU 0 is held by team-b/serve" in row["miss"]["words"], "the record names it"
 
 
 def test_gates_are_why_a_pod_waits_too(cluster: Cluster) -> None:

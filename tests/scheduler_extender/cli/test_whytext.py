@@ -10,7 +10,6 @@ from rich.console import Console
 
 from scheduler_extender.cli import whytext
 from scheduler_extender.told.explanation import explanation_of
-from scheduler_extender.told.view import View
 from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
 from topology.core.requests import gpu_request
 from topology.machines import machine
@@ -23,7 +22,8 @@ def printed(width: int, *, terminal: bool = True, no_color: bool = False) -> str
     dgx = machine("dgx1-v100").topology("a-node-with-a-long-name.example.internal")
     cluster = cluster_of({dgx: {"one": Held((0,)), "two": Held((5, 6))}})
     pod = waiting("train", gpu_request(4, NVLINKED))
-    found = explanation_of(cluster.snapshot(), pod, View(0.0))
+    cluster.board.today = lambda: 0.0
+    found = explanation_of(cluster.snapshot(), pod)
     out = io.StringIO()
     console = Console(file=out, width=width, force_terminal=terminal, no_color=no_color)
     whytext.show(console, found, UNBLOCK)

@@ -14,7 +14,6 @@ from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.objects import contradiction
 from scheduler_extender.state.node.verification import BROKEN, Surprise
 from scheduler_extender.told.sharing import shared_gpus
-from scheduler_extender.told.view import View
 from tests.nodes import GIB, offered, pcie, pod, record_of
 from tests.scheduler_extender.serving import Clock
 from topology.core.devices import Bytes, DeviceId, GpuResource, NodeName, PodUid
@@ -434,7 +433,7 @@ def test_other_gpus_are_open_beside_one_that_is_anothers_alone() -> None:
 
 def rows(shared: Node) -> list[Any]:
     facts = shared.cluster.facts(NAME)
-    return shared_gpus(facts, offered(facts, shared.topology.resources[0].name), View(0.0))
+    return shared_gpus(facts, offered(facts, shared.topology.resources[0].name))
 
 
 @pytest.mark.parametrize("resource", [GPU, RENAMED])

@@ -24,7 +24,6 @@ from scheduler_extender.told.placed import Written, placed_on
 from scheduler_extender.told.relaxing import relaxations
 from scheduler_extender.told.together import Wanted, judge
 from scheduler_extender.told.unblocking import unblocking_of
-from scheduler_extender.told.view import HIDDEN, View
 from scheduler_extender.wire import Taint
 from tests.deadlines import ending_when
 from tests.dranodes import two_pairs
@@ -38,15 +37,16 @@ from topology.core.requests import Constraints, GpuRequest, Pattern, Policy, gpu
 from topology.machines import machine
 from topology.machines.mig import cut
 
-TODAY = View(100.0 + 3 * 3600)
+TODAY = 100.0 + 3 * 3600
 """Three hours after the pods of the scenes have started."""
 DGX = machine("dgx1-v100").topology("train-07")
 QUAD = waiting("train", gpu_request(4, NVLINKED))
 
 
-def explained(cluster: Cluster, pod: PodRecord, view: View = TODAY) -> Explanation:
+def explained(cluster: Cluster, pod: PodRecord) -> Explanation:
+    cluster.board.today = lambda: TODAY
     cluster.feed.put_pod(pod)
-    found = explanation_of(cluster.snapshot(), pod, view)
+    found = explanation_of(cluster.snapshot(), pod)
     assert isinstance(found, Explanation)
     return found
 
@@ -225,15 +225,6 @@ def test_the_largest_linked_set_is_named_where_none_is_large_enough() -> None:
     assert not found.unblocks, "no eviction changes the hardware"
 
 
-def test_pods_of_namespaces_that_the_caller_may_not_see_have_no_names() -> None:
-    cluster = cluster_of({switched(2, "node"): {"secret": Held((0, 1))}})
-    pair = replace(waiting("pair", gpu_request(2, NVLINKED)), namespace="mine")
-    told = repr(explained(cluster, pair, View(0.0, frozenset({"mine"}))))
-    assert "secret" not in told
-    assert HIDDEN in told
-    assert "team/secret" in repr(explained(cluster, pair))
-
-
 def test_each_key_is_loosened_by_the_least_that_helps() -> None:
     small = switched(4, "small")
     cluster = cluster_of({small: {}})
@@ -284,7 +275,7 @@ def test_trying_ends_when_its_time_is_up() -> None:
     seen = cluster.snapshot()
     for looks in count():
         times = iter([False] * looks)
-        found = explanation_of(seen, QUAD, TODAY, deadline=ending_when(partial(next, times, True)))
+        found = explanation_of(seen, QUAD, deadline=ending_when(partial(next, times, True)))
         assert isinstance(found, Explanation)
         if NOT_ALL_ASKED not in found.notes:
             break
@@ -312,10 +303,10 @@ def test_no_node_is_asked_about_a_relaxed_request_once_it_is_late(
 
     monkeypatch.setattr(enquiry, "decide", slow)
     seen = cluster.snapshot()
-    explanation_of(seen, pod, TODAY)
+    explanation_of(seen, pod)
     whole = len(asked)
     asked.clear()
-    found = explanation_of(seen, pod, TODAY, deadline=ending_when(lambda: len(asked) > whole // 2))
+    found = explanation_of(seen, pod, deadline=ending_when(lambda: len(asked) > whole // 2))
     assert isinstance(found, Explanation)
     assert not found.whole
     assert len(asked) == whole // 2 + 1

@@ -13,7 +13,6 @@ from scheduler_extender.state.answers.decision import decide
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.explanation import Explanation, explanation_of
-from scheduler_extender.told.view import View
 from scheduler_extender.verbs import filter_nodes
 from scheduler_extender.wire import ObjectMeta, Pod, PodSpec
 from tests.scheduler_extender.unblocking.scenes import Held, cluster_of, waiting
@@ -71,7 +70,7 @@ def request(rng: random.Random) -> GpuRequest:
 
 
 def explained(found: Cluster, pod: PodRecord) -> Explanation:
-    told = explanation_of(found.snapshot(), pod, View(0.0))
+    told = explanation_of(found.snapshot(), pod)
     assert isinstance(told, Explanation)
     return told
 

@@ -364,9 +364,9 @@ def test_who_has_gpus_by_claims_is_named_on_the_node_and_does_not_end() -> None:
     more = (Holder("s", (1,), ("s1", "s2")), Holder("o", (3,), ()))
     world = Scene((*HALVES, *more), exactly(2)).world()
     gpus = node_state(world.cluster.facts(NODE)).gpus
-    holders = [(each.pod, each.use, each.gone) for gpu in gpus for each in gpu.holders]
+    holders = [(each.name, each.use) for gpu in gpus for each in gpu.holders]
     names = ["a", "claim/s", "b", "claim/o"]
-    assert holders == [(("ns", name), Use.PLAIN, False) for name in names]
+    assert holders == [(f"ns/{name}", Use.PLAIN) for name in names]
 
 
 def test_a_pod_whose_devices_nobody_can_say_counts_as_one_that_some_node_takes() -> None:

@@ -15,7 +15,6 @@ from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.told.explanation import NOT_ALL_ASKED, Explanation, explanation_of
-from scheduler_extender.told.view import View
 from scheduler_extender.verbs.preemption import preempt
 from scheduler_extender.web.pages import WAITING_SECONDS, Pages
 from scheduler_extender.wire import PreemptionArgs
@@ -108,7 +107,7 @@ def test_an_explanation_says_that_there_was_no_time_for_all_nodes() -> None:
     see(cluster, choosy("waits"))
     asked = cluster.pod(PodUid("waits"))
     assert asked is not None
-    found = explanation_of(cluster.snapshot(), asked, View(0.0), deadline=ending_when(meter.late))
+    found = explanation_of(cluster.snapshot(), asked, deadline=ending_when(meter.late))
     assert ENOUGH <= meter.lookups <= ENOUGH + TERMS
     assert isinstance(found, Explanation)
     assert (found.whole, found.notes[0]) == (False, NOT_ALL_ASKED)

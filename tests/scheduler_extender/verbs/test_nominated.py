@@ -227,8 +227,8 @@ def test_under_dra_the_devices_chosen_for_a_nominated_pod_are_shown_as_its_own()
     world = two_pairs()
     see(world.cluster, manifest("p", 1, 0, nominated=DRA_NODE))
     (node,) = Nodes(world.cluster).all()
-    holders = [[each.pod for each in gpu.holders] for gpu in node.gpus]
-    assert holders == [[], [], [], [("default", "p")]]
+    holders = [[each.name for each in gpu.holders] for gpu in node.gpus]
+    assert holders == [[], [], [], ["default/p"]]
     assert node.uses[Use.SICK] == 0
 
 

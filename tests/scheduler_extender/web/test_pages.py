@@ -22,7 +22,6 @@ from scheduler_extender.told.answers import answers_to
 from scheduler_extender.told.explanation import Explanation, explanation_of
 from scheduler_extender.told.nearest import NearMiss
 from scheduler_extender.told.nodes import Flag, NodeState, Use, node_state
-from scheduler_extender.told.view import View
 from scheduler_extender.web.drawing import tile, whole
 from scheduler_extender.web.examples import EXAMPLES
 from scheduler_extender.web.glance import ALONE, FILTERS, Filters, glance
@@ -35,7 +34,7 @@ from topology.core.remembering import forget
 from topology.core.requests import GpuRequest
 
 MOST = 300_000  # bytes of a page
-NOW = View(STARTED + 3 * 3600)
+NOW = STARTED + 3 * 3600.0
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=y>&"
 
 
@@ -183,7 +182,7 @@ def test_alike_nodes_share_a_drawing() -> None:
 
 
 def test_waiting_pods_that_ask_the_same_stand_together_with_their_reasons() -> None:
-    found, left_out = waiting_queues(small().cluster.snapshot(), NOW)
+    found, left_out = waiting_queues(small().cluster.snapshot())
     assert left_out == 0
     assert [(queue.asks, len(queue.pods)) for queue in found] == [
         ("8 GPUs link=nvlink", 3),
@@ -240,7 +239,8 @@ def test_the_nearest_misses_are_those_of_why_with_who_is_in_the_way() -> None:
     made.report(full, [(made.pod("a", 4, full), (0, 1, 2, 3))])
     made.report(half, [(made.pod(n, 1, half), (p,)) for n, p in (("b", 0), ("c", 2), ("d", 3))])
     made.pod("pair", 2, None, NVLINK)
-    (queue,), _ = waiting_queues(made.cluster.snapshot(), NOW)
+    made.cluster.board.today = lambda: NOW
+    (queue,), _ = waiting_queues(made.cluster.snapshot())
     assert queue.outlook is not None
     first, second = queue.outlook.misses
     assert first == NearMiss(
@@ -255,13 +255,13 @@ def test_the_nearest_misses_are_those_of_why_with_who_is_in_the_way() -> None:
 
 @pytest.mark.parametrize("made", [small(), large(9)], ids=["small", "large"])
 def test_every_queue_names_the_nearest_misses_of_why(made: Building) -> None:
-    found, _ = waiting_queues(made.cluster.snapshot(), NOW)
+    found, _ = waiting_queues(made.cluster.snapshot())
     waiting = {f"{pod.namespace}/{pod.name}": pod for pod in made.cluster.snapshot().unbound}
     seen = made.cluster.snapshot()
     told = helped = 0
     for queue in found:
         assert queue.outlook is not None
-        why = explanation_of(seen, waiting[queue.pods[0][0]], NOW)
+        why = explanation_of(seen, waiting[queue.pods[0][0]])
         assert isinstance(why, Explanation)
         told += len(queue.outlook.misses)
         assert list(queue.helps) == why.helps
