@@ -80,7 +80,7 @@ NOT_RUN = (
     ),
     NotRun(
         r"kubectl apply -f manifests/samples/gangs/podgroup.yaml",
-        "needs an API server of 1.37; tests/e2e/test_gang_scheduling.py applies such objects there",
+        "needs an API server of 1.37; tests/e2e/test_gang_cycle.py applies it there",
     ),
     NotRun(
         r"kubectl apply -f manifests/samples/gangs/kueue-job.yaml",

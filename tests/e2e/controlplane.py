@@ -201,6 +201,27 @@ class ControlPlane:
         context = ssl.create_default_context(cafile=self.ca)
         return httpx.Client(base_url=self.url, headers=headers, verify=context, timeout=PATIENCE)
 
+    def grant(
+        self,
+        user: str,
+        rules: Sequence[Mapping[str, Any]],
+        *,
+        name: str = "",
+        namespace: str = "",
+    ) -> None:
+        """Give a user these rights, in one namespace or everywhere; ``name`` is the role's, by
+        default the user's."""
+        group = "rbac.authorization.k8s.io"
+        kind = "Role" if namespace else "ClusterRole"
+        where = f"/apis/{group}/v1" + (f"/namespaces/{namespace}" if namespace else "")
+        role = {"metadata": {"name": name or user}}
+        reference = {"kind": kind, "name": name or user, "apiGroup": group}
+        subject = {"kind": "User", "name": user, "apiGroup": group}
+        bound = {**role, "roleRef": reference, "subjects": [subject]}
+        with self.client() as admin:
+            admin.post(f"{where}/{kind.lower()}s", json={**role, "rules": rules}).raise_for_status()
+            admin.post(f"{where}/{kind.lower()}bindings", json=bound).raise_for_status()
+
     def kubeconfig(self, user: str = "admin") -> Path:
         """A kubeconfig file for a user."""
         path = self._folder / f"{user.replace(':', '-')}.kubeconfig"

@@ -13,7 +13,6 @@ import random
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
@@ -38,23 +37,18 @@ ALL_PODS = "/api/v1/pods"
 MERGE = {"Content-Type": "application/merge-patch+json"}
 
 
-@dataclass(slots=True)
-class Kept:
-    """What the kubelets saw, over all nodes."""
-
-    admitted: int = 0
-    promised: int = 0
-    broken: list[str] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)
-    held: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
-
-
 class Kubelets:
-    """Plays the kubelets of some nodes while the context is open."""
+    """Plays the kubelets of some nodes while the context is open.
+
+    ``held`` are the pods that hold GPUs, ``refused`` the pods that a kubelet refused, over all
+    nodes. At the end no promise may be broken, and no thread may have failed.
+    """
 
     def __init__(self, real: RealCluster, nodes: list[NodeTopology], seed: int) -> None:
         self._real = real
-        self.kept = Kept()
+        self.held: set[str] = set()
+        self.refused: list[str] = []
+        self._broken: list[str] = []
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._nodes = {
@@ -79,6 +73,9 @@ class Kubelets:
         for node in self._nodes.values():
             node.thread.join(PATIENCE)
         self._watcher.join(PATIENCE)
+        if error is None:
+            assert self.errors == []
+            assert self._broken == []
 
     def record(self, pod: dict[str, Any], node: NodeTopology, held: tuple[int, ...]) -> None:
         """Note what an admitted pod got, and whether that keeps what it was promised."""
@@ -87,18 +84,16 @@ class Kubelets:
         mask = sum(1 << p for p in held)
         promised = PLACEMENT in meta.get("annotations", {})
         with self._lock:
-            self.kept.admitted += 1
-            self.kept.held[meta["name"]] = (node.name, held)
-            if promised and isinstance(asks, Asks) and asks.request.required:
-                self.kept.promised += 1
-                if not satisfies(node.shape, asks.request.constraints, mask):
-                    verdict = json.loads(meta["annotations"][PLACEMENT])["verdict"]
-                    self.kept.broken.append(f"{verdict}: {meta['name']} on {node.name}: {held}")
+            self.held.add(meta["name"])
+            required = promised and isinstance(asks, Asks) and asks.request.required
+            if required and not satisfies(node.shape, asks.request.constraints, mask):
+                verdict = json.loads(meta["annotations"][PLACEMENT])["verdict"]
+                self._broken.append(f"{verdict}: {meta['name']} on {node.name}: {held}")
 
     def refuse(self, pod: dict[str, Any], reason: str) -> None:
         """Note a pod that a kubelet refused."""
         with self._lock:
-            self.kept.refused.append(f"{pod['metadata']['name']}: {reason}")
+            self.refused.append(f"{pod['metadata']['name']}: {reason}")
 
     def run(self, work: Any) -> None:
         """Run a node's thread until the context closes."""

@@ -9,6 +9,7 @@ from tests.e2e.cluster import RealCluster
 from topology.core.devices import DeviceId, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.report import Allocation, Report
+from topology.machines import machine
 
 
 class HeldNode:
@@ -57,6 +58,18 @@ class HeldNode:
             for name, (uid, gpus) in self.held.items()
         ]  # fmt: skip
         return Report("boot", self.sequence, allocations=tuple(held))
+
+
+def half_held(real: RealCluster, name: str, sequence: int = 1) -> Report:
+    """The report of a DGX-1V: a pod holds all of its GPUs but 1 to 4, which promise one pair."""
+    holder = f"holder-of-{name}"
+    if sequence == 1:
+        real.add_pod(holder, 4, nodeName=name)
+    dgx = machine("dgx1-v100").topology(name)
+    uid = PodUid(real.pod(holder)["metadata"]["uid"])
+    ids = tuple(DeviceId(dgx.gpus[p].uuid) for p in (0, 5, 6, 7))
+    held = Allocation(uid, "default", holder, "main", "nvidia.com/gpu", ids)
+    return Report("boot", sequence, allocations=(held,))
 
 
 def linked(node: NodeTopology, gpus: Sequence[int]) -> bool:

@@ -24,11 +24,13 @@ MERGE = {"Content-Type": "application/merge-patch+json"}
 JSON_PATCH = {"Content-Type": "application/json-patch+json"}
 APPLY = {"Content-Type": "application/apply-patch+yaml"}
 
+RECORD = "gpu-topology.io/gputopologies"
 Object = dict[str, Any]
 Clients = dict[str, httpx.Client]
 Call = Callable[[httpx.Client, str], httpx.Response]
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
+AGENT = f"system:serviceaccount:{NAMESPACE}:gpu-topology-agent"
 
 
 @pytest.fixture(scope="module")
@@ -41,27 +43,14 @@ def plane(
             for name in NODES:
                 create_node(admin, name, 8)
             agentidentity.install(control_plane)
-            grant(admin, "wider", ["patch", "delete"], ["gputopologies", "gputopologies/status"])
+            # What the policy refuses the agents, RBAC does not.
+            wider = ["gputopologies", "gputopologies/status"]
+            control_plane.grant(AGENT, [rule(["patch", "delete"], wider)], name="wider")
         yield control_plane
 
 
-def grant(admin: httpx.Client, name: str, verbs: list[str], resources: list[str]) -> None:
-    """Give the agents' account more than it needs: what the policy refuses it, RBAC did not."""
-    role = {"apiGroups": ["gpu-topology.io"], "resources": resources, "verbs": verbs}
-    subject = {"kind": "ServiceAccount", "name": "gpu-topology-agent", "namespace": NAMESPACE}
-    reference = {"kind": "ClusterRole", "name": name, "apiGroup": "rbac.authorization.k8s.io"}
-    meta = {"metadata": {"name": name}}
-    for kind, body in (
-        ("clusterroles", {"rules": [role]}),
-        ("clusterrolebindings", {"roleRef": reference, "subjects": [subject]}),
-    ):
-        admin.post(f"{RBAC}/{kind}", json={**meta, **body}).raise_for_status()
-
-
-def withdraw(admin: httpx.Client, name: str) -> None:
-    """Take it back."""
-    for kind in ("clusterrolebindings", "clusterroles"):
-        admin.delete(f"{RBAC}/{kind}/{name}").raise_for_status()
+def rule(verbs: list[str], resources: list[str]) -> Object:
+    return {"apiGroups": ["gpu-topology.io"], "resources": resources, "verbs": verbs}
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +134,20 @@ def refused(answer: httpx.Response, *words: str) -> None:
     message = answer.json()["message"]
     for word in (POLICY, *words):
         assert word in message
+
+
+def may(client: httpx.Client, what: str, verb: str) -> bool:
+    """What the authorizer answers; ``what`` is resource[/subresource], after the group if any."""
+    words = what.split("/")
+    group = words.pop(0) if "." in words[0] else ""
+    names = dict(zip(("resource", "subresource"), words, strict=False))
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": {"group": group, **names, "verb": verb}},
+    }
+    answer = client.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", json=review)
+    return bool(answer.raise_for_status().json()["status"]["allowed"])
 
 
 # --- its own record ---------------------------------------------------------------------------
@@ -266,66 +269,23 @@ def test_nothing_but_the_node_owns_the_record(
     refused(apply(clients["n1"], "n1", **record("n1", ownerReferences=owners)), said)
 
 
-def test_a_collection_is_not_deleted(admin: httpx.Client, clients: Clients) -> None:
+def test_a_collection_is_not_deleted(
+    plane: ControlPlane, admin: httpx.Client, clients: Clients
+) -> None:
     """By RBAC; and by the policy where somebody grants the right all the same."""
     admin.post(RECORDS, json=record("n1")).raise_for_status()
     answer = clients["n1"].delete(RECORDS)
     assert answer.status_code == 403
     assert POLICY not in answer.text
-    grant(admin, "too-much", ["deletecollection"], ["gputopologies"])
+    plane.grant(AGENT, [rule(["deletecollection"], ["gputopologies"])], name="too-much")
     try:
         eventually(lambda: may(clients["n1"], RECORD, "deletecollection"), "the right is there")
         answer = clients["n1"].delete(RECORDS)
         refused(answer, "deletes its own GPUTopology by name")
         assert admin.get(f"{RECORDS}/n1").status_code == 200
     finally:
-        withdraw(admin, "too-much")
-
-
-# --- what else it may -------------------------------------------------------------------------
-
-RECORD = "gpu-topology.io/gputopologies"
-RIGHTS = {
-    "pods": {"list", "watch"},
-    "nodes": {"get"},
-    "nodes/configz": {"get"},
-    # With what the fixture grants besides.
-    RECORD: {"get", "create", "update"} | {"patch", "delete"},
-    f"{RECORD}/status": {"update"} | {"patch", "delete"},
-}
-NONE = {
-    *("secrets", "configmaps", "events", "pods/exec", "pods/status", "nodes/proxy"),
-    *("nodes/finalizers", "nodes/status", "serviceaccounts/token", "*"),
-}
-VERBS = {"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"}
-
-
-def may(client: httpx.Client, what: str, verb: str) -> bool:
-    """What the authorizer answers; ``what`` is resource[/subresource], after the group if any."""
-    words = what.split("/")
-    group = words.pop(0) if "." in words[0] else ""
-    names = dict(zip(("resource", "subresource"), words, strict=False))
-    review = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": {"group": group, **names, "verb": verb}},
-    }
-    answer = client.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", json=review)
-    return bool(answer.raise_for_status().json()["status"]["allowed"])
-
-
-@pytest.mark.parametrize("what", sorted(RIGHTS.keys() | NONE))
-def test_an_agent_has_these_rights(clients: Clients, what: str) -> None:
-    granted = {verb for verb in VERBS if may(clients["n1"], what, verb)}
-    assert granted == RIGHTS.get(what, set())
-
-
-def test_an_agent_lists_the_pods_of_its_node(clients: Clients) -> None:
-    answer = clients["n1"].get("/api/v1/pods", params={"fieldSelector": "spec.nodeName=n1"})
-    names = [p["metadata"]["name"] for p in answer.raise_for_status().json()["items"]]
-    assert names == ["gpu-topology-agent-n1"]
-    assert clients["n1"].get("/api/v1/secrets").status_code == 403
-    assert clients["n1"].get("/api/v1/nodes").status_code == 403
+        for kind in ("clusterrolebindings", "clusterroles"):
+            admin.delete(f"{RBAC}/{kind}/too-much").raise_for_status()
 
 
 # --- everybody else ---------------------------------------------------------------------------
@@ -355,43 +315,22 @@ def test_another_account_on_the_node_is_not_the_agent(
 
 
 def test_who_acts_as_the_agent_is_judged_as_the_agent(admin: httpx.Client) -> None:
-    headers = {"Impersonate-User": f"system:serviceaccount:{NAMESPACE}:gpu-topology-agent"}
+    headers = {"Impersonate-User": AGENT}
     refused(admin.post(RECORDS, json=record("n1"), headers=headers), "this token names no node")
-
-
-# --- the helpers ------------------------------------------------------------------------------
-
-
-def test_an_agents_kubeconfig_is_the_agents(plane: ControlPlane) -> None:
-    path = agentidentity.kubeconfig(plane, "n2")
-    who = json.loads(plane.kubectl(f"--kubeconfig={path}", "auth", "whoami", "-o", "json"))
-    info = who["status"]["userInfo"]
-    assert info["username"] == f"system:serviceaccount:{NAMESPACE}:gpu-topology-agent"
-    assert info["extra"]["authentication.kubernetes.io/node-name"] == ["n2"]
-
-
-def test_a_token_dies_with_its_pod(plane: ControlPlane, admin: httpx.Client) -> None:
-    create_node(admin, "n3", 8)
-    with agentidentity.client(plane, "n3") as agent:
-        assert agent.get("/api/v1/nodes/n3").status_code == 200
-        pod = agentidentity.agent_pod(plane, "n3")["metadata"]
-        path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod['name']}"
-        admin.delete(path, params={"gracePeriodSeconds": "0"}).raise_for_status()
-        eventually(lambda: agent.get("/api/v1/nodes/n3").status_code == 401, "the token is void")
 
 
 # --- the manifests ----------------------------------------------------------------------------
 
-AGENT = ROOT / "manifests" / "agent"
+FOLDER = ROOT / "manifests" / "agent"
 
 
 def test_the_agents_folder_can_be_applied_by_itself(plane: ControlPlane) -> None:
-    assert dry_run(plane, AGENT).count("serverside-applied") == 8
+    assert dry_run(plane, FOLDER).count("serverside-applied") == 8
 
 
-@pytest.mark.parametrize("option", sorted(p.name for p in (AGENT / "options").iterdir()))
+@pytest.mark.parametrize("option", sorted(p.name for p in (FOLDER / "options").iterdir()))
 def test_an_option_is_accepted(plane: ControlPlane, tmp_path: Path, option: str) -> None:
-    agent = os.path.relpath(AGENT, tmp_path.resolve())  # kustomize takes no other
+    agent = os.path.relpath(FOLDER, tmp_path.resolve())  # kustomize takes no other
     overlay = {"resources": [agent], "components": [f"{agent}/options/{option}"]}
     (tmp_path / "kustomization.yaml").write_text(json.dumps(overlay))
     assert "daemonset.apps/gpu-topology-agent serverside-applied" in dry_run(plane, tmp_path)

@@ -124,19 +124,6 @@ def test_each_publishes_its_own(site: Site) -> None:
         ]
 
 
-def test_another_nodes_record_is_refused_by_the_server(site: Site) -> None:
-    with agentidentity.client(site.real.control_plane, "n1") as client:
-        stored = site.real.record("n2")
-        for answer in (
-            client.put(f"{agentidentity.RECORDS}/n2", json=stored),
-            client.put(f"{agentidentity.RECORDS}/n2/status", json=stored),
-        ):
-            assert answer.status_code == 403, answer.text
-            assert agentidentity.POLICY in answer.text
-        # RBAC refuses a deletion already; the policy would: test_agent_policy.py.
-        assert client.delete(f"{agentidentity.RECORDS}/n2").status_code == 403
-
-
 def test_an_agent_that_was_killed_catches_up(site: Site) -> None:
     site.real.add_pod("early", 2, nodeName="n1")
     site.admit("n1", "early", 0, 3)
@@ -247,18 +234,3 @@ def test_an_outage_of_the_api_server_ends_right(site: Site) -> None:
     site.end("n1", "all")
     seconds = site.bound_after("waits", "n1", lambda: site.holders("n1") == {}, "n1 is empty")
     print(f"bound {seconds:.2f} s after the report")
-
-
-def test_a_lost_gpu_is_avoided_at_once(site: Site) -> None:
-    """On n2, pair 0-1 loses a GPU: whoever requires a pair is not sent there for it."""
-    agent = site.agents["n2"]
-    agent.nvml.lose(0)
-
-    def lost() -> bool:
-        return [h.reason for h in site.report("n2").health] == ["Lost"]
-
-    site.real.until(lost, "the loss is published")
-    record = site.record("n2")
-    assert record is not None
-    assert len(record.topology.gpus) == 4
-    assert 'gpu_topology_agent_gpu_healthy{gpu="0"' in agent.metrics()

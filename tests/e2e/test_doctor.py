@@ -25,8 +25,7 @@ from tests.kubectl import Kubectl
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.e2e
-READER = "system:serviceaccount:default:reader"
-RBAC = "/apis/rbac.authorization.k8s.io/v1"
+READER = "reader"
 LEADS = ("--leader-elect", "--lease-seconds=3")
 OWN = (f"--pod-namespace={SYSTEM}", "--pod-name=gpu-topology-1", "--pod-ip=10.1.0.1")
 MADE = ("resourceVersion", "uid", "creationTimestamp", "generation", "managedFields")
@@ -165,7 +164,7 @@ def kubelet(tls: Path, told: Callable[[], Json]) -> Iterator[int]:
 def led(control_plane_binaries: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Everything is well, and the extender leads."""
     folder = tmp_path_factory.mktemp("doctor")
-    users = {READER: ["system:serviceaccounts", "system:authenticated"]}
+    users: dict[str, list[str]] = {READER: []}
     with ExitStack() as stack:
         real = stack.enter_context(Cluster(folder, control_plane_binaries, users))
         told: Json = {}
@@ -265,11 +264,7 @@ def test_a_reader_is_told_what_was_not_seen(site: Site) -> None:
         {"apiGroups": [group], "resources": [*resources], "verbs": ["get", "list"]}
         for group, resources in (("", ("pods", "nodes")), ("gpu-topology.io", ("gputopologies",)))
     ]
-    site.real.create(f"{RBAC}/clusterroles", {"metadata": {"name": "reader"}, "rules": rules})
-    subject = {"kind": "ServiceAccount", "name": "reader", "namespace": "default"}
-    role = {"kind": "ClusterRole", "name": "reader", "apiGroup": "rbac.authorization.k8s.io"}
-    binding = {"metadata": {"name": "reader"}, "subjects": [subject], "roleRef": role}
-    site.real.create(f"{RBAC}/clusterrolebindings", binding)
+    site.real.control_plane.grant(READER, rules)
     site.real.until(lambda: site.doctor(user=READER).returncode == 0, "the reader may read")
     done = site.doctor(user=READER)
     dark = {line["check"] for line in json.loads(done.stdout)["lines"] if line["state"] != "ok"}

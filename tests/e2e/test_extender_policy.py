@@ -16,7 +16,6 @@ from tests.e2e.pods import gpu_pod
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.e2e
-RBAC = "/apis/rbac.authorization.k8s.io/v1"
 MERGE = {"Content-Type": "application/merge-patch+json"}
 SOMEONE = "someone"
 PARTS = ["pods", "pods/status", "pods/binding"]
@@ -48,19 +47,10 @@ def plane(
             },
         ]
         everything = [{"apiGroups": [""], "resources": PARTS, "verbs": verbs}]
-        grant(admin, "someone", rules, SOMEONE)
-        grant(admin, "stolen", everything, EXTENDER)
+        # What the policies refuse, RBAC does not.
+        found.grant(SOMEONE, rules)
+        found.grant(EXTENDER, everything, name="stolen")
         yield found
-
-
-def grant(admin: httpx.Client, name: str, rules: list[Object], user: str) -> None:
-    """What the policies refuse, RBAC does not."""
-    meta = {"metadata": {"name": name}}
-    role = {"kind": "ClusterRole", "name": name, "apiGroup": "rbac.authorization.k8s.io"}
-    subject = {"kind": "User", "name": user, "apiGroup": "rbac.authorization.k8s.io"}
-    admin.post(f"{RBAC}/clusterroles", json={**meta, "rules": rules}).raise_for_status()
-    body = {**meta, "roleRef": role, "subjects": [subject]}
-    admin.post(f"{RBAC}/clusterrolebindings", json=body).raise_for_status()
 
 
 @pytest.fixture(scope="module")

@@ -18,10 +18,9 @@ from tests.e2e.drakubelet import API, device_class
 from tests.e2e.draslices import add_node, claimed, placement
 from tests.e2e.emulated import Kubelets
 from tests.e2e.gangcluster import gang_cluster
+from tests.e2e.heldnode import half_held
 from tests.e2e.podgroups import BETA, Gangs, bound, member
 from tests.e2e.witness import Call, Witness, gang_cycle
-from topology.core.devices import DeviceId, PodUid
-from topology.core.report import Allocation, Report
 from topology.machines import machine
 
 pytestmark = pytest.mark.e2e
@@ -74,16 +73,10 @@ def kubelets(real: RealCluster) -> Iterator[Kubelets]:
     ]
     for node in nodes:
         real.add_machine(node)
-    half = machine("dgx1-v100").topology("half")
-    uid = PodUid(real.add_pod("holder", 4, nodeName="half")["metadata"]["uid"])
-    ids = tuple(DeviceId(half.gpus[p].uuid) for p in (0, 5, 6, 7))
-    held = Allocation(uid, "default", "holder", "main", "nvidia.com/gpu", ids)
-    real.add_machine(half, Report("boot", 1, allocations=(held,)))
+    real.add_machine(machine("dgx1-v100").topology("half"), half_held(real, "half"))
     with Kubelets(real, nodes, seed=137) as found:
         yield found
-    assert found.errors == []
-    assert found.kept.broken == []
-    assert found.kept.refused == []
+    assert found.refused == []
 
 
 def about(witness: Witness, names: list[str], *verbs: str) -> list[Call]:
@@ -121,7 +114,7 @@ def test_every_member_is_filtered_before_the_first_is_bound(
     """Four pairs fill an HGX. What the scheduler asks: filter, member by member, then all binds."""
     pods = gangs.of("whole", 4, 2, PAIR, **on("hgx"))
     assert {real.node_of(name) for name in pods} == {"hgx"}
-    real.until(lambda: set(pods) <= set(kubelets.kept.held), "all are admitted")
+    real.until(lambda: set(pods) <= set(kubelets.held), "all are admitted")
     real.until(lambda: witness.bound(pods), "every bind is answered")
     calls = gang_cycle(witness.calls(), pods)
     assert [call.error for call in calls[4:]] == [""] * 4
@@ -208,7 +201,7 @@ def test_a_gang_does_not_preempt(
     real.add_priority_classes(low=-10, high=10)
     real.add_pod("victim", 8, priorityClassName="low", **on("hgx"))
     assert real.node_of("victim") == "hgx"
-    real.until(lambda: "victim" in kubelets.kept.held, "the victim runs")
+    real.until(lambda: "victim" in kubelets.held, "the victim runs")
     gangs.podgroup("urgent", 2, priorityClassName="high")
     pods = ["urgent-0", "urgent-1"]
     for name in pods:

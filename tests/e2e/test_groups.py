@@ -22,8 +22,7 @@ from scheduler_extender.state.groups.groups import (
 )
 from tests.e2e.cluster import PODS, RECORDS, ROOT, RealCluster
 from tests.e2e.emulated import Kubelets
-from topology.core.devices import DeviceId, PodUid
-from topology.core.report import Allocation, Report
+from tests.e2e.heldnode import half_held
 from topology.machines import machine
 
 pytestmark = pytest.mark.e2e
@@ -49,22 +48,10 @@ def kubelets(real: RealCluster) -> Iterator[Kubelets]:
     for name, block in BLOCKS.items():
         if block:
             real.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": {"example.com/b": block}}})
-    real.add_pod("holder", 4, nodeName="dgx")
-    real.add_machine(machine("dgx1-v100").topology("dgx"), half_held(real, 1))
+    real.add_machine(machine("dgx1-v100").topology("dgx"), half_held(real, "dgx"))
     with Kubelets(real, [*trays, *others], seed=14) as found:
         yield found
-    assert found.errors == []
-    assert found.kept.broken == []
-    assert found.kept.refused == []
-
-
-def half_held(real: RealCluster, sequence: int) -> Report:
-    """The report of the DGX-1V: somebody holds all of its GPUs but 1 to 4."""
-    dgx = machine("dgx1-v100").topology("dgx")
-    uid = PodUid(real.pod("holder")["metadata"]["uid"])
-    ids = tuple(DeviceId(dgx.gpus[p].uuid) for p in (0, 5, 6, 7))
-    held = Allocation(uid, "default", "holder", "main", "nvidia.com/gpu", ids)
-    return Report("boot", sequence, allocations=(held,))
+    assert found.refused == []
 
 
 def add(
@@ -271,7 +258,7 @@ def test_pods_of_a_gang_pass_only_where_siblings_may_come_first(
     The stock scheduler knows no gang, so it binds these pods one by one; the label says what a
     scheduler with the coscheduling plugin would do.
     """
-    real.put_report("dgx", half_held(real, 2))  # the first may be stale by now
+    real.put_report("dgx", half_held(real, "dgx", 2))  # the first may be stale by now
     wanted = {"link": "nvlink", "gpu-model": "V100*"}
     add(real, "pair-0", 2, {**wanted, "group-size": "2"}, {GANG: "pairs"})
     reason = f"1 {SIBLINGS.reason}"

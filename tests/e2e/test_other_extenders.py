@@ -142,17 +142,6 @@ def test_without_our_word_on_preemption_pods_are_evicted_and_nobody_is_helped(
             time.sleep(0.2)
 
 
-def test_with_our_word_the_evictions_complete_a_linked_set(
-    real: RealCluster, full: HeldNode
-) -> None:
-    pod = asks_for_a_quad(real, full)
-    gone = victims(real, full)
-    assert gone != LEAST_IMPORTANT
-    assert linked(full.node, sorted(gone))
-    assert real.node_of(pod) == full.node.name
-    assert full.evicted() == []
-
-
 class Keeper:
     """An extender of somebody else's, over full nodes: it refuses those with a label."""
 

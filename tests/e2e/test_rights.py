@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import ssl
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -323,32 +323,3 @@ def test_an_account_has_the_rights_of_its_manifest_and_no_other(
     }
     wrong = [r for r in sorted(asked) if allowed(real.api, user, r) != has(rights, r)]
     assert wrong == []
-
-
-REFUSED: Sequence[tuple[str, str]] = (
-    ("GET", "/api/v1/secrets"),
-    ("GET", "/api/v1/nodes/h100"),
-    ("PATCH", "/api/v1/nodes/h100"),
-    ("POST", "/api/v1/namespaces/default/pods"),
-    ("DELETE", "/api/v1/namespaces/default/pods/pair"),
-    ("PATCH", "/api/v1/namespaces/default/pods/pair/status"),
-    ("POST", "/api/v1/namespaces/default/pods/pair/eviction"),
-    ("POST", "/api/v1/namespaces/default/pods/pair/exec"),
-    ("POST", "/api/v1/namespaces/default/bindings"),
-    ("PUT", "/apis/gpu-topology.io/v1alpha1/gputopologies/h100"),
-    ("DELETE", f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/gpu-topology"),
-    ("GET", f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/another"),
-    ("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/gpu-topology-extender/token"),
-)
-
-
-@pytest.mark.parametrize(("method", "path"), REFUSED)
-def test_the_extender_is_refused(real: RealCluster, method: str, path: str) -> None:
-    with real.control_plane.client(EXTENDER) as client:
-        kind = {"Content-Type": "application/merge-patch+json" if method == "PATCH" else JSON}
-        answer = client.request(method, path, content="{}", headers=kind)
-    assert answer.status_code == 403, answer.text
-    assert f'User "{EXTENDER}" cannot' in answer.json()["message"]
-
-
-JSON = "application/json"

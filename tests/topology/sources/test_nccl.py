@@ -1,21 +1,18 @@
-"""NCCL's topology XML: clouds' static files by table, our own dumps for the rest, and laws."""
+"""NCCL's topology XML: clouds' static files by table, and our own dumps for the rest."""
 
 from __future__ import annotations
 
 from itertools import combinations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests import recorded
+from tests.topology.sources.reading import NODE, link
 from topology import codec
-from topology.core.devices import MIB, Bytes, NodeName
-from topology.core.graph import NodeTopology
+from topology.core.devices import MIB, Bytes
 from topology.core.links import GBps, Link, LinkKind, Via
 from topology.sources import SourceError, parse_nccl, read
 
-NODE = NodeName("node-1")
 SHARED = recorded.SHARED / "fixtures"
 needs_shared = recorded.needs("fixtures", "nccl")
 
@@ -36,10 +33,6 @@ FILES = {
     ),
     "azure-ncv4-topo": ("0123", "SYS SYS SYS", "0001:00:00.0", None),
 }
-
-
-def link(topology: NodeTopology, a: int, b: int) -> Link:
-    return next(one for one in topology.links if (one.a, one.b) == (a, b))
 
 
 def refusal(text: str) -> str:
@@ -444,30 +437,3 @@ BOMB = (
 )
 def test_refusals(text: str, message: str) -> None:
     assert refusal(text).startswith(message)
-
-
-def reads_or_refuses(text: str) -> None:
-    told = "line 1: nothing"
-    try:
-        parse_nccl(text, NODE)
-    except SourceError as error:
-        told = str(error)
-    assert told.isprintable()
-    assert told.startswith("line ")
-
-
-@given(st.text() | st.text().map(lambda text: f"<system>{text}</system>"))
-def test_any_text_is_read_or_refused(text: str) -> None:
-    reads_or_refuses(text)
-
-
-FULL = system(
-    cpu(0, switch(gpu(A, 0, nvlink(B, 2)), gpu(B, 1, nvlink(A, 2)), nic(C, "mlx5_0"))),
-    cpu(1, gpu(D, 2, nvlink("0000:c0:00.0", 6, "0x068000"))),
-)
-PIECES = ["<", ">", "/>", '"', "<pci>", "</pci>", '<gpu dev="0"/>', "0x03", "\n", "&", "9" * 5000]
-
-
-@given(st.integers(0, len(FULL)), st.integers(0, 30), st.text(max_size=3) | st.sampled_from(PIECES))
-def test_a_mutated_file_is_read_or_refused(at: int, removed: int, put: str) -> None:
-    reads_or_refuses(FULL[:at] + put + FULL[at + removed :])

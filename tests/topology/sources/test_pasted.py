@@ -10,13 +10,11 @@ from collections.abc import Callable
 import pytest
 
 from tests.recorded import shared
+from tests.topology.sources.reading import NODE, link, word
 from topology import codec
-from topology.core.devices import NodeName
 from topology.core.graph import NodeTopology
-from topology.core.links import Link, LinkKind, Via
+from topology.core.links import LinkKind, Via
 from topology.sources import Imported, SourceError, read
-
-NODE = NodeName("node-1")
 
 # File: how many pairs of each word, where NVLinks end, NUMA node by GPU ("-" unknown), the NICs,
 # and what a person is told, beside what the text lacks (UUIDs, product, memory).
@@ -123,14 +121,6 @@ REFUSED = {
 
 def pasted(name: str) -> str:
     return (shared("fixtures/pasted") / f"{name}.txt").read_text(encoding="utf-8")
-
-
-def word(one: Link) -> str:
-    return f"NV{one.nvlinks}" if one.nvlinks else one.pcie.name
-
-
-def link(topology: NodeTopology, a: int, b: int) -> Link:
-    return next(one for one in topology.links if (one.a, one.b) == (a, b))
 
 
 def numa(topology: NodeTopology) -> str:
