@@ -124,24 +124,6 @@ def test_each_publishes_its_own(site: Site) -> None:
         ]
 
 
-def test_an_agent_that_was_killed_catches_up(site: Site) -> None:
-    site.real.add_pod("early", 2, nodeName="n1")
-    site.admit("n1", "early", 0, 3)
-    site.real.until(lambda: site.holders("n1") == {"early": 2}, "early is shown")
-    before = site.report("n1")
-    site.agents["n1"].kill()
-    site.real.add_pod("late", 1, nodeName="n1")
-    site.admit("n1", "late", 5)
-    site.end("n1", "early")
-    site.agents["n1"].start()
-    site.real.until(lambda: site.holders("n1") == {"late": 1}, "late is shown, early is not")
-    after = site.report("n1")
-    assert after.boot_id == before.boot_id
-    assert after.sequence > before.sequence
-    site.end("n1", "late")
-    site.real.until(lambda: site.holders("n1") == {}, "n1 is empty")
-
-
 def test_a_pod_that_rests_is_listed_and_an_agents_restart_forgets_nothing(site: Site) -> None:
     """The record of an agent that has watched for two hours; the next agent takes over from it."""
     site.real.add_pod("rests", 1, nodeName="n1")

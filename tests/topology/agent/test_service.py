@@ -9,17 +9,13 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import replace
-from datetime import datetime
 
 import pytest
 
 from tests.fakes.kubelet import GPU
-from tests.fakes.sysfs import write_processors
 from tests.topology.agent.conftest import HUNG, PODS, QUICK, RECORD, Node, holders
 from tests.waiting import FOREVER, PATIENCE
 from topology import codec
-from topology.agent.decides.surroundings import KubeletFacts
-from topology.core.numa import Holding, MemoryBlock, NumaFacts, NumaNode, cpu_set
 from topology.core.report import CLIENT
 from topology.machines import machine
 
@@ -100,71 +96,6 @@ def test_an_agent_that_makes_way_says_so_and_the_next_one_goes_on(node: Node) ->
     assert not node.report().not_ready, "an update of the agent is no maintenance"
 
 
-def test_a_pod_that_uses_none_of_its_gpus_is_told_of(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From the driver's utilisation to the record, over a restart, and away again."""
-    monkeypatch.setattr("topology.agent.decides.use.SHORTEST", 0.5)
-    node.start()
-    node.until(node.ready)
-    uid = node.pod("a", 2)["metadata"]["uid"]
-    node.admit("a", 0, 3)
-    node.nvml.utilisation(1, 90)
-    node.until(lambda: node.report().idle)
-    before = node.report()
-    (idle,) = before.idle
-    assert (idle.pod_uid, idle.container, idle.resource) == (uid, "main", GPU)
-    assert datetime.fromisoformat(idle.since).timestamp() % 600 == 0
-    node.stop()
-    node.start()  # the next agent has it from the record
-    node.until(lambda: node.report().sequence > before.sequence)
-    assert node.report().idle == before.idle
-    node.nvml.utilisation(3, 1)
-    node.until(lambda: not node.report().idle)
-    assert node.holders() == {"a": (0, 3)}
-
-
-def test_cpus_and_memory_of_pods_without_gpus_are_told(node: Node) -> None:
-    """From sysfs and the kubelet's socket to the record, which the schema allows."""
-    node.told = KubeletFacts(
-        "none", cpu_manager_policy="static", memory_manager_policy="Static", socket_aligned=False
-    )
-    write_processors(node.folder / "sys", [[[0, 4], [1, 5]], [[2, 6], [3, 7]]], [0, 1])
-    node.kubelet.cpus = range(1, 8)
-    node.kubelet.memory = [("memory", 1 << 30, [0]), ("memory", 1 << 31, [1])]
-    node.start()
-    node.until(node.ready)
-    facts = codec.decode(node.record()).topology.allocator
-    assert facts.numa == NumaFacts(
-        nodes=(
-            NumaNode(cpu_set("0-1,4-5"), 0, (("memory", 1 << 30),)),
-            NumaNode(cpu_set("2-3,6-7"), 1, (("memory", 1 << 31),)),
-        ),
-        allocatable=cpu_set("1-7"),
-        whole_cores=cpu_set("1-3,5-7"),
-        threads=2,
-    )
-    assert node.report().holdings == ()
-    node.pod("a", 0, qosClass="Guaranteed")
-    node.kubelet.show(
-        "default", "a", {"main": {}}, cpus={"main": [2, 6]}, memory={"main": [("memory", 9, [1])]}
-    )
-    has = Holding("default", "a", cpu_set("2,6"), (MemoryBlock("memory", 9, (1,)),))
-    node.until(lambda: node.report().holdings == (has,))
-    node.pod("a", 0, qosClass="Guaranteed", phase="Succeeded")
-    node.kubelet.hide("a")
-    node.until(lambda: node.report().holdings == ())
-
-
-def test_a_heartbeat_raises_the_sequence(node: Node) -> None:
-    node.heartbeat = 1.0
-    node.start()
-    node.until(node.ready)
-    first = node.report()
-    node.until(lambda: node.report().sequence >= first.sequence + 2)
-    assert node.report().follows(first)
-
-
 @pytest.mark.parametrize("init", [False, True], ids=["app", "init-only"])
 def test_a_deletion_is_told_with_its_version(node: Node, *, init: bool) -> None:
     """The agent's loop may be quicker than the reflector, which notes an event's version last."""
@@ -215,26 +146,6 @@ def test_a_kubelet_that_restarts_is_asked_for_its_configuration_again(node: Node
     held = [holders(r, node.gpus) for r in node.reports()]
     first = next(i for i, h in enumerate(held) if h)
     assert all(h.get("a") == (0, 3) for h in held[first:]), held
-
-
-def test_a_sick_gpu_stays_sick_over_an_agents_restart_and_not_over_a_reboot(node: Node) -> None:
-    node.start()
-    node.until(node.ready)
-    node.nvml.xid(2, 79)
-    node.until(lambda: 2 in node.health())
-    said = node.health()[2]
-    assert (said.healthy, said.reason) == (False, "Xid79")
-    node.stop()
-    before = node.report()
-    node.start()
-    node.until(lambda: len(node.reports()) > 1 and node.report().sequence > before.sequence)
-    assert node.health()[2] == said
-    node.stop()
-    node.boot("boot-2")
-    node.start()
-    node.until(lambda: node.report().boot_id == "boot-2" and node.ready())
-    assert node.health() == {}
-    assert node.report().sequence <= 3
 
 
 def test_a_lost_gpu_is_lost_and_not_free(node: Node) -> None:
@@ -422,12 +333,6 @@ def test_once_writes_once(node: Node) -> None:
     assert picture.topology is not None
     assert len(codec.decode(node.record()).topology.gpus) == 8
     assert len(node.reports()) == 1
-
-
-def test_once_says_when_it_could_not_write(node: Node) -> None:
-    node.api.refuse(403, times=None, path="gputopologies")
-    with pytest.raises(TimeoutError, match=r"403|does not answer"):
-        node.service().once(patience=0.5, write=True)
 
 
 def test_an_agent_that_comes_late_to_the_record_forgets_nothing(node: Node) -> None:

@@ -88,12 +88,6 @@ def test_worth_grows_with_free_gpus_and_is_what_damage_takes(free: Mask, count: 
         assert cost(DGX, free, request) == pytest.approx(lost)
 
 
-def test_shared_gpus_have_worth_too() -> None:
-    shared = Kubelet(machine("l40s-4").topology("n").shape, AllocatorFacts("packed"), 4)
-    now = Availability(0b100_100_100_100, width=shared.width)
-    assert damage(shared, now, SINGLE, PRIOR) > 0
-
-
 def test_of_a_shared_gpu_each_share_has_its_part_of_the_memory() -> None:
     shared = Kubelet(machine("l40s-4").topology("n").shape, AllocatorFacts("packed"), 4)
     everything = 0b100_100_100_100
@@ -110,23 +104,9 @@ def merits(request: GpuRequest, *states: tuple[Kubelet, Mask]) -> list[Merit]:
     return found
 
 
-def test_plain_pods_use_the_whole_range() -> None:
-    found = merits(SINGLE, (BRIDGED, 0b0110), (BRIDGED, 0b0111), (BRIDGED, 0b1111))
-    score = scores(SINGLE, [*found, UNKNOWN])
-    assert [score[m] for m in found] == [10, 5, 0]
-    assert score[UNKNOWN] == 5
-
-
 def test_one_node_alone_gets_the_best_score() -> None:
     (found,) = merits(SINGLE, (DGX, 0xFF))
     assert scores(SINGLE, [found]) == {found: MAX_SCORE}
-
-
-def test_guaranteed_stands_over_expected() -> None:
-    cheap = Merit(Verdict.EXPECTED, damage=0.0)
-    dear = Merit(Verdict.GUARANTEED, damage=5.0)
-    best = Merit(Verdict.GUARANTEED, damage=1.0)
-    assert scores(PAIR, [cheap, dear, best]) == {cheap: 4, dear: 6, best: 10}
 
 
 @pytest.mark.parametrize(

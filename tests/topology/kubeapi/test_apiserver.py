@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from kubernetes.client import Configuration
 from urllib3.response import BaseHTTPResponse
 
-from tests.fakes.apiserver import FakeApiServer, merge_patch
+from tests.fakes.apiserver import FakeApiServer
 from tests.programs import free_port
 from tests.waiting import FOREVER, PATIENCE, eventually
 from topology.kubeapi.apiserver import (
@@ -509,105 +509,6 @@ class TestStreams:
         cut = random.Random(seed)
         stream = WatchStream(cast(BaseHTTPResponse, _Pieces(whole, cut)))
         assert list(stream) == lines
-
-
-class TestBinding:
-    def test_one_write_binds_and_annotates(self, server: FakeApiServer, api: ApiServer) -> None:
-        uid = server.put(PODS, pod("p", annotations={"old": "1"}))["metadata"]["uid"]
-        stream = api.stream(PODS, [*WATCH, ("resourceVersion", str(server.resource_version))],
-                            connect_timeout=PATIENCE, read_timeout=PATIENCE)  # fmt: skip
-        api.create(f"{PODS}/p/binding", binding("p", "n1", uid, new="2"), timeout=PATIENCE)
-        event = json.loads(next(stream))
-        stream.close()
-        assert event["object"]["spec"]["nodeName"] == "n1"
-        assert event["object"]["metadata"]["annotations"] == {"old": "1", "new": "2"}
-        assert server.resource_version == int(event["object"]["metadata"]["resourceVersion"])
-
-    @pytest.mark.parametrize("node", ["n1", "n2"], ids=["same-node", "other-node"])
-    def test_a_bound_pod_is_a_conflict(
-        self, server: FakeApiServer, api: ApiServer, node: str
-    ) -> None:
-        uid = server.put(PODS, pod("p"))["metadata"]["uid"]
-        api.create(f"{PODS}/p/binding", binding("p", "n1", uid), timeout=PATIENCE)
-        with pytest.raises(ConflictError, match="already assigned"):
-            api.create(f"{PODS}/p/binding", binding("p", node, uid), timeout=PATIENCE)
-        assert server.read(f"{PODS}/p")["spec"]["nodeName"] == "n1"
-
-    def test_another_uid_is_a_conflict(self, server: FakeApiServer, api: ApiServer) -> None:
-        server.put(PODS, pod("p"))
-        with pytest.raises(ConflictError, match="uid"):
-            api.create(f"{PODS}/p/binding", binding("p", "n1", "another"), timeout=PATIENCE)
-        assert "nodeName" not in server.read(f"{PODS}/p")["spec"]
-
-    def test_no_pod(self, api: ApiServer) -> None:
-        with pytest.raises(NotFoundError):
-            api.create(f"{PODS}/p/binding", binding("p", "n1", "u"), timeout=PATIENCE)
-
-    @pytest.mark.parametrize(
-        "obstacle",
-        [
-            pytest.param({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, id="ending"),
-            pytest.param({"spec": {"schedulingGates": [{"name": "wait"}]}}, id="gated"),
-        ],
-    )
-    def test_other_obstacles_are_conflicts(
-        self, server: FakeApiServer, api: ApiServer, obstacle: dict[str, Any]
-    ) -> None:
-        uid = server.put(PODS, merge_patch(pod("p"), obstacle))["metadata"]["uid"]
-        with pytest.raises(ConflictError):
-            api.create(f"{PODS}/p/binding", binding("p", "n1", uid), timeout=PATIENCE)
-
-    def test_a_hundred_at_once_bind_once(self, server: FakeApiServer, api: ApiServer) -> None:
-        uid = server.put(PODS, pod("p"))["metadata"]["uid"]
-
-        def bind(number: int) -> bool:
-            try:
-                api.create(f"{PODS}/p/binding", binding("p", f"n{number}", uid), timeout=PATIENCE)
-            except ConflictError:
-                return False
-            return True
-
-        with ThreadPoolExecutor(8) as pool:
-            assert sum(pool.map(bind, range(100))) == 1
-
-
-class TestSubresources:
-    def test_status_and_the_rest_do_not_mix(self, server: FakeApiServer, api: ApiServer) -> None:
-        both = {"spec": {"a": 1}, "status": {"b": 2}}
-        made = api.create(
-            TOPOLOGIES, json.dumps({"metadata": {"name": "n"}, **both}).encode(), timeout=PATIENCE
-        )
-        assert "status" not in json.loads(made)
-        change = json.dumps({"spec": {"a": 3}, "status": {"b": 4}}).encode()
-        api.patch(f"{TOPOLOGIES}/n/status", change, timeout=PATIENCE)
-        stored = server.read(f"{TOPOLOGIES}/n")
-        assert (stored["spec"], stored["status"]) == ({"a": 1}, {"b": 4})
-        api.patch(
-            f"{TOPOLOGIES}/n", json.dumps({**both, "spec": {"a": 5}}).encode(), timeout=PATIENCE
-        )
-        stored = server.read(f"{TOPOLOGIES}/n")
-        assert (stored["spec"], stored["status"]) == ({"a": 5}, {"b": 4})
-
-    def test_a_patch_that_changes_nothing_makes_no_version(
-        self, server: FakeApiServer, api: ApiServer
-    ) -> None:
-        server.put(TOPOLOGIES, {"metadata": {"name": "n"}, "spec": {"a": 1}})
-        before = server.resource_version
-        api.patch(f"{TOPOLOGIES}/n", b'{"spec": {"a": 1}}', timeout=PATIENCE)
-        assert server.resource_version == before
-
-    @pytest.mark.parametrize(
-        ("target", "patch", "result"),
-        [
-            pytest.param({"a": "b"}, {"a": "c"}, {"a": "c"}, id="change"),
-            pytest.param({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}, id="remove"),
-            pytest.param({"a": [1, 2]}, {"a": [3]}, {"a": [3]}, id="lists-whole"),
-            pytest.param({"a": "x"}, {"a": {"b": {"c": None}}}, {"a": {"b": {}}}, id="deep-null"),
-            pytest.param({}, [1], [1], id="not-an-object"),
-        ],
-    )
-    def test_merge_patch_is_rfc_7396(self, target: Any, patch: Any, result: Any) -> None:
-        assert merge_patch(target, patch) == result
 
 
 class _Pieces:

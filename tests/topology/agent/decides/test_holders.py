@@ -1,85 +1,18 @@
-"""What of the kubelet's lists is taken for true: tables of moments."""
+"""What of the kubelet's lists is taken for true, beyond the stories of ``../test_loop.py``."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-
-import pytest
+from dataclasses import replace
 
 from tests.topology.agent.entries import entry, pod, pods
 from topology.agent.decides.holders import HoldersBook
-from topology.agent.decides.holdings import Entry, NodePod
+from topology.agent.decides.holdings import Entry
 from topology.agent.decides.polling import PollIntervals
 from topology.agent.decides.surroundings import Surroundings
 from topology.core.devices import PodUid
 from topology.core.numa import Holding, cpu_list, cpu_set
 
 A, B = pod("1", "a", acknowledged=True), pod("2", "b", acknowledged=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """The kubelet's list at a time, the pods of the API server then, and who holds what by it.
-
-    "?" is of nobody that is known. ``missing``: pods are missing for too long.
-    """
-
-    at: float
-    entries: Sequence[Entry]
-    known: Sequence[NodePod]
-    expected: dict[str, str]
-    watchful: bool = False
-    doubtful: bool = False
-    missing: bool = False
-    facts: dict[str, bool] = field(default_factory=dict)
-
-
-TABLES: dict[str, Sequence[Moment]] = {
-    "lists are taken for true": [
-        Moment(0, [entry("a", "G1")], [A], {"1": "G1"}),
-        Moment(1, [entry("a", "G1"), entry("b", "G2")], [A, B], {"1": "G1", "2": "G2"}),
-        Moment(2, [entry("b", "G2")], [A, B], {"2": "G2"}),
-    ],
-    "none before the pods of the node are known": [
-        Moment(0, [entry("a", "G1")], [], {}, facts={"synced": False}),
-        Moment(1, [entry("a", "G1")], [A], {"1": "G1"}),
-    ],
-    "after a restart who is alive goes on holding": [
-        Moment(0, [entry("a", "G1")], [A], {"1": "G1"}),
-        Moment(1, [], [A], {"1": "G1"}, watchful=True, doubtful=True),
-        Moment(11, [], [A], {"1": "G1"}, doubtful=True),
-        Moment(11.1, [], [A], {"1": "G1"}, doubtful=True, missing=True),
-        Moment(12, [entry("a", "G1")], [A], {"1": "G1"}),
-    ],
-    "and lets go when it ends": [
-        Moment(0, [entry("a", "G1")], [A], {"1": "G1"}),
-        Moment(1, [], [A], {"1": "G1"}, watchful=True, doubtful=True),
-        Moment(2, [], [pod("1", "a", acknowledged=True, ended=True)], {}, watchful=True),
-    ],
-    "or when somebody else is shown with its devices": [
-        Moment(0, [entry("a", "G1")], [A], {"1": "G1"}),
-        Moment(1, [], [A, B], {"1": "G1"}, watchful=True, doubtful=True),
-        Moment(2, [entry("b", "G1")], [A, B], {"2": "G1"}, watchful=True),
-    ],
-    "devices of a pod that is not known are kept back for a second": [
-        Moment(0, [entry("a", "G1")], [A], {"1": "G1"}),
-        Moment(1, [entry("a", "G1"), entry("b", "G2")], [A], {"1": "G1"}, doubtful=True),
-        Moment(1.9, [entry("b", "G2")], [A], {"1": "G1"}, doubtful=True),
-        Moment(2, [entry("b", "G2")], [A], {"?": "G2"}, doubtful=True),
-        Moment(2.1, [entry("b", "G2")], [A], {"?": "G2"}, doubtful=True),
-        Moment(2.2, [entry("b", "G2")], [A, B], {"2": "G2"}),
-    ],
-    "each such entry has a second of its own": [
-        Moment(0, [], [A], {}),
-        Moment(1, [entry("b", "G2")], [A], {}, doubtful=True),
-        Moment(2, [entry("b", "G2"), entry("c", "G3")], [A], {}, doubtful=True),
-        Moment(3, [entry("b", "G2"), entry("c", "G3")], [A], {"?": "G2 G3"}, doubtful=True),
-    ],
-    "without an API server nobody is waited for": [
-        Moment(0, [entry("b", "G2")], [], {"?": "G2"}, facts={"has_api_server": False}),
-    ],
-}
 
 
 def shown(book: HoldersBook) -> dict[str, str]:
@@ -89,15 +22,24 @@ def shown(book: HoldersBook) -> dict[str, str]:
     return {str(uid): " ".join(ids) for uid, ids in [*found.items(), ("?", unknown)] if ids}
 
 
-@pytest.mark.parametrize("table", [pytest.param(t, id=name) for name, t in TABLES.items()])
-def test_who_holds_what(table: Sequence[Moment]) -> None:
+def test_each_entry_of_a_pod_that_is_not_known_has_a_second_of_its_own() -> None:
+    book, around = HoldersBook(PollIntervals()), Surroundings(pods(A))
+    b, c = entry("b", "G2"), entry("c", "G3")
+    for at, entries, expected in (
+        (0, [], {}),
+        (1, [b], {}),
+        (2, [b, c], {}),
+        (3, [b, c], {"?": "G2 G3"}),
+    ):
+        book.take(entries, around, at, "", watchful=False)
+        assert (shown(book), book.doubtful) == (expected, bool(entries)), at
+
+
+def test_without_an_api_server_nobody_is_waited_for() -> None:
     book = HoldersBook(PollIntervals())
-    for moment in table:
-        around = Surroundings(pods(*moment.known), **moment.facts)  # type: ignore[arg-type]
-        text = f"at {moment.at}"
-        book.take(list(moment.entries), around, moment.at, text, watchful=moment.watchful)
-        found = (shown(book), book.doubtful, book.pods_missing(moment.at))
-        assert found == (moment.expected, moment.doubtful, moment.missing), text
+    alone = Surroundings({}, has_api_server=False)
+    book.take([entry("b", "G2")], alone, 0, "", watchful=False)
+    assert (shown(book), book.doubtful) == ({"?": "G2"}, False)
 
 
 def test_a_list_that_is_kept_back_says_nothing_of_when_and_what_was_known() -> None:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.property.test_laws import nodes
+from scheduler_extender.state.answers.decision import places
+from tests.scheduler_extender.verbs.test_gangs import gang, on
 from topology.core.admission import Kubelet
 from topology.core.allocators import Call
 from topology.core.allocators.best_effort import BEST_EFFORT
@@ -17,35 +18,35 @@ from topology.core.availability import Availability, Holder, Unreported, unrepor
 from topology.core.belief import free_states
 from topology.core.budget import SPENT
 from topology.core.devices import NodeName
-from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.graph import AllocatorFacts
 from topology.core.links import LinkKind
-from topology.core.placement import Verdict, assess, keeps, verdict
-from topology.core.placement.indifference import pool_sizes
-from topology.core.requests import Constraints, Counts, GpuRequest, Role, gpu_request
-from topology.machines import machine
+from topology.core.placement import Verdict, assess, endangers, keeps, verdict
+from topology.core.placement.indifference import indifferent_to, pool_sizes
+from topology.core.requests import Constraints, GpuRequest, Role, gpu_request
+from topology.machines import MACHINES, machine
 
 NVLINK = Constraints(link=LinkKind.NVLINK)
 FACTS = AllocatorFacts("best-effort", topology_manager_policy="none", plugin_version="0.19.3")
 STEP_BY_STEP, AT_ONCE = 99, -1
+SMALL = sorted(name for name in MACHINES if len(machine(name).topology(NodeName("n")).gpus) <= 8)
 
 
 def node(kind: str) -> Kubelet:
     return Kubelet(machine(kind).topology(NodeName("n")).shape, FACTS)
 
 
-@given(nodes(most=6), st.integers(1, 4))
-def test_whom_the_plugin_refuses_nothing_it_refuses_nothing_on_any_free_gpus(
-    topology: NodeTopology, size: int
-) -> None:
-    shape = topology.shape
-    if not BEST_EFFORT.never_refuses(shape, size, None):
-        return
-    for count in range(size, shape.size + 1):
-        for free in combinations(range(shape.size), count):
-            found = BEST_EFFORT.outcomes(Call(shape, sum(1 << p for p in free), size))
-            assert found.hazards == ()
-            assert found.sets
-            assert all(each.bit_count() == size for each in found.sets)
+@pytest.mark.parametrize("name", SMALL)
+def test_no_pool_of_a_small_machine_is_refused_where_none_should_be(name: str) -> None:
+    shape = machine(name).topology(NodeName("n")).shape
+    for size in range(1, shape.size + 1):
+        for count in range(size, shape.size + 1):
+            if not BEST_EFFORT.never_refuses(shape, size, frozenset({count})):
+                assert not BEST_EFFORT.never_refuses(shape, size, None)
+                continue
+            for pool in combinations(range(shape.size), count):
+                found = BEST_EFFORT.outcomes(Call(shape, sum(1 << p for p in pool), size))
+                assert not found.hazards
+                assert found.sets is None or found.sets
 
 
 @pytest.mark.parametrize(
@@ -147,13 +148,57 @@ def _assessed(
         return verdict._assess(kubelet, now, request)
 
 
-@pytest.mark.parametrize(("size", "many"), [(2, 8), (4, 4), (8, 2)])
-def test_linked_pods_fill_a_machine_of_sixteen_gpus(size: int, many: int) -> None:
-    """Each is guaranteed beside the others, none of which a report shows yet."""
-    kubelet, wanted = node("dgx2"), gpu_request(size, NVLINK)
-    each: Counts = ((Role.APP, size),)
-    for coming in range(many):
-        now = Availability(0xFFFF, unreported=(Unreported(each, NVLINK, True),) * coming)
-        assert assess(kubelet, now, wanted).verdict is Verdict.GUARANTEED, coming
-    full = Availability(0xFFFF, unreported=(Unreported(each, NVLINK, True),) * many)
-    assert assess(kubelet, full, wanted).verdict is Verdict.IMPOSSIBLE
+@pytest.mark.parametrize(
+    ("kind", "sizes"),
+    [
+        ("dgx2", (2,) * 8),
+        ("dgx2", (4,) * 4),
+        ("dgx2", (8, 8)),
+        ("dgx2", (3, 3, 3, 3, 3)),
+        ("dgx2", (4, 2, 4, 2, 4)),
+        ("dgx2", (2, 2, 2, 2, 4, 4)),
+        ("dgx2", (5, 5, 5)),
+        ("hgx-h100-8", (3, 3)),
+        ("hgx-h100-8", (2, 4, 2)),
+    ],
+)
+def test_linked_pods_fill_a_machine(kind: str, sizes: tuple[int, ...]) -> None:
+    """Each is guaranteed beside the others, none of which a report shows yet: no number of GPUs
+    that these pods may leave each other makes the plugin fail."""
+    kubelet = node(kind)
+    for at, size in enumerate(sizes):
+        earlier = [Unreported(((Role.APP, n),), NVLINK, True) for n in sizes[:at]]
+        now = Availability(kubelet.shape.all_gpus, unreported=unreported_order(earlier))
+        request = gpu_request(size, NVLINK)
+        assert assess(kubelet, now, request).verdict is Verdict.GUARANTEED, at
+        assert not endangers(kubelet, now, request), at
+
+
+@pytest.mark.parametrize(("many", "size"), [(8, 2), (5, 3)])
+def test_a_gang_fills_a_machine_of_sixteen_linked_gpus(many: int, size: int) -> None:
+    scheduler = on("dgx2")
+    (facts,) = scheduler.cluster.snapshot().nodes
+    assert places(facts, gpu_request(size, NVLINK), scheduler.cluster.settings, 64) == many
+    required = {"policy": "required", "group-domain": "node"}
+    pods = [gang(f"m{i}", many, size, **required) for i in range(many)]
+    assert all(scheduler.passing(each) for each in pods)
+    assert {scheduler.bind(each, scheduler.names[0]) for each in pods} == {""}
+
+
+def test_triples_beside_pairs_are_followed_for_the_plugin_may_fail() -> None:
+    """Eight GPUs are two triples and a pair, which may score more than a triple on a DGX-2."""
+    kubelet = node("dgx2")
+    pairs = (Unreported(((Role.APP, 2),)),) * 4
+    now = Availability(kubelet.shape.all_gpus, unreported=pairs)
+    assert 8 in pool_sizes(kubelet, now)
+    assert indifferent_to(kubelet, now, ((Role.APP, 3),), NVLINK) is None
+    assert indifferent_to(kubelet, now, ((Role.APP, 2),), NVLINK) is not None
+
+
+def test_pairs_that_must_be_linked_are_still_told_apart_on_a_cube_mesh() -> None:
+    """Any pair may come there, so what comes first matters, and is followed."""
+    scheduler = on("dgx1-v100")
+    (facts,) = scheduler.cluster.snapshot().nodes
+    assert places(facts, gpu_request(4, NVLINK), scheduler.cluster.settings, 64) == 2
+    scattered = on("dgx1-v100", free=[1, 2, 3, 4])
+    assert not any(scattered.passing(gang(f"m{i}", 2, policy="required")) for i in range(2))
