@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
-
 import networkx as nx
 
-from topology.core.devices import Bytes
-from topology.core.graph import NodeTopology
-from topology.core.links import Link, LinkKind
 from topology.core.patterns import Rows
 from topology.core.shape import Shape
-from topology.machines import MACHINES, Machine
 
 
 def graph_of(rows: Rows) -> nx.Graph[int]:
@@ -47,40 +40,3 @@ def isomorphic(one: Shape, other: Shape) -> bool:
         node_match=lambda a, b: a["gpu"] == b["gpu"],
         edge_match=lambda a, b: a["link"] == b["link"],
     )
-
-
-def like(topology: NodeTopology) -> Machine | None:
-    """The first machine of the catalogue with the same GPU models and links, None where none has.
-
-    GPU models are compared but for their memory size, then NVLinks per pair and PCIe classes. A
-    topo matrix hides the PCIe class of NVLinked pairs: where one is unknown, they do not count.
-    None for a single GPU, which has no link to compare.
-    """
-    if len(topology.gpus) < 2:
-        return None
-    hides = any(link.nvlinks and link.pcie is LinkKind.UNKNOWN for link in topology.links)
-    wanted = _compared(topology.shape, hides)
-    same_size = (known for known in MACHINES.values() if known.size == wanted.size)
-    for known in same_size:
-        if isomorphic(wanted, _compared(known.topology(known.name).shape, hides)):
-            return known
-    return None
-
-
-def _compared(shape: Shape, hides: bool) -> Shape:
-    """What :func:`like` compares; ``hides``: not the PCIe classes of NVLinked pairs."""
-    n = shape.size
-    return replace(
-        shape,
-        products=tuple(re.sub(r"-(\d+gb|hbm\d\w?)(?=-|$)", "", p) for p in shape.products),
-        memory=(Bytes(0),) * n,
-        nic=(LinkKind.UNKNOWN,) * n,
-        links=tuple(
-            tuple(link and _compared_link(link, hides) for link in row) for row in shape.links
-        ),
-    )
-
-
-def _compared_link(link: Link, hides: bool) -> Link:
-    hidden = hides and link.nvlinks > 0
-    return Link(0, 0, LinkKind.UNKNOWN if hidden else link.pcie, link.nvlinks)

@@ -85,8 +85,12 @@ class Kubelets:
         promised = PLACEMENT in meta.get("annotations", {})
         with self._lock:
             self.held.add(meta["name"])
-            required = promised and isinstance(asks, Asks) and asks.request.required
-            if required and not satisfies(node.shape, asks.request.constraints, mask):
+            if (
+                promised
+                and isinstance(asks, Asks)
+                and asks.request.required
+                and not satisfies(node.shape, asks.request.constraints, mask)
+            ):
                 verdict = json.loads(meta["annotations"][PLACEMENT])["verdict"]
                 self._broken.append(f"{verdict}: {meta['name']} on {node.name}: {held}")
 

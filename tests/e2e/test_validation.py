@@ -192,24 +192,42 @@ def test_a_cron_jobs_template_is_judged(api: httpx.Client) -> None:
     assert api.post(CRON_JOBS, json=cron_job("nvlnk"), params=DRY).status_code == 422
 
 
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        (
-            deployment({}, annotations={PREFIX + "link": "nvlink"}),
-            "of the Deployment itself do not reach its pods: write them under "
-            "spec.template.metadata.annotations",
-        ),
-        (deployment({}, labels={PREFIX + "link": "nvlink"}), "labels gpu-topology.io/... ask for"),
-        (deployment({"link": "nvlink"}), ""),
-    ],
-    ids=["on the Deployment itself", "as a label", "nothing of ours"],
+def prefixed(prefix: str) -> Object:
+    found = pod({})
+    found["metadata"]["annotations"] = {f"{prefix}link": "nvlink"}
+    return found
+
+
+ON_ITSELF = (
+    "of the Deployment itself do not reach its pods: write them under "
+    "spec.template.metadata.annotations"
 )
-def test_what_reaches_nobody_is_warned_of(api: httpx.Client, body: Object, words: str) -> None:
+OURS_ONLY = "under gpu-topology.io/ only"
+
+
+@pytest.mark.parametrize(
+    ("where", "body", "words"),
+    [
+        (DEPLOYMENTS, deployment({}, annotations={PREFIX + "link": "nvlink"}), ON_ITSELF),
+        (
+            DEPLOYMENTS,
+            deployment({}, labels={PREFIX + "link": "nvlink"}),
+            "labels gpu-topology.io/... ask for",
+        ),
+        (PODS, prefixed("gpu-topology/"), OURS_ONLY),
+        (PODS, prefixed("gputopology/"), OURS_ONLY),
+        (PODS, prefixed("gpu-topology.com/"), OURS_ONLY),
+        (DEPLOYMENTS, deployment({"link": "nvlink"}), ""),
+    ],
+    ids=["on the Deployment", "a label", "no .io", "no dash", "of .com", "nothing of ours"],
+)
+def test_what_reaches_no_pod_is_warned_of(
+    api: httpx.Client, where: str, body: Object, words: str
+) -> None:
     body = {**body, "metadata": {**body["metadata"], "name": "warned"}}
 
     def warned() -> str:
-        answer = api.post(DEPLOYMENTS, json=body, params=DRY)
+        answer = api.post(where, json=body, params=DRY)
         assert answer.is_success, answer.text
         return " ".join(answer.headers.get_list("Warning"))
 
@@ -217,16 +235,3 @@ def test_what_reaches_nobody_is_warned_of(api: httpx.Client, body: Object, words
         eventually(lambda: words in warned(), words)
     else:
         assert "gpu-topology" not in warned()
-
-
-@pytest.mark.parametrize("prefix", ["gpu-topology/", "gputopology/", "gpu-topology.com/"])
-def test_a_prefix_that_is_nearly_ours_is_warned_of(api: httpx.Client, prefix: str) -> None:
-    body = pod({})
-    body["metadata"]["annotations"] = {f"{prefix}link": "nvlink"}
-
-    def warned() -> str:
-        answer = api.post(PODS, json=body, params=DRY)
-        assert answer.is_success, answer.text
-        return " ".join(answer.headers.get_list("Warning"))
-
-    eventually(lambda: "under gpu-topology.io/ only" in warned(), "a warning")

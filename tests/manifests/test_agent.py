@@ -15,7 +15,6 @@ from tests.manifests.building import (
     AGENT,
     AGENT_NAME,
     KUBERNETES,
-    NAMESPACE,
     OPTIONS,
     ROOT,
     Object,
@@ -24,41 +23,10 @@ from tests.manifests.building import (
     arguments,
     container,
     daemon_sets,
-    granted,
     objects,
     the,
     with_option,
 )
-
-
-def test_the_agent_may_do_this_and_no_more() -> None:
-    assert granted(AGENT_NAME) == [
-        ("", "nodes", "get"),
-        ("", "nodes/configz", "get"),
-        ("", "pods", "list"),
-        ("", "pods", "watch"),
-        ("gpu-topology.io", "gputopologies", "create"),
-        ("gpu-topology.io", "gputopologies", "get"),
-        ("gpu-topology.io", "gputopologies", "update"),
-        ("gpu-topology.io", "gputopologies/status", "update"),
-    ]
-
-
-def test_the_policy_is_about_the_agent_and_refuses_what_it_cannot_judge() -> None:
-    """What it refuses is asked of a real API server: tests/e2e/test_agent_policy.py."""
-    spec = the("ValidatingAdmissionPolicy", AGENT_NAME)["spec"]
-    assert spec["failurePolicy"] == "Fail"
-    (rule,) = spec["matchConstraints"]["resourceRules"]
-    assert rule["resources"] == ["gputopologies", "gputopologies/*"]
-    assert set(rule["operations"]) == {"CREATE", "UPDATE", "DELETE"}
-    (condition,) = spec["matchConditions"]
-    account = f"system:serviceaccount:{NAMESPACE}:{AGENT_NAME}"
-    assert condition["expression"] == f"request.userInfo.username == '{account}'"
-    for validation in spec["validations"]:
-        assert validation["reason"] == "Forbidden"
-        assert validation.keys() & {"message", "messageExpression"}
-    binding = the("ValidatingAdmissionPolicyBinding", AGENT_NAME)["spec"]
-    assert binding == {"policyName": AGENT_NAME, "validationActions": ["Deny"]}
 
 
 def test_the_agent_runs_as_root_without_what_makes_root_dangerous() -> None:

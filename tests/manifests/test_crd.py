@@ -10,11 +10,10 @@ import jsonschema
 import pytest
 
 from scheduler_extender.kube.sinks import RECORDS_PATH
-from tests.crd import faults, nodes_of, plain, schema
+from tests.crd import nodes_of, plain, schema
 from tests.manifests.building import (
     Object,
     crd,
-    example,
 )
 from topology import codec
 from topology.codec import wire
@@ -182,97 +181,3 @@ def fill(found: Object, value: Any) -> None:
     elif isinstance(value, list):
         for item in value:
             fill(found["items"], item)
-
-
-def test_the_designs_example_is_accepted_and_read() -> None:
-    assert faults(example()) == []
-    record = codec.decode(example(), strict=True)
-    assert len(record.topology.gpus) == 2
-    assert record.report is not None
-    assert record.report.sequence == 41
-
-
-def test_the_schema_has_the_designs_fields_and_only_these_more() -> None:
-    def paths(value: Any, path: str = "") -> set[str]:
-        if isinstance(value, dict):
-            return {path}.union(*(paths(v, f"{path}.{k}") for k, v in value.items()))
-        if isinstance(value, list):
-            return {path}.union(*(paths(v, f"{path}[]") for v in value))
-        return {path}
-
-    ours = {path for path, _ in nodes_of(schema())}
-    designed = paths(example()) - {".metadata.name"}
-    assert designed <= ours
-    assert ours - designed == {
-        ".spec.allocator.alignBySocket",
-        ".spec.allocator.byNumber",
-        ".spec.allocator.published",
-        ".spec.allocator.published[]",
-        ".spec.allocator.cpuManagerPolicy",
-        ".spec.allocator.fullPcpusOnly",
-        ".spec.allocator.memoryManagerPolicy",
-        ".spec.allocator.preferClosestNumaNodes",
-        ".spec.cpus",
-        ".spec.cpus.allocatable",
-        ".spec.cpus.threadsPerCore",
-        ".spec.cpus.wholeCores",
-        ".spec.devices[].migInstances",
-        ".spec.devices[].migInstances[]",
-        ".spec.devices[].migInstances[].memoryBytes",
-        ".spec.devices[].migInstances[].profile",
-        ".spec.devices[].migInstances[].uuid",
-        ".spec.devices[].topologyNodes",
-        ".spec.devices[].topologyNodes[]",
-        ".spec.links[].oneSided",
-        ".spec.links[].uneven",
-        ".spec.numaNodes",
-        ".spec.numaNodes[]",
-        ".spec.numaNodes[].cpus",
-        ".spec.numaNodes[].distances",
-        ".spec.numaNodes[].id",
-        ".spec.numaNodes[].memory",
-        ".spec.numaNodes[].memory[]",
-        ".spec.numaNodes[].memory[].bytes",
-        ".spec.numaNodes[].memory[].type",
-        ".spec.numaNodes[].socket",
-        ".spec.resources[].failRequestsGreaterThanOne",
-        ".status.allocations[].idleSince",
-        ".status.conditions[]",
-        ".status.conditions[].lastTransitionTime",
-        ".status.conditions[].message",
-        ".status.conditions[].observedGeneration",
-        ".status.conditions[].reason",
-        ".status.conditions[].status",
-        ".status.conditions[].type",
-        ".status.exclusive",
-        ".status.exclusive[]",
-        ".status.exclusive[].cpus",
-        ".status.exclusive[].memory",
-        ".status.exclusive[].memory[]",
-        ".status.exclusive[].memory[].bytes",
-        ".status.exclusive[].memory[].numaNodes",
-        ".status.exclusive[].memory[].numaNodes[]",
-        ".status.exclusive[].memory[].type",
-        ".status.exclusive[].namespace",
-        ".status.exclusive[].pod",
-        ".status.health[].energyMillijoules",
-        ".status.health[].linksDown",
-        ".status.health[].linksDown[]",
-        ".status.health[].since",
-        ".status.missing",
-        ".status.missing[]",
-        ".status.missing[].counted",
-        ".status.missing[].name",
-        ".status.missing[].since",
-        ".status.observedAt",
-        ".status.podsResourceVersion",
-        ".status.severalShares",
-        ".status.severalShares.configuration",
-        ".status.severalShares.pluginStarted",
-        ".status.severalShares.podStarted",
-        ".status.severalShares.refused",
-        ".status.summary",
-        ".status.summary.free",
-        ".status.summary.gpus",
-        ".status.summary.links",
-    }

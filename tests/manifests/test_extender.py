@@ -16,36 +16,10 @@ from tests.manifests.building import (
     EXTENDER_NAME,
     arguments,
     container,
-    granted,
     objects,
     pod_spec,
     the,
 )
-
-
-def test_the_extender_may_do_this_and_no_more() -> None:
-    assert granted(EXTENDER_NAME) == [
-        ("", "events", "create"),
-        ("", "nodes", "list"),
-        ("", "nodes", "watch"),
-        ("", "pods", "get"),
-        ("", "pods", "list"),
-        ("", "pods", "patch"),
-        ("", "pods", "watch"),
-        ("", "pods/binding", "create"),
-        ("gpu-topology.io", "gputopologies", "list"),
-        ("gpu-topology.io", "gputopologies", "watch"),
-        ("policy", "poddisruptionbudgets", "list"),
-        ("policy", "poddisruptionbudgets", "watch"),
-        ("resource.k8s.io", "deviceclasses", "list"),
-        ("resource.k8s.io", "deviceclasses", "watch"),
-        ("resource.k8s.io", "devicetaintrules", "list"),
-        ("resource.k8s.io", "devicetaintrules", "watch"),
-        ("resource.k8s.io", "resourceclaims", "list"),
-        ("resource.k8s.io", "resourceclaims", "watch"),
-        ("resource.k8s.io", "resourceslices", "list"),
-        ("resource.k8s.io", "resourceslices", "watch"),
-    ]
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
-from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -17,33 +15,6 @@ from tests.commands import asked
 
 ADDRESS = "https://files.example.com/gpu-topology/kubectl-gpu_topology.tar.gz"
 DIGEST = "0" * 64
-
-
-def test_the_manifest_says_where_the_archive_is_and_what_is_in_it() -> None:
-    said = buildplugin.manifest("1.2.3", ADDRESS, DIGEST)
-    assert said["metadata"]["name"] == "gpu-topology"
-    assert said["spec"]["version"] == "v1.2.3", "krew takes versions with a v alone"
-    assert said["spec"]["homepage"] == "https://files.example.com/gpu-topology"
-    (platform,) = said["spec"]["platforms"]
-    assert (platform["uri"], platform["sha256"]) == (ADDRESS, DIGEST)
-    assert platform["bin"] == "kubectl-gpu_topology", "kubectl calls it by this name"
-    assert set(platform["selector"]["matchLabels"]) == {"os", "arch"}
-
-
-def test_the_files_of_the_manifest_are_those_of_the_archive(tmp_path: Path) -> None:
-    program = tmp_path / buildplugin.PROGRAM
-    program.write_bytes(b"a program")
-    with tarfile.open(fileobj=BytesIO(buildplugin.archive(program))) as packed:
-        modes = {entry.name: entry.mode for entry in packed}
-    (platform,) = buildplugin.manifest("1.2.3", ADDRESS, DIGEST)["spec"]["platforms"]
-    assert {each["from"] for each in platform["files"]} == set(modes)
-    assert modes[platform["bin"]] == 0o755
-
-
-def test_the_caveats_tell_of_python_and_of_completion() -> None:
-    caveats = buildplugin.manifest("1.2.3", ADDRESS, DIGEST)["spec"]["caveats"]
-    assert f"Python {sys.version_info.major}.{sys.version_info.minor} " in caveats
-    assert "kubectl gpu-topology completion" in caveats
 
 
 @pytest.mark.parametrize(

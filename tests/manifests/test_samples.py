@@ -8,7 +8,7 @@ from pathlib import Path
 import kubernetes_validate
 import yaml
 
-from scheduler_extender.annotations import KEYS, PREFIX, Malformed, parse
+from scheduler_extender.annotations import Malformed, parse
 from scheduler_extender.cli import main
 from scheduler_extender.files.clusterfile import read_pod
 from tests.commands import asked
@@ -18,30 +18,13 @@ from tests.manifests.building import (
     sample,
 )
 
-# The design's table.
-TABLE = {
-    *("link", "min-nvlinks", "shape", "min-bandwidth", "min-gpu-memory", "gpu-model"),
-    *("same-numa", "nic", "same-gpu", "spread-gpus", "gpu-memory", "sharing", "policy"),
-}
-
 
 @every_sample
 def test_a_sample_is_a_valid_pod_of_its_files_name(path: Path) -> None:
     pod = sample(path)
     kubernetes_validate.validate(pod, KUBERNETES, strict=True)
     assert (pod["kind"], pod["metadata"]["name"]) == ("Pod", path.stem)
-
-
-@every_sample
-def test_a_sample_carries_only_keys_of_the_table(path: Path) -> None:
-    pod = sample(path)
-    ours = {k.removeprefix(PREFIX) for k in pod["metadata"].get("annotations", {})}
-    assert ours <= TABLE
     assert not isinstance(parse(read_pod(pod)), Malformed | None)
-
-
-def test_the_table_is_the_codes() -> None:
-    assert KEYS.keys() == TABLE
 
 
 # Machines of the catalogue that take the sample, and some that do not.

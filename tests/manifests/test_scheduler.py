@@ -13,27 +13,9 @@ from scheduler_extender.kube import binder as kube
 from tests.commands import asked
 from tests.manifests.building import (
     extender,
-    scheduler_config,
     the,
 )
 from topology.machines.mig import PROFILES, resource_name
-
-
-def test_the_configuration_has_only_fields_that_the_scheduler_knows() -> None:
-    """It decodes strictly: a field it does not know keeps it from starting."""
-    config = scheduler_config()
-    assert config["apiVersion"] == "kubescheduler.config.k8s.io/v1"
-    assert config["kind"] == "KubeSchedulerConfiguration"
-    assert config.keys() == {
-        *("apiVersion", "kind", "clientConnection", "percentageOfNodesToScore"),
-        *("profiles", "extenders"),
-    }
-    assert extender().keys() == {
-        *("urlPrefix", "enableHTTPS", "tlsConfig", "filterVerb", "prioritizeVerb", "bindVerb"),
-        *("preemptVerb", "weight"),
-        *("nodeCacheCapable", "httpTimeout", "ignorable", "managedResources"),
-    }
-    assert config["profiles"] == [{"schedulerName": "default-scheduler"}]
 
 
 def test_the_url_is_that_of_the_service() -> None:
