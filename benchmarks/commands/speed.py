@@ -49,29 +49,19 @@ def throughput(
         int, typer.Option(metavar="COUNT", help="Nodes of the cluster.", min=1, max=20_000)
     ] = 500,
     pods: Annotated[
-        int, typer.Option(metavar="COUNT", help="Pods that each way places in a round.", min=10)
+        int,
+        typer.Option(metavar="COUNT", help="Pods that each extender places in a round.", min=10),
     ] = 500,
     rounds: Annotated[int, typer.Option(metavar="COUNT", help="Rounds.", min=1)] = 5,
-    percentage: Annotated[
-        int,
-        typer.Option(
-            metavar="PERCENT",
-            help="kube-scheduler's percentageOfNodesToScore; 0 is its own choice.",
-            min=0,
-            max=100,
-        ),
-    ] = 0,
     json_file: JsonFile = None,
 ) -> None:
     """Measure how many pods a second kube-scheduler places.
 
-    Without an extender, with one that does nothing, with one that does nothing but bind, and with
-    ours, which at first knows no kubelet (ours) or has seen each admit a pod (ours+known): one
-    after the other in each round. It builds kube-scheduler and the API server first (minutes,
-    once) and needs the source tree.
+    With an extender that does nothing but bind, and with ours, one after the other in each round.
+    It builds kube-scheduler and the API server first (minutes, once) and needs the source tree.
     """
-    measure = partial(throughput_.measure, nodes, pods, rounds, percentage)
-    measured(json_file, measure, throughput_.table, throughput_.waits)
+    measure = partial(throughput_.measure, nodes, pods, rounds)
+    measured(json_file, measure, throughput_.table)
 
 
 def following(
@@ -126,6 +116,6 @@ def worst(
     """Measure the slowest questions that a pod may ask.
 
     They are asked of the nodes that take longest to work out. The table shows how long each verb
-    takes, and how long it holds others up.
+    takes, and how long others wait meanwhile.
     """
     measured(json_file, partial(worst_.measure, seed), worst_.table)

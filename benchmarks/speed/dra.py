@@ -1,15 +1,14 @@
 """What nodes with DRA cost the extender: questions about them, and what their objects take.
 
-*Questions*: filter and prioritize over so many nodes, once with device plugins alone and twice with
+*Questions*: filter and prioritize over so many nodes, once with device plugins alone and once with
 DRA on half of the nodes of each machine: each of these publishes its GPUs in a random order, as
-NVIDIA's driver does, or all in the order of their PCI addresses, as with its feature DynamicMIG.
-The clusters are in one process and have the machines and the states of :mod:`.latency`. Cold means
-that nothing is remembered, warm that the same question was asked before. Times are CPU time, the
-least of several rounds.
+NVIDIA's driver does. The clusters are in one process and have the machines and the states of
+:mod:`.latency`. Cold means that nothing is remembered, warm that the same question was asked
+before. Times are CPU time, the least of several rounds.
 
 *Objects*: a ResourceSlice for each node, and ResourceClaims that hold GPUs of them. Counted are the
-memory that they take, how long it takes to take in their lists and a change of the DeviceClass, and
-how long others have to wait meanwhile.
+memory that they take, how long it takes to take in their lists, and how long others have to wait
+meanwhile.
 """
 
 import json
@@ -46,8 +45,7 @@ from topology.machines import machine
 
 Verb = Callable[[Cluster, Pod, list[NodeName]], object]
 
-NVLINK = {"link": "nvlink"}
-PODS = {"single": (1, {}), "pair": (2, NVLINK), "quad": (4, NVLINK)}
+PODS = {"single": (1, {}), "quad": (4, {"link": "nvlink"})}
 VERBS: dict[str, Verb] = {"filter": verbs.filter_nodes, "prioritize": verbs.prioritize}
 ROUNDS = 3
 
@@ -56,7 +54,7 @@ def measure(nodes: int, claims: int, seed: int, begin: Callable[[str], None]) ->
     """The figures: rows in milliseconds, and objects in MiB and seconds."""
     begin("objects")
     objects = _objects(nodes, claims, seed)
-    clusters = [_Side(nodes, seed, order=order) for order in (None, "random", "pci")]
+    clusters = [_Side(nodes, seed, dra=dra) for dra in (False, True)]
     rows = []
     with no_collector():
         for pod, (gpus, annotations) in PODS.items():
@@ -64,10 +62,9 @@ def measure(nodes: int, claims: int, seed: int, begin: Callable[[str], None]) ->
                 begin(f"{verb}, {pod}")
                 asks = msgspec.convert(manifest(pod, 1, annotations, app(gpus)), Pod)
                 times = (side.times(asked, asks) for side in clusters)
-                for state, alone, half, alike in zip(("cold", "warm"), *times, strict=True):
+                for state, alone, half in zip(("cold", "warm"), *times, strict=True):
                     row = {"pod": pod, "verb": verb, "state": state, "plugin_ms": alone}
-                    row |= {"half_dra_ms": half, "ratio": half / alone}
-                    rows.append({**row, "in_order_ms": alike, "in_order_ratio": alike / alone})
+                    rows.append({**row, "half_dra_ms": half, "ratio": half / alone})
     given = preamble("dra", nodes=nodes, claims=claims, seed=seed, machines=MACHINES)
     return {**given, "rows": rows, "objects": objects}
 
@@ -82,8 +79,6 @@ def table(figures: dict[str, Any]) -> Table:
         shown("plugins ms", "plugin_ms", ".1f"),
         shown("half DRA ms", "half_dra_ms", ".1f"),
         shown("ratio", "ratio", ".2f"),
-        shown("in PCI order ms", "in_order_ms", ".1f"),
-        shown("ratio", "in_order_ratio", ".2f"),
     )
 
 
@@ -99,9 +94,9 @@ def objects_table(figures: dict[str, Any]) -> Table:
 
 
 class _Side:
-    """A cluster; with an ``order`` half of its nodes publish their GPUs by DRA in this order."""
+    """A cluster; with ``dra`` half of its nodes publish their GPUs by DRA."""
 
-    def __init__(self, nodes: int, seed: int, *, order: str | None) -> None:
+    def __init__(self, nodes: int, seed: int, *, dra: bool) -> None:
         rng, orders = random.Random(seed), random.Random(seed)
         self._cluster = Cluster(lambda: 0.0, Settings(stale_after=None, all_pods_known=False))
         self._names = [NodeName(node_name(i)) for i in range(nodes)]
@@ -109,9 +104,9 @@ class _Side:
         sinks[CLASSES].apply(_raw(DEVICE_CLASS))
         for i in range(nodes):
             topology, report = _topology(i), report_of(i, rng, 1)
-            if order and i // len(MACHINES) % 2:
+            if dra and i // len(MACHINES) % 2:
                 held = [str(d) for a in report.allocations for d in a.device_ids]
-                sinks[SLICES].apply(_slice(topology, orders if order == "random" else None))
+                sinks[SLICES].apply(_slice(topology, orders))
                 gpus = [g.index for g in topology.gpus if g.uuid in held]
                 if gpus:
                     sinks[CLAIMS].apply(_claim(topology, i, gpus))
@@ -162,20 +157,12 @@ def _objects(nodes: int, claims: int, seed: int) -> list[dict[str, Any]]:
     slices = [_slice(_topology(i), rng) for i in range(nodes)]
     gpus = [(i, g.index) for i in range(nodes) for g in _topology(i).gpus]
     rng.shuffle(gpus)
-
-    def some(first: int) -> list[msgspec.Raw]:
-        """Claims of one GPU each; those that are more than there are GPUs wait."""
-        held = [gpus[(first + number) % len(gpus)] for number in range(min(claims, len(gpus)))]
-        found = [_claim(_topology(at), n, [gpu]) for n, (at, gpu) in enumerate(held)]
-        return found + [_claim(_topology(0), n, []) for n in range(len(held), claims)]
-
-    here, others = some(0), some(1)
+    # Claims of one GPU each; those that are more than there are GPUs wait.
+    held = [_claim(_topology(at), n, [gpu]) for n, (at, gpu) in enumerate(gpus[:claims])]
+    held += [_claim(_topology(0), n, []) for n in range(len(held), claims)]
     steps: dict[str, Callable[[], None]] = {
         f"{nodes:,} ResourceSlices": lambda: sinks[SLICES].replace(slices, ""),
-        f"{claims:,} ResourceClaims": lambda: sinks[CLAIMS].replace(here, ""),
-        "the same claims again": lambda: sinks[CLAIMS].replace(here, ""),
-        "claims of other GPUs": lambda: sinks[CLAIMS].replace(others, ""),
-        "another DeviceClass": lambda: sinks[CLASSES].apply(_raw(_OTHER_CLASS)),
+        f"{claims:,} ResourceClaims": lambda: sinks[CLAIMS].replace(held, ""),
     }
     return [{"what": what, **_taken_in(dra, step)} for what, step in steps.items()]
 
@@ -209,9 +196,6 @@ def _waiting(dra: DraNodes) -> Iterator[list[float]]:
         asking.join()
 
 
-_OTHER_CLASS = {**DEVICE_CLASS, "metadata": {"name": "other", "creationTimestamp": "2"}}
-
-
 def _followed(cluster: Cluster) -> tuple[DraNodes, dict[str, Any]]:
     dra = DraNodes(cluster)
     return dra, {path.rpartition("/")[2]: sink for path, sink in dra_sinks(cluster, dra)}
@@ -221,9 +205,9 @@ def _topology(number: int) -> NodeTopology:
     return machine(MACHINES[number % len(MACHINES)]).topology(node_name(number))
 
 
-def _slice(topology: NodeTopology, orders: random.Random | None) -> msgspec.Raw:
-    """The GPUs of a node in a random order, or in that of their PCI addresses."""
-    gpus = orders.sample(topology.gpus, len(topology.gpus)) if orders else topology.gpus
+def _slice(topology: NodeTopology, orders: random.Random) -> msgspec.Raw:
+    """The GPUs of a node in a random order."""
+    gpus = orders.sample(topology.gpus, len(topology.gpus))
     pool = {"name": topology.name, "generation": 1, "resourceSliceCount": 1}
     devices = [device(gpu, sick=False) for gpu in gpus]
     spec = {"driver": DRIVER, "nodeName": topology.name, "pool": pool, "devices": devices}

@@ -3,15 +3,21 @@
 What a process has used is as Linux counts it in ``/proc``.
 """
 
+from __future__ import annotations
+
 import http.client
-import os
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from scheduler_extender.state.cluster.cluster import Cluster
 
 HOST = "127.0.0.1"
 WITHIN = 600.0  # seconds; who takes longer hangs
@@ -23,21 +29,17 @@ class SourceTreeMissingError(Exception):
 
 
 @contextmanager
-def program(
-    *words: str, speaks: bool = False, environment: Mapping[str, str] | None = None
-) -> Iterator[subprocess.Popen[str]]:
+def program(*words: str, speaks: bool = False) -> Iterator[subprocess.Popen[str]]:
     """A Python module with its arguments, as a process of its own until the block ends.
 
     One that ``speaks`` prints lines for :func:`told`; what others print is dropped.
     """
     child = subprocess.Popen(
         [sys.executable, "-m", *words],
-        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE if speaks else subprocess.DEVNULL,
         stderr=None if speaks else subprocess.DEVNULL,
         text=True,
         cwd=Path(__file__).parents[2],
-        env={**os.environ, **(environment or {})},
     )
     with child:  # which closes its pipes and waits for it
         try:
@@ -47,6 +49,33 @@ def program(
             with suppress(subprocess.TimeoutExpired):
                 child.wait(60)
             child.kill()
+
+
+@contextmanager
+def extender(kubeconfig: Path, port: int) -> Iterator[int]:
+    """The number of the extender's process, as its command starts it, once it is ready."""
+    flags = (f"--kubeconfig={kubeconfig}", f"--port={port}", "--admin-port=0", "--metrics-port=0")
+    with program("scheduler_extender", "extender", *flags) as child:
+        until(lambda: status_of(port, "/readyz") == 200 or child.poll() is not None)
+        yield child.pid
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as found:
+        found.bind((HOST, 0))
+        return int(found.getsockname()[1])
+
+
+def serve(cluster: Cluster) -> None:
+    """Serve a cluster in this process until it is ended; tell the ports for kube-scheduler and for
+    people."""
+    from scheduler_extender.http.addresses import Addresses
+    from scheduler_extender.serving import in_memory, servers
+
+    service, _ = in_memory(cluster)
+    serving = servers(service, Addresses())
+    serving.run(lambda: tell(*serving.ports[:2]))
 
 
 def tell(*numbers: float) -> None:
@@ -108,12 +137,6 @@ def until(happens: Callable[[], bool], *, within: float = WITHIN) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"what is measured is not ready after {within:g} s")
         time.sleep(0.02)
-
-
-def cpu_seconds(pid: int) -> float:
-    """User and system seconds of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def memory(pid: int, *, peak: bool = False) -> float:

@@ -34,7 +34,6 @@ NODES = "/api/v1/nodes"
 GPU = "nvidia.com/gpu"
 GPU_PODS = 2  # pods of two GPUs on each node
 NOW = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-BOOKMARK_EVERY = 5.0  # seconds for which a watch may say nothing before it gets a bookmark
 
 
 def name_of(node: int) -> str:
@@ -71,11 +70,6 @@ class World:
             line = b'{"type":"MODIFIED","object":' + self._record(i) + b"}\n"
             for watcher in self.watching[RECORDS]:
                 watcher.put(line)
-
-    def bookmark(self) -> bytes:
-        """The event that tells a watcher nothing but how far it has come."""
-        meta = {"metadata": {"resourceVersion": str(self._version)}}
-        return _json({"type": "BOOKMARK", "object": meta}) + b"\n"
 
     def _draw(self, topology: NodeTopology) -> tuple[tuple[DeviceId, ...], ...]:
         """The devices of each GPU pod of a node: other ones each time."""
@@ -189,11 +183,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """A burst; it is answered when it is over."""
-        url = urlsplit(self.path)
-        query = parse_qs(url.query)
-        if url.path != "/burst":
-            self._answer(404, b"{}")
-            return
+        query = parse_qs(urlsplit(self.path).query)
         self.server.world.burst(int(query["reports"][0]), float(query["seconds"][0]))
         self._answer(200, b"{}")
 
@@ -217,10 +207,7 @@ class _Handler(BaseHTTPRequestHandler):
         mine: queue.Queue[bytes] = queue.Queue()
         self.server.world.watching[path].append(mine)
         while True:
-            try:
-                yield mine.get(timeout=BOOKMARK_EVERY)
-            except queue.Empty:
-                yield self.server.world.bookmark()
+            yield mine.get()
 
     def _answer(self, status: int, body: bytes) -> None:
         self.send_response(status)

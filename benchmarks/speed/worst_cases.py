@@ -186,12 +186,8 @@ class WorstPod:
 
 
 WORST = (
-    WorstPod("4 GPUs, plain", [app(4)]),
-    WorstPod("8 GPUs, NVLinked", [app(8)], NVLINK),
-    WorstPod("64 GPUs, plain", [app(64)]),
     WorstPod("1,024 devices", [app(1024)]),
     WorstPod("ring over 12 GPUs", [app(12)], RING),
-    WorstPod("ring over 24 GPUs", [app(24)], RING),
     WorstPod("ring over 64 GPUs", [app(64)], RING),
     WorstPod("ring of 30 GB/s over 8", [app(8)], {"min-bandwidth": "30"}),
     WorstPod(
@@ -207,7 +203,6 @@ WORST = (
         {"link": "phb"},
     ),
     WorstPod("1,500 equal init containers", [*[init(2)] * 1500, app(1)]),
-    WorstPod("16 containers", [app(1)] * 16, {"link": "phb"}),
     WorstPod("60 containers, 60 init containers", [*[init(2)] * 60, *[app(1)] * 60]),
     WorstPod("300 containers", [app(1)] * 300),
     WorstPod("preferred, everything at once", [init(3), app(3), app(3)], EVERYTHING),

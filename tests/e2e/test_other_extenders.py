@@ -94,7 +94,7 @@ def test_one_that_lets_all_pass_has_pods_evicted_for_gpus_without_links(
 ) -> None:
     """And the pod is bound there, which asked for links."""
     port = free_port()
-    command = [sys.executable, "-m", "benchmarks.speed.nothing", str(port)]
+    command = [sys.executable, "-m", "benchmarks.speed.nothing", str(port), "1"]
     nothing = Process("nothing", command, tmp_path / "nothing.log")
 
     def stands_in(shipped: Extenders) -> Extenders:
