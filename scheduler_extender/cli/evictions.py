@@ -1,10 +1,11 @@
 """Carries a plan of ``gpu-topology unblock`` out, with the rights of the caller: the extender may
 evict no pod.
 
-First the place is kept, by an annotation on the waiting pod that names the pods to be evicted. It
-is written once. Then one pod after the other is evicted, and the cluster is read before each: no
-pod is evicted for a place that is of no use any more. What has been done is in the cluster alone,
-so a call that ends half-way is gone on with by the next one; the place ends when its time is up.
+First the API server is asked whether the caller may evict the pods (a dry run). Then the place is
+kept, by an annotation on the waiting pod that names them. It is written once. Then one pod after
+the other is evicted, and the cluster is read before each: no pod is evicted for a place that is of
+no use any more. What has been done is in the cluster alone, so a call that ends half-way is gone on
+with by the next one; the place ends when its time is up.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from scheduler_extender.wire import pod_decoder
 from topology.core.devices import NodeName, PodUid
 
 if TYPE_CHECKING:
-    from topology.kubeapi.apiserver import ApiFailure, ApiServer
+    from topology.kubeapi.apiserver import ApiFailure, ApiServer, Query
 
 TIMEOUT = 10.0
 """Seconds for one request."""
@@ -40,6 +41,7 @@ LONGEST_PAUSE = 15.0
 WRITES = 5
 """How often the place is written where others change the pod meanwhile."""
 TOO_MANY_REQUESTS = 429
+FORBIDDEN = (401, 403)
 GONE = (404, 409)
 """The pod is gone, or another one has its name."""
 
@@ -57,13 +59,16 @@ class Evicting:
     def keep_place(self, plan: EvictionPlan, seconds: int) -> None:
         """Write that the plan's place is kept for so long.
 
-        Raises :class:`BadInputError` where the pod may not be written, or needs no place any more.
+        Raises :class:`BadInputError` where a pod of the plan may not be evicted, or the waiting pod
+        may not be written, or it needs no place any more.
         """
         from topology.kubeapi.apiserver import ApiFailure, ConflictError
 
+        for step in plan.steps:
+            self._may_evict(step)
         for _ in range(WRITES):
             try:
-                self._keep_place(plan, time.time() + seconds)
+                self._keep_place(plan, seconds)
             except ConflictError:
                 continue  # another field of the pod has changed meanwhile
             except ApiFailure as error:
@@ -71,21 +76,44 @@ class Evicting:
             return
         raise BadInputError("no pod was evicted: the pod changes all the time")
 
-    def _keep_place(self, plan: EvictionPlan, until: float) -> None:
+    def _may_evict(self, step: Eviction) -> None:
+        """Raises :class:`BadInputError` without the right to evict the pod. What else may forbid
+        it, as a budget, may be over when it is its turn."""
+        from topology.kubeapi.apiserver import ApiError
+
+        try:
+            self._ask_to_evict(step, [("dryRun", "All")])
+        except ApiError as error:
+            if error.status in FORBIDDEN:
+                needed = f"the right to create pods/eviction in the namespace {step.namespace}"
+                raise BadInputError(f"no pod was evicted: needed is {needed}: {error}") from error
+
+    def _keep_place(self, plan: EvictionPlan, seconds: int) -> None:
+        from topology.kubeapi.apiserver import ApiFailure
+
         pod = pod_decoder.decode(self.api.get(self._path, timeout=TIMEOUT))
-        kept = kept_place_of(pod)
+        kept, today = kept_place_of(pod), self.api.today()
         if pod.metadata.uid != self.waiting.uid or pod.spec.node_name:
             raise BadInputError("no pod was evicted: the pod is gone, or has a node now")
-        if kept is not None and kept.lasts(time.time()):
+        if kept is not None and kept.lasts(today):
             raise BadInputError("no pod was evicted: another call keeps a place for the pod")
         victims = [PodUid(step.uid) for step in plan.steps]
-        value = value_of(PodUid(self.waiting.uid), NodeName(plan.node), until, victims)
+        value = value_of(PodUid(self.waiting.uid), NodeName(plan.node), today + seconds, victims)
         metadata = {
             "uid": self.waiting.uid,
             "resourceVersion": pod.metadata.resource_version,
             "annotations": {KEPT_PLACE: value},
         }
-        self.api.patch(self._path, json.dumps({"metadata": metadata}).encode(), timeout=TIMEOUT)
+        body = json.dumps({"metadata": metadata}).encode()
+        try:
+            self.api.patch(self._path, body, timeout=TIMEOUT)
+        except ApiFailure as error:
+            if not perhaps_done(error):
+                raise
+            unknown = "whether a place is kept is not known"
+            raise BadInputError(
+                f"no pod was evicted; {unknown}: {error}; run the command again"
+            ) from error
 
     @property
     def _path(self) -> str:
@@ -109,7 +137,10 @@ class Evicting:
                 refused_since = time.time()
             seconds = pause_before_another_try(failure, time.time() - refused_since)
             if seconds is None:
-                self._stop(f"{step.name} was not evicted: {failure}")
+                said = f"{step.name} was not evicted"
+                if perhaps_done(failure):
+                    said = f"whether {step.name} was evicted is not known"
+                self._stop(f"{said}: {failure}")
             if refused != step.uid:
                 tell(f"{step.name} is tried again: {failure}")
                 refused = step.uid
@@ -124,6 +155,8 @@ class Evicting:
             tell(f"{found.pod} is on {found.node} now")
             return None
         kept = found.kept_place
+        if found.undecided:
+            self._stop(found.undecided)
         if kept is None:
             self._stop("the place is kept no more")
         if kept.problem:
@@ -151,17 +184,10 @@ class Evicting:
 
     def _evict(self, step: Eviction) -> ApiFailure | None:
         """Evict a pod if it is still the same; why that failed."""
-        from topology.kubeapi.apiserver import ApiError, ApiFailure, path
+        from topology.kubeapi.apiserver import ApiError, ApiFailure
 
-        body = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": step.pod, "namespace": step.namespace},
-            "deleteOptions": {"preconditions": {"uid": step.uid}},
-        }
-        where = path("/api/v1/namespaces", step.namespace, "pods", step.pod, "eviction")
         try:
-            self.api.create(where, json.dumps(body).encode(), timeout=TIMEOUT)
+            self._ask_to_evict(step)
         except ApiFailure as error:
             if not isinstance(error, ApiError) or error.status not in GONE:
                 return error
@@ -171,12 +197,33 @@ class Evicting:
         self.evicted.add(step.uid)
         return None
 
+    def _ask_to_evict(self, step: Eviction, query: Query = ()) -> None:
+        from topology.kubeapi.apiserver import path
+
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": step.pod, "namespace": step.namespace},
+            "deleteOptions": {"preconditions": {"uid": step.uid}},
+        }
+        where = path("/api/v1/namespaces", step.namespace, "pods", step.pod, "eviction")
+        self.api.create(where, json.dumps(body).encode(), query, timeout=TIMEOUT)
+
     def _stop(self, why: str) -> NoReturn:
         tell(f"no other pod is evicted: {why}")
         tell(
             "run the command again to go on, or to get another plan once the place is kept no more"
         )
         raise typer.Exit(1)
+
+
+def perhaps_done(error: ApiFailure) -> bool:
+    """Whether a write that failed so may have been done all the same."""
+    from topology.kubeapi.apiserver import ApiError, ApiNotSent, ApiUnreachable
+
+    if isinstance(error, ApiError):
+        return error.status >= 500
+    return isinstance(error, ApiUnreachable) and not isinstance(error, ApiNotSent)
 
 
 def pause_before_another_try(error: ApiFailure, tried: float) -> float | None:

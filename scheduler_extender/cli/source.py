@@ -105,7 +105,7 @@ def look_once(
 
     with asking(access) as (api, usual):
         seen = one_look(api, namespace or usual, Settings(require), time.monotonic)
-    return Look(seen.cluster, time.time(), seen.notes, namespace or usual)
+    return Look(seen.cluster, seen.cluster.today(), seen.notes, namespace or usual)
 
 
 def _at_api_server(
@@ -122,7 +122,7 @@ def _at_api_server(
 
             def look() -> Look:
                 seen.cluster.expire()
-                today = time.time()
+                today = seen.cluster.today()
                 if live:  # ages change once a minute, so that an answer does not by them alone
                     today -= today % MINUTE
                 return Look(seen.cluster, today, (*seen.notes, *_lost(seen)), namespace, api)

@@ -92,9 +92,12 @@ def unblock(
 
 
 def _read(api: ApiServer) -> Cluster:
-    from scheduler_extender.kube.reading import whole_look
+    from scheduler_extender.kube.reading import NOT_INSTALLED, whole_look
 
-    return whole_look(api, Settings(Verdict.EXPECTED), time.monotonic).cluster
+    seen = whole_look(api, Settings(Verdict.EXPECTED), time.monotonic)
+    if not seen.installed:
+        raise BadInputError(NOT_INSTALLED)
+    return seen.cluster
 
 
 def _answer(known: Cluster, namespace: str, name: str, source: str) -> Unblocking:

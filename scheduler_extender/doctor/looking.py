@@ -7,8 +7,7 @@ import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from email.utils import parsedate_to_datetime
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -88,10 +87,11 @@ class _Look:
             configurations.append(Configuration(where=where, text=str(text)))
         names = [str(r.metadata.name) for r in there(records) or ()]
         scheduled = [("labelSelector", "component=kube-scheduler")]
-        found = Seen(
+        return Seen(
             system=ours,
             version=asked.version,
-            now=time.time(),
+            now=self._api.today(),
+            ahead=-self._api.ahead,
             crd=self._read(CRD, "the CustomResourceDefinition"),
             policies=self._policies(),
             nodes=nodes,
@@ -113,16 +113,6 @@ class _Look:
             cluster=cluster,
             answered=[a for each in asked.files if (a := _ask(each, names)) is not None],
         )
-        return self._with_time(found)
-
-    def _with_time(self, found: Seen) -> Seen:
-        """The same, by the API server's clock, which tells whole seconds."""
-        date, here = self._api.date, time.time()
-        if date is None:
-            return found
-        now = parsedate_to_datetime(date).timestamp()
-        apart = here - now
-        return replace(found, now=now, ahead=apart if abs(apart) > 2.0 else 0.0)
 
     def _read(self, where: str, what: str) -> Json | Unseen | None:
         try:

@@ -13,16 +13,18 @@ from scheduler_extender.limits import UNBLOCK_SECONDS
 from scheduler_extender.state.asking.members import Member, member_of
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.snapshot import Snapshot
+from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.struct import Struct
-from scheduler_extender.unblocking import Cost, Plan, search
+from scheduler_extender.unblocking import Cost, Plan, search, unplanned
 from scheduler_extender.unblocking.homes import Places
 from scheduler_extender.unblocking.victims import after, importance
 from scheduler_extender.verbs.afterwards import Afterwards
+from topology.core.devices import PodUid
 from topology.core.requests import GpuRequest
 
 NO_BUDGETS = "the PodDisruptionBudgets are not known (yet): nothing is planned without them"
-COUNTING = "the places of the pod's group are still being counted: ask again"
+LATE = "whether the place is there was not worked out in time: ask again"
 BLIND = "the extender's view of the cluster is out of date"
 
 
@@ -83,6 +85,7 @@ class Unblocking(Struct, frozen=True, omit_defaults=False):
     ] = None
     whole: Annotated[bool, Meta(description="false if a cheaper plan may exist")] = True
     kept_place: KeptPlace | None = None
+    undecided: Annotated[str, Meta(description="why nothing can be said now; empty if it can")] = ""
     text: list[str] = []
 
     @property
@@ -109,7 +112,7 @@ def unblocking_of(cluster: Cluster, namespace: str, name: str) -> Unblocking | N
     if unscheduled:
         return answer(text=[f"nobody is worth evicting for {namespace}/{name}: {unscheduled}"])
     if snapshot.blind:
-        return answer(text=[BLIND])
+        return answer(undecided=BLIND, text=[BLIND])
     deadline = within(cluster.clock, UNBLOCK_SECONDS)
     asks = pod.request if isinstance(pod.request, GpuRequest) else None
     member = None if asks is None else member_of(snapshot, pod.uid, pod.membership, asks)
@@ -118,11 +121,11 @@ def unblocking_of(cluster: Cluster, namespace: str, name: str) -> Unblocking | N
         with deadline.enforced():
             kept = _kept(snapshot, pod, member, afterwards)
     except OutOfTimeError:
-        return answer(text=[COUNTING])
+        return answer(undecided=LATE, text=[LATE])
     if kept is not None:
         return answer(kept_place=kept, text=[*_kept_text(kept)])
     if snapshot.budgets is None:
-        return answer(text=[NO_BUDGETS])
+        return answer(undecided=NO_BUDGETS, text=[NO_BUDGETS])
     advice = search(
         snapshot,
         pod,
@@ -135,7 +138,9 @@ def unblocking_of(cluster: Cluster, namespace: str, name: str) -> Unblocking | N
         without = after(facts, (step.pod for step in advice.plan.steps), pod.uid)
         advice = replace(advice, plan=replace(advice.plan, beside=afterwards.beside(without)))
     plan = None if advice.plan is None else _plan(advice.plan)
-    return answer(takes=advice.takes, plan=plan, whole=advice.whole, text=advice.lines(pod))
+    late = "" if pod.kept_place is None else pod.kept_place.too_late(snapshot.today)
+    text = [*advice.lines(pod), *filter(None, [late])]
+    return answer(takes=advice.takes, plan=plan, whole=advice.whole, text=text)
 
 
 def _kept_text(kept: KeptPlace) -> Iterator[str]:
@@ -172,29 +177,46 @@ def _kept(
     snapshot: Snapshot, pod: PodRecord, member: Member | None, afterwards: Afterwards
 ) -> KeptPlace | None:
     """The place that the pod's annotation keeps, and whether it is there once its victims have let
-    go. A ``member`` also needs its group to let it go there. Raises :class:`.OutOfTimeError`."""
+    go. A ``member`` also needs its group to let it go there.
+
+    The caller may not have written the annotation: only those victims are left that the place
+    needs, and all of them have to be such as a plan evicts. Raises :class:`.OutOfTimeError`.
+    """
     kept = pod.kept_place
-    if kept is None or not isinstance(pod.request, GpuRequest):
+    if kept is None or not isinstance(pod.request, GpuRequest) or not kept.lasts(snapshot.today):
         return None
-    if not kept.lasts(snapshot.today):
-        return None
-    facts = snapshot.facts(kept.node)
-    without = facts.without(kept.victims | facts.pods.ending | {pod.uid})
-    request, problem = pod.request if member is None else member.request, ""
-    if kept.node not in snapshot.places_of(pod.uid):
-        problem = f"another pod's place on {kept.node} counts"
-    elif not Places(snapshot).takes(without, pod, request):
-        problem = f"{kept.node} has no guaranteed place for the pod"
-    elif (rejection := afterwards.on(without, kept.victims).rejection) is not None:
-        problem = rejection.reason
-    victims = [facts.pods.bound.alive[uid] for uid in kept.victims if uid in facts.pods.bound.alive]
-    left = sorted((each for each in victims if not each.deleting), key=importance)
+    facts, places = snapshot.facts(kept.node), Places(snapshot)
+    request = pod.request if member is None else member.request
+
+    def without(gone: frozenset[PodUid]) -> NodeFacts:
+        return facts.without(gone | facts.pods.ending | {pod.uid})
+
+    def lacks(gone: frozenset[PodUid]) -> str:
+        """Why the place is not there once these have let go; empty where it is."""
+        then = without(gone)
+        if not (facts.is_open_to(pod) and places.takes(then, pod, request)):
+            return f"{kept.node} has no guaranteed place for the pod"
+        if not places.spare.takes(then, pod):
+            return f"{kept.node} has too little CPU or memory for the pod"
+        rejection = afterwards.on(then, gone).rejection
+        return "" if rejection is None else rejection.reason
+
+    gone, left = kept.victims, []
+    problem = f"another pod's place on {kept.node} counts"
+    if kept.node in snapshot.places_of(pod.uid):
+        problem = lacks(gone)
+    alive = [each for uid, each in facts.pods.bound.alive.items() if uid in gone]
+    for victim in sorted((each for each in alive if not each.deleting), key=importance):
+        if problem or lacks(gone - {victim.uid}):
+            left.append(victim)
+        else:
+            gone -= {victim.uid}
     return KeptPlace(
         kept.node,
         datetime.fromtimestamp(kept.until, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         sorted(kept.victims),
         [Eviction(*_evicted(each)) for each in left],
-        problem,
+        problem or unplanned(places, facts, without(gone), pod, left),
     )
 
 

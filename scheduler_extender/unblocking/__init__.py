@@ -7,6 +7,6 @@
 """
 
 from scheduler_extender.unblocking.plan import Advice, Cost, Plan, Step
-from scheduler_extender.unblocking.search import Joining, search
+from scheduler_extender.unblocking.search import Joining, search, unplanned
 
-__all__ = ["Advice", "Cost", "Joining", "Plan", "Step", "search"]
+__all__ = ["Advice", "Cost", "Joining", "Plan", "Step", "search", "unplanned"]

@@ -17,7 +17,7 @@ from scheduler_extender.state.groups.domains import domain_of
 from scheduler_extender.state.groups.groups import KEPT
 from scheduler_extender.state.node.facts import NodeFacts, Offer
 from scheduler_extender.state.pods.budgets import refused
-from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.state.pods.record import PodRecord, resource_of
 from scheduler_extender.unblocking.homes import (
     Home,
     Places,
@@ -231,16 +231,9 @@ class _Search:
         return facts.without(frozenset({asking})) if counts else facts
 
     def _may(self, victim: PodRecord) -> bool:
-        """Whether a pod may be evicted at all, as a move or as a loss."""
+        """Whether a pod may be evicted now."""
         self._deadline.check()  # there may be thousands of budgets
-        if victim.uid == self._pod.uid or victim.standing.controller in TIED:
-            return False
-        ours = self._pod.membership
-        if ours is not None and victim.membership and victim.membership.group == ours.group:
-            return False  # the group would lack it
-        moves = victim.standing.priority <= self._pod.standing.priority and recreated(victim)
-        allowed = refused((victim,), self._budgets) is None
-        return allowed and (moves or may_be_lost(victim, self._pod))
+        return _may_be_planned(victim, self._pod) and refused((victim,), self._budgets) is None
 
     def _kind(self, facts: NodeFacts, pods: tuple[PodRecord, ...]) -> Hashable:
         """Equal for nodes on which the same evictions cost the same."""
@@ -359,6 +352,35 @@ class _Search:
         cost = self._cost(facts, victims, sum(home is None for home in homes))
         unknown = sorted(self._spare.unknown & {facts.name, *homes})
         return Plan(facts.name, steps, cost, tuple(ending), tuple(unknown))
+
+
+def unplanned(
+    places: Places,
+    facts: NodeFacts,
+    without: NodeFacts,
+    waiting: PodRecord,
+    victims: Sequence[PodRecord],
+) -> str:
+    """Why no plan for the waiting pod evicts these ``victims`` from a node; empty where one may.
+    ``without`` is the node once they have let go. Budgets do not count: they may allow it later."""
+    able = {pod.uid for pod in candidates(facts, resource_of(waiting))}
+    for pod in victims:
+        if pod.uid not in able or not _may_be_planned(pod, waiting):
+            return f"no plan evicts {pod.full_name} for it"
+    if rehearse(places, without, waiting, victims, len(victims)) is None:
+        return "a pod would be lost whose priority is not lower"
+    return ""
+
+
+def _may_be_planned(victim: PodRecord, waiting: PodRecord) -> bool:
+    """Whether a plan may evict a pod at all, as a move or as a loss."""
+    if victim.uid == waiting.uid or victim.standing.controller in TIED:
+        return False
+    ours = waiting.membership
+    if ours is not None and victim.membership and victim.membership.group == ours.group:
+        return False  # the group would lack it
+    moves = victim.standing.priority <= waiting.standing.priority and recreated(victim)
+    return moves or may_be_lost(victim, waiting)
 
 
 def _why_lost(pod: PodRecord) -> str:

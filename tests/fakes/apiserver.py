@@ -197,6 +197,7 @@ class FakeApiServer:
     ) -> None:
         self.gone_as_event = gone_as_event
         self.bookmark_every_s = bookmark_every_s
+        self.ahead = 0.0  # seconds by which its clock is ahead of this machine's
         self.requests: list[Request] = []
         self.proxied: dict[str, Json] = {}  # what others answer by its proxy, by path
         self.connections_accepted = 0
@@ -773,6 +774,9 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     server: _Server
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        return super().date_time_string(time.time() + self.server.api.ahead)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         pass

@@ -12,10 +12,12 @@ could not be asked (:class:`ApiUnreachable`), or we do not know how to ask
 import os
 import socket
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote, urlencode
@@ -193,7 +195,8 @@ class ApiServer:
         configuration.keep_alive = True  # TCP probes: a dead peer is noticed on an idle watch, too
         self._configuration = configuration
         self._plugin = plugin
-        self.date: str | None = None  # the time by the server's clock, as HTTP writes it, lately
+        # What its clock said lately, as HTTP writes it, and what ours said then.
+        self._dated: tuple[str, float] | None = None
         self._credentials = threading.Lock()
         self._open = _OpenConnections()
         self._pools: urllib3.PoolManager = ApiClient(configuration).rest_client.pool_manager
@@ -293,6 +296,21 @@ class ApiServer:
         """The certificates that the API server's is checked with; None for the machine's own."""
         return self._configuration.ssl_ca_cert  # type: ignore[no-any-return]
 
+    @property
+    def ahead(self) -> float:
+        """By how many seconds the server's clock is ahead of ours, as far as it has said the time;
+        0 for less than two, since HTTP tells whole seconds."""
+        date, here = self._dated or ("", 0.0)
+        try:
+            apart = parsedate_to_datetime(date).timestamp() - here
+        except ValueError:
+            return 0.0
+        return apart if abs(apart) > 2.0 else 0.0
+
+    def today(self) -> float:
+        """The time by the server's clock, in seconds since 1970."""
+        return time.time() + self.ahead
+
     def close(self) -> None:
         """Close every connection, in use or not; requests under way and later ones fail at once.
 
@@ -329,7 +347,8 @@ class ApiServer:
                 retries=False,  # redirects are not followed either
                 preload_content=preload,
             )
-            self.date = response.headers.get("Date")
+            date = response.headers.get("Date")
+            self._dated = None if date is None else (date, time.time())
             if 200 <= response.status < 300:
                 return response
             answer = response.data

@@ -37,7 +37,17 @@ class KeptPlace:
 
     def lasts(self, today: float) -> bool:
         """Whether it is kept at this time of day, in seconds since 1970."""
-        return today < self.until <= today + MAX_SECONDS + CLOCKS_DIFFER
+        return today < self.until and not self.too_late(today)
+
+    def too_late(self, today: float) -> str:
+        """That it is not kept yet since it ends too late; empty if it does not."""
+        if self.by_nomination or self.until <= today + MAX_SECONDS + CLOCKS_DIFFER:
+            return ""
+        ends = datetime.fromtimestamp(self.until, UTC).strftime("%Y-%m-%d %H:%M UTC")
+        return (
+            f"the annotation {KEPT_PLACE} keeps no place yet: it ends at {ends}, and a place is "
+            "kept for an hour at most"
+        )
 
     @property
     def by_nomination(self) -> bool:

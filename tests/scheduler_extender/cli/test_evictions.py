@@ -7,19 +7,26 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from scheduler_extender.annotations import KEPT_PLACE
 from scheduler_extender.cli.evictions import (
     AGAIN,
     LONGEST_PAUSE,
     PATIENCE,
+    Evicting,
     pause_before_another_try,
+    perhaps_done,
 )
+from scheduler_extender.kube.sinks import RECORDS_PATH
 from scheduler_extender.state.pods.keptplace import value_of
+from scheduler_extender.told.unblocking import LATE, Unblocking
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import pod
 from tests.scheduler_extender.cli.kubecluster import Cluster
@@ -29,6 +36,7 @@ from topology.kubeapi.apiserver import (
     ApiFailure,
     ApiMisconfigured,
     ApiNotSent,
+    ApiServer,
     ApiUnreachable,
     api_error,
 )
@@ -67,6 +75,22 @@ def test_an_eviction_is_tried_again_where_that_may_help(
     assert pause_before_another_try(error, tried) == pause
 
 
+@pytest.mark.parametrize(
+    ("error", "perhaps"),
+    [
+        (ApiUnreachable("no answer"), True),
+        (answered(504), True),
+        (answered(409), False),
+        (ApiNotSent("refused"), False),
+        (ApiMisconfigured("token"), False),
+    ],
+)
+def test_a_write_may_have_been_done_where_no_answer_says_that_it_was_not(
+    error: ApiFailure, perhaps: bool
+) -> None:
+    assert perhaps_done(error) is perhaps
+
+
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """A node on which one GPU of each pair is held, and a pod that wants a pair."""
@@ -80,7 +104,17 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def evictions(cluster: Cluster) -> list[str]:
-    return [each.path for each in cluster.fake.requests if each.method == "POST"]
+    """The pods for which an eviction was asked, dry runs left out."""
+    asked = [r for r in cluster.fake.requests if r.method == "POST" and "dryRun" not in r.query]
+    return [each.path.split("/")[-2] for each in asked]
+
+
+def reserve(cluster: Cluster, victims: list[str], **selector: str) -> None:
+    """Write the annotation on the pod that waits."""
+    value = value_of(PodUid("waits"), NodeName("pairs"), time.time() + 600, map(PodUid, victims))
+    wants = pod(2, {"link": "nvlink", "reserved": value}, name="waits", uid="waits")
+    wants["spec"] |= {"priority": 3, "nodeSelector": selector}
+    cluster.pod(wants, "team")
 
 
 def written(cluster: Cluster) -> Any:
@@ -91,22 +125,115 @@ def written(cluster: Cluster) -> Any:
 
 
 def test_the_place_is_kept_before_a_pod_is_evicted(cluster: Cluster) -> None:
-    cluster.fake.refuse(403, None, path="eviction$")
+    cluster.fake.refuse(422, None, path="eviction$")
     done = cluster.asked("unblock", "team/waits", "--evict")
     assert done.returncode == 1
-    assert "was not evicted: 403" in done.stderr
+    assert "was not evicted: 422" in done.stderr
     kept = written(cluster)
     assert (kept["uid"], kept["node"], len(kept["victims"])) == ("waits", "pairs", 1)
-    assert evictions(cluster) == [f"/api/v1/namespaces/team/pods/{kept['victims'][0]}/eviction"]
+    assert evictions(cluster) == kept["victims"]
+
+
+def test_who_may_not_evict_keeps_no_place(cluster: Cluster) -> None:
+    cluster.fake.refuse(403, None, path="eviction$")
+    done = cluster.asked("unblock", "team/waits", "--evict")
+    assert done.returncode == 2
+    assert "needed is the right to create pods/eviction in the namespace team: 403" in done.stderr
+    assert written(cluster) is None
+    assert evictions(cluster) == []
+
+
+@pytest.mark.parametrize(
+    ("victims", "more", "evicted", "said"),
+    [
+        pytest.param(["b"], {}, ["b"], "", id="a pod that a plan may name"),
+        pytest.param(["a", "b"], {}, ["b"], "", id="one would do"),
+        pytest.param(["b"], {"priority": 4}, [], "no plan evicts team/b", id="more important"),
+        pytest.param(["b"], {"priority": 3}, [], "no plan evicts team/b", id="not made anew"),
+        pytest.param(["b"], {"priority": 3, "by": "Job"}, ["b"], "", id="made anew beside it"),
+        pytest.param(
+            ["b"], {"priority": 3, "by": "Job", "full": True}, [], "would be lost", id="no home"
+        ),
+        pytest.param(["b"], {"by": "DaemonSet"}, [], "no plan evicts team/b", id="comes back"),
+        pytest.param(["b"], {"pool": "x"}, [], "has no guaranteed place", id="other nodes"),
+    ],
+)
+def test_victims_that_another_wrote_are_judged_as_if_planned(
+    cluster: Cluster, victims: list[str], more: dict[str, Any], evicted: list[str], said: str
+) -> None:
+    """So the right to ``reserve`` does not have an operator evict just any pod of a node."""
+    held = pod(1, name="b", uid="b", node="pairs", phase="Running")
+    held["spec"]["priority"] = more.get("priority", 0)
+    by = {"apiVersion": "apps/v1", "kind": more.get("by"), "name": "by", "uid": "by"}
+    if "full" in more:
+        cluster.node(PAIRS, a=("team", 0), c=("team", 1), b=("team", 2))
+    cluster.pod(held, "team", by if "by" in more else None)
+    reserve(cluster, victims, **({"pool": more["pool"]} if "pool" in more else {}))
+    cluster.fake.refuse(404, None, path="eviction$")  # a pod that has been evicted is gone
+    done = cluster.asked("unblock", "team/waits", "--evict")
+    assert evictions(cluster) == evicted
+    assert done.returncode == (0 if evicted else 1), done.stderr
+    assert said in done.stderr
+
+
+def test_the_api_servers_clock_says_until_when(cluster: Cluster) -> None:
+    cluster.fake.ahead = 1800.0
+    cluster.fake.refuse(404, None, path="eviction$")
+    before = time.time()
+    assert cluster.asked("unblock", "team/waits", "--evict", "--keep", "60").returncode == 0
+    until = datetime.fromisoformat(written(cluster)["until"]).timestamp()
+    assert until > before + 1800 + 60 - 5
+    assert "until" in cluster.asked("unblock", "team/waits").stdout, "it lasts by that clock"
+    reserve(cluster, ["a"])
+    assert "evict 1 pod" in cluster.asked("unblock", "team/waits").stdout, "it ended by that clock"
+
+
+def test_a_write_without_an_answer_leaves_it_open_whether_a_place_is_kept(cluster: Cluster) -> None:
+    cluster.fake.commit_then_hang(f"^{WAITS}$")
+
+    def cut() -> None:
+        eventually(lambda: written(cluster) is not None, "the place is written")
+        cluster.fake.allow()
+
+    with ThreadPoolExecutor(1) as pool:
+        cutting = pool.submit(cut)
+        done = cluster.asked("unblock", "team/waits", "--evict")
+        cutting.result()
+    assert done.returncode == 2
+    assert "no pod was evicted; whether a place is kept is not known: " in done.stderr
+    assert evictions(cluster) == []
+
+
+def test_an_answer_that_came_late_does_not_say_that_no_place_is_kept(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    late = Unblocking("team/waits", "waits", None, undecided=LATE)
+    with closing(ApiServer.from_kubeconfig(cluster.kubeconfig)) as api, pytest.raises(typer.Exit):
+        Evicting(api, late, lambda: late).carry_out()
+    assert f"no other pod is evicted: {LATE}" in capsys.readouterr().err
+
+
+def test_a_place_too_far_ahead_is_told(cluster: Cluster) -> None:
+    value = value_of(PodUid("waits"), NodeName("pairs"), time.time() + 7200, [])
+    cluster.pod(pod(2, {"link": "nvlink", "reserved": value}, name="waits", uid="waits"), "team")
+    done = cluster.asked("unblock", "team/waits")
+    assert "the annotation gpu-topology.io/reserved keeps no place yet: it ends at" in done.stdout
+
+
+def test_a_cluster_without_records_is_told(cluster: Cluster) -> None:
+    cluster.fake.refuse(404, None, path=f"^{RECORDS_PATH}$")
+    done = cluster.asked("unblock", "team/waits")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "is gpu-topology installed?" in done.stderr
 
 
 def test_a_list_that_fails_for_a_moment_ends_nothing(cluster: Cluster) -> None:
-    cluster.fake.refuse(429, path="eviction$")
+    cluster.fake.refuse(429, 2, path="eviction$")  # the dry run, and the first try
+    cluster.fake.refuse(404, None, path="eviction$")  # then the pod has gone
 
     def fail_once() -> None:
         eventually(lambda: evictions(cluster), "a pod was tried")
         cluster.fake.refuse(503, path="^/api/v1/nodes")
-        cluster.fake.refuse(404, path="eviction$")  # the pod has gone
 
     with ThreadPoolExecutor(1) as pool:
         failed = pool.submit(fail_once)

@@ -80,6 +80,10 @@ def test_outside_loopback_any_name_may_lead_here_but_to_the_port_for_people(
         ({"host": "gpus.example", "origin": "https://gpus.example"}, 200),
         ({"host": "GPUS.example:443"}, 200),
         ({"host": "localhost:8889", "origin": "https://gpus.example"}, 200),
+        ({"host": "gpus.example:8443"}, 403),
+        ({"host": "gpus.example", "origin": "http://gpus.example"}, 403),
+        ({"host": "gpus.example", "origin": "https://gpus.example:8443"}, 403),
+        ({"host": "gpus.example:8443", "origin": "https://gpus.example:8443"}, 403),
         ({"host": "localhost:8889"}, 200),
         ({"host": "other.example"}, 403),
         ({"host": "gpus.example.evil.example"}, 403),
@@ -95,6 +99,25 @@ def test_the_name_of_a_proxy_beside_us_leads_to_the_port_for_people(
         assert of_page(service, 1, "/v1/nodes", headers).status_code == status
         if headers["host"] != "localhost:8889":
             assert of_page(service, 0, "/readyz", headers).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("site", "into", "status"),
+    [
+        pytest.param("cross-site", "image", 403, id="another site shows it"),
+        pytest.param("cross-site", "iframe", 403, id="another site frames it"),
+        pytest.param("same-site", "empty", 403, id="a neighbour fetches it"),
+        pytest.param("cross-site", "document", 200, id="another site links to it"),
+        pytest.param("same-origin", "empty", 200, id="our own page"),
+        pytest.param("none", "document", 200, id="the address bar"),
+    ],
+)
+def test_a_page_of_another_site_may_link_here_and_no_more(
+    site: str, into: str, status: int
+) -> None:
+    with running(switched()) as service:
+        headers = {"sec-fetch-site": site, "sec-fetch-dest": into}
+        assert of_page(service, 1, "/v1/nodes", headers).status_code == status
 
 
 def test_a_client_that_names_no_host_is_no_browser() -> None:
