@@ -1,7 +1,7 @@
 """A whole installation, and all that can be wrong with it: what ``gpu-topology doctor`` looks at.
 
-The same table is tried with a fake API server (``scheduler_extender/test_doctor.py``) and a real
-one (``e2e/test_doctor.py``): :class:`Installation` says what they differ in.
+The table is tried with a fake API server (``scheduler_extender/test_doctor.py``); a real one
+(``e2e/test_doctor.py``) has the same installation: :class:`Installation` says what they differ in.
 """
 
 from __future__ import annotations

@@ -108,21 +108,6 @@ def site(real: RealCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield Site(real, tmp_path_factory.mktemp("agents"), stack)
 
 
-def test_each_publishes_its_own(site: Site) -> None:
-    for name, kind in MACHINES.items():
-        record = site.record(name)
-        assert record is not None
-        expected = machine(kind).topology(name)
-        assert record.topology.gpus == expected.gpus
-        assert record.topology.links == expected.links
-        assert record.topology.allocator.policy == "best-effort"
-        stored = site.real.record(name)
-        node = site.real.api.get(f"/api/v1/nodes/{name}").json()
-        assert [o["uid"] for o in stored["metadata"]["ownerReferences"]] == [
-            node["metadata"]["uid"]
-        ]
-
-
 def test_a_pod_that_rests_is_listed_and_an_agents_restart_forgets_nothing(site: Site) -> None:
     """The record of an agent that has watched for two hours; the next agent takes over from it."""
     site.real.add_pod("rests", 1, nodeName="n1")

@@ -1,19 +1,15 @@
-"""From an older release to this one, while pods run, and back again: with Helm, and with kustomize.
+"""Helm takes over what is installed, and removes it; 0.1.0 becomes this release, and back again.
 
-The older resource and an older agent's record are files (``before``): the first ones that there
-were, of 2026-11-21. Pods, agent and extender are there all the while. From 0.1.0 on the whole older
-release runs: the extender, the agent and the manifests of its commit.
-"""
+Pods run meanwhile. Of 0.1.0 all runs: the extender, the agent and the manifests of its commit."""
 
 from __future__ import annotations
 
 import json
-import shutil
 import ssl
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +18,17 @@ import pytest
 
 from tests.e2e import agentidentity
 from tests.e2e.agents import Agent
-from tests.e2e.cluster import RECORDS, ROOT, RealCluster
+from tests.e2e.cluster import ROOT, RealCluster
+from tests.e2e.heldnode import HeldNode
 from tests.e2e.helm import RELEASE, Helm
 from tests.e2e.nvidiastack import run_plugin_pod
 from tests.fakes.kubelet import GPU, FakeKubelet
 from tests.waiting import PATIENCE
 from topology import codec
+from topology.core.graph import NodeTopology
 from topology.machines import machine
 
 pytestmark = pytest.mark.e2e
-BEFORE = Path(__file__).parent / "before"
-RESOURCE = BEFORE / "crd.yaml"
-TODAY = ROOT / "manifests" / "base" / "crd.yaml"
 NAMESPACE = "gpu-topology-system"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 NAME = "gputopologies.gpu-topology.io"
@@ -43,72 +38,46 @@ QUAD = {"link": "nvlink", "shape": "connected"}
 PLACEMENT = "gpu-topology.io/placement"
 
 
-class Cluster(RealCluster):
-    """A cluster that begins with the resource of before, and one node with an agent of today."""
-
-    agent: Agent
-
-    def install(self) -> None:
-        """Apply today's manifests, but the older resource."""
-        super().install()
-        self.put_resource(RESOURCE)
-
-    def put_resource(self, path: Path) -> None:
-        """Apply a definition of the resource, and wait until the API server keeps its fields only.
-
-        It takes a moment to serve a changed schema.
-        """
-        self.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(path))
-        known = "numaNodes" in path.read_text()
-        self.until(lambda: self._keeps_numa_nodes() == known, f"{path} is served")
-
-    def _keeps_numa_nodes(self) -> bool:
-        body = agentidentity.record("probe") | {"spec": {"numaNodes": [{"id": 0}]}}
-        answer = self.api.post(RECORDS, json=body, params={"dryRun": "All"})
-        return answer.is_success and "numaNodes" in answer.json()["spec"]
-
-    def helm_flags(self) -> tuple[Path, str]:
-        """Where Helm finds this cluster, and the namespace of the release."""
-        return self.control_plane.kubeconfig(), NAMESPACE
-
-    def placement(self, pod: str) -> dict[str, Any]:
-        """What the extender has promised a pod."""
-        return json.loads(self.pod(pod)["metadata"]["annotations"][PLACEMENT])  # type: ignore[no-any-return]
+@contextmanager
+def reporting(topology: NodeTopology) -> Iterator[FakeKubelet]:
+    """A node's kubelet that hands out these GPUs, with the NUMA nodes that a plugin names."""
+    # Not pytest's folder: a path to a unix socket has at most 107 bytes.
+    with (
+        tempfile.TemporaryDirectory(prefix="upgrade-") as socket,
+        FakeKubelet(Path(socket)) as kubelet,
+    ):
+        kubelet.numa = {str(gpu.uuid): gpu.topology_nodes or () for gpu in topology.gpus}
+        kubelet.allocatable(*(str(gpu.uuid) for gpu in topology.gpus))
+        yield kubelet
 
 
 @pytest.fixture(scope="module")
 def cluster(
     control_plane_binaries: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cluster]:
+) -> Iterator[tuple[RealCluster, Agent]]:
+    """A cluster that kubectl has installed: the test is the agent of the node "other", which has a
+    promised pod; "today" has a real agent."""
     folder = tmp_path_factory.mktemp("upgrade")
-    with ExitStack() as stack:
-        found = stack.enter_context(Cluster(folder, control_plane_binaries))
+    topology = machine("hgx-h100-4").topology("today")
+    with (
+        RealCluster(folder, control_plane_binaries) as found,
+        reporting(topology) as kubelet,
+    ):
         agentidentity.wait_for_the_policy(found.control_plane)
-        # A node of before, whose agent has not been replaced yet, with a pod on it.
-        record = json.loads((BEFORE / "record.json").read_text())
-        found.add_node("before", 8)
-        found.create(RECORDS, {k: v for k, v in record.items() if k != "status"})
-        runs = found.add_pod("runs", 1, nodeName="before")
-        record["status"]["allocations"][0]["podUID"] = runs["metadata"]["uid"]
-        found.patch(f"{RECORDS}/before/status", {"status": record["status"]})
-        # And one of today.
-        topology = machine("hgx-h100-4").topology("today")
+        other = HeldNode(found, machine("dgx1-v100").topology("other"))
+        found.add_priority_classes(low=1)
+        other.hold("runs", 0)
+        other.publish()
+        found.add_pod("first", 4, {**QUAD, "gpu-model": "*V100*"})
+        assert found.node_of("first") == "other"
         found.add_node("today", 4)
         run_plugin_pod(found.api, "today")
-        # Not pytest's folder: a path to a unix socket has at most 107 bytes.
-        socket = Path(tempfile.mkdtemp(prefix="upgrade-"))
-        stack.callback(shutil.rmtree, socket)
-        kubelet = stack.enter_context(FakeKubelet(socket))
-        kubelet.numa = {str(gpu.uuid): gpu.topology_nodes or () for gpu in topology.gpus}
-        kubelet.allocatable(*(str(gpu.uuid) for gpu in topology.gpus))
-        held = found.add_pod("held", 1, nodeName="today")
+        found.add_pod("held", 1, nodeName="today")
         kubelet.show("default", "held", {"main": {GPU: [str(topology.gpus[0].uuid)]}})
-        assert held["spec"]["nodeName"] == "today"
         flags = ["--topology-manager-policy=best-effort"]
-        found.agent = stack.enter_context(
-            Agent(found.control_plane, topology, kubelet.socket, folder, flags)
-        )
-        yield found
+        with Agent(found.control_plane, topology, kubelet.socket, folder, flags) as agent:
+            found.until(lambda: ready(found, "today"), "the record is published")
+            yield found, agent
 
 
 def ready(cluster: RealCluster, node: str) -> bool:
@@ -116,11 +85,6 @@ def ready(cluster: RealCluster, node: str) -> bool:
     found = cluster.record(node)
     report = codec.decode(found).report if found else None
     return report is not None and bool(report.conditions) and not report.not_ready
-
-
-def told_of_numa(cluster: Cluster) -> bool:
-    """Whether today's record has a field that the older resource does not know."""
-    return all("topologyNodes" in device for device in cluster.record("today")["spec"]["devices"])
 
 
 def only(node: str) -> dict[str, Any]:
@@ -136,73 +100,54 @@ def holders(cluster: RealCluster, node: str) -> list[str]:
     return [] if report is None else [a.pod for a in report.allocations]
 
 
-def test_the_record_of_an_older_agent_is_used(cluster: Cluster) -> None:
-    cluster.add_pod("first", 4, {**QUAD, "gpu-model": "*V100*"})
-    assert cluster.node_of("first") == "before"
-    assert cluster.placement("first")["verdict"] == "guaranteed"
+def test_helm_takes_over_what_kubectl_has_applied(
+    helm: Helm, cluster: tuple[RealCluster, Agent]
+) -> None:
+    """The way of docs/helm.md, under records and pods."""
+    real, agent = cluster
+    before = {name: real.record(name)["metadata"]["uid"] for name in ("other", "today")}
+    helm.install(real.control_plane.kubeconfig(), NAMESPACE, "--take-ownership")
+    assert {name: real.record(name)["metadata"]["uid"] for name in before} == before
+    assert holders(real, "other") == ["runs"]
+    sequence = int(real.record("today")["status"]["sequence"])
+    agent.stop()
+    agent.start()  # as its DaemonSet does with a new image
+    real.until(
+        lambda: int(real.record("today")["status"]["sequence"]) > sequence, "the agent reports"
+    )
+    assert holders(real, "today") == ["held"]
+    explained = real.admin.get("/v1/explain/default/first").json()
+    assert explained["node"] == "other", explained
 
 
-def test_an_agent_of_today_works_under_the_older_resource(cluster: Cluster) -> None:
-    cluster.until(lambda: ready(cluster, "today"), "the record is published")
-    assert holders(cluster, "today") == ["held"]
-    assert not told_of_numa(cluster)
-    cluster.add_pod("second", 2, {"link": "nvlink", "gpu-model": "*H100*"})
-    assert cluster.node_of("second") == "today"
-
-
-def test_helm_takes_over_what_kubectl_has_applied(helm: Helm, cluster: Cluster) -> None:
-    """The way of docs/helm.md, and with it the upgrade of the resource under records and pods."""
-    before = {name: cluster.record(name)["metadata"]["uid"] for name in ("before", "today")}
-    helm.install(*cluster.helm_flags(), "--take-ownership")
-    cluster.until(lambda: cluster._keeps_numa_nodes(), "the new resource is served")
-    assert {name: cluster.record(name)["metadata"]["uid"] for name in before} == before
-    assert holders(cluster, "before") == ["runs"]
-    cluster.agent.stop()
-    cluster.agent.start()  # as its DaemonSet does with a new image
-    cluster.until(lambda: told_of_numa(cluster), "the agent tells what the older one did not know")
-    assert holders(cluster, "today") == ["held"]
-    explained = cluster.admin.get("/v1/explain/default/first").json()
-    assert explained["node"] == "before", explained
-
-
-def test_the_resource_of_before_may_come_back(helm: Helm, cluster: Cluster) -> None:
-    """As in a rollback: it drops the new fields, and nothing else changes."""
-    cluster.put_resource(RESOURCE)
-    cluster.agent.stop()
-    cluster.agent.start()
-    cluster.until(lambda: ready(cluster, "today"), "the record is published")
-    cluster.remove_pod("second")
-    cluster.add_pod("third", 2, {"link": "nvlink", "gpu-model": "*H100*"})
-    assert cluster.node_of("third") == "today"
-    cluster.put_resource(TODAY)
-    helm.install(*cluster.helm_flags(), "--take-ownership")
-
-
-def test_after_uninstalling_there_is_what_the_page_says(helm: Helm, cluster: Cluster) -> None:
-    kubeconfig, namespace = cluster.helm_flags()
-    named = ("--kubeconfig", str(kubeconfig), "--namespace", namespace)
-    with cluster.stock():
-        cluster.agent.stop()  # its DaemonSet goes, and so does the account that its token is of
+def test_after_uninstalling_there_is_what_the_page_says(
+    helm: Helm, cluster: tuple[RealCluster, Agent]
+) -> None:
+    real, agent = cluster
+    where = (real.control_plane.kubeconfig(), NAMESPACE)
+    named = ("--kubeconfig", str(where[0]), "--namespace", where[1])
+    with real.stock():
+        agent.stop()  # its DaemonSet goes, and so does the account that its token is of
         done = helm("uninstall", RELEASE, *named)
         assert done.returncode == 0, done.stderr
-        assert cluster.api.get(f"{DEFINITIONS}/{NAME}").is_success
-        assert holders(cluster, "before") == ["runs"]
-        assert cluster.placement("first")["verdict"] == "guaranteed"
+        assert real.api.get(f"{DEFINITIONS}/{NAME}").is_success
+        assert holders(real, "other") == ["runs"]
+        placement = real.pod("first")["metadata"]["annotations"][PLACEMENT]
+        assert json.loads(placement)["verdict"] == "guaranteed"
         for kind in ("clusterroles", "clusterrolebindings"):
-            names = cluster.kubectl("get", kind, "-o", "name")
+            names = real.kubectl("get", kind, "-o", "name")
             assert "gpu-topology" not in names
-        policies = cluster.kubectl("get", "validatingadmissionpolicies", "-o", "name")
+        policies = real.kubectl("get", "validatingadmissionpolicies", "-o", "name")
         assert "gpu-topology" not in policies
         # kube-scheduler goes on alone: our annotations are words to it.
-        cluster.add_pod("alone", 1, {"link": "nvlink"}, affinity=only("today"))
-        assert cluster.node_of("alone") == "today"
-        helm.install(*cluster.helm_flags())
-        agentidentity.wait_for_the_policy(cluster.control_plane)
-        cluster.agent.start()
-    assert cluster.record("before")["metadata"]["name"] == "before"
-    cluster.remove_pod("third")
-    cluster.add_pod("again", 1, {"gpu-model": "*H100*"})
-    assert cluster.node_of("again") == "today"
+        real.add_pod("alone", 1, {"link": "nvlink"}, affinity=only("today"))
+        assert real.node_of("alone") == "today"
+        helm.install(*where)
+        agentidentity.wait_for_the_policy(real.control_plane)
+        agent.start()
+    assert real.record("other")["metadata"]["name"] == "other"
+    real.add_pod("again", 1, {"gpu-model": "*H100*"})
+    assert real.node_of("again") == "today"
 
 
 @pytest.fixture(scope="module")
@@ -305,11 +250,7 @@ def test_0_1_0_and_this_release_read_what_the_other_has_left(
         cluster.add_node("today", 8)
         cluster.add_machine(machine("hgx-h100-8").topology("other"))
         run_plugin_pod(cluster.api, "today")
-        socket = Path(tempfile.mkdtemp(prefix="upgrade-"))
-        stack.callback(shutil.rmtree, socket)
-        kubelet = stack.enter_context(FakeKubelet(socket))
-        kubelet.numa = {str(gpu.uuid): gpu.topology_nodes or () for gpu in topology.gpus}
-        kubelet.allocatable(*(str(gpu.uuid) for gpu in topology.gpus))
+        kubelet = stack.enter_context(reporting(topology))
         flags = ["--topology-manager-policy=none"]
         agent = Agent(cluster.control_plane, topology, kubelet.socket, tmp_path, flags)
         agent.release = cluster.release

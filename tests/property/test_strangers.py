@@ -16,10 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduler_extender.annotations import KEYS
 from tests.crd import Object, schema
 from tests.fuzz.mutation import VALUES
-from tests.fuzz.targets import ANNOTATIONS, PODS, check_annotation, check_record
+from tests.fuzz.targets import PODS, check_record
 from tests.nodes import bridged, pcie, switched
 from tests.scheduler_extender.serving import Running, running
 
@@ -31,29 +30,6 @@ bounded = settings(
 )
 
 odd = st.sampled_from(VALUES).map(copy.deepcopy)
-
-# --- annotations ------------------------------------------------------------------------------
-
-numbers = st.one_of(
-    st.integers(-2, 70).map(str),
-    st.floats(allow_nan=True, allow_infinity=True).map(str),
-    st.from_regex(r"[0-9]{1,30}(\.[0-9]{0,30})?(e[0-9]{1,9}|[KMGTPE]i?|m|n)?", fullmatch=True),
-)
-globs = st.lists(st.text("AaHh10*?[]- ", max_size=12), max_size=60).map(",".join)
-values = st.one_of(
-    st.sampled_from([*ANNOTATIONS.values(), "phb", "PIX", " nvlink ", "connected", "required"]),
-    numbers,
-    globs,
-    st.text(max_size=1100),
-)
-keys = st.one_of(st.sampled_from([*KEYS, "placement", "wake", "term"]), st.text(max_size=20))
-
-
-@given(st.dictionaries(keys, values, max_size=len(KEYS)))
-@bounded
-def test_annotations_are_read_or_refused_in_a_line(given: dict[str, str]) -> None:
-    check_annotation(json.dumps(given))
-
 
 # --- GPUTopology objects ----------------------------------------------------------------------
 
@@ -110,17 +86,6 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
         yield value, key
         if isinstance(value[key], dict | list):
             yield from places(value[key])
-
-
-@given(records, odd, st.data())
-@bounded
-def test_an_object_that_breaks_the_crd_is_read_or_is_a_problem_of_its_node(
-    found: Object, value: Any, data: st.DataObject
-) -> None:
-    whole = {**found, "metadata": {"name": "node", "uid": "u"}}
-    holder, key = data.draw(st.sampled_from([*places(whole)]))
-    holder[key] = value
-    check_record(json.dumps(whole))
 
 
 # --- bodies of the verbs ----------------------------------------------------------------------

@@ -84,17 +84,6 @@ def test_the_record_says_what_there_is_and_who_has_it() -> None:
     assert [h.memory for h in holdings] == [(BLOCK,), (BLOCK,)]
 
 
-def test_a_change_of_cpus_alone_is_a_change_of_the_report() -> None:
-    node = static_node()
-    before = node.turn.picture.report
-    bound("plain", 2)(node)
-    listed(owning("plain", "2-3"))(node)
-    node.play_until(16)
-    after = node.turn.picture.report
-    assert before != after
-    assert replace(after, holdings=()) == before
-
-
 def test_without_static_managers_nothing_is_read_told_or_waited_for() -> None:
     node = static_node(NONE)
     usual = ScriptedNode()

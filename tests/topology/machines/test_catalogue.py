@@ -443,10 +443,3 @@ def test_dgx2_has_the_bridges_that_hwloc_saw() -> None:
     for link in kind.links:
         a, b = kind.pci_bus_ids[link.a], kind.pci_bus_ids[link.b]
         assert link.pcie is seen(paths[a], paths[b]), link
-
-
-@pytest.mark.parametrize("name", MACHINES)
-def test_the_shape_that_nodes_of_a_machine_share_is_the_one_they_have(name: str) -> None:
-    node = machine(name).topology("b", group="g")
-    assert node.shape is machine(name).topology("a").shape
-    assert replace(node).shape == node.shape  # a copy works its own out

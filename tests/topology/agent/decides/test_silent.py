@@ -28,17 +28,6 @@ def offers(*ids: str) -> dict[str, frozenset[DeviceId]]:
     return {GPU: frozenset(map(DeviceId, ids))}
 
 
-def test_a_gpu_that_does_not_answer_is_missing_until_it_does() -> None:
-    book = MissingBook()
-    book.look(state(0, 1, 2), (), NOON)
-    assert book.report("", {}) == ()
-    for now in (LATER, LATEST):
-        book.look(state(0, 1, 2, lost=(2,)), (), now)
-        assert book.report("", {}) == (MissingGpu("GPU-2", True, LATER),)
-    book.look(state(0, 1, 2), (), LATEST)
-    assert book.report("", {}) == ()
-
-
 def test_what_the_driver_counts_without_a_name_is_what_is_gone() -> None:
     book = MissingBook()
     book.look(state(0, 1, nameless=(2,)), GONE, NOON)
