@@ -37,15 +37,6 @@ def test_absent_data_is_a_failure_where_it_is_required(monkeypatch: pytest.Monke
     assert not condition
 
 
-def test_data_that_is_there_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorded, "SHARED", tmp_path)
-    (tmp_path / "recorded").mkdir()
-    for name in ("b.json", "a.json", "c.txt"):
-        (tmp_path / "recorded" / name).touch()
-    assert recorded.files("recorded", "*.json") == ["recorded/a.json", "recorded/b.json"]
-    assert recorded.shared("recorded/a.json") == recorded.recorded("a.json")
-
-
 def test_what_lands_has_been_compared_with_reality() -> None:
     assert f"export {recorded.REQUIRE}=1\n" in (ROOT / ".ci" / "run").read_text()
 

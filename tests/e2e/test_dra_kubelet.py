@@ -103,24 +103,6 @@ def run_claimant(api: httpx.Client, name: str) -> None:
     runs(api, name)
 
 
-def test_a_driver_publishes_what_the_machine_has(api: httpx.Client, node: DraKubelet) -> None:
-    [slice_] = api.get(f"{API}/resourceslices").json()["items"]
-    found = {each["name"]: each["attributes"] for each in slice_["spec"]["devices"]}
-    assert sorted(found) == ["gpu-0", "gpu-1", "gpu-2", "gpu-3"]
-    gpu = node.topology.gpus[3]
-    assert found["gpu-3"] == {
-        "type": {"string": "gpu"},
-        "uuid": {"string": gpu.uuid},
-        "productName": {"string": gpu.product},
-        "resource.kubernetes.io/pciBusID": {"string": gpu.pci_bus_id},
-        "resource.kubernetes.io/pcieRoot": {"string": "pci0000:03"},
-        "resource.kubernetes.io/numaNode": {"int": gpu.numa_node},
-    }
-    assert [line.split()[-1] for line in node.log("deviceplugin").splitlines()[:4]] == list(
-        node.published()
-    )
-
-
 def test_a_pod_for_gpus_gets_a_claim_and_gives_it_back(api: httpx.Client, node: DraKubelet) -> None:
     create(api, PODS, gpu_pod("pair", [2]))
     runs(api, "pair")

@@ -141,17 +141,6 @@ def test_members_are_scored_one_by_one_and_full_nodes_are_not_offered(
     removed(real, kubelets, pods)
 
 
-def test_a_gang_that_does_not_fit_by_count_waits_whole(
-    real: RealCluster, gangs: Gangs, witness: Witness, kubelets: Kubelets
-) -> None:
-    pods = gangs.of("large", 5, 2, PAIR, **on("hgx"))
-    assert "1 Insufficient nvidia.com/gpu" in " ".join(
-        [fails_whole(gangs, "large", pods), *map(real.unschedulable, pods)]
-    )
-    assert about(witness, pods, "bind", "preempt") == []
-    removed(real, kubelets, pods)
-
-
 def test_a_gang_that_fits_by_count_and_not_by_links_waits_whole_with_our_reason(
     real: RealCluster, gangs: Gangs, witness: Witness, kubelets: Kubelets
 ) -> None:

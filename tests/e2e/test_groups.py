@@ -11,9 +11,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_extender.state.answers.decision import SIBLINGS
 from scheduler_extender.state.groups.groups import (
-    DISAGREE,
     ELSEWHERE,
     NEVER,
     NO_DOMAIN,
@@ -22,33 +20,30 @@ from scheduler_extender.state.groups.groups import (
 )
 from tests.e2e.cluster import PODS, RECORDS, ROOT, RealCluster
 from tests.e2e.emulated import Kubelets
-from tests.e2e.heldnode import half_held
 from topology.machines import machine
 
 pytestmark = pytest.mark.e2e
 RACK = {"link": "nvlink", "group-domain": "nvlink-domain"}
 TRAYS = {name: [f"{name}-{i:02}" for i in range(18)] for name in ("east", "west")}
-BLOCKS = {"hgx-0": "one", "hgx-1": "two", "hgx-2": "two", "dgx": ""}
+BLOCKS = {"hgx-0": "one", "hgx-1": "two", "hgx-2": "two"}
 GANG = "scheduling.x-k8s.io/pod-group"
 
 
 @pytest.fixture(scope="module")
 def kubelets(real: RealCluster) -> Iterator[Kubelets]:
-    """Both racks, three machines in two blocks, and a DGX-1V of which half is held."""
+    """Both racks, and three machines in two blocks."""
     trays = [
         machine("gb200-tray").topology(tray, group=name)
         for name, names in TRAYS.items()
         for tray in names
     ]
-    others = [machine("hgx-h100-8").topology(name) for name in BLOCKS if name != "dgx"]
+    others = [machine("hgx-h100-8").topology(name) for name in BLOCKS]
     for node in (*trays, *others):
         real.add_machine(node)
         # These agents do not say which pods they knew: a pod is gone two reports later.
         real.patch(f"{RECORDS}/{node.name}/status", {"status": {"podsResourceVersion": None}})
     for name, block in BLOCKS.items():
-        if block:
-            real.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": {"example.com/b": block}}})
-    real.add_machine(machine("dgx1-v100").topology("dgx"), half_held(real, "dgx"))
+        real.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": {"example.com/b": block}}})
     with Kubelets(real, [*trays, *others], seed=14) as found:
         yield found
     assert found.refused == []
@@ -91,7 +86,7 @@ def remove(real: RealCluster, kubelets: Kubelets, names: list[str]) -> None:
 
     def nobody() -> bool:
         assert kubelets.errors == []
-        for node in nodes - {"dgx"}:
+        for node in nodes:
             kubelets.report_again(node)
         known = [real.admin.get(f"/v1/nodes/{node}").json() for node in nodes]
         return not any(pod["name"] in names for node in known for pod in node["pods"])
@@ -231,42 +226,12 @@ def test_a_group_on_one_node(real: RealCluster, kubelets: Kubelets) -> None:
         real.remove_pod(name)
 
 
-def test_members_that_differ_wait_and_are_told(real: RealCluster, kubelets: Kubelets) -> None:
-    add(real, "same-0", 4, {**RACK, "group": "same", "group-size": "2"})
-    real.node_of("same-0")
-    add(real, "same-1", 4, {**RACK, "group": "same", "group-size": "3"})
-    assert DISAGREE.reason in real.unschedulable("same-1")
-    add(real, "bad", 4, {**RACK, "group": "bad", "group-size": "0"})
-    assert "allowed are whole numbers from 2 to 4096" in real.unschedulable("bad")
-    real.remove_pod("bad")
-    remove(real, kubelets, ["same-0", "same-1"])
-
-
 def test_a_preferred_rack_refuses_nobody(real: RealCluster, kubelets: Kubelets) -> None:
     """Nineteen members and racks of eighteen: all are bound, and most of them in one rack."""
     pods = group(real, "soft", 19, more={"policy": "preferred", "gpu-model": "GB200"})
     nodes = [real.node_of(name) for name in pods]
     assert len(set(nodes)) == 19
     remove(real, kubelets, pods)
-
-
-def test_pods_of_a_gang_pass_only_where_siblings_may_come_first(
-    real: RealCluster, kubelets: Kubelets
-) -> None:
-    """GPUs 1 to 4 of the DGX-1V promise one pair; after another pair two may be left apart.
-
-    The stock scheduler knows no gang, so it binds these pods one by one; the label says what a
-    scheduler with the coscheduling plugin would do.
-    """
-    real.put_report("dgx", half_held(real, "dgx", 2))  # the first may be stale by now
-    wanted = {"link": "nvlink", "gpu-model": "V100*"}
-    add(real, "pair-0", 2, {**wanted, "group-size": "2"}, {GANG: "pairs"})
-    reason = f"1 {SIBLINGS.reason}"
-    real.until(lambda: reason in real.unschedulable("pair-0"), "the new report is seen")
-    add(real, "pair", 2, wanted)
-    assert real.node_of("pair") == "dgx"
-    for name in ("pair", "pair-0"):
-        real.remove_pod(name)
 
 
 def test_a_gang_that_fits_is_bound_whole(real: RealCluster, kubelets: Kubelets) -> None:

@@ -154,8 +154,3 @@ def test_krew_refuses_another_archive(krew: Krew, built: Path, tmp_path: Path) -
     done = krew.install(tmp_path)
     assert done.returncode != 0
     assert "checksum" in done.stderr
-
-
-def test_equal_programs_give_equal_archives(built: Path) -> None:
-    (packed,) = built.glob("*.tar.gz")
-    assert buildplugin.archive(built / buildplugin.PROGRAM) == packed.read_bytes()

@@ -135,13 +135,6 @@ def test_a_change_of_a_record_alone_lets_it_in(real: RealCluster) -> None:
     print(f"bound {time.monotonic() - started:.2f} s after the record changed")
 
 
-def test_a_malformed_annotation_says_so(real: RealCluster) -> None:
-    real.add_pod("typo", 2, {"link": "nvlnk"})
-    message = real.unschedulable("typo")
-    assert 'annotation gpu-topology.io/link="nvlnk": allowed are nvlink, pix, pxb, phb' in message
-    real.remove_pod("typo")
-
-
 def test_a_malformed_record_costs_its_node_only(real: RealCluster) -> None:
     broken = encode(machine("hgx-a100-4").topology("broken"))
     spec = broken["spec"]

@@ -12,8 +12,7 @@ import grpc
 import pytest
 
 from tests.e2e.building import NEWEST
-from tests.e2e.catalogue import ONE, stacks, versions
-from tests.e2e.deviceplugin import DevicePlugin
+from tests.e2e.catalogue import stacks
 from tests.e2e.loneplugin import LonePlugin
 from tests.e2e.nvidiastack import PluginSettings
 from tests.waiting import eventually
@@ -26,7 +25,6 @@ pytestmark = pytest.mark.e2e
 QUESTIONS = 60
 # The plugin tries all; 16 GPUs by pairs would be two million, half a minute each.
 MOST_PARTITIONS = 20_000
-APPLICATION_ERROR = 31
 
 
 @pytest.fixture
@@ -119,58 +117,3 @@ def test_what_the_plugin_prefers_lies_in_the_outcomes(
         else:
             assert found.sets is None or mask(got) in found.sets, (asked, got)
     print(f"{name} {version}: {QUESTIONS} questions, the plugin died of {died}")
-
-
-@pytest.mark.parametrize(("name", "version"), stacks())
-def test_the_plugin_finds_the_machine(
-    lone: Callable[[str, str], LonePlugin], name: str, version: str
-) -> None:
-    plugin = lone(name, version)
-    devices = {d.id: d for d in plugin.start().devices()}
-    topology = plugin.silicon.topology
-    assert devices.keys() == {str(gpu.uuid) for gpu in topology.gpus}
-    for gpu in topology.gpus:
-        found = devices[str(gpu.uuid)]
-        assert found.healthy
-        assert found.numa_nodes == (() if gpu.numa_node is None else (gpu.numa_node,))
-
-
-@pytest.mark.parametrize("name", sorted({name for name, _ in stacks()}))
-def test_feature_discovery_finds_the_machine(
-    lone: Callable[[str, str], LonePlugin], name: str
-) -> None:
-    plugin = lone(name, NEWEST)
-    topology = plugin.silicon.topology
-    gpu = topology.gpus[0]
-    labels = plugin.nvidia.labels()
-    assert labels["nvidia.com/gpu.product"] == gpu.product.replace(" ", "-")
-    assert labels["nvidia.com/gpu.count"] == str(len(topology.gpus))
-    assert labels["nvidia.com/gpu.memory"] == str(gpu.memory >> 20)
-    assert labels["nvidia.com/gpu.mode"] == "compute"
-    assert labels["nvidia.com/gpu.sharing-strategy"] == "none"
-    clique = topology.fabric and f"{topology.fabric.cluster_uuid}.{topology.fabric.clique_id}"
-    assert labels.get("nvidia.com/gpu.clique") == clique
-
-
-# --- Health ---------------------------------------------------------------------------------------
-
-
-def sick(client: DevicePlugin) -> set[str]:
-    """The devices that the plugin calls unhealthy."""
-    return {device.id for device in client.devices() if not device.healthy}
-
-
-@pytest.mark.parametrize("version", versions())
-def test_a_critical_xid_marks_its_gpu(lone: Callable[[str, str], LonePlugin], version: str) -> None:
-    """And stays: the plugin never takes it back. Errors of applications do not count."""
-    plugin = lone(ONE, version)
-    client = plugin.start()
-    gpus = plugin.silicon.topology.gpus
-
-    def told() -> bool:
-        plugin.silicon.nvml.xid(1, APPLICATION_ERROR)
-        plugin.silicon.nvml.xid(2, 48)  # it may not listen yet
-        return bool(sick(client))
-
-    eventually(told, "a GPU is sick", every=0.5, told=plugin.log)
-    assert sick(client) == {str(gpus[2].uuid)}

@@ -204,13 +204,6 @@ def test_a_gpu_pod_that_would_go_another_way_is_refused(
     assert message in answer.json()["message"]
 
 
-def test_a_static_pod_is_shown_by_its_kubelet(real: TwoSchedulers) -> None:
-    mirror = gpu_pod("static", nodeName="gpus")
-    mirror["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "x"}
-    answer = real.api.post(PODS, params={"dryRun": "All"}, json=mirror)
-    assert answer.is_success, answer.text
-
-
 def test_a_pod_that_cannot_be_promised_waits_and_the_stock_one_leaves_it_alone(
     real: TwoSchedulers,
 ) -> None:

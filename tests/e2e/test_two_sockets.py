@@ -9,7 +9,6 @@ import pytest
 from tests.e2e.pods import PODS, gpu_pod
 from tests.e2e.processors import Processors
 from tests.e2e.realnodes import RealNode, RealNodes
-from topology import codec
 
 pytestmark = pytest.mark.e2e
 NODE = "aligned"
@@ -45,16 +44,6 @@ def status(nodes: RealNodes, name: str) -> dict[str, Any]:
 
     nodes.cluster.until(decided, f"the kubelet has decided about {name}")
     return found
-
-
-def test_the_kubelet_sees_the_described_host(real_nodes: RealNodes) -> None:
-    node = real_nodes.cluster.api.get(f"/api/v1/nodes/{NODE}").json()
-    threads = 2 * PROCESSORS.sockets * PROCESSORS.cores
-    assert node["status"]["capacity"]["cpu"] == str(threads)
-    assert node["status"]["allocatable"]["cpu"] == str(threads - 1)
-    facts = codec.decode(real_nodes.cluster.record(NODE)).topology.allocator
-    assert facts.topology_manager_policy == "single-numa-node"
-    assert facts.cpu_manager_policy == "static"
 
 
 def test_pods_are_aligned_or_refused(real_nodes: RealNodes) -> None:

@@ -78,20 +78,6 @@ def sample(path: Path) -> Object:
     return only  # type: ignore[no-any-return]
 
 
-def granted(name: str) -> list[tuple[str, str, str]]:
-    """Group, resource and verb of all that a ClusterRole grants, sorted."""
-    rules = the("ClusterRole", name)["rules"]
-    for rule in rules:
-        assert rule.keys() == {"apiGroups", "resources", "verbs"}
-    return sorted(
-        (group, resource, verb)
-        for rule in rules
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    )
-
-
 def arguments(words: list[str] | None = None) -> dict[str, Any]:
     """The extender's arguments, or these, as the command line itself reads them."""
     command, *rest = words or container()["args"]

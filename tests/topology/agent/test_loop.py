@@ -649,15 +649,6 @@ def resting(begin: int, end: int) -> tuple[Row, ...]:
     return tuple(Row(at, RESTS) for at in range(begin, end, 60))
 
 
-def test_a_pod_that_does_not_use_its_gpu_is_told_of_after_ten_minutes() -> None:
-    assert play((*COMES, *resting(1200, 1799), Row(1799))).idle() == {}
-    node = play((*COMES, *resting(1200, 3601), Row(3601)))
-    assert node.idle() == {"1": "00:20"}
-    WORKS(node)
-    node.play_until(3602)
-    assert node.idle() == {}
-
-
 def test_an_idle_pod_makes_two_writes_an_hour_and_not_one_at_every_look() -> None:
     node = play((*COMES, *resting(1200, 1260)))
     records = [node.turn.picture.report.idle]
@@ -668,20 +659,3 @@ def test_an_idle_pod_makes_two_writes_an_hour_and_not_one_at_every_look() -> Non
         if node.turn.picture.report.idle != records[-1]:
             records.append(node.turn.picture.report.idle)
     assert [bool(each) for each in records] == [False, True, False, True]
-
-
-def test_idleness_outlives_the_agent_but_not_the_boot() -> None:
-    before = (*COMES, *resting(1200, 3601))
-    after = (Row(3660, agent_restarted()), Row(3661))
-    assert play((*before, *after)).idle() == {"1": "00:20"}
-    rebooted = (Row(3660, agent_restarted("boot-2")), Row(3661, listed(holds("a", 0))), Row(3670))
-    assert play((*before, *rebooted)).idle() == {}
-
-
-def test_a_clock_that_is_set_makes_nobody_idle_for_hours() -> None:
-    def ahead(node: ScriptedNode) -> None:
-        node.clock_off = 5 * 3600.0
-        RESTS(node)
-
-    node = play((*COMES, *resting(1200, 3601), Row(3660, ahead), Row(3661)))
-    assert node.idle() == {"1": "05:20"}

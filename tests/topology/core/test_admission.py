@@ -19,7 +19,7 @@ from topology.core.admission import (
     container_sets,
     others_on,
 )
-from topology.core.availability import Availability, Holder, Unreported
+from topology.core.availability import Availability, Unreported
 from topology.core.belief import free_states
 from topology.core.budget import SPENT
 from topology.core.devices import GpuResource, Mask, PodUid
@@ -210,21 +210,6 @@ def test_recorded_init_containers_and_sidecars_are_explained() -> None:
     assert wholes
 
 
-def test_an_init_containers_devices_are_given_again_at_random() -> None:
-    pairs = Kubelet(bridged().shape, AllocatorFacts("best-effort"))
-    found = admissions(pairs, 0b1111, ((INIT, 3), (APP, 2)))
-    # Any two of whatever three the init container had, also a pair without a link.
-    assert 0b0110 in {way.shown for way in found.ways or ()}
-    assert all(total(way.taken, 1) == 3 for way in found.ways or ())
-    assert all(way.shown & ~way.taken == 0 for way in found.ways or ())
-
-
-def test_a_sidecars_devices_are_not_given_again() -> None:
-    found = admissions(KUBELET, 0b1111, ((SIDECAR, 1), (APP, 2)))
-    assert found.ways
-    assert all(total(way.shown, 1) == 3 for way in found.ways or ())
-
-
 def test_single_numa_node_refuses_what_spans_two() -> None:
     facts = AllocatorFacts("best-effort", None, "single-numa-node", "container", "none", "None")
     kubelet = Kubelet(DGX.shape, facts)
@@ -268,15 +253,6 @@ def test_an_unknown_topology_manager_may_do_what_any_of_them_does(policy: str, s
 def test_devices_that_do_not_suffice_are_a_hazard() -> None:
     found = admissions(KUBELET, 0b1, ((APP, 2),))
     assert (found.ways, found.hazards) == ((), (TOO_FEW,))
-
-
-def test_what_a_half_admitted_pod_leaves() -> None:
-    """After a crash of its second container it gives back what it had."""
-    half = Unreported(((APP, 3),), started=True, shown=0b0001)
-    now = Availability(0b1110, unreported=(half,), running=(Holder(0b11110000),))
-    found = free_states(KUBELET, now)
-    assert found is not None
-    assert {state.free for state in found} == {0b0000, 0b1111}
 
 
 @pytest.mark.parametrize("policy", ["single-numa-node", "restricted"])

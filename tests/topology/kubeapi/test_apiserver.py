@@ -42,7 +42,6 @@ from topology.kubeapi.apiserver import (
 )
 
 PODS = "/api/v1/namespaces/team-a/pods"
-TOPOLOGIES = "/apis/gpu-topology.io/v1alpha1/gputopologies"
 WATCH = [("watch", "true")]
 
 EXEC_PLUGIN = """#!{python}

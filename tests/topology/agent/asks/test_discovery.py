@@ -176,7 +176,7 @@ def test_where_nvml_does_not_name_an_instance_its_size_does(
 
 
 Fault = Callable[[NodeTopology], NodeTopology]
-NO_PERMISSION, NOT_SUPPORTED, UNKNOWN = 4, 3, 999
+NO_PERMISSION, UNKNOWN = 4, 999
 
 
 @pytest.mark.parametrize(

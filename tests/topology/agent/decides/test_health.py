@@ -27,13 +27,6 @@ def test_all_is_well() -> None:
     assert book(vital(), vital(B)).report() == ()
 
 
-def test_a_critical_xid_stays() -> None:
-    health = book(vital(energy=100))
-    assert health.xid(Xid(A, 79), NOON)
-    health.look([vital(energy=200)], LATER)
-    assert health.report() == (Health(A, False, "Xid79", NOON, (), 100),)
-
-
 @pytest.mark.parametrize("number", sorted(HARMLESS_XIDS))
 def test_an_applications_fault_is_not_the_gpus(number: int) -> None:
     health = book(vital())
@@ -53,16 +46,6 @@ def test_an_xid_of_nobody_is_everybodys_if_none_is_lost() -> None:
     health.xid(Xid(None, 79), NOON)
     health.look([vital(), vital(B)], NOON)
     assert [h.uuid for h in health.report()] == [A, B]
-
-
-def test_a_lost_gpu_is_sick_until_it_was_reset() -> None:
-    health = book(vital(energy=100))
-    health.look([Vitals(A, lost=True)], NOON)
-    assert not health.report()[0].healthy
-    health.look([vital(energy=150)], LATER)
-    assert health.report()[0].reason == "Lost"
-    health.look([vital(energy=3)], LATER)
-    assert health.report() == ()
 
 
 def test_a_lost_gpu_without_a_counter_is_well_when_it_is_back() -> None:

@@ -133,15 +133,6 @@ def test_one_name_two_pods(
     assert shown(joined) == (expected, [])
 
 
-def test_the_first_list_may_be_of_somebody_who_has_left_already() -> None:
-    """A pod deleted by force before the agent started, and its successor of the same name."""
-    entries = [entry("a", "G1")]
-    joined = join(entries, pods(pod("new", "a")), None)
-    assert shown(joined) == ({}, entries)
-    joined = join(entries, pods(pod("new", "a", acknowledged=True)), None)
-    assert shown(joined) == ({"new": ("G1",)}, [])
-
-
 def test_three_pods_of_one_name() -> None:
     before = {PodUid("1"): entry("a", "G1"), PodUid("2"): entry("a", "G2")}
     entries = [entry("a", "G1"), entry("a", "G2"), entry("a", "G3")]

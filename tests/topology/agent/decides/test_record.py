@@ -27,7 +27,7 @@ from topology.core.report import Condition, Health, MissingGpu
 from topology.machines import machine
 from topology.machines.mig import cut
 
-NOON, LATER = "2026-01-01T12:00:00Z", "2026-01-01T13:00:00Z"
+NOON = "2026-01-01T12:00:00Z"
 TOPOLOGY = machine("dgx1-v100").topology("n")
 UUIDS = [gpu.uuid for gpu in TOPOLOGY.gpus]
 IDS = [DeviceId(uuid) for uuid in UUIDS]
