@@ -13,7 +13,6 @@ from pathlib import Path
 
 import urllib3
 
-ORIGIN = "https://raw.githubusercontent.com"  # who serves a file as ORIGIN/REPOSITORY/COMMIT/PATH
 TIMEOUT = urllib3.Timeout(connect=10.0, read=60.0)  # seconds without an answer
 
 
@@ -129,7 +128,7 @@ def is_there(file: TraceFile, folder: Path) -> bool:
         return False
 
 
-def fetch(file: TraceFile, folder: Path, origin: str = ORIGIN) -> Path:
+def fetch(file: TraceFile, folder: Path, origin: str) -> Path:
     """Fetch a file into a folder and return its path; a file with other bytes is never left there.
 
     At most its known length is read. Raises :class:`FetchError`, and :class:`OSError` where the

@@ -1,17 +1,17 @@
 """``python -m benchmarks compare``."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from benchmarks.commands.options import JsonFile, one_of
-from benchmarks.figures.compared import Compared
-from benchmarks.output import show, writable, write_json, write_text
-from benchmarks.ownpolicy import UnknownPolicyError, find_policy
-from benchmarks.papers import comparison, openb
-from benchmarks.papers.policies import POLICIES
+
+if TYPE_CHECKING:
+    from benchmarks.figures.compared import Compared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +29,9 @@ class Experiments:
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help=f"Policy: {', '.join(POLICIES)}, or path/to/file.py:FUNCTION for one of your own. "
-            "May be given several times.  [default: all but your own]",
+            help="Policy: Random, DotProd, GpuClustering, GpuPacking, BestFit, FGD, Worth, Damage, "
+            "or path/to/file.py:FUNCTION for one of your own. May be given several times.  "
+            "[default: all but your own]",
         ),
     ] = None
     seeds: Annotated[
@@ -48,6 +49,10 @@ class Experiments:
 
     def compared(self) -> Compared:
         """What has come of them. Raises :class:`typer.BadParameter`."""
+        from benchmarks.ownpolicy import UnknownPolicyError, find_policy
+        from benchmarks.papers import comparison, openb
+        from benchmarks.papers.policies import POLICIES
+
         workloads = [
             one_of("--workload", word, openb.WORKLOADS) for word in self.workload or ["default"]
         ]
@@ -80,6 +85,9 @@ def compare(
     The nodes are modelled as in the paper (fragmentation gradient descent, USENIX ATC 2023). The
     table shows the published figures, ours and the difference.
     """
+    from benchmarks.output import show, writable, write_json, write_text
+    from benchmarks.papers import comparison
+
     writable(json=json_file, tsv=tsv_file)
     found = experiments.compared()
     show((comparison.table_by_seed if per_seed else comparison.table)(found), keys=3)

@@ -1,15 +1,15 @@
 """What several commands have: options, and how figures are measured, shown and written."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from benchmarks.output import show, writable, write_json
-from benchmarks.speed.processes import SourceTreeMissingError
+if TYPE_CHECKING:
+    from rich.table import Table
 
 JsonFile = Annotated[
     Path | None,
@@ -31,6 +31,11 @@ def measured(
     keys: int = 1,
 ) -> dict[str, Any]:
     """Measure, while a line says what is going on; print the tables, and write the file."""
+    from rich.console import Console
+
+    from benchmarks.output import show, writable, write_json
+    from benchmarks.speed.processes import SourceTreeMissingError
+
     writable(json=json_file)
     try:
         with Console(stderr=True).status("") as status:

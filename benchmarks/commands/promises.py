@@ -7,9 +7,6 @@ from typing import Annotated
 import typer
 
 from benchmarks.commands.options import JsonFile
-from benchmarks.output import show, writable, write_json
-from benchmarks.promises import bykind, comparisons
-from benchmarks.promises import kinds as kinds_of_nodes
 
 
 def promises(
@@ -24,6 +21,9 @@ def promises(
     Two schedulers place the same pods on the same emulated nodes: the extender, and the rule "a
     good set is free".
     """
+    from benchmarks.output import show, writable, write_json
+    from benchmarks.promises import comparisons
+
     writable(json=json_file)
     found = comparisons.promises(pods, seed)
     show(comparisons.promises_table(found))
@@ -51,6 +51,9 @@ def promises_by_kind(
     figures so far are written after each play. Exit with 1 where something was not kept that has to
     hold always.
     """
+    from benchmarks.output import show, writable, write_json
+    from benchmarks.promises import bykind
+
     writable(json=json_file)
     found, kinds = None, {name: play for name, play in bykind.KINDS.items() if kind in name}
     if not kinds:
@@ -75,4 +78,7 @@ def kinds() -> None:
     For every set of free GPUs of five machines, under each policy of the Topology Manager, with
     nothing else going on.
     """
+    from benchmarks.output import show
+    from benchmarks.promises import kinds as kinds_of_nodes
+
     show(kinds_of_nodes.kinds_table(kinds_of_nodes.kinds()), keys=2)

@@ -4,11 +4,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-
-from benchmarks.output import writable, write_text
-from benchmarks.report import ReportError, page
-from benchmarks.report.reading import read
 
 
 def report(
@@ -31,6 +26,12 @@ def report(
     """
     if out.resolve() in {path.resolve() for path in files}:
         raise typer.BadParameter(f"--out: {out} is one of the files to report on")
+    from rich.console import Console
+
+    from benchmarks.output import writable, write_text
+    from benchmarks.report import ReportError, page
+    from benchmarks.report.reading import read
+
     writable(out=out)
     found = []
     for path in files:

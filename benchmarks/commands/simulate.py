@@ -1,41 +1,21 @@
 """``python -m benchmarks simulate``."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from benchmarks.commands.options import one_of
-from benchmarks.figures.simulated import Simulated
-from benchmarks.output import STDOUT, console, show, writable, write_json, write_text
-from benchmarks.ownpolicy import UnknownPolicyError
-from benchmarks.report import page
-from benchmarks.simulation import sweep as sweeps
-from benchmarks.simulation.clusters import ClusterError
-from benchmarks.simulation.jobs import JobsError
-from benchmarks.simulation.plays import Shard, Sweep
-from benchmarks.simulation.policies import ALL, POLICIES, UNBLOCKING
-from benchmarks.simulation.queues import QUEUES
-from benchmarks.simulation.rows import table, tsv
-from benchmarks.simulation.simulation import Moves, Rules
-from benchmarks.simulation.sources import DEMANDS, Workload
-from benchmarks.simulation.speed import Speed
+
+if TYPE_CHECKING:
+    from benchmarks.figures.simulated import Simulated
+    from benchmarks.simulation.plays import Shard, Sweep
 
 TOPOLOGICAL = ("gpu-topology", "LeastAllocated", "MostAllocated", "Preserve", "Buddy")
 TRACES = ("philly", "openb", "synthetic")
-
-_SPEED = Speed()
-_MOVES = Moves()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +70,10 @@ class Played:
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help=f"{', '.join(POLICIES)}, all, or path/to/file.py:NAME for one of your own. May be "
-            f"given several times.  [default: {', '.join(TOPOLOGICAL)}]",
+            help="gpu-topology, gpu-topology-unblock, LeastAllocated, MostAllocated, Preserve, "
+            "Buddy, Random, DotProd, GpuClustering, GpuPacking, BestFit, FGD, all, or "
+            "path/to/file.py:NAME for one of your own. May be given several times.  "
+            f"[default: {', '.join(TOPOLOGICAL)}]",
         ),
     ] = None
     seeds: Annotated[
@@ -102,7 +84,7 @@ class Played:
         str,
         typer.Option(
             metavar="NAME",
-            help=f"Who is tried next: {', '.join(QUEUES)} (docs/simulate.md explains them).",
+            help="Who is tried next: backfill, fifo, none (docs/simulate.md explains them).",
         ),
     ] = "backfill"
     gang: Annotated[
@@ -112,7 +94,7 @@ class Played:
         str,
         typer.Option(
             metavar="NAME",
-            help=f"What jobs ask for that say nothing of links: {', '.join(DEMANDS)}.",
+            help="What jobs ask for that say nothing of links: none, nvlink, preferred.",
         ),
     ] = "nvlink"
     pod_gpus: Annotated[
@@ -132,7 +114,7 @@ class Played:
             min=0,
             max=1,
         ),
-    ] = _SPEED.communication
+    ] = 0.05
     full_speed: Annotated[
         float,
         typer.Option(
@@ -141,28 +123,29 @@ class Played:
             min=0.001,
             max=1e6,
         ),
-    ] = _SPEED.full
+    ] = 50.0
     network: Annotated[
         float,
         typer.Option(
             metavar="GB/S", help="Bandwidth between nodes, both ways.", min=0.001, max=1e6
         ),
-    ] = _SPEED.network
+    ] = 25.0
     unblock_after: Annotated[
         float,
         typer.Option(
             metavar="SECONDS",
-            help=f"Under {UNBLOCKING}: pods are moved for a job that has waited for so long.",
+            help="Under gpu-topology-unblock: pods are moved for a job that has waited for so "
+            "long.",
             min=0,
             max=1e9,
         ),
-    ] = _MOVES.after
+    ] = 600.0
     move_cost: Annotated[
         float,
         typer.Option(
             metavar="SECONDS", help="How much work a moved pod does again.", min=0, max=1e9
         ),
-    ] = _MOVES.cost
+    ] = 600.0
     shard: Annotated[
         str | None,
         typer.Option(
@@ -175,6 +158,12 @@ class Played:
 
     def sweep(self) -> Sweep:
         """The same as a sweep. Raises :class:`typer.BadParameter` where a word is not allowed."""
+        from benchmarks.simulation.plays import Sweep
+        from benchmarks.simulation.queues import QUEUES
+        from benchmarks.simulation.simulation import Moves, Rules
+        from benchmarks.simulation.sources import DEMANDS, Workload
+        from benchmarks.simulation.speed import Speed
+
         return Sweep(
             tuple(dict.fromkeys(self.cluster or ["dgx1-v100=16"])),
             Workload(
@@ -231,6 +220,13 @@ def simulate(
     The table compares the policies: the promises that they keep, the bandwidth that jobs get, how
     long jobs wait, and how far GPUs are fragmented. docs/method.md explains every column.
     """
+    from benchmarks.output import STDOUT, writable, write_json, write_text
+    from benchmarks.ownpolicy import UnknownPolicyError
+    from benchmarks.report import page
+    from benchmarks.simulation.clusters import ClusterError
+    from benchmarks.simulation.jobs import JobsError
+    from benchmarks.simulation.rows import tsv
+
     what = played.sweep()
     try:
         what.check()
@@ -248,6 +244,8 @@ def simulate(
 
 
 def _policies(given: list[str] | None) -> tuple[str, ...]:
+    from benchmarks.simulation.policies import ALL
+
     named: list[str] = []
     for name in given or TOPOLOGICAL:
         named += ALL if name == "all" else [name]
@@ -265,6 +263,8 @@ def _loads(given: list[float] | None, jobs: str) -> tuple[float | None, ...]:
 
 
 def _shard(text: str | None) -> Shard:
+    from benchmarks.simulation.plays import Shard
+
     if text is None:
         return Shard()
     part, _, parts = text.partition("/")
@@ -278,11 +278,18 @@ def _shard(text: str | None) -> Shard:
 
 def _played(what: Sweep, workers: int | None, *, quiet: bool) -> Simulated:
     """Play the sweep, with a bar on standard error that says how far it is."""
-    columns = (TextColumn("simulations"), BarColumn(), MofNCompleteColumn())
-    with Progress(
-        *columns,
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
+    from rich import progress as bars
+    from rich.console import Console
+
+    from benchmarks.ownpolicy import UnknownPolicyError
+    from benchmarks.simulation import sweep as sweeps
+
+    with bars.Progress(
+        bars.TextColumn("simulations"),
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
+        bars.TimeElapsedColumn(),
+        bars.TimeRemainingColumn(),
         transient=True,
         console=Console(stderr=True),
         disable=quiet,
@@ -297,6 +304,9 @@ def _played(what: Sweep, workers: int | None, *, quiet: bool) -> Simulated:
 
 
 def _show(what: Sweep, found: Simulated, *, quiet: bool) -> None:
+    from benchmarks.output import console, show
+    from benchmarks.simulation.rows import table
+
     if not quiet:
         show(table(found), keys=3)
     jobs = max((run.jobs for run in found.runs), default=0)

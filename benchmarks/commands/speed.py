@@ -6,11 +6,6 @@ from typing import Annotated
 import typer
 
 from benchmarks.commands.options import JsonFile, measured
-from benchmarks.speed import dra as dra_
-from benchmarks.speed import following as following_
-from benchmarks.speed import latency as latency_
-from benchmarks.speed import throughput as throughput_
-from benchmarks.speed import worst as worst_
 
 
 def latency(
@@ -39,9 +34,10 @@ def latency(
     Beside them stands a route that decodes the same request and encodes an answer of the same size,
     and works nothing out.
     """
+    from benchmarks.speed.latency import measure, table
+
     sizes = tuple(nodes or (100, 1_000, 5_000))
-    measure = partial(latency_.measure, sizes, requests, seed)
-    measured(json_file, measure, latency_.table, keys=3)
+    measured(json_file, partial(measure, sizes, requests, seed), table, keys=3)
 
 
 def throughput(
@@ -60,8 +56,9 @@ def throughput(
     With an extender that does nothing but bind, and with ours, one after the other in each round.
     It builds kube-scheduler and the API server first (minutes, once) and needs the source tree.
     """
-    measure = partial(throughput_.measure, nodes, pods, rounds)
-    measured(json_file, measure, throughput_.table)
+    from benchmarks.speed.throughput import measure, table
+
+    measured(json_file, partial(measure, nodes, pods, rounds), table)
 
 
 def following(
@@ -79,13 +76,14 @@ def following(
     ] = 10.0,
     json_file: JsonFile = None,
 ) -> None:
-    """Measure what following a large cluster costs the extender.
+    """Measure what following a large cluster costs.
 
     It starts over a stand-in for the API server: the time until it is ready, its memory, and how
     filter answers while many nodes publish changed reports.
     """
-    measure = partial(following_.measure, nodes, pods, reports, seconds)
-    measured(json_file, measure, following_.table)
+    from benchmarks.speed.following import measure, table
+
+    measured(json_file, partial(measure, nodes, pods, reports, seconds), table)
 
 
 def dra(
@@ -103,8 +101,9 @@ def dra(
     Filter and prioritize over nodes with device plugins, and where half of them have DRA; and what
     it takes to follow ResourceSlices and ResourceClaims.
     """
-    measure = partial(dra_.measure, nodes, claims, seed)
-    measured(json_file, measure, dra_.table, dra_.objects_table)
+    from benchmarks.speed.dra import measure, objects_table, table
+
+    measured(json_file, partial(measure, nodes, claims, seed), table, objects_table)
 
 
 def worst(
@@ -118,4 +117,6 @@ def worst(
     They are asked of the nodes that take longest to work out. The table shows how long each verb
     takes, and how long others wait meanwhile.
     """
-    measured(json_file, partial(worst_.measure, seed), worst_.table)
+    from benchmarks.speed.worst import measure, table
+
+    measured(json_file, partial(measure, seed), table)

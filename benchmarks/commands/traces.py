@@ -4,9 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from benchmarks.traces import FILES, ORIGIN, FetchError, fetch, is_there
 from scheduler_extender.cli.commandline import BadInputError
 
 
@@ -22,7 +20,7 @@ def traces(
             help="Who serves the files, each as URL/REPOSITORY/COMMIT/PATH. Give a mirror of yours "
             "where GitHub cannot be reached.",
         ),
-    ] = ORIGIN,
+    ] = "https://raw.githubusercontent.com",
 ) -> None:
     """Fetch the public traces that simulate replays.
 
@@ -31,6 +29,10 @@ def traces(
     """
     if not origin.startswith(("https://", "http://")):
         raise typer.BadParameter(f"--origin: {origin!r} does not begin with https:// or http://")
+    from rich.console import Console
+
+    from benchmarks.traces import FILES, FetchError, fetch, is_there
+
     console = Console(highlight=False)
     folder = into / "traces"
     for file in FILES:

@@ -1,7 +1,8 @@
-"""The command line: ``commands`` has all commands, one file each.
+"""The command line: a command is declared in ``commands/NAME.py``, and its work is in ``NAME.py``.
 
-``options`` has the options that several commands share, ``inputs`` reads what the user gives. What
-a command needs is imported when it is called: to import everything takes a second.
+A declaration has the options, the help and what can be checked at once, and imports the work when
+it is called: to import everything takes a second. ``options`` has the options that several commands
+share, ``inputs`` reads what the user gives.
 """
 
 from __future__ import annotations

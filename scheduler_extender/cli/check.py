@@ -1,79 +1,41 @@
-"""``gpu-topology check``: what every node of a cluster would answer to a pod."""
+"""What every node of a cluster would answer to each of several pods."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import typer
 from msgspec import Meta, structs
+from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
-from scheduler_extender.cli import checktable
-from scheduler_extender.cli.inputs import one_of, standard_output, tell, weakest
-from scheduler_extender.cli.kubeconfig import Access
-from scheduler_extender.cli.options import ListedNamespaceOption, WeakestOption
-from scheduler_extender.cli.podfiles import read_files
-from scheduler_extender.cli.source import look_once
+from scheduler_extender.cli.inputs import standard_output, tell
+from scheduler_extender.cli.podfiles import Read
+from scheduler_extender.cli.source import Look
 from scheduler_extender.cli.suggestions import did_you_mean
 from scheduler_extender.state.cluster.snapshot import Snapshot
+from scheduler_extender.terminal import GAP, ROOMY, column, fits, show, stacked, table
 from scheduler_extender.told.counts import summary
 from scheduler_extender.told.rows import NodeAnswer, rows_of
+from scheduler_extender.told.sharing import memory_in_use
 from scheduler_extender.told.struct import Struct
 from scheduler_extender.told.together import GroupFit, Together, Wanted, judge
-from scheduler_extender.told.words import listed
+from scheduler_extender.told.words import listed, sets_text, verdict_text
+
+SHOWN_NODES = 200
+KEYS = 3
+"""Columns that every part of a table would have to repeat: node, verdict and score."""
+
+REMARKS = 30
+"""Terminal columns that the remarks get before sets of GPUs are kept whole."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Further:
-    """What else is checked, how strictly, and at which API server."""
-
-    files: Annotated[
-        list[Path] | None,
-        typer.Option("--filename", "-f", metavar="FILE", help="As FILE; may stand several times."),
-    ] = None
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for a warning, too.")] = (
-        False
-    )
-    access: Access = field(default_factory=Access)
-
-
-def check(
-    pods: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="FILE", hidden=True),  # the text below tells of it
-    ] = None,
-    cluster: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Cluster file that describes the nodes. Without it the API server is asked.",
-        ),
-    ] = None,
-    output: Annotated[
-        str, typer.Option("--output", "-o", metavar="FORM", help="table or json.")
-    ] = "table",
-    require: WeakestOption = "expected",
-    namespace: ListedNamespaceOption = None,
-    *,
-    further: Further,
-) -> None:
-    """Say for every node whether it would take a pod, and why not.
-
-    FILE is a file with Pods or objects that have a pod template, such as Jobs, a folder with YAML
-    and JSON files, or - for standard input; there may be several. Each pod is judged by itself, but
-    members of one group are judged together. Exits with 1 if there is a pod that no node would
-    take, or no room for a whole group, and with 2 if an object cannot be read: the others are
-    judged all the same.
-    """
-    least = weakest(require)
-    as_json = one_of("--output", output, {"table": False, "json": True})
-    read = read_files([*(pods or ()), *(further.files or ())])
-    look = look_once(cluster, further.access, namespace, least)
+def judged(read: Read, look: Look, *, as_json: bool, strict: bool) -> int:
+    """Print what every node answers to the pods, and return the exit code."""
     for note in look.notes:
         tell(f"note: {note}")
     found = judge(look.cluster, read.wanted)
@@ -89,9 +51,9 @@ def check(
     for fault in read.faults:
         tell(f"error: {fault}")
     if read.faults:
-        raise typer.Exit(2)
-    warned = further.strict and (read.warnings or warnings or not found.all_fit)
-    raise typer.Exit(0 if found.all_may_come and not warned else 1)
+        return 2
+    warned = strict and (read.warnings or warnings or not found.all_fit)
+    return 0 if found.all_may_come and not warned else 1
 
 
 def _unread_selectors(snapshot: Snapshot, wanted: Sequence[Wanted]) -> Iterator[str]:
@@ -158,7 +120,7 @@ def _draw(found: Together, today: float) -> None:
         first, names = each.pods[0], list(dict.fromkeys(pod.name for pod in each.pods))
         word = "asks" if len(names) == 1 else "each ask"
         console.print(Text(listed(names), "bold"), Text(f"{word} for {first.text}"))
-        checktable.draw(console, rows_of(first.request, each.answers, today))
+        _draw_rows(console, rows_of(first.request, each.answers, today))
         console.print(summary(first.request, each.answers), highlight=False)
         for pod in each.pods:
             fit = each.fit(pod)
@@ -175,3 +137,69 @@ def _draw(found: Together, today: float) -> None:
     if len(by_themselves) > 1:
         console.print()
         console.print(f"each of the {len(by_themselves)} pods without a group is judged by itself")
+
+
+def _draw_rows(console: Console, rows: Sequence[NodeAnswer]) -> None:
+    """The answers for a terminal: passing nodes first, best score first, at most SHOWN_NODES. A
+    table, or a paragraph for each node where there is no room for one."""
+    shown = sorted(rows, key=_order)[:SHOWN_NODES]
+    table = _table(shown, console.width)
+    if console.width >= ROOMY and fits(console, table, KEYS):
+        show(console, table, KEYS)
+    else:
+        for row in shown:
+            _stacked(console, row)
+    if len(rows) > SHOWN_NODES:
+        console.print(f"… {len(rows) - SHOWN_NODES:,} more (--output json lists them all)")
+
+
+def _order(row: NodeAnswer) -> tuple[bool, int, str]:
+    return (not row.may_come, -(row.score or 0), row.node)
+
+
+def _table(rows: Sequence[NodeAnswer], width: int) -> Table:
+    """``width`` is the terminal's: where it has room, sets of GPUs are not wrapped."""
+    keys = [(row.node, _verdict(row).plain, "score") for row in rows]
+    sets = max((len(sets_text(row.outcomes)) for row in rows), default=0)
+    taken = sum(max(map(len, column)) + GAP for column in zip(*keys, strict=True)) + sets + GAP
+    return table(
+        rows,
+        column("node", lambda row: row.node, folds=True),
+        column("verdict", _verdict),
+        column("score", _score, figure=True),
+        column("may hand out", lambda row: sets_text(row.outcomes), folds=width - taken < REMARKS),
+        column("why not, and what to beware of", _remarks, folds=True),
+    )
+
+
+def _stacked(console: Console, row: NodeAnswer) -> None:
+    sets = [f"may hand out {sets_text(row.outcomes)}"] if row.outcomes else []
+    remarks = [words for words in [_remarks(row)] if words]
+    first = Text.assemble(_verdict(row), f", score {_score(row)}")
+    stacked(console, row.node, [first, *sets, *remarks])
+
+
+def _verdict(row: NodeAnswer) -> Text:
+    if row.passes and row.closed:
+        return Text("closed", "red")
+    return verdict_text(row.verdict, passes=row.passes)
+
+
+def _score(row: NodeAnswer) -> str:
+    """A dash on a node that would not take the pod."""
+    return "–" if row.score is None else str(row.score)
+
+
+def _remarks(row: NodeAnswer) -> str:
+    """Why the node does not take the pod, and what to beware of where it does."""
+    fields = ", ".join(row.lacks)
+    remarks = (
+        f"closed to it by {row.bar}" if row.closed else "",
+        row.reason,
+        row.note,
+        row.miss.words if row.miss is not None and row.miss.holders else "",
+        memory_in_use(row.shared_gpus),
+        f"beware: {', '.join(row.hazards)}" if row.hazards else "",
+        f"CPUs and memory count for nothing: the record has no {fields}" if fields else "",
+    )
+    return "; ".join(filter(None, remarks))

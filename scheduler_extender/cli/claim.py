@@ -1,55 +1,28 @@
-"""``gpu-topology claim``: a pod's constraints as a ResourceClaim, for nodes with DRA."""
+"""A pod's constraints as a ResourceClaim, for nodes with DRA."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated
 
 import typer
 import yaml
 
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.inputs import name_of, tell, text_of
-from scheduler_extender.cli.kubeconfig import Access
-from scheduler_extender.cli.options import ClusterOption
+from scheduler_extender.cli.inputs import tell
+from scheduler_extender.cli.options import Source
 from scheduler_extender.cli.source import look_once
 from scheduler_extender.files.claimfile import claiming
 from scheduler_extender.files.podfile import PodFileError
 from topology.core.alternatives import MOST_GPUS, Alternatives, alternatives, grouped
-from topology.core.dra import DRIVER
 from topology.core.placement import Verdict
 from topology.core.placement.rejections import set_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machines:
-    """Whose machines the claim is written for."""
-
-    cluster: ClusterOption = None
-    access: Access = field(default_factory=Access)
-
-
-def claim(
-    pod: Annotated[Path, typer.Argument(metavar="FILE", hidden=True)],
-    device_class: Annotated[
-        str, typer.Option(metavar="NAME", help="The DeviceClass of the GPUs.")
-    ] = DRIVER,
-    *,
-    machines: Machines,
-) -> None:
-    """Write a pod's constraints as a claim, for nodes with DRA.
-
-    FILE is a file with a Pod, or an object that has a pod template, whose annotations require
-    something, or - for standard input. It prints a ResourceClaimTemplate and the objects of the
-    file, in which the pod has a claim of this template. The claim names up to eight sets of GPUs of
-    the cluster's nodes with DRA, or of all nodes where none has DRA yet; any set will do. What is
-    left out is said on standard error. Exits with 1 if no set of GPUs can be named.
-    """
+def write_claim(text: str, file: str, device_class: str, machines: Source) -> None:
+    """Print a file's objects with a claim, and say what it leaves out. Raises
+    :class:`BadInputError`."""
     try:
-        found_in = claiming(text_of(pod))
+        found_in = claiming(text)
     except PodFileError as error:
-        raise BadInputError(f"{name_of(pod)}: {error}") from error
+        raise BadInputError(f"{file}: {error}") from error
     look = look_once(machines.cluster, machines.access, None, Verdict.EXPECTED)
     wanted = found_in.wanted
     for note in (*wanted.notes, *(() if machines.cluster else look.notes)):

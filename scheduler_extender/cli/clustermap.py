@@ -1,69 +1,19 @@
-"""``gpu-topology map``: every node's GPUs as cells on the terminal, or the map in the browser."""
+"""Every node's GPUs as cells on the terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
 
-import typer
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
 from scheduler_extender.cli.cells import folded, legend, node_cells
-from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.forwarding import open_map
-from scheduler_extender.cli.nodes import told
 from scheduler_extender.cli.nodewords import total_text, warnings
-from scheduler_extender.cli.options import (
-    ListedNamespaceOption,
-    OutputOption,
-    SelectorOption,
-    WatchOption,
-    Where,
-)
-from scheduler_extender.cli.outputs import form_of
-from scheduler_extender.cli.source import answer_from
 from scheduler_extender.told.nodes import NodeState
 from scheduler_extender.web.glance import Filters, Tile, glance, some
 
 NAMES = 28  # columns for a node's name beside its cells; a longer one gets a line of its own
-
-
-def map_(
-    output: OutputOption = "table",
-    selector: SelectorOption = None,
-    watch: WatchOption = False,
-    open_: Annotated[
-        bool,
-        typer.Option(
-            "--open",
-            help="Open the extender's map in the browser, over kubectl port-forward, until Ctrl-C.",
-        ),
-    ] = False,
-    namespace: ListedNamespaceOption = None,
-    *,
-    where: Where,
-) -> None:
-    """Draw every node's GPUs: free, held, stranded or sick.
-
-    Each GPU is its index and a letter, with colours on a terminal; a legend stands below. Nodes
-    that look alike share a line where there are many; -o wide gives each its own. The command needs
-    the rights to list nodes, pods and gputopologies, and says what it may not see. Exits with 1 if
-    no node has GPUs.
-    """
-    form = form_of(output)
-    if open_ and where.cluster is not None:
-        raise BadInputError("--open and --cluster: allowed is one of them, a file has no extender")
-    if open_:
-        open_map(where.access, where.system)
-    answer_from(
-        where,
-        lambda look: told(look, selector, draw, devices=True),
-        form,
-        watch=watch,
-        namespace=namespace,
-    )
 
 
 def draw(console: Console, nodes: Sequence[NodeState], today: float, *, wide: bool) -> None:

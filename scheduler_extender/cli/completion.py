@@ -7,51 +7,21 @@ shell offer files, 4 forbids it (cobra's ``ShellCompDirective``).
 
 from __future__ import annotations
 
-import shutil
+import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import typer
 
-from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.kubeconfig import Access, asking
 
 TIMEOUT = 2.0  # seconds: somebody has pressed a key and waits
 MOST = 500  # names that are asked for
 OF_FILES = ("check",)  # commands whose argument is a file
 PROGRAM = "kubectl-gpu_topology"
-HOOK = "kubectl_complete-gpu_topology"
 # What :data:`PROGRAM` completes words after, as programs of kubectl's own kind do.
 COMPLETE = "__complete"
-SCRIPT = f"""#!/bin/sh
-# kubectl runs this to complete the words of kubectl gpu-topology.
-exec {PROGRAM} {COMPLETE} "$@"
-"""
 FILES, NO_FILES = 0, 4
-
-
-def completion() -> None:
-    """Let kubectl complete the words of kubectl gpu-topology.
-
-    kubectl asks the program kubectl_complete-gpu_topology, which krew installs with no plugin. This
-    writes it into the folder of the PATH in which kubectl-gpu_topology is. It goes on working when
-    the plugin is upgraded; remove it together with the plugin.
-    """
-    beside = shutil.which(PROGRAM)
-    if beside is None:
-        raise BadInputError(f"{PROGRAM} is not on the PATH: install the plugin first")
-    hook = Path(beside).parent / HOOK
-    try:
-        if hook.exists() and hook.read_bytes() != SCRIPT.encode():
-            typer.echo(f"{hook} is there already, and is left as it is")
-            return
-        hook.write_text(SCRIPT)
-        hook.chmod(0o755)
-    except OSError as error:
-        raise BadInputError(f"{hook}: {error.strerror}") from error
-    typer.echo(f"{hook} is written: kubectl completes the words of kubectl gpu-topology now")
 
 
 def node_completions(context: typer.Context, incomplete: str) -> list[str]:
@@ -85,7 +55,7 @@ def _names(context: typer.Context, incomplete: str, where: Callable[[str], str])
         said = context.params.get
         with asking(Access(kubeconfig=said("kubeconfig"), context=said("context"))) as (api, usual):
             body = api.get(where(usual), (("limit", str(MOST)),), timeout=TIMEOUT)
-        items = msgspec.json.decode(body, type=dict[str, Any]).get("items") or ()
+        items = json.loads(body).get("items") or ()
         names = sorted(str(item["metadata"]["name"]) for item in items)
     except Exception:  # noqa: BLE001
         return []

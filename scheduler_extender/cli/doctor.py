@@ -1,4 +1,4 @@
-"""``gpu-topology doctor``: whether what is installed works together, and what to do where not."""
+"""Whether what is installed works together, and what to do where not."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ from collections import Counter
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import msgspec
-import typer
 from rich.console import Console
 from rich.text import Text
 
-from scheduler_extender.cli.forwarding import METRICS, SYSTEM, forwarded
-from scheduler_extender.cli.inputs import name_of, one_of, text_of
+from scheduler_extender.cli.forwarding import METRICS, forwarded
+from scheduler_extender.cli.inputs import name_of, text_of
 from scheduler_extender.cli.kubeconfig import Access, asking
-from scheduler_extender.cli.options import SystemOption, TextOption
-from scheduler_extender.cli.outputs import Form, Told, answer
+from scheduler_extender.cli.options import Form
+from scheduler_extender.cli.outputs import Told, answer
+from scheduler_extender.doctor.checks import judged
 from scheduler_extender.doctor.findings import Finding, State
+from scheduler_extender.doctor.looking import Asked, look
+from scheduler_extender.doctor.seen import Configuration
 from scheduler_extender.terminal import column, fits, show, stacked, table
 
 STYLES = {State.OK: "green", State.WARN: "yellow", State.FAIL: "bold red", State.UNSEEN: "dim"}
@@ -33,44 +35,13 @@ class Line(NamedTuple):
     first: bool
 
 
-def doctor(
-    scheduler_config: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--scheduler-config",
-            metavar="FILE",
-            help="kube-scheduler's configuration, where it is a file of a control-plane node; - is "
-            "standard input. If the certificates that it names are here, too, the extender is "
-            "asked as kube-scheduler asks it. May be given several times.",
-        ),
-    ] = None,
-    output: TextOption = "text",
-    system: SystemOption = SYSTEM,
-    forward: Annotated[
-        bool,
-        typer.Option(
-            "--forward",
-            help="Ask the extender, too, over kubectl port-forward: it knows what kube-scheduler "
-            "has asked.",
-        ),
-    ] = False,
-    *,
-    access: Access,
+def examine(
+    configurations: Sequence[Path], system: str, access: Access, form: Form, *, forward: bool
 ) -> None:
-    """Check what is installed, and say what to do.
-
-    It looks at kube-scheduler's configuration, certificates, replicas, agents, kubelets, NVIDIA's
-    plugin, policies and clocks, with your own rights, and changes nothing. What you may not see is
-    said. Exits with 1 if something fails.
-    """
-    from scheduler_extender.doctor.checks import judged
-    from scheduler_extender.doctor.looking import Asked, look
-    from scheduler_extender.doctor.seen import Configuration
-
-    form = one_of("--output", output, {"text": Form.TABLE, "json": Form.JSON})
+    """Print what the checks say; the command ends with it. Raises :class:`BadInputError`."""
     files = [
         Configuration(where=name_of(each), text=text_of(each, MAX_CONFIGURATION))
-        for each in scheduler_config or ()
+        for each in configurations
     ]
     metrics = None
     if forward:

@@ -26,7 +26,6 @@ from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.kubeconfig import Access, asking
 from scheduler_extender.wire import Pod
 
-SYSTEM = "gpu-topology-system"  # the namespace of an installed extender
 SELECTOR = "app.kubernetes.io/name=gpu-topology,app.kubernetes.io/component=extender"
 PEOPLE, METRICS = "admin", "metrics"  # what the ports of its container are called
 TIMEOUT = 10.0  # seconds for one answer

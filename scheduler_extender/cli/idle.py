@@ -1,30 +1,20 @@
-"""``gpu-topology idle``: who holds GPUs without using them, and whom their release would help."""
+"""The pods that hold GPUs without using them, and whom their release would help."""
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.inputs import weakest
 from scheduler_extender.cli.labels import selector_of, selects
-from scheduler_extender.cli.options import (
-    OutputOption,
-    RequireOption,
-    WatchOption,
-    Where,
-    Whose,
-)
-from scheduler_extender.cli.outputs import Told, form_of
-from scheduler_extender.cli.source import Look, answer_from
+from scheduler_extender.cli.options import Whose
+from scheduler_extender.cli.outputs import Told
+from scheduler_extender.cli.source import Look
 from scheduler_extender.deadline import within
 from scheduler_extender.terminal import column, show, table
 from scheduler_extender.told.idle import (
@@ -44,58 +34,6 @@ OLD = 600.0
 SHOWN_OLD = 5
 """Nodes with old reports that are named, those with the oldest."""
 SHOWN_REQUESTS = 2
-UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
-_DURATION = re.compile(r"(\d{1,6})(s|m|min|h|d)")
-
-
-def idle(
-    output: OutputOption = "table",
-    *,
-    whose: Whose,
-    longer_than: Annotated[
-        str | None,
-        typer.Option(
-            "--longer-than",
-            metavar="TIME",
-            help="Only who has been idle for longer, such as 30m, 2h or 1d.",
-        ),
-    ] = None,
-    watch: WatchOption = False,
-    require: RequireOption = "expected",
-    where: Where,
-) -> None:
-    """List the pods that hold GPUs without using them.
-
-    A pod is listed once no GPU of one of its containers has been used for ten minutes; the agents
-    of the nodes watch that. "Its end lets in" are waiting pods that no node takes now and that the
-    node would take if the idle pod had ended. The command needs the rights to list pods, nodes and
-    gputopologies, and says what it may not see.
-    """
-    form = form_of(output)
-    shortest = 0.0 if longer_than is None else seconds_in(longer_than)
-    answer_from(
-        where,
-        lambda look: told(look, whose, shortest),
-        form,
-        watch=watch,
-        namespace=whose.namespace,
-        require=weakest(require),
-    )
-
-
-def seconds_in(text: str) -> float:
-    """A duration such as ``30m``. Raises :class:`BadInputError`.
-
-    >>> seconds_in("90s"), seconds_in("2h")
-    (90.0, 7200.0)
-    """
-    found = _DURATION.fullmatch(text.strip())
-    if found is None:
-        raise BadInputError(
-            f"--longer-than: allowed is a whole number with s, m, h or d, such as 30m, not "
-            f"{text[:40]!r}"
-        )
-    return float(int(found[1]) * UNITS[found[2]])
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ import typer
 
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.harmless import one_line
-from scheduler_extender.terminal import HarmlessConsole
 
 if TYPE_CHECKING:
     from scheduler_extender.files.clusterfile import ClusterFile
+    from scheduler_extender.terminal import HarmlessConsole
     from topology.core.placement import Verdict
 
 MAX_TEXT = 16 * 1024 * 1024  # bytes of a pod, or of what people paste of a machine
@@ -33,6 +33,8 @@ def columns_asked() -> int | None:
 
 def standard_output() -> HarmlessConsole:
     """The console for what people read: as wide as $COLUMNS or the terminal is now."""
+    from scheduler_extender.terminal import HarmlessConsole
+
     terminal = sys.stdout is not None and sys.stdout.isatty()
     return HarmlessConsole(width=columns_asked() or (None if terminal else PIPE))
 
@@ -108,9 +110,10 @@ def same(*words: str) -> dict[str, str]:
 
 def weakest(require: str) -> Verdict:
     """The verdict that --require names. Raises :class:`BadInputError`."""
+    word = one_of("--require", require, same("expected", "guaranteed"))
     from topology.core.placement import Verdict
 
-    return Verdict(one_of("--require", require, same("expected", "guaranteed")))
+    return Verdict(word)
 
 
 def cluster_file(path: Path) -> ClusterFile:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
 from scheduler_extender.cli.commandline import BadInputError
@@ -77,6 +76,8 @@ def asking(access: Access) -> Iterator[tuple[ApiServer, str]]:
 
     What it refuses is bad input, too. Raises :class:`BadInputError`.
     """
+    import msgspec
+
     from topology.kubeapi.apiserver import ApiError, ApiFailure
 
     log_json(quiet=True)  # an object that cannot be read is no part of the answer

@@ -1,58 +1,41 @@
-"""``gpu-topology machines``: the catalogue of known machines."""
+"""The catalogue of known machines."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
 
 import typer
 import yaml
 from rich.table import Table
 
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.inputs import one_of, standard_output
+from scheduler_extender.cli.inputs import standard_output
 from scheduler_extender.terminal import column, show, table
 from topology import codec
 from topology.machines import MACHINES, Machine, UnknownMachine, machine
 
 
-def machines(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="MACHINE", hidden=True),  # the text below tells of it
-    ] = None,
-    output: Annotated[
-        str,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FORM",
-            help="Of one machine: yaml (a GPUTopology object) or matrix (as nvidia-smi shows it).",
-        ),
-    ] = "yaml",
-) -> None:
-    """List the machines of the catalogue, or print one.
+def print_all() -> None:
+    """List the machines."""
+    known = table(
+        MACHINES.values(),
+        column("machine", lambda each: each.name, folds=True),
+        column("GPUs", lambda each: each.topology("node").summary(), folds=True),
+        column("what it is", lambda each: each.description, folds=True),
+    )
+    show(standard_output(), known)
 
-    MACHINE is a name from the list, which cluster files and `simulate --cluster` take, too.
-    """
-    if name is None:
-        known = table(
-            MACHINES.values(),
-            column("machine", lambda each: each.name, folds=True),
-            column("GPUs", lambda each: each.topology("node").summary(), folds=True),
-            column("what it is", lambda each: each.description, folds=True),
-        )
-        show(standard_output(), known)
-        return
-    matrix = one_of("--output", output, {"yaml": False, "matrix": True})
+
+def print_one(name: str, *, as_matrix: bool) -> None:
+    """Print one as a GPUTopology, or the matrix of its links. Raises :class:`BadInputError`."""
     try:
-        known_machine = machine(name)
+        known = machine(name)
     except UnknownMachine as error:
         raise BadInputError(str(error)) from error
-    if matrix:
-        show(standard_output(), _matrix(known_machine))
+    if as_matrix:
+        show(standard_output(), _matrix(known))
     else:
-        document = codec.encode(known_machine.topology(known_machine.name))
+        document = codec.encode(known.topology(known.name))
         typer.echo(yaml.safe_dump(document, sort_keys=False), nl=False)
 
 

@@ -1,4 +1,4 @@
-"""``gpu-topology node``: one node's GPUs, and taking pods again after refusals.
+"""One node's GPUs, and taking pods again after refusals.
 
 With ``--forward`` the extender tells all that it knows of the node, as YAML for scripts.
 
@@ -11,71 +11,36 @@ failed pods again.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from functools import partial
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from scheduler_extender.annotations import RESUME
-from scheduler_extender.cli import nodetext
+from scheduler_extender.cli.cells import CELLS, node_cells
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.completion import node_completions
 from scheduler_extender.cli.forwarding import forwarded
-from scheduler_extender.cli.inputs import check_node_name
 from scheduler_extender.cli.kubeconfig import Access, asking
-from scheduler_extender.cli.nodewords import node_named
-from scheduler_extender.cli.options import (
-    ListedNamespaceOption,
-    OutputOption,
-    WatchOption,
-    Where,
-)
-from scheduler_extender.cli.outputs import Told, as_yaml, form_of
-from scheduler_extender.cli.source import Look, answer_from
+from scheduler_extender.cli.nodewords import ago, node_named, promises_text, warnings
+from scheduler_extender.cli.options import Where
+from scheduler_extender.cli.outputs import Told, as_yaml
+from scheduler_extender.cli.source import Look
+from scheduler_extender.terminal import column, show, table
+from scheduler_extender.told.nodes import NodeState, link_words
+from scheduler_extender.told.words import duration
+from topology.core.devices import Nic
+from topology.core.dra import POLICY
+from topology.core.graph import NodeTopology
+from topology.core.requests import at_most
+from topology.times import age
 
 TIMEOUT = 10.0
 """Seconds."""
-
-
-def node(
-    name: Annotated[
-        str, typer.Argument(metavar="NODE", hidden=True, autocompletion=node_completions)
-    ],
-    *,
-    output: OutputOption = "table",
-    watch: WatchOption = False,
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume", help="Forgive the node's refusals so far: it takes GPU pods again."
-        ),
-    ] = False,
-    namespace: ListedNamespaceOption = None,
-    where: Where,
-) -> None:
-    """Show a node's GPUs, who holds them, and their links.
-
-    NODE is the name of a node. The command needs the rights to list nodes, pods and gputopologies,
-    and says what it may not see. A node whose kubelet refused pods in a row takes none for a while;
-    to resume it is to let it take pods again: --resume writes the annotation gpu-topology.io/resume
-    to the Node, which needs the right to patch nodes. Which pods have which exclusive CPUs stands
-    in the record (kubectl get gputopo NODE -o yaml, status.exclusive).
-    """
-    check_node_name("NODE", name)
-    form = form_of(output)
-    if resume:
-        _resume(name, where.access)
-        typer.echo(f"{name} takes GPU pods again")
-    elif where.forward:
-        with forwarded("--forward", where.access, where.system) as port:
-            found = port.get(f"/v1/nodes/{quote(name, safe='')}", dict[str, Any])
-        if found is None:
-            raise BadInputError(f"the extender knows of no node {name}")
-        found.pop("record", None)  # kubectl get gputopo shows it
-        typer.echo(as_yaml(found).rstrip())
-    else:
-        answer_from(where, lambda look: told(look, name), form, watch=watch, namespace=namespace)
 
 
 def told(look: Look, name: str) -> Told:
@@ -84,12 +49,23 @@ def told(look: Look, name: str) -> Told:
     return Told(
         state.as_json(devices=True),
         [f"node/{name}"],
-        lambda console, wide: nodetext.draw(console, state, look.today, wide=wide),
+        lambda console, wide: _draw(console, state, look.today, wide=wide),
         look.notes,
     )
 
 
-def _resume(name: str, access: Access) -> None:
+def print_all(name: str, where: Where) -> None:
+    """Print what the extender knows of a node. Raises :class:`BadInputError`."""
+    with forwarded("--forward", where.access, where.system) as port:
+        found = port.get(f"/v1/nodes/{quote(name, safe='')}", dict[str, Any])
+    if found is None:
+        raise BadInputError(f"the extender knows of no node {name}")
+    found.pop("record", None)  # kubectl get gputopo shows it
+    typer.echo(as_yaml(found).rstrip())
+
+
+def forgive(name: str, access: Access) -> None:
+    """Let a node take pods again that has refused some. Raises :class:`BadInputError`."""
     from topology.kubeapi.apiserver import path
 
     body = {"metadata": {"annotations": {RESUME: datetime.now(UTC).isoformat()}}}
@@ -99,3 +75,86 @@ def _resume(name: str, access: Access) -> None:
             api.patch(where, msgspec.json.encode(body), timeout=TIMEOUT)
     except BadInputError as error:
         raise BadInputError(f"{name} was not resumed: {error}") from error
+    typer.echo(f"{name} takes GPU pods again")
+
+
+def _draw(console: Console, node: NodeState, today: float, *, wide: bool) -> None:
+    """The node for people; ``wide`` adds what else is known of each GPU, and the NICs."""
+    topology, reported = node.topology, node.reported(today)
+    console.print(Text(node.name, "bold") + Text(f"  {node.kind}"))
+    for words in (*warnings(node), *node.trouble):
+        console.print(Text(words, "yellow"))
+    if topology is None:
+        return
+    if topology.allocator.policy == POLICY:
+        order = ", ".join(map(str, topology.allocator.published))
+        console.print(f"served by a DRA driver: kube-scheduler takes free GPUs in order {order}")
+    when = "" if reported is None else f"; reported {ago(reported)}"
+    console.print(f"can still promise {promises_text(node.capacity)}{when}")
+    console.print(Text(" ").join(node_cells(node)))
+    console.print()
+    show(console, _gpus(node, topology, today, wide=wide))
+    if len(topology.gpus) > 1:
+        console.print()
+        show(console, _links(topology, wide=wide))
+
+
+def _gpus(node: NodeState, topology: NodeTopology, today: float, *, wide: bool) -> Table:
+    gpus, states = topology.gpus, node.gpus
+
+    def numa(p: int) -> str:
+        return "–" if gpus[p].numa_node is None else str(gpus[p].numa_node)
+
+    def by(p: int) -> str:
+        each = states[p]
+        shares = f"{each.held} of {each.devices} shares: " if each.devices > 1 else ""
+        names = ", ".join(holder.name for holder in each.holders)
+        return shares + names if names else shares.rstrip(": ")
+
+    def asks(p: int) -> str:
+        return ", ".join(dict.fromkeys(holder.asks for holder in states[p].holders if holder.asks))
+
+    def since(p: int) -> str:
+        """For how long the pods have been on the GPU."""
+        seconds = [age(holder.since, today) for holder in states[p].holders]
+        return ", ".join(duration(each) for each in seconds if each is not None)
+
+    held = any(each.holders for each in states)
+    aged = any(map(since, range(len(states))))
+    troubled = any(each.trouble for each in states)
+    return table(
+        range(len(gpus)),
+        column("GPU", lambda p: str(gpus[p].index), figure=True),
+        column("state", lambda p: Text(f" {states[p].use.word} ", CELLS[states[p].use].style)),
+        column("memory", lambda p: at_most(gpus[p].memory), figure=True, when=wide),
+        column("NUMA", numa, figure=True, when=wide),
+        column("UUID", lambda p: gpus[p].uuid, when=wide),
+        column("held by", by, folds=True, when=held),
+        column("asks for", asks, folds=True, when=held),
+        column("for", since, figure=True, when=aged),
+        column("trouble", lambda p: Text(states[p].trouble, "red"), folds=True, when=troubled),
+    )
+
+
+def _links(topology: NodeTopology, *, wide: bool) -> Table:
+    """What joins each GPU to every other one, as ``nvidia-smi topo -m`` writes it."""
+    words = link_words(topology)
+    indices = [gpu.index for gpu in topology.gpus]
+
+    def joined(b: int, a: int) -> Text:
+        return _link("–" if a == b else words.get((a, b), "?"))
+
+    def near(nic: Nic, a: int) -> Text:
+        kinds = dict(nic.distances)
+        return _link(kinds[a].label if a in kinds else "?")
+
+    return table(
+        indices,
+        column("link", str, figure=True),
+        *(column(str(b), partial(joined, b)) for b in indices),
+        *(column(nic.name, partial(near, nic), when=wide) for nic in topology.nics),
+    )
+
+
+def _link(word: str) -> Text:
+    return Text(word, "bold green" if word.startswith("NV") else "dim")

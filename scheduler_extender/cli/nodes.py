@@ -1,4 +1,4 @@
-"""``gpu-topology nodes``: every node with GPUs, how they stand, and what it can still promise."""
+"""The nodes with GPUs, as a table: how they stand, and what each can still promise."""
 
 from __future__ import annotations
 
@@ -13,41 +13,12 @@ from rich.text import Text
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.labels import selector_of, selects
 from scheduler_extender.cli.nodewords import ago, gpus_text, promises_text, total_text, warnings
-from scheduler_extender.cli.options import (
-    ListedNamespaceOption,
-    OutputOption,
-    SelectorOption,
-    WatchOption,
-    Where,
-)
-from scheduler_extender.cli.outputs import Told, form_of
-from scheduler_extender.cli.source import Look, answer_from
+from scheduler_extender.cli.outputs import Told
+from scheduler_extender.cli.source import Look
 from scheduler_extender.terminal import column, fits, show, stacked, table
 from scheduler_extender.told.nodes import Nodes, NodeState, has_gpus, tally, totals
 
 NOBODY = "no node with GPUs is known"
-
-
-def nodes(
-    output: OutputOption = "table",
-    selector: SelectorOption = None,
-    watch: WatchOption = False,
-    namespace: ListedNamespaceOption = None,
-    *,
-    where: Where,
-) -> None:
-    """List the nodes with GPUs, and what they can still promise.
-
-    Stranded is a free GPU without an NVLink to another free one. Pairs, quads and whole say how
-    many more pods the node can promise GPUs: pods that ask for two or four GPUs joined by NVLink,
-    or for all GPUs of the node. Each number is for that kind alone. The command needs the rights to
-    list nodes, pods and gputopologies, and says what it may not see. Exits with 1 if no node has
-    GPUs.
-    """
-    form = form_of(output)
-    answer_from(
-        where, lambda look: told(look, selector, draw), form, watch=watch, namespace=namespace
-    )
 
 
 class Drawing(Protocol):

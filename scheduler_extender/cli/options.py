@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, is_dataclass
+from enum import Enum
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -17,10 +18,27 @@ import typer
 
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.completion import namespace_completions
-from scheduler_extender.cli.forwarding import SYSTEM
+from scheduler_extender.cli.inputs import one_of, same
 from scheduler_extender.cli.interrupts import raised
 from scheduler_extender.cli.kubeconfig import Access
-from scheduler_extender.cli.outputs import Form
+
+SYSTEM = "gpu-topology-system"  # the namespace of an installed extender
+
+
+class Form(Enum):
+    """How an answer is written; the value is the word for ``--output``."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+    NAME = "name"
+
+
+def form_of(word: str) -> Form:
+    """The form that a word names. Raises :class:`BadInputError`."""
+    return Form(one_of("--output", word, same(*(form.value for form in Form))))
+
 
 ClusterOption = Annotated[
     Path | None,
@@ -115,6 +133,14 @@ class Where:
     def __post_init__(self) -> None:
         if self.cluster is not None and self.forward:
             raise BadInputError("--cluster and --forward: allowed is one of them")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Which cluster is read, or which file."""
+
+    cluster: ClusterOption = None
+    access: Access = field(default_factory=Access)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,14 +9,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 
-from scheduler_extender.cli.inputs import PIPE, columns_asked, one_of, same, tell
+from scheduler_extender.cli.inputs import PIPE, columns_asked, tell
 from scheduler_extender.cli.interrupts import pause
+from scheduler_extender.cli.options import Form
 from scheduler_extender.harmless import escaped, harmless, one_line
 from scheduler_extender.terminal import HarmlessConsole
 
@@ -25,16 +25,6 @@ if TYPE_CHECKING:
 
 EVERY = 1.0  # seconds between two looks at a cluster that is followed
 RESTS = 4  # how many times as long as an answer took to work out nothing is worked out after it
-
-
-class Form(Enum):
-    """How an answer is written; the value is the word for ``--output``."""
-
-    TABLE = "table"
-    WIDE = "wide"
-    JSON = "json"
-    YAML = "yaml"
-    NAME = "name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +41,6 @@ class Told:
     draw: Callable[[Console, bool], None]
     notes: Sequence[str] = field(default_factory=tuple)
     yes: bool = True
-
-
-def form_of(word: str) -> Form:
-    """The form that a word names. Raises :class:`BadInputError`."""
-    return Form(one_of("--output", word, same(*(form.value for form in Form))))
 
 
 def answer(told: Callable[[], Told], form: Form, *, watch: bool) -> None:

@@ -17,8 +17,8 @@ from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.forwarding import Forwarded, forwarded
 from scheduler_extender.cli.inputs import cluster_file
 from scheduler_extender.cli.kubeconfig import Access, asking, usual_namespace
-from scheduler_extender.cli.options import Where
-from scheduler_extender.cli.outputs import Form, Told, answer
+from scheduler_extender.cli.options import Form, Where
+from scheduler_extender.cli.outputs import Told, answer
 from scheduler_extender.files.clusterfile import (
     ClusterFile,
     ClusterFileError,

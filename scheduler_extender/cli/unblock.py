@@ -1,4 +1,4 @@
-"""``gpu-topology unblock``: whom to evict so that a waiting pod gets a guaranteed place.
+"""Whom to evict so that a waiting pod gets a guaranteed place.
 
 It needs no extender: it reads the cluster with the caller's own rights and plans with the
 extender's code. ``--evict`` carries the plan out (:mod:`.evictions`).
@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import msgspec
 import typer
 
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.completion import pod_completions
 from scheduler_extender.cli.evictions import Evicting
-from scheduler_extender.cli.inputs import cluster_file, one_of
-from scheduler_extender.cli.kubeconfig import Access, asking
-from scheduler_extender.cli.options import ClusterOption, PodNamespaceOption, TextOption
+from scheduler_extender.cli.inputs import cluster_file
+from scheduler_extender.cli.kubeconfig import asking
+from scheduler_extender.cli.options import Source
 from scheduler_extender.cli.source import described
 from scheduler_extender.cli.suggestions import pod_meant
 from scheduler_extender.harmless import one_line
@@ -33,44 +31,13 @@ if TYPE_CHECKING:
     from topology.kubeapi.apiserver import ApiServer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """Which cluster is read, or which file."""
-
-    cluster: ClusterOption = None
-    access: Access
-
-
-def unblock(
-    pod: Annotated[str, typer.Argument(metavar="POD", hidden=True, autocompletion=pod_completions)],
-    namespace: PodNamespaceOption = None,
-    output: TextOption = "text",
-    evict: Annotated[
-        bool, typer.Option("--evict", help="Carry the plan out, with your own rights.")
-    ] = False,
-    keep: Annotated[
-        int,
-        typer.Option(
-            "--keep", metavar="SECONDS", help="With --evict: for how long the place is kept."
-        ),
-    ] = 600,
-    *,
-    source: Source,
+def plan(
+    pod: str, namespace: str | None, source: Source, keep: int, *, evict: bool, as_json: bool
 ) -> None:
-    """Say whom to evict so that a waiting pod can run.
-
-    POD is the name of a waiting pod, or NAMESPACE/NAME. The command looks for the cheapest set of
-    evictions; each of the evicted pods has a guaranteed place elsewhere, or is named as lost. It
-    needs the rights to list nodes, gputopologies, and the pods and PodDisruptionBudgets of all
-    namespaces. With --evict it keeps the place and evicts the pods through the Eviction API: the
-    ClusterRole gpu-topology-unblocker has all these rights. Exits with 1 where no pod is worth
-    evicting.
-    """
-    as_json = one_of("--output", output, {"text": False, "json": True})
+    """Print whom to evict; with ``evict`` the place is kept for ``keep`` seconds, and they are
+    evicted. Raises :class:`BadInputError`."""
     if not 30 <= keep <= MAX_SECONDS:
         raise BadInputError(f"--keep: allowed are 30 to {MAX_SECONDS:.0f} seconds, not {keep}")
-    if source.cluster is not None and evict:
-        raise BadInputError("--evict: nobody can be evicted from a cluster file (--cluster)")
     where, _, name = pod.rpartition("/")
     if source.cluster is not None:
         known = described(cluster_file(source.cluster), Verdict.EXPECTED)
@@ -80,14 +47,14 @@ def unblock(
     with asking(source.access) as (api, usual):
         where = where or namespace or usual
         found = _answer(_read(api), where, name, "")
-        kept, plan = found.kept_place, found.plan
-        if not evict or (kept is None and (plan is None or not plan.steps)):
+        kept, cheapest = found.kept_place, found.plan
+        if not evict or (kept is None and (cheapest is None or not cheapest.steps)):
             _show(found, as_json=as_json)
             return
         _tell(found, as_json=as_json)
         evicting = Evicting(api, found, lambda: unblocking_of(_read(api), where, name))
-        if kept is None and plan is not None:
-            evicting.keep_place(plan, keep)
+        if kept is None and cheapest is not None:
+            evicting.keep_place(cheapest, keep)
         evicting.carry_out()
 
 

@@ -1,4 +1,4 @@
-"""``gpu-topology waiting``: the pods that wait for GPUs, and in one line each why."""
+"""The pods that wait for GPUs, and in one line each why."""
 
 from __future__ import annotations
 
@@ -13,17 +13,10 @@ from rich.text import Text
 
 from scheduler_extender.annotations import MANAGED, Malformed
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.inputs import weakest
 from scheduler_extender.cli.labels import selector_of, selects
-from scheduler_extender.cli.options import (
-    OutputOption,
-    RequireOption,
-    WatchOption,
-    Where,
-    Whose,
-)
-from scheduler_extender.cli.outputs import Told, form_of
-from scheduler_extender.cli.source import NO_CLAIMS, Look, answer_from
+from scheduler_extender.cli.options import Whose
+from scheduler_extender.cli.outputs import Told
+from scheduler_extender.cli.source import NO_CLAIMS, Look
 from scheduler_extender.deadline import NO_DEADLINE, within
 from scheduler_extender.limits import EXPLAIN_SECONDS
 from scheduler_extender.state.pods.record import PodRecord, asking_record
@@ -42,31 +35,6 @@ SECONDS = 20.0
 """For how long the nodes of a cluster are asked about pods; those that are left then are only
 listed. About one pod they are asked for no longer than ``why`` asks them. A file is asked to the
 end."""
-
-
-def waiting(
-    output: OutputOption = "table",
-    *,
-    whose: Whose,
-    watch: WatchOption = False,
-    require: RequireOption = "expected",
-    where: Where,
-) -> None:
-    """List the pods that wait for GPUs, and why, in one line each.
-
-    The reason counts the nodes by what they answer; why POD says more about one pod. The command
-    needs the rights to list pods, nodes and gputopologies, and says what it may not see. Exits with
-    1 if a listed pod waits that no node would take.
-    """
-    form = form_of(output)
-    answer_from(
-        where,
-        lambda look: told(look, whose),
-        form,
-        watch=watch,
-        namespace=whose.namespace,
-        require=weakest(require),
-    )
 
 
 def told(look: Look, whose: Whose) -> Told:

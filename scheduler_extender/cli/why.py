@@ -1,4 +1,4 @@
-"""``gpu-topology why``: why a pod waits, what would help, and what a placed pod got.
+"""Why a pod waits, what would help, and what a placed pod got.
 
 It needs no extender: it reads nodes, pods and records with the caller's own rights and decides with
 the extender's code. Binds that are being written only the extender knows; ``--forward`` asks it.
@@ -8,26 +8,23 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
 import typer
 from msgspec import structs
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
 
-from scheduler_extender.cli import whytext
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.completion import pod_completions
 from scheduler_extender.cli.forwarding import Forwarded, forwarded
-from scheduler_extender.cli.inputs import cluster_file, one_of, standard_output, weakest
+from scheduler_extender.cli.inputs import cluster_file, standard_output
 from scheduler_extender.cli.kubeconfig import Access, asking, usual_namespace
-from scheduler_extender.cli.options import (
-    PodNamespaceOption,
-    RequireOption,
-    TextOption,
-    Where,
-)
+from scheduler_extender.cli.options import Where
 from scheduler_extender.cli.source import NO_CLAIMS, described
 from scheduler_extender.cli.subject import subject
 from scheduler_extender.cli.suggestions import pod_meant
@@ -40,39 +37,31 @@ from scheduler_extender.told.explanation import (
     Unreadable,
     explanation_of,
 )
+from scheduler_extender.told.words import listed
 from topology.core.placement import Verdict
 
+SHOWN_HELPS = 8
 
-def why(
-    pod: Annotated[str, typer.Argument(metavar="POD", hidden=True, autocompletion=pod_completions)],
-    namespace: PodNamespaceOption = None,
-    output: TextOption = "text",
-    require: RequireOption = "expected",
-    *,
-    where: Where,
+
+def explain(
+    pod: str, namespace: str | None, require: Verdict, where: Where, *, as_json: bool
 ) -> None:
-    """Say why a pod waits and what would help.
-
-    POD is the name of a pod, or KIND/NAME of what makes pods, such as deployment/train, job/train,
-    jobset/train or pytorchjob/train. The command needs a kubeconfig and the rights to list nodes,
-    pods and gputopologies, and says what it may not see. Exits with 1 if the pod waits and no node
-    takes it.
-    """
-    as_json = one_of("--output", output, {"text": False, "json": True})
-    least, cluster, access = weakest(require), where.cluster, where.access
+    """Print why a pod waits, or what it got; the command ends with it. Raises
+    :class:`BadInputError`."""
+    cluster, access = where.cluster, where.access
     if where.forward:
         with forwarded("--forward", access, where.system) as port:
             found, notes = _from_extender(port, access, namespace, pod)
     elif cluster is not None:
-        found, notes = _from_file(cluster, namespace or "default", pod, least)
+        found, notes = _from_file(cluster, namespace or "default", pod, require)
     else:
-        found, notes = _from_api_server(access, namespace, pod, least)
+        found, notes = _from_api_server(access, namespace, pod, require)
     found = structs.replace(found, notes=[*found.notes, *notes])
     if as_json:
         typer.echo(json.dumps(msgspec.to_builtins(found), indent=2))
     else:
         plan = "" if cluster is not None else f"kubectl gpu-topology unblock {found.pod}"
-        whytext.show(standard_output(), found, plan)
+        show(standard_output(), found, plan)
     nowhere = isinstance(found, Unreadable) or not (found.placed or found.takes > found.closed)
     raise typer.Exit(1 if nowhere and NOT_ALL_ASKED not in found.notes else 0)
 
@@ -133,3 +122,53 @@ def _from_api_server(
     snapshot = seen.cluster.snapshot()
     found = explanation_of(snapshot, record, written=about.written, deadline=deadline)
     return found, [*about.beside, *about.notes, *seen.notes]
+
+
+def show(console: Console, told: Explanation | Unreadable, unblock: str) -> None:
+    """Print an answer. ``unblock`` is the command that plans evictions, empty if that cannot be
+    asked."""
+    console.print(Text(told.pod, "bold"), soft_wrap=False)
+    if isinstance(told, Unreadable):
+        _line(console, told.headline, "red")
+    else:
+        _line(console, f"asks for {told.request}")
+        _line(
+            console, told.headline, "green" if told.placed or told.takes > told.closed else "yellow"
+        )
+        there = sorted(
+            (row for row in told.nodes if row.may_come), key=lambda row: -(row.score or 0)
+        )
+        if there and told.placed is None:
+            _line(console, f"it may go to {listed([row.node for row in there])}")
+        for words in told.placed.words[1:] if told.placed else ():
+            _line(console, words, "red" if "lack" in words or "not among" in words else "")
+        _section(console, "nearest", [f"{near.node}: {near.words}" for near in told.nearest])
+        _section(console, "what would help", list(_helps(told, unblock)))
+    _section(console, "good to know", told.notes)
+
+
+def _helps(told: Explanation, unblock: str) -> Iterator[str]:
+    for each in told.helps[:SHOWN_HELPS]:
+        yield each.words
+    if told.unblocks and unblock:
+        yield f"a plan of evictions, where there is one: {unblock}"
+    if not told.whole:
+        yield "there was no time to try out more"
+
+
+def _section(console: Console, title: str, lines: Sequence[str]) -> None:
+    if not lines:
+        return
+    console.print()
+    console.print(Text(title, "bold"))
+    for line in lines:
+        _line(console, line, indent=2)
+
+
+def _line(console: Console, words: str, style: str = "", indent: int = 0) -> None:
+    """A paragraph that folds between words; a pipe gets it on one line."""
+    text = Text(words, style)
+    if not console.is_terminal:
+        console.print(Text(" " * indent) + text, soft_wrap=True)
+    else:
+        console.print(Padding(text, (0, 0, 0, indent), expand=False))

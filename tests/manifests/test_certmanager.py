@@ -10,7 +10,7 @@ import yaml
 from cryptography import x509
 
 from scheduler_extender.cli import main
-from scheduler_extender.cli.certificates import LABELS, SECRET
+from scheduler_extender.cli.commands.certificates import LABELS, SECRET
 from tests.commands import asked
 from tests.manifests.building import BASE, NAMESPACE, arguments
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,14 @@ import yaml
 from typer.testing import CliRunner
 
 from benchmarks.__main__ import app
+from benchmarks.commands.simulate import Played
+from benchmarks.papers import policies as published
+from benchmarks.simulation import policies
 from benchmarks.simulation.policies import ALL
+from benchmarks.simulation.queues import QUEUES
+from benchmarks.simulation.simulation import Moves
+from benchmarks.simulation.sources import DEMANDS
+from benchmarks.simulation.speed import Speed
 from tests.benchmarks.simulation.samples import written
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -35,6 +44,21 @@ def test_the_examples_of_the_docs(jobs: str, tmp_path: Path) -> None:
     ours, tidy = found["runs"]
     assert (ours["jobs"], ours["placed"], ours["kept"]) == (7, 7, 1.0)
     assert tidy["policy"] == "Tidy"
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [("simulate", (*policies.POLICIES, *QUEUES, *DEMANDS)), ("compare", published.POLICIES)],
+)
+def test_the_help_has_the_names_that_there_are(command: str, names: Iterable[str]) -> None:
+    """It is written without the model, which takes seconds to load."""
+    said = runner.invoke(app, [command, "--help"]).output
+    assert set(names) <= set(re.findall(r"[\w-]+", said))
+
+
+def test_the_defaults_are_those_of_the_model() -> None:
+    rules = Played().sweep().rules
+    assert (rules.speed, rules.moves) == (Speed(), Moves())
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import typer
 
 from scheduler_extender.cli import main
 from scheduler_extender.cli.commands import APP, OF, PLUGIN, app
-from scheduler_extender.cli.outputs import Form
+from scheduler_extender.cli.options import Form
 from tests.commands import ROOT, asked
 
 PAGE = (ROOT / "docs" / "cli.md").read_text()

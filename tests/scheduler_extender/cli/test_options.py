@@ -10,7 +10,7 @@ from tests.commands import ROOT
 
 
 def _helps() -> Iterator[str]:
-    for path in (ROOT / "scheduler_extender" / "cli").glob("*.py"):
+    for path in (ROOT / "scheduler_extender" / "cli").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "typer.Option":
                 yield from (ast.unparse(each.value) for each in node.keywords if each.arg == "help")

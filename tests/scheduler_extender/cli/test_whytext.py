@@ -8,7 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
-from scheduler_extender.cli import whytext
+from scheduler_extender.cli.why import show
 from scheduler_extender.told.explanation import explanation_of
 from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
 from topology.core.requests import gpu_request
@@ -26,7 +26,7 @@ def printed(width: int, *, terminal: bool = True, no_color: bool = False) -> str
     found = explanation_of(cluster.snapshot(), pod)
     out = io.StringIO()
     console = Console(file=out, width=width, force_terminal=terminal, no_color=no_color)
-    whytext.show(console, found, UNBLOCK)
+    show(console, found, UNBLOCK)
     return out.getvalue()
 
 

@@ -16,10 +16,10 @@ import typer
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import check_namespace, is_dns, is_ip, one_of, tell, text_of
 from scheduler_extender.cli.options import SystemNamespaceOption
+from scheduler_extender.cli.wholefile import Change, Files
 from scheduler_extender.harmless import harmless
 
 if TYPE_CHECKING:
-    from scheduler_extender.cli.wholefile import Change, Files
     from scheduler_extender.installing.flags import Settings
     from scheduler_extender.installing.schedulerconfig import Place
 
@@ -122,8 +122,6 @@ def install(
     has not made is copied first. Run it as root on every control-plane node, and again when the
     address or the certificates change.
     """
-    from scheduler_extender.cli.wholefile import Files
-
     if kind.lower() in OTHERS:
         raise BadInputError(f"KIND: allowed are kubeadm and k3s; for {kind}, {SECOND}")
     plan = one_of("KIND", kind, {"kubeadm": _kubeadm, "k3s": _k3s})
@@ -149,7 +147,6 @@ def install(
 
 def _kubeadm(files: Files, asked: Asked | None) -> list[Change]:
     """The static pod comes last, and first on the way back: the kubelet acts on it at once."""
-    from scheduler_extender.cli.wholefile import Change
     from scheduler_extender.installing import flags, staticpod
 
     text = files.text(staticpod.PATH)
@@ -181,7 +178,6 @@ def _kubeadm(files: Files, asked: Asked | None) -> list[Change]:
 
 
 def _k3s(files: Files, asked: Asked | None) -> list[Change]:
-    from scheduler_extender.cli.wholefile import Change
     from scheduler_extender.installing import flags, k3s
     from scheduler_extender.installing.yamledit import EditError
 
@@ -223,7 +219,6 @@ class _Node:
 
     def configuration(self, path: str) -> Change:
         """What becomes of kube-scheduler's configuration."""
-        from scheduler_extender.cli.wholefile import Change
         from scheduler_extender.installing import schedulerconfig
 
         ours = posixpath.dirname(path) == self.folder
@@ -252,8 +247,6 @@ class _Node:
 
     def secrets(self) -> list[Change]:
         """What becomes of the certificates."""
-        from scheduler_extender.cli.wholefile import Change
-
         texts = {} if self.asked is None else self.asked.certificates()
         return [
             Change(

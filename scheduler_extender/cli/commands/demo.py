@@ -11,7 +11,6 @@ import typer
 
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import check_ports, folder, standard_output
-from scheduler_extender.files.clusterfile import ClusterFileError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +55,7 @@ def demo(*, placing: Placing, serving: Serving) -> None:
     The same pods are placed without it, too, as kube-scheduler alone does.
     """
     from scheduler_extender.demo import CLUSTER_FILE, PICTURE, STOCK_PICTURE, run_demo, serve_demo
+    from scheduler_extender.files.clusterfile import ClusterFileError
     from scheduler_extender.http.servers import PortError
 
     out, cluster = placing.out, placing.cluster

@@ -1,4 +1,7 @@
-"""``gpu-topology``: the commands, one file each.
+"""``gpu-topology``: the commands, a file each: options, help, and what can be checked at once.
+
+The work is in the package above. A command imports it when it is called, so that help, completion
+and wrong words load no model.
 
 Exit codes: 0 done, 1 the answer is no, 2 bad input with one clear line on stderr.
 
@@ -39,12 +42,12 @@ OF = {
     APP: tuple(COMMANDS),
     PLUGIN: (*(name for name, people in COMMANDS.items() if people), "completion"),
 }
-_ELSEWHERE = {"import": ("importing", "import_"), "map": ("clustermap", "map_")}
+_ELSEWHERE = {"import": ("importing", "import_"), "map": ("map", "map_")}
 
 
 def _place(command: str) -> tuple[str, str]:
     module, function = _ELSEWHERE.get(command, (command, command))
-    return f"scheduler_extender.cli.{module}", function
+    return f"scheduler_extender.cli.commands.{module}", function
 
 
 # Module and function of each command.

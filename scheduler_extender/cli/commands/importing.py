@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
-import yaml
-from pydantic import ValidationError
 
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import check_node_name, name_of, one_of, pasted, same, tell
-from topology import codec
-from topology.core.devices import Bytes, NodeName
-from topology.machines.notation import STOCK
 
 
 def import_(
@@ -52,12 +46,20 @@ def import_(
     object goes to standard output as YAML, ready for a cluster file. What the text leaves open goes
     to standard error.
     """
-    from scheduler_extender.quantities import memory as memory_in
-    from topology.sources import SourceError, read
-
     check_node_name("--node", node)
     policies = same("best-effort", "distributed", "packed", "any")
     policy = one_of("--allocator", allocator or "best-effort", policies)
+    from dataclasses import replace
+
+    import yaml
+    from pydantic import ValidationError
+
+    from scheduler_extender.quantities import memory as memory_in
+    from topology import codec
+    from topology.core.devices import Bytes, NodeName
+    from topology.machines.notation import STOCK
+    from topology.sources import SourceError, read
+
     amount = None
     if memory is not None:
         try:

@@ -13,7 +13,6 @@ from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import check_node_name, log_json, one_of, same
 from scheduler_extender.cli.kubeconfig import ContextOption
 from scheduler_extender.cli.options import MetricsPortOption
-from topology.core.devices import NodeName
 
 if TYPE_CHECKING:
     from topology.agent.command import Options
@@ -119,6 +118,7 @@ class AgentOptions:
         from topology.agent.command import Options
         from topology.agent.decides.surroundings import KubeletFacts
         from topology.agent.settings import Settings
+        from topology.core.devices import NodeName
 
         if not 0 <= self.metrics_port <= 65535:
             raise BadInputError(f"--metrics-port: allowed are 0 to 65535, not {self.metrics_port}")

@@ -1,0 +1,308 @@
+"""``gpu-topology extender``: the service, over a cluster file or an API server."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.cli.inputs import (
+    check_ports,
+    is_dns,
+    is_ip,
+    log_json,
+    one_of,
+    weakest,
+)
+from scheduler_extender.cli.kubeconfig import ContextOption
+from scheduler_extender.cli.options import MetricsPortOption, WeakestOption
+
+if TYPE_CHECKING:
+    from scheduler_extender.http.addresses import Addresses, Tls
+    from scheduler_extender.leader.address import Address
+    from scheduler_extender.leader.leader import Replication
+    from scheduler_extender.state.answers.decision import Settings
+
+# What Kubernetes takes for an object's name, and a little more.
+NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """Which cluster is served. Without any of these: the one in which this process runs."""
+
+    cluster: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Serve the cluster that this YAML file describes."),
+    ] = None
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Serve the cluster that this kubeconfig names."),
+    ] = None
+    context: ContextOption = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """Where the three ports listen."""
+
+    host: Annotated[
+        str,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Address that the ports for kube-scheduler and for metrics listen on.",
+        ),
+    ] = "127.0.0.1"
+    port: Annotated[int, typer.Option(metavar="PORT", help="Port for kube-scheduler.")] = 8888
+    admin_port: Annotated[
+        int,
+        typer.Option(
+            metavar="PORT", help="Port for people, on 127.0.0.1 and ::1 only: the map and /v1."
+        ),
+    ] = 8889
+    metrics_port: MetricsPortOption = 8891
+    public_host: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="DNS name by which a proxy in the same pod serves the port for people. Without "
+            "it: only localhost and addresses.",
+        ),
+    ] = None
+
+    def addresses(self, tls: Tls | None) -> Addresses:
+        """Where the service listens. Raises :class:`BadInputError`."""
+        check_ports(self.port, self.admin_port, self.metrics_port)
+        name = self.public_host
+        if name is not None and (name.startswith("*") or not is_dns(name)):
+            raise BadInputError(
+                f"--public-host: allowed is a DNS name without a port, not {name[:60]!r}"
+            )
+        from scheduler_extender.http.addresses import Addresses
+
+        return Addresses(self.host, self.port, self.admin_port, self.metrics_port, tls, name or "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deciding:
+    """How the extender decides about nodes."""
+
+    require: WeakestOption = "expected"
+    refusals: Annotated[
+        str,
+        typer.Option(
+            metavar="WHICH",
+            help="Keep pods off nodes whose kubelet would refuse them: certain refusals only; "
+            "possible ones too, while other nodes are left; or ignore them. Pods with required "
+            "constraints stay off either way.",
+        ),
+    ] = "certain"
+    shadow: Annotated[
+        bool,
+        typer.Option(
+            "--shadow",
+            help="Refuse nothing: score nodes, and count and tell which ones would have been "
+            "refused. No promise is made or kept.",
+        ),
+    ] = False
+    stale_after: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            help="A node is stale when its report has not changed for so long.",
+            min=1,
+        ),
+    ] = 180.0
+
+    def settings(self, *, of_file: bool) -> Settings:
+        """These options as the state takes them.
+
+        The nodes of a cluster file never get stale, and may have pods that the file does not name.
+        """
+        from scheduler_extender.state.answers.decision import Refusals, Settings
+
+        least = weakest(self.require)
+        words = {which.value: which for which in Refusals}
+        return Settings(
+            least,
+            None if of_file else self.stale_after,
+            all_pods_known=not of_file,
+            refusals=one_of("--refusals", self.refusals, words),
+            shadow=self.shadow,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsFiles:
+    """The files of TLS on the port for kube-scheduler, and whose certificates are taken."""
+
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Serve the port for kube-scheduler over TLS with this certificate."
+        ),
+    ] = None
+    tls_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Private key of the certificate.")
+    ] = None
+    client_ca: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Take only schedulers whose certificate this CA has signed.",
+        ),
+    ] = None
+    client_name: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Take only schedulers whose certificate has this common name or DNS name. Needs "
+            "--client-ca. May be given several times.",
+        ),
+    ] = None
+
+    def usable(self) -> Tls | None:
+        """The files, once they are known to be usable; None where none are given."""
+        if not (self.tls_cert or self.tls_key or self.client_ca or self.client_name):
+            return None
+        if self.tls_cert is None or self.tls_key is None:
+            raise BadInputError("--tls-cert and --tls-key are needed together")
+        if self.client_name and self.client_ca is None:
+            raise BadInputError("--client-name needs --client-ca")
+        from scheduler_extender.http.addresses import Tls
+        from scheduler_extender.http.certificates import Certificates, CertificatesError
+
+        files = Tls(self.tls_cert, self.tls_key, self.client_ca, frozenset(self.client_name or ()))
+        try:
+            Certificates(files)
+        except CertificatesError as error:
+            raise BadInputError(f"TLS files cannot be used: {error}") from error
+        return files
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """This process as one of several replicas."""
+
+    leader_elect: Annotated[
+        bool,
+        typer.Option(
+            "--leader-elect",
+            help="Run as one of several replicas, of which one answers. Needs --pod-namespace and "
+            "--pod-name.",
+        ),
+    ] = False
+    lease: Annotated[
+        str, typer.Option(metavar="NAME", help="The Lease that says which replica leads.")
+    ] = "gpu-topology"
+    lease_seconds: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            help="So long after the leader's last sign of life another replica takes over.",
+            min=2,
+            max=120,
+        ),
+    ] = 10.0
+    pod_namespace: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMESPACE",
+            envvar="POD_NAMESPACE",
+            help="Namespace of the pod in which this replica runs, of the Lease and the Service.",
+        ),
+    ] = None
+    pod_name: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            envvar="POD_NAME",
+            help="Name of the pod in which this replica runs.",
+        ),
+    ] = None
+    pod_ip: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            envvar="POD_IP",
+            help="Address that the leader writes into the EndpointSlice of --service. Without it: "
+            "it writes none.",
+        ),
+    ] = None
+    service: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="The Service by which kube-scheduler finds the leader."),
+    ] = "gpu-topology"
+
+    def replication(self, port: int) -> Replication:
+        """How the replicas agree on who leads, and where the leader answers."""
+        from scheduler_extender.kube.bindable import OwnPod
+        from scheduler_extender.leader.leader import Replication
+
+        address = self._address(port)
+        if not self.pod_namespace or not self.pod_name:
+            raise BadInputError(
+                "--leader-elect needs --pod-namespace and --pod-name, or the variables "
+                "POD_NAMESPACE and POD_NAME"
+            )
+        names = {
+            "--pod-namespace": self.pod_namespace,
+            "--pod-name": self.pod_name,
+            "--lease": self.lease,
+        }
+        for option, part in names.items():
+            if not NAME.fullmatch(part):
+                raise BadInputError(f"{option}: {part!r} is no name of a Kubernetes object")
+        own = OwnPod(self.pod_namespace, self.pod_name)
+        return Replication(own, self.lease, self.lease_seconds, address)
+
+    def _address(self, port: int) -> Address | None:
+        from scheduler_extender.leader.address import Address
+
+        if not self.pod_ip:
+            return None
+        if not is_ip(self.pod_ip):
+            raise BadInputError(f"--pod-ip: {self.pod_ip!r} is no IP address")
+        if not NAME.fullmatch(self.service):
+            raise BadInputError(f"--service: {self.service!r} is no name of a Kubernetes object")
+        return Address(self.pod_ip, port, self.service)
+
+
+def extender(
+    *,
+    served: Served,
+    ports: Ports,
+    deciding: Deciding,
+    tls: TlsFiles,
+    replica: Replica,
+) -> None:
+    """Run the scheduler extender, which kube-scheduler asks.
+
+    With --cluster it serves the cluster that a file describes. Otherwise it follows an API server:
+    the one that --kubeconfig names, or that of the cluster in which it runs.
+
+    Whoever reaches the port for kube-scheduler can have pods bound. On an address that is not
+    loopback, give --tls-cert, --tls-key, --client-ca and --client-name. Files that change are read
+    again. The admin port listens on loopback: people forward it with kubectl.
+    """
+    cluster = served.cluster
+    if cluster is not None and served.kubeconfig is not None:
+        raise BadInputError("--cluster and --kubeconfig exclude each other")
+    settings = deciding.settings(of_file=cluster is not None)
+    where = ports.addresses(tls.usable())
+    replication = None
+    if replica.leader_elect:
+        if cluster is not None:
+            raise BadInputError("--leader-elect needs an API server; --cluster has none")
+        replication = replica.replication(ports.port)
+    log_json()
+    from scheduler_extender.cli.extender import serve_cluster, serve_file
+
+    if cluster is not None:
+        serve_file(cluster, settings, where)
+    else:
+        serve_cluster(served.kubeconfig, served.context, settings, where, replication)
