@@ -43,10 +43,10 @@ test: $(VENV)/dev.stamp         ## unit, property and service tests; a few minut
 test-long: $(VENV)/dev.stamp    ## the closed loop, what needs Go, the images, and all else that takes long
 	$(PYTEST) -m long
 
-coverage: $(VENV)/dev.stamp     ## which lines of each package every fourth test file runs; to trace them takes more than twice as long
+coverage: $(VENV)/dev.stamp     ## which lines every fourth test file runs; to trace them takes more than twice as long
 	find tests/topology tests/scheduler_extender tests/benchmarks -name 'test_*.py' -not -path '*/web/*' | sort | awk 'NR % 4 == 1' | \
 	  xargs $(BIN)/coverage run -m pytest -q -m "not long"
-	$(BIN)/python -m tests.covered
+	$(BIN)/coverage report --sort=cover
 
 # Tests that start each command and ask what it serves; typer, fastapi, kubernetes and NVML are all in it.
 SMOKE := tests/scheduler_extender/cli/test_cli.py tests/scheduler_extender/test_demo.py \

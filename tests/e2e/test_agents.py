@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -94,13 +92,6 @@ class Site:
         self.real.patch(f"{PODS}/{pod}/status", status)
         self.kubelets[node].hide(pod)
 
-    def bound_after(self, pod: str, node: str, published: Any, what: str) -> float:
-        """Wait for a record, then for a pod to be bound to its node; the seconds in between."""
-        self.real.until(published, what)
-        since = time.monotonic()
-        assert self.real.node_of(pod) == node
-        return time.monotonic() - since
-
 
 @pytest.fixture(scope="module")
 def site(real: RealCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
@@ -154,8 +145,8 @@ def test_a_rebooted_node_with_other_gpus_lets_a_waiting_pod_in(site: Site) -> No
         record = site.record("n3")
         return record is not None and record.topology.gpus == other.gpus and site.ready("n3")
 
-    seconds = site.bound_after("quad", "n3", published, "n3 has other GPUs")
-    print(f"bound {seconds:.2f} s after the report")
+    site.real.until(published, "n3 has other GPUs")
+    assert site.real.node_of("quad") == "n3"
     assert site.report("n3").boot_id == agent.boot_id
     site.admit("n3", "quad", 0, 1, 2, 3)
     site.real.until(lambda: site.holders("n3") == {"quad": 4}, "quad is shown")
@@ -173,8 +164,8 @@ def test_a_pod_deleted_by_force_lets_the_next_one_in(site: Site) -> None:
     def known() -> bool:
         return bool(site.report("n2").knew_pods_at(last + 1))
 
-    seconds = site.bound_after("pair", "n2", known, "n2's agent knows of the deletion")
-    print(f"bound {seconds:.2f} s after the report")
+    site.real.until(known, "n2's agent knows of the deletion")
+    assert site.real.node_of("pair") == "n2"
     assert site.report("n2").sequence > before.sequence
     site.admit("n2", "pair", 0, 1)
     site.end("n2", "pair")
@@ -200,5 +191,5 @@ def test_an_outage_of_the_api_server_ends_right(site: Site) -> None:
     site.real.add_pod("probe", 0)
     site.real.node_of("probe")
     site.end("n1", "all")
-    seconds = site.bound_after("waits", "n1", lambda: site.holders("n1") == {}, "n1 is empty")
-    print(f"bound {seconds:.2f} s after the report")
+    site.real.until(lambda: site.holders("n1") == {}, "n1 is empty")
+    assert site.real.node_of("waits") == "n1"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -13,45 +12,6 @@ from tests.manifests.building import (
     example,
 )
 from topology import codec
-from topology.core.devices import DeviceId, GpuUuid, PodUid
-from topology.core.report import Allocation, Health, Report
-from topology.machines import MACHINES, machine
-
-
-@pytest.mark.parametrize("name", MACHINES)
-def test_whatever_the_codec_writes_is_accepted_whole(name: str) -> None:
-    topology = machine(name).topology("node")
-    first = topology.gpus[0].uuid
-    report = Report(
-        boot_id="0c8c2b57",
-        sequence=1,
-        allocatable=frozenset(DeviceId(f"{first}::{n}") for n in range(4)),
-        allocations=(
-            Allocation(PodUid("u"), "ns", "p", "c", "nvidia.com/gpu", (DeviceId(first),)),
-            Allocation(PodUid(""), "ns", "q", "c", "nvidia.com/gpu", (DeviceId(f"{first}::1"),)),
-            Allocation(PodUid(""), "ns", "r", "c", "nvidia.com/gpu", (DeviceId(f"{first}::2"),)),
-        ),
-        health=(Health(GpuUuid(first), healthy=False, reason="Xid79"),),
-    )
-    written = json.loads(json.dumps(codec.encode(topology, report)))
-    assert faults(written) == []
-
-
-def test_a_published_status_is_accepted() -> None:
-    record = example()
-    record["status"]["summary"] = {"gpus": 2, "free": 1, "links": "NVLink 12"}
-    record["status"]["conditions"] = [
-        {
-            "type": "Ready",
-            "status": "True",
-            "reason": "Published",
-            "message": "",
-            "lastTransitionTime": "2026-01-31T12:00:00Z",
-            "observedGeneration": 1,
-        }
-    ]
-    assert faults(record) == []
-
 
 MIG = {"uuid": "MIG-5f6d8a52", "profile": "1g.10gb+me", "memoryBytes": 10468982784}
 

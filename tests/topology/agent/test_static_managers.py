@@ -11,7 +11,6 @@ from tests.topology.agent.moments import (
     Change,
     ScriptedNode,
     agent_restarted,
-    deleted,
     holds,
     listed,
     restarted,
@@ -117,21 +116,6 @@ def test_the_kubelet_is_asked_often_until_a_pod_has_all_it_gets(gpus: int) -> No
     listed()(node)
     node.play_until(30.5)
     assert (own(node), node.turn.picture.due) == ({}, frozenset())
-
-
-def test_a_kubelet_that_has_just_started_takes_nobodys_cpus() -> None:
-    node = static_node()
-    for name in ("stays", "leaves"):
-        bound(name, 1, acknowledged=True)(node)
-    listed(owning("stays", "2"), owning("leaves", "3"))(node)
-    node.play_until(30)
-    restarted()(node)
-    deleted("leaves")(node)
-    node.play_until(33)
-    assert own(node) == {"stays": "2"}
-    listed(owning("stays", "2"))(node)
-    node.play_until(60)
-    assert own(node) == {"stays": "2"}
 
 
 def test_a_kubelet_that_has_just_started_tells_nothing_of_the_machine() -> None:
