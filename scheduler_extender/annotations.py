@@ -282,8 +282,7 @@ def _values(pod: Pod) -> dict[str, Any]:
             continue
         if name not in KEYS:
             allowed = ", ".join((*KEYS, *GROUP_KEYS))
-            label = "; claims is a label of the pod" if name == "claims" else ""
-            raise BadValueError(f"annotation {cut(key)}: unknown key, allowed are {allowed}{label}")
+            raise BadValueError(f"annotation {cut(key)}: unknown key, allowed are {allowed}")
         field, read = KEYS[name]
         values[field] = annotation(ours, key, partial(_bounded, read))
     if "link" not in values and "min_nvlinks" not in values:

@@ -11,9 +11,10 @@ from scheduler_extender.state.node.facts import NodeFacts, Offer
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.wire import Pod
 from topology.core.availability import Unreported
-from topology.core.devices import MIB, Bytes, Gpu, GpuUuid, Nic, NodeName
+from topology.core.devices import MIB, Bytes, DeviceId, Gpu, GpuUuid, Nic, NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.links import GBps, Link, LinkKind, Via
+from topology.core.report import Allocation, Report
 from topology.core.requests import NO_CONSTRAINTS, Constraints, Counts, Role
 
 GIB = 1024 * MIB
@@ -118,3 +119,15 @@ def offered(facts: NodeFacts, resource: str = "nvidia.com/gpu") -> Offer:
     offer = facts.last_offer(resource)
     assert isinstance(offer, Offer), offer
     return offer
+
+
+def last_report(facts: NodeFacts) -> Report:
+    """The last report of a node that has one."""
+    assert facts.report is not None
+    return facts.report
+
+
+def shown(uid: str, *gpus: int, name: str = "main") -> Allocation:
+    """What a report shows of a pod's container that has these GPUs of :func:`gpus`."""
+    ids = tuple(DeviceId(f"GPU-{i}") for i in gpus)
+    return Allocation(PodUid(uid), "default", uid, name, "nvidia.com/gpu", ids)

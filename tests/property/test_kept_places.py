@@ -26,9 +26,10 @@ from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.keptplace import value_of
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.unblocking import unblocking_of
-from scheduler_extender.verbs import BindError, Binding, bind, filter_nodes
+from scheduler_extender.verbs import BindError, bind, filter_nodes
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import container, pod, record_of
+from tests.scheduler_extender.binding import Written
 from topology.core.devices import Bytes, GpuResource, NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.requests import GpuRequest
@@ -76,16 +77,6 @@ COMES: tuple[dict[str, str], ...] = (
     {"link": "nvlink", "policy": "preferred"},
     {"same-numa": "true"},
 )
-
-
-class Api:
-    """Takes every Binding at once."""
-
-    def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
-        return None
-
-    def write(self, binding: Binding) -> None:
-        pass
 
 
 class History:
@@ -167,7 +158,7 @@ class History:
                 return self.cluster.feed.drop_pod(found.uid)
         args = BindingArgs(found.name, found.namespace, found.uid, NODE)
         try:
-            bind(self.cluster, Api(), args, lambda: "2026-11-23T10:00:00Z")
+            bind(self.cluster, Written(), args, lambda: "2026-11-23T10:00:00Z")
         except BindError:
             return self.cluster.feed.drop_pod(found.uid)
         self.seen["bound"] += 1

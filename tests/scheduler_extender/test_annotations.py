@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler_extender import wire
 from scheduler_extender.annotations import (
     BY_CLASS,
     KEYS,
@@ -21,9 +20,7 @@ from scheduler_extender.annotations import (
     parse,
     template_of,
 )
-from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import manifest_of, pod_record
-from scheduler_extender.verbs import filter_nodes
 from scheduler_extender.wire import Pod
 from tests.nodes import container, pod, record_of
 from topology.core.links import LinkKind
@@ -60,14 +57,6 @@ def test_thousands_of_globs_are_one_short_refusal() -> None:
     assert reason.endswith(f"{len(globs)} characters; at most 1024 are allowed")
 
 
-def test_an_answer_over_many_nodes_stays_small() -> None:
-    cluster = Cluster(lambda: 0.0)
-    names = [f"node-{i:05}" for i in range(1000)]
-    manifest = pod(2, {"gpu-model": ",".join(f"A{i}*" for i in range(50_000))})
-    answer = wire.encode(filter_nodes(cluster, msgspec.convert(manifest, Pod), names))
-    assert len(answer) < len(names) * (MOST_TEXT + 20)
-
-
 def test_too_many_globs_are_refused_and_as_many_as_allowed_are_not() -> None:
     many = [f"a{i}*" for i in range(MAX_MODELS + 1)]
     assert refusal({"gpu-model": ",".join(many)}).endswith(
@@ -87,13 +76,6 @@ def test_a_long_value_of_any_key_is_one_short_refusal(key: str) -> None:
         reason = refusal({key: value})
         assert f"gpu-topology.io/{key}=" in reason
         assert "at most 1024 are allowed" in reason
-
-
-def test_the_label_that_asks_for_claims_is_no_annotation() -> None:
-    found = asked(pod(2, {"claims": "dra"}))
-    assert isinstance(found, Malformed)
-    assert "unknown key" in found.reason
-    assert found.reason.endswith("claims is a label of the pod")
 
 
 @pytest.mark.parametrize("key", ["x" * 100_000, "Link", "link\nlink", ""])

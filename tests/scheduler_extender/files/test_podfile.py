@@ -35,30 +35,6 @@ PAIR_TEMPLATE = {key: yaml.safe_load(PAIR.read_text())[key] for key in ("metadat
 QUAD_TEMPLATE = {
     "spec": {"containers": [{"name": "m", "resources": {"limits": {"nvidia.com/gpu": 4}}}]}
 }
-CPU_TEMPLATE = {"spec": {"containers": [{"name": "driver"}]}}
-REPLICAS = {
-    "JobSet": {
-        "replicatedJobs": [{"name": "w", "template": {"spec": {"template": PAIR_TEMPLATE}}}]
-    },
-    "PyTorchJob": {"pytorchReplicaSpecs": {"Master": {"template": PAIR_TEMPLATE}}},
-    "LeaderWorkerSet": {"leaderWorkerTemplate": {"workerTemplate": PAIR_TEMPLATE, "size": 2}},
-    "RayCluster": {
-        "headGroupSpec": {"template": CPU_TEMPLATE},
-        "workerGroupSpecs": [{"template": PAIR_TEMPLATE}],
-    },
-    "SomethingNew": {"stages": [{"workers": {"podTemplate": PAIR_TEMPLATE}}]},
-}
-
-
-@pytest.mark.parametrize("kind", REPLICAS)
-def test_templates_are_found_wherever_they_stand(kind: str) -> None:
-    made = {"kind": kind, "metadata": {"name": "train"}, "spec": REPLICAS[kind]}
-    asked = read(yaml.safe_dump(made))
-    assert asked.request.text == "2 GPUs link=nvlink"
-    assert asked.notes == ()
-    wrong = {**made, "metadata": {"name": "train", "annotations": OURS}}
-    (note,) = read(yaml.safe_dump(wrong)).notes
-    assert f"stands on the {kind} and counts for nothing" in note
 
 
 def test_pods_of_another_kind_that_are_left_out_are_told() -> None:

@@ -85,6 +85,13 @@ def lived_in(seed: int) -> Cluster:
     return cluster
 
 
+def replayed(cluster: Cluster) -> Cluster:
+    """A cluster that has read the file of this one."""
+    again = Cluster(lambda: 0.0, Settings(stale_after=None))
+    feed(again, parse(b"".join(cluster_file(cluster)).decode()))
+    return again
+
+
 def answers(cluster: Cluster) -> dict[str, list[object]]:
     return {
         name: [
@@ -121,10 +128,7 @@ def test_a_node_with_dra_is_replayed(named: bool) -> None:
     world.cluster.feed.put_node(NODE, seen)
     world.claims.apply(claim("of-a-pod", 3, pod="p"))
     world.claims.apply(claim("of-two", 0, pods=("q", "r")))
-    text = b"".join(cluster_file(world.cluster)).decode()
-    again = Cluster(lambda: 0.0, Settings(stale_after=None))
-    feed(again, parse(text))
-    assert answers(again) == answers(world.cluster)
+    assert answers(replayed(world.cluster)) == answers(world.cluster)
 
 
 def test_it_is_yaml_for_everybody() -> None:
@@ -190,8 +194,7 @@ def test_a_cordon_is_replayed() -> None:
     for name in ("cordoned", "open"):
         cluster.feed.put_record(machine("l40s-4").topology(name), Report())
         cluster.feed.put_node(NodeName(name), NodeObject(cordoned=name == "cordoned"))
-    again = Cluster(lambda: 0.0, Settings(stale_after=None))
-    feed(again, parse(b"".join(cluster_file(cluster)).decode()))
+    again = replayed(cluster)
     assert {facts.name: facts.node_object.cordoned for facts in again.snapshot().nodes} == {
         "cordoned": True,
         "open": False,
@@ -270,8 +273,7 @@ def test_pods_come_back_as_they_were() -> None:
     cluster.feed.put_record(node, kubelet.report())
     # A kubelet that has just been restarted shows nobody: the pod is known to run all the same.
     cluster.feed.put_record(node, replace(kubelet.report(), allocations=()))
-    again = Cluster(lambda: 0.0, Settings(stale_after=None))
-    feed(again, parse(b"".join(cluster_file(cluster)).decode()))
+    again = replayed(cluster)
     assert answers(again) == answers(cluster)
     assert [p.name for p in again.snapshot().unschedulable] == ["waits"]
     for known in pods[:4]:
@@ -462,9 +464,7 @@ def crowded(budgets: tuple[Budget, ...] | None) -> Cluster:
 @pytest.mark.parametrize("budgets", [BUDGETS, BUDGETS[:1], BUDGETS[2:], ()])
 def test_a_file_has_the_budgets_and_the_same_plan(budgets: tuple[Budget, ...]) -> None:
     cluster = crowded(budgets)
-    text = b"".join(cluster_file(cluster)).decode()
-    again = Cluster(lambda: 0.0, Settings(stale_after=None))
-    feed(again, parse(text))
+    again = replayed(cluster)
     assert again.budgets == budgets
     plans = [unblocking_of(each, "default", "waits") for each in (cluster, again)]
     assert plans[0] == plans[1]

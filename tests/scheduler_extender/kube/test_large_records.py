@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from types import FrameType
 from typing import Any
 
 import msgspec
@@ -13,6 +11,7 @@ import pytest
 from scheduler_extender.kube.sinks import NodeSink, PodSink, RecordSink
 from scheduler_extender.limits import MAX_RECORD, MAX_RECORD_VALUES
 from scheduler_extender.state.cluster.cluster import Cluster
+from tests.counting import calls
 from tests.crd import schema
 from tests.manifests.test_crd import fill
 from tests.nodes import pod, switched
@@ -147,15 +146,5 @@ OWNED = [
 def test_the_check_of_a_long_list_is_interrupted_at_each_part(status: Object) -> None:
     """CPython lets other threads go on where a function of Python begins, and pydantic's core is
     none."""
-    begun = 0
-
-    def count(frame: FrameType, event: str, argument: object) -> None:
-        nonlocal begun
-        begun += event == "call" and frame.f_code is wire.IN_TURNS.func.__code__
-
-    sys.setprofile(count)
-    try:
-        wire.Status.model_validate(status)
-    finally:
-        sys.setprofile(None)
+    begun = calls(lambda: wire.Status.model_validate(status), wire.IN_TURNS.func.__code__)
     assert begun >= len(*status.values())

@@ -167,15 +167,6 @@ def test_people_see_what_was_asked(world: World, tmp_path: Path) -> None:
         assert [row["takesNoPods"] for row in rows] == [True, True, True]
 
 
-def test_a_restart_in_the_middle_forgets_nothing(world: World, tmp_path: Path) -> None:
-    for name, seconds in (("first", 50), ("second", 100), ("third", 150)):
-        folder = tmp_path / name
-        folder.mkdir()
-        with world.extender(folder):
-            world.pass_time(seconds)
-    assert 3 <= world.binds <= 5
-
-
 def test_an_operator_lets_pods_in_again(world: World, tmp_path: Path) -> None:
     with world.extender(tmp_path):
         world.pass_time(FIVE_MINUTES + 20)  # the next pause has begun

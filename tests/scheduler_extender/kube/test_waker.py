@@ -24,7 +24,7 @@ from scheduler_extender.state.pods.keptplace import KeptPlace
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.standing import BARE
 from tests.dranodes import NODE, claim, two_pairs
-from tests.nodes import switched
+from tests.nodes import last_report, switched
 from tests.scheduler_extender.unblocking.scenes import Held, cluster_of, waiting
 from topology.core.devices import NodeName, PodUid
 from topology.core.links import LinkKind
@@ -327,8 +327,7 @@ def test_two_replicas_that_started_together_write_different_values() -> None:
 def let_go_of_a(cluster: Cluster, node: NodeName) -> None:
     """Pod a is gone, and a report shows b alone."""
     cluster.feed.drop_pod(PodUid("a"))
-    report = cluster.facts(node).report
-    assert report is not None
+    report = last_report(cluster.facts(node))
     left = tuple(held for held in report.allocations if held.pod_uid == "b")
     cluster.feed.put_report(node, replace(report, sequence=2, allocations=left))
 

@@ -22,14 +22,37 @@ from topology.kubeapi.apiserver import ApiServer
 OWN = OwnPod(NAMESPACE, "me")
 
 
+class Takeover:
+    """A replica whose pod may be marked, and a pod that cannot be changed; it asks all the time
+    whether its Lease lasts, and its watch shows it its own pod meanwhile."""
+
+    def __init__(self, fake: FakeApiServer, folder: Path) -> None:
+        fake.put("/api/v1/pods", {"metadata": {"name": "me", "namespace": NAMESPACE}, "spec": {}})
+        fake.put("/api/v1/pods", {"metadata": {"name": "train", "namespace": "default"}})
+        fake.refuse(422, None, path="/default/pods/train$")
+        self.fake, self.bindable, self.clock = fake, Bindable(OWN, "me_1"), Clock()
+        self.api = ApiServer.from_kubeconfig(fake.write_kubeconfig(folder / "kubeconfig"))
+
+    def sleep(self, seconds: float) -> None:
+        self.clock.now += seconds
+
+    def lasts(self) -> bool:
+        own = self.fake.read(f"/api/v1/namespaces/{NAMESPACE}/pods/me")
+        self.bindable.take(pod_decoder.decode(raw(own)), managed=False)
+        return True
+
+    def take_over(self, former_for: float = 0.0) -> None:
+        fence = Fence(self.api, self.bindable, OWN, "me_1", self.clock, self.sleep)
+        assert fence.take_over(2, self.lasts, drained=False, former_for=former_for) == 0
+
+
 @pytest.fixture
-def fake() -> Iterator[FakeApiServer]:
-    with FakeApiServer() as found:
-        own = {"metadata": {"name": "me", "namespace": NAMESPACE}, "spec": {}}
-        found.put("/api/v1/pods", own)
-        found.put("/api/v1/pods", {"metadata": {"name": "train", "namespace": "default"}})
+def takeover(tmp_path: Path) -> Iterator[Takeover]:
+    with FakeApiServer() as fake:
+        found = Takeover(fake, tmp_path)
         yield found
-        found.allow()
+        found.api.close()
+        fake.allow()
 
 
 TOO_MUCH = {
@@ -41,53 +64,24 @@ TOO_MUCH = {
 
 @pytest.mark.parametrize("why", TOO_MUCH)
 def test_nobody_waits_for_a_pod_that_says_more_than_any_replica_reads(
-    fake: FakeApiServer, tmp_path: Path, why: str
+    takeover: Takeover, why: str
 ) -> None:
     """No replica binds such a version of a pod, so no bind of it can come; the API server may
     refuse to change it, or take half a minute."""
-    api = ApiServer.from_kubeconfig(fake.write_kubeconfig(tmp_path / "kubeconfig"))
-    bindable, clock = Bindable(OWN, "me_1"), Clock()
     asked = Pod(ObjectMeta("train", "default", "uid-1", resource_version="1"))
-    bindable.take(asked, managed=True)
+    takeover.bindable.take(asked, managed=True)
     greedy = structs.replace(TOO_MUCH[why].metadata, name="train", namespace="default", uid="uid-1")
-    bindable.take(structs.replace(TOO_MUCH[why], metadata=greedy), managed=True)
-    fake.refuse(422, None, path="/default/pods/train$")
-
-    def lasts() -> bool:
-        own = fake.read(f"/api/v1/namespaces/{NAMESPACE}/pods/me")
-        bindable.take(pod_decoder.decode(raw(own)), managed=False)
-        return True
-
-    def sleep(seconds: float) -> None:
-        clock.now += seconds
-
-    fence = Fence(api, bindable, OWN, "me_1", clock, sleep)
-    assert fence.take_over(2, lasts, drained=False) == 0
-    api.close()
-    assert clock.now < SETTLED_AFTER / 2
-    assert bindable.version(PodUid("uid-1")) is None
+    takeover.bindable.take(structs.replace(TOO_MUCH[why], metadata=greedy), managed=True)
+    takeover.take_over()
+    assert takeover.clock.now < SETTLED_AFTER / 2
+    assert takeover.bindable.version(PodUid("uid-1")) is None
 
 
 @pytest.mark.parametrize("former_for", [0.0, 18.0])
 def test_it_waits_for_the_former_lease_and_then_for_writes(
-    fake: FakeApiServer, tmp_path: Path, former_for: float
+    takeover: Takeover, former_for: float
 ) -> None:
     """A pod that cannot be changed may be bound by whoever led before, up to then."""
-    api = ApiServer.from_kubeconfig(fake.write_kubeconfig(tmp_path / "kubeconfig"))
-    bindable = Bindable(OWN, "me_1")
-    bindable.take(Pod(metadata=ObjectMeta("train", "default", "uid-1")), managed=True)
-    fake.refuse(422, None, path="/default/pods/train$")
-    clock = Clock()
-
-    def sleep(seconds: float) -> None:
-        clock.now += seconds
-
-    def lasts() -> bool:  # asked all the time: our watch shows our own pod meanwhile
-        own = fake.read(f"/api/v1/namespaces/{NAMESPACE}/pods/me")
-        bindable.take(pod_decoder.decode(raw(own)), managed=False)
-        return True
-
-    fence = Fence(api, bindable, OWN, "me_1", clock, sleep)
-    assert fence.take_over(2, lasts, drained=False, former_for=former_for) == 0
-    api.close()
-    assert clock.now == pytest.approx(former_for + SETTLED_AFTER, abs=1.0)
+    takeover.bindable.take(Pod(metadata=ObjectMeta("train", "default", "uid-1")), managed=True)
+    takeover.take_over(former_for)
+    assert takeover.clock.now == pytest.approx(former_for + SETTLED_AFTER, abs=1.0)

@@ -44,11 +44,17 @@ def leading(found: World, name: str = "a") -> Replica:
     return replica
 
 
+def passing(found: World, replica: Replica, name: str = "") -> dict[str, Any]:
+    """A pod that the replica has seen, with all GPUs of the node if it has a name."""
+    made = found.create(pod(4, name=name, uid=name) if name else pod(2))
+    eventually(lambda: replica.passes(made), "the pod passes")
+    return made
+
+
 def test_one_answers_and_both_are_ready(found: World) -> None:
     first = leading(found)
     second = found.replica("bb")
-    train = found.create(pod(2))
-    eventually(lambda: first.passes(train), "the pod passes")
+    train = passing(found, first)
     answer = second.post("filter", {"Pod": train, "Nodes": None, "NodeNames": [NAME]})
     assert answer.status_code == 503
     assert answer.json() == {"error": "this replica does not lead"}
@@ -108,8 +114,7 @@ def _being_bound(
 def test_a_pod_that_others_change_meanwhile_is_bound_all_the_same(found: World) -> None:
     """Its version is another one, and the bind is written once more with that."""
     first = leading(found)
-    train = found.create(pod(2))
-    eventually(lambda: first.passes(train), "the pod passes")
+    train = passing(found, first)
     found.fake.delay("/binding$", FOREVER)
     bind, answers = _being_bound(found, first, train)
     found.create({**pod(2), "metadata": {**train["metadata"], "labels": {"touched": "yes"}}})
@@ -124,8 +129,7 @@ def test_a_pod_that_asks_for_something_else_by_now_is_not_bound_as_it_was_decide
 ) -> None:
     """Its constraints are edited while the Binding is under way, and the second try would pass."""
     first = leading(found)
-    train = found.create(pod(2))
-    eventually(lambda: first.passes(train), "the pod passes")
+    train = passing(found, first)
     found.fake.delay("/binding$", FOREVER)
     bind, answers = _being_bound(found, first, train)
     notes = {"gpu-topology.io/link": "nvlink"}
@@ -144,8 +148,7 @@ def test_a_pod_that_asks_for_something_else_by_now_is_not_bound_as_it_was_decide
 def test_who_resigns_is_followed_at_once_and_no_pod_is_changed(found: World) -> None:
     first = leading(found)
     second = found.replica("bb")
-    train = found.create(pod(2))
-    eventually(lambda: first.passes(train), "the pod passes")
+    train = passing(found, first)
     first.leader.stop()
     eventually(second.leads, "the other leads")
     assert found.lease()["spec"]["leaseTransitions"] == 2
@@ -173,8 +176,8 @@ def test_a_bind_of_the_former_leader_that_comes_late_fails(
 ) -> None:
     """It is on its way while another takes over, and all four GPUs are given to another pod."""
     first, second = leading(found), found.replica("bb")
-    late, rival = (found.create(pod(4, name=name, uid=name)) for name in ("late", "rival"))
-    eventually(lambda: first.passes(late), "the pod passes")
+    rival = found.create(pod(4, name="rival", uid="rival"))
+    late = passing(found, first, "late")
     found.fake.delay("/pods/late/binding$", FOREVER)
     bind = threading.Thread(target=lambda: first.bind(late))
     bind.start()
@@ -195,8 +198,8 @@ def test_a_bind_that_was_settled_as_unbound_cannot_be_written_later(
 ) -> None:
     """One of several API servers stands still with it, while another one answers us."""
     first = leading(found)
-    late, rival = (found.create(pod(4, name=name, uid=name)) for name in ("late", "rival"))
-    eventually(lambda: first.passes(late), "the pod passes")
+    rival = found.create(pod(4, name="rival", uid="rival"))
+    late = passing(found, first, "late")
     sent: list[tuple[str, bytes]] = []
 
     def stands_still(path: str, body: bytes, *_: object, **__: object) -> bytes:
@@ -238,8 +241,8 @@ def test_a_bind_of_a_former_term_fails_though_its_writer_leads_again(
     """It was decided before others bound pods, and is sent once more with a new version."""
     monkeypatch.setattr("scheduler_extender.kube.binder.WRITE_TIMEOUT", PATIENCE)
     first, second = leading(found), found.replica("bb")
-    late, rival = (found.create(pod(4, name=name, uid=name)) for name in ("late", "rival"))
-    eventually(lambda: first.passes(late), "the pod passes")
+    rival = found.create(pod(4, name="rival", uid="rival"))
+    late = passing(found, first, "late")
     found.fake.delay("/pods/late/binding$", FOREVER)
     bind, answers = _being_bound(found, first, late)
     with monkeypatch.context() as cut_off:
@@ -285,8 +288,7 @@ def test_a_pod_that_cannot_be_changed_holds_the_new_leader_up(
     """As where a webhook refuses: nothing but time ends a write about it."""
     monkeypatch.setattr("scheduler_extender.leader.fence.SETTLED_AFTER", 1.0)
     first, second = leading(found), found.replica("bb")
-    train = found.create(pod(2))
-    eventually(lambda: first.passes(train), "the pod passes")
+    passing(found, first)
     found.fake.refuse(422, None, path=r"/default/pods/")
     first.cut_off()
     found.succeeds(second)
@@ -299,8 +301,7 @@ def test_a_pod_that_a_webhook_keeps_from_being_changed_is_not_taken_for_changed(
     """A webhook answers with any status that it likes, and may be down for good."""
     monkeypatch.setattr("scheduler_extender.leader.fence.SETTLED_AFTER", 1.0)
     first = leading(found)
-    train = found.create(pod(2))
-    eventually(lambda: first.passes(train), "the pod passes")
+    passing(found, first)
     own = OwnPod(NAMESPACE, "a")
     fence = Fence(first.api, first.leader.bindable, own, "somebody")
     found.fake.refuse(status, None, path="/default/pods/train$")

@@ -216,32 +216,6 @@ def test_a_gpu_that_could_never_do_is_refused_for_good() -> None:
 # --- What may come --------------------------------------------------------------------------------
 
 
-def test_distributed_leaves_a_full_gpu_alone_while_others_have_more_shares() -> None:
-    shared = Node(node(gpus=2))
-    shared.holds("full", ["0::0"], uses(38))
-    assert shared.reason(1, uses(20)) == ""  # GPU 1 has four shares left, GPU 0 three
-    shared.holds("second", ["1::0"])
-    assert shared.reason(1, uses(20)).startswith(LITTLE)  # either may come
-    assert shared.answer(1, uses(20)).verdict == "possible"
-
-
-def test_packed_fills_the_gpu_that_is_used_most() -> None:
-    shared = Node(node(gpus=2, policy="packed"))
-    shared.holds("full", ["0::0"], uses(38))
-    assert shared.reason(1, uses(20)).startswith(LITTLE)
-    assert shared.reason(1, uses(2)) == ""
-
-
-def test_who_ends_may_make_a_full_gpu_come() -> None:
-    """GPU 1 has more shares left, unless the pod of 4 GiB ends; then GPU 0 is as good."""
-    shared = Node(node(gpus=2))
-    shared.holds("big", ["0::0"], uses(30))
-    shared.holds("small", ["0::1"], uses(4))
-    shared.holds("beside", ["1::0"])
-    assert shared.reason(1, uses(15)).startswith(LITTLE)
-    assert shared.reason(1, uses(10)) == ""
-
-
 # --- What no report shows -------------------------------------------------------------------------
 
 

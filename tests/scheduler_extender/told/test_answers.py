@@ -15,7 +15,6 @@ from scheduler_extender.told.counts import summary
 from tests.nodes import bridged, pcie, pod, record_of, switched
 from tests.scheduler_extender.serving import Running, running
 from tests.scheduler_extender.test_cases import hold
-from topology.core.devices import NodeName
 from topology.core.links import LinkKind
 from topology.core.report import Report
 from topology.core.requests import Constraints, GpuRequest, Policy, gpu_request
@@ -84,25 +83,6 @@ def test_every_row_that_is_no_promise_says_why() -> None:
     assert summary(gpu_request(1), told) == (
         "3 of 3 nodes would take it; on 3 of them nothing is promised about the GPUs"
     )
-
-
-def test_scores_and_verdicts_are_those_of_the_verbs() -> None:
-    with running(switched(), pcie(), bridged()) as service:
-        for policy in ("required", "preferred"):
-            asked = pod(2, {**NVLINK, "policy": policy}, name=policy, uid=policy)
-            see(service, asked)
-            told = rows(service, policy)
-            scores = service.prioritize(asked, *told)
-            passed = service.filter(asked, *told)["NodeNames"]
-            for name, row in told.items():
-                assert (row["verdict"] == "guaranteed") == (not row["reason"] and not row["note"])
-                assert (name in passed) == (row["reason"] == "")
-                if name in passed:
-                    assert (row["score"], row["resolvable"]) == (scores[name], None)
-                else:
-                    assert (row["score"], scores[name]) == (None, 0)
-                    assert isinstance(row["resolvable"], bool)
-            assert NodeName("pcie") in told
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.told.ends import Ends
 from scheduler_extender.told.idle import idle_pods, what_ends_would_do
 from tests.deadlines import ending_when
+from tests.nodes import last_report
 from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
@@ -61,8 +62,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
             coming = waiting(uid, draw(st.sampled_from(REQUESTS)))
             cluster.feed.put_pod(replace(coming, node=made.name, phase="Running"))
         if draw(st.booleans()):
-            report = cluster.facts(made.name).report
-            assert report is not None
+            report = last_report(cluster.facts(made.name))
             sick = (Health(made.gpus[0].uuid, False, "Xid79"),)
             cluster.feed.put_report(made.name, replace(report, sequence=2, health=sick))
     return cluster
@@ -124,8 +124,7 @@ def test_a_node_without_certain_pods_is_counted_once_for_all_requests(
         {each: {f"p{i}-{each.name}": Held((i,)) for i in range(4)} for each in nodes}
     )
     for facts in cluster.snapshot().nodes:
-        report = facts.report
-        assert report is not None
+        report = last_report(facts)
         since = "2026-01-01T10:00:00Z"
         idle = tuple(IdleAllocation(a.pod_uid, "main", GPU, since) for a in report.allocations)
         cluster.feed.put_report(facts.name, replace(report, sequence=2, idle=idle))

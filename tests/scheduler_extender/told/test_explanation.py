@@ -27,7 +27,7 @@ from scheduler_extender.told.unblocking import unblocking_of
 from scheduler_extender.wire import Taint
 from tests.deadlines import ending_when
 from tests.dranodes import two_pairs
-from tests.nodes import bridged, pcie, switched
+from tests.nodes import bridged, last_report, pcie, switched
 from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
 from topology.core.devices import MIB, Bytes, DeviceId, GpuResource, NodeName, PodUid
 from topology.core.links import LinkKind
@@ -186,8 +186,7 @@ def test_a_sick_gpu_that_may_come_is_named_alike_to_all() -> None:
 def test_a_sick_gpu_that_cannot_come_is_no_doubt() -> None:
     node = switched(4, "node")
     cluster = cluster_of({node: {"one": Held((1,))}})
-    report = cluster.facts(NodeName("node")).report
-    assert report is not None
+    report = last_report(cluster.facts(NodeName("node")))
     sick = Health(node.gpus[1].uuid, healthy=False, reason="Xid94")
     cluster.feed.put_record(node, replace(report, sequence=2, health=(sick,)))
     found = explained(cluster, waiting("two", gpu_request(1)))

@@ -14,6 +14,7 @@ from scheduler_extender.state.pods.selecting import Destinations, Requirement
 from scheduler_extender.state.pods.standing import Standing
 from scheduler_extender.told.idle import IdlePod, Tried, idle_pods, what_ends_would_do
 from tests.deadlines import ending_when
+from tests.nodes import last_report
 from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
 from topology.core.devices import MIB, Bytes, DeviceId, MigInstance, NodeName, PodUid
 from topology.core.graph import NodeTopology
@@ -34,8 +35,7 @@ def scene(
     """A cluster in which some pods have been idle since a time of that day."""
     cluster = cluster_of(nodes)
     for facts in cluster.snapshot().nodes:
-        report = facts.report
-        assert report is not None
+        report = last_report(facts)
         idle = tuple(
             IdleAllocation(a.pod_uid, a.container, a.resource, f"2026-01-01T{since[a.pod]}:00Z")
             for a in report.allocations
@@ -109,9 +109,8 @@ def test_a_mig_instance_is_told_by_its_gpu() -> None:
 def test_a_time_that_is_none_is_passed_over(since: str) -> None:
     cluster = cluster_of({PAIRS: {"a": Held((0,))}})
     (facts,) = cluster.snapshot().nodes
-    assert facts.report is not None
     idle = (IdleAllocation(PodUid("a"), "main", GPU, since),)
-    cluster.feed.put_report(facts.name, replace(facts.report, sequence=2, idle=idle))
+    cluster.feed.put_report(facts.name, replace(last_report(facts), sequence=2, idle=idle))
     assert idle_pods(cluster.snapshot(), TODAY) == []
 
 

@@ -9,15 +9,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 
-from scheduler_extender import verbs
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.refusal import Refusal
-from scheduler_extender.verbs import BindError, Binding, Turns
+from scheduler_extender.verbs import Binding, Turns
 from scheduler_extender.wire import BindingArgs
 from tests.deadlines import ending_when
 from tests.nodes import switched
+from tests.scheduler_extender.binding import bind_error
 from tests.scheduler_extender.serving import Clock
 from tests.waiting import FOREVER, PATIENCE
 from topology.core.devices import DeviceId, GpuResource, NodeName, PodUid
@@ -71,18 +71,7 @@ class Crowd:
         pod = PodRecord(PodUid(uid), "default", uid, None, request or self.request)
         self.cluster.feed.put_pod(pod)
         args = BindingArgs(uid, "default", uid, node)
-        try:
-            verbs.bind(
-                self.cluster,
-                self,
-                args,
-                lambda: "now",
-                ending_when(lambda: self.late()),
-                self.turns,
-            )
-        except BindError as error:
-            return str(error)
-        return ""
+        return bind_error(self.cluster, self, args, ending_when(lambda: self.late()), self.turns)
 
     @contextmanager
     def bound(self, *wanted: tuple[int, NodeName]) -> Iterator[list[Future[str]]]:

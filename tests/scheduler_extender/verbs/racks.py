@@ -10,9 +10,10 @@ import msgspec
 from scheduler_extender.files.binder import FileBinder
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.verbs import BindError, bind, filter_nodes, prioritize
+from scheduler_extender.verbs import filter_nodes, prioritize
 from scheduler_extender.wire import BindingArgs, FilterResult, Pod
 from tests.nodes import pod
+from tests.scheduler_extender.binding import bind_error
 from topology.core.devices import NodeName, PodUid
 from topology.core.report import Report
 from topology.machines import machine
@@ -81,11 +82,7 @@ class Scheduler:
         meta = manifest["metadata"]
         self.binder.saw(msgspec.convert(manifest, Pod))
         args = BindingArgs(meta["name"], meta["namespace"], meta["uid"], node)
-        try:
-            bind(self.cluster, self.binder, args, lambda: "now")
-        except BindError as error:
-            return str(error)
-        return ""
+        return bind_error(self.cluster, self.binder, args)
 
     def place(self, manifest: dict[str, Any]) -> str:
         """One cycle of scheduling: the node that the pod is bound to; empty where it fits none."""

@@ -29,6 +29,7 @@ from scheduler_extender.verbs.binder import NO_RECORD
 from scheduler_extender.wire import BindingArgs
 from tests.deadlines import ending_when
 from tests.nodes import bridged, pod, record_of, switched
+from tests.scheduler_extender.binding import Written, bind_error
 from tests.scheduler_extender.conftest import Kube
 from tests.scheduler_extender.serving import Running, running
 from tests.waiting import FOREVER, PATIENCE, eventually
@@ -270,10 +271,10 @@ def test_a_failed_bind_does_not_undo_the_one_after_it(kube: Kube) -> None:
     kube.cluster.feed.put_record(switched(), Report("boot", 1))
     kube.sees(pod(2, NVLINK))
 
-    class Twice(Writes):
+    class Twice(Written):
         def write(self, binding: Binding) -> None:
             super().write(binding)
-            if len(self.written) == 1:
+            if len(self.bindings) == 1:
                 with pytest.raises(BindError, match="no answer"):
                     verbs.bind(kube.cluster, self, ARGS, lambda: "now")
                 raise BindError("refused")
@@ -282,7 +283,7 @@ def test_a_failed_bind_does_not_undo_the_one_after_it(kube: Kube) -> None:
     binder = Twice()
     with pytest.raises(BindError, match="refused"):
         verbs.bind(kube.cluster, binder, ARGS, lambda: "now")
-    assert len(binder.written) == 2
+    assert len(binder.bindings) == 2
     assert [p.uid for p in list(kube.cluster.snapshot().in_flight.values())] == ["uid-1"]
 
 
@@ -320,19 +321,6 @@ def test_a_refused_connection_is_told_apart(kube: Kube, monkeypatch: pytest.Monk
         kube.api.create("/api/v1/pods", b"{}", timeout=PATIENCE)
 
 
-class Writes:
-    """Counts what is written."""
-
-    def __init__(self) -> None:
-        self.written: list[Binding] = []
-
-    def find(self, namespace: str, name: str, uid: str) -> None:
-        return None
-
-    def write(self, binding: Binding) -> None:
-        self.written.append(binding)
-
-
 ARGS = BindingArgs("train", "default", "uid-1", "switched")
 
 
@@ -342,10 +330,10 @@ def test_a_bind_that_the_scheduler_has_given_up_is_not_written(
 ) -> None:
     kube.cluster.feed.put_record(switched(), Report("boot", 1))
     kube.sees(pod(2, NVLINK))
-    left, binder = list(answers), Writes()
+    left, binder = list(answers), Written()
     with pytest.raises(BindError, match=TOO_LATE):
         verbs.bind(kube.cluster, binder, ARGS, lambda: "now", ending_when(lambda: left.pop(0)))
-    assert binder.written == []
+    assert binder.bindings == []
     assert not kube.cluster.snapshot().in_flight
     assert left == []
 
@@ -401,11 +389,7 @@ def test_a_node_that_does_not_exist_gets_no_pod(
 
 def _bind(running: Running, uid: str = "uid-1") -> str:
     args = BindingArgs("train", "default", PodUid(uid), "bridged")
-    try:
-        verbs.bind(running.cluster, running.service.binder, args, lambda: "now")
-    except BindError as error:
-        return str(error)
-    return ""
+    return bind_error(running.cluster, running.service.binder, args)
 
 
 class DecidedMeanwhile:

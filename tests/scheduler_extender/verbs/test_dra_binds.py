@@ -27,6 +27,7 @@ from scheduler_extender.verbs import BindError, Binding, BindUnknownError
 from scheduler_extender.verbs.turns import Turns
 from scheduler_extender.wire import BindingArgs, MetaPod, MetaVictims, Pod, PreemptionArgs
 from tests.nodes import bridged, pod, record_of
+from tests.scheduler_extender.binding import Written
 from topology.core.availability import Availability
 from topology.core.devices import NodeName, PodUid
 from topology.core.dra import Claimed, Published, claim_holder, served
@@ -38,24 +39,11 @@ NODE = NodeName("node")
 NVLINK = {"link": "nvlink"}
 
 
-class Bindings:
-    """Keeps what is written, and knows no other pods."""
-
-    def __init__(self) -> None:
-        self.placements: list[dict[str, Any]] = []
-
-    def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
-        return None
-
-    def write(self, binding: Binding) -> None:
-        self.placements.append(json.loads(binding.placement))
-
-
 class World:
     """A node of two linked pairs, 0-1 and 2-3, whose GPUs are published as 0, 1, 2, 3."""
 
     def __init__(self) -> None:
-        self.cluster, self.written = Cluster(lambda: 0.0), Bindings()
+        self.cluster, self.written = Cluster(lambda: 0.0), Written()
         self.deadline = NO_DEADLINE
         self.turns: Turns | None = None
         self.cluster.feed.put_node(NODE, NodeObject(exists=True, dra_only=True))
@@ -89,7 +77,7 @@ class World:
         assert known is not None
         args = BindingArgs(known.name, known.namespace, uid, NODE)
         verbs.bind(self.cluster, self.written, args, lambda: "", self.deadline, self.turns)
-        return self.written.placements[-1]
+        return self.written.placement
 
     def filter(self, manifest: dict[str, Any]) -> str:
         """Why the node is refused; empty where it passes."""
@@ -134,7 +122,7 @@ def test_a_claim_with_other_devices_is_refused_and_counted(world: World) -> None
     world.claim(a=(1, 2))
     with pytest.raises(BindError, match="its claim has the GPUs 1, 2: the next free GPUs are"):
         world.bind("a")
-    assert world.written.placements == []
+    assert world.written.bindings == []
     assert world.cluster.tallies.vetoes == 1
 
 
@@ -169,17 +157,11 @@ def test_a_plain_pod_may_ask_for_what_is_not_followed(world: World) -> None:
     assert world.cluster.facts(NODE).key("nvidia.com/mig-1g.5gb") != key, "a plugin's node says no"
 
 
-def test_others_whose_claims_are_on_their_way_do_not_matter(world: World) -> None:
-    """Their devices are others than those of a claim that is allocated."""
-    world.add(pod(1, {}, name="early", uid="early", node=NODE))
-    world.add(pair("a"))
-    world.claim(a=(0, 1))
-    assert world.bind("a")["verdict"] == "guaranteed"
-
-
-def test_a_running_pod_whose_claim_is_gone_does_not_matter(world: World) -> None:
-    """As where the watch on pods is late, or kube-scheduler has deleted the claim."""
-    world.add(pod(1, {}, name="old", uid="old", node=NODE, phase="Running"))
+@pytest.mark.parametrize("phase", ["Pending", "Running"])
+def test_others_whose_claims_are_not_known_do_not_matter(world: World, phase: str) -> None:
+    """Theirs is on its way, or gone, and the watch on pods is late. The devices of a claim that is
+    allocated are others."""
+    world.add(pod(1, {}, name="early", uid="early", node=NODE, phase=phase))
     world.add(pair("a"))
     world.claim(a=(0, 1))
     assert world.bind("a")["verdict"] == "guaranteed"
@@ -396,7 +378,7 @@ def test_the_devices_of_a_pods_own_claim_are_held_against_its_constraints(
         verbs.bind(world.cluster, world.written, args, lambda: "")
     world.claim(a=(2, 3))
     verbs.bind(world.cluster, world.written, args, lambda: "")
-    assert world.written.placements[-1]["sets"] == [[2, 3]]
+    assert world.written.placement["sets"] == [[2, 3]]
 
 
 def test_a_claim_that_is_bound_to_the_wrong_devices_is_freed_by_a_refusal(world: World) -> None:
@@ -428,7 +410,7 @@ def test_a_claim_on_a_node_that_has_just_moved_is_no_promise_of_its_plugin(world
             world.bind(f"moved-{refused}")
 
 
-class Unanswered(Bindings):
+class Unanswered(Written):
     """Nobody says what became of what is written; the watch shows it later, or never."""
 
     def __init__(self, world: World, *, written: bool) -> None:

@@ -13,15 +13,15 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler_extender import verbs
 from scheduler_extender.deadline import Deadline
 from scheduler_extender.membership import Group, Membership
 from scheduler_extender.state.answers.decision import SIBLINGS, Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.verbs import BindError, Binding, Turns
+from scheduler_extender.verbs import Binding, Turns
 from scheduler_extender.wire import BindingArgs
 from tests.deadlines import ending_when
+from tests.scheduler_extender.binding import bind_error
 from tests.waiting import FOREVER, PATIENCE, eventually
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.links import LinkKind
@@ -61,11 +61,7 @@ class Plane:
         self.cluster.feed.put_pod(pod)
         args = BindingArgs(name, "default", name, NODE)
         deadline = ending_when(self.given_up.is_set)
-        try:
-            verbs.bind(self.cluster, self, args, lambda: "now", deadline, self.turns)
-        except BindError as error:
-            return str(error)
-        return ""
+        return bind_error(self.cluster, self, args, deadline, self.turns)
 
     def unreported(self) -> str:
         """Wait until a pod is bound that no report has shown; its name."""

@@ -59,9 +59,10 @@ def on(kind: str, count: int = 1, free: Iterable[int] | None = None) -> Schedule
     return scheduler
 
 
-def test_four_pairs_fill_a_machine_on_which_all_gpus_are_linked() -> None:
-    scheduler = on("hgx-h100-8")
-    pods = [gang(f"p{i}", 4) for i in range(4)]
+@pytest.mark.parametrize(("kind", "pairs"), [("hgx-h100-8", 4), ("dgx2", 8)])
+def test_pairs_fill_a_machine_on_which_all_gpus_are_linked(kind: str, pairs: int) -> None:
+    scheduler = on(kind)
+    pods = [gang(f"p{i}", pairs) for i in range(pairs)]
     for asked in pods:
         assert scheduler.passing(asked) == scheduler.names
     for asked in pods:
@@ -235,15 +236,6 @@ def test_a_gang_goes_to_one_rack_though_nobody_is_bound_yet() -> None:
         assert scheduler.bind(each, node) == ""
 
 
-def test_a_gang_of_many_small_pods_fits_a_rack_tray_by_tray() -> None:
-    scheduler = Scheduler({"a": 4})
-    pods = [member(f"m{i}", "", 16, 1, RACK, {LABEL: "g"}) for i in range(16)]
-    for each in pods:
-        assert scheduler.passing(each) == rack("a", 4)
-    for i, each in enumerate(pods):
-        assert scheduler.bind(each, rack("a", 4)[i % 4]) == ""
-
-
 def test_places_kept_for_another_group_make_way_where_it_has_others() -> None:
     """While members of a gang are bound, what is kept for others may move to a node that a member
     was sent to. It moves on then, and the gang is bound whole."""
@@ -392,10 +384,3 @@ def test_siblings_that_the_scheduler_would_send_beyond_our_count_may_come(
     assert [scheduler.passing(each) for each in pods] == [passing] * 4
     gives_out(3)
     assert [scheduler.passing(each) for each in pods] == [["a-00"]] * 4
-
-
-def test_eight_pairs_fill_a_machine_of_sixteen_gpus_that_are_all_linked() -> None:
-    scheduler = on("dgx2")
-    pods = [gang(f"m{i}", 8, 2, **{"group-domain": "node"}) for i in range(8)]
-    assert all(scheduler.passing(each) for each in pods)
-    assert {scheduler.bind(each, scheduler.names[0]) for each in pods} == {""}

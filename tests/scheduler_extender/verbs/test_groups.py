@@ -76,36 +76,17 @@ def test_who_follows_goes_where_the_first_is(scheduler: Scheduler) -> None:
     found = scheduler.filter(member("second"))
     assert set(found.node_names or ()) == set(rack("b")) - {"b-03"}
     assert found.unresolvable == dict.fromkeys(rack("a") + rack("half", 9), ELSEWHERE.reason)
-
-
-def test_a_member_that_was_sent_elsewhere_before_the_first_was_bound_is_not_bound_there(
-    scheduler: Scheduler,
-) -> None:
-    first, second = member("first"), member("second")
-    assert "a-00" in scheduler.passing(first)
-    assert "b-00" in scheduler.passing(second)
-    assert scheduler.bind(first, "a-00") == ""
-    assert scheduler.bind(second, "b-00") == ELSEWHERE.reason
-    assert scheduler.node_of(second) is None
-    assert scheduler.bind(second, "a-01") == ""
+    assert scheduler.bind(member("second"), "a-00") == ELSEWHERE.reason
 
 
 def test_a_group_starts_only_where_others_leave_it_room(scheduler: Scheduler) -> None:
     """Ten of the eighteen trays of rack a are spoken for, though one is taken only."""
     scheduler.bind(member("x0", "other", 10), "a-00")
     assert set(scheduler.passing(member("t0", size=9))) == {*rack("b"), *rack("half", 9)}
+    assert scheduler.bind(member("t0", size=9), "a-01") == TOO_SMALL.reason
     small = scheduler.filter(member("s0", "small", 8))
     assert {n for n in small.node_names or () if n.startswith("a")} < set(rack("a"))
     assert set(small.failed.values()) == {KEPT.reason, "not enough free GPUs"}
-
-
-def test_two_groups_that_race_for_one_rack_do_not_both_start(scheduler: Scheduler) -> None:
-    one, two = member("x0", "one", 10), member("y0", "two", 10)
-    assert "a-00" in scheduler.passing(one)
-    assert "a-01" in scheduler.passing(two)
-    assert scheduler.bind(one, "a-00") == ""
-    assert scheduler.bind(two, "a-01") == TOO_SMALL.reason
-    assert scheduler.bind(two, "b-00") == ""
 
 
 def test_two_groups_share_a_rack_to_the_last_tray(scheduler: Scheduler) -> None:
@@ -284,13 +265,6 @@ def test_the_label_of_a_node_may_change(scheduler: Scheduler) -> None:
     assert scheduler.passing(asked) == []
 
 
-def test_a_cordoned_node_has_no_place_for_members_to_come(scheduler: Scheduler) -> None:
-    asked = member("first")
-    scheduler.cluster.feed.put_node(NodeName("b-17"), NodeObject(cordoned=True))
-    found = scheduler.filter(asked, [n for n in scheduler.names if n != "b-17"])
-    assert found.node_names == rack("a")
-
-
 @pytest.mark.parametrize("before", [NodeObject(cordoned=True, labels={"row": "one"}), NodeObject()])
 def test_who_waits_for_a_domain_is_woken_when_a_node_comes_into_it(before: NodeObject) -> None:
     scheduler, api = Scheduler({"a": 2}), Api()
@@ -308,15 +282,6 @@ def test_who_waits_for_a_domain_is_woken_when_a_node_comes_into_it(before: NodeO
     assert scheduler.passing(asked) == scheduler.names
     waker.round(100.0)
     assert api.woken == [waits.uid]
-
-
-def test_a_group_on_one_node(scheduler: Scheduler) -> None:
-    one_node = {"group-domain": "node"}
-    assert scheduler.passing(member("p0", size=3, gpus=2, annotations=one_node)) == []
-    assert scheduler.bind(member("q0", "q", 2, 2, one_node), "b-00") == ""
-    assert scheduler.passing(member("q1", "q", 2, 2, one_node)) == ["b-00"]
-    other = scheduler.passing(member("r0", "r", 2, 2, one_node))
-    assert set(other) == set(scheduler.names) - {"b-00"}
 
 
 def test_a_preferred_domain_refuses_nobody_and_scores_best(scheduler: Scheduler) -> None:
@@ -349,11 +314,6 @@ def test_plain_members_share_a_domain_too(scheduler: Scheduler) -> None:
     assert set(scheduler.passing(asked)) == set(rack("b")) - {"b-00"}
     found = scheduler.filter(asked, [*rack("b"), "never-heard-of"])
     assert found.unresolvable == {"never-heard-of": NO_DOMAIN.reason}
-
-
-def test_a_pod_without_a_group_goes_anywhere(scheduler: Scheduler) -> None:
-    scheduler.bind(member("x0", "other", 18), "a-00")
-    assert set(scheduler.passing(pod(4, {"link": "nvlink"}))) == set(scheduler.names) - {"a-00"}
 
 
 def test_where_there_is_no_time_the_answer_is_an_error(scheduler: Scheduler) -> None:

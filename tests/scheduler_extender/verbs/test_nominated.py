@@ -28,8 +28,9 @@ from scheduler_extender.told.unblocking import unblocking_of
 from scheduler_extender.web.pages import Pages
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.dranodes import NODE as DRA_NODE
-from tests.dranodes import PUBLISHED, DraWorld, a_slice, claim, device, device_class, two_pairs
-from tests.nodes import pod, record_of
+from tests.dranodes import DraWorld, two_pairs
+from tests.nodes import last_report, pod, record_of
+from tests.scheduler_extender.binding import bind_error
 from tests.scheduler_extender.unblocking.scenes import Held, cluster_of
 from topology.core.devices import NodeName, PodUid
 from topology.core.report import Report
@@ -72,8 +73,7 @@ def nominate(cluster: Cluster, uid: str = "wants", priority: int = PRIORITY) -> 
 def gone(cluster: Cluster, uid: str) -> None:
     """A pod is gone, and a report shows that its GPU is free."""
     cluster.feed.drop_pod(PodUid(uid))
-    report = cluster.facts(NODE).report
-    assert report is not None
+    report = last_report(cluster.facts(NODE))
     left = tuple(a for a in report.allocations if a.pod_uid != uid)
     cluster.feed.put_report(NODE, Report("boot", report.sequence + 1, allocations=left))
 
@@ -88,11 +88,7 @@ def refused_bind(cluster: Cluster, asked: Pod, node: NodeName = NODE) -> str:
     see(cluster, asked)
     uid, meta = asked.metadata.uid, asked.metadata
     args = BindingArgs(meta.name, meta.namespace, uid, node)
-    try:
-        verbs.bind(cluster, FileBinder(cluster), args, lambda: "2026-01-01T00:00:00Z")
-    except verbs.BindError as error:
-        return str(error)
-    return ""
+    return bind_error(cluster, FileBinder(cluster), args)
 
 
 @pytest.mark.parametrize(
@@ -196,23 +192,6 @@ def test_under_dra_devices_are_chosen_already_for_those_nominated(
     for at, count in enumerate(nominees):
         see(world.cluster, manifest(f"nominee-{at}", count, -at, nominated=DRA_NODE))
     assert passes_there(world) == passes
-
-
-def test_under_dra_a_nomination_counts_from_when_the_node_is_known_until_it_is_over() -> None:
-    world = DraWorld()
-    nominated, not_nominated = (manifest("p", 1, 0, nominated=n) for n in (DRA_NODE, None))
-    see(world.cluster, nominated)
-    world.classes.apply(device_class())
-    world.slices.apply(a_slice(*map(device, PUBLISHED)))
-    assert passes_there(world)
-    see(world.cluster, not_nominated)
-    assert not passes_there(world)
-    see(world.cluster, nominated)
-    world.claims.apply(claim("c", 2, pod="p"))  # known now: it is another device
-    assert not passes_there(world)
-    world.cluster.feed.drop_pod(PodUid("p"), 1)
-    world.slices.delete(a_slice(*map(device, PUBLISHED)))
-    assert not world.cluster.facts(DRA_NODE).pods.in_flight
 
 
 def test_under_dra_a_nominated_pod_is_not_in_its_own_way() -> None:

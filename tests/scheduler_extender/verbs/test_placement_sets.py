@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
 from scheduler_extender import verbs
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.objects import NodeObject
-from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.verbs import Binding
 from scheduler_extender.wire import BindingArgs
-from tests.nodes import pod, record_of, switched
+from tests.nodes import pod, record_of, shown, switched
+from tests.scheduler_extender.binding import Written
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.report import Allocation, Report
@@ -22,24 +20,11 @@ NVLINK = {"link": "nvlink"}
 GPU = "nvidia.com/gpu"
 
 
-class Bindings:
-    """Keeps what is written, and knows no other pods."""
-
-    def __init__(self) -> None:
-        self.placements: list[dict[str, Any]] = []
-
-    def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
-        return None
-
-    def write(self, binding: Binding) -> None:
-        self.placements.append(json.loads(binding.placement))
-
-
 def placement(
     node: NodeTopology, report: Report, bound: list[dict[str, Any]], asks: dict[str, Any]
 ) -> Any:
     """The annotation of a pod that is bound to a node with this report and these pods."""
-    cluster, written = Cluster(lambda: 0.0), Bindings()
+    cluster, written = Cluster(lambda: 0.0), Written()
     for other in bound:
         cluster.feed.put_pod(record_of(other))
     cluster.feed.put_record(node, report)
@@ -47,13 +32,7 @@ def placement(
     meta = asks["metadata"]
     args = BindingArgs(meta["name"], meta["namespace"], meta["uid"], node.name)
     verbs.bind(cluster, written, args, lambda: "")
-    (found,) = written.placements
-    return found
-
-
-def holding(uid: str, *gpus: int) -> Allocation:
-    ids = tuple(DeviceId(f"GPU-{i}") for i in gpus)
-    return Allocation(PodUid(uid), "default", uid, "main", GPU, ids)
+    return written.placement
 
 
 def test_a_pod_that_prefers_what_the_hardware_never_has_is_told_its_sets() -> None:
@@ -67,7 +46,7 @@ def test_a_pod_that_prefers_what_the_hardware_never_has_is_told_its_sets() -> No
 def test_what_is_guaranteed_names_the_gpus_of_a_pod_that_may_have_ended_already() -> None:
     """Its kubelet hears of a deletion before we do, and may hand out what the pod held."""
     node = switched(name="node")
-    report = Report("boot", 1, allocations=(holding("old", 0, 1),))
+    report = Report("boot", 1, allocations=(shown("old", 0, 1),))
     old = pod(2, name="old", uid="old", node="node")
     found = placement(node, report, [old], pod(2, NVLINK))
     assert found["verdict"] == "guaranteed"
@@ -91,8 +70,8 @@ def test_what_is_expected_names_what_comes_unless_a_pod_ends() -> None:
 
 
 def test_a_node_without_a_record_names_no_sets() -> None:
-    cluster, written = Cluster(lambda: 0.0), Bindings()
+    cluster, written = Cluster(lambda: 0.0), Written()
     cluster.feed.put_node(NodeName("new"), NodeObject())
     cluster.feed.put_pod(record_of(pod(1)))
     verbs.bind(cluster, written, BindingArgs("train", "default", "uid-1", "new"), lambda: "")
-    assert written.placements[0]["sets"] == []
+    assert written.placement["sets"] == []

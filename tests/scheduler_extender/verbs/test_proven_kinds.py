@@ -18,6 +18,7 @@ from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs.binding import NO_ANSWER
 from scheduler_extender.verbs.turns import AT_ONCE
 from tests.deadlines import ending_when
+from tests.nodes import last_report
 from tests.scheduler_extender.verbs.crowd import NODE, SINGLE, WHOLE, Crowd
 from topology.core.devices import DeviceId, GpuResource, GpuUuid, PodUid
 from topology.core.graph import AllocatorFacts, NodeTopology
@@ -119,8 +120,7 @@ def topology(crowd: Crowd) -> NodeTopology:
 
 def report(crowd: Crowd, **fields: Any) -> None:
     """A report in which some fields are others than before."""
-    known = crowd.cluster.facts(NODE).report
-    assert known is not None
+    known = last_report(crowd.cluster.facts(NODE))
     crowd.cluster.feed.put_report(NODE, replace(known, sequence=known.sequence + 1, **fields))
 
 

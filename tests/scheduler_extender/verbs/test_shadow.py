@@ -54,14 +54,6 @@ def test_every_node_passes_and_what_would_be_refused_is_told() -> None:
     assert would.words.startswith(f"in shadow: {would.refused} of 3 nodes would be refused (")
 
 
-def test_a_pod_that_would_wait_goes_everywhere() -> None:
-    passed, (would,) = told(PAIR, "pcie")
-    assert passed == ["pcie"]
-    assert would.none_left
-    assert would.words.startswith("in shadow: all 1 node would be refused (1 × the hardware has no")
-    assert would.words.endswith("; the pod would wait")
-
-
 def test_nothing_is_told_of_a_pod_that_passes_everywhere() -> None:
     assert told(pod(1)) == (NAMES, [])
     assert told(pod(None)) == (NAMES, [])

@@ -24,6 +24,7 @@ from scheduler_extender.state.cluster.freshness import SILENT_AFTER, Watch
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import pcie, pod, record_of, switched
+from tests.scheduler_extender.binding import bind_error
 from tests.scheduler_extender.serving import Clock
 from topology.core.devices import DeviceId, GpuResource, NodeName, PodUid
 from topology.core.graph import AllocatorFacts, NodeTopology
@@ -162,11 +163,7 @@ def refusal(world: World, newcomer: str, seconds: float = float("inf")) -> str:
 
 def refused_bind(world: World) -> str:
     args = BindingArgs("next", "default", "next", NODE)
-    try:
-        verbs.bind(world.cluster, world.binder, args, lambda: "2026-01-01T00:00:00Z")
-    except verbs.BindError as error:
-        return str(error)
-    return ""
+    return bind_error(world.cluster, world.binder, args)
 
 
 @pytest.mark.parametrize("end", [World.ends, World.is_deleted])

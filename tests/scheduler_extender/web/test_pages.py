@@ -20,11 +20,10 @@ from scheduler_extender.state.asking import enquiry
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.told.answers import answers_to
 from scheduler_extender.told.explanation import Explanation, explanation_of
-from scheduler_extender.told.nearest import NearMiss
 from scheduler_extender.told.nodes import Flag, NodeState, Use, node_state
 from scheduler_extender.web.drawing import tile, whole
 from scheduler_extender.web.examples import EXAMPLES
-from scheduler_extender.web.glance import ALONE, FILTERS, Filters, glance
+from scheduler_extender.web.glance import FILTERS, Filters, glance
 from scheduler_extender.web.outlook import ASKED, UNASKED, outlook_of, waiting_queues
 from scheduler_extender.web.pages import MOST_ASKED, WHAT_IF_SECONDS, Pages
 from tests.scheduler_extender.web.cluster import NVLINK, STARTED, Building, large, small
@@ -85,14 +84,6 @@ def test_a_gpu_stands_as_its_pod_does() -> None:
     assert uses(made, "l40s-01") == "ending ending free free"
 
 
-def test_who_has_no_free_partner_is_stranded() -> None:
-    assert uses(small(), "bridge-01") == "plain stranded free free"
-
-
-def test_without_nvlinks_nothing_is_stranded() -> None:
-    assert state(small(), "l40s-02").uses[Use.STRANDED] == 0
-
-
 def test_a_pod_on_its_way_is_told_and_holds_no_gpu_yet() -> None:
     found = state(small(), "l40s-02")
     assert found.coming == 2
@@ -115,13 +106,6 @@ def test_a_record_that_cannot_be_used_is_told() -> None:
 
 def capacity(made: Building, name: str) -> Capacity:
     return Capacities(made.cluster.settings).of(made.cluster.facts(NodeName(name)))
-
-
-def test_what_can_be_promised_is_what_the_deciding_code_says() -> None:
-    made = small()
-    assert capacity(made, "volta-02").nodes == 1
-    assert capacity(made, "dgx-01") == Capacity(), "the kubelet may hand out the sick GPU"
-    assert capacity(made, "l40s-01") == Capacity(), "no NVLinks, and two GPUs are held"
 
 
 def test_what_is_on_its_way_is_promised_to_nobody_else() -> None:
@@ -170,15 +154,6 @@ def test_every_node_is_in_a_drawing_or_counted_as_left_out() -> None:
     assert sum(section.totals.nodes for section in found.sections) == 600
     named = [n for s in found.sections for tile in s.tiles for n in tile.nodes]
     assert len(named) == len(set(named))
-
-
-def test_alike_nodes_share_a_drawing() -> None:
-    made = Building()
-    for number in range(ALONE + 1):
-        made.node("dgx-a100", f"n-{number:03d}")
-    nodes = [node_state(facts) for facts in made.cluster.snapshot().nodes]
-    (section,) = glance(nodes, Filters()).sections
-    assert [(tile.many, tile.exact) for tile in section.tiles] == [(ALONE + 1, True)]
 
 
 def test_waiting_pods_that_ask_the_same_stand_together_with_their_reasons() -> None:
@@ -231,26 +206,6 @@ def test_a_column_that_no_pod_fills_is_left_out() -> None:
 
 def test_the_summary_counts_nodes_in_words() -> None:
     assert "1 node: no usable record" in page(small(), "map")
-
-
-def test_the_nearest_misses_are_those_of_why_with_who_is_in_the_way() -> None:
-    made = Building()
-    full, half = made.node("a100-pcie-4-bridged", "full"), made.node("a100-pcie-4-bridged", "half")
-    made.report(full, [(made.pod("a", 4, full), (0, 1, 2, 3))])
-    made.report(half, [(made.pod(n, 1, half), (p,)) for n, p in (("b", 0), ("c", 2), ("d", 3))])
-    made.pod("pair", 2, None, NVLINK)
-    made.cluster.board.today = lambda: NOW
-    (queue,), _ = waiting_queues(made.cluster.snapshot())
-    assert queue.outlook is not None
-    first, second = queue.outlook.misses
-    assert first == NearMiss(
-        "half", "1 of 2 linked GPUs is free (1); GPU 0 is held by team-a/b for 3 h"
-    )
-    assert (second.node, second.words) == (
-        "full",
-        "0 of 2 linked GPUs are free; GPUs 0,1 are held by team-a/a for 3 h",
-    )
-    assert "GPU 0 is held by team-a/b for" in Tags(page(made, "waiting")).text
 
 
 @pytest.mark.parametrize("made", [small(), large(9)], ids=["small", "large"])
@@ -343,6 +298,7 @@ def test_pages_are_well_formed_and_have_landmarks(which: str) -> None:
     assert tags.open == []
     names = [tag for tag, _ in tags.seen]
     assert {"header", "nav", "main", "h1", "title"} <= set(names)
+    assert "style" not in names
     assert names.count("h1") == names.count("main") == 1
     for tag, attributes in tags.seen:
         if tag == "svg":
@@ -350,14 +306,6 @@ def test_pages_are_well_formed_and_have_landmarks(which: str) -> None:
             assert attributes.get("aria-label")
         assert "style" not in attributes, "the policy forbids it"
         assert not any(name.startswith("on") for name in attributes)
-
-
-@pytest.mark.parametrize("which", PAGES)
-def test_no_page_has_a_script_or_style_of_its_own(which: str) -> None:
-    for tag, attributes in Tags(page(small(), which)).seen:
-        assert tag != "style"
-        if tag == "script":
-            assert attributes == {"src": "/map/static/map.js", "defer": None}
 
 
 @pytest.mark.parametrize("which", PAGES)
@@ -476,10 +424,6 @@ def test_a_node_says_of_a_pod_with_a_broken_promise_that_it_has_other_gpus() -> 
     assert "<td>has its GPUs</td>" in rows[0]
     assert "team-a/wrong" in rows[1]
     assert "<td>has other GPUs than it requires</td>" in rows[1]
-
-
-def test_an_unknown_node_has_no_page() -> None:
-    assert Pages(small().cluster).node("nobody") is None
 
 
 def test_a_page_is_made_anew_when_something_has_changed_and_it_has_rested() -> None:

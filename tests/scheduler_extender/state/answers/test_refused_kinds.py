@@ -32,9 +32,8 @@ from topology.core.requests import Constraints, gpu_request
 LINKED = gpu_request(1, Constraints(link=LinkKind.NVLINK))
 
 
-def test_a_kind_that_never_fits_shuts_out_itself_alone() -> None:
+def test_a_kind_that_never_fits_shuts_out_itself_alone(world: World) -> None:
     """Its own CPUs cannot be aligned; pods without CPUs of their own go on as before."""
-    world = World()
     for i in range(12):
         world.refuse(f"pinned-{i}", asking=PINNED)
         world.answer(world.bind(f"plain-{i}"))
@@ -49,17 +48,15 @@ def test_a_kind_that_never_fits_shuts_out_itself_alone() -> None:
     assert world.told[-1].in_a_row == 12
 
 
-def test_what_no_kubelet_sees_makes_no_kind() -> None:
+def test_what_no_kubelet_sees_makes_no_kind(world: World) -> None:
     """Constraints are ours: two pods with the same containers are the same to a kubelet."""
-    world = World()
     world.refuse("a", asking=LINKED)
     world.refuse("b")
     assert world.shut()
     assert world.shut(LINKED)
 
 
-def test_two_kinds_without_an_admission_between_them_shut_out_every_kind() -> None:
-    world = World()
+def test_two_kinds_without_an_admission_between_them_shut_out_every_kind(world: World) -> None:
     world.refuse("a", asking=PINNED)
     assert world.shut(PINNED)
     assert not world.shut(PAIR)
@@ -72,8 +69,7 @@ def test_two_kinds_without_an_admission_between_them_shut_out_every_kind() -> No
     assert (world.told[-1].in_a_row, world.told[-1].pause) == (3, 20)
 
 
-def test_the_nodes_back_off_ends_with_an_admission_and_a_kinds_own_goes_on() -> None:
-    world = World()
+def test_the_nodes_back_off_ends_with_an_admission_and_a_kinds_own_goes_on(world: World) -> None:
     world.refuse("a", asking=PINNED)
     world.refuse("b")
     while world.shut(PAIR):
@@ -88,8 +84,7 @@ def test_the_nodes_back_off_ends_with_an_admission_and_a_kinds_own_goes_on() -> 
     assert len(world.cluster.facts(NODE).history.backoffs[GPU].of_kind[PINNED].refusals) == 2
 
 
-def test_an_admission_between_two_kinds_keeps_the_node_open() -> None:
-    world = World()
+def test_an_admission_between_two_kinds_keeps_the_node_open(world: World) -> None:
     world.refuse("a", asking=PINNED)
     world.answer(world.bind("good", PAIR))
     world.refuse("b")
@@ -142,8 +137,7 @@ def test_nodes_that_differ_in_who_tries_share_no_answers() -> None:
 
 
 @pytest.mark.parametrize("step", [1, -1])
-def test_after_a_restart_kinds_are_told_apart(step: int) -> None:
-    world = World()
+def test_after_a_restart_kinds_are_told_apart(world: World, step: int) -> None:
     answers = [("a", ERROR, 45.0, PINNED), ("b", ERROR, 30.0, PINNED), ("good", "", 20.0, ASKING)]
     for uid, reason, age, asking in answers[::step]:
         world.answer(PodRecord(PodUid(uid), "default", uid, NODE, asking), reason, age)
@@ -180,8 +174,7 @@ def test_a_restart_that_lists_the_pods_in_any_order_takes_what_the_former_extend
     ]
 
 
-def test_kinds_without_end_are_not_all_remembered() -> None:
-    world = World()
+def test_kinds_without_end_are_not_all_remembered(world: World) -> None:
     for i in range(3 * MOST_KINDS):
         world.answer(world.bind(f"good-{i}"))
         world.refuse(f"bad-{i}", asking=gpu_request(i + 2))

@@ -87,8 +87,7 @@ def test_whether_the_kubelet_has_taken_a_pod(status: dict[str, Any], admitted: b
     assert record_of(manifest_of(found)) == found
 
 
-def test_pauses_double_up_to_five_minutes() -> None:
-    world = World()
+def test_pauses_double_up_to_five_minutes(world: World) -> None:
     world.refuse("a")
     pauses = [world.pause()]
     for i in range(40):
@@ -101,9 +100,8 @@ def test_pauses_double_up_to_five_minutes() -> None:
     )
 
 
-def test_a_controller_loses_sixteen_pods_in_the_first_hour_and_then_twelve() -> None:
+def test_a_controller_loses_sixteen_pods_in_the_first_hour_and_then_twelve(world: World) -> None:
     """One that makes a refused pod anew at once, on a node that refuses each."""
-    world = World()
     lost = [0, 0]
     for second in range(7200):
         world.clock.now = float(second)
@@ -113,15 +111,13 @@ def test_a_controller_loses_sixteen_pods_in_the_first_hour_and_then_twelve() -> 
     assert lost == [16, 12]
 
 
-def test_a_crowd_that_was_bound_before_makes_one_pause() -> None:
-    world = World()
+def test_a_crowd_that_was_bound_before_makes_one_pause(world: World) -> None:
     world.refuse(*(f"p{i}" for i in range(20)))
     assert [r.pause for r in world.told] == [10] + 19 * [0]
     assert world.pause() == 10
 
 
-def test_a_crowd_that_others_have_bound_makes_no_pause_shorter() -> None:
-    world = World()
+def test_a_crowd_that_others_have_bound_makes_no_pause_shorter(world: World) -> None:
     for i in range(6):
         world.refuse(f"trial-{i}")
         world.pause()
@@ -132,9 +128,8 @@ def test_a_crowd_that_others_have_bound_makes_no_pause_shorter() -> None:
     assert world.pause() == LONGEST_PAUSE
 
 
-def test_after_a_pause_one_pod_may_try() -> None:
+def test_after_a_pause_one_pod_may_try(world: World) -> None:
     """Until one succeeds: a crowd would be lost if the kubelet refuses them all."""
-    world = World()
     world.refuse("a")
     world.pause()
     assert not world.shut()
@@ -152,8 +147,7 @@ def test_after_a_pause_one_pod_may_try() -> None:
     assert not world.shut()
 
 
-def test_who_has_ended_is_no_proof_when_a_report_shows_it_late() -> None:
-    world = World()
+def test_who_has_ended_is_no_proof_when_a_report_shows_it_late(world: World) -> None:
     early = world.bind("early")
     world.cluster.feed.put_pod(replace(early, phase="Failed"))
     world.refuse("a", "b")
@@ -164,8 +158,7 @@ def test_who_has_ended_is_no_proof_when_a_report_shows_it_late() -> None:
     assert world.shut()
 
 
-def test_refused_pods_are_not_gone_through_again_for_each_that_comes() -> None:
-    world = World()
+def test_refused_pods_are_not_gone_through_again_for_each_that_comes(world: World) -> None:
     waits = world.bind("waits")
     world.refuse(*(f"p{i}" for i in range(50)))
     facts = world.cluster.facts(NODE)
@@ -177,8 +170,7 @@ def test_refused_pods_are_not_gone_through_again_for_each_that_comes() -> None:
     assert shared.count(False) == 1
 
 
-def test_a_trial_that_is_deleted_makes_room_for_another() -> None:
-    world = World()
+def test_a_trial_that_is_deleted_makes_room_for_another(world: World) -> None:
     world.refuse("a", "b")
     world.pause()
     trial = world.bind("c")
@@ -187,8 +179,7 @@ def test_a_trial_that_is_deleted_makes_room_for_another() -> None:
     assert not world.shut()
 
 
-def test_a_report_that_shows_the_trial_lifts_the_pause() -> None:
-    world = World()
+def test_a_report_that_shows_the_trial_lifts_the_pause(world: World) -> None:
     world.refuse("a", "b")
     world.pause()
     world.bind("c")
@@ -197,8 +188,7 @@ def test_a_report_that_shows_the_trial_lifts_the_pause() -> None:
 
 
 @pytest.mark.parametrize("by", ["status", "report"])
-def test_who_was_bound_before_the_last_refusal_lifts_nothing(by: str) -> None:
-    world = World()
+def test_who_was_bound_before_the_last_refusal_lifts_nothing(world: World, by: str) -> None:
     early = world.bind("early")
     world.refuse("a", "b")
     if by == "status":
@@ -208,8 +198,7 @@ def test_who_was_bound_before_the_last_refusal_lifts_nothing(by: str) -> None:
     assert world.shut()
 
 
-def test_a_success_between_starts_the_count_again() -> None:
-    world = World()
+def test_a_success_between_starts_the_count_again(world: World) -> None:
     for i in range(6):
         world.refuse(f"bad-{i}")
         assert world.pause() == 10
@@ -218,15 +207,13 @@ def test_a_success_between_starts_the_count_again() -> None:
     assert {r.in_a_row for r in world.told} == {1}
 
 
-def test_the_pods_own_faults_are_told_and_shut_nothing() -> None:
-    world = World()
+def test_the_pods_own_faults_are_told_and_shut_nothing(world: World) -> None:
     world.refuse("a", "b", "c", reason="SysctlForbidden")
     assert not world.shut()
     assert [r.in_a_row for r in world.told] == [0, 0, 0]
 
 
-def test_other_resources_are_not_shut() -> None:
-    world = World()
+def test_other_resources_are_not_shut(world: World) -> None:
     world.refuse("a", "b")
     assert not world.refuses(gpu_request(1, resource="nvidia.com/gpu.shared"))
 
@@ -238,8 +225,7 @@ def test_ignored_refusals_shut_nothing_and_are_told() -> None:
     assert [r.pause for r in world.told] == [0, 0]
 
 
-def test_a_node_without_a_record_is_shut_too() -> None:
-    world = World()
+def test_a_node_without_a_record_is_shut_too(world: World) -> None:
     world.cluster.feed.drop_record(NODE)
     world.refuse("a", "b")
     assert world.shut()
@@ -266,8 +252,7 @@ def test_after_a_restart_the_pods_tell_how_long_the_pause_is(step: int) -> None:
 
 
 @pytest.mark.parametrize("step", ORDERS.values(), ids=ORDERS)
-def test_after_a_restart_a_success_in_between_counts(step: int) -> None:
-    world = World()
+def test_after_a_restart_a_success_in_between_counts(world: World, step: int) -> None:
     answers = [("a", ERROR, 40.0), ("b", ERROR, 30.0), ("good", "", 20.0), ("c", ERROR, 4.0)]
     for uid, reason, age in answers[::step]:
         world.answer(PodRecord(PodUid(uid), "default", uid, NODE, ASKING), reason, age)
@@ -276,8 +261,7 @@ def test_after_a_restart_a_success_in_between_counts(step: int) -> None:
     assert world.pause() == 6
 
 
-def test_an_operator_lifts_the_pause() -> None:
-    world = World()
+def test_an_operator_lifts_the_pause(world: World) -> None:
     world.cluster.feed.put_node(NODE, NodeObject())
     world.refuse("a", "b")
     world.cluster.feed.put_node(NODE, NodeObject(), resumed=1.0)  # whatever the operator's clock
@@ -288,8 +272,7 @@ def test_an_operator_lifts_the_pause() -> None:
     assert world.shut()
 
 
-def test_an_operator_whose_clock_was_ahead_lifts_the_next_pause_too() -> None:
-    world = World()
+def test_an_operator_whose_clock_was_ahead_lifts_the_next_pause_too(world: World) -> None:
     world.cluster.feed.put_node(NODE, NodeObject())
     for resumed in (5_000.0, 1_010.0):
         world.refuse(f"a-{resumed}", f"b-{resumed}")
@@ -299,8 +282,7 @@ def test_an_operator_whose_clock_was_ahead_lifts_the_next_pause_too() -> None:
 
 
 @pytest.mark.parametrize("pods_first", [True, False])
-def test_after_a_restart_what_was_forgiven_stays_so(pods_first: bool) -> None:
-    world = World()
+def test_after_a_restart_what_was_forgiven_stays_so(world: World, pods_first: bool) -> None:
     if not pods_first:
         world.cluster.feed.put_node(NODE, NodeObject(), resumed=975.0)
     for uid, age in (("a", 40.0), ("b", 30.0), ("c", 20.0)):
@@ -312,9 +294,8 @@ def test_after_a_restart_what_was_forgiven_stays_so(pods_first: bool) -> None:
     assert not world.shut()
 
 
-def test_a_pause_that_is_left_after_a_restart_ends() -> None:
+def test_a_pause_that_is_left_after_a_restart_ends(world: World) -> None:
     """The Node comes after its pods, forgiven from between their refusals."""
-    world = World()
     for uid, age in (("a", 25.0), ("b", 24.0), ("c", 12.0), ("d", 1.0)):
         world.answer(PodRecord(PodUid(uid), "default", uid, NODE, ASKING), ERROR, age)
     world.cluster.feed.put_node(NODE, NodeObject(), resumed=1000.0 + world.clock.now - 24.5)
@@ -337,8 +318,7 @@ def test_a_snapshot_replays_whether_the_node_takes_pods() -> None:
         assert shut == world.shut() == (step == 0)
 
 
-def test_who_is_told_learns_whether_it_was_foreseen() -> None:
-    world = World()
+def test_who_is_told_learns_whether_it_was_foreseen(world: World) -> None:
     world.refuse("a")
     world.pause()
     world.refuse("b")

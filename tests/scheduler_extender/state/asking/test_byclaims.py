@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
@@ -14,9 +13,7 @@ from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED, OfClaims, of_claims
 from scheduler_extender.deadline import Deadline, NotAtOnceError
 from scheduler_extender.kube.draobjects import Claim
-from scheduler_extender.kube.nodedevices import NO_DEVICES
-from scheduler_extender.state.asking.byclaims import GONE, NO_GPUS, ask_by_claims
-from scheduler_extender.state.node.objects import NodeObject
+from scheduler_extender.state.asking.byclaims import GONE, ask_by_claims
 from scheduler_extender.state.pods.record import PodRecord, asking_record
 from scheduler_extender.told.placed import placed_on
 from scheduler_extender.verbs import BindError, Binding
@@ -27,7 +24,6 @@ from tests.dranodes import (
     DRIVER,
     IS_GPU,
     NODE,
-    STALE_AFTER,
     DraWorld,
     Json,
     a_slice,
@@ -40,20 +36,17 @@ from tests.dranodes import (
     slice_of,
     two_pairs,
 )
-from tests.nodes import bridged, pod, record_of
-from topology import codec
+from tests.nodes import pod, record_of
 from topology.core.devices import DeviceId, NodeName, PodUid
-from topology.core.report import Report
 from topology.core.requests import gpu_request
 
 OTHER = NodeName("other")
 NVLINK = {"link": "nvlink"}
 REFUSED = "the next free GPUs are without link=nvlink"
 NIC: Json = {"driver": "nics.example.com", "pool": "fabric"}
+
+
 # Nobody says which devices come.
-UNSAID = f'device.attributes["{DRIVER}"].uuid.substring(0, 3) == "GPU"'
-
-
 @pytest.fixture
 def world() -> DraWorld:
     return two_pairs()
@@ -254,25 +247,6 @@ def bind(world: DraWorld, wanted: Pod) -> None:
     verbs.bind(world.cluster, Bindings({}), BindingArgs("a", "ns", "a", NODE), lambda: "")
 
 
-def test_a_pod_is_judged_on_all_its_claims(world: DraWorld) -> None:
-    """kube-scheduler writes one after the other, and each comes by itself."""
-    wanted = of_claim(NVLINK, "one", "two", "nic", "monitor")
-    world.claims.apply(claim("one", 1, pod="a"))
-    world.claims.apply(asking("two", exactly(1)))
-    elsewhere = claim("nic", 0, pod="a", driver="nics.example.com", pool="fabric")
-    later = (
-        asking("two", exactly(1)),
-        claim("two", 0, pod="a"),
-        elsewhere,
-    )
-    for news in later:
-        world.claims.apply(news)
-        with pytest.raises(BindError, match="claim has no devices yet"):
-            bind(world, wanted)
-    world.claims.apply(claim("monitor", 0, pod="a", adminAccess=True))
-    bind(world, wanted)
-
-
 @pytest.mark.parametrize("own", [(), (2,)], ids=["nothing else", "one of its own"])
 def test_what_containers_see_by_admin_access_is_judged(
     world: DraWorld, own: tuple[int, ...]
@@ -291,87 +265,6 @@ def test_what_containers_see_by_admin_access_is_judged(
     bind(world, wanted)
     held = world.cluster.facts(NODE).claimed(PodUid("a"))
     assert held == tuple(DeviceId(f"GPU-{gpu}") for gpu in own)
-
-
-def nic_class() -> msgspec.Raw:
-    spec: Json = {"selectors": [{"cel": {"expression": IS_GPU.replace("'gpu'", "'nic'")}}]}
-    return raw({"metadata": {"name": "nic"}, "spec": spec})
-
-
-def unusable(world: DraWorld) -> None:
-    world.slices.apply(a_slice(device(7), generation=2))
-
-
-def by_plugin(world: DraWorld) -> None:
-    world.cluster.feed.put_node(NODE, NodeObject(exists=True))
-    topology = bridged(name=NODE)
-    report = Report("boot", 2, allocatable=frozenset(DeviceId(f"GPU-{gpu}") for gpu in range(4)))
-    world.records.apply(raw(codec.encode(topology, report)))
-
-
-def without_record(world: DraWorld) -> None:
-    world.nodes.drop_record(NODE)
-
-
-def stale(world: DraWorld) -> None:
-    world.now += STALE_AFTER + 1
-
-
-def served_by_nobody(world: DraWorld) -> None:
-    world.slices.delete(a_slice())
-
-
-def of_a_nic(world: DraWorld) -> None:
-    """Its devices may be of no one node."""
-    world.classes.apply(nic_class())
-    wanted = exactly(1)
-    wanted["exactly"]["deviceClassName"] = "nic"
-    nics = slice_of("", device(0, "nic"), name="nics", pool="fabric")
-    world.slices.apply(nics)
-    world.claims.apply(asking("c", wanted))
-
-
-def by_admin_access(world: DraWorld) -> None:
-    """Only of a NIC: GPUs that containers see so are judged."""
-    world.classes.apply(nic_class())
-    wanted = exactly(1, adminAccess=True)
-    wanted["exactly"]["deviceClassName"] = "nic"
-    world.claims.apply(asking("c", wanted))
-
-
-def of_another_driver(world: DraWorld) -> None:
-    world.claims.apply(claim("c", 0, pod="a", **NIC))
-
-
-def too_many(world: DraWorld) -> None:
-    world.claims.apply(asking("c", exactly(5)))
-
-
-NEVER = {
-    unusable: "topology record unusable",
-    by_plugin: "its GPUs are not served by DRA",
-    without_record: "no topology report",
-    stale: "topology report is stale",
-    served_by_nobody: "neither a device plugin nor a DRA driver serves its GPUs",
-    of_a_nic: NO_GPUS.reason,
-    by_admin_access: NO_GPUS.reason,
-    of_another_driver: NO_GPUS.reason,
-    too_many: NO_DEVICES.reason,
-}
-
-
-@pytest.mark.parametrize("asked", [exactly(2), exactly(2, UNSAID)], ids=["read", "unread"])
-@pytest.mark.parametrize(("happens", "why"), NEVER.items(), ids=[f.__name__ for f in NEVER])
-def test_a_node_where_bind_would_never_say_yes_is_refused(
-    world: DraWorld, happens: Callable[[DraWorld], None], why: str, asked: Json
-) -> None:
-    """Its claims would keep the GPUs that they have, and every other node would wait for them."""
-    wanted = of_claim(NVLINK, "c")
-    world.claims.apply(asking("c", asked))
-    happens(world)
-    assert refusal(world, wanted) == why
-    with pytest.raises(BindError):
-        bind(world, wanted)
 
 
 def test_a_node_other_than_that_of_its_bind_is_refused(world: DraWorld) -> None:

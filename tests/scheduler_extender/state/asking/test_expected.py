@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from dataclasses import replace
 from random import Random
-from types import FrameType
 
 import pytest
 
 from scheduler_extender.membership import Group, Membership
-from scheduler_extender.state.asking.members import OTHER_KINDS, member_of
+from scheduler_extender.state.asking.members import OTHER_KINDS, Member, member_of
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.groups.groups import Groups
 from scheduler_extender.state.pods.record import PodRecord
+from tests.counting import calls
 from tests.nodes import GIB
 from topology.core.devices import Bytes, NodeName, PodUid
 from topology.core.requests import Constraints, GpuRequest, gpu_request
@@ -60,19 +59,13 @@ def calls_of_a_member(kinds: int) -> int:
     cluster = Cluster(lambda: 0.0)
     for i in range(kinds):
         cluster.feed.put_pod(waiting(f"p{i}", kind(i + 1)))
-    made = 0
 
-    def count(frame: FrameType, event: str, arg: object) -> None:
-        nonlocal made
-        made += event == "call"
+    def member() -> Member | None:
+        return member_of(cluster.snapshot(), PodUid("p0"), GANG, kind(1))
 
-    sys.setprofile(count)
-    try:
-        member = member_of(cluster.snapshot(), PodUid("p0"), GANG, kind(1))
-    finally:
-        sys.setprofile(None)
-    assert member is not None
-    assert len(member.request.others) == OTHER_KINDS
+    made, found = calls(member), member()
+    assert found is not None
+    assert len(found.request.others) == OTHER_KINDS
     return made
 
 

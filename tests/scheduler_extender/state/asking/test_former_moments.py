@@ -6,19 +6,24 @@ Each test names the mix-up of two moments that it would show.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from scheduler_extender.deadline import NO_DEADLINE
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.answers.remembered import PlaceCount
-from scheduler_extender.state.asking.members import rack_rooms
+from scheduler_extender.state.asking.askgroup import ask_group
+from scheduler_extender.state.asking.members import member_of, rack_rooms
 from scheduler_extender.state.asking.places import PlaceCounter
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.snapshot import Snapshot
+from scheduler_extender.state.groups.groups import ELSEWHERE
 from scheduler_extender.state.node.objects import NodeObject
 from tests.nodes import pod, record_of, switched
 from tests.scheduler_extender.verbs.racks import member
 from topology.core.devices import NodeName
 from topology.core.report import Report
 from topology.core.requests import gpu_request
+from topology.machines import machine
 
 SINGLE = PlaceCount(gpu_request(1), 100)
 
@@ -120,3 +125,23 @@ def test_whoever_asks_on_a_former_snapshot_gets_the_kept_places_of_its_moment() 
     assert kept_on(cluster.snapshot()) == {NodeName("b")}
     assert kept_on(former) == {NodeName("a")}
     assert kept_on(cluster.snapshot()) == {NodeName("b")}
+
+
+def test_members_and_places_are_counted_at_one_moment() -> None:
+    """A member that comes while places are counted takes one. Beside the members of before, the
+    places of afterwards would be too few: a refusal that is never true."""
+    cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+    for name in ("a-0", "b-0"):
+        cluster.feed.put_record(machine("gb200-tray").topology(name, group=name[0]), Report())
+    first = record_of(member("m0", size=4, gpus=1))
+    cluster.feed.put_pod(replace(first, node=NodeName("a-0")))
+    others = [record_of(member(f"m{i}", size=4, gpus=1)) for i in (1, 2, 3)]
+    seen = cluster.snapshot()
+    asked = member_of(seen, others[0].uid, others[0].membership, gpu_request(1))
+    assert asked is not None
+    for other in others[1:]:
+        cluster.feed.put_pod(replace(other, node=NodeName("a-0")))
+    for moment in (seen, cluster.snapshot()):
+        found = ask_group(moment, asked, ["a-0", "b-0"])
+        assert not found.late
+        assert found.rejections == {"b-0": ELSEWHERE}

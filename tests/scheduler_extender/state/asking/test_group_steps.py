@@ -5,9 +5,6 @@ Work is counted in calls and look-ups, and no time is measured.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import msgspec
@@ -20,29 +17,13 @@ from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.verbs import filter_nodes
 from scheduler_extender.wire import Pod
+from tests.counting import calls
 from tests.nodes import pod, record_of, switched
 from tests.scheduler_extender.verbs.racks import member
 from topology.core.devices import NodeName
 from topology.core.report import Report
 
 GROUP = {"group-domain": "node"}
-
-
-def calls(work: Callable[[], object]) -> int:
-    """How many functions of Python's are called."""
-    found = 0
-
-    def note(_frame: FrameType, event: str, _arg: Any) -> None:
-        nonlocal found
-        found += event == "call"
-
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        work()
-    finally:
-        sys.setprofile(before)
-    return found
 
 
 def come(cluster: Cluster, count: int, phase: str) -> None:

@@ -20,13 +20,14 @@ from scheduler_extender.state.pods.keptplace import (
     value_of,
 )
 from scheduler_extender.state.pods.record import PodRecord, manifest_of, pod_record
-from scheduler_extender.verbs import BindError, Binding, bind, filter_nodes, prioritize
+from scheduler_extender.verbs import BindError, bind, filter_nodes, prioritize
 from scheduler_extender.wire import BindingArgs, Pod
-from tests.nodes import container, pod, record_of
+from tests.nodes import last_report, pod, record_of
+from tests.scheduler_extender.binding import Written
 from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.report import READY, Allocation, Condition, Report
-from topology.core.requests import Constraints, gpu_request
+from topology.core.requests import gpu_request
 from topology.machines import machine
 
 NODE = NodeName("pairs")
@@ -83,8 +84,7 @@ def asked_manifest(cluster: Cluster, wanted: dict[str, Any]) -> str:
 def evict(cluster: Cluster, name: str) -> None:
     """A pod is gone, and a report shows that its GPU is free."""
     cluster.feed.drop_pod(PodUid(name))
-    report = cluster.facts(NODE).report
-    assert report is not None
+    report = last_report(cluster.facts(NODE))
     left = tuple(a for a in report.allocations if a.pod_uid != name)
     cluster.feed.put_report(NODE, Report("boot", report.sequence + 1, allocations=left))
 
@@ -130,21 +130,6 @@ def test_the_pod_prefers_its_own_place_to_every_other(cluster: Cluster) -> None:
     assert max(found["better"], found["unknown"]) < 10
 
 
-class Written:
-    """Takes binds, as an API server that answers at once."""
-
-    def __init__(self) -> None:
-        self.binds: list[Binding] = []
-
-    def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
-        """No pod that the cluster does not know."""
-        return None
-
-    def write(self, binding: Binding) -> None:
-        """Done."""
-        self.binds.append(binding)
-
-
 def test_bind_keeps_the_place_and_gives_it_to_its_pod(cluster: Cluster) -> None:
     wants, written = keep_place(cluster), Written()
     evict(cluster, "a")
@@ -153,7 +138,7 @@ def test_bind_keeps_the_place_and_gives_it_to_its_pod(cluster: Cluster) -> None:
     with pytest.raises(BindError, match="kept for another pod"):
         bind(cluster, written, BindingArgs("thief", "team", "thief", NODE), lambda: "")
     bind(cluster, written, BindingArgs("wants", "team", "wants", NODE), lambda: "")
-    assert [found.name for found in written.binds] == ["wants"]
+    assert [found.name for found in written.bindings] == ["wants"]
     cluster.feed.put_pod(replace(wants, node=NODE, kept_place=None))
     assert not cluster.snapshot().places_of(wants.uid)
     assert "is kept" not in asked(cluster)
@@ -201,59 +186,9 @@ def test_a_time_far_off_keeps_no_place(cluster: Cluster, seconds: float, refused
     assert bool(asked(cluster)) is bool(refused)
 
 
-def scattered(gone: bool = False) -> Cluster:
-    """Bridged pairs 0-1 and 2-3: v holds 0 and 3, and a place is kept for a pair once v is gone."""
-    node = machine("a100-pcie-4-bridged").topology(NODE)
-    found = cluster_of({node: {"v": Held((0, 3), deleting=gone)}})
-    found.board.today = lambda: TODAY
-    keep_place(found, victim="v")
-    return found
-
-
-PLAIN: dict[str, str] = {}
-PREFERRED = {"link": "nvlink", "policy": "preferred"}
-ONE_MODEL = {"gpu-model": "A100*"}
-
-
-@pytest.mark.parametrize("gone", [False, True], ids=["not-evicted-yet", "ending"])
-@pytest.mark.parametrize("says", [PLAIN, PREFERRED, ONE_MODEL], ids=str)
-def test_who_would_take_the_place_while_its_victim_is_still_there_is_refused(
-    says: dict[str, str], gone: bool
-) -> None:
-    """Of the free GPUs 1 and 2 each is half of a pair; were v gone already the newcomer would be
-    given one pair and leave the other."""
-    cluster = scattered(gone)
-    newcomer = msgspec.convert(pod(2, says, uid="other"), Pod)
-    record = record_of(newcomer)
-    assert filter_nodes(cluster, newcomer, [NODE]).unresolvable == {NODE: REASON}
-    cluster.feed.put_pod(record)
-    args = BindingArgs(record.name, record.namespace, record.uid, NODE)
-    with pytest.raises(BindError, match="kept for another pod"):
-        bind(cluster, Written(), args, lambda: "")
-    cluster.feed.drop_pod(record.uid)
-    evict(cluster, "v")
-    assert asked(cluster, 2) == ""
-
-
-def test_who_hides_devices_is_refused_where_these_could_be_of_the_place() -> None:
-    """No report shows what an init container leaves unused: once the pod is bound nobody could say
-    that the place is there."""
-    node = machine("dgx1-v100").topology(NODE)
-    cluster = cluster_of({node: {"old": Held((0, 4))}})
-    cluster.board.today = lambda: TODAY
-    same_numa = Constraints(same_numa=True)
-    kept = KeptPlace(NODE, NOON)
-    cluster.feed.put_pod(replace(waiting("wants", gpu_request(3, same_numa)), kept_place=kept))
-    linked = {"min-nvlinks": "2"}
-    assert asked_manifest(cluster, pod(2, linked, uid="other")) == ""
-    hides = pod(1, linked, uid="other", init=[container("init", 2)])
-    assert asked_manifest(cluster, hides) == REASON
-
-
 def not_ready(cluster: Cluster) -> None:
     """The agent cannot vouch for its report."""
-    report = cluster.facts(NODE).report
-    assert report is not None
+    report = last_report(cluster.facts(NODE))
     conditions = (Condition(READY, False, "KubeletRestarted"),)
     later = replace(report, sequence=report.sequence + 1, conditions=conditions)
     cluster.feed.put_report(NODE, later)
@@ -262,8 +197,7 @@ def not_ready(cluster: Cluster) -> None:
 def stale(cluster: Cluster) -> None:
     """The agent says nothing any more."""
     cluster.board.settings = replace(cluster.settings, stale_after=60.0)
-    report = cluster.facts(NODE).report
-    assert report is not None
+    report = last_report(cluster.facts(NODE))
     cluster.feed.put_report(NODE, replace(report, sequence=report.sequence + 1))
     cluster.board.clock.now += 70.0  # type: ignore[attr-defined]
 
@@ -276,8 +210,7 @@ def not_reported(cluster: Cluster) -> None:
 def taken(cluster: Cluster) -> None:
     """The pod that was bound by hand has got a GPU of the place."""
     not_reported(cluster)
-    report, topology = cluster.facts(NODE).report, cluster.facts(NODE).topology
-    assert report is not None
+    report, topology = last_report(cluster.facts(NODE)), cluster.facts(NODE).topology
     assert topology is not None
     ids = (DeviceId(topology.gpus[1].uuid),)
     got = Allocation(PodUid("by hand"), "team", "by hand", "main", "nvidia.com/gpu", ids)

@@ -31,11 +31,11 @@ from scheduler_extender.state.node.transitions import (
 )
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.answers import answers
-from tests.nodes import bridged, offered, pcie, switched
-from topology.core.devices import DeviceId, NodeName, PodUid
+from tests.nodes import bridged, offered, pcie, shown, switched
+from topology.core.devices import NodeName, PodUid
 from topology.core.links import LinkKind
 from topology.core.placement import IN_PROGRESS, Verdict
-from topology.core.report import Allocation, Report
+from topology.core.report import Report
 from topology.core.requests import Constraints, Policy, gpu_request
 
 NAME = NodeName("switched")
@@ -45,11 +45,6 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
 
 def record(uid: str, count: int = 2, **how: Any) -> PodRecord:
     return replace(PodRecord(PodUid(uid), "default", uid, NAME, gpu_request(count)), **how)
-
-
-def shows(uid: str, *gpus: int) -> Allocation:
-    devices = tuple(DeviceId(f"GPU-{i}") for i in gpus)
-    return Allocation(PodUid(uid), "default", uid, "main", GPU, devices)
 
 
 # A reader beside a writer.
@@ -102,7 +97,7 @@ def test_between_a_report_and_the_answers_after_it_nobody_can_read() -> None:
 
         files = {str(module.__file__) for module in (cluster, board, remembered, node, transitions)}
         with between_lines(files, look_beside):
-            found.feed.put_report(NAME, Report("boot", 2, allocations=(shows("a", 0),)))
+            found.feed.put_report(NAME, Report("boot", 2, allocations=(shown("a", 0),)))
         ask(found.snapshot(), request, [NAME])
         look_beside()
     assert [verdict for _, verdict in read[:1]] == [Verdict.GUARANTEED], "it has read before"
@@ -172,7 +167,7 @@ def test_a_bind_that_is_repeated_is_held_against_the_node_without_the_pod() -> N
     known = Cluster(lambda: 0.0, Settings(stale_after=None))
     known.feed.put_record(bridged(name=NAME), Report("boot", 1))
     known.feed.put_pod(record("there", phase="Running"))
-    known.feed.put_report(NAME, Report("boot", 2, allocations=(shows("there", 0, 1),)))
+    known.feed.put_report(NAME, Report("boot", 2, allocations=(shown("there", 0, 1),)))
     ours = record("ours", node=None)
     known.feed.put_pod(ours)
     known.binds.begin(NAME, ours)
@@ -184,7 +179,7 @@ def test_a_bind_that_is_repeated_is_held_against_the_node_without_the_pod() -> N
     assert again() is not None, "nothing has changed"
     known.feed.drop_pod(PodUid("there"))
     known.feed.put_pod(record("equal"))
-    known.feed.put_report(NAME, Report("boot", 3, allocations=(shows("ours", 0, 1),)))
+    known.feed.put_report(NAME, Report("boot", 3, allocations=(shown("ours", 0, 1),)))
     now = known.facts(NAME)
     assert now.key(GPU) == seen.key(GPU)
     gone = frozenset({ours.uid})

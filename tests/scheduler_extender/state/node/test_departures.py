@@ -18,7 +18,7 @@ from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.node.transitions import MOST_DEPARTED
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.wire import Pod
-from tests.nodes import bridged, pod, record_of, switched
+from tests.nodes import bridged, last_report, pod, record_of, switched
 from tests.scheduler_extender.conftest import Kube, raw
 from tests.scheduler_extender.serving import Clock
 from topology import codec
@@ -276,9 +276,7 @@ def record(sequence: int, uid: str, *, boot: str = "boot", observed: str = "") -
 
 
 def sequence_of(cluster: Cluster) -> int:
-    known = cluster.facts(NAME).report
-    assert known is not None
-    return known.sequence
+    return last_report(cluster.facts(NAME)).sequence
 
 
 def test_a_record_made_anew_starts_its_numbers_again(clock: Clock) -> None:

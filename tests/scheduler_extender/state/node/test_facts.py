@@ -21,8 +21,8 @@ from scheduler_extender.state.node.transitions import (
     without_pod,
 )
 from scheduler_extender.state.pods.record import PodRecord
-from tests.nodes import offered, switched
-from topology.core.devices import DeviceId, PodUid
+from tests.nodes import offered, shown, switched
+from topology.core.devices import PodUid
 from topology.core.placement import UNUSABLE
 from topology.core.report import Allocation, Condition, Report
 from topology.core.requests import Constraints, GpuRequest, gpu_request
@@ -36,11 +36,6 @@ Step = Callable[[NodeFacts], NodeFacts]
 def record(uid: str, count: int = 1, **how: object) -> PodRecord:
     pod = PodRecord(PodUid(uid), "default", uid, NODE.name, gpu_request(count))
     return replace(pod, **how)  # type: ignore[arg-type]
-
-
-def shows(uid: str, *gpus: int) -> Allocation:
-    ids = tuple(DeviceId(NODE.gpus[p].uuid) for p in gpus)
-    return Allocation(PodUid(uid), "default", uid, "main", GPU, ids)
 
 
 def report(sequence: int, *allocations: Allocation, **how: object) -> Report:
@@ -81,7 +76,7 @@ CASES: dict[str, tuple[list[Step], int, tuple[str, ...]]] = {
         (),
     ),
     "a report shows the pod": (
-        [comes(report(1)), bound("a"), comes(report(2, shows("a", 0)))],
+        [comes(report(1)), bound("a"), comes(report(2, shown("a", 0)))],
         3,
         (),
     ),
@@ -115,7 +110,7 @@ CASES: dict[str, tuple[list[Step], int, tuple[str, ...]]] = {
         [
             comes(report(1)),
             bound("a"),
-            comes(report(2, shows("a", 0))),
+            comes(report(2, shown("a", 0))),
             deleted("a", 20),
             comes(report(3, pods_version="20")),
         ],
@@ -127,7 +122,7 @@ CASES: dict[str, tuple[list[Step], int, tuple[str, ...]]] = {
             comes(report(1)),
             bound("a"),
             deleted("a", 20),
-            comes(report(2, shows("a", 0), pods_version="20")),
+            comes(report(2, shown("a", 0), pods_version="20")),
         ],
         3,
         ("a leaving",),
@@ -174,7 +169,7 @@ CASES: dict[str, tuple[list[Step], int, tuple[str, ...]]] = {
         ("a departed",),
     ),
     "until that one is reported": (
-        [comes(report(1)), bound("a"), bound("b"), ends("a"), comes(report(2, shows("b", 1)))],
+        [comes(report(1)), bound("a"), bound("b"), ends("a"), comes(report(2, shown("b", 1)))],
         3,
         (),
     ),
@@ -206,7 +201,7 @@ def test_transitions(steps: list[Step], left: int, gone: tuple[str, ...]) -> Non
 
 
 def test_a_record_that_contradicts_itself_is_unusable_and_forgets_nobody() -> None:
-    twice = report(2, shows("x", 0), shows("y", 0))
+    twice = report(2, shown("x", 0), shown("y", 0))
     facts = with_record(with_pod(EMPTY, record("a")), NODE, report(1), "")
     departed = {PodUid("d"): Departed(record("d"), frozenset({PodUid("a")}))}
     facts = with_record(facts.with_departed(departed), NODE, twice, "")
@@ -223,7 +218,7 @@ def test_promises_are_those_that_no_report_has_shown_kept() -> None:
     assert isinstance(pod.request, GpuRequest)
     facts = with_pod(with_record(EMPTY, NODE, report(1), ""), pod)
     assert facts.promises
-    assert not with_record(facts, NODE, report(2, shows("a", 0, 1)), "").promises
+    assert not with_record(facts, NODE, report(2, shown("a", 0, 1)), "").promises
     assert not with_pod(facts, replace(pod, phase="Failed")).promises
 
 
@@ -255,7 +250,7 @@ def test_ended_pods_count_only_where_a_report_shows_them() -> None:
             named = rng.sample(sorted(facts.pods.bound), min(2, len(facts.pods.bound)))
             if rng.random() < 0.2:
                 named = [PodUid("stranger")]
-            shown = [shows(name, gpu) for gpu, name in enumerate(named)]
+            shown = [shown(name, gpu) for gpu, name in enumerate(named)]
             if shown and rng.random() < 0.3:  # the agent did not know whose they are
                 shown[0] = replace(shown[0], pod_uid=PodUid(""))
             facts = comes(report(sequence, *shown))(facts)

@@ -15,7 +15,7 @@ from scheduler_extender.state.node.ledger import ledger
 from scheduler_extender.state.node.objects import contradiction
 from scheduler_extender.state.node.occupants import Occupants
 from scheduler_extender.state.pods.record import PodRecord
-from tests.nodes import container, offered, pod, record_of, switched, unreported
+from tests.nodes import container, offered, pod, record_of, shown, switched, unreported
 from tests.scheduler_extender.serving import Clock
 from topology.core.availability import Availability, Holder, Unreported
 from topology.core.devices import DeviceId, GpuResource, NodeName, PodUid
@@ -32,11 +32,6 @@ GPU = "nvidia.com/gpu"
 
 def bound(count: int = 2, **more: Any) -> PodRecord:
     return record_of(pod(count, node="node", **more))
-
-
-def shown(uid: str, *gpus: int, name: str = "main") -> Allocation:
-    ids = tuple(DeviceId(f"GPU-{i}") for i in gpus)
-    return Allocation(PodUid(uid), "default", uid, name, GPU, ids)
 
 
 def free(report: Report, *pods: PodRecord, **more: Any) -> Availability:

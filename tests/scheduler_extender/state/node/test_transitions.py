@@ -13,7 +13,7 @@ from scheduler_extender.kube.sinks import PodSink
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.wire import Pod
-from tests.nodes import offered, pod, record_of, switched, unreported
+from tests.nodes import offered, pod, record_of, shown, switched, unreported
 from tests.scheduler_extender.conftest import raw
 from tests.scheduler_extender.serving import Clock
 from topology.core.availability import Availability, Holder
@@ -27,11 +27,6 @@ GPU = "nvidia.com/gpu"
 
 def bound(uid: str, count: int = 2, **more: Any) -> PodRecord:
     return replace(record_of(pod(count, name=uid, uid=uid, node="node")), **more)
-
-
-def shown(uid: str, *gpus: int) -> Allocation:
-    ids = tuple(DeviceId(f"GPU-{i}") for i in gpus)
-    return Allocation(PodUid(uid), "default", uid, "main", GPU, ids)
 
 
 def report(sequence: int, *allocations: Allocation, **more: Any) -> Report:
