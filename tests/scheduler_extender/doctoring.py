@@ -69,14 +69,18 @@ class Site(installation.Installation):
     def delete(self, path: str) -> None:
         self.fake.remove(path)
 
-    def findings(self) -> dict[str, list[Finding]]:
-        """What the checks say, told of the configuration's file."""
+    def findings(self, *hidden: str) -> dict[str, list[Finding]]:
+        """What the checks say, told of the configuration's file; the paths that are ``hidden`` may
+        not be read."""
+        for path in hidden:
+            self.fake.refuse(403, None, path=path)
         file = Configuration(where="config.yaml", text=self.file.read_text())
         api = ApiServer.from_kubeconfig(self.kubeconfig)
         try:
             return judged(look(api, Asked(system=SYSTEM, version="0.1.0", files=[file])))
         finally:
             api.close()
+            self.fake.allow()
 
     def doctor(self, *words: object) -> Done:
         """What the command says."""

@@ -71,11 +71,7 @@ def test_who_may_not_read_dras_objects_is_not_told_that_all_is_well(
     site: Site, hidden: str
 ) -> None:
     by_dra(BUS, "nvidia.com/gpu")(site)
-    site.fake.refuse(403, None, path=f"/{hidden}")
-    try:
-        found = site.findings()
-    finally:
-        site.fake.allow()
+    found = site.findings(f"/{hidden}")
     ((state, text),) = [(each.state, each.text) for each in found["plugin"]]
     assert state is State.UNSEEN
     assert text.endswith(f"whether DRA does: you may not list {hidden}")
@@ -100,22 +96,13 @@ DENIED = [
 def test_what_may_not_be_read_is_not_seen_and_nothing_fails_for_that(
     site: Site, paths: list[str], check: str
 ) -> None:
-    for each in paths:
-        site.fake.refuse(403, None, path=each)
-    try:
-        found = site.findings()
-    finally:
-        site.fake.allow()
+    found = site.findings(*paths)
     assert any("you may not read" in each.text for each in found[check]), found[check]
     every = [each for name, said in found.items() if name != "probe" for each in said]
     assert {each.state for each in every} <= {State.OK, State.UNSEEN}, every
 
 
 def test_who_may_read_nothing_is_told_of_nothing_else(site: Site) -> None:
-    site.fake.refuse(403, None)
-    try:
-        found = site.findings()
-    finally:
-        site.fake.allow()
+    found = site.findings(".*")
     assert {each.state for name in CHECKS for each in found[name]} == set(State) - {State.WARN}
     assert [each.state for each in found["scheduler"]] == [State.OK], "the file is ours to read"

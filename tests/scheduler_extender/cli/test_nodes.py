@@ -143,20 +143,6 @@ def test_as_data(cluster: Cluster) -> None:
     assert devices[3]["trouble"] == "Xid 79"
 
 
-@pytest.mark.parametrize(
-    ("selector", "names"),
-    [
-        pytest.param("pool=a100", ["train-07"], id="equal"),
-        pytest.param("pool in (a100, big)", ["train-01", "train-07"], id="in"),
-        pytest.param("pool!=old,pool!=l40s", ["train-01", "train-07"], id="not"),
-    ],
-)
-@pytest.mark.parametrize("command", ["nodes", "map"])
-def test_selected_nodes(cluster: Cluster, command: str, selector: str, names: list[str]) -> None:
-    done = cluster.asked(command, "-l", selector, "-o", "name")
-    assert done.stdout.split() == [f"node/{name}" for name in names]
-
-
 def test_nobody_selected_is_a_no(cluster: Cluster) -> None:
     done = cluster.asked("nodes", "-l", "pool=none")
     assert (done.returncode, done.stdout) == (1, "no node with GPUs is known\n")

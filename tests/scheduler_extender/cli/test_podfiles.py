@@ -175,16 +175,6 @@ def test_each_copy_of_a_member_is_a_member(tmp_path: Path) -> None:
     assert "there is room for 24 of its 30 members at once" in done.stdout
 
 
-def test_pods_that_are_not_counted_are_bad_where_checks_are_strict(tmp_path: Path) -> None:
-    made = {**deployment(1), "kind": "DaemonSet"}
-    del made["spec"]["replicas"]
-    path = written(tmp_path / "a.yaml", made)
-    assert check(path).returncode == 0
-    done = check(path, "--strict")
-    said = "DaemonSet train: how many pods it makes is not known, so one is judged"
-    assert (done.returncode, done.stderr) == (1, f"warning: {path}: {said}\n")
-
-
 CLAIMING: dict[str, Any] = {
     "kind": "Pod",
     "metadata": {"name": "claiming"},

@@ -66,14 +66,6 @@ def test_the_pods_of_the_namespace(cluster: Cluster, monkeypatch: pytest.MonkeyP
     )
 
 
-def test_the_reason_is_the_headline_of_why(cluster: Cluster) -> None:
-    found = json.loads(cluster.asked("waiting", "-o", "json").stdout)["pods"]
-    for row in found:
-        told = json.loads(cluster.why(row["pod"], "-o", "json").stdout)
-        assert (row["reason"], row["asks"]) == (told["headline"], told["asks"])
-        assert (row["takes"], row["refusals"]) == (told["takes"], told["refusals"])
-
-
 def test_all_namespaces(cluster: Cluster) -> None:
     words = ("waiting", "-A", "-o", "name", "--kubeconfig", cluster.kubeconfig)
     done = asked(main, *words)

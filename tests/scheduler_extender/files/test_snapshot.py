@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -13,7 +12,7 @@ import yaml
 
 from scheduler_extender.annotations import MANAGED, Malformed
 from scheduler_extender.files.allocatable import Allocatable
-from scheduler_extender.files.clusterfile import ClusterFileError, feed, load, parse
+from scheduler_extender.files.clusterfile import ClusterFileError, feed, parse
 from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.asking.enquiry import answer
@@ -27,7 +26,6 @@ from scheduler_extender.told.unblocking import unblocking_of
 from scheduler_extender.wire import Pod, Taint
 from tests.dranodes import NODE, claim, device_class, raw, two_pairs
 from tests.nodes import pod, record_of
-from tests.scheduler_extender.serving import running
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.links import GBps, LinkKind
@@ -138,20 +136,6 @@ def test_it_is_yaml_for_everybody() -> None:
     # Read as YAML (a comment between documents) or as JSON, it is the same.
     mixed = parse(text.replace("---\n", "--- # a document\n"))
     assert mixed == parse(text)
-
-
-def test_over_http_and_into_check(tmp_path: Path) -> None:
-    node = machine("dgx1-v100").topology("n0")
-    with running(node) as service:
-        service.cluster.feed.put_pod(record("bound", 2, node="n0"))
-        answer = service.admin.get("/v1/snapshot")
-    assert answer.status_code == 200
-    assert answer.headers["content-type"].startswith("application/yaml")
-    path = tmp_path / "now.yaml"
-    path.write_bytes(answer.content)
-    content = load(path)
-    assert [r.topology for r in content.records] == [node]
-    assert [(p.name, p.node) for p in content.pods] == [("bound", "n0")]
 
 
 def test_what_cannot_be_replayed_is_said() -> None:

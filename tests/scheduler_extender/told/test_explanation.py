@@ -382,22 +382,6 @@ def test_whole_gpus_beside_mig_that_will_never_be_are_never() -> None:
     assert explained(cluster, waiting("p", gpu_request(2))).takes == 1
 
 
-@pytest.mark.parametrize("policy", ["plain", "preferred", "required"])
-def test_a_profile_that_no_node_serves_is_taken_by_none(policy: str) -> None:
-    node = cut(switched(4, "node"), ["1g.5gb"] * 7, gpus=[0])
-    cluster = cluster_of({node: {}, pcie(4, "whole"): {}})
-    wanted = Constraints() if policy == "plain" else Constraints(min_gpu_memory=Bytes(1))
-    kept = Policy.REQUIRED if policy == "required" else Policy.PREFERRED
-    request = gpu_request(1, wanted, kept, resource="nvidia.com/mig-3g.20gb")
-    found = explained(cluster, waiting("p", request))
-    assert (found.takes, found.refusals) == (0, {Reason.NOT_SERVED.value: 2})
-    assert (
-        found.headline
-        == "no node takes it: node does not serve the GPU resource asked for (2 nodes)"
-    )
-    assert {row.verdict for row in found.nodes} == {"never"}
-
-
 def test_shares_and_instances_are_called_so() -> None:
     shares = GpuResource("nvidia.com/gpu", "time-slicing", 2)
     shared = replace(pcie(1, "shared"), resources=(shares,))

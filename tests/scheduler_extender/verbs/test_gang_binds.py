@@ -115,20 +115,6 @@ def waits(plane: Plane, bind: Future[str]) -> None:
     assert not bind.done()
 
 
-def test_a_member_waits_for_the_reports_about_siblings_that_run(plane: Plane) -> None:
-    """Any GPUs could be the siblings' until then, and some of these break up the rest."""
-    assert [plane.bind(f"p{i}") for i in range(3)] == [""] * 3
-    with ThreadPoolExecutor(1) as threads:
-        bind = threads.submit(plane.bind, "p3")
-        try:
-            waits(plane, bind)
-            for name, pair in (("p0", (6, 7)), ("p1", (2, 3)), ("p2", (0, 4))):
-                plane.report(name, *pair)
-            assert bind.result(PATIENCE) == ""
-        finally:
-            plane.given_up.set()
-
-
 def test_a_member_passes_where_it_breaks_nothing_that_a_sibling_is_promised(plane: Plane) -> None:
     """Two others had come unreported: one is gone, one leaves. The first sibling may have met both,
     and then gets GPUs of one NUMA node only if the second comes later. So neither is bound."""

@@ -13,37 +13,24 @@ import pytest
 from scheduler_extender import verbs
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.limits import BIND_THREADS
-from scheduler_extender.state.answers.decision import Refusals, Settings, refusing
+from scheduler_extender.state.answers.decision import Refusals, Settings
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs.binding import NO_ANSWER
 from scheduler_extender.verbs.turns import AT_ONCE, KNOWN_AT_ONCE, MOST_WAITING
 from scheduler_extender.wire import BindingArgs
 from tests.deadlines import ending_when
 from tests.nodes import bridged, switched
-from tests.scheduler_extender.verbs.crowd import ERROR, NODE, OTHER, SINGLE, Crowd
+from tests.scheduler_extender.verbs.crowd import NODE, OTHER, SINGLE, Crowd
 from tests.waiting import PATIENCE, eventually
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.graph import AllocatorFacts
 from topology.core.links import LinkKind
 from topology.core.placement.rejections import BUSY, IN_PROGRESS
 from topology.core.report import Report
-from topology.core.requests import Constraints, gpu_request
+from topology.core.requests import Constraints, GpuRequest, gpu_request
 
 PAIR = gpu_request(2, Constraints(link=LinkKind.NVLINK))
 FULL = (None, frozenset[DeviceId]())
-
-
-def test_of_a_crowd_that_is_refused_two_are_lost() -> None:
-    crowd = Crowd()
-    with crowd.bound((8, NODE)) as binds:
-        eventually(lambda: crowd.binds == AT_ONCE and crowd.flying() == 8 - AT_ONCE)
-        crowd.answer(refused=True)
-        crowd.answer(refused=True)
-        errors = [bind.result(PATIENCE) for bind in binds]
-    assert crowd.binds == AT_ONCE
-    assert errors.count("") == AT_ONCE
-    assert set(errors) == {"", refusing(ERROR, alike=True).reason}
-    assert crowd.flying() == 0
 
 
 def test_a_bind_that_has_waited_is_decided_by_what_is_known_then() -> None:
@@ -65,15 +52,6 @@ def test_a_crowd_gets_in_more_at_a_time_once_one_of_its_kind_is_admitted() -> No
         for done in range(1, 13):
             crowd.answer(refused=False)
             eventually(lambda done=done: crowd.binds == min(12, done + KNOWN_AT_ONCE))  # type: ignore[misc]
-        assert {bind.result(PATIENCE) for bind in binds} == {""}
-
-
-def test_a_crowd_gets_in_one_by_one_where_the_next_pod_may_differ() -> None:
-    crowd = Crowd(facts=AllocatorFacts(topology_manager_policy="best-effort"))
-    with crowd.bound((8, NODE)) as binds:
-        for done in range(8):
-            eventually(lambda done=done: crowd.binds == min(8, done + AT_ONCE))  # type: ignore[misc]
-            crowd.answer(refused=False)
         assert {bind.result(PATIENCE) for bind in binds} == {""}
 
 
@@ -129,113 +107,112 @@ def test_no_more_wait_than_threads_can_be_spared() -> None:
 # single pod that the kubelet takes first could have one of the two.
 
 
-@contextmanager
-def beside_a_pair(gpus: int = 3) -> Iterator[tuple[Crowd, PodRecord]]:
+def beside_a_pair(gpus: int = 3) -> tuple[Crowd, PodRecord]:
     crowd = Crowd()
     topology = replace(bridged(gpus), name=NODE, allocator=AllocatorFacts("best-effort"))
     crowd.cluster.feed.put_record(topology, Report("boot", 2))
-    yield crowd, PodRecord(PodUid("pair"), "default", "pair", NODE, PAIR, promised=PAIR.constraints)
+    return crowd, PodRecord(
+        PodUid("pair"), "default", "pair", NODE, PAIR, promised=PAIR.constraints
+    )
+
+
+@contextmanager
+def waits_for_news(crowd: Crowd, uid: str, request: GpuRequest = SINGLE) -> Iterator[Future[str]]:
+    """A bind that listens for news of its node, and is not in flight meanwhile."""
+    with ThreadPoolExecutor(1) as threads:
+        bind = threads.submit(crowd.bind, uid, request=request)
+        try:
+            eventually(lambda: bool(crowd.turns._listening) and crowd.flying() == 0)
+            assert not bind.done()
+            yield bind
+        finally:
+            crowd.late = lambda: True
+    assert not crowd.turns._listening
 
 
 def test_a_bind_waits_for_the_placement_on_its_way() -> None:
-    with beside_a_pair() as (crowd, pair):
-        crowd.cluster.feed.put_pod(pair)
-        asked = threading.Event()
-        crowd.late = lambda: asked.set() or False  # type: ignore[func-returns-value]
-        with crowd.bound((1, NODE)) as (bind,):
-            assert asked.wait(PATIENCE)
-            eventually(lambda: bool(crowd.turns._listening))
-            assert crowd.flying() == 0, "no bind of who waits is in flight"
-            assert not bind.done()
-            crowd.show(pair, 0, 1)
-            assert bind.result(PATIENCE) == ""
+    crowd, pair = beside_a_pair()
+    crowd.cluster.feed.put_pod(pair)
+    with waits_for_news(crowd, "single") as bind:
+        crowd.show(pair, 0, 1)
+        assert bind.result(PATIENCE) == ""
     assert crowd.binds == 1
-    assert not crowd.turns._listening
 
 
 def test_a_bind_waits_while_its_own_promise_is_open() -> None:
     """A single pod on its way may get a GPU of the bridged two, or the third."""
-    with beside_a_pair() as (crowd, _):
-        single = PodRecord(PodUid("single"), "default", "single", NODE, SINGLE)
-        crowd.cluster.feed.put_pod(single)
-        asked = threading.Event()
-        crowd.late = lambda: asked.set() or False  # type: ignore[func-returns-value]
-        with ThreadPoolExecutor(1) as threads:
-            bind = threads.submit(crowd.bind, "pair", request=PAIR)
-            try:
-                assert asked.wait(PATIENCE)
-                eventually(lambda: bool(crowd.turns._listening))
-                assert crowd.flying() == 0, "no bind of who waits is in flight"
-                assert not bind.done()
-                crowd.show(single, 2)
-                assert bind.result(PATIENCE) == ""
-            finally:
-                crowd.late = lambda: True
+    crowd, _ = beside_a_pair()
+    single = PodRecord(PodUid("single"), "default", "single", NODE, SINGLE)
+    crowd.cluster.feed.put_pod(single)
+    with waits_for_news(crowd, "pair", PAIR) as bind:
+        crowd.show(single, 2)
+        assert bind.result(PATIENCE) == ""
     assert crowd.binds == 1
 
 
 @pytest.mark.parametrize("got", [0, 1])
 def test_a_bind_whose_promise_nobody_can_open_again_is_refused(got: int) -> None:
-    with beside_a_pair() as (crowd, _):
-        single = PodRecord(PodUid("single"), "default", "single", NODE, SINGLE)
-        crowd.cluster.feed.put_pod(single)
-        crowd.show(single, got)
-        assert "link=nvlink" in crowd.bind("pair", request=PAIR)
+    crowd, _ = beside_a_pair()
+    single = PodRecord(PodUid("single"), "default", "single", NODE, SINGLE)
+    crowd.cluster.feed.put_pod(single)
+    crowd.show(single, got)
+    assert "link=nvlink" in crowd.bind("pair", request=PAIR)
     assert crowd.binds == crowd.flying() == 0
 
 
 def test_it_is_shown_who_waits_and_who_was_given_up() -> None:
-    with beside_a_pair() as (crowd, pair):
-        metrics = Metrics()
-        metrics.tell_turns(crowd.turns)
+    crowd, pair = beside_a_pair()
+    metrics = Metrics()
+    metrics.tell_turns(crowd.turns)
 
-        def shown(name: str, **labels: str) -> float | None:
-            return metrics.registry.get_sample_value(f"gpu_topology_binds_{name}", labels)
+    def shown(name: str, **labels: str) -> float | None:
+        return metrics.registry.get_sample_value(f"gpu_topology_binds_{name}", labels)
 
-        def look_while_it_waits() -> bool:
-            if crowd.turns._listening:
-                assert (shown("waiting", awaits="report"), shown("waiting", awaits="turn")) == (
-                    1.0,
-                    0.0,
-                )
-                return True
-            return False
+    def look_while_it_waits() -> bool:
+        if crowd.turns._listening:
+            assert (shown("waiting", awaits="report"), shown("waiting", awaits="turn")) == (
+                1.0,
+                0.0,
+            )
+            return True
+        return False
 
-        crowd.cluster.feed.put_pod(pair)
-        crowd.late = look_while_it_waits
-        assert crowd.bind("single") == IN_PROGRESS.reason
-        assert (shown("waiting", awaits="report"), shown("late_for_report_total")) == (0.0, 1.0)
-        assert shown("late_for_turn_total") == 0.0
+    crowd.cluster.feed.put_pod(pair)
+    crowd.late = look_while_it_waits
+    assert crowd.bind("single") == IN_PROGRESS.reason
+    assert (shown("waiting", awaits="report"), shown("late_for_report_total")) == (0.0, 1.0)
+    assert shown("late_for_turn_total") == 0.0
 
 
 def test_a_bind_waits_for_a_placement_until_it_is_late() -> None:
-    with beside_a_pair() as (crowd, pair):
-        crowd.cluster.feed.put_pod(pair)
-        crowd.late = iter([False, False, True]).__next__
-        assert crowd.bind("single") == IN_PROGRESS.reason
+    crowd, pair = beside_a_pair()
+    crowd.cluster.feed.put_pod(pair)
+    crowd.late = iter([False, False, True]).__next__
+    assert crowd.bind("single") == IN_PROGRESS.reason
     assert crowd.binds == crowd.flying() == 0
     assert not crowd.turns._listening
 
 
 def test_a_bind_that_has_its_turn_waits_for_a_placement_too() -> None:
-    with beside_a_pair() as (crowd, pair):
+    crowd, pair = beside_a_pair()
 
-        def comes_meanwhile() -> bool:
-            """After the decision, and before the bind is looked at again."""
-            if crowd.flying() == 1 and crowd.cluster.pod(pair.uid) is None:
-                crowd.cluster.feed.put_pod(pair)
-            elif crowd.turns._listening and crowd.cluster.pod(pair.uid) is not None:
-                crowd.cluster.feed.drop_pod(pair.uid)  # and its kubelet has nothing of it
-            return False
+    def comes_meanwhile() -> bool:
+        """After the decision, and before the bind is looked at again."""
+        if crowd.flying() == 1 and crowd.cluster.pod(pair.uid) is None:
+            crowd.cluster.feed.put_pod(pair)
+        elif crowd.turns._listening and crowd.cluster.pod(pair.uid) is not None:
+            crowd.cluster.feed.drop_pod(pair.uid)  # and its kubelet has nothing of it
+        return False
 
-        crowd.late = comes_meanwhile
-        assert crowd.bind("single") == ""
+    crowd.late = comes_meanwhile
+    assert crowd.bind("single") == ""
     assert crowd.binds == 1
 
 
 def test_a_bind_that_has_its_turn_does_not_wait_for_one_that_waits_for_a_turn() -> None:
     """They would wait for each other: both turns are taken, and the pair is the third."""
-    with beside_a_pair(gpus=5) as (crowd, pair), ThreadPoolExecutor(2) as threads:
+    crowd, pair = beside_a_pair(gpus=5)
+    with ThreadPoolExecutor(2) as threads:
         other = PodRecord(PodUid("other"), "default", "other", NODE, gpu_request(1))
         assert crowd.cluster.binds.begin(NODE, other)
         assert crowd.turns.wait(other, ending_when(crowd.late))
@@ -258,13 +235,13 @@ def test_a_bind_that_has_its_turn_does_not_wait_for_one_that_waits_for_a_turn() 
 
 
 def test_so_many_binds_listen_for_news_at_one_time_and_no_more() -> None:
-    with beside_a_pair() as (crowd, pair):
-        crowd.cluster.feed.put_pod(pair)
-        with ExitStack() as others:
-            for _ in range(MOST_WAITING):
-                assert others.enter_context(crowd.turns.news_of(OTHER)) is not None
-            assert crowd.bind("single") == IN_PROGRESS.reason
-        assert not crowd.turns._listening
+    crowd, pair = beside_a_pair()
+    crowd.cluster.feed.put_pod(pair)
+    with ExitStack() as others:
+        for _ in range(MOST_WAITING):
+            assert others.enter_context(crowd.turns.news_of(OTHER)) is not None
+        assert crowd.bind("single") == IN_PROGRESS.reason
+    assert not crowd.turns._listening
 
 
 def test_whoever_listens_hears_of_every_change_while_others_come_and_go() -> None:
