@@ -250,10 +250,10 @@ def test_ended_pods_count_only_where_a_report_shows_them() -> None:
             named = rng.sample(sorted(facts.pods.bound), min(2, len(facts.pods.bound)))
             if rng.random() < 0.2:
                 named = [PodUid("stranger")]
-            shown = [shown(name, gpu) for gpu, name in enumerate(named)]
-            if shown and rng.random() < 0.3:  # the agent did not know whose they are
-                shown[0] = replace(shown[0], pod_uid=PodUid(""))
-            facts = comes(report(sequence, *shown))(facts)
+            told = [shown(name, gpu) for gpu, name in enumerate(named)]
+            if told and rng.random() < 0.3:  # the agent did not know whose they are
+                told[0] = replace(told[0], pod_uid=PodUid(""))
+            facts = comes(report(sequence, *told))(facts)
         again = Roster.of(facts.pods.bound.values())
         pods = Occupants(bound=again, reported=facts.pods.reported)
         anew = NodeFacts(facts.name, record=facts.record, pods=pods)
