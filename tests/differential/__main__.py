@@ -6,6 +6,7 @@ Every counterexample is printed with its seed, made small, and written into the 
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import time
@@ -14,7 +15,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.differential import claims, enumeration
-from tests.differential.arguments import parser
 from tests.differential.choices import lines, run
 from tests.differential.histories import random_history
 from tests.differential.managers import Managers, allocators, programs
@@ -36,13 +36,15 @@ from tests.e2e.privatemounts import why_not
 
 def main() -> int:
     """Run, print, and say whether all was foreseen."""
-    options = parser(
-        "python -m tests.differential",
-        "Let Kubernetes' own managers and NVIDIA's allocator admit random pods, ask NVIDIA's "
-        "plugin about shared GPUs and MIG instances, and compare what they do with what the "
-        "extender foresees. Exit with 1 where something was not foreseen.",
-        seed="the first history",
+    options = argparse.ArgumentParser(
+        prog="python -m tests.differential",
+        description="Let Kubernetes' own managers and NVIDIA's allocator admit random pods, ask "
+        "NVIDIA's plugin about shared GPUs and MIG instances, and compare what they do with what "
+        "the extender foresees. Exit with 1 where something was not foreseen. It needs Go and "
+        "builds the managers once.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
+    options.add_argument("--seed", type=int, default=0, help="seed of the first history")
     options.add_argument("--admissions", type=int, default=100_000, help="how many pods to admit")
     options.add_argument(
         "--questions",

@@ -1,4 +1,4 @@
-"""``python -m tests.differential.sockets``: how much we place on two-socket nodes.
+"""How much we place on two-socket nodes, beside an oracle.
 
 Four nodes with two sockets, eight GPUs and static CPU and Memory Managers, each driven by
 Kubernetes' own managers, take one sequence of pods twice: once where the extender says, and once
@@ -10,11 +10,10 @@ foresees. Reports reach the extender late.
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 
 from scheduler_extender.annotations import Asks, parse
@@ -23,7 +22,6 @@ from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.asking.enquiry import ask
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord
-from tests.differential.arguments import parser
 from tests.differential.histories import manifest
 from tests.differential.managers import Json, Managers, programs
 from tests.differential.nodes import RESOURCE, Node, record
@@ -37,7 +35,6 @@ from topology.core.scoring import scores
 GIB = 1 << 30
 NODES = 4
 CORES = 16  # of each socket, with two threads each
-POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
 REPORTED = 0.7  # how likely a node's report comes before the next pod
 PATIENCE = 5  # pods that come before a waiting one gives up
 
@@ -159,7 +156,6 @@ class Outcome:
     required: int = 0
     refused: int = 0
     broken: int = 0
-    reasons: Counter[str] = field(default_factory=Counter)
 
 
 def _amounts(spec: Json) -> dict[str, int]:
@@ -232,23 +228,17 @@ class Extender:
         decoded = codec.decode(written)
         self._cluster.feed.put_record(decoded.topology, decoded.report)
 
-    def choose(self, request: GpuRequest, rooms: Sequence[bool]) -> tuple[int | None, str]:
-        """The node with the highest score of those that pass, or a reason of one that does not."""
+    def choose(self, request: GpuRequest, rooms: Sequence[bool]) -> int | None:
+        """The node with the highest score of those that pass."""
         names = [f"node-{at}" for at, room in enumerate(rooms) if room]
         answered = ask(self._cluster.snapshot(), request, names, scores=True)
         ranked = scores(request, answered.merits.values())
-        best, reason = None, "CPUs, memory or GPUs are too few"
-        for _, decision in answered.each():
-            if decision is not None and decision.rejection is not None:
-                reason = decision.rejection.reason
         passing = [
             (ranked.get(answered.merits[state], 0), name)
             for name, state in zip(names, answered.states, strict=True)
             if state is not None and state in answered.merits
         ]
-        if passing:
-            best = int(max(passing)[1].removeprefix("node-"))
-        return best, reason
+        return int(max(passing)[1].removeprefix("node-")) if passing else None
 
     def bind(self, at: int, spec: Json, request: GpuRequest) -> None:
         """The pod is bound there."""
@@ -279,9 +269,6 @@ def by_extender(fleet: Fleet, pods: Sequence[Arrival], rng: Random) -> Outcome:
             extender.gone(uid)
             if rng.random() < REPORTED:
                 extender.report(at)
-        for since, pod in waiting:
-            if now - since >= PATIENCE:
-                found.reasons[_reason(extender, fleet, pod)] += 1
         waiting = [(since, pod) for since, pod in waiting if now - since < PATIENCE]
         waiting.append((now, arrival))
         left = []
@@ -299,14 +286,6 @@ def _rooms(fleet: Fleet, spec: Json) -> list[bool]:
     return [fleet.has_memory(at, spec) for at in range(len(fleet.nodes))]
 
 
-def _reason(extender: Extender, fleet: Fleet, pod: Arrival) -> str:
-    """Why a pod has waited for too long."""
-    request = _request(pod.spec)
-    if request is None:
-        return "a pod without GPUs"
-    return extender.choose(request, _rooms(fleet, pod.spec))[1]
-
-
 def _placed(
     extender: Extender, fleet: Fleet, arrival: Arrival, now: int, found: Outcome
 ) -> int | None:
@@ -318,7 +297,7 @@ def _placed(
             if room and fleet.admit(at, arrival, now).get("admitted"):
                 return at
         return None
-    chosen, _ = extender.choose(request, rooms)
+    chosen = extender.choose(request, rooms)
     if chosen is None:
         return None
     extender.bind(chosen, arrival.spec, request)
@@ -350,41 +329,3 @@ def compare(policy: str, scope: str, seed: int, count: int) -> tuple[Outcome, Ou
     with fleet_of(node) as fleet:
         best = by_oracle(fleet, pods)
     return ours, best
-
-
-def main() -> int:
-    """Play, print a line for each policy; the exit code is 1 below the part that is asked for."""
-    options = parser(
-        "python -m tests.differential.sockets",
-        "Place pods on four two-socket nodes that Kubernetes' own managers drive, once where the "
-        "extender says and once where an oracle puts them, under each policy of the Topology "
-        "Manager.",
-        seed="the pods and the late reports",
-    )
-    options.add_argument("--pods", type=int, default=1000, help="how many pods to place")
-    options.add_argument(
-        "--part",
-        type=float,
-        default=0.85,
-        help="exit with 1 below this share of the oracle's placements",
-    )
-    given = options.parse_args()
-    low = False
-    print("policy            scope      oracle  extender  part    refused  broken")
-    for policy in POLICIES:
-        for scope in ("container", "pod") if policy != "none" else ("container",):
-            ours, best = compare(policy, scope, given.seed, given.pods)
-            part = ours.required / max(1, best.required)
-            low |= part < given.part
-            print(
-                f"{policy:17} {scope:9} {best.required:7} {ours.required:9}  {part:6.1%} "
-                f"{ours.refused:8} {ours.broken:7}",
-                flush=True,
-            )
-            for reason, times in ours.reasons.most_common(3):
-                print(f"    {times:5} {reason}")
-    return 1 if low else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,7 +1,4 @@
-"""How much is placed on two-socket nodes with static managers, beside an oracle: a short play.
-
-The figures in the docs are of ``python -m tests.differential.sockets``.
-"""
+"""How much is placed on two-socket nodes with static managers, beside an oracle: a short play."""
 
 from __future__ import annotations
 
@@ -16,8 +13,7 @@ pytestmark = pytest.mark.long
 
 PODS = 80
 PART = 0.75
-"""Of the oracle's placements. Ties fall at random in the real programs, and a short play has
-chances: the long one is to reach 0.85."""
+"""Of the oracle's placements. Ties fall at random in the real programs."""
 
 
 @pytest.mark.parametrize("policy", ["single-numa-node", "best-effort"])
