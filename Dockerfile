@@ -1,6 +1,5 @@
 # docker build --target extender -t gpu-topology:0.1.0 .                     the extender, and the commands for people
 # docker build --target agent -t gpu-topology-agent:0.1.0 .                  the node agent
-# docker build --target benchmarks -t gpu-topology-benchmarks:0.1.0 .        the simulation
 
 # What all images are based on. A tag moves: `make lock-base` writes behind it the digest that it has
 # now (name:tag@sha256:…), and `docker build --build-arg PYTHON=…` takes another one for once.
@@ -27,16 +26,6 @@ COPY --from=wheel /opt/build/dist dist
 RUN pip install --no-cache-dir --no-deps --no-index dist/*.whl
 USER 65532:65532
 ENTRYPOINT ["gpu-topology"]
-
-FROM ${PYTHON} AS benchmarks
-WORKDIR /opt/gpu-topology
-COPY requirements/dev.txt requirements/
-RUN pip install --no-cache-dir --require-hashes -r requirements/dev.txt
-COPY --from=wheel /opt/build/dist dist
-RUN pip install --no-cache-dir --no-deps --no-index dist/*.whl
-COPY benchmarks benchmarks
-USER 65532:65532
-ENTRYPOINT ["python", "-m", "benchmarks"]
 
 FROM ${PYTHON} AS extender
 WORKDIR /opt/gpu-topology

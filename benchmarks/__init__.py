@@ -11,9 +11,7 @@ Each command prints a table and, with ``--json FILE``, writes its figures with e
 ``papers``
     The node model of published papers, to compare with their figures.
 ``report``
-    A page of a table and plots out of the files that ``simulate`` writes.
-``figures``
-    What stands in the files: one schema for who writes them and who reads them.
+    A page of tables and drawings out of a file that ``simulate`` writes.
 ``commands``
     The command line.
 """

@@ -3,7 +3,7 @@
 import sys
 from importlib.util import find_spec
 
-PACKAGES = ("typer", "rich", "numpy", "scipy", "jinja2", "matplotlib")
+PACKAGES = ("typer", "rich", "numpy", "scipy", "jinja2")
 
 
 def require(packages: tuple[str, ...] = PACKAGES) -> None:

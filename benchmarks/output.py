@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,6 +34,12 @@ def table_of(names: Sequence[str], figures: Sequence[str], title: str | None = N
         pad_edge=False,
         header_style="bold",
     )
+
+
+def preamble(benchmark: str, **parameters: Any) -> dict[str, Any]:
+    """What a file of measurements begins with: the command, what it was told, and where it ran."""
+    machine = {"cpus": os.cpu_count(), "python": platform.python_version()}
+    return {"benchmark": benchmark, "parameters": parameters, "machine": machine}
 
 
 def shown(header: str, field: str, form: str = "") -> list[terminal.Shown[Mapping[str, Any]]]:

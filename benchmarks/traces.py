@@ -1,4 +1,4 @@
-"""The public traces that the simulation replays: where they are published, and their checksums.
+"""The traces that are replayed: where they are here, where the public one is published.
 
 Each file is named by repository, commit and path, and by its length and SHA-256, so what is fetched
 is byte for byte what our tables were made from, whoever serves it.
@@ -14,6 +14,10 @@ from pathlib import Path
 import urllib3
 
 TIMEOUT = urllib3.Timeout(connect=10.0, read=60.0)  # seconds without an answer
+
+
+class TraceMissingError(Exception):
+    """A trace is not here; the message says where it is looked for."""
 
 
 class FetchError(Exception):
@@ -44,11 +48,6 @@ class TraceFile:
         return f"{origin.rstrip('/')}/{self.source.repository}/{self.source.commit}/{self.path}"
 
 
-OPENB = Source(
-    "alibaba/clusterdata",
-    "50a91c7c74abe3b658188dc78ac1dd302970d40c",
-    "Weng et al., Beware of Fragmentation, USENIX ATC 2023",
-)
 PHILLY = Source(
     "petuum/adaptdl",
     "de25dcc90c350b8ade3a710e437a651a8d2efae6",
@@ -57,58 +56,7 @@ PHILLY = Source(
 )
 
 
-def _openb(name: str, size: int, sha256: str) -> TraceFile:
-    file = f"openb_{name}.csv"
-    return TraceFile(OPENB, f"cluster-trace-gpu-v2023/csv/{file}", f"openb/{file}", size, sha256)
-
-
-# The nodes and workloads of openb, and the Philly trace.
 FILES = (
-    _openb(
-        "node_list_gpu_node",
-        42353,
-        "2beca64b4d3dfa342036a34b56a495c6cef9225db836c81f541282cb1df320b5",
-    ),
-    _openb(
-        "pod_list_default",
-        575468,
-        "1ee7ed79c27a3b0861cda8ddba86a004c6aba904caafa329a76ae93ca63834a8",
-    ),
-    _openb(
-        "pod_list_multigpu20",
-        271530,
-        "d9ec6f6c74fb980cc0b81239470c6353fceea077ea9abd610003b604c7cc2b01",
-    ),
-    _openb(
-        "pod_list_multigpu50",
-        297219,
-        "206f2f5959db30ecb7c44e7f13197c8ec50b7a35558ad3777cc3662ef0fe5373",
-    ),
-    _openb(
-        "pod_list_gpushare40",
-        572662,
-        "d83ce79a4eb6987524bedbb0c65e41aed3a36bf6c1b78b86234c3687a07e1d40",
-    ),
-    _openb(
-        "pod_list_gpushare100",
-        561220,
-        "12dbc07d6a49bf8641e2275a2ff5bf7be74b5df7d148d531e135b140b95f9a3d",
-    ),
-    _openb(
-        "pod_list_gpuspec10",
-        579461,
-        "2dc7e4cb9480484f08539720b433a9ec9ab5d76b396f3f7557c53a2ff78a7611",
-    ),
-    _openb(
-        "pod_list_cpu050",
-        525811,
-        "747f43247bffc2b0bb081d7f61f0705ca8d390dafc0b647e642c92f3baf3ba1e",
-    ),
-    _openb(
-        "pod_list_cpu250",
-        663708,
-        "134c21ff96d57533df8a37b67632972884fec9396e77cd0898ddc370cc8e607d",
-    ),
     TraceFile(
         PHILLY,
         "simulator/traces/philly.csv",
@@ -117,6 +65,22 @@ FILES = (
         "ebffb3dd1589bdf4e7bcd74496201c5ded1d557d498ee14f560463f37ec353da",
     ),
 )
+
+
+def trace(place: str) -> Path:
+    """A file of the traces: in ``$GPU_TOPOLOGY_SHARED``, or in ``shared`` beside the checkout.
+
+    Raises :class:`TraceMissingError`.
+    """
+    root = Path(__file__).resolve().parents[1]
+    folder = Path(os.environ.get("GPU_TOPOLOGY_SHARED", str(root.parent / "shared")))
+    path = folder / "traces" / place
+    if not path.is_file():
+        raise TraceMissingError(
+            f"{path}: no such file (set GPU_TOPOLOGY_SHARED; docs/method.md says where the traces "
+            "come from)"
+        )
+    return path
 
 
 def is_there(file: TraceFile, folder: Path) -> bool:

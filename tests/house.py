@@ -16,9 +16,9 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.simulation.plays import Play
 from benchmarks.simulation.sources import Workload
-from benchmarks.simulation.sweep import play
+from benchmarks.simulation.speed import Speed
+from benchmarks.simulation.sweep import Play, play
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.files.binder import FileBinder
@@ -124,7 +124,7 @@ def walks() -> Iterator[tuple[str, int]]:
         "a bind",
         entered(lambda: verbs.bind(cluster, binder, args, lambda: "2026-01-01T00:00:00Z")),
     )
-    job = Play("hgx-h100-8=1", Workload("synthetic", count=1), "gpu-topology", 0)
+    job = Play("hgx-h100-8=1", Workload(count=1), None, "gpu-topology", 0, Speed())
     yield "a simulated job", entered(lambda: play(job))
 
 

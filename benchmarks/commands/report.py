@@ -7,8 +7,8 @@ import typer
 
 
 def report(
-    files: Annotated[
-        list[Path],
+    file: Annotated[
+        Path,
         typer.Argument(
             metavar="FILE",
             hidden=True,  # the text below tells of it
@@ -20,30 +20,23 @@ def report(
 ) -> None:
     """Write one HTML page of what simulate found.
 
-    FILE is what `simulate --json` wrote. The parts of one sharded
-    simulation are joined; every other file is a section of its own. The page has figures and plots
-    and loads nothing from elsewhere.
+    FILE is what `simulate --json` wrote. The page has figures and drawings and loads nothing from
+    elsewhere.
     """
-    if out.resolve() in {path.resolve() for path in files}:
-        raise typer.BadParameter(f"--out: {out} is one of the files to report on")
+    if out.resolve() == file.resolve():
+        raise typer.BadParameter(f"--out: {out} is the file to report on")
     from rich.console import Console
 
     from benchmarks.output import writable, write_text
-    from benchmarks.report import ReportError, page
-    from benchmarks.report.reading import read
+    from benchmarks.report.page import page
+    from benchmarks.report.reading import ReportError, read
 
     writable(out=out)
-    found = []
-    for path in files:
-        try:
-            found.append(read(path))
-        except ReportError as error:
-            raise typer.BadParameter(f"{path}: {error}") from error
     try:
-        text = page(found)
+        found = read(file)
     except ReportError as error:
-        names = ", ".join(str(files[place]) for place in error.files)
-        raise typer.BadParameter(f"{names}: {error}") from error
+        raise typer.BadParameter(f"{file}: {error}") from error
+    text = page(found)
     try:
         write_text(out, text)
     except OSError as error:

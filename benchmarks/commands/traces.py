@@ -22,7 +22,7 @@ def traces(
         ),
     ] = "https://raw.githubusercontent.com",
 ) -> None:
-    """Fetch the public traces that simulate replays.
+    """Fetch the public trace that simulate replays.
 
     Every file is compared with its known SHA-256. One that is there already is not fetched again.
     docs/method.md says what the traces are and whom to cite.

@@ -36,11 +36,6 @@ class PodKind:
         return self.gpus * self.milli
 
     @property
-    def class_(self) -> int:
-        """Its class for GpuClustering: 0 for a share, else how many GPUs."""
-        return 0 if self.is_share else self.gpus
-
-    @property
     def is_share(self) -> bool:
         """Whether it takes part of one GPU."""
         return self.gpus == 1 and self.milli < WHOLE
@@ -63,9 +58,7 @@ class Nodes:
     cpu: Ints
     memory: Ints
     gpu: Ints  # free milli, a column per GPU
-    count: Ints  # how many GPUs there are
     model: Ints
-    classes: Bools  # which classes of pods run there, a column per class
 
     @classmethod
     def empty(cls, kinds: Sequence[NodeKind], models: Sequence[str]) -> Nodes:
@@ -77,9 +70,7 @@ class Nodes:
             np.array([k.cpu for k in kinds], dtype=np.int64),
             np.array([k.memory for k in kinds], dtype=np.int64),
             gpu,
-            np.array([k.gpus for k in kinds], dtype=np.int64),
             np.array([models.index(k.model) for k in kinds], dtype=np.int64),
-            np.zeros((len(kinds), MOST_GPUS + 1), dtype=np.bool_),
         )
 
     def __len__(self) -> int:
@@ -87,32 +78,7 @@ class Nodes:
 
     def some(self, rows: Ints) -> Nodes:
         """These rows, as they are now."""
-        return Nodes(
-            self.cpu[rows],
-            self.memory[rows],
-            self.gpu[rows],
-            self.count[rows],
-            self.model[rows],
-            self.classes[rows],
-        )
-
-    @property
-    def free_gpu(self) -> Ints:
-        """All free milli of each node."""
-        found: Ints = self.gpu.sum(axis=1)
-        return found
-
-    @property
-    def whole(self) -> Ints:
-        """How many GPUs of each node are wholly free."""
-        found: Ints = (self.gpu == WHOLE).sum(axis=1)
-        return found
-
-    @property
-    def unused(self) -> Bools:
-        """Whether no GPU of the node is in use."""
-        found: Bools = self.whole == self.count
-        return found
+        return Nodes(self.cpu[rows], self.memory[rows], self.gpu[rows], self.model[rows])
 
     def take(self, row: int, pod: PodKind, gpus: Sequence[int]) -> None:
         """A pod runs on these GPUs from now on."""
@@ -120,8 +86,6 @@ class Nodes:
         self.memory[row] -= pod.memory
         for gpu in gpus:
             self.gpu[row, gpu] -= pod.milli
-        if pod.gpus:
-            self.classes[row, pod.class_] = True
 
 
 def feasible(nodes: Nodes, pod: PodKind, allowed: Bools) -> Bools:
@@ -130,10 +94,3 @@ def feasible(nodes: Nodes, pod: PodKind, allowed: Bools) -> Bools:
     if pod.gpus:
         fits = fits & allowed[nodes.model] & ((nodes.gpu >= pod.milli).sum(axis=1) >= pod.gpus)
     return fits
-
-
-def best_fit(nodes: Nodes, pod: PodKind) -> Ints:
-    """The GPU with the least free milli that suffices, a column per node; for shares."""
-    room = np.where(nodes.gpu >= pod.milli, nodes.gpu, WHOLE + 1)
-    found: Ints = room.argmin(axis=1)
-    return found

@@ -2,12 +2,12 @@
 
 import csv
 import gzip
-import os
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 from benchmarks.papers.model import NodeKind, PodKind
+from benchmarks.traces import trace
 
 WORKLOADS = (
     *("default", "multigpu20", "multigpu50", "gpushare40", "gpushare100"),
@@ -16,38 +16,11 @@ WORKLOADS = (
 SEEDS = (42, 43, 44, 45, 46)
 
 
-class TraceMissingError(Exception):
-    """The trace is not here; the message says where it is looked for."""
-
-
-def shared() -> Path:
-    """The folder of the traces: ``$GPU_TOPOLOGY_SHARED``, or ``shared`` beside the checkout."""
-    root = Path(__file__).resolve().parents[2]
-    found = Path(os.environ.get("GPU_TOPOLOGY_SHARED", str(root.parent / "shared"))) / "traces"
-    if not (found / "openb").is_dir():
-        raise TraceMissingError(
-            f"{found}/openb: no such folder (set GPU_TOPOLOGY_SHARED; `python -m benchmarks traces "
-            "--into DIR` fetches it)"
-        )
-    return found
-
-
-def _published(name: str) -> Path:
-    """A file of the published results, which `benchmarks traces` does not fetch."""
-    path = shared() / "fgd_expected" / name
-    if not path.is_file():
-        raise TraceMissingError(
-            f"{path}: no such file (the results and arrival orders that FGD's authors published, "
-            "docs/method.md says which)"
-        )
-    return path
-
-
 def nodes() -> list[NodeKind]:
     """The 1,213 GPU nodes."""
     return [
         NodeKind(int(r["cpu_milli"]), int(r["memory_mib"]), int(r["gpu"]), r["model"])
-        for r in _rows(shared() / "openb" / "openb_node_list_gpu_node.csv")
+        for r in _rows(trace("openb/openb_node_list_gpu_node.csv"))
     ]
 
 
@@ -61,7 +34,7 @@ def pods(workload: str) -> list[PodKind]:
             int(r["gpu_milli"]),
             frozenset(filter(None, (r.get("gpu_spec") or "").split("|"))),
         )
-        for r in _rows(shared() / "openb" / f"openb_pod_list_{workload}.csv")
+        for r in _rows(trace(f"openb/openb_pod_list_{workload}.csv"))
     ]
 
 
@@ -72,7 +45,7 @@ def order(workload: str, seed: int) -> list[int]:
 
 @cache
 def _orders() -> dict[tuple[str, int], str]:
-    path = _published("arrival_sequences.tsv.gz")
+    path = trace("fgd_expected/arrival_sequences.tsv.gz")
     with gzip.open(path, "rt") as file:
         next(file)
         found = {}
@@ -84,22 +57,13 @@ def _orders() -> dict[tuple[str, int], str]:
 
 def published(percent: int) -> dict[tuple[str, str], float]:
     """GPU allocation in percent by workload and policy when so much of capacity has arrived."""
-    path = _published(f"alloc_pct_at{percent}.tsv")
+    path = trace(f"fgd_expected/alloc_pct_at{percent}.tsv")
     rows = list(csv.reader(path.read_text().splitlines(), delimiter="\t"))
     names = [name.partition("-")[2] for name in rows[0][1:]]
     return {
         (row[0], name): float(value)
         for row in rows[1:]
         for name, value in zip(names, row[1:], strict=True)
-    }
-
-
-def published_by_seed(percent: int) -> dict[tuple[str, str, int], float]:
-    """The same seed by seed, by workload, policy and seed; only the default workload has them."""
-    path = _published("default_alloc_per_seed.tsv")
-    return {
-        ("default", row["sc_policy"].partition("-")[2], int(row["seed"])): float(row[str(percent)])
-        for row in csv.DictReader(path.read_text().splitlines(), delimiter="\t")
     }
 
 

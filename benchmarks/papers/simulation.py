@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks.papers.fragmentation import Typical
 from benchmarks.papers.model import Floats, Ints, NodeKind, Nodes, PodKind, feasible
-from benchmarks.papers.policies import Policy, random_
+from benchmarks.papers.policies import Policy
 
 REFUSED = -np.inf
 
@@ -26,10 +26,7 @@ class Outcome:
     """What became of a sequence."""
 
     capacity: int
-    placed: int = 0
-    failed: int = 0
     curve: list[tuple[int, int]] = field(default_factory=list)  # GPU milli asked for, and given
-    fragmented: float = 0.0
 
     def allocated(self, percent: float) -> float:
         """GPU allocation in percent of capacity when ``percent`` of capacity has arrived."""
@@ -76,8 +73,7 @@ def simulate(
     models = sorted({k.model for k in kinds})
     nodes = Nodes.empty(kinds, models)
     typical = Typical(pods, models)
-    rng = np.random.default_rng(seed)
-    rank = rng.permutation(len(nodes))
+    rank = np.random.default_rng(seed).permutation(len(nodes))
     everyone = np.arange(len(nodes))
     known: dict[PodKind, _Scores] = {}
     changes: list[int] = []
@@ -96,24 +92,19 @@ def simulate(
         if len(dirty):
             scores.refresh(nodes, dirty, typical, policy)
         best = scores.score.max()
-        if best == REFUSED:
-            outcome.failed += 1
-        else:
+        if best > REFUSED:
             equal = np.flatnonzero(scores.score == best)
-            row = int(rng.choice(equal) if policy is random_ else equal[rank[equal].argmin()])
-            nodes.take(row, pod, _gpus(nodes, row, pod, int(scores.gpu[row]), rng))
+            row = int(equal[rank[equal].argmin()])
+            nodes.take(row, pod, _gpus(nodes, row, pod, int(scores.gpu[row])))
             changes.append(row)
             allocated += pod.gpu_milli
-            outcome.placed += 1
         outcome.curve.append((arrived, allocated))
-    lost = typical.fragmentation(nodes.cpu, nodes.gpu, nodes.model).sum()
-    outcome.fragmented = 100 * float(lost) / outcome.capacity
     return outcome
 
 
-def _gpus(nodes: Nodes, row: int, pod: PodKind, chosen: int, rng: np.random.Generator) -> list[int]:
-    """The GPUs that the pod takes: the policy's choice for a share, else any free ones."""
-    room = np.flatnonzero(nodes.gpu[row] >= pod.milli) if pod.gpus else np.array([], dtype=np.int64)
-    if pod.gpus == 1 and pod.is_share:
-        return [chosen if chosen >= 0 else int(rng.choice(room))]
+def _gpus(nodes: Nodes, row: int, pod: PodKind, chosen: int) -> list[int]:
+    """The GPUs that the pod takes: the policy's choice for a share, else the first free ones."""
+    if pod.is_share:
+        return [chosen]
+    room = np.flatnonzero(nodes.gpu[row] >= pod.milli) if pod.gpus else ()
     return [int(g) for g in room[: pod.gpus]]

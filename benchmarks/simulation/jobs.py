@@ -9,8 +9,6 @@ optional:
     Seconds that it runs once all its pods run, at full speed. 3600 where absent.
 ``gpus``, ``pods``
     GPUs of each pod (0 to 1024; 1 where absent), and how many equal pods the job has (1).
-``share``
-    Part of one GPU, above 0 and up to 1, for jobs with one GPU per pod.
 ``cpu``, ``memory``
     Of each pod, as Kubernetes quantities: ``500m``, ``16Gi``. 0 where absent.
 ``model``
@@ -28,10 +26,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from scheduler_extender.annotations import KEYS, PREFIX, Malformed, parse
 from scheduler_extender.quantities import quantity
@@ -42,9 +40,6 @@ from topology.core.remembering import hashed_once
 from topology.core.requests import GpuRequest
 
 WHOLE_GPU = "nvidia.com/gpu"
-SHARED_GPU = "nvidia.com/gpu.shared"
-
-
 MOST = 10**15  # CPUs or bytes of a pod
 
 
@@ -58,35 +53,28 @@ class Ask:
     """What one pod asks; equal asks are one object of study."""
 
     gpus: int = 1
-    share: float | None = None  # of one GPU; None for whole ones
     cpu: int = 0  # milli
     memory: int = 0  # MiB
     annotations: tuple[tuple[str, str], ...] = ()  # without the prefix, sorted
 
-    def pod(self, name: str, uid: str, resource: str) -> Pod:
+    def pod(self, name: str, uid: str) -> Pod:
         """The Pod that kube-scheduler sends to an extender."""
-        template = _template(self, resource)
+        template = _template(self)
         metadata = msgspec.structs.replace(template.metadata, name=name, uid=uid)
         return msgspec.structs.replace(template, metadata=metadata)
 
-    def request(self, resource: str) -> GpuRequest | None:
+    @property
+    def request(self) -> GpuRequest | None:
         """What our annotations make of it; None without GPUs. Raises :class:`JobsError`."""
-        found = parse(_template(self, resource))
+        found = parse(_template(self))
         if isinstance(found, Malformed):
             raise JobsError(found.reason)
         return None if found is None else found.request
 
-    @property
-    def text(self) -> str:
-        """For people: ``2 GPUs link=nvlink``."""
-        count = f"{self.gpus} GPU{'s' if self.gpus != 1 else ''}"
-        part = f"{self.share:g} of a GPU" if self.share is not None else count
-        return " ".join([part, *(f"{k}={v}" for k, v in self.annotations)])
-
 
 @cache
-def _template(ask: Ask, resource: str) -> Pod:
-    limits = {resource: str(ask.gpus)} if ask.gpus else {}
+def _template(ask: Ask) -> Pod:
+    limits = {WHOLE_GPU: str(ask.gpus)} if ask.gpus else {}
     manifest = {
         "metadata": {
             "namespace": "default",
@@ -108,9 +96,9 @@ class Job:
     pods: int = 1
 
     @property
-    def gpus(self) -> float:
-        """GPUs of all its pods, a share as a part of one."""
-        return self.pods * (self.ask.gpus if self.ask.share is None else self.ask.share)
+    def gpus(self) -> int:
+        """GPUs of all its pods."""
+        return self.pods * self.ask.gpus
 
 
 class _Row(BaseModel):
@@ -119,7 +107,6 @@ class _Row(BaseModel):
     duration: Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)] = 3600.0
     gpus: Annotated[int, Field(ge=0, le=1024)] = 1
     pods: Annotated[int, Field(ge=1, le=100_000)] = 1
-    share: Annotated[float, Field(gt=0, le=1)] | None = None
     cpu: Annotated[str, Field(max_length=32)] = "0"
     memory: Annotated[str, Field(max_length=32)] = "0"
     model: str = ""
@@ -147,12 +134,6 @@ class _Row(BaseModel):
         if not all(key and sep for key, sep, _ in pairs):
             raise ValueError("allowed are words such as link=nvlink, with spaces between")
         return {key: text for key, _, text in pairs}
-
-    @model_validator(mode="after")
-    def _share_of_one(self) -> Self:
-        if self.share is not None and self.gpus != 1:
-            raise ValueError(f"share: allowed with gpus 1 only, not {self.gpus}")
-        return self
 
 
 def read(path: Path) -> list[Job]:
@@ -208,13 +189,12 @@ def _job(given: Mapping[str, Any], where: str) -> Job:
             raise JobsError(f"{where}: annotations: {key!r}: allowed are {', '.join(KEYS)}")
     ask = Ask(
         row.gpus,
-        row.share,
         int(quantity(row.cpu) * 1000),
         -(-int(quantity(row.memory)) // MIB),
         tuple(sorted(annotations.items())),
     )
     try:
-        ask.request(WHOLE_GPU)
+        _ = ask.request
     except JobsError as error:
         raise JobsError(f"{where}: {error}") from error
     return Job(row.name, row.arrival, row.duration, ask, row.pods)

@@ -58,7 +58,7 @@ class InTree:
         wanted = {
             "cpu": (fleet.cpu, fleet.cpu_total, ask.cpu or LEAST_CPU),
             "memory": (fleet.memory, fleet.memory_total, ask.memory or LEAST_MEMORY),
-            "gpu": (fleet.devices, fleet.devices_total, ask.gpus),
+            "gpu": (fleet.gpus, fleet.gpus_total, ask.gpus),
         }
         total = np.zeros(len(rows), dtype=np.int64)
         for name, weight in weights.items():

@@ -14,9 +14,9 @@ from datetime import datetime
 from functools import cache, lru_cache
 from pathlib import Path
 
-from benchmarks.papers import openb
 from benchmarks.simulation.clusters import Node
-from benchmarks.simulation.jobs import SHARED_GPU, WHOLE_GPU, Ask, Job, JobsError, read
+from benchmarks.simulation.jobs import Ask, Job, JobsError, read
+from benchmarks.traces import TraceMissingError, trace
 from topology.core.devices import subsets
 from topology.core.placement import satisfies
 from topology.core.shape import Shape
@@ -26,16 +26,14 @@ DEMANDS = ("none", "nvlink", "preferred")
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Which jobs: everything that :func:`jobs` needs beside the cluster and the seed."""
+    """Which jobs: everything that :func:`jobs` needs beside the cluster, the load and the seed."""
 
-    source: str = "synthetic"  # or a path, ``philly``, ``openb``, ``openb:WORKLOAD``
-    count: int | None = 2000  # jobs at most
-    load: float | None = None
+    source: str = "synthetic"  # or a path, or ``philly``
+    count: int = 2000  # jobs at most; 0 is all
     demand: str = "nvlink"  # what jobs without annotations get (:func:`demanding`)
-    pod_gpus: int | None = None  # the most GPUs of one pod, None for the largest node's
 
 
-def jobs(workload: Workload, cluster: Sequence[Node], seed: int) -> list[Job]:
+def jobs(workload: Workload, load: float | None, cluster: Sequence[Node], seed: int) -> list[Job]:
     """The jobs by arrival, the first at 0. Raises :class:`.jobs.JobsError`."""
     rng = random.Random(seed)
     source, count = workload.source, workload.count
@@ -47,49 +45,24 @@ def jobs(workload: Workload, cluster: Sequence[Node], seed: int) -> list[Job]:
         start = rng.randrange(len(known) - size + 1) if size < len(known) else 0
         found = list(known[start : start + size])
     sizes = [len(node.topology.gpus) for node in cluster]
-    found = split(found, workload.pod_gpus or max(sizes))
+    found = split(found, max(sizes))
     if workload.demand != "none":
-        shapes = tuple(dict.fromkeys(node.topology.shape for node in cluster if _whole(node)))
+        shapes = tuple(dict.fromkeys(node.topology.shape for node in cluster))
         found = [replace(j, ask=demanding(j.ask, shapes, workload.demand)) for j in found]
-    free = sum(sizes) - sum(_held(node) for node in cluster)
-    return loaded(found, workload.load, free, _parts(cluster))
-
-
-def _whole(node: Node) -> bool:
-    """Whether the node serves whole GPUs."""
-    return any(s.name == WHOLE_GPU and s.replicas == 1 for s in node.topology.resources)
-
-
-def _held(node: Node) -> float:
-    """GPUs that somebody holds from the start."""
-    replicas = {served.name: served.replicas for served in node.topology.resources}
-    held = node.report.allocations
-    return sum(len(a.device_ids) / replicas[a.resource] for a in held if a.resource in replicas)
-
-
-def _parts(cluster: Sequence[Node]) -> int:
-    """Into how many parts a GPU is cut for jobs with a share: 1 where it is not."""
-    served = (s for node in cluster for s in node.topology.resources if s.name == SHARED_GPU)
-    return next((s.replicas for s in served), 1)
+    return loaded(found, load, sum(sizes))
 
 
 @lru_cache(maxsize=4)
 def _known(source: str) -> tuple[Job, ...]:
-    try:
-        if source == "philly":
-            return tuple(_philly())
-        if source == "openb" or source.startswith("openb:"):
-            return tuple(_openb(source.partition(":")[2] or "default"))
-    except openb.TraceMissingError as error:
-        raise JobsError(str(error)) from error
-    return tuple(read(Path(source)))
+    return tuple(_philly() if source == "philly" else read(Path(source)))
 
 
 def _philly() -> list[Job]:
     """Philly's jobs by time. Jeon et al., USENIX ATC 2019; Pollux's condensed copy."""
-    path = openb.shared() / "philly" / "philly.csv"
-    if not path.is_file():
-        raise openb.TraceMissingError(f"{path}: no such file (set GPU_TOPOLOGY_SHARED)")
+    try:
+        path = trace("philly/philly.csv")
+    except TraceMissingError as error:
+        raise JobsError(str(error)) from error
     with path.open(newline="") as file:
         rows = [
             (datetime.fromisoformat(r["timestamp"]), float(r["duration"]), int(r["num_gpus"]))
@@ -104,23 +77,6 @@ def _philly() -> list[Job]:
     ]
 
 
-def _openb(workload: str) -> list[Job]:
-    """openb's pods with their times, models as annotations."""
-    if workload not in openb.WORKLOADS:
-        raise JobsError(f"openb: allowed are {', '.join(openb.WORKLOADS)}, not {workload!r}")
-    path = openb.shared() / "openb" / f"openb_pod_list_{workload}.csv"
-    found = []
-    with path.open(newline="") as file:
-        for r in csv.DictReader(file):
-            start, end, gpus = float(r["creation_time"]), float(r["deletion_time"]), r["num_gpu"]
-            milli, models = int(r["gpu_milli"]), (r.get("gpu_spec") or "").split("|")
-            wanted = (("gpu-model", ",".join(filter(None, models))),) if any(models) else ()
-            share = milli / 1000 if int(gpus) == 1 and milli < 1000 else None
-            ask = Ask(int(gpus), share, int(r["cpu_milli"]), int(r["memory_mib"]), wanted)
-            found.append(Job(r["name"], start, max(1.0, end - start), ask))
-    return sorted(found, key=lambda job: job.arrives)
-
-
 # GPUs of synthetic jobs and how often each comes.
 SIZES = ((1, 0.55), (2, 0.2), (4, 0.15), (8, 0.1))
 
@@ -131,7 +87,7 @@ def synthetic(count: int, rng: random.Random) -> list[Job]:
     Sizes by :data:`SIZES`; 8 CPUs and 60 GiB a GPU.
     """
     now, found = 0.0, []
-    asks = {size: Ask(size, None, 8000 * size, 60 * 1024 * size) for size, _ in SIZES}
+    asks = {size: Ask(size, 8000 * size, 60 * 1024 * size) for size, _ in SIZES}
     for i in range(count):
         now += rng.expovariate(1 / 60)
         size = rng.choices([s for s, _ in SIZES], [w for _, w in SIZES])[0]
@@ -172,7 +128,7 @@ def demanding(ask: Ask, shapes: tuple[Shape, ...], demand: str = "nvlink") -> As
     Two GPUs: ``link=nvlink``; more: ``link=nvlink shape=ring`` (NCCL's ring then stays on NVLink).
     Required where some node of the cluster could give it when empty, and nothing where none could:
     who has no such machines would not ask. With ``preferred`` it is never required. Pods with
-    annotations, a share or fewer than two GPUs stay as they are.
+    annotations or with fewer than two GPUs stay as they are.
     """
     if ask.gpus < 2 or ask.annotations:
         return ask
@@ -186,23 +142,17 @@ def demanding(ask: Ask, shapes: tuple[Shape, ...], demand: str = "nvlink") -> As
 
 
 def _could(shape: Shape, ask: Ask) -> bool:
-    request = ask.request(WHOLE_GPU)
+    request = ask.request
     return request is not None and any(
         satisfies(shape, request.constraints, mask) for mask in subsets(shape.all_gpus, ask.gpus)
     )
 
 
-def loaded(found: Sequence[Job], load: float | None, gpus: float, parts: int = 1) -> list[Job]:
-    """The jobs from 0 on, arrivals stretched to the load: GPU seconds taken / free at the start.
-
-    A share takes one of ``parts`` of a GPU, however small it is.
-    """
+def loaded(found: Sequence[Job], load: float | None, gpus: int) -> list[Job]:
+    """The jobs from 0 on, arrivals stretched to the load: GPU seconds asked for / there."""
     first, last = found[0].arrives, found[-1].arrives
     stretch = 1.0
-    if load is not None and last > first and gpus > 0:
-        taken = (
-            job.pods * job.ask.gpus / (1 if job.ask.share is None else parts) * job.runs
-            for job in found
-        )
+    if load is not None and last > first:
+        taken = (job.gpus * job.runs for job in found)
         stretch = sum(taken) / (load * gpus) / (last - first)
     return [replace(job, arrives=(job.arrives - first) * stretch) for job in found]

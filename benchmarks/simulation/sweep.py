@@ -1,137 +1,119 @@
-"""Simulations and their figures, on the cores there are, or shard by shard on many Pods."""
+"""Simulations and their figures, on the cores there are."""
 
 import os
-import time
-from collections import Counter, defaultdict
+import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from statistics import mean
 
 import numpy as np
 
 from benchmarks.collector import no_collector
-from benchmarks.figures.simulated import QUANTILES, Demand, Run, Simulated
-from benchmarks.ownpolicy import UnknownPolicyError, label
-from benchmarks.simulation import policies, sources
+from benchmarks.simulation import sources
+from benchmarks.simulation.clusters import cluster
+from benchmarks.simulation.extender import Extender
+from benchmarks.simulation.figures import OURS, QUANTILES, Run, Simulated, Sweep
 from benchmarks.simulation.fleet import Fleet
 from benchmarks.simulation.jobs import Job
-from benchmarks.simulation.observe import Observer
-from benchmarks.simulation.plays import Play, Sweep, cluster
-from benchmarks.simulation.queues import Outcome
-from benchmarks.simulation.rows import rows
+from benchmarks.simulation.policy import Policy, Stock
 from benchmarks.simulation.simulation import Result, Simulation
+from benchmarks.simulation.sources import Workload
+from benchmarks.simulation.speed import Speed
+
+# By the names that ``--policy`` takes.
+POLICIES: dict[str, Callable[[Fleet, random.Random], Policy]] = {
+    OURS: Extender,
+    "LeastAllocated": partial(Stock, most=False),
+    "MostAllocated": partial(Stock, most=True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Play:
+    """One simulation, whole: another machine gets the same figures from it."""
+
+    cluster: str
+    workload: Workload
+    load: float | None
+    policy: str
+    seed: int
+    speed: Speed
+
+    def jobs(self) -> list[Job]:
+        """The jobs that arrive."""
+        return sources.jobs(self.workload, self.load, cluster(self.cluster), self.seed)
+
+
+def plays(sweep: Sweep) -> list[Play]:
+    """The simulations of a sweep."""
+    workload = Workload(sweep.jobs, sweep.count, sweep.demand)
+    speed = Speed(sweep.communication, sweep.full_speed, sweep.network)
+    every = product(sweep.clusters, sweep.loads, range(1, sweep.seeds + 1), sweep.policies)
+    return [
+        Play(source, workload, load, policy, seed, speed) for source, load, seed, policy in every
+    ]
+
+
+def check(sweep: Sweep) -> None:
+    """Raise what is wrong with a sweep before anything runs."""
+    for what in {each.cluster: each for each in plays(sweep)}.values():
+        for ask in {job.ask for job in what.jobs()}:
+            _ = ask.request
 
 
 def play(what: Play) -> Run:
     """Play one simulation; its parameters and figures."""
-    nodes = cluster(what.cluster, what.adds)
-    jobs = sources.jobs(what.workload, nodes, what.seed)
-    observer = Observer(jobs)
-    started = time.process_time()
-    simulation = Simulation(
-        nodes, jobs, lambda: policies.policy(what.policy), what.seed, what.rules, observer
-    )
-    try:
-        with no_collector():
-            result = simulation.run()
-    except Exception as error:
-        if what.policy in policies.POLICIES:
-            raise
-        words = f"{what.policy!r}: {type(error).__name__}: {error}"
-        raise UnknownPolicyError(words) from error
-    spent = time.process_time() - started
-    return _summary(what, simulation.fleet, jobs, result, observer, spent)
+    nodes, jobs = cluster(what.cluster), what.jobs()
+    with no_collector():
+        result = Simulation(nodes, jobs, POLICIES[what.policy], what.seed, what.speed).run()
+    return _figures(what, sum(len(node.topology.gpus) for node in nodes), jobs, result)
 
 
-def _summary(
-    played: Play,
-    fleet: Fleet,
-    jobs: Sequence[Job],
-    result: Result,
-    observer: Observer,
-    cpu_seconds: float,
-) -> Run:
-    """The figures of one simulation; a run that is ``noted`` has curves and demands, too."""
+def _figures(what: Play, gpus: int, jobs: Sequence[Job], result: Result) -> Run:
     placed = [o for o in result.outcomes if o.placed]
     asking = [o for o in placed if o.kept is not None]
     several = [o for o in placed if o.hop]
-    last = result.outcomes[-1].job.arrives
     waits = [o.waited for o in placed]
-    held = fleet.held * last + _held(placed, last)
+    last = jobs[-1].arrives
+    held = sum(o.job.gpus * (min(o.ended, last) - o.started) for o in placed if o.started < last)
     return Run(
-        cluster=played.cluster,
-        load=played.workload.load,
-        policy=label(played.policy),
-        seed=played.seed,
-        nodes=len(fleet),
-        gpus=round(fleet.gpus),
-        cpu_seconds=cpu_seconds,
-        jobs=len(result.outcomes),
+        cluster=what.cluster,
+        load=what.load,
+        policy=what.policy,
+        seed=what.seed,
+        nodes=len(cluster(what.cluster)),
+        gpus=gpus,
+        jobs=len(jobs),
         placed=len(placed),
         unplaceable=result.unplaceable,
-        stuck=result.stuck,
+        refused=result.refused.total(),
         asking=len(asking),
         kept=mean(bool(o.kept) for o in asking) if asking else None,
         hop=mean(o.hop for o in several) if several else None,
-        hop_least_tenth=float(np.quantile([o.hop for o in several], 0.1)) if several else None,
-        hops=_hops(several),
         wait=mean(waits) if waits else None,
         wait_asking=mean(o.waited for o in asking) if asking else None,
         waits=tuple(round(float(w), 1) for w in np.quantile(waits, QUANTILES)) if waits else (),
         completion=mean(o.completion for o in placed) if placed else None,
         completion_several=mean(o.completion for o in several) if several else None,
-        allocated=100 * held / (fleet.gpus * last) if last else None,
-        fragmented=mean(c.fragmented for c in observer.curve) if observer.curve else None,
-        ended=result.ended,
-        reasons=dict(result.reasons.most_common(8)),
-        refused_by_kubelet=dict(result.refused),
-        moved=result.moved,
-        unblocked=result.unblocked,
-        restarted=result.restarted,
-        curve=tuple(observer.curve) if played.noted else None,
-        asks=demands(jobs) if played.noted else None,
+        allocated=held / (gpus * last) if last else None,
     )
 
 
-def demands(jobs: Sequence[Job]) -> tuple[Demand, ...]:
-    """What was asked as it was played, by how much GPU time, the most first."""
-    count: Counter[str] = Counter()
-    hours: defaultdict[str, float] = defaultdict(float)
-    for job in jobs:
-        text = job.ask.text if job.pods == 1 else f"{job.pods} × {job.ask.text}"
-        count[text] += 1
-        hours[text] += job.gpus * job.runs / 3600
-    found = [Demand(ask=text, jobs=count[text], gpu_hours=hours[text]) for text in count]
-    return tuple(sorted(found, key=lambda demand: -demand.gpu_hours))
-
-
-def _held(placed: Sequence[Outcome], last: float) -> float:
-    """GPU seconds held until ``last``."""
-    return sum(o.gpus * (min(o.ended, last) - o.started) for o in placed if o.started < last)
-
-
-def _hops(several: Sequence[Outcome]) -> dict[str, dict[str, int]]:
-    found: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for o in several:
-        found[f"{o.job.gpus:g}"][f"{o.hop:g}"] += 1
-    return {size: dict(counts) for size, counts in sorted(found.items(), key=lambda i: float(i[0]))}
-
-
 def run(
-    sweep: Sweep, *, workers: int | None = None, done: Callable[[int, int], None] | None = None
+    sweep: Sweep, *, workers: int | None = None, done: Callable[[], object] = lambda: None
 ) -> Simulated:
-    """Play all of them; parameters, runs and rows. ``done`` hears how many of how many are."""
-    plays = sweep.plays()
-    found: dict[int, Run] = {}
+    """Play all of them. ``done`` is called after each."""
+    every = plays(sweep)
     with ProcessPoolExecutor(workers or os.cpu_count()) as pool:
-        futures = {pool.submit(play, what): i for i, what in enumerate(plays)}
-        for future in as_completed(futures):
-            try:
-                found[futures[future]] = future.result()
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
-            if done is not None:
-                done(len(found), len(plays))
-    runs = tuple(found[i] for i in range(len(plays)))
-    return Simulated(parameters=sweep.parameters(), runs=runs, rows=rows(runs))
+        futures = [pool.submit(play, what) for what in every]
+        try:
+            for future in as_completed(futures):
+                future.result()
+                done()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return Simulated(parameters=sweep, runs=tuple(future.result() for future in futures))

@@ -26,8 +26,7 @@ import msgspec
 from rich.table import Table
 
 from benchmarks.collector import no_collector
-from benchmarks.figures.schema import preamble
-from benchmarks.output import shown
+from benchmarks.output import preamble, shown
 from benchmarks.promises.claims import CLAIMS, CLASSES, DEVICE_CLASS, DRIVER, SLICES, device
 from benchmarks.promises.pods import app, manifest
 from benchmarks.speed.latency import MACHINES, node_name, report_of

@@ -17,8 +17,7 @@ from typing import Any
 import yaml
 from rich.table import Table
 
-from benchmarks.figures.schema import preamble
-from benchmarks.output import table_of
+from benchmarks.output import preamble, table_of
 from benchmarks.speed.latency import filter_body, percentiles
 from benchmarks.speed.processes import (
     HOST,

@@ -22,8 +22,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from benchmarks.figures.schema import preamble
-from benchmarks.output import shown
+from benchmarks.output import preamble, shown
 from benchmarks.speed.processes import Client, program, serve, told
 from scheduler_extender import terminal
 from scheduler_extender.state.answers.decision import Settings

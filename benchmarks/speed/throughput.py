@@ -30,8 +30,7 @@ import msgspec
 import yaml
 from rich.table import Table
 
-from benchmarks.figures.schema import preamble
-from benchmarks.output import table_of
+from benchmarks.output import preamble, table_of
 from benchmarks.speed.processes import (
     HOST,
     WITHIN,

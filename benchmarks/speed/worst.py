@@ -16,8 +16,7 @@ from typing import Any
 
 from rich.table import Table
 
-from benchmarks.figures.schema import preamble
-from benchmarks.output import shown
+from benchmarks.output import preamble, shown
 from benchmarks.speed.processes import Client, program, serve, told
 from benchmarks.speed.worst_cases import NODES, WORST, WorstPod, name_of, populate
 from scheduler_extender import terminal

@@ -55,12 +55,6 @@ NOT_RUN = (
     ),
     NotRun(r"kubectl krew install", "downloads; tests/e2e/test_krew.py installs it from a file"),
     NotRun(r"kubectl .*rollout status", "no pod becomes ready where no kubelet runs it"),
-    NotRun(r"kubectl wait --for=condition=complete", "no kubelet runs the Job's pods"),
-    NotRun(r"for pod in", "no kubelet runs the Job's pods, so they have no logs"),
-    NotRun(
-        r"python -m benchmarks report shard-",
-        "reads the logs of the Job; tests/benchmarks/report joins shards",
-    ),
     NotRun(
         r"python -m benchmarks traces",
         "fetches from GitHub; tests/benchmarks/commands/test_traces.py fetches from loopback",
@@ -100,11 +94,9 @@ SMALLER = (
     Stand(r"(benchmarks simulate)(?!.*--seeds)", r"\1 --seeds 1", "one seed"),
     Stand(r"(benchmarks simulate)", r"\1 --workers 1", "the tests share the cores"),
     Stand(r"--load 0.7 --load 0.9( --load 1.1)?", "--load 0.9", "one load"),
-    Stand(r"--policy all", "--policy gpu-topology --policy Buddy", "two policies"),
     Stand(r"dgx1-v100=16", "dgx1-v100=2", "a smaller cluster"),
     Stand(r"a100-pcie-4-bridged=32", "a100-pcie-4-bridged=4", "a smaller cluster"),
     Stand(r"(benchmarks compare)", r"\1 --seeds 1 --no-bound", "one order"),
-    Stand(r"--policy FGD --policy Damage --policy Worth", "--policy Damage", "one policy"),
 )
 
 # Placeholders, and what is elsewhere on this machine.

@@ -14,7 +14,6 @@ import pytest
 
 from benchmarks import traces as listed
 from benchmarks.__main__ import app
-from benchmarks.papers import openb
 from benchmarks.traces import FILES, FetchError, Source, TraceFile, fetch, is_there
 from scheduler_extender.cli.commandline import run
 from tests import recorded
@@ -23,7 +22,7 @@ from tests.commands import Done, asked
 SOURCE = Source("somebody/traces", "0" * 40, "Somebody, Traces, 2023")
 TEXT = b"name,cpu\na,1\n" * 10_000
 FILE = TraceFile(
-    SOURCE, "csv/jobs.csv", "openb/jobs.csv", len(TEXT), hashlib.sha256(TEXT).hexdigest()
+    SOURCE, "csv/jobs.csv", "philly/jobs.csv", len(TEXT), hashlib.sha256(TEXT).hexdigest()
 )
 ADDRESS = f"/somebody/traces/{'0' * 40}/csv/jobs.csv"
 
@@ -72,11 +71,11 @@ def test_a_file_is_fetched_once_and_lies_where_the_simulation_looks(tmp_path: Pa
     with serving({ADDRESS: TEXT}) as (origin, paths):
         done = traces(tmp_path, origin)
         assert done.returncode == 0, done.stderr
-        assert (tmp_path / "traces" / "openb" / "jobs.csv").read_bytes() == TEXT
+        assert (tmp_path / "traces" / "philly" / "jobs.csv").read_bytes() == TEXT
         assert f"export GPU_TOPOLOGY_SHARED={tmp_path}" in done.stdout
         assert "from somebody/traces at 0000000: Somebody, Traces, 2023" in done.stdout
         again = traces(tmp_path, f"{origin}/")
-        assert "openb/jobs.csv: is there" in again.stdout
+        assert "philly/jobs.csv: is there" in again.stdout
     assert paths == [ADDRESS]
 
 
@@ -86,7 +85,7 @@ def test_a_file_is_fetched_once_and_lies_where_the_simulation_looks(tmp_path: Pa
         ({}, "HTTP 404"),
         ({ADDRESS: TEXT[:-1] + b"?"}, "SHA-256 is"),
         ({ADDRESS: TEXT[:-1]}, f"over {len(TEXT) - 1:,} bytes, expected is {FILE.sha256}"),
-        ({ADDRESS: TEXT + b"x"}, f"longer than the {len(TEXT):,} bytes of openb/jobs.csv"),
+        ({ADDRESS: TEXT + b"x"}, f"longer than the {len(TEXT):,} bytes of philly/jobs.csv"),
     ],
     ids=["not there", "changed", "shorter", "longer"],
 )
@@ -126,16 +125,11 @@ def test_bad_words(tmp_path: Path) -> None:
 
 
 def test_the_list_has_what_the_simulation_reads() -> None:
-    places = {file.place for file in FILES}
-    assert places == {
-        "openb/openb_node_list_gpu_node.csv",
-        "philly/philly.csv",
-        *(f"openb/openb_pod_list_{workload}.csv" for workload in openb.WORKLOADS),
-    }
+    assert [file.place for file in FILES] == ["philly/philly.csv"]
     assert {len(file.source.commit) for file in FILES} == {40}
 
 
-@recorded.needs("traces", "openb")
+@recorded.needs("traces", "philly")
 @pytest.mark.parametrize("file", FILES, ids=[file.place for file in FILES])
 def test_the_checksums_are_those_of_the_traces_that_our_tables_were_made_from(
     file: TraceFile,

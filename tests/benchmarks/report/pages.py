@@ -13,11 +13,10 @@ from typing import Any
 from typer.testing import CliRunner
 
 from benchmarks.__main__ import app
-from benchmarks.report import page
+from benchmarks.report.page import page
 from benchmarks.report.reading import parse
 from benchmarks.simulation import sweep as sweeps
-from benchmarks.simulation.plays import Sweep
-from benchmarks.simulation.sources import Workload
+from benchmarks.simulation.figures import Sweep
 
 POLICIES = ("gpu-topology", "MostAllocated")
 
@@ -41,13 +40,9 @@ class Page(HTMLParser):
         super().__init__()
         self.tags: list[tuple[str, dict[str, str]]] = []
         self.open: list[str] = []
-        self.sections: list[str] = []
         self.rows: list[list[str]] = []
-        self.marks: list[list[str]] = []
-        self.sections_of_rows: list[int] = []
         self.styles = ""
         self.text = ""
-        self.drawn = ""
         self.feed(text)
         self.close()
         assert not self.open, f"never closed: {self.open}"
@@ -56,15 +51,10 @@ class Page(HTMLParser):
         given = {name: value or "" for name, value in attrs}
         self.tags.append((tag, given))
         self.styles += given.get("style", "") + "\n"
-        if tag == "section":
-            self.sections.append("")
-        elif tag == "tr":
+        if tag == "tr":
             self.rows.append([])
-            self.marks.append([])
-            self.sections_of_rows.append(len(self.sections) - 1)
         elif tag in ("td", "th"):
             self.rows[-1].append("")
-            self.marks[-1].append(given.get("class", ""))
         if tag not in VOID:
             self.open.append(tag)
 
@@ -82,10 +72,6 @@ class Page(HTMLParser):
             self.styles += data
             return
         self.text += data
-        if "svg" in self.open:
-            self.drawn += data + "\n"
-        if "section" in self.open:
-            self.sections[-1] += data
         if "td" in self.open or "th" in self.open:
             self.rows[-1][-1] += data
 
@@ -103,21 +89,24 @@ class Page(HTMLParser):
             r"@import[^;]*|url\((?!#)[^)]*|https?:[^\s\"]*|//\w[^\s\"]*", "\n".join(every)
         )
 
-    def figures_of(self, section: int, policy: str) -> list[str]:
+    def figures_of(self, policy: str) -> list[str]:
         """The cells of a policy's only row."""
-        rows = zip(self.rows, self.sections_of_rows, strict=True)
-        found = [row for row, place in rows if place == section and row[:1] == [policy]]
-        assert len(found) == 1, found
-        return found[0][1:]
+        (found,) = (row for row in self.rows if row[:1] == [policy])
+        return found[1:]
 
 
 def tiny(**changes: Any) -> Sweep:
-    given = {
+    given: dict[str, Any] = {
         "clusters": (CLUSTER,),
-        "workload": Workload("synthetic", 60),
+        "jobs": "synthetic",
+        "count": 60,
+        "demand": "nvlink",
         "loads": (0.9,),
         "policies": POLICIES,
-        "seeds": (1, 2),
+        "seeds": 2,
+        "communication": 0.05,
+        "full_speed": 50,
+        "network": 25,
     }
     return Sweep(**{**given, **changes})
 
@@ -128,9 +117,9 @@ def played(sweep: Sweep) -> dict[str, Any]:
     return found
 
 
-def page_of(files: list[dict[str, Any]]) -> str:
-    """The page of files with these figures."""
-    return page([parse(json.dumps(found)) for found in files])
+def page_of(found: dict[str, Any]) -> str:
+    """The page of a file with these figures."""
+    return page(parse(json.dumps(found)))
 
 
 def changed(found: dict[str, Any], change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
@@ -139,20 +128,9 @@ def changed(found: dict[str, Any], change: Callable[[dict[str, Any]], object]) -
     return result
 
 
-def rewritten(found: dict[str, Any], policy: str, **figures: object) -> dict[str, Any]:
-    """With other figures in every run of a policy."""
-
-    def change(result: dict[str, Any]) -> None:
-        for run in result["runs"]:
-            if run["policy"] == policy:
-                run.update(figures)
-
-    return changed(found, change)
-
-
-def refused(files: list[Path], out: Path) -> str:
+def refused(file: Path, out: Path) -> str:
     """The one line that is said."""
-    result = CliRunner().invoke(app, ["report", *map(str, files), "--out", str(out)])
+    result = CliRunner().invoke(app, ["report", str(file), "--out", str(out)])
     assert result.exit_code == 2, result.output
     lines = result.output.strip().splitlines()
     assert [line for line in lines if "Traceback" in line] == []

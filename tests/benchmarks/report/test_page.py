@@ -1,54 +1,31 @@
-"""Every figure of the files stands in the page, which is complete in itself."""
+"""Every figure of the file stands in the page, which is complete in itself."""
 
 from __future__ import annotations
 
-import re
+import shlex
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from benchmarks.figures.schema import Interval
-from benchmarks.report import wording
-from benchmarks.report.sweeps import OWN_PLUGIN
-from benchmarks.simulation.baselines import OwnPlugin
-from benchmarks.simulation.policies import POLICIES as KNOWN
-from benchmarks.simulation.rows import spread
-from tests.benchmarks.report.pages import (
-    CLUSTER,
-    POLICIES,
-    Page,
-    page_of,
-    played,
-    rewritten,
-    tiny,
-)
-
-
-def written(value: list[float] | None, form: str, unit: float = 1.0) -> str:
-    """An interval as the page has it."""
-    return spread(None if value is None else Interval(*value), form, unit)
+from benchmarks.__main__ import app
+from benchmarks.report.page import command
+from benchmarks.simulation import sweep as sweeps
+from benchmarks.simulation.figures import COLUMNS, Interval, Simulated, Sweep
+from tests.benchmarks.report.pages import CLUSTER, POLICIES, Page, changed, page_of, played, tiny
 
 
 def test_every_policy_and_figure_stands_in_its_row(whole: dict[str, Any]) -> None:
-    shown = Page(page_of([whole]))
+    shown = Page(page_of(whole))
     for row in whole["rows"]:
-        wait = wording.unit(max(r["wait"][0] for r in whole["rows"]))[0]
-        completion = wording.unit(max(r["completion"][0] for r in whole["rows"]))[0]
-        assert shown.figures_of(0, row["policy"]) == [
-            written(row["kept"], ".1f", 0.01),
-            written(row["hop"], ".1f"),
-            written(row["wait"], ".2f", wait),
-            written(row["wait_asking"], ".2f", wait),
-            written(row["completion"], ".2f", completion),
-            written(row["completion_against_ours"], ".3f"),
-            written(row["completion_several_against_ours"], ".3f"),
-            written(row["allocated"], ".1f"),
-            written(row["fragmented"], ".1f"),
-        ]
+        written = [column.written(Interval(*row[column.name])) for column in COLUMNS]
+        assert shown.figures_of(row["policy"]) == written
+    kept = {row["policy"]: f"{100 * row['kept'][0]:.1f} %" for row in whole["rows"]}
+    assert f"gpu-topology 100.0 %, MostAllocated {kept['MostAllocated']}." in shown.text
 
 
 def test_nothing_is_loaded_from_elsewhere(whole: dict[str, Any]) -> None:
-    assert Page(page_of([whole])).outside() == []
+    assert Page(page_of(whole)).outside() == []
 
 
 @pytest.mark.parametrize(
@@ -66,64 +43,68 @@ def test_the_test_sees_what_is_loaded(bad: str) -> None:
     assert Page(bad).outside()
 
 
-def test_parts_of_drawings_have_names_of_their_own(whole: dict[str, Any]) -> None:
-    text = page_of([whole])
-    shown = Page(text)
-    names = [given["id"] for _, given in shown.tags if "id" in given]
-    assert len(names) == len(set(names))
-    used = re.findall(r'(?:href="#|url\(#)([^")]+)', text)
-    assert used
-    assert set(used) <= set(names)
-
-
-def test_every_kind_of_drawing_is_there_once_for_a_case(whole: dict[str, Any]) -> None:
-    labels = [
-        given["aria-label"] for _, given in Page(page_of([whole])).tags if "aria-label" in given
+def test_each_case_has_a_drawing_of_each_kind() -> None:
+    shown = Page(page_of(played(tiny(loads=(0.5, 1.5), seeds=1))))
+    labels = [given["aria-label"] for _, given in shown.tags if given.get("role") == "img"]
+    assert [label.partition(": ")[0] for label in labels] == [
+        f"{title}, {CLUSTER}, load {load}"
+        for title in ("Promises kept, %", "Completion, × ours", "Waiting")
+        for load in (0.5, 1.5)
     ]
-    titles = [re.split(r"[.:]", label)[0] for label in labels]
-    assert titles == [
-        "Figures",
-        "Promises kept",
-        "Completion",
-        "Waiting",
-        "Weakest hop",
-    ]
+    assert all(policy in label for label in labels for policy in POLICIES)
 
 
-def test_several_loads_have_panels_of_their_own() -> None:
-    shown = Page(page_of([played(tiny(loads=(0.5, 1.5), seeds=(1,)))]))
-    labels = [given.get("aria-label", "") for _, given in shown.tags]
-    for load in ("load 0.5", "load 1.5"):
-        assert any(label.startswith(f"Completion, {CLUSTER}, {load}") for label in labels)
-    assert "In 2 cases" in shown.text
-
-
-def test_it_says_which_policies_need_a_device_plugin_of_their_own() -> None:
-    assert {name for name, made in KNOWN.items() if isinstance(made(), OwnPlugin)} == {*OWN_PLUGIN}
-    found = played(tiny(policies=("gpu-topology", "Buddy"), seeds=(1,)))
-    told = "Buddy needs a device plugin of its own, which picks the GPUs; under the others NVIDIA’s"
-    assert told in Page(page_of([found])).text
-
-
-def test_the_best_of_a_column_is_marked(whole: dict[str, Any]) -> None:
-    found = rewritten(whole, POLICIES[0], kept=0.5, hop=80.0, fragmented=3.0)
-    found = rewritten(found, POLICIES[1], kept=0.9, hop=80.0, fragmented=2.0)
-    shown = Page(page_of([found]))
-    places = {row[0]: place for place, row in enumerate(shown.rows) if row and row[0] in POLICIES}
-    marked = {name: ["best" in mark for mark in shown.marks[p]] for name, p in places.items()}
-    kept, hop, fragmented = 1, 2, 7
-    assert [marked[name][kept] for name in POLICIES] == [False, True]
-    assert [marked[name][hop] for name in POLICIES] == [False, False]
-    assert [marked[name][fragmented] for name in POLICIES] == [False, True]
-
-
-def test_a_sweep_without_promises_waiting_or_several_gpus(whole: dict[str, Any]) -> None:
-    nothing = dict.fromkeys(
-        ("kept", "hop", "hop_least_tenth", "wait", "wait_asking", "completion", "allocated")
+def test_the_command_is_the_same_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the program itself reads it."""
+    sweep = tiny(
+        clusters=(CLUSTER, "l40s-4=1"),
+        demand="preferred",
+        loads=(None, 0.7),
+        communication=0.1,
+        full_speed=40.0,
+        network=12.5,
     )
-    found = whole
-    for policy in POLICIES:
-        found = rewritten(found, policy, **nothing, waits=[], hops={}, curve=[], fragmented=None)
-        found = rewritten(found, policy, placed=0, completion_several=None)
-    shown = Page(page_of([found]))
-    assert shown.figures_of(0, "gpu-topology") == ["–"] * 9 + ["120"]
+    heard: list[Sweep] = []
+
+    def listen(what: Sweep, **_: object) -> Simulated:
+        heard.append(what)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sweeps, "run", listen)
+    words = shlex.split(command(sweep))
+    assert words[:3] == ["python", "-m", "benchmarks"]
+    CliRunner().invoke(app, words[3:])
+    assert heard == [sweep]
+
+
+def test_jobs_that_never_ran_are_counted(whole: dict[str, Any]) -> None:
+    assert "never ran" not in page_of(whole)
+
+    def lose(found: dict[str, Any]) -> None:
+        for run in found["runs"]:
+            run["placed"] -= 10 * (run["policy"] == POLICIES[1])
+
+    shown = Page(page_of(changed(whole, lose)))
+    assert [shown.figures_of(policy)[-1] for policy in POLICIES] == ["0", "20"]
+
+
+def test_the_oddest_figures_are_drawn(whole: dict[str, Any]) -> None:
+    def odd(found: dict[str, Any]) -> None:
+        for run, completion in zip(found["runs"], (0.0, 1e30, 5e-324, 1e-6), strict=True):
+            run |= {"kept": completion, "completion": completion, "waits": [1e30, 0.0]}
+
+    text = page_of(changed(whole, odd))
+    assert Page(text).figures_of("gpu-topology")
+    assert "nan" not in text
+    assert "inf" not in text
+
+
+def test_a_sweep_in_which_nothing_ran(whole: dict[str, Any]) -> None:
+    def stop(found: dict[str, Any]) -> None:
+        for run in found["runs"]:
+            known = ("kept", "hop", "wait", "wait_asking", "completion", "completion_several")
+            run |= dict.fromkeys((*known, "allocated"))
+            run |= {"placed": 0, "waits": []}
+
+    shown = Page(page_of(changed(whole, stop)))
+    assert shown.figures_of("gpu-topology") == ["–"] * len(COLUMNS) + ["120"]

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from hypothesis import strategies as st
 
 from benchmarks.simulation.clusters import cluster
-from benchmarks.simulation.fleet import Fleet, SimPod
+from benchmarks.simulation.fleet import SimPod
 from benchmarks.simulation.jobs import Ask, Job
-from benchmarks.simulation.policies import policy
-from benchmarks.simulation.simulation import Result, Rules, Simulation
-from topology import codec
+from benchmarks.simulation.simulation import Result, Simulation
+from benchmarks.simulation.speed import Speed
+from benchmarks.simulation.sweep import POLICIES
 from topology.core.devices import PodUid
 from topology.machines import machine
 
@@ -48,7 +47,6 @@ def written(tmp_path: Path, name: str, text: str) -> Path:
 some_asks = st.builds(
     Ask,
     st.sampled_from((0, 1, 2, 3, 4, 8)),
-    st.none(),
     st.sampled_from((0, 1000, 12000)),
     st.sampled_from((0, 4096)),
     st.sampled_from(((), LINK, RING, (("link", "nvlink"), ("policy", "preferred")))),
@@ -69,29 +67,11 @@ some_jobs = st.lists(
 ).map(lambda jobs: sorted(jobs, key=lambda job: job.arrives))
 
 
-def sim_pod(fleet: Fleet, ask: Ask, number: int = 0) -> SimPod:
-    resource = fleet.resource(ask)
-    return SimPod(PodUid(f"u{number}"), f"p{number}", ask, resource, ask.request(resource))
+def sim_pod(ask: Ask, number: int = 0) -> SimPod:
+    return SimPod(PodUid(f"u{number}"), f"p{number}", ask, ask.request)
 
 
-def play(source: str, jobs: Sequence[Job], name: str, **rules: object) -> Result:
-    nodes = cluster(source)
-    return Simulation(nodes, jobs, lambda: policy(name), 1, Rules(**rules)).run()  # type: ignore[arg-type]
-
-
-def replayed(tmp_path: Path, status: Mapping[str, object], *pods: Mapping[str, object]) -> str:
-    """A cluster file of one DGX-1V with this status."""
-    record = codec.encode(machine("dgx1-v100").topology("n"))
-    record["status"] = {"bootID": "b", "sequence": 1, **status}
-    path = tmp_path / "c.yaml"
-    path.write_text("\n---\n".join(json.dumps(d) for d in (record, *pods)))
-    return str(path)
-
-
-UUIDS = [gpu.uuid for gpu in machine("dgx1-v100").topology("n").gpus]
-
-
-def holds(gpus: Sequence[int], uid: str = "u") -> dict[str, object]:
-    found: dict[str, object] = {"namespace": "x", "pod": "p", "container": "main"}
-    found |= {"resource": "nvidia.com/gpu", "deviceIds": [UUIDS[i] for i in gpus]}
-    return found | ({"podUID": uid} if uid else {})
+def play(
+    source: str, jobs: Sequence[Job], name: str, seed: int = 1, speed: Speed | None = None
+) -> Result:
+    return Simulation(cluster(source), jobs, POLICIES[name], seed, speed or Speed()).run()

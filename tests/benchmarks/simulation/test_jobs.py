@@ -14,9 +14,9 @@ def test_csv_and_json_lines_say_the_same(tmp_path: Path) -> None:
     table = written(
         tmp_path,
         "jobs.csv",
-        "arrival,duration,gpus,pods,share,cpu,memory,model,annotations,name\n"
-        "60,120,2,3,,8,16Gi,V100*,link=nvlink policy=preferred,late\n"
-        "0,,,,0.5,500m,1.5Gi,,,early\n",
+        "arrival,duration,gpus,pods,cpu,memory,model,annotations,name\n"
+        "60,120,2,3,8,16Gi,V100*,link=nvlink policy=preferred,late\n"
+        "0,,,,500m,1.5Gi,,,early\n",
     )
     lines = written(
         tmp_path,
@@ -24,35 +24,33 @@ def test_csv_and_json_lines_say_the_same(tmp_path: Path) -> None:
         '{"arrival": 60, "duration": 120, "gpus": 2, "pods": 3, "cpu": 8, "memory": "16Gi",'
         ' "model": "V100*", "annotations": {"link": "nvlink", "policy": "preferred"},'
         ' "name": "late"}\n\n'
-        '{"arrival": 0, "share": 0.5, "cpu": 0.5, "memory": "1536Mi", "name": "early"}\n',
+        '{"arrival": 0, "cpu": 0.5, "memory": "1536Mi", "name": "early"}\n',
     )
     found = read(table)
     assert found == read(lines)
     early, late = found
-    assert early == Job("early", 0, 3600, Ask(1, 0.5, 500, 1536))
+    assert early == Job("early", 0, 3600, Ask(1, 500, 1536))
     wanted = (("gpu-model", "V100*"), ("link", "nvlink"), ("policy", "preferred"))
-    assert late == Job("late", 60, 120, Ask(2, None, 8000, 16384, wanted), 3)
-    assert (early.gpus, late.gpus) == (0.5, 6)
+    assert late == Job("late", 60, 120, Ask(2, 8000, 16384, wanted), 3)
+    assert (early.gpus, late.gpus) == (1, 6)
 
 
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("x,60,1,,", "line 2: arrival"),
-        ("-1,60,1,,", "line 2: arrival"),
-        ("nan,60,1,,", "line 2: arrival"),
-        ("0,0,1,,", "line 2: duration"),
-        ("0,60,1.5,,", "line 2: gpus"),
-        ("0,60,2000,,", "line 2: gpus"),
-        ("0,60,2,0.5,", "share: allowed with gpus 1 only, not 2"),
-        ("0,60,1,1.5,", "line 2: share"),
-        ("0,60,2,,links=nvlink", "'links': allowed are link, min-nvlinks"),
-        ("0,60,2,,link=fast", "allowed are nvlink, pix"),
-        ("0,60,2,,nvlink", "allowed are words such as link=nvlink"),
+        ("x,60,1,", "line 2: arrival"),
+        ("-1,60,1,", "line 2: arrival"),
+        ("nan,60,1,", "line 2: arrival"),
+        ("0,0,1,", "line 2: duration"),
+        ("0,60,1.5,", "line 2: gpus"),
+        ("0,60,2000,", "line 2: gpus"),
+        ("0,60,2,links=nvlink", "'links': allowed are link, min-nvlinks"),
+        ("0,60,2,link=fast", "allowed are nvlink, pix"),
+        ("0,60,2,nvlink", "allowed are words such as link=nvlink"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: str, words: str) -> None:
-    path = written(tmp_path, "jobs.csv", f"arrival,duration,gpus,share,annotations\n{line}\n")
+    path = written(tmp_path, "jobs.csv", f"arrival,duration,gpus,annotations\n{line}\n")
     with pytest.raises(JobsError) as caught:
         read(path)
     assert words in str(caught.value)

@@ -14,7 +14,7 @@ from tests.benchmarks.simulation.samples import Fixed, sim_pod
 def test_samples_go_round_and_cover_every_node_that_fits() -> None:
     fleet = Fleet(cluster("t4-1=250"), Fixed())  # type: ignore[arg-type]
     in_tree = InTree(fleet, Fixed())  # type: ignore[arg-type]
-    pod = sim_pod(fleet, Ask(1))
+    pod = sim_pod(Ask(1))
     limit = sample_size(250)
     assert limit == 120
     first = next(in_tree.samples(pod))
@@ -24,7 +24,7 @@ def test_samples_go_round_and_cover_every_node_that_fits() -> None:
     assert third[0][0] == 240
     assert sorted(row for rows in third for row in rows) == list(range(250))
     for row in range(0, 250, 2):
-        fleet.admit(row, sim_pod(fleet, Ask(1), row), None)
+        fleet.admit(row, sim_pod(Ask(1), row))
     rows = [row for rows in in_tree.samples(pod) for row in rows]
     assert sorted(rows) == list(range(1, 250, 2))
 
@@ -36,8 +36,8 @@ def test_in_tree_scores_by_hand(tmp_path: Path) -> None:
     )
     fleet = Fleet(cluster(str(path)), Fixed())  # type: ignore[arg-type]
     in_tree = InTree(fleet, Fixed())  # type: ignore[arg-type]
-    fleet.admit(1, sim_pod(fleet, Ask(4, None, 40_000, 100 * 1024)), None)
-    rows = next(in_tree.samples(pod := sim_pod(fleet, Ask(2, None, 8000, 100 * 1024), 1)))
+    fleet.admit(1, sim_pod(Ask(4, 40_000, 100 * 1024)))
+    rows = next(in_tree.samples(pod := sim_pod(Ask(2, 8000, 100 * 1024), 1)))
     # After it n-0 has 90 % of the CPU, 75 % of the memory, 75 % of the GPUs; n-1 40, 50 and 25.
     # Balanced: n-0 uses 10 and 25 %, n-1 60 and 50: half the difference is lost.
     least = in_tree.scores(pod, rows, WITH_GPUS, most=False)

@@ -6,7 +6,6 @@ from itertools import combinations, pairwise, permutations
 
 import pytest
 
-from benchmarks.papers import openb
 from benchmarks.simulation.speed import Speed, weakest_hop
 from tests import recorded
 from tests.benchmarks.simulation.samples import DGX
@@ -27,8 +26,7 @@ def test_slow_links_make_jobs_longer() -> None:
 
 
 def test_nominal_hops_are_near_what_eight_v100_measured() -> None:
-    recorded.shared("traces", "openb")
-    path = openb.shared() / "bandwidth" / "v100x8_measured_GBps.tsv"
+    path = recorded.shared("traces", "bandwidth") / "v100x8_measured_GBps.tsv"
     lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
     measured = [[float(cell) for cell in line.split("\t")] for line in lines]
 

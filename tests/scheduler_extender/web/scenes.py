@@ -48,7 +48,7 @@ def served(folder: Path, figures: dict[str, Any] | None = None) -> Iterator[Serv
     """Serve all pages inside the block. ``figures`` of the report are those of a small simulation
     where none are given."""
     report = folder / "report.html"
-    report.write_text(page_of([figures or played(tiny())]))
+    report.write_text(page_of(figures or played(tiny())))
     with ExitStack() as stack:
         yield Served(
             stack.enter_context(_loopback(small().cluster)),

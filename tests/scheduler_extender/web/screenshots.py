@@ -15,7 +15,6 @@ from pathlib import Path
 
 from PIL import Image
 
-from benchmarks.simulation.sources import Workload
 from tests.benchmarks.report.pages import played, tiny
 from tests.scheduler_extender.web.browser import BROWSER, Scheme, Tab, tab
 from tests.scheduler_extender.web.scenes import SCENES, Served, served
@@ -26,9 +25,9 @@ COLOURS = 256
 # What the report tells of.
 SWEEP = tiny(
     clusters=("dgx1-v100=4,l40s-8=2",),
-    workload=Workload("synthetic", 200),
+    count=200,
     policies=("gpu-topology", "LeastAllocated", "MostAllocated"),
-    seeds=(1, 2, 3, 4, 5),
+    seeds=5,
 )
 # The screenshots that docs/images has.
 DOCS = [

@@ -1,0 +1,105 @@
+"""The page: facts, a table of all means, and drawings. The template and its style stand beside."""
+
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from benchmarks.report import drawing
+from benchmarks.simulation.figures import COLUMNS, OURS, Column, PolicyRow, Simulated, Sweep, rows
+
+_TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_BY_NAME = {column.name: column for column in COLUMNS}
+KEPT, RATIO = _BY_NAME["kept"], _BY_NAME["completion_against_ours"]
+
+
+def page(found: Simulated) -> str:
+    """The page, complete in itself: no script, nothing to load."""
+    source = found.parameters.jobs
+    jobs = "synthetic jobs" if source == "synthetic" else f"jobs of {source}"
+    cases: dict[str, list[PolicyRow]] = {}
+    for row in rows(found.runs):
+        load = "arrivals as they are" if row.load is None else f"load {row.load:g}"
+        cases.setdefault(f"{row.cluster}, {load}", []).append(row)
+    policies = list(dict.fromkeys(run.policy for run in found.runs))
+    policies.sort(key=lambda policy: policy != OURS)
+    return _TEMPLATES.get_template("page.html.j2").render(
+        title=f"{found.runs[0].jobs:,} {jobs}",
+        lead=_lead(policies, [row for case in cases.values() for row in case]),
+        clusters={run.cluster: f"{run.nodes:,} nodes, {run.gpus:,} GPUs" for run in found.runs},
+        seeds=found.parameters.seeds,
+        columns=COLUMNS,
+        cases=cases,
+        lost=any(row.never_placed for case in cases.values() for row in case),
+        colour={policy: number % 4 for number, policy in enumerate(policies)},
+        figures=[
+            ("Promises kept, %", _dots(cases, KEPT, 100.0)),
+            ("Completion, × ours", _dots(cases, RATIO, float("inf"))),
+        ],
+        waits=list(_waits(cases)),
+        draw=drawing,
+        command=command(found.parameters),
+    )
+
+
+def _lead(policies: Sequence[str], every: Sequence[PolicyRow]) -> str:
+    """How many of the promises each policy kept, over all cases."""
+    said = []
+    for policy in policies:
+        kept = [row.interval(KEPT) for row in every if row.policy == policy]
+        means = sorted(100 * value.mean for value in kept if value is not None)
+        if means:
+            ends = dict.fromkeys((f"{means[0]:.1f}", f"{means[-1]:.1f}"))
+            said.append(f"{policy} {' to '.join(ends)} %")
+    return ", ".join(said)
+
+
+def _dots(
+    cases: dict[str, list[PolicyRow]], column: Column, ceiling: float
+) -> Iterator[tuple[str, str, drawing.Dots]]:
+    """Of each case its name, the figures in words, and the drawing."""
+    for name, case in cases.items():
+        known = [(row.policy, value) for row in case if (value := row.interval(column)) is not None]
+        if known:
+            words = "; ".join(f"{policy} {column.written(value)}" for policy, value in known)
+            size = column.size
+            means = [(policy, value.mean / size, value.half / size) for policy, value in known]
+            yield name, words, drawing.dots(means, ceiling)
+
+
+def _waits(cases: dict[str, list[PolicyRow]]) -> Iterator[tuple[str, str, drawing.Curves]]:
+    """The same of waiting times, each quantile as its mean over the seeds."""
+    for name, case in cases.items():
+        given = []
+        for row in case:
+            runs = [run.waits for run in row.runs if run.waits]
+            if runs:
+                given.append((row.policy, [sum(q) / len(runs) for q in zip(*runs, strict=False)]))
+        if given:
+            words = "; ".join(
+                f"{policy}: half of the jobs {times[len(times) // 2] / 3600:.2f} hours or less, "
+                f"all {times[-1] / 3600:.2f}"
+                for policy, times in given
+            )
+            yield name, words, drawing.waits(given)
+
+
+def command(given: Sweep) -> str:
+    """The command that plays a sweep again, with every option."""
+    options: list[tuple[str, Any]] = [("--cluster", cluster) for cluster in given.clusters]
+    options += [("--jobs", given.jobs), ("--count", given.count)]
+    options += [("--load", load or 0) for load in given.loads]
+    options += [("--policy", policy) for policy in given.policies]
+    options += [("--seeds", given.seeds), ("--demand", given.demand)]
+    options += [("--communication", given.communication), ("--full-speed", given.full_speed)]
+    options += [("--network", given.network)]
+    words = [str(word) for option in options for word in option]
+    return shlex.join(["python", "-m", "benchmarks", "simulate", *words])

@@ -1,0 +1,215 @@
+"""What ``simulate --json`` writes and ``report`` reads: the sweep, its simulations, and means.
+
+Times are in seconds, bandwidth in GB/s, both ways. All policies meet the same jobs under one seed,
+so their ratios are taken seed by seed. An interval is Student's t over the seeds, 95 %.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev
+from typing import Annotated, Any, NamedTuple, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field
+from rich.table import Table
+from scipy.stats import t as student
+
+from benchmarks.output import table_of
+
+OURS = "gpu-topology"
+QUANTILES = tuple(q / 50 for q in range(51))  # of waiting times: 0 to 1 in steps of 0.02
+
+Number: TypeAlias = Annotated[float, Field(ge=0, le=1e30)]  # not NaN either
+Count: TypeAlias = Annotated[int, Field(ge=0)]
+
+
+class Figures(BaseModel):
+    """An object of the file; what a later version adds to it is ignored."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class Sweep(Figures):
+    """What is played: clusters × loads × seeds × policies. A load of None leaves arrivals alone."""
+
+    clusters: Annotated[tuple[str, ...], Field(min_length=1)]
+    jobs: str
+    count: Count
+    demand: str
+    loads: Annotated[tuple[Number | None, ...], Field(min_length=1)]
+    policies: Annotated[tuple[str, ...], Field(min_length=1)]
+    seeds: Annotated[int, Field(ge=1)]
+    communication: Number
+    full_speed: Number
+    network: Number
+
+
+class Run(Figures):
+    """One simulation."""
+
+    cluster: str
+    load: Number | None
+    policy: str
+    seed: int
+    nodes: Count
+    gpus: Count
+    jobs: Count
+    placed: Count
+    unplaceable: Count  # jobs that fit nowhere even on the empty cluster
+    refused: Count  # how often a kubelet refused a pod
+    asking: Count  # placed jobs with annotations
+    kept: Number | None  # the share of these whose GPUs satisfy the annotations
+    hop: Number | None  # the mean weakest hop of jobs with more than one GPU
+    wait: Number | None
+    wait_asking: Number | None
+    waits: Annotated[tuple[Number, ...], Field(max_length=len(QUANTILES))]  # by QUANTILES
+    completion: Number | None
+    completion_several: Number | None  # of jobs with more than one GPU
+    allocated: Number | None  # the share of GPU time given out until the last arrival
+
+
+class Simulated(Figures):
+    """The whole file but for the means, which follow from the simulations."""
+
+    parameters: Sweep
+    runs: Annotated[tuple[Run, ...], Field(min_length=1)]
+
+    def as_json(self) -> dict[str, Any]:
+        """The whole file."""
+        means = [
+            {"cluster": row.cluster, "load": row.load, "policy": row.policy, "jobs": row.jobs}
+            | {"never_placed": row.never_placed}
+            | {column.name: row.interval(column) for column in COLUMNS}
+            for row in rows(self.runs)
+        ]
+        return {"benchmark": "simulate", **self.model_dump(mode="json"), "rows": means}
+
+
+class Interval(NamedTuple):
+    """A mean, and half the width of its 95 % interval; 0 for the width of a single value."""
+
+    mean: float
+    half: float
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A figure of a policy, as tables show it."""
+
+    name: str
+    heading: str
+    unit: str
+    form: str
+    size: float = 1.0  # of the unit
+    of: str = ""  # the figure of a run; for a ratio the one that is divided by ours
+
+    def written(self, value: Interval | None) -> str:
+        """Mean and half-width; a dash where there is nothing.
+
+        >>> COLUMNS[0].written(Interval(0.5, 0.25)), COLUMNS[0].written(None)
+        ('50.0 ± 25.0', '–')
+        """
+        if value is None:
+            return "–"
+        middle, half = value.mean / self.size, value.half / self.size
+        return f"{middle:{self.form}} ± {half:{self.form}}" if half else f"{middle:{self.form}}"
+
+
+HOUR = 3600.0
+LEAST = 1e-6  # seconds; nothing is compared with less
+COLUMNS = (
+    Column("kept", "promises kept", "%", ".1f", 0.01),
+    Column("hop", "weakest hop", "GB/s", ".1f"),
+    Column("wait", "wait", "h", ".2f", HOUR),
+    Column("wait_asking", "of those asking", "h", ".2f", HOUR),
+    Column("completion", "completion", "h", ".2f", HOUR),
+    Column("completion_against_ours", "completion", "× ours", ".3f", of="completion"),
+    Column(
+        "completion_several_against_ours", "several GPUs", "× ours", ".3f", of="completion_several"
+    ),
+    Column("allocated", "allocated", "%", ".1f", 0.01),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRow:
+    """One policy on one cluster under one load, over the seeds."""
+
+    cluster: str
+    load: float | None
+    policy: str
+    runs: Sequence[Run]
+    ours: Mapping[int, Run]  # under our policy, by seed
+
+    @property
+    def jobs(self) -> int:
+        """Jobs over all seeds."""
+        return sum(run.jobs for run in self.runs)
+
+    @property
+    def never_placed(self) -> int:
+        """Jobs that never ran."""
+        return self.jobs - sum(run.placed for run in self.runs)
+
+    def interval(self, column: Column) -> Interval | None:
+        """A figure over the seeds; None where no simulation has it."""
+        return interval(list(self._values(column)))
+
+    def _values(self, column: Column) -> Iterator[float]:
+        name = column.of or column.name
+        for run in self.runs:
+            value: float | None = getattr(run, name)
+            beside: float | None = (
+                getattr(self.ours.get(run.seed), name, None) if column.of else 1.0
+            )
+            if value is not None and beside is not None and beside >= LEAST:
+                yield value / beside
+
+
+def rows(runs: Sequence[Run]) -> list[PolicyRow]:
+    """One row per cluster, load and policy, in the order of the runs."""
+    groups: dict[tuple[str, float | None, str], list[Run]] = {}
+    for run in runs:
+        groups.setdefault((run.cluster, run.load, run.policy), []).append(run)
+    return [
+        PolicyRow(
+            cluster,
+            load,
+            policy,
+            group,
+            {run.seed: run for run in groups.get((cluster, load, OURS), ())},
+        )
+        for (cluster, load, policy), group in groups.items()
+    ]
+
+
+def interval(values: Sequence[float]) -> Interval | None:
+    """Mean and half the width of the 95 % interval; 0 for the width of a single value.
+
+    >>> [round(x, 3) for x in interval([1.0, 2.0, 3.0])]
+    [2.0, 2.484]
+    """
+    if not values:
+        return None
+    if len(values) == 1:
+        return Interval(values[0], 0.0)
+    half = student.ppf(0.975, len(values) - 1) * stdev(values) / len(values) ** 0.5
+    return Interval(mean(values), float(half))
+
+
+def table(found: Simulated) -> Table:
+    """The means for a terminal."""
+    all_rows = rows(found.runs)
+    lost = any(row.never_placed for row in all_rows)
+    headings = [f"{column.heading} {column.unit}" for column in COLUMNS]
+    result = table_of(("cluster", "load", "policy"), [*headings, *["never ran"] * lost])
+    before: tuple[str, float | None] | None = None
+    for row in all_rows:
+        group, names = (row.cluster, row.load), ("", "")
+        if group != before:
+            result.add_section()
+            names = (row.cluster, "–" if row.load is None else f"{row.load:g}")
+        cells = [column.written(row.interval(column)) for column in COLUMNS]
+        never_ran = [f"{row.never_placed:,} of {row.jobs:,}"] if lost else []
+        result.add_row(*names, row.policy, *cells, *never_ran)
+        before = group
+    return result
