@@ -54,7 +54,7 @@ def dots(means: Sequence[tuple[str, float, float]], ceiling: float) -> Dots:
 
     >>> drawn = dots([("a", 40, 0), ("b", 80, 10)], 100)
     >>> [(tick.text, round(tick.at)) for tick in drawn.ticks]
-    [('40', 112), ('50', 159), ('60', 206), ('70', 254), ('80', 301), ('90', 348)]
+    [('40', 112), ('60', 191), ('80', 269), ('100', 348)]
     """
     least = max(0.0, min(mean - half for _, mean, half in means))
     most = min(ceiling, max(mean + half for _, mean, half in means))
