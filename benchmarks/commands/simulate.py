@@ -138,7 +138,7 @@ def simulate(
         typer.Option("--html", metavar="FILE", help="Write a page with tables and plots there."),
     ] = None,
 ) -> None:
-    """Play jobs over weeks with the extender, and with kube-scheduler alone.
+    """Play weeks of jobs with and without the extender.
 
     The table compares the policies: the promises that they keep, the bandwidth that jobs get, and
     how long jobs wait. docs/method.md explains every column.
