@@ -18,12 +18,13 @@ from tests.programs import started
 
 CLUSTER = ("--cluster", "examples/clusters/where.yaml")
 LOADED = """
-import json, sys
+import gc, json, sys
 sys.argv = ["gpu-topology", *sys.argv[1:]]
 from scheduler_extender.cli import main
 try:
     main()
 except SystemExit:
+    assert not gc.get_stats()[2]["collections"], "all objects were looked through for garbage"
     print(json.dumps(sorted(sys.modules)))
 """
 DECLARED = """
@@ -126,6 +127,7 @@ def test_a_shell_completes_commands_and_options_without_a_model(
     [
         pytest.param(("nodes", *CLUSTER), id="nodes"),
         pytest.param(("machines",), id="machines"),
+        pytest.param(("why", "team-a/train", "--cluster", "examples/clusters/why.yaml"), id="why"),
     ],
 )
 def test_nobody_loads_servers_or_clients_who_needs_none(words: tuple[str, ...]) -> None:
