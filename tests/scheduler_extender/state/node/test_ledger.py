@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.asking.enquiry import answer, ask
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.feed import Feed
 from scheduler_extender.state.node.ledger import ledger
-from scheduler_extender.state.node.objects import contradiction
+from scheduler_extender.state.node.objects import NodeObject, contradiction
 from scheduler_extender.state.node.occupants import Occupants
 from scheduler_extender.state.pods.record import PodRecord
 from tests.nodes import container, offered, pod, record_of, shown, switched, unreported
@@ -21,7 +23,7 @@ from topology.core.availability import Availability, Holder, Unreported
 from topology.core.devices import DeviceId, GpuResource, NodeName, PodUid
 from topology.core.links import LinkKind
 from topology.core.pools import pack
-from topology.core.report import Allocation, Health, Report
+from topology.core.report import CLIENT, Allocation, Condition, Health, Report
 from topology.core.requests import Constraints, Exclusive, Role, gpu_request
 from topology.machines import machine
 from topology.machines.mig import cut
@@ -352,6 +354,41 @@ def test_a_heartbeat_keeps_a_node_fresh_and_wakes_nobody() -> None:
     assert not passes(cluster)
     cluster.feed.put_report(NodeName("node"), Report("boot", 6))
     assert passes(cluster)
+
+
+DRA_ALONE, MAINTAINED = NodeObject(dra_only=True), NodeObject(labels={CLIENT: "false"})
+UNREADY = Report("boot", 2, conditions=(Condition("Ready", False, "Starting", ""),))
+
+
+@pytest.mark.parametrize(
+    ("change", "seconds"),
+    [
+        pytest.param(lambda feed: feed.put_problem(NODE.name, "bad"), 0, id="problem"),
+        pytest.param(lambda feed: feed.put_record(NODE, None), 0, id="no report"),
+        pytest.param(lambda feed: feed.put_node(NODE.name, DRA_ALONE), 0, id="DRA alone"),
+        pytest.param(lambda feed: feed.put_node(NODE.name, MAINTAINED), 0, id="maintained"),
+        pytest.param(lambda feed: feed.put_record(NODE, UNREADY), 0, id="not ready"),
+        pytest.param(lambda feed: None, 60, id="stale"),
+    ],
+)
+def test_of_alike_nodes_the_one_that_is_unknown_now_answers_for_itself(
+    change: Callable[[Feed], object], seconds: float
+) -> None:
+    clock, other = Clock(), switched(name="other")
+    cluster = Cluster(clock, Settings(stale_after=100))
+    cluster.feed.put_record(NODE, Report("boot", 1))
+    clock.now += 60
+    cluster.feed.put_record(other, Report("boot", 1))
+    request, both = gpu_request(2, Constraints(link=LinkKind.NVLINK)), [NODE.name, other.name]
+
+    def refused() -> list[bool]:
+        answers = dict(ask(cluster.snapshot(), request, both).each()).values()
+        return [found is not None and found.rejection is not None for found in answers]
+
+    assert refused() == [False, False]
+    change(cluster.feed)
+    clock.now += seconds
+    assert refused() == [True, False]
 
 
 def test_a_relist_forgets_what_it_does_not_name(cluster: Cluster) -> None:
