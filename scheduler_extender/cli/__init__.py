@@ -1,8 +1,8 @@
-"""The command line: a command is declared in ``commands/NAME.py``, and its work is in ``NAME.py``.
+"""The command line: ``commands/NAME.py`` declares a command, ``NAME.py`` does its work.
 
-A declaration has the options, the help and what can be checked at once, and imports the work when
-it is called: to import everything takes a second. ``options`` has the options that several commands
-share, ``inputs`` reads what the user gives.
+A declaration has the options, the help and what can be checked at once. It imports the work when it
+is called, since to import everything takes a second; short work stands in it. ``options`` has the
+options that several commands share, ``inputs`` reads what the user gives.
 """
 
 from __future__ import annotations

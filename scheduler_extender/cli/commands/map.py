@@ -46,7 +46,7 @@ def map_(
         from scheduler_extender.cli.forwarding import open_map
 
         open_map(where.access, where.system)
-    from scheduler_extender.cli.clustermap import draw
+    from scheduler_extender.cli.map import draw
     from scheduler_extender.cli.nodes import told
     from scheduler_extender.cli.source import answer_from
 
