@@ -48,13 +48,13 @@ WAKE = PREFIX + "wake"
 RESUME = PREFIX + "resume"
 # On a pod of the extender's own: the number of the last term in which it began to lead.
 TERM = PREFIX + "term"
-# On a waiting pod: the node on which a place is kept for it (:mod:`.state.pods.keptplace`).
-KEPT_PLACE = PREFIX + "reserved"
+# On a waiting pod: the node on which a place is reserved for it (:mod:`.state.pods.reservation`).
+RESERVED = PREFIX + "reserved"
 # On a pod of a snapshot: why the request of the pod could not be read. In a cluster nobody may
 # write it: there it is a key that nobody knows.
 MALFORMED = PREFIX + "malformed"
 # Not the author's to write; ignored as requests.
-OURS_TO_WRITE = frozenset({PLACEMENT, WAKE, KEPT_PLACE})
+OURS_TO_WRITE = frozenset({PLACEMENT, WAKE, RESERVED})
 
 # The resources that we place; a star stands for the rest of a name.
 MANAGED = ("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-*")

@@ -40,20 +40,7 @@ class Unused:
 
 
 UNUSED = (
-    Unused(
-        r"\breserv(e|es|ed|ing|ations?)\b",
-        "bind in flight (a pod is on its way), or kept place (other pods may not take it)",
-        tuple(EVERYWHERE),
-        (
-            r"gpu-topology\.io/reserved-?",
-            r'PREFIX \+ "reserved"',
-            r"`reserved`",
-            r"`reserve` gputopologies|\('reserve'\)|right to reserve\b",
-            r"verbs: \[reserve\]|^ *- reserve$",
-            r"reserved CPU|all but the reserved ones|reserved = there|core & reserved",
-            r"the reserved part",
-        ),
-    ),
+    Unused(r"\bkept[ _-]?places?\b", "reservation", tuple(EVERYWHERE)),
     Unused(r"\bGPU sets?\b", "set of GPUs", tuple(EVERYWHERE)),
     Unused(
         r"\bpod groups?\b",
@@ -89,10 +76,10 @@ def test_a_word_that_is_not_used_stands_nowhere(unused: Unused) -> None:
 
 
 def test_a_word_is_found_and_its_exceptions_are_not() -> None:
-    unused = UNUSED[0]
-    kept = "It writes `gpu-topology.io/reserved` on the pod."
+    unused = next(each for each in UNUSED if each.instead == "group")
+    kept = "It reads the pod group of Kueue."
     assert unused.places(kept) == []
-    assert unused.places(f"{kept}\nIt reserves two GPUs.") == ["It reserves two GPUs."]
+    assert unused.places(f"{kept}\nIt has a pod group.") == ["It has a pod group."]
 
 
 def test_readme_explains_words_that_are_used() -> None:

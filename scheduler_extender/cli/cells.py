@@ -34,7 +34,7 @@ CELLS = {
     Use.FREE: Cell("f", "bold green"),
     Use.STRANDED: Cell("s", "#000000 on #f5c542"),
     Use.IN_FLIGHT: Cell("W", "#ffffff on #7b3fa0"),  # on its way
-    Use.KEPT_PLACE: Cell("A", "#ffffff on #00695c"),  # set aside
+    Use.RESERVED: Cell("A", "#ffffff on #00695c"),  # set aside
     Use.KEPT: Cell("K", "#ffffff on #2166ac"),
     Use.PLAIN: Cell("P", "#ffffff on #5b6770"),
     Use.BROKEN: Cell("B", "bold #ffffff on #c62828"),

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
-from scheduler_extender.annotations import KEPT_PLACE
+from scheduler_extender.annotations import RESERVED
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import tell
 from scheduler_extender.cli.interrupts import pause
-from scheduler_extender.state.pods.keptplace import kept_place_of, value_of
+from scheduler_extender.state.pods.reservation import reservation_of, value_of
 from scheduler_extender.told.unblocking import Eviction, EvictionPlan, Unblocking
 from scheduler_extender.wire import pod_decoder
 from topology.core.devices import NodeName, PodUid
@@ -56,8 +56,8 @@ class Evicting:
     evicted: set[str] = field(default_factory=set)
     """UIDs of the pods that this call has evicted."""
 
-    def keep_place(self, plan: EvictionPlan, seconds: int) -> None:
-        """Write that the plan's place is kept for so long.
+    def reserve(self, plan: EvictionPlan, seconds: int) -> None:
+        """Write that the plan's place is reserved for so long.
 
         Raises :class:`BadInputError` where a pod of the plan may not be evicted, or the waiting pod
         may not be written, or it needs no place any more.
@@ -68,11 +68,11 @@ class Evicting:
             self._may_evict(step)
         for _ in range(WRITES):
             try:
-                self._keep_place(plan, seconds)
+                self._reserve(plan, seconds)
             except ConflictError:
                 continue  # another field of the pod has changed meanwhile
             except ApiFailure as error:
-                raise BadInputError(f"no pod was evicted: no place is kept: {error}") from error
+                raise BadInputError(f"no pod was evicted: no place is reserved: {error}") from error
             return
         raise BadInputError("no pod was evicted: the pod changes all the time")
 
@@ -88,21 +88,21 @@ class Evicting:
                 needed = f"the right to create pods/eviction in the namespace {step.namespace}"
                 raise BadInputError(f"no pod was evicted: needed is {needed}: {error}") from error
 
-    def _keep_place(self, plan: EvictionPlan, seconds: int) -> None:
+    def _reserve(self, plan: EvictionPlan, seconds: int) -> None:
         from topology.kubeapi.apiserver import ApiFailure
 
         pod = pod_decoder.decode(self.api.get(self._path, timeout=TIMEOUT))
-        kept, today = kept_place_of(pod), self.api.today()
+        kept, today = reservation_of(pod), self.api.today()
         if pod.metadata.uid != self.waiting.uid or pod.spec.node_name:
             raise BadInputError("no pod was evicted: the pod is gone, or has a node now")
         if kept is not None and kept.lasts(today):
-            raise BadInputError("no pod was evicted: another call keeps a place for the pod")
+            raise BadInputError("no pod was evicted: another call reserves a place for the pod")
         victims = [PodUid(step.uid) for step in plan.steps]
         value = value_of(PodUid(self.waiting.uid), NodeName(plan.node), today + seconds, victims)
         metadata = {
             "uid": self.waiting.uid,
             "resourceVersion": pod.metadata.resource_version,
-            "annotations": {KEPT_PLACE: value},
+            "annotations": {RESERVED: value},
         }
         body = json.dumps({"metadata": metadata}).encode()
         try:
@@ -110,7 +110,7 @@ class Evicting:
         except ApiFailure as error:
             if not perhaps_done(error):
                 raise
-            unknown = "whether a place is kept is not known"
+            unknown = "whether a place is reserved is not known"
             raise BadInputError(
                 f"no pod was evicted; {unknown}: {error}; run the command again"
             ) from error
@@ -122,7 +122,7 @@ class Evicting:
         return path("/api/v1/namespaces", self.waiting.namespace, "pods", self.waiting.name)
 
     def carry_out(self) -> None:
-        """Evict the pods that are left of those for which the place is kept.
+        """Evict the pods that are left of those for which the place is reserved.
 
         Raises :class:`typer.Exit` with 1 where not all are evicted.
         """
@@ -154,17 +154,17 @@ class Evicting:
         if found.node is not None:
             tell(f"{found.pod} is on {found.node} now")
             return None
-        kept = found.kept_place
+        kept = found.reservation
         if found.undecided:
             self._stop(found.undecided)
         if kept is None:
-            self._stop("the place is kept no more")
+            self._stop("the reservation has ended")
         if kept.problem:
             self._stop(kept.problem)
         left = [step for step in kept.left if step.uid not in self.evicted]
         if left:
             return left[0]
-        until = f"{kept.node} keeps the place for {found.pod} until {kept.until}"
+        until = f"{kept.node} is reserved for {found.pod} until {kept.until}"
         tell(f"all are evicted; {until}")
         return None
 
@@ -212,7 +212,7 @@ class Evicting:
     def _stop(self, why: str) -> NoReturn:
         tell(f"no other pod is evicted: {why}")
         tell(
-            "run the command again to go on, or to get another plan once the place is kept no more"
+            "run the command again to go on, or to get another plan once the reservation has ended"
         )
         raise typer.Exit(1)
 

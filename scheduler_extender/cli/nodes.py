@@ -68,7 +68,7 @@ STYLES = {
     "free": "green",
     "stranded": "yellow",
     "in flight": "magenta",
-    "kept place": "magenta",
+    "reserved": "magenta",
     "held": "",
     "sick": "red",
 }

@@ -12,7 +12,7 @@ from scheduler_extender.told.nodes import Flag, Nodes, NodeState, Totals, Use, h
 from scheduler_extender.told.words import duration
 from topology.core.devices import NodeName
 
-TOLD_APART = {Flag.COMING, Flag.KEPT_PLACE, Flag.SICK, Flag.SHARED}
+TOLD_APART = {Flag.COMING, Flag.RESERVED, Flag.SICK, Flag.SHARED}
 """Flags that other words or columns tell."""
 
 
@@ -37,8 +37,8 @@ def warnings(node: NodeState, *, counted: bool = False) -> list[str]:
     if node.coming and not counted:
         unit = "share" if Flag.SHARED in node.flags else "GPU"
         words.append(f"{_many(node.coming, unit)} in flight: pods on their way will have them")
-    if node.place_for:
-        words.append(f"place kept for {node.place_for}")
+    if node.reserved_for:
+        words.append(f"reserved for {node.reserved_for}")
     return words
 
 

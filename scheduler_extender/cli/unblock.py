@@ -23,7 +23,7 @@ from scheduler_extender.cli.suggestions import pod_meant
 from scheduler_extender.harmless import one_line
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.pods.keptplace import MAX_SECONDS
+from scheduler_extender.state.pods.reservation import MAX_SECONDS
 from scheduler_extender.told.unblocking import Unblocking, unblocking_of
 from topology.core.placement import Verdict
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def plan(
     pod: str, namespace: str | None, source: Source, keep: int, *, evict: bool, as_json: bool
 ) -> None:
-    """Print whom to evict; with ``evict`` the place is kept for ``keep`` seconds, and they are
+    """Print whom to evict; with ``evict`` the place is reserved for ``keep`` seconds, and they are
     evicted. Raises :class:`BadInputError`."""
     if not 30 <= keep <= MAX_SECONDS:
         raise BadInputError(f"--keep: allowed are 30 to {MAX_SECONDS:.0f} seconds, not {keep}")
@@ -47,14 +47,14 @@ def plan(
     with asking(source.access) as (api, usual):
         where = where or namespace or usual
         found = _answer(_read(api), where, name, "")
-        kept, cheapest = found.kept_place, found.plan
+        kept, cheapest = found.reservation, found.plan
         if not evict or (kept is None and (cheapest is None or not cheapest.steps)):
             _show(found, as_json=as_json)
             return
         _tell(found, as_json=as_json)
         evicting = Evicting(api, found, lambda: unblocking_of(_read(api), where, name))
         if kept is None and cheapest is not None:
-            evicting.keep_place(cheapest, keep)
+            evicting.reserve(cheapest, keep)
         evicting.carry_out()
 
 
@@ -86,6 +86,6 @@ def _tell(found: Unblocking, *, as_json: bool) -> None:
 def _show(found: Unblocking, *, as_json: bool) -> None:
     """Print the answer. Raises :class:`typer.Exit` with 1 where no pod is worth evicting."""
     _tell(found, as_json=as_json)
-    helped = found.node or found.takes or found.kept_place is not None or found.plan is not None
+    helped = found.node or found.takes or found.reservation is not None or found.plan is not None
     if not helped:
         raise typer.Exit(1)

@@ -25,7 +25,7 @@ GPU_STATES = (
     "free",
     "stranded",  # free, without an NVLink to another free GPU of its node, if that has NVLinks
     "in-flight",  # looks free; a pod on its way will have it
-    "kept-place",  # looks free; a place is kept for a waiting pod
+    "reserved",  # looks free; a place is reserved for a waiting pod
     "partly-free",  # some of its shares are held
     "held",
     "sick",

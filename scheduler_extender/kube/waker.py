@@ -373,7 +373,7 @@ class Waker:
 
 
 def _without_place(facts: NodeFacts) -> NodeFacts:
-    return replace(facts, kept_for=None)
+    return replace(facts, reserved_for=None)
 
 
 def _fits(

@@ -126,7 +126,7 @@ def answers(
 
     The pod that is ``asking`` may be on a node already, bound or in flight, and is not counted
     against itself: this node answers as it did before the pod came, and has no score. The others
-    have prioritize's scores. A place that is kept from others is not kept from a pod of higher
+    have prioritize's scores. A reservation that others mind does not count for a pod of higher
     priority, or of the same gang (:meth:`.NodeFacts.yields_to`). ``standing`` is the pod's: nodes
     that are none of its destinations are closed to it, and have no score. ``membership`` is the
     pod's, too; its group is asked as it is now. After the ``deadline`` nodes are not asked any
@@ -298,7 +298,7 @@ def counts_on(asking: PodUid | None, facts: NodeFacts) -> bool:
     if asking is None:
         return False
     pods = facts.pods
-    return asking in pods.bound or asking in pods.in_flight or facts.keeps_place_for(asking)
+    return asking in pods.bound or asking in pods.in_flight or facts.is_reserved_for(asking)
 
 
 def _is_on(asking: PodUid | None, node: NodeName, snapshot: Snapshot) -> bool:

@@ -178,7 +178,7 @@ def _notes(
         yield NOT_ALL_ASKED
     if pod.unasked:
         yield UNASKED
-    if pod.kept_place is not None and (said := pod.kept_place.too_late(snapshot.today)):
+    if pod.reservation is not None and (said := pod.reservation.too_late(snapshot.today)):
         yield said
     if pod.deleting:
         yield "the pod is being deleted"

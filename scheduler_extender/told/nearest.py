@@ -38,7 +38,7 @@ NEAR = frozenset(
         Reason.SICK,
         Reason.MEMORY_IN_USE,
         Reason.IN_PROGRESS,
-        Reason.KEPT_PLACE,
+        Reason.RESERVED,
         Reason.LINKS,
     }
 )
@@ -185,9 +185,9 @@ class _Node:
         return Miss(wants, len(called), f"{words}; {listed(told)}", everything, called, holders)
 
     def _not_sure(self) -> str:
-        place = self.facts.kept_for if self.facts.kept is not None else None
-        if place is not None and place.kept_place is not None:
-            return f"but are kept for {place.full_name} until {place.kept_place.until_text}"
+        place = self.facts.reserved_for if self.facts.kept is not None else None
+        if place is not None and place.reservation is not None:
+            return f"but are reserved for {place.full_name} until {place.reservation.until_text}"
         unreported = [uid for uid, pod in self.offer.ledger.unreported.items() if not pod.departed]
         if unreported:
             names = [self._name(uid) for uid in unreported]

@@ -33,7 +33,7 @@ class Use(Enum):
     FREE = "free"
     STRANDED = "stranded"
     IN_FLIGHT = "in-flight"
-    KEPT_PLACE = "kept-place"
+    RESERVED = "reserved"
     KEPT = "kept"
     PLAIN = "plain"
     BROKEN = "broken"
@@ -50,7 +50,7 @@ MEANINGS = {
     Use.FREE: "nobody holds it",
     Use.STRANDED: "free, but no other free GPU has an NVLink to it",
     Use.IN_FLIGHT: "looks free, but a pod that is on its way will have it",
-    Use.KEPT_PLACE: "looks free, but it is of a place that is kept for a waiting pod",
+    Use.RESERVED: "looks free, but it is reserved for a waiting pod",
     Use.KEPT: "held by a pod that has the GPUs it asks for",
     Use.PLAIN: "held by a pod for which any GPU will do",
     Use.BROKEN: "held by a pod that requires other GPUs",
@@ -72,7 +72,7 @@ class Flag(Enum):
     PAUSED = "paused after refusals"
     SICK = "sick GPU"
     FABRIC = "fabric not ready"
-    KEPT_PLACE = "place kept"
+    RESERVED = "reserved"
     COMING = "pods not shown yet"
     SHARED = "shared or split GPUs"
 
@@ -121,7 +121,7 @@ class NodeState:
     gpus: tuple[GpuState, ...] = ()
     flags: frozenset[Flag] = frozenset()
     coming: int = 0  # devices of pods that no report shows yet: which ones, the kubelet decides
-    place_for: str = ""  # the waiting pod for which a place is kept
+    reserved_for: str = ""  # the waiting pod for which a place is reserved
     trouble: tuple[str, ...] = ()  # what is wrong, in words
     uses: Counter[Use] = field(default_factory=Counter)  # GPUs by how they stand
     # For each pod that has several GPUs for itself, their positions.
@@ -166,7 +166,7 @@ class NodeState:
             "flags": sorted(flag.value for flag in self.flags),
             "trouble": list(self.trouble),
             "onTheirWay": self.coming,
-            "placeKeptFor": self.place_for or None,
+            "reservedFor": self.reserved_for or None,
             "observedAt": self.observed_at or None,
         }
         if devices and self.topology is not None:
@@ -312,7 +312,7 @@ def node_state(facts: NodeFacts) -> NodeState:
     offers = [facts.last_offer(served.name) for served in topology.resources]
     usable = [offer for offer in offers if not isinstance(offer, Rejection)]
     coming = sum(map(_coming, usable))
-    place = facts.kept_for if facts.kept is not None else None
+    place = facts.reserved_for if facts.kept is not None else None
     states = _gpu_states(facts, topology, usable)
     shares = max((state.devices for state in states), default=1)
     kept = place.request.count if place and isinstance(place.request, GpuRequest) else 0
@@ -323,7 +323,7 @@ def node_state(facts: NodeFacts) -> NodeState:
         Flag.FABRIC: bool(facts.fabric_fault),
         Flag.COMING: coming > 0,
         Flag.SHARED: any(state.devices != 1 for state in states),
-        Flag.KEPT_PLACE: place is not None,
+        Flag.RESERVED: place is not None,
     }
     return NodeState(
         facts,
@@ -377,7 +377,7 @@ def _with_takers(
     states: tuple[GpuState, ...], in_flight: int, taken: int
 ) -> tuple[tuple[GpuState, ...], Counter[Use]]:
     """The GPUs, and how many stand how, if pods on their way take ``in_flight`` of the free ones
-    at least, and these and a kept place ``taken``.
+    at least, and these and a reservation ``taken``.
 
     Which of the free ones they take nobody knows, so a GPU says it only if all of them are taken.
     Stranded ones are counted as taken last.
@@ -386,12 +386,12 @@ def _with_takers(
     free = uses[Use.FREE] + uses[Use.STRANDED]
     taken = min(free, taken)
     uses[Use.IN_FLIGHT] = min(in_flight, taken)
-    uses[Use.KEPT_PLACE] = taken - uses[Use.IN_FLIGHT]
+    uses[Use.RESERVED] = taken - uses[Use.IN_FLIGHT]
     uses[Use.STRANDED] = min(uses[Use.STRANDED], free - taken)
     uses[Use.FREE] = free - taken - uses[Use.STRANDED]
     if not 0 < taken == free:
         return states, uses
-    takers = Counter({use: uses[use] for use in (Use.IN_FLIGHT, Use.KEPT_PLACE)}).elements()
+    takers = Counter({use: uses[use] for use in (Use.IN_FLIGHT, Use.RESERVED)}).elements()
     looks_free = (Use.FREE, Use.STRANDED)
     return tuple(
         replace(state, use=next(takers)) if state.use in looks_free else state for state in states

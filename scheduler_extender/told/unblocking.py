@@ -1,4 +1,4 @@
-"""Whom to evict so that a waiting pod gets a guaranteed place, and the place kept for it."""
+"""Whom to evict so that a waiting pod gets a guaranteed place, and its reservation."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -62,8 +62,8 @@ class EvictionPlan(Struct, frozen=True):
     ]
 
 
-class KeptPlace(Struct, frozen=True):
-    """The place that is kept for the pod."""
+class Reservation(Struct, frozen=True):
+    """The place that is reserved for the pod."""
 
     node: str
     until: str
@@ -84,7 +84,7 @@ class Unblocking(Struct, frozen=True, omit_defaults=False):
         Meta(description="null if nobody has to be evicted, and if that would not help"),
     ] = None
     whole: Annotated[bool, Meta(description="false if a cheaper plan may exist")] = True
-    kept_place: KeptPlace | None = None
+    reservation: Reservation | None = None
     undecided: Annotated[str, Meta(description="why nothing can be said now; empty if it can")] = ""
     text: list[str] = []
 
@@ -123,7 +123,7 @@ def unblocking_of(cluster: Cluster, namespace: str, name: str) -> Unblocking | N
     except OutOfTimeError:
         return answer(undecided=LATE, text=[LATE])
     if kept is not None:
-        return answer(kept_place=kept, text=[*_kept_text(kept)])
+        return answer(reservation=kept, text=[*_kept_text(kept)])
     if snapshot.budgets is None:
         return answer(undecided=NO_BUDGETS, text=[NO_BUDGETS])
     advice = search(
@@ -138,14 +138,14 @@ def unblocking_of(cluster: Cluster, namespace: str, name: str) -> Unblocking | N
         without = after(facts, (step.pod for step in advice.plan.steps), pod.uid)
         advice = replace(advice, plan=replace(advice.plan, beside=afterwards.beside(without)))
     plan = None if advice.plan is None else _plan(advice.plan)
-    late = "" if pod.kept_place is None else pod.kept_place.too_late(snapshot.today)
+    late = "" if pod.reservation is None else pod.reservation.too_late(snapshot.today)
     text = [*advice.lines(pod), *filter(None, [late])]
     return answer(takes=advice.takes, plan=plan, whole=advice.whole, text=text)
 
 
-def _kept_text(kept: KeptPlace) -> Iterator[str]:
+def _kept_text(kept: Reservation) -> Iterator[str]:
     state = "it is of no use" if kept.problem else "it is there"
-    yield f"a place on {kept.node} is kept until {kept.until}; {state}"
+    yield f"a place on {kept.node} is reserved until {kept.until}; {state}"
     if kept.problem:
         yield kept.problem
     elif kept.left:
@@ -175,14 +175,14 @@ def _why_not_scheduled(pod: PodRecord) -> str:
 
 def _kept(
     snapshot: Snapshot, pod: PodRecord, member: Member | None, afterwards: Afterwards
-) -> KeptPlace | None:
+) -> Reservation | None:
     """The place that the pod's annotation keeps, and whether it is there once its victims have let
     go. A ``member`` also needs its group to let it go there.
 
     The caller may not have written the annotation: only those victims are left that the place
     needs, and all of them have to be such as a plan evicts. Raises :class:`.OutOfTimeError`.
     """
-    kept = pod.kept_place
+    kept = pod.reservation
     if kept is None or not isinstance(pod.request, GpuRequest) or not kept.lasts(snapshot.today):
         return None
     facts, places = snapshot.facts(kept.node), Places(snapshot)
@@ -202,7 +202,7 @@ def _kept(
         return "" if rejection is None else rejection.reason
 
     gone, left = kept.victims, []
-    problem = f"another pod's place on {kept.node} counts"
+    problem = f"another pod's reservation on {kept.node} counts"
     if kept.node in snapshot.places_of(pod.uid):
         problem = lacks(gone)
     alive = [each for uid, each in facts.pods.bound.alive.items() if uid in gone]
@@ -211,7 +211,7 @@ def _kept(
             left.append(victim)
         else:
             gone -= {victim.uid}
-    return KeptPlace(
+    return Reservation(
         kept.node,
         datetime.fromtimestamp(kept.until, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         sorted(kept.victims),

@@ -87,7 +87,7 @@ def alike(pod: PodRecord) -> Hashable:
     A group's members are asked about with their group, so they stand apart from other groups', and
     so do pods that may be sent to other nodes.
     """
-    waits = pod.kept_place is not None or pod.standing.nominated is not None or pod.of_claims
+    waits = pod.reservation is not None or pod.standing.nominated is not None or pod.of_claims
     itself = pod.uid if waits else None
     standing = pod.standing
     return pod.request, pod.membership, standing.destinations, standing.priority, itself

@@ -97,7 +97,7 @@ TOLD: dict[Reason, str] = {
     Reason.SICK: "may hand out a sick GPU",
     Reason.MEMORY_IN_USE: "have too little GPU memory left",
     Reason.IN_PROGRESS: "are placing other pods",
-    Reason.KEPT_PLACE: "are kept for another pod",
+    Reason.RESERVED: "are reserved for another pod",
     Reason.KUBELET: "have kubelets that may refuse it",
     Reason.REFUSING: "are refusing such pods",
     Reason.GROUP: "do not suit the pod's group",

@@ -57,8 +57,8 @@ class Spare:
             self.unknown.add(facts.name)
         free = dict(facts.node_object.allocatable)
         _subtract(free, others or ())
-        coming = facts.kept_for
-        nominated = coming is not None and coming.kept_place and coming.kept_place.by_nomination
+        coming = facts.reserved_for
+        nominated = coming is not None and coming.reservation and coming.reservation.by_nomination
         waiting = (coming,) if coming is not None and nominated else ()
         for each in (*facts.pods.living, *waiting):
             if not each.ended and each.uid != pod.uid:
@@ -244,7 +244,7 @@ def placed(facts: NodeFacts, pod: PodRecord, devices: Devices = ()) -> NodeFacts
         survives_endings=False,
         admitted=False,
         refusal=None,
-        kept_place=None,
+        reservation=None,
     )
     report = facts.report
     if devices and report is not None:

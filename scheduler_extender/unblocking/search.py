@@ -77,8 +77,8 @@ def search(
     A place where its ``group`` does not let it go is none. ``request`` is what a member of a gang
     asks for with its siblings; the pod's own if left out. A node that lacks CPU or memory is no
     place and no home (:class:`.homes.Spare`).
-    A place that is kept for a nominated pod of lower priority is not kept from the waiting pod, as
-    filter has it; no evicted pod is sent to one.
+    The place of a nominated pod of lower priority is not kept from the waiting pod, as filter has
+    it; no evicted pod is sent to one.
 
     A pod moves only if its priority is not above the waiting pod's, and is lost only if it is
     below. Nobody is evicted whose eviction a budget forbids now. After the deadline the best plan
@@ -227,7 +227,7 @@ class _Search:
     def _without_asking(self, facts: NodeFacts) -> NodeFacts:
         """The facts without the pod, where it counts on them."""
         asking = self._pod.uid
-        counts = asking in facts.pods.in_flight or facts.keeps_place_for(asking)
+        counts = asking in facts.pods.in_flight or facts.is_reserved_for(asking)
         return facts.without(frozenset({asking})) if counts else facts
 
     def _may(self, victim: PodRecord) -> bool:
@@ -363,11 +363,13 @@ def unplanned(
 ) -> str:
     """Why no plan for the waiting pod evicts these ``victims`` from a node; empty where one may.
     ``without`` is the node once they have let go. Budgets do not count: they may allow it later."""
-    able = {pod.uid for pod in candidates(facts, resource_of(waiting))}
+    found = candidates(facts, resource_of(waiting))
+    able = {pod.uid: pod for pod in found if _may_be_planned(pod, waiting)}
     for pod in victims:
-        if pod.uid not in able or not _may_be_planned(pod, waiting):
+        if pod.uid not in able:
             return f"no plan evicts {pod.full_name} for it"
-    if rehearse(places, without, waiting, victims, len(victims)) is None:
+    planned = [able[pod.uid] for pod in victims]
+    if rehearse(places, without, waiting, planned, len(planned)) is None:
         return "a pod would be lost whose priority is not lower"
     return ""
 

@@ -72,7 +72,7 @@ def decide(
             facts, before = snapshot.facts(node), snapshot.in_flight.get(pod.uid)
             if before is not None and before.node != node:
                 raise BindError(f"a bind of the pod to {before.node} is still in flight")
-            asking = pod.uid in facts.pods.in_flight or facts.keeps_place_for(pod.uid)
+            asking = pod.uid in facts.pods.in_flight or facts.is_reserved_for(pod.uid)
             request = _counted(facts, pod)
             without = _judged(facts, pod, request, again=asking)
             member = member_of(snapshot, pod.uid, pod.membership, request)

@@ -30,7 +30,7 @@ def prioritize(
 ) -> list[HostPriority]:
     """A score from 0 to 10 for each offered node, in the order offered.
 
-    A place that is kept for the pod goes before all others. Nodes that are not worked out
+    A place that is reserved for the pod goes before all others. Nodes that are not worked out
     by the ``deadline`` are scored as if we knew nothing of them. The event loop holds the cluster's
     lock, and is told with :class:`.NotAtOnceError` where the answer would take too long for it.
     """

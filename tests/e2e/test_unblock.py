@@ -25,8 +25,8 @@ BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 def real(
     control_plane_binaries: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RealCluster]:
-    """A cluster with a user who may read it all, evict pods and change them, and keep no place; and
-    one who may not list PodDisruptionBudgets."""
+    """A cluster with a user who may read it all, evict pods and change them, and reserve no place;
+    and one who may not list PodDisruptionBudgets."""
     folder = tmp_path_factory.mktemp("unblock")
     with RealCluster(folder, control_plane_binaries, {"editor": [], "blind": []}) as cluster:
         reads = [
@@ -136,16 +136,16 @@ def test_unblock_makes_the_waiting_pod_run(real: RealCluster, blocked: HeldNode)
     assert code == 0, errors
     (victim,) = blocked.evicted()
     assert victim == found["plan"]["steps"][0]["pod"]
-    # The place is kept: a pod that would break it waits, and is not told for whom.
+    # The place is reserved: a pod that would break it waits, and is not told for whom.
     only = {"nodeSelector": {"kubernetes.io/hostname": name}}
     real.add_pod(f"{name}-thief", 2, **only)
-    assert "a place is kept for another pod until" in real.unschedulable(f"{name}-thief")
+    assert "reserved for another pod until" in real.unschedulable(f"{name}-thief")
     # It survives the end of the extender.
     real.kill_extender()
     real.start_extender()
     blocked.let_go(victim)
     assert real.node_of(pod) == name
-    # With the pod its kept place is gone: one GPU is left beside it, and is for all.
+    # With the pod its reservation is gone: one GPU is left beside it, and is for all.
     real.remove_pod(f"{name}-thief")
 
 

@@ -101,9 +101,9 @@ def test_a_shared_claim_is_freed_and_the_pod_runs(real: RealCluster, tmp_path: P
     assert code == 0, errors
     for name in ("one", "two"):
         assert real.pod(name)["metadata"]["deletionTimestamp"]
-    # Two others come first: the place is kept from them.
+    # Two others come first: the place is not theirs.
     real.add_pod("thief", 1)
-    assert "a place is kept for another pod until" in real.unschedulable("thief")
+    assert "reserved for another pod until" in real.unschedulable("thief")
     real.remove_pod("one")  # as its kubelet does
     assert "nodeName" not in real.pod("waits")["spec"]
     real.remove_pod("two")

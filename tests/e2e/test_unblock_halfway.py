@@ -30,7 +30,7 @@ KEEP = "600"
 def real(
     control_plane_binaries: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RealCluster]:
-    """A cluster with a user who may keep places."""
+    """A cluster with a user who may reserve places."""
     folder = tmp_path_factory.mktemp("halfway")
     users: dict[str, list[str]] = {"one": []}
     with RealCluster(folder, control_plane_binaries, users) as cluster:
@@ -114,7 +114,7 @@ class Scene:
         return code, errors
 
     def kept(self) -> str:
-        """What is written of the place that is kept for the pod that waits; empty for none."""
+        """What is written of the place that is reserved for the pod that waits; empty for none."""
         return str(self.real.pod(self.waits)["metadata"]["annotations"].get(KEPT, ""))
 
 
@@ -191,7 +191,7 @@ def test_the_leader_is_killed_half_way(real: RealCluster, scene: Scene, tmp_path
         only = {"nodeSelector": {"kubernetes.io/hostname": scene.name}}
         thief = f"{scene.name}-thief"
         real.add_pod(thief, 1, priorityClassName="patient", **only)
-        assert "a place is kept for another pod until" in real.unschedulable(thief)
+        assert "reserved for another pod until" in real.unschedulable(thief)
         scene.node.let_go(scene.second)
         assert real.node_of(scene.waits) == scene.name
         real.remove_pod(thief)
@@ -247,7 +247,7 @@ def test_a_place_ends_though_the_command_and_the_leader_are_killed(
     only = {"nodeSelector": {"kubernetes.io/hostname": scene.name}}
     other = f"{scene.name}-other"
     real.add_pod(other, 1, **only)
-    assert "a place is kept for another pod until" in real.unschedulable(other)
+    assert "reserved for another pod until" in real.unschedulable(other)
     assert real.node_of(other) == scene.name
 
 

@@ -71,7 +71,7 @@ ANNOTATIONS = {
     "group-domain": "nvlink-domain",
     "policy": "preferred",
 }
-KEPT_PLACE = json.dumps(
+RESERVED = json.dumps(
     {"uid": "uid-1", "node": "switched", "until": "2999-01-01T00:00:00Z", "victims": ["a"]}
 )
 
@@ -261,8 +261,8 @@ def _full(node: NodeTopology) -> dict[str, Any]:
 
 
 def _waiting() -> dict[str, Any]:
-    """A pod of a gang, for which a place is kept."""
-    found = pod(1, {"gpu-memory": "12Gi", "group-size": "2", "reserved": KEPT_PLACE})
+    """A pod of a gang, for which a place is reserved."""
+    found = pod(1, {"gpu-memory": "12Gi", "group-size": "2", "reserved": RESERVED})
     found["metadata"] |= {
         "labels": {"scheduling.x-k8s.io/pod-group": "g"},
         "ownerReferences": [{"kind": "ReplicaSet", "controller": True}],

@@ -1,7 +1,7 @@
 """Whoever asks about a pod hears the same: who takes it, in which order, and why not.
 
 The verbs place the pod; ``check``, ``why``, ``waiting``, ``unblock``, the pages and the pod's Event
-say where it may go. Random small clusters hold pods, sick GPUs, kept places, labels, taints and
+say where it may go. Random small clusters hold pods, sick GPUs, reservations, labels, taints and
 cordons; random pods wait there, some in groups.
 """
 
@@ -117,7 +117,7 @@ def _waits(rng: random.Random, name: str, nodes: list[str]) -> dict[str, Any]:
         found["spec"]["nodeSelector"] = {"pool": rng.choice("ab")}
     if rng.random() < 0.3:
         found["spec"]["tolerations"] = [{"operator": "Exists"}]
-    if rng.random() < 0.2:  # by preemption: the place is kept for it
+    if rng.random() < 0.2:  # by preemption: the place is reserved for it
         found["status"]["nominatedNodeName"] = rng.choice(nodes)
     return found
 
@@ -185,7 +185,7 @@ def _people_agree(found: World, name: str, rows: list[Answer]) -> None:
     assert plan is not None
     # unblock alone counts the places of a group as if the places of lower priorities yielded.
     yields = "group" in str(manifest["metadata"]) and found.cluster.snapshot().places
-    if plan.kept_place is None and not yields:
+    if plan.reservation is None and not yields:
         assert (plan.takes is not None) == bool(sure), (name, plan.text)
         assert plan.takes is None or plan.takes in sure
     status = manifest["status"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_extender.annotations import KEPT_PLACE
+from scheduler_extender.annotations import RESERVED
 from scheduler_extender.deadline import NO_DEADLINE
 from scheduler_extender.files import clusterfile
 from scheduler_extender.files.snapshot import cluster_file
@@ -22,8 +22,8 @@ from scheduler_extender.state.answers.remembered import PlaceCount
 from scheduler_extender.state.asking.enquiry import ask
 from scheduler_extender.state.asking.places import PlaceCounter
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.pods.keptplace import value_of
 from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.state.pods.reservation import value_of
 from tests.nodes import pod, record_of
 from topology.core.devices import Bytes, DeviceId, GpuResource, NodeName, PodUid
 from topology.core.graph import AllocatorFacts, NodeTopology
@@ -125,15 +125,15 @@ class History:
             ours = replace(found, node=name, promised=promised, survives_endings=survives)
             self.cluster.feed.put_pod(ours)
 
-    def keep_place(self) -> None:
-        """A place is kept for a pod, perhaps with victims."""
+    def reserve(self) -> None:
+        """A place is reserved for a pod, perhaps with victims."""
         manifest = self.manifest()
         uid, name = PodUid(manifest["metadata"]["uid"]), self.rng.choice(list(self.nodes))
         here = sorted(self.cluster.facts(name).pods.bound.alive)
         victims = self.rng.sample(here, min(len(here), self.rng.randrange(3)))
         until = 1000.0 + self.now + self.rng.choice((5, 20))
         written = value_of(uid, name, until, victims)
-        manifest["metadata"].setdefault("annotations", {})[KEPT_PLACE] = written
+        manifest["metadata"].setdefault("annotations", {})[RESERVED] = written
         self.put(manifest)
 
     def admitted(self) -> None:
@@ -200,7 +200,7 @@ class History:
         return found
 
     def step(self) -> None:
-        steps = (self.bound, self.bound, self.admitted, self.admitted, self.keep_place, self.gone)
+        steps = (self.bound, self.bound, self.admitted, self.admitted, self.reserve, self.gone)
         self.rng.choice((*steps, self.later))()
 
 
@@ -221,7 +221,7 @@ def compare(history: History) -> int:
                 pytest.fail(f"{name} remembers another answer to {request.text}", pytrace=False)
             assert counted[name] == places(facts, request, SETTINGS, 3), (name, request.text)
             promised += own.rejection is None
-            if facts.kept_for is None:
+            if facts.reserved_for is None:
                 assert facts.last_offer(request.resource) is not UNUSABLE
     return promised
 

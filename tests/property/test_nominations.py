@@ -113,7 +113,7 @@ def told(events: list[tuple[tuple[str, str], int]]) -> dict[str, Any]:
     group = next(iter(snapshot.groups.members.values()), None)
     return {
         "coming": {n: {*snapshot.facts(n).pods.in_flight} for n in NODES},
-        "kept for": {n: (p := snapshot.facts(n).kept_for) and p.uid for n in NODES},
+        "kept for": {n: (p := snapshot.facts(n).reserved_for) and p.uid for n in NODES},
         "members": group and dict(group.standing().living),
         "expected": group and group.expected(None, seen("single", None).request, 9),  # type: ignore[arg-type]
     }

@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler_extender.annotations import KEPT_PLACE
+from scheduler_extender.annotations import RESERVED
 from scheduler_extender.deadline import NotAtOnceError, immediate, within
 from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.limits import AT_ONCE_KEPT
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.objects import NodeObject
-from scheduler_extender.state.pods.keptplace import KeptPlace, value_of
+from scheduler_extender.state.pods.reservation import Reservation, value_of
 from scheduler_extender.state.pods.standing import Standing
 from scheduler_extender.told.answers import answers
 from scheduler_extender.told.unblocking import unblocking_of
@@ -32,18 +32,18 @@ from topology.core.report import Allocation, Report
 from topology.core.requests import GpuRequest
 
 TODAY, UNTIL = 43_000.0, 43_500.0
-KEPT = "a place is kept for another pod until 12:05 UTC"
+KEPT = "reserved for another pod until 12:05 UTC"
 NODE = shared.NAME
 
 
-def keep_place(
+def reserve(
     cluster: Cluster, manifest: dict[str, Any], node: str, victims: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The pod waits, and a place is kept for it."""
+    """The pod waits, and a place is reserved for it."""
     cluster.board.today = lambda: TODAY
     uid = PodUid(manifest["metadata"]["uid"])
     written = value_of(uid, NodeName(node), UNTIL, map(PodUid, victims))
-    manifest["metadata"].setdefault("annotations", {})[KEPT_PLACE] = written
+    manifest["metadata"].setdefault("annotations", {})[RESERVED] = written
     cluster.feed.put_pod(record_of(manifest))
     assert cluster.snapshot().places_of(uid) == {node}
     return manifest
@@ -55,13 +55,13 @@ def refused(cluster: Cluster, manifest: Mapping[str, Any], node: str = NODE) -> 
     return {**found.failed, **found.unresolvable}.get(node, found.error)
 
 
-# Kept places on shared GPUs.
+# Reservations on shared GPUs.
 
 
 @pytest.mark.parametrize("newcomer", [shared.uses(30), {}, {"policy": "preferred"}])
-def test_memory_of_a_kept_place_stays_free(newcomer: dict[str, str]) -> None:
+def test_memory_of_a_reservation_stays_free(newcomer: dict[str, str]) -> None:
     there = shared.Node(shared.node(1, 4))
-    wants = keep_place(there.cluster, shared.manifest("wants", 1, shared.uses(35)), NODE)
+    wants = reserve(there.cluster, shared.manifest("wants", 1, shared.uses(35)), NODE)
     assert refused(there.cluster, shared.manifest("other", 1, newcomer)) == KEPT
     assert refused(there.cluster, shared.manifest("small", 1, shared.uses(5))) == ""
     assert refused(there.cluster, wants) == ""
@@ -69,18 +69,18 @@ def test_memory_of_a_kept_place_stays_free(newcomer: dict[str, str]) -> None:
 
 def test_who_lacks_memory_anyway_reads_of_memory() -> None:
     there = shared.Node(shared.node(1, 4))
-    keep_place(there.cluster, shared.manifest("wants", 1, shared.uses(5)), NODE)
+    reserve(there.cluster, shared.manifest("wants", 1, shared.uses(5)), NODE)
     said = refused(there.cluster, shared.manifest("other", 1, shared.uses(41)))
     assert "41Gi" in said
 
 
-# Kept places of members of groups.
+# Reservations of members of groups.
 
 
 def test_a_place_that_is_kept_for_a_member_is_a_place_of_its_group() -> None:
     scheduler = Scheduler({"a": 2})
     assert scheduler.bind(member("m0", size=2), "a-00") == ""
-    last = keep_place(scheduler.cluster, member("m1", size=2), "a-01")
+    last = reserve(scheduler.cluster, member("m1", size=2), "a-01")
     assert scheduler.passing(last) == ["a-01"]
     assert scheduler.scores(last, ["a-01"])["a-01"] >= 5
     assert scheduler.bind(last, "a-01") == ""
@@ -88,15 +88,15 @@ def test_a_place_that_is_kept_for_a_member_is_a_place_of_its_group() -> None:
 
 def test_a_group_starts_beside_the_place_of_its_own_member() -> None:
     scheduler = Scheduler({"a": 2})
-    last = keep_place(scheduler.cluster, member("m1", size=2), "a-01")
+    last = reserve(scheduler.cluster, member("m1", size=2), "a-01")
     assert scheduler.passing(member("m0", size=2)) == ["a-00"]
     assert scheduler.bind(member("m0", size=2), "a-00") == ""
     assert scheduler.bind(last, "a-01") == ""
 
 
-def test_a_place_that_is_kept_for_another_group_is_none() -> None:
+def test_a_place_that_is_reserved_for_another_group_is_none() -> None:
     scheduler = Scheduler({"a": 2})
-    keep_place(scheduler.cluster, member("m1", "other", 2), "a-01")
+    reserve(scheduler.cluster, member("m1", "other", 2), "a-01")
     assert scheduler.passing(member("m0", size=2)) == []
 
 
@@ -187,21 +187,22 @@ def test_nobody_is_evicted_outside_of_the_groups_domain() -> None:
     assert [step.pod for step in found.plan.steps] == ["other"]
 
 
-def test_a_kept_place_is_none_any_more_once_the_group_is_elsewhere() -> None:
+def test_a_reservation_is_none_any_more_once_the_group_is_elsewhere() -> None:
     """Else those who are left would be evicted for it, and filter would refuse the pod there."""
     scheduler = Scheduler({"a": 2, "b": 2})
     cluster = scheduler.cluster
     cluster.budgets = ()
     cluster.feed.put_pod(record_of(pod(4, name="other", uid="other", node="a-01")))
-    kept = KeptPlace(NodeName("a-01"), cluster.today() + 60, frozenset({PodUid("other")}))
-    cluster.feed.put_pod(replace(record_of(member("m1", size=2)), kept_place=kept))
+    kept = Reservation(NodeName("a-01"), cluster.today() + 60, frozenset({PodUid("other")}))
+    wants = replace(record_of(member("m1", size=2)), standing=Standing(priority=5))
+    cluster.feed.put_pod(replace(wants, reservation=kept))
 
     def holds() -> bool:
         found = unblocking_of(cluster, "default", "m1")
         assert found is not None
-        assert found.kept_place is not None
-        assert found.kept_place.node == "a-01"
-        return not found.kept_place.problem
+        assert found.reservation is not None
+        assert found.reservation.node == "a-01"
+        return not found.reservation.problem
 
     assert holds()
     assert scheduler.bind(member("m0", size=2), "b-00") == ""
@@ -292,7 +293,7 @@ def test_a_time_beyond_the_years_keeps_no_place() -> None:
     there = shared.Node(shared.node(1, 4))
     manifest = shared.manifest("wants", 1, {"min-gpu-memory": "1Gi"})
     written = '{"uid": "wants", "node": "node", "until": "9999-12-31T23:59:59-14:00"}'
-    manifest["metadata"]["annotations"][KEPT_PLACE] = written
+    manifest["metadata"]["annotations"][RESERVED] = written
     there.cluster.feed.put_pod(record_of(manifest))
     assert not there.cluster.snapshot().places_of(PodUid("wants"))
     assert b"wants" in b"".join(cluster_file(there.cluster))

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 import msgspec
 import pytest
 
-from scheduler_extender.annotations import KEPT_PLACE, PLACEMENT
-from scheduler_extender.state.pods.keptplace import kept_place_of
+from scheduler_extender.annotations import PLACEMENT, RESERVED
+from scheduler_extender.state.pods.reservation import reservation_of
 from scheduler_extender.wire import Pod
 from tests.nodes import pod, record_of
 from topology.times import seconds_of
@@ -42,7 +42,7 @@ def test_what_is_no_time_is_none(text: str) -> None:
     assert seconds_of(text) is None
 
 
-def test_a_placement_and_a_kept_place_without_a_zone_are_utc() -> None:
+def test_a_placement_and_a_reservation_without_a_zone_are_utc() -> None:
     bound = _pod(
         PLACEMENT,
         {"verdict": "guaranteed", "uid": "u", "node": "n", "time": "2026-01-01T12:00:00"},
@@ -51,7 +51,7 @@ def test_a_placement_and_a_kept_place_without_a_zone_are_utc() -> None:
     record = record_of(bound)
     assert record.placed == NOON
     kept = {"uid": "u", "node": "n", "until": "2026-01-01T12:00:00", "victims": []}
-    found = kept_place_of(_pod(KEPT_PLACE, kept, node=None))
+    found = reservation_of(_pod(RESERVED, kept, node=None))
     assert found is not None
     assert found.until == NOON
 

@@ -141,7 +141,7 @@ class Availability:
     # Positions whose GPU has devices of another resource that are held, as it may be with MIG
     # instances of several profiles: scores alone depend on it.
     beside: Mask = 0
-    # The victims of a kept place. They let go in any order, all of them before the pod comes that
+    # The victims of a reservation. They let go in any order, all of them before the pod comes that
     # is asked about; other pods may come at any time. Those that are unreported are `departed`.
     departing: tuple[Holder, ...] = ()
 

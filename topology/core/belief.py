@@ -26,7 +26,7 @@ still. There are three kinds of steps:
 3. An admission that has started *fails*: what the pod had shown is free again.
 
 A state is *at rest* where no pod is in the middle of its admission and no departed pod (one that
-ended before any report showed it) or departing one (a victim of a kept place) holds anything: only
+ended before any report showed it) or departing one (a victim of a reservation) holds anything: only
 then ours can be admitted.
 """
 

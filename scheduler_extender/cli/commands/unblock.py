@@ -22,7 +22,7 @@ def unblock(
     keep: Annotated[
         int,
         typer.Option(
-            "--keep", metavar="SECONDS", help="With --evict: for how long the place is kept."
+            "--keep", metavar="SECONDS", help="With --evict: for how long the place is reserved."
         ),
     ] = 600,
     *,
@@ -33,7 +33,7 @@ def unblock(
     POD is the name of a waiting pod, or NAMESPACE/NAME. The command looks for the cheapest set of
     evictions; each of the evicted pods has a guaranteed place elsewhere, or is named as lost. It
     needs the rights to list nodes, gputopologies, and the pods and PodDisruptionBudgets of all
-    namespaces. With --evict it keeps the place and evicts the pods through the Eviction API: the
+    namespaces. With --evict it reserves the place and evicts the pods through the Eviction API: the
     ClusterRole gpu-topology-unblocker has all these rights. Exits with 1 where no pod is worth
     evicting.
     """

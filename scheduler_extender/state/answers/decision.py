@@ -18,9 +18,9 @@ pods were gone", decide about ``facts.without(pods)``. The first row that applie
 === =========================================== ============= ============= ===============
 
 A pod that passes by these rows, or is refused so that evictions could help, is still refused where
-the node's kubelet has refused such pods before [2]_, where a place is kept for another pod, and, in
-a gang, where siblings that come first could spoil it. While a watch is blind, what is known may be
-out of date: a required pod passes nowhere, and other pods only where no promise stands
+the node's kubelet has refused such pods before [2]_, where a place is reserved for another pod,
+and, in a gang, where siblings that come first could spoil it. While a watch is blind, what is known
+may be out of date: a required pod passes nowhere, and other pods only where no promise stands
 (:func:`unless_blind`).
 
 .. [1] unless the pod could break a promise that stands there, the node's plugin is known to refuse
@@ -149,8 +149,8 @@ def _decide_alone(facts: NodeFacts, request: GpuRequest, settings: Settings) -> 
         return Decision(NOT_SERVED_BY_DRA)
     by_rows = _by_rows(facts, request, settings)
     refused, why = kept_away(facts, request, settings), by_rows.rejection
-    if refused is None and facts.kept_for is not None:
-        refused = kept_for_another(facts, request)
+    if refused is None and facts.reserved_for is not None:
+        refused = reserved_for_another(facts, request)
     if refused is None or (why is not None and not why.resolvable):
         return by_rows
     return Decision(refused, by_rows.assessment)
@@ -257,16 +257,16 @@ def kept_away(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Reje
     return refusing(backoff.reason, alike=backoff.alike)
 
 
-def kept_for_another(facts: NodeFacts, request: GpuRequest) -> Rejection | None:
-    """Why a node takes no pod with this request, because a place is kept there for another one.
+def reserved_for_another(facts: NodeFacts, request: GpuRequest) -> Rejection | None:
+    """Why a node takes no pod with this request, because a place is reserved there for another one.
 
     A pod that surely leaves that place whole passes, whether or not the place's victims are still
     here when it comes. A nominated pod's place has no end: where it is not there anyway, as while
     the node does not report, it holds up no pod. Ask the pod itself about the facts without it
     (:meth:`.NodeFacts.without`).
     """
-    waiting = facts.kept_for
-    if facts.kept is None or waiting is None or waiting.kept_place is None:
+    waiting = facts.reserved_for
+    if facts.kept is None or waiting is None or waiting.reservation is None:
         return None
     if not isinstance(waiting.request, GpuRequest) or waiting.request.resource != request.resource:
         return None
@@ -274,11 +274,11 @@ def kept_for_another(facts: NodeFacts, request: GpuRequest) -> Rejection | None:
         return None  # there is nothing of the kind to be kept
     if leaves_whole(facts.kept, waiting, request):
         return None
-    if waiting.kept_place.by_nomination and not leaves_whole(facts.kept, waiting):
+    if waiting.reservation.by_nomination and not leaves_whole(facts.kept, waiting):
         return None
     # Not for whom: the answer becomes an Event of a pod that may be another team's.
-    words = f"a place is kept for another pod until {waiting.kept_place.until_text}"
-    return Rejection(words, False, Reason.KEPT_PLACE)
+    words = f"reserved for another pod until {waiting.reservation.until_text}"
+    return Rejection(words, False, Reason.RESERVED)
 
 
 def leaves_whole(kept: NodeFacts, waiting: PodRecord, newcomer: GpuRequest | None = None) -> bool:

@@ -299,7 +299,7 @@ class _GroupQuestion:
     def _share(
         self, question: PlaceCount, kept: Mapping[tuple[Arrivals, ...], Sequence[NodeName]]
     ) -> Share:
-        """What kept places take from nodes, which are by what is kept on them."""
+        """What reservations take from nodes, which are by what is kept on them."""
         fewer, full = 0, set[NodeName]()
         for beside, names in kept.items():
             before = self._counter.on(question, names)

@@ -57,7 +57,7 @@ class Binds:
         with self._lock:
             flying = self._pods.in_flight.pop(uid)
             if flying is not None and flying.node is not None:
-                self._board.keep_place(flying.node)
+                self._board.reserve(flying.node)
 
     def of(self, uid: PodUid) -> PodRecord | None:
         """A pod's bind in flight, if there is one."""
@@ -66,4 +66,4 @@ class Binds:
 
     def _fly(self, name: NodeName, pod: PodRecord) -> None:
         self._pods.in_flight.put(pod.uid, pod)
-        self._board.keep_place(name)
+        self._board.reserve(name)

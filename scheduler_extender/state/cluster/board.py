@@ -1,5 +1,5 @@
 """Everything that is known now, and the one way in which the facts of a node change: of nodes, also
-their domains, kept places, and what time changes.
+their domains, reservations, and what time changes.
 
 Whoever calls a method holds the lock.
 """
@@ -28,8 +28,8 @@ from scheduler_extender.state.groups.groups import Groups
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.node.occupants import Occupants
 from scheduler_extender.state.node.transitions import with_stale_report
-from scheduler_extender.state.pods.keptplace import KeptPlace
 from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.state.pods.reservation import Reservation
 from topology.core.devices import NodeName, PodUid
 
 
@@ -39,7 +39,7 @@ class Nodes:
     def __init__(self, settings: Settings) -> None:
         self._nobody = Occupants(complete=settings.all_pods_known)
         self.facts = CopyOnWrite[NodeName, NodeFacts]()
-        self.places = CopyOnWrite[NodeName, PodRecord]()  # for whom a place is kept on a node
+        self.places = CopyOnWrite[NodeName, PodRecord]()  # for whom a place is reserved on a node
         self.kinds: dict[str, Domains] = {}
         """The kinds of domains that a pod has named, replaced by each move. A kind of which no node
         has a domain is none: pods can name any label, and only those that nodes have are listed."""
@@ -63,8 +63,8 @@ class Nodes:
             self.facts.put(name, facts)
         elif self.facts.pop(name) is not None:
             self.stale.drop(name)
-        if facts.kept_for is not None:
-            self.places.put(name, facts.kept_for)
+        if facts.reserved_for is not None:
+            self.places.put(name, facts.reserved_for)
         else:
             self.places.pop(name)
         if before is not None and facts.known and same_domains(before, facts):
@@ -107,18 +107,18 @@ class Nodes:
 
 
 class Board:
-    """The nodes, pods, groups and kept places that are known, and what is remembered of answers."""
+    """The nodes, pods, groups and reservations that are known, and the remembered answers."""
 
     def __init__(self, clock: Callable[[], float], settings: Settings) -> None:
         self.lock = threading.RLock()
         self.clock = clock
-        self.today: Callable[[], float] = time.time  # people say so until when a place is kept
+        self.today: Callable[[], float] = time.time  # people say so until when a place is reserved
         self.settings = settings
         self.faults = Faults()
         self.nodes = Nodes(settings)
         self.pods = Pods()
         self.groups = Groups()
-        self.places_end = Due[PodUid]()  # pods by the time of day at which their places end
+        self.reservations_end = Due[PodUid]()  # pods by the time of day at which their places end
         self.remembered = Remembered(self.lock)
         self.group_places = LastGroupPlaces(self.lock, self.remembered)
         self.node_objects = False  # Node objects are watched
@@ -127,7 +127,7 @@ class Board:
         self.on_change: list[Callable[[NodeName], None]] = []
 
     def expire(self, deadline: Deadline = NO_DEADLINE) -> None:
-        """Take note of what time alone has changed: nodes that are stale, pauses and kept places
+        """Take note of what time alone has changed: nodes that are stale, pauses and reservations
         that are over."""
         now = self.clock()
         nodes = self.nodes
@@ -141,10 +141,10 @@ class Board:
             if facts is not before:
                 self.put(facts)
             nodes.note_pauses(facts)
-        for uid in self.places_end.take(self.today()):
+        for uid in self.reservations_end.take(self.today()):
             pod = self.pods.get(uid)
-            if pod is not None and pod.kept_place is not None:
-                self.keep_place(pod.kept_place.node)
+            if pod is not None and pod.reservation is not None:
+                self.reserve(pod.reservation.node)
 
     def put(self, facts: NodeFacts, *, changed: bool = True) -> None:
         """A node's facts are these now; ``changed`` says that its answers may be others."""
@@ -161,7 +161,7 @@ class Board:
             self.group_places.changed(name)
             self.tell(name)
         self.version += changed
-        # Nobody is nominated to a node of which nothing was known: else a place was kept there.
+        # Nobody is nominated to a node of which nothing was known: else a place was reserved there.
         changes = set[NodeName]()
         if before and _what_decides_nominees(before) != _what_decides_nominees(facts):
             changes.add(name)
@@ -169,15 +169,15 @@ class Board:
         for uid in claimed ^ (_claimed(before) if before else frozenset()):
             changes.update(self.pods.claim(uid, name, ends=uid not in claimed))
         for each in changes:
-            self.keep_place(each)
+            self.reserve(each)
 
     def tell(self, name: NodeName) -> None:
         """Tell the listeners that what a node can offer may have changed."""
         for listener in self.on_change:
             listener(name)
 
-    def keep_place(self, name: NodeName) -> None:
-        """Keep the place on a node that is to be kept there now, or none.
+    def reserve(self, name: NodeName) -> None:
+        """Reserve the place on a node that is to be kept there now, or none.
 
         Under DRA kube-scheduler nominates a pod when it has chosen devices for it, and before the
         pod's claim says which. So all that it has nominated are on their way, as if their binds
@@ -197,9 +197,9 @@ class Board:
         pod = self._annotated(name)
         if pod is None and nominees and not facts.by_dra:
             first = min(nominees, key=lambda pod: (-pod.standing.priority, pod.uid))
-            pod = replace(first, kept_place=KeptPlace(name, inf))
-        if _place_of(pod) != _place_of(facts.kept_for):
-            self.put(replace(facts, kept_for=pod))
+            pod = replace(first, reservation=Reservation(name, inf))
+        if _place_of(pod) != _place_of(facts.reserved_for):
+            self.put(replace(facts, reserved_for=pod))
 
     def count_member(self, uid: PodUid) -> None:
         """A pod counts in its group where it is bound, its bind is in flight, or devices have been
@@ -218,12 +218,12 @@ class Board:
             self.groups.expect(pod)
 
     def _annotated(self, name: NodeName) -> PodRecord | None:
-        """The pod whose annotation keeps a place on a node: of several the oldest."""
+        """The pod whose annotation reserves a place on a node: of several the oldest."""
         pods = [
             pod
-            for pod in self.pods.kept_on(name)
-            if pod.kept_place is not None
-            and pod.kept_place.lasts(self.today())
+            for pod in self.pods.reserved_on(name)
+            if pod.reservation is not None
+            and pod.reservation.lasts(self.today())
             and not _is_not_scheduled(pod)
         ]
         return min(pods, key=_by_age, default=None)
@@ -262,5 +262,5 @@ def _claimed(facts: NodeFacts) -> frozenset[PodUid]:
 
 
 def _place_of(pod: PodRecord | None) -> object:
-    """All that a node's answers depend on of the pod for which a place is kept there."""
-    return pod and (pod.uid, pod.request, pod.kept_place)
+    """All that a node's answers depend on of the pod for which a place is reserved there."""
+    return pod and (pod.uid, pod.request, pod.reservation)

@@ -5,7 +5,7 @@ One lock guards a few plain parts::
     Cluster     the snapshot, and who is told of a change
       Feed      takes in records, Node objects and pods
       Binds     binds in flight: they begin, are taken back, are released
-        Board   what both of them change: nodes, pods, groups, kept places, remembered answers
+        Board   what both of them change: nodes, pods, groups, reservations, remembered answers
 
 Nothing under it does I/O, and no answer is worked out under it: who asks
 takes a :class:`.Snapshot`. The exceptions are the few answers that the event loop works out itself,
@@ -185,7 +185,7 @@ class Cluster:
                 self.board.tell(name)
 
     def expire(self) -> None:
-        """Take note of what time alone has changed: nodes that are stale, pauses and kept places
+        """Take note of what time alone has changed: nodes that are stale, pauses and reservations
         that are over."""
         with self._lock:
             self.board.expire()

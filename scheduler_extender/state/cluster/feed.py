@@ -249,10 +249,10 @@ class Feed:
         self._board.version += 1
         concerned = self._pods.put(pod)
         self._board.count_member(pod.uid)
-        if pod.kept_place is not None:
-            self._board.places_end.put(pod.uid, pod.kept_place.until)
+        if pod.reservation is not None:
+            self._board.reservations_end.put(pod.uid, pod.reservation.until)
         for name in concerned:
-            self._board.keep_place(name)
+            self._board.reserve(name)
         if pod.membership is not None:
             self._board.racks_wanted |= pod.membership.domain == NVLINK_DOMAIN
         request = pod.request
@@ -304,9 +304,9 @@ class Feed:
         self._board.version += 1
         concerned = self._pods.drop(uid)
         self._board.count_member(uid)
-        self._board.places_end.drop(uid)
+        self._board.reservations_end.drop(uid)
         for name in concerned:
-            self._board.keep_place(name)
+            self._board.reserve(name)
         if pod is None or pod.node is None:
             return
         facts = self._nodes.get(pod.node)

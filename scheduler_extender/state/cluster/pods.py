@@ -75,15 +75,15 @@ class Pods:
         self.nominated = CopyOnWrite[PodUid, PodRecord]()
         self._nominated_to: dict[NodeName, dict[PodUid, PodRecord]] = {}
         self._claimed_on: dict[PodUid, NodeName] = {}
-        # Those of the waiting with a place kept by annotation, by its node.
-        self._kept_on: dict[NodeName, dict[PodUid, PodRecord]] = {}
+        # Those of the waiting with a reservation by annotation, by its node.
+        self._reserved_on: dict[NodeName, dict[PodUid, PodRecord]] = {}
 
     def get(self, uid: PodUid) -> PodRecord | None:
         """The pod with this UID, as last seen."""
         return self.known.get(uid)
 
     def put(self, pod: PodRecord) -> list[NodeName]:
-        """A pod is as this now. Each node whose nominated pods or kept places have changed."""
+        """A pod is as this now. Each node whose nominated pods or reservations have changed."""
         kept = self._keep(self.known.get(pod.uid), pod)
         self.known[pod.uid] = pod
         if pod.node is None:
@@ -93,7 +93,7 @@ class Pods:
         return [*kept, *self._nominate(pod.uid, pod)]
 
     def drop(self, uid: PodUid) -> list[NodeName]:
-        """A pod is gone. Each node whose nominated pods or kept places have changed."""
+        """A pod is gone. Each node whose nominated pods or reservations have changed."""
         kept = self._keep(self.known.pop(uid, None), None)
         self.waiting.pop(uid)
         return [*kept, *self._nominate(uid, None)]
@@ -129,23 +129,23 @@ class Pods:
         return names
 
     def _keep(self, before: PodRecord | None, now: PodRecord | None) -> list[NodeName]:
-        """A pod has a place kept by its annotation, or has not; each node that this concerns."""
+        """A pod has a reservation by its annotation, or has not; each node that this concerns."""
         names = []
-        if before is not None and before.node is None and before.kept_place is not None:
-            name = before.kept_place.node
+        if before is not None and before.node is None and before.reservation is not None:
+            name = before.reservation.node
             names.append(name)
-            self._kept_on[name].pop(before.uid)
-            if not self._kept_on[name]:
-                del self._kept_on[name]
-        if now is not None and now.node is None and now.kept_place is not None:
-            name = now.kept_place.node
+            self._reserved_on[name].pop(before.uid)
+            if not self._reserved_on[name]:
+                del self._reserved_on[name]
+        if now is not None and now.node is None and now.reservation is not None:
+            name = now.reservation.node
             names.append(name)
-            self._kept_on.setdefault(name, {})[now.uid] = now
+            self._reserved_on.setdefault(name, {})[now.uid] = now
         return names
 
-    def kept_on(self, name: NodeName) -> Iterable[PodRecord]:
-        """The waiting pods whose annotation keeps a place on a node."""
-        return self._kept_on.get(name, {}).values()
+    def reserved_on(self, name: NodeName) -> Iterable[PodRecord]:
+        """The waiting pods whose annotation reserves a place on a node."""
+        return self._reserved_on.get(name, {}).values()
 
     def nominated_to(self, name: NodeName) -> Iterable[PodRecord]:
         """The pods for which kube-scheduler has this node in mind."""

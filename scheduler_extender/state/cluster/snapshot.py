@@ -88,7 +88,7 @@ class Snapshot:
     waiting: Mapping[PodUid, PodRecord]  # the pods that are on no node, as last seen
     in_flight: Mapping[PodUid, PodRecord]  # the binds in flight
     nominated: Mapping[PodUid, PodRecord]  # those of the waiting that kube-scheduler has nominated
-    places: Mapping[NodeName, PodRecord]  # the waiting pod for which a place is kept on a node
+    places: Mapping[NodeName, PodRecord]  # the waiting pod for which a place is reserved on a node
     groups: GroupsSeen
     kinds: dict[str, Domains]  # the domains that were asked for, by kind
     label_keys: frozenset[str]  # of the labels that nodes have
@@ -163,19 +163,19 @@ class Snapshot:
         for facts in self.by_name.values():
             yield from facts.pods.bound.values()
 
-    # Places that are kept for waiting pods.
+    # Places that are reserved for waiting pods.
 
     def places_of(self, uid: PodUid) -> frozenset[NodeName]:
-        """The nodes on which a place is kept for this pod: one by its annotation, one where
+        """The nodes on which a place is reserved for this pod: one by its annotation, one where
         kube-scheduler has nominated it."""
         return frozenset(name for name, pod in self.places.items() if pod.uid == uid)
 
     def asked_apart(
         self, uid: PodUid, priority: int, gang: Group | None = None
     ) -> frozenset[NodeName]:
-        """The nodes that answer this pod otherwise than others that ask the same: a place is kept
-        there for the pod itself, or one that yields to it (:meth:`.NodeFacts.yields_to`); or the
-        pod is nominated there."""
+        """The nodes that answer this pod otherwise than others that ask the same: a place is
+        reserved there for the pod itself, or one that yields to it (:meth:`.NodeFacts.yields_to`);
+        or the pod is nominated there."""
         asking = self.nominated.get(uid)
         return frozenset(
             name

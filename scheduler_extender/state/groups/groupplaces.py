@@ -72,7 +72,7 @@ def placed_groups(waiting: Iterable[GroupStanding], nodes: Mapping[NodeName, Nod
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What kept places take from a domain: how many places fewer there are, and the nodes of it on
+    """What reservations take from a domain: how many places fewer there are, and the nodes of it on
     which none is left."""
 
     fewer: int
@@ -85,7 +85,7 @@ class GroupPlaces:
 
     ``shares`` remembers what they take from domains, by the question, the kind of domain, the group
     that asks, if places are kept for it, and how many of its members come at once; ``inside`` has
-    the nodes with kept places by domain.
+    the nodes with reservations by domain.
     """
 
     kept: Mapping[NodeName, tuple[tuple[Group, Arrivals], ...]] = field(default_factory=dict)
@@ -158,7 +158,7 @@ def devices_left(facts: NodeFacts, resource: str) -> int:
 
 
 def merged(kept: Iterable[tuple[Group, Arrivals]]) -> tuple[Arrivals, ...]:
-    """The kept places whoever they are for: pods that ask the same are counted together."""
+    """The reservations whoever they are for: pods that ask the same are counted together."""
     counts: dict[GpuRequest, int] = {}
     for _, arrivals in kept:
         counts[arrivals.request] = counts.get(arrivals.request, 0) + arrivals.count
@@ -174,7 +174,7 @@ def keep(waiting: Placed, alike: Iterable[Alike], count: Count) -> GroupPlaces:
     """The places kept for all groups that wait, on the nodes of their domains, which are given away
     in part. Whatever ``count`` raises is passed on.
 
-    O(groups + nodes + kept places), and one ``count`` for each request and kind of node that is
+    O(groups + nodes + reservations), and one ``count`` for each request and kind of node that is
     given away or could have been.
     """
     shelves = _Shelves(alike, count)
@@ -255,8 +255,8 @@ class _Shelves:
         return left
 
     def _open_kinds(self, where: Where, request: GpuRequest) -> list[_Kind]:
-        """The kinds of nodes in a domain that may have places. Kept places only grow, so those that
-        have none are out."""
+        """The kinds of nodes in a domain that may have places. Reservations only grow, so those
+        that have none are out."""
         known, inside = self._open.setdefault((where, request), _Open()), self._in.get(where, [])
         for alike in inside[known.seen :]:
             room = alike.room.get(request.resource, 0)

@@ -104,7 +104,7 @@ class NodeFacts:
     record: AgentRecord = field(default_factory=AgentRecord)
     pods: Occupants = field(default_factory=Occupants)
     history: KubeletHistory = field(default_factory=KubeletHistory)
-    kept_for: PodRecord | None = None  # the waiting pod for which a place is kept here
+    reserved_for: PodRecord | None = None  # the waiting pod for which a place is reserved here
     # The pods that are gone before that one comes; only in its own facts (:attr:`kept`).
     departing: frozenset[PodUid] = frozenset()
     _offers: dict[str, Offer | Rejection] = field(init=False, repr=False, default_factory=dict)
@@ -199,7 +199,7 @@ class NodeFacts:
             or self.record.problem
             or self.pods.bound
             or self.pods.in_flight
-            or self.kept_for
+            or self.reserved_for
         )  # leaving pods alone do not keep a node known
 
     # What it offers.
@@ -269,8 +269,10 @@ class NodeFacts:
     @property
     def promises(self) -> bool:
         """Whether a pod here was promised something, and may not have its devices yet
-        (:attr:`.Occupants.promised`); or a place is kept until a time."""
-        place = self.kept_for.kept_place if self.kept_for is not None and self.kept else None
+        (:attr:`.Occupants.promised`); or a place is reserved until a time."""
+        place = (
+            self.reserved_for.reservation if self.reserved_for is not None and self.kept else None
+        )
         return (place is not None and not place.by_nomination) or self.pods.promised
 
     def shares_promised(self, resource: str) -> bool:
@@ -283,29 +285,29 @@ class NodeFacts:
 
     @cached_property
     def kept(self) -> NodeFacts | None:
-        """The facts for the pod for which a place is kept; None if none is."""
-        return _for_kept_place(self)
+        """The facts for the pod for which a place is reserved; None if none is."""
+        return _for_reservation(self)
 
-    def keeps_place_for(self, uid: PodUid) -> bool:
-        """Whether a place is kept here for this pod."""
-        return self.kept_for is not None and self.kept_for.uid == uid
+    def is_reserved_for(self, uid: PodUid) -> bool:
+        """Whether a place is reserved here for this pod."""
+        return self.reserved_for is not None and self.reserved_for.uid == uid
 
     def yields_to(self, priority: int, gang: Group | None = None) -> bool:
-        """Whether the place that is kept here gives way to a pod of this priority in this gang.
+        """Whether the place that is reserved here gives way to a pod of this priority in this gang.
 
         A nominated pod's place gives way to pods of higher priority. The place of a member of the
         same gang does, too: this member counts already as a sibling that may come first.
         """
-        waiting = self.kept_for
-        if waiting is None or waiting.kept_place is None:
+        waiting = self.reserved_for
+        if waiting is None or waiting.reservation is None:
             return False
         if gang is not None and waiting.gang == gang:
             return True
-        return waiting.kept_place.by_nomination and waiting.standing.priority < priority
+        return waiting.reservation.by_nomination and waiting.standing.priority < priority
 
     def yielding_to(self, priority: int, gang: Group | None = None) -> NodeFacts:
-        """The facts for such a pod: without the kept place if that gives way to it."""
-        return replace(self, kept_for=None) if self.yields_to(priority, gang) else self
+        """The facts for such a pod: without the reservation if that gives way to it."""
+        return replace(self, reserved_for=None) if self.yields_to(priority, gang) else self
 
     # Who may come.
 
@@ -383,15 +385,17 @@ class NodeFacts:
     def without(self, gone: frozenset[PodUid]) -> NodeFacts:
         """The facts if some pods had ended and their devices had been released.
 
-        A place that is kept for one of them is kept no more.
+        A reservation for one of them ends.
         """
         record = self.record
         if record.report is not None:
             left = tuple(filter(None, (a.without(gone) for a in record.report.allocations)))
             record = replace(record, report=replace(record.report, allocations=left))
-        waiting = self.kept_for
-        kept_for = None if waiting is not None and waiting.uid in gone else waiting
-        facts = replace(self, record=record, pods=self.pods.without(gone), kept_for=kept_for)
+        waiting = self.reserved_for
+        reserved_for = None if waiting is not None and waiting.uid in gone else waiting
+        facts = replace(
+            self, record=record, pods=self.pods.without(gone), reserved_for=reserved_for
+        )
         return facts.without_old_departed()
 
     def without_old_departed(self) -> NodeFacts:
@@ -457,17 +461,17 @@ def _unreported(facts: NodeFacts, resource: str) -> frozenset[PodUid] | None:
     return None
 
 
-def _for_kept_place(facts: NodeFacts) -> NodeFacts | None:
-    """The facts for the pod for which a place is kept.
+def _for_reservation(facts: NodeFacts) -> NodeFacts | None:
+    """The facts for the pod for which a place is reserved.
 
     It is on its way here, and was promised what it asks for. The pods that are evicted for it, and
     those that are ending, let go before it comes. Some or all of them may still be here when
     another pod comes.
     """
-    pod, pods = facts.kept_for, facts.pods
-    if pod is None or pod.kept_place is None or pod.uid in pods.bound or pod.uid in pods.in_flight:
+    pod, pods = facts.reserved_for, facts.pods
+    if pod is None or pod.reservation is None or pod.uid in pods.bound or pod.uid in pods.in_flight:
         return None
-    departing, request = pod.kept_place.victims | pods.ending, pod.request
+    departing, request = pod.reservation.victims | pods.ending, pod.request
     shown = () if facts.report is None else facts.report.allocations
     departing |= {each.pod_uid for each in shown if each.without(departing) is None}
     promised = NO_CONSTRAINTS
@@ -476,7 +480,7 @@ def _for_kept_place(facts: NodeFacts) -> NodeFacts | None:
     survives = promised != NO_CONSTRAINTS
     ours = replace(pod, node=facts.name, promised=promised, survives_endings=survives)
     pods = pods.with_deleting(departing).with_in_flight(ours)
-    return replace(facts, pods=pods, departing=departing, kept_for=None)
+    return replace(facts, pods=pods, departing=departing, reserved_for=None)
 
 
 def _key(facts: NodeFacts, resource: str) -> Hashable:
@@ -506,6 +510,6 @@ def _key(facts: NodeFacts, resource: str) -> Hashable:
         shape = shape_of(topology, served)  # profiles and memory of MIG instances are in it
         key += (shape, topology.allocator, topology.resources, available, record.missing)
         key += (facts.overcounted(resource), facts.pods.too_many_departed)
-    if facts.kept_for is not None and facts.kept is not None:
-        key += (facts.kept_for.uid, facts.kept_for.kept_place, facts.kept.key(resource))
+    if facts.reserved_for is not None and facts.kept is not None:
+        key += (facts.reserved_for.uid, facts.reserved_for.reservation, facts.kept.key(resource))
     return key

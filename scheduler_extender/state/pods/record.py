@@ -10,9 +10,9 @@ import msgspec
 
 from scheduler_extender.annotations import (
     BY_CLASS,
-    KEPT_PLACE,
     MALFORMED,
     PLACEMENT,
+    RESERVED,
     Asks,
     Malformed,
     OfClaims,
@@ -28,8 +28,8 @@ from scheduler_extender.annotations import (
     template_of,
 )
 from scheduler_extender.membership import Group, Membership, render_membership
-from scheduler_extender.state.pods.keptplace import KeptPlace, kept_place_of, value_of
 from scheduler_extender.state.pods.refusal import Refusal, refusal_of
+from scheduler_extender.state.pods.reservation import Reservation, reservation_of, value_of
 from scheduler_extender.state.pods.standing import BARE, Standing, asks_of, standing_of
 from scheduler_extender.wire import Condition, Pod, PodSpec, PodStatus
 from topology.core.devices import NodeName, PodUid
@@ -66,7 +66,7 @@ class PodRecord:
     started: float | None = None  # when either happened, by the kubelet's clock, since 1970
     membership: Membership | None = None  # None if it is in no group, or that cannot be read
     standing: Standing = BARE  # what evictions go by
-    kept_place: KeptPlace | None = None  # the place that is kept for it while it waits
+    reservation: Reservation | None = None  # the place that is reserved for it while it waits
     placed: float | None = None  # when we decided to bind it, as the bind wrote it, since 1970
     gated: bool = False  # by scheduling gates: kube-scheduler does not look at it
     by_claim: bool = False  # kube-scheduler has given it devices, by a claim (DRA)
@@ -211,7 +211,7 @@ def _record(
         started=started,
         membership=asks.membership if isinstance(asks, Asks) else None,
         standing=standing,
-        kept_place=kept_place_of(pod),
+        reservation=reservation_of(pod),
         placed=None if placement is None else seconds_of(placement.time),
         gated=bool(pod.spec.scheduling_gates),
         by_claim=_by_claim(pod, request),
@@ -355,9 +355,9 @@ def manifest_of(pod: PodRecord) -> dict[str, Any]:
         spec["nodeName"] = pod.node
     if pod.gated:
         spec["schedulingGates"] = [{"name": "gpu-topology.io/held-back"}]
-    if pod.kept_place is not None:
-        kept = pod.kept_place
-        annotations[KEPT_PLACE] = value_of(pod.uid, kept.node, kept.until, kept.victims)
+    if pod.reservation is not None:
+        kept = pod.reservation
+        annotations[RESERVED] = value_of(pod.uid, kept.node, kept.until, kept.victims)
     metadata: dict[str, Any] = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
     metadata |= _write_standing(pod, request, spec)
     if pod.membership is not None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import typer
 
-from scheduler_extender.annotations import KEPT_PLACE
+from scheduler_extender.annotations import RESERVED
 from scheduler_extender.cli.evictions import (
     AGAIN,
     LONGEST_PAUSE,
@@ -25,7 +25,7 @@ from scheduler_extender.cli.evictions import (
     perhaps_done,
 )
 from scheduler_extender.kube.sinks import RECORDS_PATH
-from scheduler_extender.state.pods.keptplace import value_of
+from scheduler_extender.state.pods.reservation import value_of
 from scheduler_extender.told.unblocking import LATE, Unblocking
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import pod
@@ -118,9 +118,9 @@ def reserve(cluster: Cluster, victims: list[str], **selector: str) -> None:
 
 
 def written(cluster: Cluster) -> Any:
-    """What is written of the place that is kept."""
+    """What is written of the place that is reserved."""
     (found,) = [p for p in cluster.fake.items("/api/v1/pods") if p["metadata"]["name"] == "waits"]
-    value = (found["metadata"].get("annotations") or {}).get(KEPT_PLACE)
+    value = (found["metadata"].get("annotations") or {}).get(RESERVED)
     return None if value is None else json.loads(value)
 
 
@@ -200,7 +200,7 @@ def test_a_write_without_an_answer_leaves_it_open_whether_a_place_is_kept(cluste
         done = cluster.asked("unblock", "team/waits", "--evict")
         cutting.result()
     assert done.returncode == 2
-    assert "no pod was evicted; whether a place is kept is not known: " in done.stderr
+    assert "no pod was evicted; whether a place is reserved is not known: " in done.stderr
     assert evictions(cluster) == []
 
 
@@ -217,7 +217,7 @@ def test_a_place_too_far_ahead_is_told(cluster: Cluster) -> None:
     value = value_of(PodUid("waits"), NodeName("pairs"), time.time() + 7200, [])
     cluster.pod(pod(2, {"link": "nvlink", "reserved": value}, name="waits", uid="waits"), "team")
     done = cluster.asked("unblock", "team/waits")
-    assert "the annotation gpu-topology.io/reserved keeps no place yet: it ends at" in done.stdout
+    assert "the annotation gpu-topology.io/reserved reserves nothing yet: it ends at" in done.stdout
 
 
 def test_a_cluster_without_records_is_told(cluster: Cluster) -> None:
@@ -248,7 +248,7 @@ def test_no_pod_is_evicted_where_the_place_cannot_be_written(cluster: Cluster) -
     cluster.fake.refuse(403, None, path=f"^{WAITS}$")
     done = cluster.asked("unblock", "team/waits", "--evict")
     assert done.returncode == 2
-    assert "no pod was evicted: no place is kept: 403" in done.stderr
+    assert "no pod was evicted: no place is reserved: 403" in done.stderr
     assert evictions(cluster) == []
 
 
@@ -262,7 +262,7 @@ def test_no_pod_is_evicted_where_an_older_pods_place_counts(cluster: Cluster) ->
         cluster.pod(wants, "team")
     done = cluster.asked("unblock", "team/waits", "--evict")
     assert done.returncode == 1
-    assert "no other pod is evicted: another pod's place on pairs counts" in done.stderr
+    assert "no other pod is evicted: another pod's reservation on pairs counts" in done.stderr
     assert evictions(cluster) == []
 
 

@@ -126,7 +126,7 @@ def test_as_data(cluster: Cluster) -> None:
     pairs = found["nodes"][3]
     assert (pairs["node"], found["notes"]) == ("train-07", [])
     assert pairs["gpus"] == {
-        "total": 4, "free": 0, "stranded": 1, "inFlight": 0, "keptPlace": 0, "held": 2, "sick": 1
+        "total": 4, "free": 0, "stranded": 1, "inFlight": 0, "reserved": 0, "held": 2, "sick": 1
     }  # fmt: skip
     assert pairs["canPromise"] == {"pairs": 0, "quads": 0, "wholeNodes": 0}
     assert yaml.safe_load(cluster.asked("nodes", "-o", "yaml").stdout)["nodes"][3] == pairs
@@ -158,7 +158,7 @@ def test_a_tenant_is_told_which_pods_are_not_counted(cluster: Cluster) -> None:
     assert "team-a only" in data["notes"][0]
 
 
-def test_pods_on_their_way_and_a_kept_place(cluster: Cluster) -> None:
+def test_pods_on_their_way_and_a_reservation(cluster: Cluster) -> None:
     manifest = pod(2, {"link": "nvlink"}, name="coming", uid="coming", node="serve-01")
     cluster.pod(manifest)
     (_, serve, *_) = json.loads(cluster.asked("nodes", "-o", "json").stdout)["nodes"]

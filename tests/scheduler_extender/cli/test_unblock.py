@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_extender.state.pods.keptplace import value_of
+from scheduler_extender.state.pods.reservation import value_of
 from tests.commands import refused
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import pod
@@ -60,7 +60,7 @@ def test_it_says_so_as_data(cluster: Cluster) -> None:
     assert found["plan"]["node"] == "pairs"
     assert [step["pod"] for step in found["plan"]["steps"]] == ["a"]
     assert found["whole"]
-    assert found["keptPlace"] is None
+    assert found["reservation"] is None
 
 
 def test_who_is_not_waiting_and_who_is_unknown(cluster: Cluster) -> None:
@@ -101,9 +101,9 @@ def test_a_place_that_is_kept_is_told(cluster: Cluster, victims: list[str], prob
     value = value_of(PodUid("wants"), NodeName("pairs"), time.time() + 60, map(PodUid, victims))
     cluster.pod(wanting(reserved=value), "team")
     found = json.loads(cluster.asked("unblock", "team/wants", "--output=json").stdout)
-    assert found["keptPlace"]["node"] == "pairs"
-    assert found["keptPlace"]["victims"] == victims
-    assert found["keptPlace"]["problem"] == problem
+    assert found["reservation"]["node"] == "pairs"
+    assert found["reservation"]["victims"] == victims
+    assert found["reservation"]["problem"] == problem
     assert problem in cluster.asked("unblock", "team/wants").stdout
 
 
@@ -111,7 +111,7 @@ def test_there_is_a_new_plan_once_a_places_time_is_up(cluster: Cluster) -> None:
     value = value_of(PodUid("wants"), NodeName("pairs"), time.time() - 1, [PodUid("b")])
     cluster.pod(wanting(reserved=value), "team")
     found = json.loads(cluster.asked("unblock", "team/wants", "--output=json").stdout)
-    assert found["keptPlace"] is None
+    assert found["reservation"] is None
     assert [step["pod"] for step in found["plan"]["steps"]] == ["a"]
 
 

@@ -227,11 +227,11 @@ def test_a_pod_whose_words_end_lines_makes_no_snapshot_unreadable(end: str) -> N
     kept = {"uid": "uid-waits", "node": f"n{end}\x7f", "until": "2999-01-01T00:00:00Z"}
     manifest = pod(1, {"reserved": json.dumps(kept)}, name="waits", uid="uid-waits")
     waits = record_of(manifest)
-    assert waits.kept_place is not None
+    assert waits.reservation is not None
     cluster.feed.put_pod(waits)
     read = parse(b"".join(cluster_file(cluster)).decode())
     (again,) = (found for found in read.pods if found.uid == waits.uid)
-    assert again.kept_place == waits.kept_place
+    assert again.reservation == waits.reservation
 
 
 def test_pods_come_back_as_they_were() -> None:

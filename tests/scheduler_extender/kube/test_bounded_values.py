@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from scheduler_extender.annotations import KEPT_PLACE, MANAGED
+from scheduler_extender.annotations import MANAGED, RESERVED
 from scheduler_extender.kube.sinks import BudgetSink, NodeSink, PodSink, RecordSink
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import NodeFacts
@@ -105,10 +105,10 @@ LISTS: dict[str, Callable[[int], Object]] = {
             }
         }
     },
-    "victims of a kept place": lambda k: {
+    "victims of a reservation": lambda k: {
         "metadata": {
             "annotations": {
-                KEPT_PLACE: json.dumps(
+                RESERVED: json.dumps(
                     {
                         "uid": "uid-pod",
                         "node": "node",
@@ -119,10 +119,10 @@ LISTS: dict[str, Callable[[int], Object]] = {
             }
         }
     },
-    "node of a kept place": lambda k: {
+    "node of a reservation": lambda k: {
         "metadata": {
             "annotations": {
-                KEPT_PLACE: json.dumps(
+                RESERVED: json.dumps(
                     {"uid": "uid-pod", "node": "n" * k, "until": "2026-01-01T00:00:00Z"}
                 )
             }

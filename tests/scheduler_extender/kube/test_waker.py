@@ -20,8 +20,8 @@ from scheduler_extender.state.answers.remembered import Remembered
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.freshness import Watch
 from scheduler_extender.state.node.objects import NodeObject
-from scheduler_extender.state.pods.keptplace import KeptPlace
 from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.state.pods.reservation import Reservation
 from scheduler_extender.state.pods.standing import BARE
 from tests.dranodes import NODE, claim, two_pairs
 from tests.nodes import last_report, switched
@@ -339,8 +339,8 @@ def test_who_has_a_place_is_woken_when_it_comes_free() -> None:
     cluster.board.today = lambda: 0.0
     api = Api()
     waker = Waker(cluster, api, breathe=lambda: None)
-    kept = KeptPlace(node.name, 600.0, frozenset({PodUid("a")}))
-    wants = replace(waiting("wants", PAIR), kept_place=kept)
+    kept = Reservation(node.name, 600.0, frozenset({PodUid("a")}))
+    wants = replace(waiting("wants", PAIR), reservation=kept)
     cluster.feed.put_pod(wants)
     cluster.feed.put_pod(waiting("other", PAIR))
     waker.round(0.0)
@@ -352,13 +352,13 @@ def test_who_has_a_place_is_woken_when_it_comes_free() -> None:
     waker.round(13.0)
     assert [name.rpartition("/")[2] for name in api.woken] == ["wants"]
     # When the place is given back the other one has its turn.
-    cluster.feed.put_pod(replace(wants, kept_place=None, deleting=True))
+    cluster.feed.put_pod(replace(wants, reservation=None, deleting=True))
     waker.round(20.0)
     assert [name.rpartition("/")[2] for name in api.woken] == ["wants", "other"]
 
 
 @pytest.mark.parametrize(("priority", "woken"), [(0, []), (5, ["wants"])])
-def test_a_pod_is_woken_to_which_a_kept_place_yields(priority: int, woken: list[str]) -> None:
+def test_a_pod_is_woken_to_which_a_reservation_yields(priority: int, woken: list[str]) -> None:
     """It is kept for a pod that is nominated; filter lets one of higher priority come first."""
     node = machine("a100-pcie-4-bridged").topology("pairs")
     cluster, api = cluster_of({node: {"a": Held((0,)), "b": Held((2, 3))}}), Api()
@@ -382,8 +382,8 @@ def test_every_pod_with_a_place_has_its_turn_where_each_round_has_time_for_one()
     api, seconds = Api(), itertools.count()
     waker = Waker(cluster, api, breathe=lambda: None, clock=lambda: next(seconds) * 0.1)
     for node in pairs:
-        kept = KeptPlace(node.name, 600.0, frozenset())
-        cluster.feed.put_pod(replace(waiting(f"{node.name}-wants", PAIR), kept_place=kept))
+        kept = Reservation(node.name, 600.0, frozenset())
+        cluster.feed.put_pod(replace(waiting(f"{node.name}-wants", PAIR), reservation=kept))
     for at in range(3):
         cluster.tell_of([node.name for node in pairs])
         waker.round(float(at))

@@ -31,7 +31,7 @@ from topology.core.devices import NodeName
 
 EXAMPLES = sorted((ROOT / "examples" / "clusters").glob("*.yaml"))
 HELD_WORDS = {use.word for use in HELD}
-CAMEL = {"in flight": "inFlight", "kept place": "keptPlace"}
+CAMEL = {"in flight": "inFlight"}
 SPLIT, PARTLY = "mig", "partly-free"
 
 
@@ -104,13 +104,13 @@ def test_every_example_is_counted_alike(file: Path) -> None:
     check(cluster, file)
 
 
-def test_pods_on_their_way_and_kept_places_are_counted_alike(tmp_path: Path) -> None:
+def test_pods_on_their_way_and_reservations_are_counted_alike(tmp_path: Path) -> None:
     made = kept()
     state = node_state(made.cluster.facts(NodeName("kept-01")))
-    assert +state.uses == Counter({Use.FREE: 3, Use.IN_FLIGHT: 2, Use.KEPT_PLACE: 3})
+    assert +state.uses == Counter({Use.FREE: 3, Use.IN_FLIGHT: 2, Use.RESERVED: 3})
     file = tmp_path / "cluster.yaml"
     file.write_bytes(b"".join(cluster_file(made.cluster)))
-    assert of_commands(file)[0]["kept place"] == 3
+    assert of_commands(file)[0]["reserved"] == 3
     check(made.cluster, file)
 
 

@@ -15,7 +15,7 @@ from scheduler_extender.kube.sinks import PodSink
 from scheduler_extender.kube.waiting import WaitingPods
 from scheduler_extender.kube.waker import Waker
 from scheduler_extender.state.asking.byclaims import ask_by_claims
-from scheduler_extender.state.pods.keptplace import value_of
+from scheduler_extender.state.pods.reservation import value_of
 from scheduler_extender.told.nodes import Use, node_state
 from scheduler_extender.told.unblocking import Unblocking, unblocking_of
 from scheduler_extender.told.waiting import WaitingReasons
@@ -308,12 +308,12 @@ def test_devices_that_are_no_gpus_come_free_with_the_victims() -> None:
     assert victims(unblocking(world)) == ["a"]
 
 
-# While a place is kept.
+# While a place is reserved.
 
 
 @pytest.fixture
 def kept() -> DraWorld:
-    """A place is kept, and pod a is to be evicted for it."""
+    """A place is reserved, and pod a is to be evicted for it."""
     scene = Scene(HALVES, *JUST_A_PAIR, priorities={"b": 9})
     world = scene.world()
     until = world.cluster.today() + 600
@@ -324,22 +324,22 @@ def kept() -> DraWorld:
     return world
 
 
-def test_a_kept_place_holds_until_the_pod_comes(kept: DraWorld) -> None:
-    found = unblocking(kept).kept_place
+def test_a_reservation_holds_until_the_pod_comes(kept: DraWorld) -> None:
+    found = unblocking(kept).reservation
     assert found is not None
     assert (found.problem, [each.pod for each in found.left]) == ("", ["a"])
     thief = pod(1, name="thief", uid="thief")
     answered = filter_nodes(kept.cluster, pod_decoder.decode(raw(thief)), [NODE])
-    assert "a place is kept for another pod" in (answered.unresolvable or {})[NODE]
+    assert "reserved for another pod" in (answered.unresolvable or {})[NODE]
     kept.cluster.feed.drop_pod(PodUid("a"))
     kept.claims.apply(claim("a"))
     wanted = Scene(HALVES, *JUST_A_PAIR).waiting
     assert filter_nodes(kept.cluster, pod_decoder.decode(raw(wanted)), [NODE]).node_names == [NODE]
 
 
-def test_a_kept_place_that_somebody_has_taken_is_lost(kept: DraWorld) -> None:
+def test_a_reservation_that_somebody_has_taken_is_lost(kept: DraWorld) -> None:
     kept.claims.apply(claim("thief", 1, pod="thief"))
-    found = unblocking(kept).kept_place
+    found = unblocking(kept).reservation
     assert found is not None
     assert found.problem == f"{NODE} has no guaranteed place for the pod"
 

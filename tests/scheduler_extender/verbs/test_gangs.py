@@ -19,7 +19,7 @@ from scheduler_extender.state.answers.decision import SIBLINGS
 from scheduler_extender.state.groups.gangdomains import QUIET
 from scheduler_extender.state.groups.groups import ANOTHER_CHOSEN, KEPT, NEVER, TOO_SMALL
 from scheduler_extender.state.node.objects import NodeObject
-from scheduler_extender.state.pods.keptplace import KeptPlace
+from scheduler_extender.state.pods.reservation import Reservation
 from scheduler_extender.state.pods.standing import amounts_of
 from scheduler_extender.verbs import preempt
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
@@ -192,7 +192,7 @@ def test_the_place_of_a_member_counts_once_against_its_siblings() -> None:
     (name,) = scheduler.names
     until = scheduler.cluster.today() + 600.0
     scheduler.cluster.feed.put_pod(
-        replace(record_of(pods[1]), kept_place=KeptPlace(NodeName(name), until))
+        replace(record_of(pods[1]), reservation=Reservation(NodeName(name), until))
     )
     assert [scheduler.passing(each) for each in pods] == [[name]] * 2
     stranger = pod(4, {"link": "nvlink"}, name="stranger", uid="stranger")
@@ -236,7 +236,7 @@ def test_a_gang_goes_to_one_rack_though_nobody_is_bound_yet() -> None:
         assert scheduler.bind(each, node) == ""
 
 
-def test_places_kept_for_another_group_make_way_where_it_has_others() -> None:
+def test_places_reserved_for_another_group_make_way_where_it_has_others() -> None:
     """While members of a gang are bound, what is kept for others may move to a node that a member
     was sent to. It moves on then, and the gang is bound whole."""
     for room in (2, 1):
@@ -262,12 +262,12 @@ def test_a_place_that_can_be_kept_nowhere_else_is_not_given_to_a_gang() -> None:
     pods = [member(f"g{i}", "", 2, 1, labels={LABEL: "g"}) for i in range(2)]
     assert [scheduler.passing(each) for each in pods] == [["a-00"]] * 2
     beside = pod(2, name="beside", uid="beside")
-    assert scheduler.bind(beside, "a-00") == "", "plain pods know nothing of kept places"
+    assert scheduler.bind(beside, "a-00") == "", "plain pods know nothing of reservations"
     assert scheduler.bind(pods[0], "a-00") in (KEPT.reason, TOO_SMALL.reason)
 
 
 @pytest.mark.parametrize("size", [4, 6])
-def test_wherever_a_gang_is_sent_the_place_kept_for_another_group_is_left(size: int) -> None:
+def test_wherever_a_gang_is_sent_the_place_reserved_for_another_group_is_left(size: int) -> None:
     """Two trays have four free GPUs each, and a pair is to come. Six members leave room for it if
     four of them go to one tray, and not if three go to each: so they are not sent to both."""
     scheduler = Scheduler({"a": 3})
@@ -341,7 +341,7 @@ def test_no_call_of_somebody_else_sends_a_gang_to_two_racks(*, first: bool) -> N
         assert scheduler.bind(asked, f"{min(sent)}-0{i % 2}") == ""
 
 
-def test_a_gang_that_may_go_anywhere_takes_no_kept_place() -> None:
+def test_a_gang_that_may_go_anywhere_takes_no_reservation() -> None:
     """A tray has room for what another group waits for and for two more, another one is empty."""
     for size, passing in ((2, ["a-01", "b-00"]), (3, ["b-00"]), (0, ["b-00"])):
         scheduler = Scheduler({"a": 2, "b": 1})

@@ -1,4 +1,4 @@
-"""A place is kept for a pod that kube-scheduler has nominated, from pods of no higher priority.
+"""A place is reserved for a pod that kube-scheduler has nominated, from pods of no higher priority.
 
 kube-scheduler evicts others for a pod, nominates it, and tries it again when they are gone. Until
 then it counts as many GPUs for it against others, and not which: of three free ones that are left
@@ -19,8 +19,8 @@ from scheduler_extender.files.binder import FileBinder
 from scheduler_extender.files.podfile import read_all
 from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.pods.keptplace import KeptPlace
 from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.state.pods.reservation import Reservation
 from scheduler_extender.told.answers import answers_to
 from scheduler_extender.told.nodes import Nodes, Use
 from scheduler_extender.told.together import judge
@@ -37,7 +37,7 @@ from topology.core.report import Report
 from topology.machines import machine
 
 NODE = NodeName("pairs")
-REASON = "a place is kept for another pod until kube-scheduler has placed it"
+REASON = "reserved for another pod until kube-scheduler has placed it"
 PRIORITY = 10
 
 
@@ -140,24 +140,24 @@ def test_of_two_nominated_pods_the_one_of_higher_priority_has_the_place(cluster:
     assert refusal(cluster, second) == ""
 
 
-def test_a_pod_with_a_kept_place_and_a_nomination_elsewhere_has_both(cluster: Cluster) -> None:
+def test_a_pod_with_a_reservation_and_a_nomination_elsewhere_has_both(cluster: Cluster) -> None:
     """Somebody evicted for it on one node, and kube-scheduler then on another one."""
     other = machine("a100-pcie-4-bridged").topology("other")
     cluster.feed.put_record(other, Report("boot", 1))
     gone(cluster, "victim")
-    kept = KeptPlace(NODE, cluster.today() + 600.0, frozenset({PodUid("victim")}))
+    kept = Reservation(NODE, cluster.today() + 600.0, frozenset({PodUid("victim")}))
     asked = manifest("wants", 2, PRIORITY, link=True, nominated="other")
-    cluster.feed.put_pod(replace(see(cluster, asked), kept_place=kept))
+    cluster.feed.put_pod(replace(see(cluster, asked), reservation=kept))
     both = [NODE, "other"]
     assert cluster.snapshot().places_of(PodUid("wants")) == set(both)
     assert set(verbs.filter_nodes(cluster, asked, both).node_names or ()) == set(both)
     assert {row.score for row in verbs.prioritize(cluster, asked, both)} == {10}
-    assert "is kept for another pod" in refusal(cluster, manifest("single", 1, 0))
+    assert "reserved for another pod" in refusal(cluster, manifest("single", 1, 0))
     assert {pod.uid for pod in cluster.snapshot().places.values()} == {"wants"}
     told = unblocking_of(cluster, asked.metadata.namespace, "wants")
     assert told is not None
-    assert told.kept_place is not None
-    assert told.kept_place.node == NODE
+    assert told.reservation is not None
+    assert told.reservation.node == NODE
 
 
 def test_people_are_told_what_filter_says_of_a_place_that_yields(cluster: Cluster) -> None:

@@ -57,7 +57,7 @@ class Reason(Enum):
     MEMORY_IN_USE = "memory-in-use"  # too little memory of a shared GPU is left
     # A pod that is bound to the node has to be reported first.
     IN_PROGRESS = "placement-in-progress"
-    KEPT_PLACE = "kept-place"  # the place is kept for another pod
+    RESERVED = "reserved"  # the place is reserved for another pod
     KUBELET = "kubelet"  # the node's kubelet or device plugin refuses the pod, or may refuse it
     REFUSING = "refusing-pods"  # the node's kubelet has refused such pods in a row
     GROUP = "group"  # the pod's group or gang is to be elsewhere, or has no room

@@ -113,7 +113,7 @@ def kept_on(seen: Snapshot) -> set[NodeName]:
     return set(PlaceCounter(seen, NO_DEADLINE).kept().kept)
 
 
-def test_whoever_asks_on_a_former_snapshot_gets_the_kept_places_of_its_moment() -> None:
+def test_whoever_asks_on_a_former_snapshot_gets_the_reservations_of_its_moment() -> None:
     """Else what they take from nodes as they were then would be remembered for those who ask
     later."""
     cluster = racks(a="r", b="r")

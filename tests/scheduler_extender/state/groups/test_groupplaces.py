@@ -148,7 +148,7 @@ def test_it_is_given_up_where_kind_after_kind_has_no_place() -> None:
 def keep_counting(
     found: tuple[Placed, tuple[Alike, ...]], count: Callable[[Alike, GpuRequest], int] = counted
 ) -> tuple[GroupPlaces, int]:
-    """The kept places, and how often nodes were counted for them."""
+    """The reservations, and how often nodes were counted for them."""
     counts = 0
 
     def counting(alike: Alike, request: GpuRequest) -> int:

@@ -1,11 +1,11 @@
-"""Nobody whose bind was allowed takes a kept place: a kubelet that is played shows it.
+"""Nobody whose bind was allowed takes a reservation: a kubelet that is played shows it.
 
-Pods run on a node, ``unblock`` names victims for one that waits, and the place is kept. Then pods
-of all kinds come and are bound by the real verbs, the kubelet admits them sooner or later, victims
-go one by one, others end, reports come late. After each step what may follow is played, a few times
-at random: in some order the victims go and pods on their way are admitted, or not. Then the pod
-comes for which the place is kept. It has to be admitted, and to get what it asked for. The kubelet
-and NVIDIA's plugin are the emulation's, and what the pod asked for is judged here.
+Pods run on a node, ``unblock`` names victims for one that waits, and the place is reserved. Then
+pods of all kinds come and are bound by the real verbs, the kubelet admits them sooner or later,
+victims go one by one, others end, reports come late. After each step what may follow is played, a
+few times at random: in some order the victims go and pods on their way are admitted, or not. Then
+the pod comes for which the place is reserved. It has to be admitted, and to get what it asked for.
+The kubelet and NVIDIA's plugin are the emulation's, and what the pod asked for is judged here.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler_extender.annotations import KEPT_PLACE
+from scheduler_extender.annotations import RESERVED
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.pods.keptplace import value_of
 from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.state.pods.reservation import value_of
 from scheduler_extender.told.unblocking import unblocking_of
 from scheduler_extender.verbs import BindError, bind, filter_nodes
 from scheduler_extender.wire import BindingArgs, Pod
@@ -57,7 +57,7 @@ NODES = {
     "NVSwitch": lambda: machine("hgx-h100-8").topology(NODE),
     "shared": lambda: shared("a100-pcie-4-bridged"),
 }
-# What the pod asks for whose place is kept.
+# What the pod asks for whose place is reserved.
 ASKS: dict[str, list[tuple[int, dict[str, str]]]] = {
     "bridged": [(2, {"link": "nvlink"}), (1, {})],
     "DGX-1V": [
@@ -111,7 +111,7 @@ class History:
         return pod(count, says, name=uid, uid=uid, init=init, node=node)
 
     def begin(self) -> bool:
-        """Pods run, one waits, and its place is kept; False where none of these comes about."""
+        """Pods run, one waits, and its place is reserved; False where none of these comes about."""
         free = self.kubelet.free()
         self.rng.shuffle(free)
         keep = self.rng.randrange(1, len(free) // 2 + 1)
@@ -127,11 +127,11 @@ class History:
             return False
         self.victims = [PodUid(step.uid) for step in found.plan.steps]
         value = value_of(PodUid("wants"), NODE, UNTIL, self.victims)
-        waits["metadata"]["annotations"][KEPT_PLACE] = value
+        waits["metadata"]["annotations"][RESERVED] = value
         self.wants = record_of(waits)
         self.cluster.feed.put_pod(self.wants)
         found = unblocking_of(self.cluster, "default", "wants")
-        kept = found.kept_place if found is not None else None
+        kept = found.reservation if found is not None else None
         return kept is not None and not kept.problem
 
     def run(self, devices: list[tuple[int, int]]) -> None:
@@ -154,7 +154,7 @@ class History:
             asked = filter_nodes(self.cluster, msgspec.convert(manifest, Pod), [NODE])
             if not asked.node_names:
                 words = {**asked.failed, **asked.unresolvable}[NODE]
-                self.seen["kept" if "is kept" in words else "refused"] += 1
+                self.seen["kept" if "reserved" in words else "refused"] += 1
                 return self.cluster.feed.drop_pod(found.uid)
         args = BindingArgs(found.name, found.namespace, found.uid, NODE)
         try:
@@ -204,7 +204,7 @@ class History:
 
     def play(self) -> None:
         """In some order the victims, and whoever is ending, go, pods are admitted or not, and
-        others end; then the pod comes for which the place is kept."""
+        others end; then the pod comes for which the place is reserved."""
         assert self.wants is not None
         kubelet = deepcopy(self.kubelet, {id(self.topology): self.topology})
         kubelet._rng.seed(self.rng.random())
@@ -274,7 +274,7 @@ class History:
 
 
 @pytest.mark.parametrize("kind", NODES)
-def test_nobody_takes_a_kept_place(kind: str) -> None:
+def test_nobody_takes_a_reservation(kind: str) -> None:
     seen = Counter[str]()
     for seed in range(34):
         history = History(kind, seed)

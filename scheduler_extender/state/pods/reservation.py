@@ -1,4 +1,4 @@
-"""The annotation with which a place is kept for a waiting pod (:data:`.annotations.KEPT_PLACE`).
+"""The annotation with which a place is reserved for a waiting pod (:data:`.annotations.RESERVED`).
 
 Its value is JSON, as ``gpu-topology unblock --evict`` writes it, once::
 
@@ -15,12 +15,12 @@ from typing import Annotated
 
 import msgspec
 
-from scheduler_extender.annotations import KEPT_PLACE
+from scheduler_extender.annotations import RESERVED
 from scheduler_extender.wire import Pod
 from topology.core.devices import NodeName, PodUid
 from topology.times import instant
 
-# A place is kept for an hour at most: one that is to end later counts for nothing. The clocks of
+# A reservation lasts an hour at most: one that is to end later does not count yet. The clocks of
 # computers differ by minutes.
 MAX_SECONDS = 3600.0
 CLOCKS_DIFFER = 300.0
@@ -28,25 +28,25 @@ MAX_VICTIMS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class KeptPlace:
-    """A place on a node that is kept for a waiting pod."""
+class Reservation:
+    """A place on a node that other pods may not take from a waiting one."""
 
     node: NodeName
     until: float  # in seconds since 1970
     victims: frozenset[PodUid] = frozenset()  # evicted for it: it is there once they have let go
 
     def lasts(self, today: float) -> bool:
-        """Whether it is kept at this time of day, in seconds since 1970."""
+        """Whether it counts at this time of day, in seconds since 1970."""
         return today < self.until and not self.too_late(today)
 
     def too_late(self, today: float) -> str:
-        """That it is not kept yet since it ends too late; empty if it does not."""
+        """That it does not count yet since it ends too late; empty if it does not."""
         if self.by_nomination or self.until <= today + MAX_SECONDS + CLOCKS_DIFFER:
             return ""
         ends = datetime.fromtimestamp(self.until, UTC).strftime("%Y-%m-%d %H:%M UTC")
         return (
-            f"the annotation {KEPT_PLACE} keeps no place yet: it ends at {ends}, and a place is "
-            "kept for an hour at most"
+            f"the annotation {RESERVED} reserves nothing yet: it ends at {ends}, and a "
+            "reservation lasts an hour at most"
         )
 
     @property
@@ -58,7 +58,7 @@ class KeptPlace:
     def until_text(self) -> str:
         """The time of day at which it ends, to the minute; the same text every time.
 
-        >>> KeptPlace(NodeName("n"), 43500.0).until_text
+        >>> Reservation(NodeName("n"), 43500.0).until_text
         '12:05 UTC'
         """
         if self.by_nomination:
@@ -78,9 +78,9 @@ class _Written(msgspec.Struct, omit_defaults=True):
 _read = msgspec.json.Decoder(_Written).decode
 
 
-def kept_place_of(pod: Pod) -> KeptPlace | None:
-    """The place that is kept for a pod; None if none is, or the value cannot be read."""
-    text = (pod.metadata.annotations or {}).get(KEPT_PLACE)
+def reservation_of(pod: Pod) -> Reservation | None:
+    """The place that is reserved for a pod; None if none is, or the value cannot be read."""
+    text = (pod.metadata.annotations or {}).get(RESERVED)
     if text is None or pod.spec.node_name:
         return None
     try:
@@ -91,7 +91,7 @@ def kept_place_of(pod: Pod) -> KeptPlace | None:
     if written.uid != pod.metadata.uid:
         return None
     victims = frozenset(map(PodUid, written.victims))
-    return KeptPlace(NodeName(written.node), until, victims)
+    return Reservation(NodeName(written.node), until, victims)
 
 
 def value_of(uid: PodUid, node: NodeName, until: float, victims: Iterable[PodUid]) -> str:

@@ -1,4 +1,4 @@
-"""A place that is kept for a waiting pod: who is refused there, and when it ends."""
+"""A place that is reserved for a waiting pod: who is refused there, and when it ends."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler_extender.annotations import KEPT_PLACE, MANAGED
+from scheduler_extender.annotations import MANAGED, RESERVED
 from scheduler_extender.state.answers.decision import leaves_whole
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.pods.keptplace import (
+from scheduler_extender.state.pods.record import PodRecord, manifest_of, pod_record
+from scheduler_extender.state.pods.reservation import (
     CLOCKS_DIFFER,
     MAX_SECONDS,
-    KeptPlace,
-    kept_place_of,
+    Reservation,
+    reservation_of,
     value_of,
 )
-from scheduler_extender.state.pods.record import PodRecord, manifest_of, pod_record
 from scheduler_extender.verbs import BindError, bind, filter_nodes, prioritize
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import last_report, pod, record_of
@@ -34,7 +34,7 @@ NODE = NodeName("pairs")
 TODAY = 43_000.0
 NOON = 43_500.0
 """12:05 UTC."""
-REASON = "a place is kept for another pod until 12:05 UTC"
+REASON = "reserved for another pod until 12:05 UTC"
 
 
 class Clock:
@@ -62,10 +62,10 @@ def cluster(clock: Clock) -> Cluster:
     return found
 
 
-def keep_place(cluster: Cluster, until: float = NOON, victim: str = "a", **more: Any) -> PodRecord:
+def reserve(cluster: Cluster, until: float = NOON, victim: str = "a", **more: Any) -> PodRecord:
     """The waiting pod with a place on the node, whose victim is a."""
-    kept = KeptPlace(NODE, until, frozenset({PodUid(victim)}))
-    wants = replace(waiting("wants", gpu_request(2, NVLINKED)), kept_place=kept, **more)
+    kept = Reservation(NODE, until, frozenset({PodUid(victim)}))
+    wants = replace(waiting("wants", gpu_request(2, NVLINKED)), reservation=kept, **more)
     cluster.feed.put_pod(wants)
     return wants
 
@@ -91,7 +91,7 @@ def evict(cluster: Cluster, name: str) -> None:
 
 def test_who_would_break_the_place_is_refused(cluster: Cluster) -> None:
     assert asked(cluster) == ""
-    keep_place(cluster)
+    reserve(cluster)
     # 1 and 3 are free; a single one might get 1, whose pair the place is.
     assert asked(cluster) == REASON
     evict(cluster, "a")
@@ -102,14 +102,14 @@ def test_who_leaves_the_place_whole_passes() -> None:
     node = machine("hgx-h100-8").topology(NODE)
     cluster = cluster_of({node: {f"h{i}": Held((i,)) for i in range(5)}})
     cluster.board.today = lambda: TODAY
-    kept = KeptPlace(NODE, NOON, frozenset({PodUid("h0")}))
-    cluster.feed.put_pod(replace(waiting("wants", gpu_request(2, NVLINKED)), kept_place=kept))
+    kept = Reservation(NODE, NOON, frozenset({PodUid("h0")}))
+    cluster.feed.put_pod(replace(waiting("wants", gpu_request(2, NVLINKED)), reservation=kept))
     assert asked(cluster, 2) == ""  # three are free and one will be: any two of four are linked
     assert asked(cluster, 3) == REASON
 
 
 def test_the_pod_itself_is_not_refused(cluster: Cluster) -> None:
-    keep_place(cluster)
+    reserve(cluster)
     assert "no set" in asked(cluster, 2, "wants", link=True)
     evict(cluster, "a")
     assert asked(cluster, 2, "wants", link=True) == ""
@@ -120,7 +120,7 @@ def test_the_pod_prefers_its_own_place_to_every_other(cluster: Cluster) -> None:
     """Another node may cost the cluster less; but there nobody was evicted for the pod."""
     better = machine("a100-pcie-4-bridged").topology("better")
     cluster.feed.put_record(better, Report("boot", 1))
-    keep_place(cluster)
+    reserve(cluster)
     evict(cluster, "a")
     wanted = msgspec.convert(pod(2, {"link": "nvlink"}, uid="wants"), Pod)
     names = ["better", NODE, "unknown"]
@@ -131,17 +131,17 @@ def test_the_pod_prefers_its_own_place_to_every_other(cluster: Cluster) -> None:
 
 
 def test_bind_keeps_the_place_and_gives_it_to_its_pod(cluster: Cluster) -> None:
-    wants, written = keep_place(cluster), Written()
+    wants, written = reserve(cluster), Written()
     evict(cluster, "a")
     thief = waiting("thief", gpu_request(1))
     cluster.feed.put_pod(thief)
-    with pytest.raises(BindError, match="kept for another pod"):
+    with pytest.raises(BindError, match="reserved for another pod"):
         bind(cluster, written, BindingArgs("thief", "team", "thief", NODE), lambda: "")
     bind(cluster, written, BindingArgs("wants", "team", "wants", NODE), lambda: "")
     assert [found.name for found in written.bindings] == ["wants"]
-    cluster.feed.put_pod(replace(wants, node=NODE, kept_place=None))
+    cluster.feed.put_pod(replace(wants, node=NODE, reservation=None))
     assert not cluster.snapshot().places_of(wants.uid)
-    assert "is kept" not in asked(cluster)
+    assert "reserved" not in asked(cluster)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_bind_keeps_the_place_and_gives_it_to_its_pod(cluster: Cluster) -> None:
     [
         pytest.param(lambda c, w: c.feed.drop_pod(w.uid), id="deleted"),
         pytest.param(lambda c, w: c.feed.put_pod(replace(w, deleting=True)), id="on-its-way-out"),
-        pytest.param(lambda c, w: c.feed.put_pod(replace(w, kept_place=None)), id="taken-back"),
+        pytest.param(lambda c, w: c.feed.put_pod(replace(w, reservation=None)), id="taken-back"),
         pytest.param(lambda c, w: c.feed.put_pod(replace(w, phase="Failed")), id="ended"),
         pytest.param(
             lambda c, w: c.feed.put_pod(replace(w, node=NodeName("x"))), id="bound-elsewhere"
@@ -160,7 +160,7 @@ def test_bind_keeps_the_place_and_gives_it_to_its_pod(cluster: Cluster) -> None:
     ],
 )
 def test_it_ends(cluster: Cluster, end: Any) -> None:
-    wants = keep_place(cluster)
+    wants = reserve(cluster)
     changed: list[NodeName] = []
     cluster.on_change.append(changed.append)
     end(cluster, wants)
@@ -170,7 +170,7 @@ def test_it_ends(cluster: Cluster, end: Any) -> None:
 
 
 def test_it_holds_up_to_its_time(cluster: Cluster, clock: Clock) -> None:
-    keep_place(cluster)
+    reserve(cluster)
     clock.now = 599.0
     assert asked(cluster) == REASON
 
@@ -181,7 +181,7 @@ def test_it_holds_up_to_its_time(cluster: Cluster, clock: Clock) -> None:
 )
 def test_a_time_far_off_keeps_no_place(cluster: Cluster, seconds: float, refused: str) -> None:
     """Else a place could be kept for ever."""
-    keep_place(cluster, until=TODAY + seconds)
+    reserve(cluster, until=TODAY + seconds)
     assert asked(cluster).startswith(refused)
     assert bool(asked(cluster)) is bool(refused)
 
@@ -222,7 +222,7 @@ def taken(cluster: Cluster) -> None:
 def test_whatever_becomes_of_the_node_the_place_is_kept_until_its_time_is_up(
     cluster: Cluster, clock: Clock, news: Callable[[Cluster], None]
 ) -> None:
-    keep_place(cluster)
+    reserve(cluster)
     news(cluster)
     assert asked(cluster) == REASON
     clock.now = 600.0
@@ -235,12 +235,12 @@ def test_a_place_of_many_victims_is_worked_out_in_bounded_time() -> None:
     node = machine("dgx2").topology(NODE)
     cluster = cluster_of({node: {f"v{i}": Held((i,)) for i in range(15)}})
     cluster.board.today = lambda: TODAY
-    kept = KeptPlace(NODE, NOON, frozenset(PodUid(f"v{i}") for i in range(15)))
-    cluster.feed.put_pod(replace(waiting("wants", gpu_request(16, NVLINKED)), kept_place=kept))
+    kept = Reservation(NODE, NOON, frozenset(PodUid(f"v{i}") for i in range(15)))
+    cluster.feed.put_pod(replace(waiting("wants", gpu_request(16, NVLINKED)), reservation=kept))
     facts = cluster.facts(NODE)
     assert facts.kept is not None
-    assert facts.kept_for is not None
-    assert leaves_whole(facts.kept, facts.kept_for)
+    assert facts.reserved_for is not None
+    assert leaves_whole(facts.kept, facts.reserved_for)
     assert asked(cluster) == REASON
 
 
@@ -251,9 +251,9 @@ def test_of_two_on_one_node_the_older_pods_is_kept(
 ) -> None:
     """On every replica, whichever it sees first; the other has its turn when that one ends."""
     older, younger = PodUid(uids[0]), PodUid(uids[1])
-    kept = KeptPlace(NODE, NOON, frozenset({PodUid("a")}))
+    kept = Reservation(NODE, NOON, frozenset({PodUid("a")}))
     pods = [
-        replace(waiting(uid, gpu_request(2, NVLINKED)), kept_place=kept, created=float(created))
+        replace(waiting(uid, gpu_request(2, NVLINKED)), reservation=kept, created=float(created))
         for created, uid in enumerate((older, younger), 1)
     ]
     for which in seen:
@@ -267,22 +267,22 @@ def test_of_two_on_one_node_the_older_pods_is_kept(
 def test_the_younger_has_its_turn_once_the_olders_time_is_up(
     cluster: Cluster, clock: Clock
 ) -> None:
-    keep_place(cluster, created=1.0)
-    longer = KeptPlace(NODE, NOON + 60, frozenset({PodUid("a")}))
-    younger = replace(waiting("younger", gpu_request(2, NVLINKED)), kept_place=longer, created=2.0)
+    reserve(cluster, created=1.0)
+    longer = Reservation(NODE, NOON + 60, frozenset({PodUid("a")}))
+    younger = replace(waiting("younger", gpu_request(2, NVLINKED)), reservation=longer, created=2.0)
     cluster.feed.put_pod(younger)
     clock.now = 599.0
     assert not cluster.snapshot().places_of(younger.uid)
     clock.now = 600.0
     assert cluster.snapshot().places_of(younger.uid) == {NODE}
     clock.now = 660.0
-    assert cluster.facts(NODE).kept_for is None
+    assert cluster.facts(NODE).reserved_for is None
 
 
 def test_a_pod_that_names_another_node_keeps_the_former_no_more(cluster: Cluster) -> None:
-    wants = keep_place(cluster)
-    elsewhere = KeptPlace(NodeName("elsewhere"), NOON)
-    cluster.feed.put_pod(replace(wants, kept_place=elsewhere))
+    wants = reserve(cluster)
+    elsewhere = Reservation(NodeName("elsewhere"), NOON)
+    cluster.feed.put_pod(replace(wants, reservation=elsewhere))
     assert cluster.snapshot().places_of(wants.uid) == {NodeName("elsewhere")}
     assert asked(cluster) == ""
 
@@ -290,16 +290,16 @@ def test_a_pod_that_names_another_node_keeps_the_former_no_more(cluster: Cluster
 def annotated(value: str, uid: str = "wants") -> Pod:
     """A waiting pod with this annotation."""
     manifest = pod(2, uid=uid)
-    manifest["metadata"]["annotations"][KEPT_PLACE] = value
+    manifest["metadata"]["annotations"][RESERVED] = value
     return msgspec.convert(manifest, Pod)
 
 
 def test_the_annotation_is_read_as_it_is_written() -> None:
     value = value_of(PodUid("wants"), NODE, NOON, [PodUid("b"), PodUid("a")])
-    expected = KeptPlace(NODE, NOON, frozenset({PodUid("a"), PodUid("b")}))
-    assert kept_place_of(annotated(value)) == expected
+    expected = Reservation(NODE, NOON, frozenset({PodUid("a"), PodUid("b")}))
+    assert reservation_of(annotated(value)) == expected
     record = record_of(annotated(value))
-    assert record.kept_place == expected
+    assert record.reservation == expected
     assert pod_record(msgspec.convert(manifest_of(record), Pod), MANAGED) == record
 
 
@@ -318,4 +318,4 @@ def test_the_annotation_is_read_as_it_is_written() -> None:
     ],
 )  # fmt: skip
 def test_what_nobody_can_have_meant_counts_for_nothing(value: str) -> None:
-    assert kept_place_of(annotated(value)) is None
+    assert reservation_of(annotated(value)) is None

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scheduler_extender.state.pods.keptplace import value_of
+from scheduler_extender.state.pods.reservation import value_of
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import pod
 from tests.scheduler_extender.cli.kubecluster import Cluster
@@ -38,7 +38,7 @@ def kept(cluster: Cluster, seconds: float) -> str:
     cluster.pod(pod(4, {"reserved": value}, name="urgent", uid="urgent"), "team-b")
     cluster.pod(pod(2, NVLINK, name="train", uid="train"))
     when = datetime.fromtimestamp(int(until), UTC).strftime("%H:%M")
-    return f"a place is kept for another pod until {when} UTC"
+    return f"reserved for another pod until {when} UTC"
 
 
 def file(folder: Path) -> Path:
@@ -54,21 +54,21 @@ def test_others_are_told_until_when_a_place_is_kept(
     said = kept(cluster, KEPT_FOR)
     done = cluster.why("train", "-o", "json")
     found = json.loads(done.stdout)
-    assert (done.returncode, found["takes"], found["refusals"]) == (1, 0, {"kept-place": 1})
+    assert (done.returncode, found["takes"], found["refusals"]) == (1, 0, {"reserved": 1})
     assert [node["reason"] for node in found["nodes"]] == [said]
     done = cluster.why("train")
-    assert "no node takes it: a place is kept for another pod" in done.stdout
+    assert "no node takes it: reserved for another pod" in done.stdout
     until = said.partition("until")[2]
-    near = f"GPUs 0,1 would do and seem free, but are kept for team-b/urgent until{until}"
+    near = f"GPUs 0,1 would do and seem free, but are reserved for team-b/urgent until{until}"
     assert f"train-07: {near}" in done.stdout
     done = cluster.asked("waiting")
     assert (done.returncode, done.stderr) == (1, "")
-    assert "no node takes it: a place is kept for another pod" in " ".join(done.stdout.split())
+    assert "no node takes it: reserved for another pod" in " ".join(done.stdout.split())
     done = cluster.asked("check", file(tmp_path))
     assert done.returncode == 1
     assert said in " ".join(done.stdout.split())
     done = cluster.asked("node", "train-07")
-    assert "place kept for team-b/urgent" in done.stdout
+    assert "reserved for team-b/urgent" in done.stdout
 
 
 def test_the_pod_whose_place_it_is_may_come(cluster: Cluster) -> None:
@@ -81,7 +81,7 @@ def test_a_place_is_kept_no_longer_than_it_says(cluster: Cluster, tmp_path: Path
     kept(cluster, -5.0)
     assert json.loads(cluster.why("train", "-o", "json").stdout)["takes"] == 1
     done = cluster.asked("check", file(tmp_path))
-    assert (done.returncode, "is kept for" in done.stdout) == (0, False)
+    assert (done.returncode, "reserved for" in done.stdout) == (0, False)
 
 
 def test_a_tenant_is_told_no_more_than_that_a_place_is_kept(cluster: Cluster) -> None:
