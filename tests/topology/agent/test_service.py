@@ -335,6 +335,12 @@ def test_once_writes_once(node: Node) -> None:
     assert len(node.reports()) == 1
 
 
+def test_once_says_when_it_could_not_write(node: Node) -> None:
+    node.api.refuse(403, times=None, path="gputopologies")
+    with pytest.raises(TimeoutError, match=r"403|does not answer"):
+        node.service().once(patience=0.5, write=True)
+
+
 def test_an_agent_that_comes_late_to_the_record_forgets_nothing(node: Node) -> None:
     """While the record cannot be read, what happens waits where it was noted."""
     node.start()

@@ -426,6 +426,11 @@ class TestLinesBrokenBeforeTheAffinity:
         assert numa(found.topology) == "-1"
         assert "line 1: GPU0: NUMA affinity (empty) names no one node: unknown" in told(found)
 
+    def test_words_that_begin_like_a_column_are_none(self) -> None:
+        found = read("\tGPU0\tGPU1\nCPU model: EPYC\nGPU0\tX\tPIX\nGPU1\tPIX\tX\n", NODE)
+        assert word(link(found.topology, 0, 1)) == "PIX"
+        assert "put together again" not in str(told(found))
+
 
 def test_p2p_alone_names_what_to_paste() -> None:
     assert refusal(P2P) == f"line 2: {P2P_ONLY}: paste `nvidia-smi topo -m`"
