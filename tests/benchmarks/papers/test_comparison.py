@@ -165,7 +165,7 @@ def test_a_published_figure_comes_out() -> None:
 @pytest.mark.long
 @needs_trace
 def test_the_command_shows_both_policies_and_the_bound(tmp_path: Path) -> None:
-    words = ["compare", "--workload", "multigpu50", "--seeds", "1"]
+    words = ["compare", "--seeds", "1"]
     done = CliRunner().invoke(app, [*words, "--json", str(tmp_path / "c.json")])
     assert done.exit_code == 0, done.output
     fgd, ours, bound = json.loads((tmp_path / "c.json").read_text())["rows"]
