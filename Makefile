@@ -67,8 +67,8 @@ test-versions: $(VENV)/dev.stamp ## every command with the lowest versions that 
 
 closed-loop: $(VENV)/dev.stamp  ## promises in virtual time, with every fault, ten times as long as in `make test-long`
 	GPU_TOPOLOGY_CLOSED_LOOP_TIMES=10 $(BIN)/python -m pytest -q tests/benchmarks/promises/test_closed_loop.py tests/benchmarks/promises/test_groups_loop.py
-	$(BIN)/python -m benchmarks promises-by-kind --placements 100000 --json $(OUT)/promises-by-kind.json
-	$(BIN)/python -m benchmarks promises-by-kind --kind DRA --placements 100000 --json $(OUT)/promises-dra.json
+	$(BIN)/python -m benchmarks promises --placements 100000 --json $(OUT)/promises.json
+	$(BIN)/python -m benchmarks promises --kind DRA --placements 100000 --json $(OUT)/promises-dra.json
 
 differential: $(VENV)/dev.stamp ## the model beside Kubernetes' own managers: 100,000 admissions (needs Go; builds once)
 	$(BIN)/python -m tests.differential --admissions 100000 --keep $(OUT)/differential

@@ -11,7 +11,6 @@ COMMANDS = {
     "throughput": "speed",
     "following": "speed",
     "promises": "promises",
-    "promises-by-kind": "promises",
     "kinds": "promises",
     "compare": "compare",
     "dra": "speed",

@@ -1,4 +1,4 @@
-"""``python -m benchmarks promises``, ``promises-by-kind`` and ``kinds``."""
+"""``python -m benchmarks promises`` and ``kinds``."""
 
 import os
 import sys
@@ -10,29 +10,6 @@ from benchmarks.commands.options import JsonFile
 
 
 def promises(
-    pods: Annotated[
-        int, typer.Option(metavar="COUNT", help="How many pods to place.", min=10)
-    ] = 20_000,
-    seed: Annotated[int, typer.Option(metavar="NUMBER", help="Seed of jobs, delays and ties.")] = 1,
-    json_file: JsonFile = None,
-) -> None:
-    """Count the promises that are kept and broken.
-
-    Two schedulers place the same pods on the same emulated nodes: the extender, and the rule "a
-    good set is free".
-    """
-    from benchmarks.output import show, writable, write_json
-    from benchmarks.promises import comparisons
-
-    writable(json=json_file)
-    found = comparisons.promises(pods, seed)
-    show(comparisons.promises_table(found))
-    print()
-    show(comparisons.reasons_table(found))
-    write_json(json_file, found)
-
-
-def promises_by_kind(
     placements: Annotated[
         int, typer.Option(metavar="COUNT", help="How many pods to place, at least.", min=100)
     ] = 100_000,
@@ -45,11 +22,12 @@ def promises_by_kind(
     ] = "",
     json_file: JsonFile = None,
 ) -> None:
-    """Count promises over shared GPUs, MIG, groups and DRA.
+    """Count the promises that are kept and broken.
 
-    The extender places pods with the faults of every day, and then once more with rare faults. The
-    figures so far are written after each play. Exit with 1 where something was not kept that has to
-    hold always.
+    The extender places pods on whole and shared GPUs, MIG instances, in groups and under DRA: with
+    the faults of every day, and then once more with rare faults. The rule "a good set is free"
+    places the pods on whole GPUs, too. The figures so far are written after each play. Exit with 1
+    where the extender did not keep something that has to hold always.
     """
     from benchmarks.output import show, writable, write_json
     from benchmarks.promises import bykind
@@ -60,7 +38,7 @@ def promises_by_kind(
         known = ", ".join(bykind.KINDS)
         raise typer.BadParameter(f"no kind has {kind!r} in its name: {known}", param_hint="--kind")
     for found in bykind.by_kind(placements, seed, workers, kinds):
-        placed = sum(row["placed"] for row in found["rows"].values())
+        placed = bykind.everything(found["rows"])["placed"]
         print(f"round {found['rounds']}: {placed:,} placed", file=sys.stderr, flush=True)
         if json_file is not None and str(json_file) != "-":
             write_json(json_file, found)
@@ -68,7 +46,7 @@ def promises_by_kind(
     show(bykind.by_kind_table(found))
     if str(json_file) == "-":
         write_json(json_file, found)
-    if not all(map(bykind.kept, found["rows"].values())):
+    if not bykind.kept(bykind.everything(found["rows"])):
         raise typer.Exit(1)
 
 

@@ -64,7 +64,7 @@ class Agents(Actor):
 
     def die(self, node: NodeName) -> None:
         """The node's agent publishes nothing until it is revived."""
-        self._tally.deaths += 1
+        self._tally.happened["deaths"] += 1
         self._dead.add(node)
 
     def revive(self, node: NodeName) -> None:
@@ -118,12 +118,12 @@ class Agents(Actor):
 
     def _recreate(self, node: NodeName) -> None:
         """Somebody deletes the node's record, and the agent makes a new one."""
-        self._tally.recreated += 1
+        self._tally.happened["recreated"] += 1
         self._records[node] += 1
         self._scene.kubelets[node].forget_sequence()
         # The extender may miss the deletion: then a list shows it the new record.
         if self._timeline.happens(0.5):
-            self._extender.tell("records", lambda: self._scene.policy.drop_record(node))
+            self._extender.tell("records", lambda: self._scene.hearing.records.drop_record(node))
 
     def _send(self, node: NodeName, published: PublishedReport) -> None:
         topology = self._scene.nodes[node]

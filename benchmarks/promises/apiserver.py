@@ -1,9 +1,9 @@
 """The API server: which pods there are, who is told of them, and what it accepts."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
 
 import msgspec
 
@@ -25,18 +25,13 @@ WRITTEN = 0.8  # the share of unanswered Bindings that is written after all
 ETCD = 7.0  # seconds for which etcd may go on with what the API server has given up
 
 
-class PodListener(Protocol):
-    """The kubelets, as far as the API server tells them anything."""
-
-    def bound(self, entry: PodEntry) -> None:
-        """A pod was bound to the kubelet's node."""
-
-    def force_deleted(self, entry: PodEntry) -> None:
-        """A pod of the kubelet's node is gone from the API server, without a grace period."""
-
-
 class ApiServer(Actor):
     """Keeps the pods, and tells the extender, the kubelets and the agents of every change."""
+
+    # What a kubelet does when it hears that a pod is bound, or that it is gone without a grace
+    # period.
+    on_bound: Callable[[PodEntry], None]
+    on_force_deleted: Callable[[PodEntry], None]
 
     def __init__(
         self,
@@ -54,14 +49,9 @@ class ApiServer(Actor):
         self._judge = judge
         self._claims = claims
         self._groups = GroupJudge(scene)
-        self._listeners: list[PodListener] = []
         self._named: dict[str, PodEntry] = {}
         self.pods: dict[PodUid, PodEntry] = {}
         self.version = 0
-
-    def tell(self, listener: PodListener) -> None:
-        """Tell a listener of bound pods from now on, over the watch of each pod's node."""
-        self._listeners.append(listener)
 
     def find(self, name: str) -> PodEntry | None:
         """The pod of this name, if there is one."""
@@ -83,7 +73,7 @@ class ApiServer(Actor):
         def tell() -> None:
             if record.node is not None:
                 entry.seen = min(entry.seen, self._timeline.now)
-            self._scene.policy.put_pod(record)
+            self._scene.hearing.feed.put_pod(record)
 
         self._extender.tell("pods", tell)
 
@@ -125,8 +115,7 @@ class ApiServer(Actor):
         self._capacity.take(node, entry.request.effective_count)
         self.changed(entry)
         self._groups.bound(entry, node)
-        for listener in self._listeners:
-            self._watches.deliver(node, partial(listener.bound, entry))
+        self._watches.deliver(node, partial(self.on_bound, entry))
         if self._timeline.happens(self._faults.forced):
             mean = 1.0 if self._timeline.happens(0.5) else entry.job.runs
             self._timeline.about(mean, lambda: self._force_delete(entry))
@@ -147,17 +136,16 @@ class ApiServer(Actor):
         self._claims.release_later(uid)
         del self.pods[uid], self._named[entry.record.name]
         version = self._next_version(entry.record.node, left=True)
-        self._extender.tell("pods", lambda: self._scene.policy.drop_pod(uid, version))
+        self._extender.tell("pods", lambda: self._scene.hearing.feed.drop_pod(uid, version))
 
     def _force_delete(self, entry: PodEntry) -> None:
         """Somebody deletes a bound pod with a grace period of 0."""
         if entry.ended:
             return
         node = self._ends(entry)
-        self._tally.forced += 1
+        self._tally.happened["forced"] += 1
         self.delete(entry)
-        for listener in self._listeners:
-            self._watches.deliver(node, partial(listener.force_deleted, entry))
+        self._watches.deliver(node, partial(self.on_force_deleted, entry))
 
     def _ends(self, entry: PodEntry) -> NodeName:
         node = entry.record.node
@@ -202,7 +190,7 @@ class PodApi(Actor, Client):
         binding = Binding(meta["namespace"], meta["name"], PodUid(meta["uid"]), node, placement)
         fate = timeline.rng.random()
         if fate < faults.late_commits:
-            self._tally.late_commits += 1
+            self._tally.happened["late_commits"] += 1
             if timeline.rng.random() < WRITTEN:
                 limit = dict(query).get("timeout", "")
                 longest = float(limit.removesuffix("ms")) / 1000 + ETCD if limit else faults.limit

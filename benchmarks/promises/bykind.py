@@ -1,8 +1,8 @@
-"""Promises over every kind of GPU: shared ones, MIG instances, groups and gangs, nodes with DRA.
+"""Promises over every kind of GPU, and what keeping them costs.
 
 Rounds are played until so many pods are placed. A round has one play of each kind with the faults
-of every day, and one with the rare faults besides.
-What is counted is in :func:`counted`.
+of every day, and one with the rare faults besides; and one in which the rule "a good set is free"
+places whole GPUs. What is counted is in :func:`counted`.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from typing import Any
 from rich.table import Table
 
 from benchmarks.output import table_of
-from benchmarks.promises.faults import RARE_FAULTS, Faults
+from benchmarks.promises.faults import RARE_FAULTS
 from benchmarks.promises.judge import LOST_CLAIM
 from benchmarks.promises.plays import Play, play
 from benchmarks.promises.tally import Tally
@@ -27,7 +27,9 @@ def _play(
     return Play("extender", pods, seed, nodes, workload, rate, foreign=0.0, restarts=1, dra=dra)
 
 
+WHOLE = "whole GPUs"
 KINDS = {
+    WHOLE: _play(2400, "mixed", "everything", 0.8, 9),
     "groups and gangs": _play(2400, "racks", "groups", 0.5, 1),
     "groups and gangs, crowded": _play(2400, "racks", "groups", 0.9, 2),
     "MIG, one profile": _play(1500, "sliced", "slices", 1.2, 3),
@@ -37,15 +39,16 @@ KINDS = {
     "half of the nodes with DRA": _play(1500, "mixed", "everything", 0.8, 7, dra=0.5),
     "groups and gangs, half with DRA": _play(400, "racks", "groups", 0.4, 8, dra=0.5),
 }
-"""Each kind's play in the first round; seeds count on. About 10,000 placements in a round, with the
+"""Each kind's play in the first round; seeds count on. About 20,000 placements in a round, with the
 plays of the rare faults."""
 SEEDS = 10  # from a round's seed to the next
-PLACED_IN_A_ROUND = 10_000
+PLACED_IN_A_ROUND = 20_000
+WITH_FAULTS = ", rare faults"
+RULE = "whole GPUs, by the rule"
 COLUMNS = (
     *("placed", "guaranteed", "expected", "broken", "memory exceeded", "groups split"),
     *("gang binds refused", "vetoes", "required placed", "whole groups"),
 )
-WITH_FAULTS = ", rare faults"
 
 
 def parts(
@@ -57,27 +60,23 @@ def parts(
         first = replace(kind, pods=pods, seed=kind.seed + seed + SEEDS * number)
         yield name, first
         yield name + WITH_FAULTS, replace(first, faults=RARE_FAULTS)
+        if name == WHOLE:
+            yield RULE, replace(first, policy="good set free")
 
 
 def by_kind(
     placements: int, seed: int, workers: int, kinds: Mapping[str, Play] = KINDS
 ) -> Iterator[dict[str, Any]]:
     """The figures after each play, until ``placements`` pods are placed by the extender."""
-    ours = {name + more: counted(Tally()) for name in kinds for more in ("", WITH_FAULTS)}
     scale = min(1.0, placements / PLACED_IN_A_ROUND)
+    rows = {name: counted(Tally()) for name, _ in parts(0, seed, scale, kinds)}
     with ProcessPoolExecutor(workers) as pool:
         for number in count():
             names, plays = zip(*parts(number, seed, scale, kinds), strict=True)
             for name, found in zip(names, pool.map(_counted, plays), strict=True):
-                ours[name].update(found)
-                yield {
-                    "placements": placements,
-                    "seed": seed,
-                    "rounds": number + 1,
-                    "rare_faults": _rates(RARE_FAULTS),
-                    "rows": ours,
-                }
-            if sum(row["placed"] for row in ours.values()) >= placements:
+                rows[name].update(found)
+                yield {"placements": placements, "seed": seed, "rounds": number + 1, "rows": rows}
+            if everything(rows)["placed"] >= placements:
                 return
 
 
@@ -87,9 +86,7 @@ def _counted(what: Play) -> Counter[str]:
 
 def counted(tally: Tally) -> Counter[str]:
     """What one play adds to its row."""
-    refused, gangs = tally.kubelet_refusals, tally.gang_refusals
     return Counter(
-        asked=tally.asked_by_kind.total(),
         placed=tally.placed,
         required=tally.required,  # pods with constraints
         required_placed=tally.required_placed,
@@ -100,24 +97,15 @@ def counted(tally: Tally) -> Counter[str]:
         # Broken after an event on the node that no report could tell of.
         unreported=tally.unreported.total(),
         # Admissions after which a shared GPU's pods use more than its memory.
-        # Those after such an event stand apart.
         memory_exceeded=tally.overcommitted,
-        memory_unreported=tally.overcommitted_unseen,
-        devices_short=refused["UnexpectedAdmissionError"],  # pods that a kubelet refused for them
         group_members=tally.group_members,  # that were bound
         whole_groups=tally.whole_groups,  # that lived with all their members at one time
         split_groups=tally.split_groups,  # members outside their group's domain
         gang_binds=tally.gang_binds,
-        # For a reason that was known when the gang passed filter; something had changed since.
-        gang_refusals_known=gangs["known"],
-        gang_refusals_changed=gangs["changed since"],
-        # kube-scheduler had counted more free GPUs than the extender knew of: one has fallen sick,
-        # or a bind of the gang had no answer and may be written yet.
-        gang_refusals_miscounted=gangs["miscounted"],
+        gang_refusals=tally.gang_refusals,  # since something has changed after filter
         claimed=tally.claimed,  # binds of pods with a claim on a node with DRA
         vetoes=tally.vetoes,  # of these, refused over the devices of the claim
-        claims_lost=refused[LOST_CLAIM],  # pods bound without a claim: they never start
-        moves=tally.moves,  # of nodes to DRA, and back
+        claims_lost=tally.kubelet_refusals[LOST_CLAIM],  # pods bound without one: they never start
         # GPUs that verification did not see in the outcomes.
         not_foreseen=tally.surprises["outside-outcomes"],
         faults=len(tally.faults),  # nodes about which deciding failed
@@ -125,10 +113,12 @@ def counted(tally: Tally) -> Counter[str]:
 
 
 # What is promised to hold always.
-NEVER = (
-    *("guaranteed_broken", "memory_exceeded", "split_groups"),
-    *("gang_refusals_known", "not_foreseen", "faults"),
-)
+NEVER = ("guaranteed_broken", "memory_exceeded", "split_groups", "not_foreseen", "faults")
+
+
+def everything(rows: Mapping[str, Counter[str]]) -> Counter[str]:
+    """The sum of the extender's rows."""
+    return sum((row for name, row in rows.items() if name != RULE), Counter[str]())
 
 
 def kept(row: Mapping[str, int]) -> bool:
@@ -136,23 +126,16 @@ def kept(row: Mapping[str, int]) -> bool:
     return not any(row[name] for name in NEVER)
 
 
-def _rates(faults: Faults) -> dict[str, float]:
-    """The faults whose rates are not those of a play without any."""
-    names = Faults.__dataclass_fields__
-    given = {name: float(getattr(faults, name)) for name in names}
-    return {name: rate for name, rate in given.items() if rate != getattr(Faults(), name)}
-
-
 def by_kind_table(found: dict[str, Any]) -> Table:
-    """The figures for a terminal, and their sum."""
+    """The figures for a terminal, and the sum of the extender's."""
     rows = found["rows"]
-    everything = sum(rows.values(), Counter[str]())
-    title = f"{everything['placed']:,} placements, seed {found['seed']}, rounds: {found['rounds']}"
+    total = everything(rows)
+    title = f"{total['placed']:,} placements, seed {found['seed']}, rounds: {found['rounds']}"
     table = table_of(("what is placed",), COLUMNS, title)
     for name, row in rows.items():
         table.add_row(name, *_cells(row))
     table.add_section()
-    table.add_row("everything", *_cells(everything))
+    table.add_row("everything, but for the rule" if RULE in rows else "everything", *_cells(total))
     return table
 
 
@@ -160,8 +143,6 @@ def _cells(row: Counter[str]) -> tuple[str, ...]:
     broken = f"{row['guaranteed_broken']}"
     if row["expected_broken"]:
         broken += f" and {row['expected_broken']} expected"
-    later = row["gang_refusals_changed"] + row["gang_refusals_miscounted"]
-    refused = f"{row['gang_refusals_known']} known, {later} later"
     return (
         f"{row['placed']:,}",
         f"{row['guaranteed']:,}",
@@ -169,8 +150,8 @@ def _cells(row: Counter[str]) -> tuple[str, ...]:
         broken,
         f"{row['memory_exceeded']}",
         f"{row['split_groups']}" if row["group_members"] else "",
-        refused if row["gang_binds"] else "",
+        f"{row['gang_refusals']} of {row['gang_binds']:,}" if row["gang_binds"] else "",
         f"{row['vetoes']} of {row['claimed']:,}" if row["claimed"] else "",
-        f"{row['required_placed'] / row['required']:.1%}" if row["required"] else "",
+        f"{row['required_placed']:,} of {row['required']:,}",
         f"{row['whole_groups']:,}" if row["group_members"] else "",
     )

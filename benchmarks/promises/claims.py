@@ -5,7 +5,7 @@ kube-scheduler takes the first free ones for a pod, and a ResourceClaim says whi
 kube-scheduler's choice until the claim is written nobody else knows of it.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -15,7 +15,9 @@ import msgspec
 from benchmarks.promises.pods import GPU, PodEntry
 from benchmarks.promises.scene import Actor, Scene
 from benchmarks.promises.watches import DRA_WATCHES, ExtenderWatches, Watches
-from topology.core.devices import Gpu, NodeName, PodUid
+from scheduler_extender.state.pods.record import PodRecord
+from topology.core.devices import NodeName, PodUid
+from topology.core.graph import NodeTopology
 
 DRIVER = "gpu.nvidia.com"
 REQUEST = "container-0-request-0"
@@ -58,30 +60,21 @@ class Claims(Actor):
         self._objects: dict[str, dict[str, Object]] = {kind: {} for kind in DRA_WATCHES}
 
     def start(self) -> None:
-        """Every driver publishes its node."""
+        """Every driver publishes the GPUs of its node in a random order."""
         if self._scene.by_dra:
             self._write(CLASSES, DEVICE_CLASS)
         for name in sorted(self._scene.by_dra):
-            self.publish(name)
+            gpus = range(len(self._scene.nodes[name].gpus))
+            self._orders[name] = self._timeline.rng.sample(gpus, len(gpus))
+            self._tainted[name] = frozenset()
+            self._write_slice(name)
 
     def listed(self) -> Iterator[tuple[str, list[msgspec.Raw]]]:
         """All objects as they are, collection by collection."""
         for kind, objects in self._objects.items():
-            yield kind, [_raw(obj) for obj in objects.values()]
+            yield kind, [raw(obj) for obj in objects.values()]
 
     # What drivers do.
-
-    def publish(self, node: NodeName) -> None:
-        """A driver starts, and publishes the GPUs in a random order."""
-        gpus = range(len(self._scene.nodes[node].gpus))
-        self._orders[node] = self._timeline.rng.sample(gpus, len(gpus))
-        self._tainted[node] = frozenset()
-        self._write_slice(node)
-
-    def withdraw(self, node: NodeName) -> None:
-        """A driver is taken away, and its ResourceSlice."""
-        del self._orders[node]
-        self._delete(SLICES, node)
 
     def taint(self, node: NodeName, gpus: Iterable[int], *, sick: bool) -> None:
         """A driver calls GPUs sick, or healthy again."""
@@ -91,18 +84,18 @@ class Claims(Actor):
             self._write_slice(node)
 
     def _write_slice(self, node: NodeName) -> None:
-        gpus, tainted = self._scene.nodes[node].gpus, self._tainted[node]
-        pool = {"name": node, "generation": next(self._numbers), "resourceSliceCount": 1}
-        devices = [device(gpus[p], sick=p in tainted) for p in self._orders[node]]
-        spec = {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": devices}
-        self._write(SLICES, {"metadata": {"name": node}, "spec": spec})
+        topology, order, generation = (
+            self._scene.nodes[node],
+            self._orders[node],
+            next(self._numbers),
+        )
+        self._write(SLICES, slice_of(topology, order, self._tainted[node], generation))
 
     # What kube-scheduler does.
 
     def fitting(self, gpus: int) -> list[str]:
         """The nodes with DRA on which so many GPUs are free."""
-        nodes = (node for node in self._orders if not self._capacity.is_cordoned(node))
-        return [node for node in nodes if len(self._free(node)) >= gpus]
+        return [node for node in self._orders if len(self._free(node)) >= gpus]
 
     def choose(self, entry: PodEntry, node: NodeName) -> None:
         """Choose the first free GPUs for a pod."""
@@ -114,17 +107,9 @@ class Claims(Actor):
     def write(self, entry: PodEntry) -> None:
         """Write a pod's claim: what it asks for, then what it has."""
         chosen = self._chosen[entry.record.uid]
-        asked = {"deviceClassName": DRIVER, "allocationMode": "ExactCount"}
-        request = {"name": REQUEST, "exactly": {**asked, "count": len(chosen.gpus)}}
-        names = {"namespace": entry.record.namespace, "name": chosen.name, "uid": chosen.name}
-        claim: Object = {"metadata": names, "spec": {"devices": {"requests": [request]}}}
+        claim = claim_of(chosen.name, entry.record, self._scene.nodes[chosen.node], chosen.gpus)
+        self._write(CLAIMS, {**claim, "status": {}})
         self._write(CLAIMS, claim)
-        of = {"request": REQUEST, "driver": DRIVER, "pool": chosen.node}
-        gpus = self._scene.nodes[chosen.node].gpus
-        results = [{**of, "device": _name(gpus[p])} for p in chosen.gpus]
-        pod = {"resource": "pods", "name": entry.record.name, "uid": entry.record.uid}
-        status = {"allocation": {"devices": {"results": results}}, "reservedFor": [pod]}
-        self._write(CLAIMS, {**claim, "status": status})
 
     def release(self, uid: PodUid) -> None:
         """Give up what was chosen for a pod, and delete its claim where it is written."""
@@ -136,7 +121,8 @@ class Claims(Actor):
             self._taken[chosen.node] -= {*chosen.gpus}
 
         if chosen.name in self._objects[CLAIMS]:
-            self._delete(CLAIMS, chosen.name)
+            gone = raw(self._objects[CLAIMS].pop(chosen.name))
+            self._extender.tell(CLAIMS, lambda: self._scene.hearing.sinks[CLAIMS].delete(gone))
             self._watches.deliver("kube-scheduler", free)
         else:
             free()
@@ -161,23 +147,42 @@ class Claims(Actor):
 
     def _write(self, kind: str, obj: Object) -> None:
         self._objects[kind][obj["metadata"]["name"]] = obj
-        raw = _raw(obj)
-        self._extender.tell(kind, lambda: self._scene.policy.put_object(kind, raw))
-
-    def _delete(self, kind: str, name: str) -> None:
-        raw = _raw(self._objects[kind].pop(name))
-        self._extender.tell(kind, lambda: self._scene.policy.drop_object(kind, raw))
+        written = raw(obj)
+        self._extender.tell(kind, lambda: self._scene.hearing.sinks[kind].apply(written))
 
 
-def device(gpu: Gpu, *, sick: bool) -> Object:
-    """A GPU as NVIDIA's driver publishes it."""
-    device: Object = {"name": _name(gpu), "attributes": {"uuid": {"string": gpu.uuid}}}
-    return device | {"taints": [{"effect": "NoSchedule"}]} if sick else device
+def slice_of(
+    node: NodeTopology, order: Iterable[int], sick: Container[int] = (), generation: int = 1
+) -> Object:
+    """The GPUs of a node, in this order, as NVIDIA's driver publishes them."""
+    pool = {"name": node.name, "generation": generation, "resourceSliceCount": 1}
+    devices: list[Object] = [
+        {
+            "name": f"gpu-{node.gpus[p].index}",
+            "attributes": {"uuid": {"string": node.gpus[p].uuid}},
+            "taints": [{"effect": "NoSchedule"}] if p in sick else [],
+        }
+        for p in order
+    ]
+    spec = {"driver": DRIVER, "nodeName": node.name, "pool": pool, "devices": devices}
+    return {"metadata": {"name": node.name}, "spec": spec}
 
 
-def _name(gpu: Gpu) -> str:
-    return f"gpu-{gpu.index}"
+def claim_of(name: str, pod: PodRecord, node: NodeTopology, gpus: Sequence[int]) -> Object:
+    """A pod's ResourceClaim, with these GPUs of a node."""
+    exactly = {"deviceClassName": DRIVER, "allocationMode": "ExactCount", "count": len(gpus)}
+    of = {"request": REQUEST, "driver": DRIVER, "pool": node.name}
+    results = [{**of, "device": f"gpu-{node.gpus[p].index}"} for p in gpus]
+    return {
+        "metadata": {"namespace": pod.namespace, "name": name, "uid": name},
+        "spec": {"devices": {"requests": [{"name": REQUEST, "exactly": exactly}]}},
+        "status": {
+            "allocation": {"devices": {"results": results}},
+            "reservedFor": [{"resource": "pods", "name": pod.name, "uid": pod.uid}],
+        },
+    }
 
 
-def _raw(obj: Object) -> msgspec.Raw:
+def raw(obj: Object) -> msgspec.Raw:
+    """An object as JSON."""
     return msgspec.Raw(msgspec.json.encode(obj))

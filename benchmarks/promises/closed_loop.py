@@ -17,8 +17,7 @@ each:
 ``agents``
     Look at a node when they get to it; now and then a report comes late or twice.
 ``outages``
-    Make watches blind, agents die, kubelets restart and GPUs fall sick, and move nodes to DRA and
-    back, as ``faults`` says.
+    Make watches blind, agents die, kubelets restart and GPUs fall sick, as ``faults`` says.
 ``judge``
     Compares what pods were promised with the GPUs that they got.
 
@@ -59,9 +58,9 @@ class ClosedLoop:
         jobs: list[Job],
         policy: Extender,
         seed: int,
-        delays: Delays = Delays(),  # noqa: B008 (it is frozen)
-        faults: Faults = Faults(),  # noqa: B008
-        by_dra: Collection[NodeName] = (),
+        delays: Delays,
+        faults: Faults,
+        by_dra: Collection[NodeName],
     ) -> None:
         rng = random.Random(seed)
         timeline = Timeline(rng)
@@ -70,11 +69,10 @@ class ClosedLoop:
             {node.name: node for node in nodes},
             {node.name: _emulated(node, rng) for node in nodes},
             Capacity(nodes),
-            policy,
             delays,
             faults,
             Tally(),
-            set(by_dra),
+            by_dra,
         )
         judge, watches = Judge(scene), Watches(timeline, delays.watch)
         extender = self._extender = ExtenderWatches(scene, watches)
@@ -82,18 +80,19 @@ class ClosedLoop:
         claims = self._claims = Claims(scene, watches, extender)
         self.api = ApiServer(scene, watches, extender, agents, judge, claims)
         kubelets = Kubelets(scene, watches, self.api, agents, judge, claims)
-        self.api.tell(kubelets)
+        self.api.on_bound, self.api.on_force_deleted = kubelets.bound, kubelets.force_deleted
         self._scheduler = KubeScheduler(scene, policy, self.api, extender, claims)
         self._policy = policy
         policy.start(scene, self.api)
-        for name in sorted(scene.by_dra):
-            kubelets.move(name)
+        for name in by_dra:
+            scene.kubelets[name].registered = False
+            scene.capacity.close(name)
         agents.start()
         claims.start()
         for job in jobs:
             timeline.at(job.arrives, partial(self._arrive, job))
         last = max((job.arrives for job in jobs), default=0.0)
-        Outages(scene, extender, agents, kubelets, claims, last).begin()
+        Outages(scene, extender, agents, kubelets, last).begin()
 
     def run(self, restarts: Iterable[float] = ()) -> Tally:
         """Play until nothing is left to happen; the extender is killed at the ``restarts``."""
@@ -124,18 +123,18 @@ class ClosedLoop:
 
     def _restart(self) -> None:
         """The extender is killed; a new one lists everything, as it is at the API server now."""
-        self.scene.tally.restarts += 1
+        self.scene.tally.happened["restarts"] += 1
         self._extender.drop_undelivered()
         self._policy.restart()
         self._extender.reopen()
         for kind, objects in self._claims.listed():
-            self._policy.list_objects(kind, objects)
+            self.scene.hearing.sinks[kind].replace(objects, "")
         for name, published in self._agents.published.items():
             self._extender.show(self.scene.nodes[name], published)
         for entry in self.api.pods.values():
             if entry.record.node is not None:
                 entry.seen = min(entry.seen, self.scene.timeline.now)
-            self._policy.put_pod(entry.record)
+            self.scene.hearing.feed.put_pod(entry.record)
 
 
 def _emulated(node: NodeTopology, rng: random.Random) -> EmulatedKubelet:

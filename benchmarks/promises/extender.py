@@ -1,35 +1,34 @@
-"""The real extender in a closed loop. Everything that a closed loop asks of it goes through here.
+"""The real extender in a closed loop, and the rule that it is compared with.
 
-That is: its verbs over its cluster, its binder and its settler, and how it reads a pod. The binder
-talks to the emulated API server through :class:`~benchmarks.promises.apiserver.PodApi`.
+Everything that a closed loop asks of the extender goes through here: its verbs over its cluster,
+its binder and its settler, and how it reads a pod. The binder talks to the emulated API server
+through :class:`~benchmarks.promises.apiserver.PodApi`.
 """
 
 import random
-from collections.abc import Hashable, Mapping
-
-import msgspec
+from collections import Counter
+from collections.abc import Mapping
 
 from benchmarks.promises.apiserver import ApiServer, PodApi
 from benchmarks.promises.faults import STALE_AFTER
-from benchmarks.promises.pods import GPU, PodEntry, PublishedReport
-from benchmarks.promises.scene import Scene
+from benchmarks.promises.pods import GPU, PodEntry
+from benchmarks.promises.scene import Hearing, Scene
 from scheduler_extender.demo.kubescheduler import InProcess, Picked, pick
 from scheduler_extender.kube.binder import KubeBinder
 from scheduler_extender.kube.dra import DraNodes, dra_sinks
 from scheduler_extender.kube.settler import Settler
-from scheduler_extender.state.answers.decision import Refusals, Settings
+from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.freshness import Watch
 from scheduler_extender.state.node.ledger import ledger
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.node.verification import Surprise
-from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.standing import amounts_of
 from scheduler_extender.wire import Pod
-from topology.core.availability import Availability
-from topology.core.devices import NodeName, PodUid
-from topology.core.graph import NodeTopology
+from topology.core.devices import NodeName, PodUid, subsets
+from topology.core.placement import satisfies
 from topology.core.report import Report
+from topology.core.requests import GpuRequest
 
 ROUND = 1.0  # seconds between two rounds of the settler
 
@@ -37,9 +36,8 @@ ROUND = 1.0  # seconds between two rounds of the settler
 class Extender:
     """The shipping verbs over the shipping cluster."""
 
-    def __init__(self, seed: int, *, refusals: str = "certain") -> None:
+    def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
-        self._refusals = Refusals(refusals)
         self.surprises: list[Surprise] = []
         self.faults: list[str] = []
 
@@ -53,20 +51,21 @@ class Extender:
         """Forget everything."""
         timeline, faults = self._scene.timeline, self._scene.faults
         stale_after = STALE_AFTER if faults.dies_every else None
-        self._heard: dict[str, float] = {}
-        self._failing: dict[str, float] = {}
         self._cluster = Cluster(
             lambda: timeline.now,
-            Settings(stale_after=stale_after, refusals=self._refusals),
+            Settings(stale_after=stale_after),
             self._watches,
         )
         self._cluster.faults.on_fault(lambda node, error: self.faults.append(f"{node}: {error!r}"))
-        self._cluster.feed.on_surprise.append(self._hear_of)
-        self._records = DraNodes(self._cluster)
-        sinks = dra_sinks(self._cluster, self._records)
-        self._sinks = {path.rpartition("/")[2]: sink for path, sink in sinks}
-        for name in self._scene.nodes:
-            self.put_node(name)
+        feed, records = self._cluster.feed, DraNodes(self._cluster)
+        feed.on_surprise.append(self._hear_of)
+        sinks = dra_sinks(self._cluster, records)
+        by_kind = {path.rpartition("/")[2]: sink for path, sink in sinks}
+        self._scene.hearing = Hearing(feed, records, by_kind)
+        for name, node in self._scene.nodes.items():
+            given = 0 if name in self._scene.by_dra else self._scene.capacity.there(name)
+            told = NodeObject(allocatable=amounts_of({node.resources[0].name: given}))
+            feed.put_node(name, told)
         binder = KubeBinder(PodApi(self._scene, self._api), self._cluster)
         self._verbs = InProcess(self._cluster, binder)
         self._settler = Settler(self._cluster, binder, clock=lambda: timeline.now)
@@ -90,36 +89,9 @@ class Extender:
             self._round(self._settler)
         return refusal
 
-    def availability(self, node: NodeName) -> Availability | None:
-        """What the extender knows of a node, with binds in flight; None where it knows nothing."""
-        facts = self._cluster.facts(node)
-        if facts.topology is None:
-            return None
-        return ledger(facts.topology, facts.report or Report(), facts.pods.every, GPU).availability
-
-    def counted_free(self, node: NodeName) -> int:
-        """The free devices of a node by kube-scheduler's count, as far as the extender knows."""
-        now = self.availability(node)
-        if now is None:
-            return 0
-        facts = self._cluster.facts(node)
-        return now.devices_left + now.devices_ending + facts.overcounted(GPU)
-
-    def living_on(self, nodes: list[NodeName]) -> list[PodUid]:
-        """The pods that the extender takes to be bound there, and not to have ended."""
-        return [uid for node in nodes for uid in self._cluster.facts(node).pods.bound.alive]
-
-    def known_of(self, nodes: list[NodeName], but: frozenset[PodUid]) -> Hashable:
-        """All that the extender's answers about some nodes depend on, without these pods.
-
-        A claim may tell of a pod of which the extender has not heard: that is there as any other's.
-        """
-        binds, pod = self._cluster.binds, self._cluster.pod
-        heard = frozenset(uid for uid in but if pod(uid) is not None or binds.of(uid) is not None)
-        return tuple(self._cluster.facts(node).without(heard).key(GPU) for node in nodes)
-
     def _watches(self) -> list[Watch]:
-        return [Watch(name, at, self._failing.get(name)) for name, at in self._heard.items()]
+        now = self._scene.hearing
+        return [Watch(name, at, now.failing.get(name)) for name, at in now.heard.items()]
 
     def _hear_of(self, surprise: Surprise) -> None:
         """Keep a surprise, unless the node has changed in a way that no report could show."""
@@ -135,48 +107,37 @@ class Extender:
         if self._in_rounds:
             self._scene.timeline.after(ROUND, lambda: self._round(settler))
 
-    def put_pod(self, record: PodRecord) -> None:
-        """News of a pod."""
-        self._cluster.feed.put_pod(record)
 
-    def drop_pod(self, uid: PodUid, version: int) -> None:
-        """A pod is gone."""
-        self._cluster.feed.drop_pod(uid, version)
+class GoodSetFree(Extender):
+    """The rule of most topology-aware schedulers: a good set is free, so the node will do.
 
-    def put_node(self, name: NodeName) -> None:
-        """News of a Node object."""
-        node, by_dra = self._scene.nodes[name], name in self._scene.by_dra
-        given = 0 if by_dra else self._scene.capacity.there(name)
-        told = NodeObject(allocatable=amounts_of({node.resources[0].name: given}))
-        self._cluster.feed.put_node(name, told)
+    It sees what the extender sees, counts binds in flight, and takes no outcome into account.
+    """
 
-    def put_object(self, kind: str, obj: msgspec.Raw) -> None:
-        """News of an object of DRA."""
-        self._sinks[kind].apply(obj)
+    def pick(self, pod: Pod, offered: list[str]) -> Picked:
+        """Nodes on which a satisfying set is free; the fullest first."""
+        request = self._api.pods[PodUid(pod.metadata.uid)].request
+        good = [name for name in offered if self._good(name, request)]
+        if not good:
+            return Picked(None, Counter())
+        share = self._scene.capacity.used_share
+        fullest = max(share(name) for name in good)
+        return Picked(self._rng.choice([n for n in good if share(n) == fullest]), Counter())
 
-    def drop_object(self, kind: str, obj: msgspec.Raw) -> None:
-        """Such an object is gone."""
-        self._sinks[kind].delete(obj)
+    def bind(self, entry: PodEntry, node: str) -> str | None:
+        """Bind where a good set is free still. The rule takes that for a guarantee."""
+        if not self._good(node, entry.request):
+            return "no good set is free"
+        self._api.write_bind(entry, node, "guaranteed")
+        return None
 
-    def list_objects(self, kind: str, objects: list[msgspec.Raw]) -> None:
-        """All objects of a kind."""
-        self._sinks[kind].replace(objects, "")
-
-    def put_report(self, topology: NodeTopology, published: PublishedReport) -> None:
-        """News of a node."""
-        age = self._scene.timeline.now - published.looked
-        self._records.put_record(topology, published.report, uid=published.record, age=age)
-
-    def drop_record(self, name: NodeName) -> None:
-        """A node's record is gone."""
-        self._records.drop_record(name)
-
-    def watch_heard(self, watch: str) -> None:
-        """A watch has brought something."""
-        self._heard[watch] = self._scene.timeline.now
-
-    def watch_failing(self, watch: str, *, failing: bool) -> None:
-        """A watch is broken, or works again."""
-        self._failing.pop(watch, None)
-        if failing:
-            self._failing[watch] = self._scene.timeline.now
+    def _good(self, name: str, request: GpuRequest) -> bool:
+        facts = self._cluster.facts(NodeName(name))
+        if facts.topology is None:
+            return False
+        now = ledger(facts.topology, facts.report or Report(), facts.pods.every, GPU).availability
+        if now.devices_left < request.effective_count:
+            return False
+        shape = facts.topology.shape
+        sets = subsets(now.free, request.count)
+        return not request.required or any(satisfies(shape, request.constraints, s) for s in sets)

@@ -56,8 +56,6 @@ class Faults:
     gpus_sicken: float = 0.0
     sick_for: float = 15.0
     blamed: float = 0.5
-    # How often a node is moved to DRA, or back; only where there are nodes with DRA.
-    moved_every: float = 0.0
     # The share of pods of the class Guaranteed with whole CPUs. A static manager, or one of which
     # nobody knows, may hint at any NUMA nodes for such a pod, or refuse it.
     whole_cpus: float = 0.0
@@ -74,5 +72,4 @@ RARE_FAULTS = Faults(
     kubelets_restart=120.0,
     gpus_sicken=120.0,
     sick_for=60.0,
-    moved_every=120.0,
 )

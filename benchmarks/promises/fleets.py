@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from topology.core.devices import GpuResource, NodeName
+from topology.core.devices import GpuResource
 from topology.core.graph import UNKNOWN, AllocatorFacts, NodeTopology
 from topology.machines import machine
 from topology.machines.mig import cut
@@ -78,11 +78,15 @@ def _shared(strategy: str, replicas: int, *, refuses: bool | None = None) -> Gpu
 
 
 # Topology Managers of every kind.
-ALIGNED = (
-    _facts("best-effort", "best-effort"),
-    _facts("best-effort", "best-effort", managers=UNSEEN),
-    _facts("best-effort", "restricted", "pod"),
-    _facts("best-effort", "single-numa-node"),
+ALIGNED = tuple(
+    NodeCase(name, facts)
+    for facts in (
+        _facts("best-effort", "best-effort"),
+        _facts("best-effort", "best-effort", managers=UNSEEN),
+        _facts("best-effort", "restricted", "pod"),
+        _facts("best-effort", "single-numa-node"),
+    )
+    for name in ("dgx1-v100", "dgx1-v100", "a100-pcie-4-bridged", "l40s-8")
 )
 
 # Machines with how they choose: the plugin's policy, the Topology Manager, shares of a GPU.
@@ -241,20 +245,9 @@ PROFILES = (
 )
 
 
-def fleet(*groups: tuple[str, int], facts: AllocatorFacts | None = None) -> list[NodeTopology]:
-    """So many nodes of each machine, chosen by ``facts`` where given."""
-    nodes = [machine(name).topology(f"{name}-{i}") for name, count in groups for i in range(count)]
-    if facts is None:
-        return nodes
-    return [replace(node, allocator=facts, name=NodeName(f"{node.name}-tm")) for node in nodes]
-
-
-def _aligned() -> list[NodeTopology]:
-    groups = (("dgx1-v100", 2), ("a100-pcie-4-bridged", 1), ("l40s-8", 1))
-    found = []
-    for i, facts in enumerate(ALIGNED):
-        found += [replace(n, name=NodeName(f"{n.name}-{i}")) for n in fleet(*groups, facts=facts)]
-    return found
+def fleet(*groups: tuple[str, int]) -> list[NodeTopology]:
+    """So many nodes of each machine."""
+    return [machine(name).topology(f"{name}-{i}") for name, count in groups for i in range(count)]
 
 
 def _of(cases: tuple[NodeCase, ...]) -> list[NodeTopology]:
@@ -275,7 +268,7 @@ def _racks() -> list[NodeTopology]:
 # The fleets by name.
 FLEETS: dict[str, Callable[[], list[NodeTopology]]] = {
     "mixed": lambda: fleet(*MIXED),
-    "aligned": _aligned,
+    "aligned": lambda: _of(ALIGNED),
     "allocators": lambda: _of(ALLOCATORS),
     "sockets": lambda: _of(SOCKETS),
     "shared": lambda: _of(SHARED),

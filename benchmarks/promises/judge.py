@@ -28,22 +28,15 @@ class Judge(Actor):
         self._disturbed: dict[NodeName, float] = {}
         self._unsettled: dict[NodeName, float] = {}
         self._views: dict[PodUid, float] = {}
-        self._healed: dict[NodeName, float] = {}
 
     def disturbed(self, node: NodeName) -> None:
         """A kubelet has ended, or a GPU has fallen sick, just now."""
         self._disturbed[node] = self._unsettled[node] = self._timeline.now
 
     def unsettled(self, node: NodeName) -> None:
-        """A kubelet is on its way back just now: its plugin may be missing still.
-
-        Its record says so, and promises nothing; pods that ask for no promise go there.
-        """
+        """A GPU has healed just now, or a kubelet is on its way back: its plugin may be missing
+        still. What is guaranteed has to hold all the same."""
         self._unsettled[node] = self._timeline.now
-
-    def healed(self, node: NodeName) -> None:
-        """A GPU has healed just now. What is guaranteed has to hold all the same."""
-        self._healed[node] = self._timeline.now
 
     def placed(self, entry: PodEntry, verdict: str, looked: float) -> None:
         """A required pod was bound with a verdict; the node's agent looked last at that time."""
@@ -57,8 +50,7 @@ class Judge(Actor):
     def changed_since(self, uid: PodUid, node: NodeName) -> bool:
         """Whether a kubelet or a GPU has changed on the node since the report on which the pod was
         decided. A report that shows the pod first may then show another node than it met."""
-        when = max(found.get(node, 0.0) for found in (self._unsettled, self._healed))
-        return when > self._views.get(uid, float("inf"))
+        return self._unsettled.get(node, 0.0) > self._views.get(uid, float("inf"))
 
     def admitted(self, entry: PodEntry, node: NodeName, held: tuple[int, ...]) -> None:
         """The kubelet has given a pod these GPUs."""
@@ -71,9 +63,8 @@ class Judge(Actor):
         """The kubelet has refused a pod."""
         if not entry.gone:
             when = self._disturbed if entry.promise else self._unsettled
-            unreported = self._unreported(entry, node, when)
-            tally = self._tally
-            (tally.unreported_refusals if unreported else tally.kubelet_refusals)[reason] += 1
+            if not self._unreported(entry, node, when):
+                self._tally.kubelet_refusals[reason] += 1
         if reason != LOST_CLAIM:
             self._judge(entry, node, None)
 
@@ -151,7 +142,7 @@ class Judge(Actor):
             tally.broken_jobs.append(f"{entry.record.name} on {node}: {held} by claim")
             return
         expected = entry.promise == Verdict.EXPECTED.value
-        if disturbed or (expected and self._unreported(entry, node, self._healed)):
+        if disturbed or (expected and self._unreported(entry, node, self._unsettled)):
             tally.unreported[entry.promise] += 1
             return
         foreign = [other for other in self._foreign[node] if other.seen > entry.decided]

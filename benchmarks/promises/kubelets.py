@@ -76,7 +76,7 @@ class Kubelets(Actor):
         """The node's kubelet ends; it starts again by itself."""
         if not self._devices[node].shows_pods:
             return  # it has just begun
-        self._tally.kubelet_restarts += 1
+        self._tally.happened["kubelet_restarts"] += 1
         self._lives[node] += 1
         self._devices[node].stop()
         again = [e for e in self._starting[node] if not e.ended]
@@ -98,18 +98,7 @@ class Kubelets(Actor):
         """The node's device plugin calls GPUs healthy again."""
         self._devices[node].heal(gpus)
         self._claims.taint(node, gpus, sick=False)
-        self._judge.healed(node)
-        self._seen_by_agent(node)
-
-    def move(self, node: NodeName) -> None:
-        """The node has no device plugin from now on, or has one again, as :attr:`.Scene.by_dra`
-        says."""
-        if node in self._scene.by_dra:
-            self._devices[node].registered = False
-            self._capacity.close(node)
-        else:
-            self._devices[node].register()
-            self._open(node)
+        self._judge.unsettled(node)
         self._seen_by_agent(node)
 
     def _start(self, node: NodeName) -> None:
@@ -128,7 +117,6 @@ class Kubelets(Actor):
             # Where the kubelet does not run another start comes with another plugin.
             self._devices[node].register()
             self._judge.unsettled(node)
-            self._judge.healed(node)
             self._seen_by_agent(node)
             late = self._timeline.rng.uniform(0, STATUS_PERIOD)
             self._timeline.after(late, lambda: self._open(node))

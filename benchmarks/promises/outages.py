@@ -1,16 +1,12 @@
 """What fails for a while: the extender's watches, agents, kubelets and GPUs."""
 
-from collections.abc import Callable
-
 from benchmarks.promises.agents import Agents
-from benchmarks.promises.claims import Claims
 from benchmarks.promises.faults import HEARTBEAT
 from benchmarks.promises.kubelets import Kubelets
-from benchmarks.promises.scene import Actor, Event, Scene
+from benchmarks.promises.scene import Actor, Scene
 from benchmarks.promises.watches import WATCHES, ExtenderWatches
 from topology.core.devices import NodeName
 
-LOOKS_EVERY = 5.0  # seconds, on average, until a person looks again
 BOOKMARKS = 30.0  # seconds between two bookmarks of a watch
 
 
@@ -23,7 +19,6 @@ class Outages(Actor):
         extender: ExtenderWatches,
         agents: Agents,
         kubelets: Kubelets,
-        claims: Claims,
         until: float,
     ) -> None:
         super().__init__(scene)
@@ -31,9 +26,7 @@ class Outages(Actor):
         self._extender = extender
         self._agents = agents
         self._kubelets = kubelets
-        self._claims = claims
         self._sick: dict[NodeName, int] = dict.fromkeys(scene.nodes, 0)
-        self._draining: set[NodeName] = set()
         self._until = until
 
     def begin(self) -> None:
@@ -49,8 +42,6 @@ class Outages(Actor):
             self._timeline.about(self._faults.kubelets_restart, self._end_kubelet)
         if self._faults.gpus_sicken:
             self._timeline.about(self._faults.gpus_sicken, self._sicken)
-        if self._faults.moved_every and self._scene.by_dra:
-            self._timeline.about(self._faults.moved_every, self._drain)
 
     @property
     def _over(self) -> bool:
@@ -61,7 +52,7 @@ class Outages(Actor):
         if self._over:
             return
         timeline, faults = self._timeline, self._faults
-        self._tally.blindings += 1
+        self._tally.happened["blindings"] += 1
         end = timeline.now + timeline.rng.uniform(1.0, faults.blind_for)
         fails = timeline.happens(faults.failing)
         watches = list(self._extender.names)
@@ -99,49 +90,6 @@ class Outages(Actor):
         self._kubelets.end(self._timeline.rng.choice(self._nodes))
         self._timeline.about(self._faults.kubelets_restart, self._end_kubelet)
 
-    def _drain(self) -> None:
-        """A node is cordoned; once it is empty, it is moved to DRA, or back."""
-        if self._over:
-            return
-        node = self._timeline.rng.choice([n for n in self._nodes if n not in self._draining])
-        self._draining.add(node)
-        self._capacity.cordon(node)
-        self._once(lambda: self._capacity.is_empty(node), lambda: self._move(node))
-        self._timeline.about(self._faults.moved_every, self._drain)
-
-    def _move(self, node: NodeName) -> None:
-        """The device plugin goes and a DRA driver comes, or the other way round; once the extender
-        knows of it, the node takes pods again."""
-        self._tally.moves += 1
-        by_dra = self._scene.by_dra
-        if node in by_dra:
-            by_dra.remove(node)
-            self._claims.withdraw(node)
-        else:
-            by_dra.add(node)
-            self._claims.publish(node)
-        self._kubelets.move(node)
-        self._extender.tell("nodes", lambda: self._scene.policy.put_node(node))
-
-        def uncordon() -> None:
-            self._draining.remove(node)
-            self._capacity.uncordon(node)
-
-        self._once(lambda: self._shows(node), uncordon)
-
-    def _shows(self, node: NodeName) -> bool:
-        """Whether the extender knows who serves the node's GPUs now."""
-        known = self._extender.last_report(node)
-        without_plugin = known is not None and known.report.allocatable == frozenset()
-        return without_plugin == (node in self._scene.by_dra)
-
-    def _once(self, holds: Callable[[], bool], event: Event) -> None:
-        """Let something happen once a condition holds; somebody looks now and then."""
-        if holds():
-            event()
-        else:
-            self._timeline.about(LOOKS_EVERY, lambda: self._once(holds, event))
-
     def _sicken(self) -> None:
         """One or two GPUs of a node fall sick, and heal by themselves."""
         if self._over:
@@ -150,7 +98,7 @@ class Outages(Actor):
         node = timeline.rng.choice(self._nodes)
         everything = range(len(self._scene.nodes[node].gpus))
         gpus = timeline.rng.sample(everything, timeline.rng.randint(1, min(2, len(everything))))
-        self._tally.sickened += len(gpus)
+        self._tally.happened["sickened"] += len(gpus)
         if timeline.happens(faults.blamed):
             self._blame(node, gpus, timeline.drawn(2 * faults.sick_for))
         self._kubelets.sicken(node, gpus)

@@ -8,10 +8,9 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
 from benchmarks.promises.closed_loop import ClosedLoop
-from benchmarks.promises.extender import Extender
+from benchmarks.promises.extender import Extender, GoodSetFree
 from benchmarks.promises.faults import Delays, Faults
 from benchmarks.promises.fleets import FLEETS
-from benchmarks.promises.goodsetfree import GoodSetFree
 from benchmarks.promises.tally import Tally
 from benchmarks.promises.workloads import (
     CONTAINERS,
@@ -45,8 +44,8 @@ class Play:
     restarts: int = 0  # of the extender
     runs: float = 60.0  # seconds that a pod runs, on average
     faults: Faults = Faults()  # noqa: RUF009 (it is frozen)
-    refusals: str = "certain"  # the extender's flag
-    dra: float = 0.0  # the share of nodes with DRA at the start
+    delays: Delays = Delays()  # noqa: RUF009
+    dra: float = 0.0  # the share of nodes with DRA
 
 
 def play(what: Play) -> Tally:
@@ -61,10 +60,10 @@ def play(what: Play) -> Tally:
         work = jobs(what.pods, what.seed, habits, templates, resource)
     rng = random.Random(what.seed)
     restarts = tuple(sorted(rng.uniform(0, work[-1].arrives) for _ in range(what.restarts)))
-    policy = policies[what.policy](what.seed, refusals=what.refusals)
+    policy = policies[what.policy](what.seed)
     names = [node.name for node in nodes]
     by_dra = random.Random(what.seed).sample(names, round(what.dra * len(names)))
-    loop = ClosedLoop(nodes, work, policy, what.seed, Delays(), what.faults, by_dra)
+    loop = ClosedLoop(nodes, work, policy, what.seed, what.delays, what.faults, by_dra)
     tally = loop.run(restarts)
     tally.faults = policy.faults
     tally.surprises = Counter(s.kind for s in policy.surprises if not s.foreign)

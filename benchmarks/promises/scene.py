@@ -3,17 +3,15 @@
 import heapq
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
-
-import msgspec
+from typing import Any
 
 from benchmarks.promises.faults import Delays, Faults
-from benchmarks.promises.pods import PublishedReport
 from benchmarks.promises.tally import Tally
-from scheduler_extender.state.pods.record import PodRecord
-from topology.core.devices import NodeName, PodUid
+from scheduler_extender.kube.dra import DraNodes
+from scheduler_extender.state.cluster.feed import Feed
+from topology.core.devices import NodeName
 from topology.core.graph import NodeTopology
 from topology.emulation import EmulatedKubelet
 
@@ -67,7 +65,6 @@ class Capacity:
         self._there = {str(node.name): _units(node) * node.resources[0].replicas for node in nodes}
         self._taken: Counter[str] = Counter()
         self._closed: set[str] = set()
-        self._cordoned: set[str] = set()
 
     def there(self, node: str) -> int:
         """How many devices a node has, taken or not."""
@@ -89,31 +86,9 @@ class Capacity:
         """The node says that its devices are back."""
         self._closed.discard(node)
 
-    def cordon(self, node: str) -> None:
-        """Somebody drains the node."""
-        self._cordoned.add(node)
-
-    def uncordon(self, node: str) -> None:
-        """The node takes pods again."""
-        self._cordoned.discard(node)
-
-    def is_cordoned(self, node: str) -> bool:
-        """Whether the node is being drained."""
-        return node in self._cordoned
-
     def fits(self, node: str, count: int) -> bool:
         """Whether so many devices of a plugin are left."""
-        if node in self._closed or node in self._cordoned:
-            return False
-        return self._taken[node] + count <= self._there[node]
-
-    def free(self, node: str) -> int:
-        """How many devices of a node are left."""
-        return self._there[node] - self._taken[node]
-
-    def is_empty(self, node: str) -> bool:
-        """Whether no pod counts there."""
-        return not self._taken[node]
+        return node not in self._closed and self._taken[node] + count <= self._there[node]
 
     def fitting(self, count: int) -> list[str]:
         """The nodes that have so many devices left, in the order of the fleet."""
@@ -134,50 +109,30 @@ def _units(node: NodeTopology) -> int:
     return sum(not by_profile or part.profile == wanted for part in parts)
 
 
-class Watcher(Protocol):
-    """Who chooses nodes, as far as watches on the API server tell it anything."""
-
-    def put_pod(self, record: PodRecord) -> None:
-        """News of a pod."""
-
-    def drop_pod(self, uid: PodUid, version: int) -> None:
-        """A pod is gone from the API server, as of this resourceVersion."""
-
-    def put_report(self, topology: NodeTopology, published: PublishedReport) -> None:
-        """News of a node."""
-
-    def drop_record(self, name: NodeName) -> None:
-        """A node's record is gone."""
-
-    def put_node(self, name: NodeName) -> None:
-        """News of a Node object."""
-
-    def put_object(self, kind: str, obj: msgspec.Raw) -> None:
-        """News of an object of DRA."""
-
-    def drop_object(self, kind: str, obj: msgspec.Raw) -> None:
-        """Such an object is gone."""
-
-    def watch_heard(self, watch: str) -> None:
-        """The watch on ``pods`` or ``records`` has brought something, if only a bookmark."""
-
-    def watch_failing(self, watch: str, *, failing: bool) -> None:
-        """The watch is broken and cannot be opened again; or it can."""
-
-
 @dataclass(frozen=True, slots=True)
+class Hearing:
+    """Where news reach the extender that runs now."""
+
+    feed: Feed
+    records: DraNodes
+    sinks: Mapping[str, Any]  # for the objects of DRA, by kind
+    heard: dict[str, float] = field(default_factory=dict)  # when each watch brought something
+    failing: dict[str, float] = field(default_factory=dict)  # since when which watches are broken
+
+
+@dataclass(slots=True)
 class Scene:
-    """The time, the nodes, who chooses among them, what goes wrong, and what is counted."""
+    """The time, the nodes, what the extender hears, what goes wrong, and what is counted."""
 
     timeline: Timeline
     nodes: Mapping[NodeName, NodeTopology]
     kubelets: Mapping[NodeName, EmulatedKubelet]  # they know what every node really holds
     capacity: Capacity
-    policy: Watcher
     delays: Delays
     faults: Faults
     tally: Tally
-    by_dra: set[NodeName] = field(default_factory=set)  # nodes without a device plugin, for now
+    by_dra: Collection[NodeName] = ()  # nodes without a device plugin
+    hearing: Hearing = field(init=False)  # another one each time that the extender starts
 
 
 class Actor:

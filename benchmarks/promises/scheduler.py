@@ -4,8 +4,6 @@ The members of a gang are tried in one cycle: it asks about each, assumes it, an
 only when each has a node. Every other pod has a cycle of its own.
 """
 
-from collections import Counter
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -15,14 +13,11 @@ from benchmarks.promises.extender import Extender
 from benchmarks.promises.pods import GPU, PodEntry
 from benchmarks.promises.scene import Actor, Scene
 from benchmarks.promises.watches import ExtenderWatches
-from scheduler_extender.membership import NVLINK_DOMAIN
 from scheduler_extender.verbs.binddecision import NO_CLAIM
 from scheduler_extender.verbs.binder import NO_RECORD
-from topology.core.devices import NodeName, PodUid
+from topology.core.devices import NodeName
 
 LONGEST_BACKOFF = 8.0  # seconds; a backoff that is so long is not doubled any more
-# In the extender's words for a bind that the API server has not answered just now.
-NO_ANSWER = "the bind was not written"
 BIND_WAITS = 5.0  # seconds for which the extender's bind waits for news of a claim
 LOOKS_EVERY = 0.1  # seconds between two looks of such a bind
 
@@ -33,10 +28,6 @@ class _Assumed:
 
     entry: PodEntry
     node: str
-    # Of a gang's member: what the nodes of its domain were then, without the gang.
-    known: Hashable = None
-    # Whether the scheduler took more devices of the node for free than the extender could know.
-    miscounted: bool = False
     by_claim: bool = False  # whether the node is one with DRA
 
 
@@ -98,19 +89,14 @@ class KubeScheduler(Actor):
                     self._give_back(assumed)
                     if assumed.by_claim:
                         self._claims.release(assumed.entry.record.uid)
-                reasons = (picked and picked.reasons) or Counter({"too few free GPUs": 1})
-                self._again(cycle, waiting, reasons)
+                self._again(cycle, waiting)
                 return
-            node, miscounted, known = picked.node, False, None
-            if cycle.gang:
-                miscounted = self._miscounts(node, cycle.assumed, waiting)
+            node = picked.node
             self._capacity.take(node, count)
             by_claim = NodeName(node) in self._scene.by_dra
             if by_claim:
                 self._claims.choose(entry, NodeName(node))
-            if cycle.gang:
-                known = self._known(entry, node, cycle.members)
-            cycle.assumed.append(_Assumed(entry, node, known, miscounted, by_claim))
+            cycle.assumed.append(_Assumed(entry, node, by_claim))
         # The scheduler assumes the pods and goes on; the binds run beside it.
         self._timeline.rng.shuffle(cycle.assumed)
         for assumed in cycle.assumed:
@@ -139,12 +125,11 @@ class KubeScheduler(Actor):
     def _bind(self, assumed: _Assumed, cycle: _Cycle, until: float = 0.0) -> None:
         """Ask for the bind; ``until`` then the extender waits for news of a claim."""
         entry, node = assumed.entry, assumed.node
-        reasons, refusal = Counter({"a bind was refused": 1}), None
+        refusal = None
         if entry.record.node is None and not entry.gone:
             entry.decided = self._timeline.now
             entry.blind_for = self._extender.failing_for()
             entry.view = self._extender.last_report(NodeName(node))
-            known = self._known(entry, node, cycle.members) if cycle.gang else None
             refusal = self._policy.bind(entry, node)
             if refusal in (NO_CLAIM, NO_RECORD) and self._timeline.now < until:
                 self._timeline.after(LOOKS_EVERY, partial(self._bind, assumed, cycle, until))
@@ -153,11 +138,7 @@ class KubeScheduler(Actor):
             self._tally.claimed += assumed.by_claim
             if refusal is not None:
                 cycle.refused.append(entry)
-                self._tally.refused_by_bind += 1
-                if cycle.gang:
-                    self._count_refusal(assumed, known, refusal)
-                else:
-                    reasons = Counter({refusal: 1})
+                self._tally.gang_refusals += cycle.gang
         elif assumed.by_claim and not entry.gone:  # a Binding before that was written late
             refusal = self._policy.bind(entry, node)
         if refusal is not None and assumed.by_claim:
@@ -167,56 +148,16 @@ class KubeScheduler(Actor):
         self._give_back(assumed)
         cycle.assumed.remove(assumed)
         if cycle.refused and not cycle.assumed:
-            self._again(cycle, cycle.refused, reasons)
+            self._again(cycle, cycle.refused)
 
-    def _count_refusal(self, assumed: _Assumed, known: Hashable, why: str) -> None:
-        """Count a gang's bind that was refused, by what was known when the member passed filter."""
-        if assumed.miscounted:
-            reason = "miscounted"
-        elif known == assumed.known and NO_ANSWER not in why and why != NO_CLAIM:
-            reason = "known"
-            self._tally.broken_jobs.append(f"{assumed.entry.record.name} on {assumed.node}: {why}")
-        else:
-            reason = "changed since"
-        self._tally.gang_refusals[reason] += 1
-
-    def _again(self, cycle: _Cycle, waiting: list[PodEntry], reasons: Counter[str]) -> None:
+    def _again(self, cycle: _Cycle, waiting: list[PodEntry]) -> None:
         """Try again after the backoff, or give up where that is later than the pods' patience."""
-        self._tally.reasons.update(dict.fromkeys(reasons, 1))
         again_at = self._timeline.now + cycle.backoff
         if again_at > max(entry.created + entry.job.patience for entry in cycle.members):
             for entry in waiting:
                 if entry.record.node is None and not entry.gone:
-                    self._tally.gave_up += 1
                     self._api.delete(entry)
             return
         longer = cycle.backoff if cycle.backoff >= LONGEST_BACKOFF else cycle.backoff * 2
         following = _Cycle(cycle.members, cycle.gang, longer)
         self._timeline.at(again_at, lambda: self._try(following))
-
-    def _known(self, entry: PodEntry, node: str, gang: list[PodEntry]) -> Hashable:
-        """What the extender knows of the nodes that its answer depends on, without the gang;
-        nothing that equals anything else where it has not heard all that the scheduler has."""
-        group, nodes = entry.job.group, [NodeName(node)]
-        if group is not None and group.domain == NVLINK_DOMAIN:
-            fabric = self._scene.nodes[NodeName(node)].fabric
-            nodes = [n for n, found in self._scene.nodes.items() if found.fabric == fabric]
-        if any(map(self._has_ended, self._policy.living_on(nodes))):
-            return object()  # the scheduler has news that the extender has not heard
-        return self._policy.known_of(nodes, frozenset(member.record.uid for member in gang))
-
-    def _has_ended(self, uid: PodUid) -> bool:
-        entry = self._api.pods.get(uid)
-        return entry is None or entry.ended or entry.gone
-
-    def _miscounts(self, node: str, assumed: list[_Assumed], waiting: list[PodEntry]) -> bool:
-        """Whether the scheduler counts more free devices on a node than the extender can know.
-
-        It does where it has heard of a pod's end before the extender, or where a bind had no answer
-        and may be written yet. Then it sends more members of a gang to the node than there is room
-        for, and the extender, asked about each by itself, cannot see that.
-        """
-        left = self._policy.counted_free(NodeName(node))
-        sent = sum(one.entry.request.count for one in assumed if one.node == node)
-        wanted = sum(entry.request.count for entry in waiting)
-        return left < wanted and self._capacity.free(node) + sent > left

@@ -49,7 +49,6 @@ class ExtenderWatches(Actor):
         self._watches = watches
         self._lives = 0
         self.names = WATCHES + (DRA_WATCHES if scene.by_dra else ())
-        self._failing_since: dict[str, float] = {}
         self._reports: dict[NodeName, PublishedReport] = {}
 
     def tell(self, watch: str, event: Event) -> None:
@@ -59,7 +58,7 @@ class ExtenderWatches(Actor):
         def deliver() -> None:
             if life == self._lives:
                 if watch in WATCHES:
-                    self._scene.policy.watch_heard(watch)
+                    self._scene.hearing.heard[watch] = self._timeline.now
                 event()
 
         self._watches.deliver(watch, deliver)
@@ -68,8 +67,7 @@ class ExtenderWatches(Actor):
         """Bring nothing until then. Where the watch ``fails``, the extender is told so."""
         self._watches.hold(watch, until)
         if fails and watch in WATCHES:
-            self._failing_since[watch] = self._timeline.now
-            self._scene.policy.watch_failing(watch, failing=True)
+            self._scene.hearing.failing[watch] = self._timeline.now
             self._timeline.at(until, partial(self._restore, watch))
 
     def show(self, topology: NodeTopology, published: PublishedReport) -> None:
@@ -77,7 +75,12 @@ class ExtenderWatches(Actor):
         known = self._reports.get(topology.name)
         if known is None or published.looked >= known.looked:
             self._reports[topology.name] = published
-        self._scene.policy.put_report(topology, published)
+        self._scene.hearing.records.put_record(
+            topology,
+            published.report,
+            uid=published.record,
+            age=self._timeline.now - published.looked,
+        )
 
     def last_report(self, node: NodeName) -> PublishedReport | None:
         """The last report of a node that the extender knows of."""
@@ -86,7 +89,7 @@ class ExtenderWatches(Actor):
     def failing_for(self) -> float:
         """For how many seconds some watch has been failing; 0 where none does."""
         now = self._timeline.now
-        return now - min(self._failing_since.values(), default=now)
+        return now - min(self._scene.hearing.failing.values(), default=now)
 
     def drop_undelivered(self) -> None:
         """The extender is killed: what is on its way reaches nobody."""
@@ -98,9 +101,7 @@ class ExtenderWatches(Actor):
         for watch in self.names:
             self._watches.reopen(watch)
         for watch in WATCHES:
-            self._failing_since.pop(watch, None)
-            self._scene.policy.watch_heard(watch)
+            self._scene.hearing.heard[watch] = self._timeline.now
 
     def _restore(self, watch: str) -> None:
-        self._failing_since.pop(watch, None)
-        self._scene.policy.watch_failing(watch, failing=False)
+        self._scene.hearing.failing.pop(watch, None)

@@ -11,7 +11,6 @@ memory that they take, how long it takes to take in their lists, and how long ot
 meanwhile.
 """
 
-import json
 import os
 import random
 import threading
@@ -27,7 +26,15 @@ from rich.table import Table
 
 from benchmarks.collector import no_collector
 from benchmarks.output import preamble, shown
-from benchmarks.promises.claims import CLAIMS, CLASSES, DEVICE_CLASS, DRIVER, SLICES, device
+from benchmarks.promises.claims import (
+    CLAIMS,
+    CLASSES,
+    DEVICE_CLASS,
+    SLICES,
+    claim_of,
+    raw,
+    slice_of,
+)
 from benchmarks.promises.pods import app, manifest
 from benchmarks.speed.latency import MACHINES, node_name, report_of
 from benchmarks.speed.processes import memory
@@ -35,11 +42,13 @@ from scheduler_extender import terminal, verbs
 from scheduler_extender.kube.dra import DraNodes, dra_sinks
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.wire import Pod
-from topology.core.devices import NodeName
+from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.remembering import forget
 from topology.core.report import Health, Report
+from topology.core.requests import gpu_request
 from topology.machines import machine
 
 Verb = Callable[[Cluster, Pod, list[NodeName]], object]
@@ -100,12 +109,12 @@ class _Side:
         self._cluster = Cluster(lambda: 0.0, Settings(stale_after=None, all_pods_known=False))
         self._names = [NodeName(node_name(i)) for i in range(nodes)]
         followed, sinks = _followed(self._cluster)
-        sinks[CLASSES].apply(_raw(DEVICE_CLASS))
+        sinks[CLASSES].apply(raw(DEVICE_CLASS))
         for i in range(nodes):
             topology, report = _topology(i), report_of(i, rng, 1)
             if dra and i // len(MACHINES) % 2:
                 held = [str(d) for a in report.allocations for d in a.device_ids]
-                sinks[SLICES].apply(_slice(topology, orders))
+                sinks[SLICES].apply(raw(slice_of(topology, _shuffled(topology, orders))))
                 gpus = [g.index for g in topology.gpus if g.uuid in held]
                 if gpus:
                     sinks[CLAIMS].apply(_claim(topology, i, gpus))
@@ -152,8 +161,9 @@ def _objects(nodes: int, claims: int, seed: int) -> list[dict[str, Any]]:
     for i in range(nodes):
         bare = Report("boot", 1, allocatable=frozenset())
         dra.put_record(_topology(i), bare)
-    sinks[CLASSES].apply(_raw(DEVICE_CLASS))
-    slices = [_slice(_topology(i), rng) for i in range(nodes)]
+    sinks[CLASSES].apply(raw(DEVICE_CLASS))
+    topologies = [_topology(i) for i in range(nodes)]
+    slices = [raw(slice_of(node, _shuffled(node, rng))) for node in topologies]
     gpus = [(i, g.index) for i in range(nodes) for g in _topology(i).gpus]
     rng.shuffle(gpus)
     # Claims of one GPU each; those that are more than there are GPUs wait.
@@ -204,26 +214,13 @@ def _topology(number: int) -> NodeTopology:
     return machine(MACHINES[number % len(MACHINES)]).topology(node_name(number))
 
 
-def _slice(topology: NodeTopology, orders: random.Random) -> msgspec.Raw:
-    """The GPUs of a node in a random order."""
-    gpus = orders.sample(topology.gpus, len(topology.gpus))
-    pool = {"name": topology.name, "generation": 1, "resourceSliceCount": 1}
-    devices = [device(gpu, sick=False) for gpu in gpus]
-    spec = {"driver": DRIVER, "nodeName": topology.name, "pool": pool, "devices": devices}
-    return _raw({"metadata": {"name": topology.name}, "spec": spec})
+def _shuffled(node: NodeTopology, rng: random.Random) -> list[int]:
+    return rng.sample(range(len(node.gpus)), len(node.gpus))
 
 
-def _claim(topology: NodeTopology, number: int, gpus: list[int]) -> msgspec.Raw:
-    of = {"request": "r", "driver": DRIVER, "pool": topology.name}
-    results = [{**of, "device": f"gpu-{index}"} for index in gpus]
+def _claim(node: NodeTopology, number: int, gpus: list[int]) -> msgspec.Raw:
+    """The claim of a pod of its own; without GPUs it waits."""
     name = f"claim-{number}"
-    pod = {"resource": "pods", "name": name, "uid": name}
-    status = {"allocation": {"devices": {"results": results}}, "reservedFor": [pod]}
-    names = {"namespace": "default", "name": name, "uid": name}
-    asked = {"deviceClassName": DRIVER, "allocationMode": "ExactCount", "count": 1}
-    spec = {"devices": {"requests": [{"name": "r", "exactly": asked}]}}
-    return _raw({"metadata": names, "spec": spec, "status": status if gpus else {}})
-
-
-def _raw(obj: dict[str, Any]) -> msgspec.Raw:
-    return msgspec.Raw(json.dumps(obj).encode())
+    pod = PodRecord(PodUid(name), "default", name, None, gpu_request(1))
+    claim = claim_of(name, pod, node, gpus)
+    return raw(claim if gpus else {**claim, "status": {}})

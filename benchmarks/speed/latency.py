@@ -102,7 +102,7 @@ class _Bench:
             fresh = {"min-bandwidth": str(1 + self._asked / 1000)} if state == "cold" else {}
             body = filter_body(self._names, **fresh)
             for service, spent in ((self._ours, ours), (self._nothing, nothing)):
-                spent.append(service.ask(f"/scheduler/{verb}", body).ms)
+                spent.append(service.ask(f"/scheduler/{verb}", body)[1])
         p50, idle = percentiles(ours[5:])[0], percentiles(nothing[5:])[0]
         row = {"verb": verb, "state": state, "nodes": len(self._names), "requests": count}
         return {**row, "p50_ms": p50, "nothing_p50_ms": idle, "ratio_p50": p50 / idle}

@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -92,22 +91,15 @@ def told(child: subprocess.Popen[str]) -> list[float]:
     raise RuntimeError(f"{child.args!r} ended with {child.wait()}")
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The body of an answer, and the milliseconds from the request to its end."""
-
-    body: bytes
-    ms: float
-
-
 class Client:
     """Asks a service on this machine, one request after the other over one connection."""
 
     def __init__(self, port: int) -> None:
         self._connection = http.client.HTTPConnection(HOST, port, timeout=WITHIN)
 
-    def ask(self, path: str, body: bytes | str | None = None) -> Answer:
-        """POST the body, or GET where there is none. Anything but success is an assertion."""
+    def ask(self, path: str, body: bytes | str | None = None) -> tuple[bytes, float]:
+        """POST the body, or GET where there is none: the answer, and the milliseconds until its
+        end. Anything but success is an assertion."""
         started = time.perf_counter()
         method = "GET" if body is None else "POST"
         self._connection.request(method, path, body, {"Content-Type": "application/json"})
@@ -115,7 +107,7 @@ class Client:
         found = answer.read()
         ms = 1000 * (time.perf_counter() - started)
         assert answer.status in (200, 204), (path, answer.status, found[:200])
-        return Answer(found, ms)
+        return found, ms
 
     def close(self) -> None:
         """Close the connection."""

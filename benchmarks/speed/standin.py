@@ -23,7 +23,6 @@ from urllib.parse import parse_qs, urlsplit
 from benchmarks.speed.processes import HOST, tell
 from topology.codec import encode, encode_report
 from topology.core.devices import DeviceId, PodUid
-from topology.core.graph import NodeTopology
 from topology.core.report import Allocation, Report
 from topology.machines import machine
 
@@ -50,7 +49,6 @@ class World:
         self._topologies = [
             machine(MACHINES[i % len(MACHINES)]).topology(name_of(i)) for i in range(nodes)
         ]
-        self._held = [self._draw(topology) for topology in self._topologies]
         self.items: dict[str, list[bytes]] = {
             RECORDS: [self._record(i) for i in range(nodes)],
             PODS: [_json(_pod(i, nodes)) for i in range(pods)],
@@ -65,22 +63,21 @@ class World:
             time.sleep(max(0.0, began + n * seconds / reports - time.monotonic()))
             i = self._rng.randrange(len(self._topologies))
             self._sequence += 1
-            self._held[i] = self._draw(self._topologies[i])
             self._version += 1
             line = b'{"type":"MODIFIED","object":' + self._record(i) + b"}\n"
             for watcher in self.watching[RECORDS]:
                 watcher.put(line)
 
-    def _draw(self, topology: NodeTopology) -> tuple[tuple[DeviceId, ...], ...]:
-        """The devices of each GPU pod of a node: other ones each time."""
-        drawn = self._rng.sample([DeviceId(gpu.uuid) for gpu in topology.gpus], 2 * GPU_PODS)
-        return tuple(tuple(sorted(drawn[2 * k : 2 * k + 2])) for k in range(GPU_PODS))
-
     def _record(self, node: int) -> bytes:
+        """A node's record; the GPUs of each of its pods are drawn anew."""
         topology = self._topologies[node]
+        drawn = self._rng.sample([DeviceId(gpu.uuid) for gpu in topology.gpus], 2 * GPU_PODS)
         allocations = tuple(
-            Allocation(PodUid(_uid(node, k)), "team", _pod_name(node, k), "main", GPU, ids)
-            for k, ids in enumerate(self._held[node])
+            Allocation(
+                *(PodUid(_uid(node, k)), "team", _pod_name(node, k), "main", GPU),
+                tuple(sorted(drawn[2 * k : 2 * k + 2])),
+            )
+            for k in range(GPU_PODS)
         )
         ids = frozenset(DeviceId(gpu.uuid) for gpu in topology.gpus)
         report = Report(

@@ -51,14 +51,14 @@ def _ask(port: int, pod: WorstPod) -> dict[str, float]:
     victims = {n: {"Pods": [{"UID": f"{n}-running-0"}], "NumPDBViolations": 0} for n in names}
     preempt = {"Pod": manifest, "NodeNameToMetaVictims": victims}
     client = Client(port)
-    filtered = client.ask("/scheduler/filter", json.dumps(asked))
-    passed = json.loads(filtered.body)["NodeNames"] or names
+    answer, filtered = client.ask("/scheduler/filter", json.dumps(asked))
+    passed = json.loads(answer)["NodeNames"] or names
     meta = manifest["metadata"]
     bind = {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"]}
     others = {"prioritize": asked, "preempt": preempt, "bind": {**bind, "Node": passed[0]}}
     return {
-        "filter": filtered.ms,
-        **{verb: client.ask(f"/scheduler/{verb}", json.dumps(b)).ms for verb, b in others.items()},
+        "filter": filtered,
+        **{verb: client.ask(f"/scheduler/{verb}", json.dumps(b))[1] for verb, b in others.items()},
     }
 
 
@@ -70,7 +70,7 @@ def _healthz(port: int) -> Iterator[list[float]]:
     def ask() -> None:
         client = Client(port)
         while not over.wait(0.002):
-            waited.append(client.ask("/healthz").ms)
+            waited.append(client.ask("/healthz")[1])
 
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import Any, Literal
+from typing import Any
 
 from benchmarks.promises.pods import GpuContainer, app, init, manifest
 from scheduler_extender.state.answers.decision import Settings
@@ -100,11 +100,11 @@ def populate(seed: int) -> Cluster:
         uuids = [g.uuid for g in topology.gpus]
         rng.shuffle(uuids)
         allocations: list[Allocation] = []
-        for number, pod in enumerate(_pods(i, len(uuids), rng)):
-            name = f"{topology.name}-{pod.does}-{number}"
-            cluster.feed.put_pod(_record(name, topology.name, served.name, pod, rng))
-            if pod.does != "waiting":
-                ids = [uuids.pop() for _ in range(pod.gpus)]
+        for number, (does, gpus) in enumerate(_pods(i, len(uuids), rng)):
+            name = f"{topology.name}-{does}-{number}"
+            cluster.feed.put_pod(_record(name, topology.name, served.name, does, gpus, rng))
+            if does != "waiting":
+                ids = [uuids.pop() for _ in range(gpus)]
                 whole = served.strategy == "none"
                 devices = tuple(DeviceId(u if whole else f"{u}::0") for u in ids)
                 allocations.append(
@@ -114,10 +114,12 @@ def populate(seed: int) -> Cluster:
     return cluster
 
 
-def _record(name: str, node: NodeName, resource: str, pod: _Pod, rng: random.Random) -> PodRecord:
-    main = ContainerRequest("main", pod.gpus)
+def _record(
+    name: str, node: NodeName, resource: str, does: str, gpus: int, rng: random.Random
+) -> PodRecord:
+    main = ContainerRequest("main", gpus)
     request = GpuRequest(resource, (main,), only_gpu_plugin=bool(rng.randrange(2)))
-    if rng.randrange(4) == 0 and pod.does == "waiting":
+    if rng.randrange(4) == 0 and does == "waiting":
         init = ContainerRequest("init", 1, Role.INIT)
         request = GpuRequest(resource, (init, main))
     return PodRecord(
@@ -126,34 +128,21 @@ def _record(name: str, node: NodeName, resource: str, pod: _Pod, rng: random.Ran
         name,
         node,
         request,
-        phase="Pending" if pod.does == "waiting" else "Running",
-        deleting=pod.does == "ending",
+        phase="Pending" if does == "waiting" else "Running",
+        deleting=does == "ending",
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Pod:
-    """What a pod of a node does, and how many GPUs it asks for."""
-
-    does: Literal["running", "ending", "waiting"]
-    gpus: int
-
-
-def _pods(i: int, gpus: int, rng: random.Random) -> Iterator[_Pod]:
-    """The pods of the ``i``-th node, which has so many GPUs."""
-    yield _Pod("running", 1)
+def _pods(i: int, gpus: int, rng: random.Random) -> Iterator[tuple[str, int]]:
+    """What the pods of the ``i``-th node do, which has so many GPUs, and how many each asks for."""
+    yield "running", 1
     left = gpus - 1
-    many: tuple[tuple[Literal["running", "ending", "waiting"], int], ...] = (
-        ("running", i // 10 % 5),
-        ("ending", i % 3),
-        ("waiting", i // 3 % 4),
-    )
-    for does, most in many:
+    for does, most in {"running": i // 10 % 5, "ending": i % 3, "waiting": i // 3 % 4}.items():
         for _ in range(most):
             count = rng.choice((1, 1, 2))
             if count < left // 2:
                 left -= count
-                yield _Pod(does, count)
+                yield does, count
 
 
 # Pods.

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.__main__ import app
-from benchmarks.promises.bykind import KINDS, WITH_FAULTS, counted, kept
+from benchmarks.promises.bykind import KINDS, RULE, WITH_FAULTS, counted, kept
 from benchmarks.promises.plays import Play, play
 from topology.core.placement import verdict
 
@@ -25,7 +25,7 @@ PLACEMENTS = 2_000
 def written(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What the command writes; it exits with 0."""
     path: Path = tmp_path_factory.mktemp("by-kind") / "figures.json"
-    asked = ["promises-by-kind", "--placements", str(PLACEMENTS), "--json", str(path)]
+    asked = ["promises", "--placements", str(PLACEMENTS), "--json", str(path)]
     done = CliRunner().invoke(app, [*asked, "--workers", str(os.cpu_count() or 1)])
     assert done.exit_code == 0, done.output
     assert "everything" in done.output
@@ -34,12 +34,14 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def test_nothing_is_broken_whatever_is_placed(written: dict[str, Any]) -> None:
     rows = written["rows"]
+    rule = rows.pop(RULE)
+    assert rule["guaranteed_broken"] > 0
     assert set(rows) == {name + more for name in KINDS for more in ("", WITH_FAULTS)}
     assert sum(row["placed"] for row in rows.values()) >= PLACEMENTS
     for name, row in rows.items():
         assert kept(row), (name, row)
         assert row["guaranteed"] > 0, name
-    groups = rows[next(iter(KINDS))]
+    groups = rows["groups and gangs"]
     assert groups["gang_binds"] > 0
     assert groups["whole_groups"] > 0
 

@@ -21,8 +21,6 @@ from benchmarks.promises.faults import RARE_FAULTS, Faults
 from benchmarks.promises.judge import LOST_CLAIM
 from benchmarks.promises.plays import Play, play, play_all
 from benchmarks.promises.tally import Tally
-from topology.core.placement import outlook, verdict
-from topology.core.placement.constraints import passing_share
 
 pytestmark = pytest.mark.long
 
@@ -62,7 +60,7 @@ def test_no_guaranteed_promise_is_ever_broken(
     broken = sum((t.broken for t in ours), Counter[str]())
     excused = sum((t.excused for t in ours), Counter[str]())
     naive = next(t for p, t in tallies.items() if p.policy == "good set free")
-    restarts = sum(t.restarts for t in ours)
+    restarts = sum(t.happened["restarts"] for t in ours)
     with capsys.disabled():
         print(f"\n{placed} placements, {restarts} restarts of the extender")
         print(f"promises {dict(promised)}, broken {dict(broken)}, excused {dict(excused)}")
@@ -102,9 +100,6 @@ def test_keeping_promises_costs_few_placements(
     )
     with capsys.disabled():
         print(f"\nrequired: {ours.required_placed}, by the rule {naive.required_placed}")
-        print(f"{ours.refused_by_bind} binds decided anew; why pods waited, in tries:")
-        for reason, count in ours.reasons.most_common():
-            print(f"{count:7} {reason}")
     assert ours.required_placed >= 0.99 * naive.required_placed
 
 
@@ -123,26 +118,18 @@ def kept(first: Play, *, fitting: float = 0.6) -> Counter[str]:
             assert tally.surprises["outside-outcomes"] == 0
         assert tally.required_placed >= fitting * tally.required
         assert tally.placed + tally.foreign >= (fitting + 0.2) * first.pods
+        happened += tally.happened
         happened += Counter(
-            forced=tally.forced,
-            late_commits=tally.late_commits,
-            blindings=tally.blindings,
-            deaths=tally.deaths,
-            recreated=tally.recreated,
             unexcused=tally.unexcused.total(),
             stale=tally.stale,
             blind=tally.blind,
-            kubelet_restarts=tally.kubelet_restarts,
-            sickened=tally.sickened,
             unreported=tally.unreported["guaranteed"],
-            unreported_refusals=tally.unreported_refusals.total(),
             plugin_refused=tally.kubelet_refusals["plugin refused"],
             affinity=tally.kubelet_refusals["TopologyAffinityError"],
             smt=tally.kubelet_refusals["SMTAlignmentError"],
             claimed=tally.claimed,
             vetoes=tally.vetoes,
             claims_lost=tally.kubelet_refusals[LOST_CLAIM],
-            moves=tally.moves,
         )
     return happened
 
@@ -152,8 +139,7 @@ def told(happened: Counter[str], capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
         print(
             f"\n{happened['kubelet_restarts']} restarts of kubelets, {happened['sickened']} GPUs"
-            f" fallen sick; unreported until then: {happened['unreported']} guaranteed broken,"
-            f" {happened['unreported_refusals']} pods refused"
+            f" fallen sick; unreported until then: {happened['unreported']} guaranteed broken"
         )
 
 
@@ -280,10 +266,9 @@ def test_claims_have_what_was_promised(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_claims_have_what_was_promised_where_everything_fails() -> None:
-    """Nodes are moved to DRA and back, too."""
-    faults = replace(RARE_FAULTS, moved_every=60.0, kubelets_restart=30.0, gpus_sicken=15.0)
+    faults = replace(RARE_FAULTS, kubelets_restart=30.0, gpus_sicken=15.0)
     happened = kept(Play("extender", 1_000, 321, foreign=0.0, restarts=5, faults=faults, dra=0.5))
-    assert happened["moves"] > 10
+    assert happened["kubelet_restarts"] > 10
 
 
 def sliced(nodes: str, seed: int, **more: Any) -> Play:
@@ -341,28 +326,4 @@ def test_memory_is_kept_where_everything_fails(capsys: pytest.CaptureFixture[str
 
 def test_most_of_the_memory_that_is_asked_for_is_given_out() -> None:
     tally = play(shared(301, foreign=0.0))
-    assert any("too little GPU memory" in reason for reason in tally.reasons)
     assert tally.required_placed >= 0.84 * tally.required
-
-
-def test_the_judge_finds_slices_that_were_promised_because_good_ones_were_free(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A bug that is planted: some choice is of one GPU, so every choice is called so."""
-
-    def some_is_every(*asked: Any) -> tuple[bool, bool, float]:
-        _, some, share = passing_share(*asked)
-        return some, some, share
-
-    monkeypatch.setattr(outlook, "passing_share", some_is_every)
-    tally = play(replace(sliced("sliced", 1, rate=1.2), pods=200))
-    assert tally.broken["guaranteed"] > 0
-    # The judge counts a pod once. A kubelet may show an ending pod's devices once more.
-    assert tally.surprises["promise-broken"] >= tally.broken.total()
-
-
-def test_the_judge_finds_memory_that_nobody_has_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bug that is planted: pods go wherever shares are free, as without us."""
-    monkeypatch.setattr(verdict, "short_of_memory", lambda *_: None)
-    tally = play(replace(shared(271, foreign=0.0), pods=150))
-    assert tally.overcommitted > 0

@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from benchmarks.promises.extender import Extender
 from benchmarks.promises.faults import Delays, Faults
 from benchmarks.promises.judge import Judge
 from benchmarks.promises.pods import Job, PodEntry, PublishedReport, app, manifest
@@ -35,7 +34,6 @@ def judged(
         {NODE.name: NODE},
         {},
         Capacity([NODE]),
-        Extender(1),
         Delays(),
         Faults(),
         Tally(),
@@ -44,7 +42,7 @@ def judged(
     entry = PodEntry.of(Job(0, 60, manifest("pair", 1, {"link": "nvlink"}, app(2))), 0)
     health = tuple(Health(NODE.gpus[p].uuid, healthy=False) for p in sick)
     entry.view = PublishedReport(Report(health=health), "0", LOOKED)
-    for when, happens in ((disturbed, judge.disturbed), (healed, judge.healed)):
+    for when, happens in ((disturbed, judge.disturbed), (healed, judge.unsettled)):
         if when:
             timeline.now = when
             happens(NODE.name)
@@ -69,7 +67,6 @@ def test_what_a_report_could_show_is_broken(held: tuple[int, ...] | None) -> Non
 def test_what_no_report_could_show_is_counted_apart(held: tuple[int, ...] | None) -> None:
     found = judged("guaranteed", held, disturbed=10.5)
     assert (found.broken, found.unreported) == ({}, {"guaranteed": 1})
-    assert found.unreported_refusals.total() == (held is None)
     assert not found.kubelet_refusals
 
 

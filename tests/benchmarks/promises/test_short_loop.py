@@ -11,15 +11,14 @@ from typing import Any
 
 import pytest
 
-from benchmarks.promises.faults import Faults
+from benchmarks.promises.faults import Delays, Faults
 from benchmarks.promises.plays import Play, play
-from scheduler_extender.verbs import binddecision
+from scheduler_extender.verbs import binddecision, filtering
 from topology.core.allocators.dra import FirstFit
 from topology.core.allocators.protocol import Call, Outcomes
-from topology.core.placement import outlook
-from topology.core.placement.constraints import passing_share
+from topology.core.placement import verdict
+from topology.core.placement.outlook import Judgement, judged
 
-SLICES = Play("extender", 250, 1, nodes="sliced", workload="slices", rate=1.2, foreign=0.0)
 DRA = Play("extender", 300, 1, foreign=0.0, restarts=2, dra=0.5)
 PLAYS = {
     "any": Play("extender", 500, 1, restarts=2),
@@ -30,11 +29,10 @@ PLAYS = {
     "sick GPUs": Play("extender", 200, 7, foreign=0.0, faults=Faults(gpus_sicken=60.0)),
     "deleted by force": Play("extender", 200, 9, foreign=0.0, faults=Faults(forced=0.3)),
     "binds that come late": Play("extender", 200, 10, foreign=0.0, faults=Faults(late_commits=0.1)),
-    "slices": SLICES,
+    "slices": Play("extender", 250, 1, nodes="sliced", workload="slices", rate=1.2, foreign=0.0),
     "memory": Play("extender", 200, 8, nodes="memory", workload="shares", rate=1.5, foreign=0.0),
     "groups": Play("extender", 200, 11, "racks", "groups", 0.5, 0.0, restarts=1),
     "DRA": DRA,
-    "nodes moved to DRA and back": replace(DRA, seed=2, faults=Faults(moved_every=20.0)),
 }
 
 
@@ -46,22 +44,40 @@ def test_every_promise_is_kept(what: Play) -> None:
     assert tally.broken["guaranteed"] == 0, tally.broken_jobs
     assert tally.overcommitted == 0, tally.broken_jobs
     assert tally.split_groups == 0
-    assert tally.gang_refusals["known"] == 0
     if not what.foreign:
         assert tally.kubelet_refusals["UnexpectedAdmissionError"] == 0
         assert tally.surprises["outside-outcomes"] == 0
     assert tally.required_placed >= 0.4 * tally.required
 
 
-def test_the_judge_finds_a_promise_that_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bug that is planted: some choice is of one GPU, so every choice is called so."""
+@pytest.mark.parametrize("kind", ["allocators", "containers", "slices", "memory"])
+def test_the_judge_finds_a_promise_that_is_broken(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bug that is planted: where some outcome is good, every one is called so."""
 
-    def some_is_every(*asked: Any) -> tuple[bool, bool, float]:
-        _, some, share = passing_share(*asked)
-        return some, some, share
+    def some_is_every(*asked: Any) -> Judgement:
+        found = judged(*asked)
+        return found._replace(every=found.some)
 
-    monkeypatch.setattr(outlook, "passing_share", some_is_every)
-    assert play(replace(SLICES, pods=100)).broken["guaranteed"] > 0
+    monkeypatch.setattr(verdict, "judged", some_is_every)
+    assert play(replace(PLAYS[kind], pods=100)).broken["guaranteed"] > 0
+
+
+GANGS = Play("extender", 250, 12, "racks", "groups", 0.9, 0.0, delays=Delays(bind=0.0, watch=0.0))
+
+
+def test_no_gang_is_half_bound_where_nothing_changes_after_filter() -> None:
+    """Every bind of a gang follows its filter at once, and everybody hears of all at once."""
+    tally = play(GANGS)
+    assert tally.gang_binds > 50
+    assert tally.gang_refusals == 0
+
+
+def test_gangs_that_filter_lets_go_anywhere_are_half_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug that is planted: filter takes no group into account; bind does."""
+    monkeypatch.setattr(filtering, "_with_group", lambda *asked: asked[2])
+    assert play(replace(GANGS, pods=100)).gang_refusals > 0
 
 
 def test_the_judge_finds_claims_whose_devices_nobody_has_looked_at(
