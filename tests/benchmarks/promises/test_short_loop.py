@@ -90,7 +90,7 @@ def test_the_judge_finds_claims_whose_devices_nobody_has_looked_at(
         request, decision = answer(*asked)
         return request, replace(decision, rejection=None)
 
-    burst = replace(DRA, rate=8.0, runs=8.0)
+    burst = replace(DRA, seed=2, rate=8.0, runs=8.0)
     sound = play(burst)
     assert (sound.broken.total(), sound.vetoes > 0) == (0, True)
     answer = binddecision._answer
