@@ -1,11 +1,12 @@
 """Measurements of the service, and simulations of what it is worth.
 
-Each command prints a table and, with ``--json FILE``, writes its figures with every parameter.
+A command that measures or plays something prints a table, and with ``--json FILE`` writes its
+figures with every parameter.
 
 ``promises``
     A closed loop in virtual time, with every fault: are promises kept?
 ``speed``
-    How long verbs, single decisions, waiting pods and the agent take.
+    How long verbs and waiting pods take, also under DRA, and what the worst input costs.
 ``simulation``
     Weeks of jobs under several policies, with the shipping verbs.
 ``papers``

@@ -105,7 +105,7 @@ class OverBudgetError(Exception):
 
 
 class Bodies:
-    """A budget for the bodies that are in memory at one time, over both ports. Event loop only.
+    """A budget for the bodies that are in memory at one time, over all ports. Event loop only.
 
     Large bodies leave some of it to small ones, so that uploads that never end do not keep out a
     scheduler that sends names. ``total`` and ``spare`` are in bytes.

@@ -1,4 +1,4 @@
-"""As shipped: jobs over time on a cluster, under the extender or under kube-scheduler alone.
+"""Jobs over time on a cluster, under the extender or under kube-scheduler alone.
 
 The extender's verbs are the shipping ones; kube-scheduler's in-tree filters and scores, the
 kubelets and NVIDIA's device plugin are emulated (:mod:`topology.emulation`). A policy chooses here

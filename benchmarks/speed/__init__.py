@@ -1,1 +1,1 @@
-"""How fast: verbs over HTTP, single evaluations, whole clusters, the agent, and the worst case."""
+"""How fast: verbs over HTTP, whole clusters, DRA, what the watches bring, and the worst case."""

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import typer
+from rich.text import Text
 
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.evictions import Evicting
-from scheduler_extender.cli.inputs import cluster_file
+from scheduler_extender.cli.inputs import cluster_file, standard_output
 from scheduler_extender.cli.kubeconfig import asking
 from scheduler_extender.cli.options import Source
 from scheduler_extender.cli.source import described
 from scheduler_extender.cli.suggestions import pod_meant
-from scheduler_extender.harmless import one_line
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.reservation import MAX_SECONDS
@@ -80,7 +80,8 @@ def _tell(found: Unblocking, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(msgspec.to_builtins(found), indent=2))
     else:
-        typer.echo("\n".join(map(one_line, found.text)))
+        for line in found.text:
+            standard_output().print(Text(line))
 
 
 def _show(found: Unblocking, *, as_json: bool) -> None:

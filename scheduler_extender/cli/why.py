@@ -29,6 +29,7 @@ from scheduler_extender.cli.source import NO_CLAIMS, described
 from scheduler_extender.cli.subject import subject
 from scheduler_extender.cli.suggestions import pod_meant
 from scheduler_extender.deadline import within
+from scheduler_extender.kube.owners import kind_named
 from scheduler_extender.limits import EXPLAIN_SECONDS
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.told.explanation import (
@@ -70,8 +71,6 @@ def _from_extender(
     port: Forwarded, access: Access, namespace: str | None, pod: str
 ) -> tuple[Explanation | Unreadable, list[str]]:
     """The extender's answer; the pods of a workload are found at the API server."""
-    from scheduler_extender.kube.owners import kind_named
-
     notes: list[str] = []
     where, _, name = pod.removeprefix("pod/").rpartition("/")
     where = where or namespace or usual_namespace(access)
@@ -94,6 +93,8 @@ def _from_file(
     content = cluster_file(path)
     known = described(content, require)
     where, _, name = pod.removeprefix("pod/").rpartition("/")
+    if kind_named(where) is not None:
+        raise BadInputError(f"{path}: {pod}: a cluster file names pods alone; name the pod")
     snapshot = known.snapshot()
     record = snapshot.pod_named(where or namespace, name)
     if (where or namespace, name) in {(pod.namespace, pod.name) for pod in content.claiming}:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """TLS on the scheduler's port. With ``client_ca`` a
-    client must show a certificate of that CA; with ``client_names`` also one whose common name or
-    DNS name is among them, since the CA may have signed others.
+    """TLS on the scheduler's port. With ``client_ca`` a client must show a certificate of that CA;
+    with ``client_names`` also one whose common name or DNS name is among them, since the CA may
+    have signed others.
     """
 
     certificate: Path

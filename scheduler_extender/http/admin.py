@@ -1,8 +1,5 @@
-"""The admin port, for people: on loopback only.
-
-/v1/nodes, /v1/explain, /v1/snapshot, and in file mode POST
-/v1/reports.
-"""
+"""The port for people (``--admin-port``), on loopback only: /v1/nodes, /v1/explain, /v1/snapshot,
+the map's pages, and in file mode POST /v1/reports."""
 
 import anyio
 import anyio.to_thread

@@ -1,4 +1,4 @@
-"""What both ports have: health, readiness, and errors in one form, a line of JSON."""
+"""What the ports share: health, readiness, and errors in one form, a line of JSON."""
 
 import time
 import traceback

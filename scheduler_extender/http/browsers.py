@@ -29,8 +29,8 @@ def refusal(
     """
     hosts = [value for name, value in headers if name == b"host"]
     public = [public_host.lower().encode()] if public_host else []
-    ours = [host for host in hosts if host.lower().removesuffix(b":443") not in public]
-    origins = {scheme + host for host in ours for scheme in (b"http://", b"https://")}
+    others = [host for host in hosts if host.lower().removesuffix(b":443") not in public]
+    origins = {scheme + host for host in others for scheme in (b"http://", b"https://")}
     origins.update(b"https://" + name for name in public)
     linked = (b"sec-fetch-dest", b"document") in headers
     for name, value in headers:
@@ -39,7 +39,7 @@ def refusal(
         if name == b"sec-fetch-site" and value in OTHER_SITES and not linked:
             return "Sec-Fetch-Site: a page of another site may only link here"
     if local:
-        for host in ours:
+        for host in others:
             if not _is_local(host.decode("latin-1")):
                 return f"Host: {_shown(host)} is neither localhost nor an IP address"
     return None

@@ -25,7 +25,6 @@ from topology.core.requests import GpuRequest
 
 NO_BUDGETS = "the PodDisruptionBudgets are not known (yet): nothing is planned without them"
 LATE = "whether the place is there was not worked out in time: ask again"
-BLIND = "the extender's view of the cluster is out of date"
 
 
 class Eviction(Struct, frozen=True):
@@ -111,8 +110,6 @@ def unblocking_of(cluster: Cluster, namespace: str, name: str) -> Unblocking | N
     unscheduled = _why_not_scheduled(pod)
     if unscheduled:
         return answer(text=[f"nobody is worth evicting for {namespace}/{name}: {unscheduled}"])
-    if snapshot.blind:
-        return answer(undecided=BLIND, text=[BLIND])
     deadline = within(cluster.clock, UNBLOCK_SECONDS)
     asks = pod.request if isinstance(pod.request, GpuRequest) else None
     member = None if asks is None else member_of(snapshot, pod.uid, pod.membership, asks)

@@ -1,4 +1,4 @@
-"""The map in the browser: the cluster's GPUs as pages of the admin port.
+"""The map in the browser: the cluster's GPUs as pages of the port for people.
 
 :mod:`.glance` puts alike nodes together, :mod:`.outlook` says why pods wait, and :mod:`.drawing`
 draws. :mod:`.pages` makes HTML of it, :mod:`.live` tells browsers that something has changed. How

@@ -1,4 +1,4 @@
-"""The map's routes on the admin port, and the headers of its pages."""
+"""The map's routes on the port for people, and the headers of its pages."""
 
 from __future__ import annotations
 

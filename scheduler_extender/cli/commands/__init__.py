@@ -1,7 +1,7 @@
 """``gpu-topology``: the commands, a file each: options, help, and what can be checked at once.
 
-The work is in the package above. A command imports it when it is called, so that help, completion
-and wrong words load no model.
+The work of a command that needs the model is in the package above, in a file of the same name, and
+is imported when the command is called: help, completion and wrong words load no model.
 
 Exit codes: 0 done, 1 the answer is no, 2 bad input with one clear line on stderr.
 

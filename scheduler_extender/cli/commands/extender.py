@@ -287,7 +287,7 @@ def extender(
 
     Whoever reaches the port for kube-scheduler can have pods bound. On an address that is not
     loopback, give --tls-cert, --tls-key, --client-ca and --client-name. Files that change are read
-    again. The admin port listens on loopback: people forward it with kubectl.
+    again. The port for people listens on loopback: they forward it with kubectl.
     """
     cluster = served.cluster
     if cluster is not None and served.kubeconfig is not None:

@@ -254,7 +254,7 @@ def kept_away(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Reje
     backoff = facts.refusing(request)
     if backoff is None or settings.refusals is Refusals.IGNORE:
         return None
-    return refusing(backoff.reason, alike=backoff.alike)
+    return refusing(backoff.reason, alike=backoff.of_one_kind)
 
 
 def reserved_for_another(facts: NodeFacts, request: GpuRequest) -> Rejection | None:

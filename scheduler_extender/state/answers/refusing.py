@@ -155,7 +155,7 @@ def with_resumed(facts: NodeFacts, resumed: float, now: float) -> NodeFacts:
 def with_pauses_ended(facts: NodeFacts, now: float) -> NodeFacts:
     """The facts at a later time: pauses may have ended."""
     known = facts.history.backoffs
-    backoffs = {resource: each.ends(now) for resource, each in known.items()}
+    backoffs = {resource: each.at(now) for resource, each in known.items()}
     if all(backoffs[resource] is known[resource] for resource in backoffs):
         return facts
     return replace(facts, history=replace(facts.history, backoffs=backoffs))

@@ -52,9 +52,9 @@ class Refused:
     started: float | None  # the pod's start time since 1970; None if its status had none
     reason: str  # the kubelet's
     kind: GpuRequest
-    alone: bool = False  # a pod of another kind has been admitted since
+    counts_for_node: bool = True  # no pod of another kind has been admitted since
 
-    def until(self, started: float) -> bool:
+    def no_later_than(self, started: float) -> bool:
         """Whether it came no later than this time of the kubelet's clock; infinite is now."""
         return started == inf or (self.started is not None and self.started <= started)
 
@@ -64,7 +64,7 @@ class Backoff:
     """Refusals since a pod was admitted, and the pause that the latest of them has begun."""
 
     refusals: tuple[Refused, ...]  # the oldest first
-    alike: bool  # it is that of one kind
+    of_one_kind: bool  # and not the node's
     until: float  # the end of the latest pause on the cluster's clock
     paused: bool  # that pause lasts
 
@@ -73,7 +73,7 @@ class Backoff:
         """The kubelet's reason for the latest refusal."""
         return self.refusals[-1].reason
 
-    def ends(self, now: float) -> Backoff:
+    def at(self, now: float) -> Backoff:
         """The same at a later time: its pause may have ended."""
         return replace(self, paused=False) if self.paused and self.until <= now else self
 
@@ -96,14 +96,14 @@ class Backoffs:
         every = (*self.of_kind.values(), self.of_node)
         return tuple(each.until for each in every if each is not None and each.paused)
 
-    def ends(self, now: float) -> Backoffs:
+    def at(self, now: float) -> Backoffs:
         """The same at a later time: pauses may have ended."""
         if all(until > now for until in self.pauses):
             return self
         return replace(
             self,
-            of_kind={kind: backoff.ends(now) for kind, backoff in self.of_kind.items()},
-            of_node=self.of_node.ends(now) if self.of_node is not None else None,
+            of_kind={kind: backoff.at(now) for kind, backoff in self.of_kind.items()},
+            of_node=self.of_node.at(now) if self.of_node is not None else None,
         )
 
     @property
@@ -130,7 +130,9 @@ def with_refusal(
     ended."""
     of_kind = dict(backoffs.of_kind) if backoffs is not None else {}
     own = of_kind.pop(refused.kind, None)
-    of_kind[refused.kind] = _own((*own.refusals, refused) if own is not None else (refused,), now)
+    of_kind[refused.kind] = _of_kind(
+        (*own.refusals, refused) if own is not None else (refused,), now
+    )
     if len(of_kind) > MOST_KINDS:
         del of_kind[min(of_kind, key=lambda kind: of_kind[kind].refusals[-1].at)]
     return _backoffs(of_kind, beside, now)
@@ -147,18 +149,18 @@ def without(
     left: defaultdict[GpuRequest, list[Refused]] = defaultdict(list)
     for other, backoff in backoffs.of_kind.items():
         for refused in backoff.refusals:
-            if not refused.until(started):
+            if not refused.no_later_than(started):
                 left[other].append(refused)
             elif kind is not None and other != kind:
-                left[other].append(replace(refused, alone=True))
-    of_kind = {other: _own(refusals, now) for other, refusals in left.items()}
+                left[other].append(replace(refused, counts_for_node=False))
+    of_kind = {other: _of_kind(refusals, now) for other, refusals in left.items()}
     return _backoffs(of_kind, backoffs.beside, now) if of_kind else None
 
 
 def _backoffs(
     of_kind: Mapping[GpuRequest, Backoff], beside: frozenset[PodUid], now: float
 ) -> Backoffs:
-    every = _ordered(r for each in of_kind.values() for r in each.refusals if not r.alone)
+    every = _ordered(r for each in of_kind.values() for r in each.refusals if r.counts_for_node)
     second = next((i for i, r in enumerate(every) if r.kind != every[0].kind), None)
     of_node = None
     if second is not None:
@@ -167,7 +169,7 @@ def _backoffs(
     return Backoffs(of_kind, of_node, beside)
 
 
-def _own(refusals: Iterable[Refused], now: float) -> Backoff:
+def _of_kind(refusals: Iterable[Refused], now: float) -> Backoff:
     in_order = _remembered(_ordered(refusals))
     until = _until(in_order)
     return Backoff(in_order, True, until, until > now)

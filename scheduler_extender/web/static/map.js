@@ -34,7 +34,7 @@
     try {
       const answer = await fetch(location.href, { headers: { Accept: "text/html" }, redirect: "manual" });
       if (answer.type === "opaqueredirect" || answer.status === 401) {
-        location.reload(); // the session is over
+        location.reload(); // the proxy in front of us asks for a new sign-in
         return;
       }
       if (answer.ok) {
