@@ -81,4 +81,4 @@ def write_text(path: Path | None, text: str) -> None:
         sys.stdout.write(text)
     elif path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        path.write_bytes(text.encode())  # a text that cannot be encoded leaves the file as it was

@@ -33,6 +33,7 @@ def parse(text: str) -> Simulated:
     """The figures that a text says in JSON. Raises :class:`ReportError`."""
     try:
         found = json.loads(text)
+        json.dumps(found, ensure_ascii=False).encode()  # no half of a character alone
     except (ValueError, RecursionError) as error:
         raise ReportError(f"not JSON: {error}; {ALLOWED}") from error
     if not isinstance(found, dict) or found.get("benchmark") != "simulate":

@@ -16,7 +16,7 @@ from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.struct import Struct
-from scheduler_extender.unblocking import Cost, Plan, search, unplanned
+from scheduler_extender.unblocking import Cost, Plan, lost, search, unplanned
 from scheduler_extender.unblocking.homes import Places
 from scheduler_extender.unblocking.victims import after, importance
 from scheduler_extender.verbs.afterwards import Afterwards
@@ -177,7 +177,8 @@ def _kept(
     go. A ``member`` also needs its group to let it go there.
 
     The caller may not have written the annotation: only those victims are left that the place
-    needs, and all of them have to be such as a plan evicts. Raises :class:`.OutOfTimeError`.
+    needs, or the home of another victim, and all of them have to be such as a plan evicts. Raises
+    :class:`.OutOfTimeError`.
     """
     kept = pod.reservation
     if kept is None or not isinstance(pod.request, GpuRequest) or not kept.lasts(snapshot.today):
@@ -198,16 +199,20 @@ def _kept(
         rejection = afterwards.on(then, gone).rejection
         return "" if rejection is None else rejection.reason
 
-    gone, left = kept.victims, []
+    gone = kept.victims
     problem = f"another pod's reservation on {kept.node} counts"
     if kept.node in snapshot.places_of(pod.uid):
         problem = lacks(gone)
     alive = [each for uid, each in facts.pods.bound.alive.items() if uid in gone]
-    for victim in sorted((each for each in alive if not each.deleting), key=importance):
+    left = sorted((each for each in alive if not each.deleting), key=importance)
+    for victim in tuple(left):
+        others = [each for each in left if each is not victim]
         if problem or lacks(gone - {victim.uid}):
-            left.append(victim)
-        else:
-            gone -= {victim.uid}
+            continue
+        if lost(places, without(gone - {victim.uid}), pod, others) <= lost(
+            places, without(gone), pod, left
+        ):
+            gone, left = gone - {victim.uid}, others
     return Reservation(
         kept.node,
         datetime.fromtimestamp(kept.until, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),

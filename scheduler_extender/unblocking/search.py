@@ -9,6 +9,7 @@ differ in nothing but their names count once.
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from math import inf
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.deadline import NO_DEADLINE, Deadline, OutOfTimeError
@@ -368,10 +369,18 @@ def unplanned(
     for pod in victims:
         if pod.uid not in able:
             return f"no plan evicts {pod.full_name} for it"
-    planned = [able[pod.uid] for pod in victims]
-    if rehearse(places, without, waiting, planned, len(planned)) is None:
+    if lost(places, without, waiting, [able[pod.uid] for pod in victims]) == inf:
         return "a pod would be lost whose priority is not lower"
     return ""
+
+
+def lost(
+    places: Places, without: NodeFacts, waiting: PodRecord, victims: Sequence[PodRecord]
+) -> float:
+    """How many of the victims have no home once all of them have let go of a node, which is
+    ``without`` them then; infinite where one of them may not be lost."""
+    homes = rehearse(places, without, waiting, victims, len(victims))
+    return inf if homes is None else homes.count(None)
 
 
 def _may_be_planned(victim: PodRecord, waiting: PodRecord) -> bool:

@@ -115,3 +115,17 @@ def test_the_page_never_replaces_its_figures(whole: dict[str, Any], tmp_path: Pa
     assert "is the file to report on" in refused(file, file)
     assert file.read_text() == before
     assert "--out" in refused(file, tmp_path)
+
+
+def test_half_a_character_is_refused_and_the_page_stays(
+    tmp_path: Path, whole: dict[str, Any]
+) -> None:
+    """UTF-8 has no place for it, and JSON may name it all the same."""
+    words = json.dumps(whole).replace("MostAllocated", "\\ud800")
+    figures, out = tmp_path / "figures.json", tmp_path / "report.html"
+    figures.write_text(words)
+    out.write_text("the last one")
+    said = CliRunner().invoke(app, ["report", str(figures), "--out", str(out)])
+    assert said.exit_code == 2
+    assert "surrogates not allowed" in said.output
+    assert out.read_text() == "the last one"

@@ -30,7 +30,6 @@ ELSEWHERE = {
     "--resume",
     "--open",
     "--system",
-    "--require",
     "--help",
 }
 

@@ -176,6 +176,28 @@ def test_victims_that_another_wrote_are_judged_as_if_planned(
     assert said in done.stderr
 
 
+@pytest.mark.parametrize("priority_of_b", [0, 3])
+def test_a_victim_stays_whose_place_another_victim_goes_to(
+    cluster: Cluster, priority_of_b: int
+) -> None:
+    """a moves to the other node, and b, which may be on this one only, to the GPU of a."""
+    host, web = {"kubernetes.io/hostname": "pairs"}, {"kind": "ReplicaSet", "name": "web"}
+    cluster.labelled(PAIRS, host, None, a=("team", 2), b=("team", 0), c=("team", 3))
+    other = machine("a100-pcie-4-bridged").topology("other")
+    cluster.node(other, d=("team", 0), e=("team", 1), f=("team", 2))
+    priorities = {"a": 0, "b": priority_of_b, "c": 9, "d": 9, "e": 9, "f": 9}
+    for name, priority in priorities.items():
+        node = "pairs" if name in "abc" else "other"
+        held = pod(1, name=name, uid=name, node=node, phase="Running")
+        held["spec"] |= {"priority": priority} | ({"nodeSelector": host} if name == "b" else {})
+        cluster.pod(held, "team", {"apiVersion": "apps/v1", "uid": "web", **web})
+    cluster.fake.refuse(404, None, path="eviction$")  # a pod that has been evicted is gone
+    done = cluster.asked("unblock", "team/waits", "--evict")
+    assert "other has a place" in done.stdout
+    assert len(written(cluster)["victims"]) == 2
+    assert sorted(evictions(cluster)) == ["a", "b"], done.stderr
+
+
 def test_the_api_servers_clock_says_until_when(cluster: Cluster) -> None:
     cluster.fake.ahead = 1800.0
     cluster.fake.refuse(404, None, path="eviction$")

@@ -133,6 +133,16 @@ def test_no_place_is_kept_for_a_pod_that_does_not_come(cluster: Cluster, change:
     assert refusal(cluster, single) == ""
 
 
+def test_a_place_that_is_not_there_is_reserved_for_no_nominated_pod(cluster: Cluster) -> None:
+    """As while the node has not reported: nothing says for how long that would be."""
+    nominate(cluster)
+    gone(cluster, "victim")
+    topology = cluster.facts(NODE).topology
+    assert topology is not None
+    cluster.feed.put_record(topology, None)
+    assert refusal(cluster, manifest("single", 1, 0)) == ""
+
+
 def test_of_two_nominated_pods_the_one_of_higher_priority_has_the_place(cluster: Cluster) -> None:
     first, second = nominate(cluster, "first", 5), nominate(cluster, "second", 7)
     gone(cluster, "victim")

@@ -25,7 +25,7 @@ from topology import codec
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.graph import AllocatorFacts
 from topology.core.links import LinkKind
-from topology.core.report import Allocation, Report
+from topology.core.report import Allocation, Condition, Report
 from topology.core.requests import NO_CONSTRAINTS, Constraints
 
 NODE = switched(4, "node")
@@ -83,6 +83,17 @@ def test_a_pod_deleted_by_force_holds_until_its_agent_knew_of_it(cluster: Cluste
     cluster.feed.put_record(NODE, report(4, 20))
     assert fits(cluster, 4)
     assert cluster.facts(NAME).pods.every == ()
+
+
+def test_a_report_that_its_agent_cannot_vouch_for_proves_nothing(cluster: Cluster) -> None:
+    admitted = bound(startTime="2026-01-01T00:00:00Z")
+    PodSink(cluster).apply(raw(admitted))
+    delete(cluster, admitted, 20)
+    blind = (Condition("Ready", False, "KubeletUnavailable", "silent"),)
+    cluster.feed.put_record(NODE, report(2, 30, conditions=blind))
+    assert [p.uid for p in cluster.facts(NAME).pods.every] == ["uid-1"]
+    cluster.feed.put_record(NODE, report(3, 30))
+    assert fits(cluster, 4)
 
 
 def test_the_report_may_come_before_the_deletion(cluster: Cluster) -> None:
