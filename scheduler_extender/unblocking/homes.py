@@ -195,6 +195,16 @@ class Places:
             self._open[key] = tuple(group for group in groups if group)
         return self._open[key]
 
+    def settled(
+        self, target: NodeFacts, victims: Sequence[PodRecord], homes: Sequence[Home]
+    ) -> dict[NodeName, NodeFacts]:
+        """The ``target`` and the homes as they are once the victims have gone there."""
+        world = {target.name: target}
+        for pod, home in zip(victims, homes, strict=True):
+            if home is not None:
+                world[home] = placed(world.get(home) or self._snapshot.facts(home), pod)
+        return world
+
     def _kinds_over(self, resource: str) -> Iterable[list[NodeFacts]]:
         if resource not in self._kinds:
             kinds: dict[Hashable, list[NodeFacts]] = {}
@@ -208,6 +218,7 @@ class Places:
 @dataclass(slots=True)
 class _Best:
     lost: int
+    suits: Callable[[Sequence[Home]], bool]
     homes: tuple[Home, ...] | None = None
     visits: int = 0
 
@@ -218,13 +229,15 @@ def rehearse(
     waiting: PodRecord,
     victims: Sequence[PodRecord],
     most_lost: int,
+    suits: Callable[[Sequence[Home]], bool] = lambda homes: True,
 ) -> tuple[Home, ...] | None:
     """A home for each victim, None for a lost one; with as few lost as can be.
 
-    ``target`` is the node without the victims. None where more than ``most_lost`` would be lost, or
+    ``target`` is the node without the victims; ``suits`` says whether the pod's group can come
+    where the victims have these homes. None where more than ``most_lost`` would be lost, or
     one that may not be (:func:`may_be_lost`). O(:data:`MAX_VISITS`) evaluations.
     """
-    best = _Best(most_lost + 1)
+    best = _Best(most_lost + 1, suits)
     devices = places.gets(target, waiting)
     given = () if isinstance(devices, Rejection) else devices
     world = {target.name: placed(target, waiting, given)}
@@ -273,7 +286,8 @@ def _try(
     if lost >= best.lost or best.visits >= MAX_VISITS:
         return
     if not left:
-        best.lost, best.homes = lost, homes
+        if best.suits(homes):
+            best.lost, best.homes = lost, homes
         return
     pod, rest = left[0], left[1:]
     request = pod.request

@@ -6,8 +6,9 @@ cheapest; a set is worked out only if it can still be cheaper than the best plan
 differ in nothing but their names count once.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from math import inf
 
@@ -60,8 +61,9 @@ class Joining:
     rejection: Rejection | None = None
 
 
-# The group of the waiting pod, asked about a node as it would be, and who would have gone.
-Group = Callable[[NodeFacts, frozenset[PodUid]], Joining]
+# The group of the waiting pod, asked about a node as it would be, which pods would have gone, and
+# other nodes as they would be.
+Group = Callable[[NodeFacts, frozenset[PodUid], Collection[NodeFacts]], Joining]
 NOBODY: frozenset[PodUid] = frozenset()
 
 
@@ -71,7 +73,7 @@ def search(
     deadline: Deadline = NO_DEADLINE,
     *,
     request: GpuRequest | None = None,
-    group: Group = lambda facts, gone: Joining(),
+    group: Group = lambda facts, gone, others: Joining(),
 ) -> Advice:
     """The cheapest plan for a waiting pod, or why there is none.
 
@@ -154,7 +156,7 @@ class _Search:
                 continue
             if (
                 self._places.takes(without, self._pod, self._request)
-                and self._group(without, NOBODY).rejection is None
+                and self._group(without, NOBODY, ()).rejection is None
                 and self._spare.takes(without, self._pod)
             ):
                 self._takes = facts
@@ -212,7 +214,7 @@ class _Search:
             if not self._places.may_take(everything, self._pod, self._request):
                 self._unsaid = self._unsaid or self._places.unsaid(everything, self._pod)
                 continue
-            joining = self._group(self._without_asking(facts), NOBODY)
+            joining = self._group(self._without_asking(facts), NOBODY, ())
             if joining.rejection is not None and not joining.rejection.resolvable:
                 continue
             self._could = True
@@ -327,15 +329,29 @@ class _Search:
             without = after(facts, victims, self._pod.uid)
             if self._spare.takes(without, self._pod):
                 gone = frozenset(pod.uid for pod in victims)
-                why = self._group(without, gone).rejection
+                why = self._group(without, gone, ()).rejection
                 if why is KEPT:
                     continue  # for others, on this node
                 if why is not None:
                     return
-                homes = rehearse(self._places, without, self._pod, victims, most)
+                suits = partial(self._suits, without, gone, victims)
+                homes = rehearse(self._places, without, self._pod, victims, most, suits)
                 if homes is not None:
                     self._best = self._plan(facts, victims, homes)
                 return  # on the nodes that are alike their homes are the same
+
+    def _suits(
+        self,
+        without: NodeFacts,
+        gone: frozenset[PodUid],
+        victims: Sequence[PodRecord],
+        homes: Sequence[Home],
+    ) -> bool:
+        """Whether the pod's group can come where the victims have these homes: they may take what
+        its other members need."""
+        world = self._places.settled(without, victims, homes)
+        here = world.pop(without.name)
+        return self._group(here, gone, world.values()).rejection is None
 
     def _alike(self, candidate: _Candidate) -> Iterator[tuple[NodeFacts, tuple[PodRecord, ...]]]:
         """The candidate's node and pods, and those of the nodes that are alike."""

@@ -6,7 +6,7 @@ would help nobody. And it keeps places for groups that have started: once a memb
 evicted the group is owed a place, maybe the very one that has come free.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from scheduler_extender.deadline import Deadline, OutOfTimeError, within
 from scheduler_extender.limits import VERB_SECONDS
@@ -39,15 +39,21 @@ class Afterwards:
         self._one_of_each: dict[str, str] | None = None
         self._rivals: dict[str | None, list[str]] = {}
 
-    def on(self, facts: NodeFacts, gone: frozenset[PodUid] = frozenset()) -> Joining:
-        """What the group says about a node with these facts, from which pods have ``gone``.
+    def on(
+        self,
+        facts: NodeFacts,
+        gone: frozenset[PodUid] = frozenset(),
+        others: Collection[NodeFacts] = (),
+    ) -> Joining:
+        """What the group says about a node with these facts, from which pods have ``gone``, beside
+        ``others`` that have other facts, too.
 
         Raises :class:`.OutOfTimeError` where that is not worked out in time.
         """
         member = self._member
         if member is None or not member.minds_groups:
             return Joining()
-        then = self._snapshot.with_facts([facts])
+        then = self._snapshot.with_facts([facts, *others])
         here = self._gathered(then, member, [facts.name], gone)
         if facts.name not in here.rejections:
             rivals = self._rivals_of(member, here.domains[0], here.keeps and bool(gone))

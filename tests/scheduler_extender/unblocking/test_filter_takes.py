@@ -14,7 +14,7 @@ from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.state.pods.standing import Standing
 from scheduler_extender.told.answers import answers
-from scheduler_extender.told.unblocking import Unblocking, unblocking_of
+from scheduler_extender.told.unblocking import EvictionPlan, Unblocking, unblocking_of
 from scheduler_extender.verbs import preempt
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
 from tests.nodes import pod
@@ -37,10 +37,14 @@ class Trays(Scheduler):
         self.held = {name: set(held.get(name, ())) for name in self.names}
         for name, gpus in self.held.items():
             for p in gpus:
-                found = pod(1, name=f"{name}-{p}", uid=f"{name}-{p}", node=name, phase="Running")
-                running = replace(record(found), admitted=True, standing=Standing(priority=-1))
-                self.cluster.feed.put_pod(running)
+                self.run(name, p)
             self.report(name)
+
+    def run(self, name: str, p: int) -> None:
+        """A pod of low priority that its Job would make anew runs on a GPU of a node."""
+        found = pod(1, name=f"{name}-{p}", uid=f"{name}-{p}", node=name, phase="Running")
+        standing = Standing(priority=-1, controller="Job")
+        self.cluster.feed.put_pod(replace(record(found), admitted=True, standing=standing))
 
     def report(self, name: str) -> None:
         """The node's agent reports who holds what."""
@@ -61,6 +65,16 @@ class Trays(Scheduler):
             self.cluster.feed.drop_pod(PodUid(uid))
             self.held[name].remove(int(p))
             self.report(name)
+
+    def carry_out(self, plan: EvictionPlan) -> None:
+        """Evict the pods of a plan; each comes up again where the plan says that it goes."""
+        self.evict([step.uid for step in plan.steps])
+        for step in plan.steps:
+            if step.home is not None:
+                free = min(set(range(GPUS)) - self.held[step.home])
+                self.held[step.home].add(free)
+                self.run(step.home, free)
+                self.report(step.home)
 
     def unblock(self, manifest: dict[str, Any]) -> Unblocking:
         """What unblock says of a waiting pod of priority 0."""
@@ -94,8 +108,7 @@ def test_nobody_is_evicted_outside_of_the_domain_that_was_chosen() -> None:
     trays = Trays({"a": 2, "b": 2}, {"a-00": [0]})
     assert trays.passing(gang("m0", 2)) == ["b-00", "b-01"]
     trays.held["b-01"].add(3)
-    running = record(pod(1, name="b-01-3", uid="b-01-3", node="b-01", phase="Running"))
-    trays.cluster.feed.put_pod(replace(running, admitted=True, standing=Standing(priority=-1)))
+    trays.run("b-01", 3)
     trays.report("b-01")
     found = trays.unblock(gang("m1", 2))
     assert found.plan is not None
@@ -141,8 +154,18 @@ def test_every_plan_makes_a_place_that_filter_takes(seed: int) -> None:
     if found.takes is not None:
         assert found.takes in trays.passing(waiting)
     elif found.plan is not None:
-        trays.evict([step.uid for step in found.plan.steps])
+        trays.carry_out(found.plan)
         assert found.plan.node in trays.passing(waiting)
+
+
+def test_no_victim_goes_where_another_member_of_the_gang_has_to_go() -> None:
+    """The whole rack is for the gang, so its pods are lost."""
+    trays = Trays({"r": 2}, {"r-00": range(GPUS)})
+    found = trays.unblock(gang("m0", 2))
+    assert found.plan is not None
+    assert [step.home for step in found.plan.steps] == [None] * GPUS
+    trays.carry_out(found.plan)
+    assert trays.passing(gang("m0", 2)) == ["r-00", "r-01"]
 
 
 def test_the_plays_have_plans_and_places() -> None:
