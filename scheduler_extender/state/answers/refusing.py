@@ -104,13 +104,13 @@ def with_pod_refused(
     request, history = pod.request, facts.history
     if pod.refusal is None or not pod.refusal.of_the_node or not isinstance(request, GpuRequest):
         return facts
-    resource, kind, alone = request.resource, kind_of(request), False
+    resource, kind, counts_for_node = request.resource, kind_of(request), True
     admitted = history.admitted_over(resource)
     if first_seen and pod.started is not None:
         if pod.started <= max(history.resumed, admitted.get(kind, -inf)):
             return facts
-        alone = pod.started <= max(admitted.values(), default=-inf)
-    refused = Refused(at, pod.started, pod.refusal.reason, kind, alone)
+        counts_for_node = pod.started > max(admitted.values(), default=-inf)
+    refused = Refused(at, pod.started, pod.refusal.reason, kind, counts_for_node)
     after = with_refusal(history.backoffs.get(resource), refused, facts.pods.here, now)
     history = history.unproven(facts.pods.here).with_backoffs(resource, after)
     return replace(facts, history=history)

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 import typer
 
-from scheduler_extender import serving
-from scheduler_extender.cli import main
+from scheduler_extender.cli import extender, main
 from scheduler_extender.cli.commandline import run
 from scheduler_extender.cli.interrupts import end_at_once, pause
 from scheduler_extender.cli.options import spread
@@ -121,13 +120,13 @@ def test_a_command_ends_though_the_exception_is_followed_by_another(
 def test_the_extender_ends_though_python_drops_the_exception(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    usual: Callable[..., Any] = serving.file_service
+    usual: Callable[..., Any] = extender.file_service  # type: ignore[attr-defined]
 
     def dropping(*words: Any) -> Any:
         Collected().readable()
         return usual(*words)
 
-    monkeypatch.setattr(serving, "file_service", dropping)
+    monkeypatch.setattr(extender, "file_service", dropping)
     done = asked(
         main, "extender", "--cluster", CLUSTER, "--port", 0, "--admin-port", 1, "--metrics-port", 0
     )
