@@ -110,7 +110,8 @@ def with_pod_refused(
         if pod.started <= max(history.resumed, admitted.get(kind, -inf)):
             return facts
         counts_for_node = pod.started > max(admitted.values(), default=-inf)
-    refused = Refused(at, pod.started, pod.refusal.reason, kind, counts_for_node)
+    reason = pod.refusal.reason
+    refused = Refused(at, pod.started, reason, kind, counts_for_node=counts_for_node)
     after = with_refusal(history.backoffs.get(resource), refused, facts.pods.here, now)
     history = history.unproven(facts.pods.here).with_backoffs(resource, after)
     return replace(facts, history=history)
