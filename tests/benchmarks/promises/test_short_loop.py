@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.promises.faults import Delays, Faults
 from benchmarks.promises.plays import Play, play
+from scheduler_extender.simulator.faults import Delays, Faults
 from scheduler_extender.verbs import binddecision, filtering
 from topology.core.allocators.dra import FirstFit
 from topology.core.allocators.protocol import Call, Outcomes
