@@ -19,13 +19,14 @@ from typing import Any
 
 import yaml
 
-from scheduler_extender.annotations import KEYS, PREFIX, Asks, parse
+from scheduler_extender.annotations import KEYS, PREFIX, Malformed
 from scheduler_extender.files import clusterfile
 from scheduler_extender.membership import membership_of
 from scheduler_extender.quantities import BadValueError
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.told.answers import Answer, answers
+from scheduler_extender.state.pods.record import asking_record
+from scheduler_extender.told.answers import Answer, answers_to
 from topology.core.placement import Verdict
 from topology.core.requests import Constraints, Policy
 
@@ -262,12 +263,10 @@ def answer(key: str, on: On) -> str:
     content = clusterfile.parse(yaml.safe_dump({**group, **on.given}))
     cluster = Cluster(lambda: 0.0, Settings(Verdict.EXPECTED, None, all_pods_known=False))
     clusterfile.feed(cluster, content)
-    pod = _pod(key, _annotations(key))
-    asks = parse(pod)
-    if not isinstance(asks, Asks):
-        raise ValueError(f"the example of {key} is no request: {asks}")  # noqa: TRY004
-    seen = cluster.snapshot()
-    (first, *others) = answers(seen, asks.request, membership=asks.membership)
+    pod = asking_record(_pod(key, _annotations(key)), cluster.settings.managed)
+    if pod is None or isinstance(pod.request, Malformed):
+        raise ValueError(f"the example of {key} is no request: {pod}")
+    (first, *others) = answers_to(cluster.snapshot(), pod)
     if any(_said(first) != _said(other) for other in others):
         raise ValueError(f"the example of {key}: equal nodes answer differently")
     return _said(first)

@@ -15,7 +15,7 @@ from topology.core.devices import MIB, Bytes, DeviceId, Gpu, GpuUuid, Nic, NodeN
 from topology.core.graph import NodeTopology
 from topology.core.links import GBps, Link, LinkKind, Via
 from topology.core.report import Allocation, Report
-from topology.core.requests import NO_CONSTRAINTS, Constraints, Counts, Role
+from topology.core.requests import NO_CONSTRAINTS, Constraints, Counts, GpuRequest, Role
 
 GIB = 1024 * MIB
 
@@ -95,6 +95,11 @@ def record_of(manifest: Any) -> PodRecord:
     found = pod_record(msgspec.convert(manifest, Pod), MANAGED)
     assert found is not None
     return found
+
+
+def waiting(request: GpuRequest, uid: str = "") -> PodRecord:
+    """A pod that waits and asks for this, of which nothing else is known."""
+    return PodRecord(PodUid(uid), "default", uid, None, request)
 
 
 def container(name: str, count: int, **more: Any) -> dict[str, Any]:

@@ -14,10 +14,7 @@ ones do, whoever has waited longest first.
 import threading
 import time
 from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
-from operator import itemgetter
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from uuid import uuid4
 
 import msgspec
@@ -25,17 +22,14 @@ import structlog
 
 from scheduler_extender.annotations import WAKE, Malformed
 from scheduler_extender.deadline import Deadline, within
-from scheduler_extender.membership import Group
+from scheduler_extender.framework.evaluator import evaluate
+from scheduler_extender.framework.question import Purpose, Question, alike
 from scheduler_extender.ratelimit import LogLimit
-from scheduler_extender.state.asking.byclaims import ask_by_claims
-from scheduler_extender.state.asking.enquiry import answer, decided, states_of
 from scheduler_extender.state.asking.places import PlaceCounter
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.snapshot import Snapshot
-from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName, PodUid
-from topology.core.requests import GpuRequest
 from topology.kubeapi.apiserver import ApiFailure, ApiServer, ApiUnreachable, path
 
 log = structlog.get_logger(__name__)
@@ -43,23 +37,6 @@ log = structlog.get_logger(__name__)
 WRITE_TIMEOUT = 2.0  # seconds
 # Seconds between two log lines about one request that fails; lines a second, at once.
 PAUSE, RATE, BURST = 3600.0, 0.1, 8
-
-
-_Alike = tuple[GpuRequest, int, frozenset[NodeName]]
-"""What pods ask, the last change that they have seen, and the places that yield to them."""
-
-
-@dataclass(slots=True)
-class _Budget:
-    """What is left of one round's work."""
-
-    looks: int
-    evaluations: int
-    deadline: Deadline
-
-    @property
-    def spent(self) -> bool:
-        return self.looks <= 0 or self.evaluations <= 0 or self.deadline.passed()
 
 
 class Waker:
@@ -82,9 +59,7 @@ class Waker:
     CROWD_RATE = 10.0
     MEMORY = 90.0  # seconds for which a change counts
     AT_ONCE = 50  # wakes in one round; whoever is left waits for the next
-    LOOKS = 500
     SLICE = 100  # times that the cluster is asked in one round, and about how many nodes each time
-    EVALUATIONS = 50  # answers that are worked out in one round
     # Pods in a row about which the API server does not answer; then the round is over.
     MOST_UNANSWERED = 2
     SECONDS = 0.15  # after so long, too, a round works nothing more out
@@ -93,12 +68,10 @@ class Waker:
         self,
         cluster: Cluster,
         api: ApiServer,
-        breathe: Callable[[], None] = lambda: time.sleep(0.001),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster = cluster
         self._api = api
-        self._breathe = breathe
         self._clock = clock
         self._new: set[NodeName] = set()
         self._lock = threading.Lock()
@@ -113,11 +86,9 @@ class Waker:
         # For each unschedulable pod: the number of the last change that it was asked about; when it
         # was woken last, and the pause after that where nobody else waits for long.
         self._tried: dict[PodUid, int] = {}
-        self._tried_place: dict[PodUid, int] = {}
         self._woken: dict[PodUid, tuple[float, float]] = {}
-        # The last round in which a request was looked at, or a pod with claims of its own.
-        self._served: dict[GpuRequest, int] = {}
-        self._looked: dict[PodUid, int] = {}
+        # The last round in which pods were looked at, by what they ask.
+        self._served: dict[Hashable, int] = {}
         self._limit = LogLimit(PAUSE, RATE, BURST)
         # The pods about which the API server has not answered, since it last did about any.
         self._unanswered: set[PodUid] = set()
@@ -138,34 +109,28 @@ class Waker:
         unschedulable = {pod.uid: pod for pod in snapshot.unschedulable}
         self._woken = {uid: last for uid, last in self._woken.items() if uid in unschedulable}
         self._tried = {uid: at for uid, at in self._tried.items() if uid in unschedulable}
-        self._looked = {uid: at for uid, at in self._looked.items() if uid in unschedulable}
-        places = self._tried_place.items()
-        self._tried_place = {uid: at for uid, at in places if uid in unschedulable}
         if not self._changed:
             return
-        self._wake_for_their_places(snapshot, unschedulable, now)
-        self._wake_by_claims(snapshot, unschedulable.values(), now)
-        groups = self._groups(snapshot, unschedulable.values(), now)
-        requests = {request for request, *_ in groups}
-        self._served = {r: at for r, at in self._served.items() if r in requests}
-        budget = _Budget(self.LOOKS, self.EVALUATIONS, within(self._clock, self.SECONDS))
-        wakes = self.AT_ONCE
-        # Whose request was looked at longest ago comes first; among equals, who has seen least.
-        for key in sorted(groups, key=lambda k: (self._served.get(k[0], -1), k[1])):
-            if wakes <= 0 or budget.spent:
+        deadline, left = within(self._clock, self.SECONDS), self.AT_ONCE
+        kinds = self._kinds(snapshot, unschedulable.values(), now)
+        here = {kind for kind, _ in kinds}
+        self._served = {kind: at for kind, at in self._served.items() if kind in here}
+        # Those that were looked at longest ago come first; among equals, those that have seen
+        # least.
+        for key in sorted(kinds, key=lambda key: (self._served.get(key[0], -1), key[1])):
+            if left <= 0 or deadline.passed():
                 return
-            (request, tried, yielding), pods = key, groups[key]
-            self._served[request] = self._rounds
-            then = snapshot.with_facts(map(_without_place, map(snapshot.facts, yielding)))
-            fits, tried = self._look(then, request, tried, budget)
+            (kind, tried), pods = key, kinds[key]
+            self._served[kind] = self._rounds
+            fits, tried = self._look(snapshot, pods[0], tried, deadline)
             self._tried |= dict.fromkeys((pod.uid for pod in pods), tried)
             if not fits:
                 continue
-            # Those who were woken least often come first.
+            # Those that were woken least often come first.
             pods.sort(key=lambda pod: self._woken.get(pod.uid, (0.0, 0.0))[1])
-            if not self._wake_in_turn(pods[:wakes], now):
+            if not self._wake_in_turn(pods[:left], now):
                 return  # the next would wait for nothing, too
-            wakes -= len(pods[:wakes])
+            left -= len(pods[:left])
 
     def _wake_in_turn(self, pods: Iterable[PodRecord], now: float) -> bool:
         """Wake these pods; False where the API server does not answer about several in a row.
@@ -186,7 +151,7 @@ class Waker:
             except ApiFailure as error:
                 log.info("could not wake a pod", pod=pod.full_name, cause=str(error))
             else:
-                self._tried[pod.uid] = self._tried_place[pod.uid] = self._last
+                self._tried[pod.uid] = self._last
                 self._rest(pod.uid, now, 2 * pause)
                 if len(self._unanswered) < self.MOST_UNANSWERED:  # else it answered about nobody
                     for uid in self._unanswered:
@@ -196,59 +161,6 @@ class Waker:
 
     def _rest(self, uid: PodUid, now: float, pause: float) -> None:
         self._woken[uid] = (now, min(pause, self.LONGEST))
-
-    def _wake_for_their_places(
-        self, snapshot: Snapshot, unschedulable: dict[PodUid, PodRecord], now: float
-    ) -> None:
-        """Wake pods whose own place has come free, or GPUs on the node to which they are nominated:
-        to all others that node answers no. Who has seen least comes first."""
-        places = defaultdict[PodUid, set[NodeName | None]](set)
-        for name, placed in snapshot.places.items():
-            places[placed.uid].add(name)
-        for uid, nominee in snapshot.nominated.items():
-            places[uid].add(nominee.standing.nominated)
-        deadline = within(self._clock, self.SECONDS)
-        for uid in sorted(places, key=lambda uid: self._tried_place.get(uid, -1)):
-            pod = unschedulable.get(uid)
-            if pod is None or isinstance(pod.request, Malformed) or now < self._due(uid):
-                continue
-            if deadline.passed():
-                return
-            numbers = {name: self._changed.get(name, (-1, 0.0))[0] for name in places[uid] if name}
-            newest = max(numbers.values(), default=-1)
-            tried = self._tried_place.get(uid, -1)
-            fits = any(
-                number > tried and _fits(snapshot, name, pod, pod.request, deadline)
-                for name, number in numbers.items()
-            )
-            if not fits:
-                self._tried_place[uid] = max(tried, newest)
-            elif not self._wake_in_turn([pod], now):
-                return
-
-    def _wake_by_claims(self, snapshot: Snapshot, pods: Iterable[PodRecord], now: float) -> None:
-        """Wake pods with claims of their own. Each is looked at by itself, whoever was looked at
-        longest ago first; among equals, who has seen least."""
-        waiting = [
-            (self._looked.get(pod.uid, -1), tried, pod)
-            for pod in pods
-            if pod.of_claims is not None
-            and (tried := self._tried.get(pod.uid, -1)) < self._numbers[-1]
-            and now >= self._due(pod.uid)
-        ]
-        waiting.sort(key=itemgetter(0, 1))
-        deadline = within(self._clock, self.SECONDS)
-        for _, tried, pod in waiting[: self.AT_ONCE]:
-            if snapshot.blind or deadline.passed():
-                return
-            at = bisect_right(self._numbers, tried)
-            names = self._names[at : at + self.SLICE]
-            self._looked[pod.uid] = self._rounds
-            self.looks += 1
-            if not _claims_fit(snapshot, pod, names, deadline):
-                self._tried[pod.uid] = self._numbers[at + len(names) - 1]
-            elif not self._wake_in_turn([pod], now):
-                return
 
     def _take_changes(self, now: float) -> Snapshot:
         """Take note of the nodes that have changed; the cluster after these changes."""
@@ -284,27 +196,19 @@ class Waker:
         now = self._kept
         return {name for name, places in before.items() if not {*places} <= {*now.get(name, ())}}
 
-    def _groups(
+    def _kinds(
         self, snapshot: Snapshot, pods: Iterable[PodRecord], now: float
-    ) -> dict[_Alike, list[PodRecord]]:
-        """The pods that may be woken now and have not seen all changes, by what they ask, and which
-        of the changed nodes keep a place that yields to them."""
-        newest = self._numbers[-1]
-        groups: dict[_Alike, list[PodRecord]] = {}
-        places = [snapshot.facts(name) for name in snapshot.places.keys() & self._changed.keys()]
-        yielding: dict[tuple[int, Group | None], frozenset[NodeName]] = {}
+    ) -> dict[tuple[Hashable, int], list[PodRecord]]:
+        """The pods that may be woken now and have not seen all changes, those together that all
+        nodes answer alike and that have seen as much."""
+        kinds: dict[tuple[Hashable, int], list[PodRecord]] = {}
         for pod in pods:
             if isinstance(pod.request, Malformed) or (snapshot.blind and pod.request.required):
                 continue  # blind, filter would refuse it anyway; afterwards every node is news
-            if pod.of_claims is not None:
-                continue
             tried = self._tried.get(pod.uid, -1)
-            if tried < newest and now >= self._due(pod.uid):
-                who = (pod.standing.priority, pod.gang)
-                if who not in yielding:
-                    yielding[who] = frozenset(each.name for each in places if each.yields_to(*who))
-                groups.setdefault((pod.request, tried, yielding[who]), []).append(pod)
-        return groups
+            if tried < self._numbers[-1] and now >= self._due(pod.uid):
+                kinds.setdefault((alike(pod), tried), []).append(pod)
+        return kinds
 
     def _due(self, uid: PodUid) -> float:
         """When a pod may be woken again. The fewer pods wait, the shorter is the longest pause."""
@@ -315,53 +219,32 @@ class Waker:
         return at + min(pause, max(fair, self.LONGEST_ALONE))
 
     def _look(
-        self, snapshot: Snapshot, request: GpuRequest, tried: int, budget: _Budget
+        self, snapshot: Snapshot, pod: PodRecord, tried: int, deadline: Deadline
     ) -> tuple[bool, int]:
-        """Whether a node that changed after change ``tried`` would take the request.
+        """Whether a node that changed after change ``tried`` would take the pod.
 
-        With it comes the last change that has been looked at in vain: where the budget ends, the
-        next round goes on behind it.
+        With it comes the last change that has been looked at in vain: where the time is up, the
+        next round goes on behind it. A change of one node may open others to a member of a group.
         """
-        at = bisect_right(self._numbers, tried)
+        question, at = Question(pod, Purpose.WAKE), bisect_right(self._numbers, tried)
         try:
-            while at < len(self._names) and not budget.spent:
-                names = self._names[at : at + self.SLICE]
-                passes, asked = self._ask(snapshot, request, names, budget)
-                if passes:
+            while at < len(self._names) and not deadline.passed():
+                names = None if pod.membership is not None else self._names[at : at + self.SLICE]
+                self.looks += 1
+                results = evaluate(snapshot, question, names, deadline)
+                if results.passed or (results.late and pod.of_claims is not None):
                     return True, tried
-                at += asked
-                tried = self._numbers[at - 1] if at else tried
+                if results.late:
+                    break
+                at += len(names or self._names)
+                tried = self._numbers[min(at, len(self._numbers)) - 1]
         except Exception:
-            # A request that cannot be worked out must not cost the others their wake.
+            # A pod that cannot be worked out must not cost the others their wake.
             self.failed += 1
-            if self._limit.untold(request, time.monotonic()) is not None:
-                log.exception("an unschedulable pod's request failed", asks=request.text)
+            if self._limit.untold(pod.request, time.monotonic()) is not None:
+                log.exception("an unschedulable pod could not be worked out", pod=pod.full_name)
             return False, self._last
         return False, tried
-
-    def _ask(
-        self, snapshot: Snapshot, request: GpuRequest, names: list[NodeName], budget: _Budget
-    ) -> tuple[bool, int]:
-        """Whether one of these nodes takes the request, and how many of them have been asked.
-
-        That is all of them if nothing has to be worked out, and else the first that has to be,
-        with those before it.
-        """
-        budget.looks -= 1
-        self.looks += 1
-        in_order, _ = states_of(snapshot, request.resource, names)
-        states = {name: state for name, state in zip(names, in_order, strict=True) if state}
-        decisions, _ = snapshot.remembered.answers(request, set(states.values()), None, counts=True)
-        for at, name in enumerate(names, 1):
-            state = states.get(name)
-            if state is not None and state not in decisions:
-                budget.evaluations -= 1
-                self._breathe()
-                decision = decided(snapshot, request, state, snapshot.facts(name))
-                return decision.rejection is None, at
-            if state is not None and decisions[state].rejection is None:
-                return True, at
-        return False, len(names)
 
     def _wake(self, pod: PodRecord) -> None:
         """Write the annotation. Raises :class:`ApiFailure`."""
@@ -370,29 +253,3 @@ class Waker:
         body = {"metadata": {"uid": pod.uid, "annotations": {WAKE: value}}}
         where = path("/api/v1/namespaces", pod.namespace, "pods", pod.name)
         self._api.patch(where, msgspec.json.encode(body), timeout=WRITE_TIMEOUT)
-
-
-def _without_place(facts: NodeFacts) -> NodeFacts:
-    return replace(facts, reserved_for=None)
-
-
-def _fits(
-    snapshot: Snapshot, name: NodeName, pod: PodRecord, request: GpuRequest, deadline: Deadline
-) -> bool:
-    """Whether a node on which the pod has a place would take it by itself."""
-    if pod.of_claims is not None:
-        return _claims_fit(snapshot, pod, [name], deadline)
-    without = snapshot.facts(name).without(frozenset({pod.uid}))
-    return answer(snapshot, without, request).rejection is None
-
-
-def _claims_fit(
-    snapshot: Snapshot, pod: PodRecord, names: list[NodeName], deadline: Deadline
-) -> bool:
-    """Whether one of these nodes takes a pod with claims of its own, or there was no time to
-    tell."""
-    claims = pod.of_claims
-    assert claims is not None  # noqa: S101 (the caller looked)
-    found = ask_by_claims(snapshot, pod.uid, claims, names, deadline)
-    late = found.late or any(answers.late for _, answers, _ in found.answered)
-    return bool(late) or any(each.rejection is None for _, each in found.each())

@@ -1,16 +1,9 @@
-"""What nodes would take if certain pods had ended: tried out, each case once.
+"""Which ends of pods would let a waiting pod onto a node."""
 
-The same ends are tried for one waiting request after the other, on nodes many of which are in the
-same state. Two things cost time: to count anew what is left on a node (its ledger), and to decide.
-Of the first the key is kept, by node and pods: all that answers depend on
-(:meth:`.NodeFacts.key`). The answers are kept by request and key.
-All of it goes with the enquiry that it is made for.
-"""
-
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 from scheduler_extender.deadline import Deadline
-from scheduler_extender.state.asking.enquiry import answer
+from scheduler_extender.framework.trials import Trials
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
 from topology.core.devices import PodUid
@@ -21,11 +14,8 @@ class Ends:
     """Tries the ends of pods, on facts of one moment, until the deadline."""
 
     def __init__(self, snapshot: Snapshot, deadline: Deadline) -> None:
-        self._snapshot = snapshot
+        self._trials = Trials(snapshot)
         self._deadline = deadline
-        self._numbers: dict[Hashable, int] = {}
-        self._answers: dict[tuple[GpuRequest, int], bool] = {}
-        self._states: dict[tuple[NodeFacts, frozenset[PodUid], str], int] = {}
 
     def lets_in(self, facts: NodeFacts, request: GpuRequest, gone: frozenset[PodUid]) -> bool:
         """Whether the node would take a pod with this request if these pods had ended.
@@ -33,12 +23,7 @@ class Ends:
         Raises :class:`.OutOfTimeError`.
         """
         self._deadline.check()
-        about = (request, self._state_of(facts, gone, request.resource))
-        found = self._answers.get(about)
-        if found is None:
-            decision = answer(self._snapshot, facts.without(gone), request)
-            found = self._answers[about] = decision.rejection is None
-        return found
+        return self._trials.answer(facts, request, gone).rejection is None
 
     def fewest(
         self, facts: NodeFacts, request: GpuRequest, uids: Sequence[PodUid]
@@ -52,12 +37,3 @@ class Ends:
             if self.lets_in(facts, request, gone - {uid}):
                 gone -= {uid}
         return gone
-
-    def _state_of(self, facts: NodeFacts, gone: frozenset[PodUid], resource: str) -> int:
-        """A number for the node without these pods, equal if every answer is equal."""
-        about = (facts, gone, resource)
-        found = self._states.get(about)
-        if found is None:
-            key = facts.without(gone).key(resource)
-            found = self._states[about] = self._numbers.setdefault(key, len(self._numbers))
-        return found

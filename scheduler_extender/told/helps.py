@@ -12,13 +12,12 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from scheduler_extender.deadline import Deadline, OutOfTimeError
-from scheduler_extender.state.asking.askgroup import ask_group
-from scheduler_extender.state.asking.enquiry import ask
-from scheduler_extender.state.asking.members import member_of
+from scheduler_extender.framework.evaluator import evaluate
+from scheduler_extender.framework.question import Purpose, Question
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts, Offer
 from scheduler_extender.state.pods.record import PodRecord, resource_of
-from scheduler_extender.told.answers import Answer, as_asked_by, counts_on, serves_nothing
+from scheduler_extender.told.answers import Answer
 from scheduler_extender.told.ends import Ends
 from scheduler_extender.told.nearest import Miss, miss_of
 from scheduler_extender.told.relaxing import Relaxed, relaxations
@@ -192,21 +191,6 @@ def _passing(
     deadline: Deadline,
 ) -> int:
     """How many nodes that are open to the pod would take it if it asked for this."""
-    asked = snapshot.with_facts(as_asked_by(pod, facts) for facts in snapshot.nodes)
-    member = member_of(snapshot, pod.uid, pod.membership, relaxed.request)
-    answers = ask(asked, member.request if member else relaxed.request, counts=False)
-    passing = [
-        facts
-        for facts, (_, decision) in zip(asked.nodes, answers.each(), strict=True)
-        if decision is not None and decision.rejection is None and not serves_nothing(facts)
-    ]
-    if member is None or not member.minds_groups:
-        return sum(facts.is_open_to(pod) for facts in passing)
-    own = (facts for facts in passing if counts_on(pod.uid, snapshot.facts(facts.name)))
-    names = [facts.name for facts in passing]
-    direction = snapshot.direction_of(member.membership)
-    gathered = ask_group(snapshot.with_facts(own), member, names, deadline, direction=direction)
-    if gathered.late:
-        return 0
-    together = set(gathered.alike.get(None, ()))
-    return sum(facts.name in together and facts.is_open_to(pod) for facts in passing)
+    question = Question(pod, Purpose.EXPLAIN, request=relaxed.request)
+    passed = evaluate(snapshot, question, None, deadline).passed
+    return sum(snapshot.facts(NodeName(name)).is_open_to(pod) for name in passed)

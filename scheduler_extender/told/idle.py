@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from scheduler_extender.deadline import Deadline, OutOfTimeError
-from scheduler_extender.state.asking.enquiry import ask
+from scheduler_extender.framework.evaluator import evaluate
+from scheduler_extender.framework.question import Purpose, Question
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.told.answers import as_asked_by
 from scheduler_extender.told.ends import Ends
 from scheduler_extender.told.waiting import queues, waiting_pods
 from topology.core.devices import DeviceId, NodeName, PodUid, base_uuid
@@ -93,7 +93,8 @@ def what_ends_would_do(
         with deadline.enforced():
             for pods in _waiting(snapshot, deadline) if by_node else ():
                 for name, uids in by_node.items():
-                    _try(ends, as_asked_by(pods[0], snapshot.facts(name)), uids, pods, found)
+                    facts = Question(pods[0], Purpose.EXPLAIN).on(snapshot.facts(name))
+                    _try(ends, facts, uids, pods, found)
     except OutOfTimeError:
         found.whole = False
     return found
@@ -144,15 +145,8 @@ def _waiting(snapshot: Snapshot, deadline: Deadline) -> Iterator[Sequence[PodRec
 
 def _goes(snapshot: Snapshot, pod: PodRecord) -> bool:
     """Whether some node takes the pod now."""
-    request = pod.request
-    if not isinstance(request, GpuRequest):
-        return False
-    asked = snapshot.with_facts(as_asked_by(pod, facts) for facts in snapshot.nodes)
-    answers = ask(asked, request, counts=False)
-    return any(
-        decision is not None and decision.rejection is None and facts.is_open_to(pod)
-        for facts, (_, decision) in zip(snapshot.nodes, answers.each(), strict=True)
-    )
+    passed = evaluate(snapshot, Question(pod, Purpose.EXPLAIN)).passed
+    return any(snapshot.facts(NodeName(name)).is_open_to(pod) for name in passed)
 
 
 def _on(facts: NodeFacts, today: float) -> Iterator[IdlePod]:

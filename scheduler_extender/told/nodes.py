@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
+from scheduler_extender.framework.evaluator import serves_nothing
 from scheduler_extender.state.answers.capacity import Capacities, Capacity, stranded
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts, Offer
 from scheduler_extender.state.node.transitions import without_record
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.told.answers import serves_nothing
 from scheduler_extender.told.words import GONE, asks_text, pod_names, withheld
 from topology.core.devices import GpuUuid, NodeName, PodUid
 from topology.core.graph import NodeTopology

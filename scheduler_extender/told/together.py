@@ -24,7 +24,7 @@ from scheduler_extender.state.node.arrivals import with_arrivals
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.standing import BARE, Standing
-from scheduler_extender.told.answers import Answer, answers
+from scheduler_extender.told.answers import Answer, answers_to
 from scheduler_extender.told.struct import Struct
 from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Reason, Rejection, Verdict
@@ -54,6 +54,19 @@ class Wanted:
     def alike(self) -> Hashable:
         """Equal for pods to which all nodes answer alike."""
         return self.request, self.membership, self.standing
+
+    def record(self, uid: PodUid) -> PodRecord:
+        """The pod as one that waits."""
+        namespace = self.membership.group.namespace if self.membership is not None else ""
+        return PodRecord(
+            uid=uid,
+            namespace=namespace,
+            name=self.name,
+            node=None,
+            request=self.request,
+            membership=self.membership,
+            standing=self.standing,
+        )
 
     def and_as_many_as(self, other: "Wanted") -> "Wanted":
         """The same pod, as often again as another one of its object that asks for the same."""
@@ -163,7 +176,7 @@ def judge(cluster: Cluster, wanted: Sequence[Wanted]) -> Together:
         # It is one of the file's; others of this name are further pods of the same template.
         known = there.pop((pod.membership.group.namespace, pod.name), None)
         if known is None:
-            cluster.feed.put_pod(_record(pod, uids[id(pod)]))
+            cluster.feed.put_pod(pod.record(uids[id(pod)]))
         else:  # the file tells of a pod that is there already
             uids[id(pod)] = known.uid
             if lives(known):
@@ -176,13 +189,7 @@ def judge(cluster: Cluster, wanted: Sequence[Wanted]) -> Together:
     of_group: dict[Group, list[Judged]] = {}
     for pods in alike.values():
         first = pods[0]
-        told = answers(
-            snapshot,
-            first.request,
-            asking=uids[id(first)],
-            standing=first.standing,
-            membership=first.membership,
-        )
+        told = answers_to(snapshot, first.record(uids[id(first)]))
         most = 1 if first.membership else max(pod.copies for pod in pods)
         room = room_for(snapshot, first, told, most, NO_DEADLINE) if most > 1 else 1
         each = Judged(tuple(pods), told, room)
@@ -209,19 +216,6 @@ def _objects(snapshot: Snapshot, judged: Iterable[Judged]) -> Iterator[ObjectFit
         if len(wants) > 1:
             fit = _placed(snapshot.settings, snapshot.nodes, wants, open_to)
             yield ObjectFit(maker, file, sum(wants.values()), fit)
-
-
-def _record(pod: Wanted, uid: PodUid) -> PodRecord:
-    assert pod.membership is not None  # noqa: S101 (the caller looked)
-    return PodRecord(
-        uid=uid,
-        namespace=pod.membership.group.namespace,
-        name=pod.name,
-        node=None,
-        request=pod.request,
-        membership=pod.membership,
-        standing=pod.standing,
-    )
 
 
 def _refused(judged: Judged, fits: Mapping[Group, GroupFit]) -> Judged:

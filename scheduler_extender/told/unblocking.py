@@ -8,18 +8,19 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from scheduler_extender.annotations import Malformed
 from scheduler_extender.deadline import OutOfTimeError, within
+from scheduler_extender.framework.afterwards import Afterwards
+from scheduler_extender.framework.question import Purpose, Question
 from scheduler_extender.limits import UNBLOCK_SECONDS
-from scheduler_extender.state.asking.members import Member, member_of
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.struct import Struct
-from scheduler_extender.unblocking import Cost, Plan, lost, search, unplanned
+from scheduler_extender.unblocking import Advice, Cost, Plan, lost, search, unplanned
 from scheduler_extender.unblocking.homes import Places
 from scheduler_extender.unblocking.victims import after, importance
-from scheduler_extender.verbs.afterwards import Afterwards
 from topology.core.devices import PodUid
 from topology.core.requests import GpuRequest
 
@@ -111,12 +112,12 @@ def unblocking_of(cluster: Cluster, namespace: str, name: str) -> Unblocking | N
     if unscheduled:
         return answer(text=[f"nobody is worth evicting for {namespace}/{name}: {unscheduled}"])
     deadline = within(cluster.clock, UNBLOCK_SECONDS)
-    asks = pod.request if isinstance(pod.request, GpuRequest) else None
-    member = None if asks is None else member_of(snapshot, pod.uid, pod.membership, asks)
-    afterwards = Afterwards(snapshot, member, deadline, lambda facts: facts.is_open_to(pod))
+    if isinstance(pod.request, Malformed):
+        return answer(text=Advice(reason=pod.request.reason).lines(pod))
+    afterwards = Afterwards(snapshot, Question(pod, Purpose.PREEMPT), deadline)
     try:
         with deadline.enforced():
-            kept = _kept(snapshot, pod, member, afterwards)
+            kept = _kept(snapshot, pod, afterwards)
     except OutOfTimeError:
         return answer(undecided=LATE, text=[LATE])
     if kept is not None:
@@ -127,7 +128,7 @@ def unblocking_of(cluster: Cluster, namespace: str, name: str) -> Unblocking | N
         snapshot,
         pod,
         deadline,
-        request=None if member is None else member.request,
+        request=afterwards.request,
         group=afterwards.on,
     )
     if advice.plan is not None:
@@ -170,11 +171,9 @@ def _why_not_scheduled(pod: PodRecord) -> str:
     return ""
 
 
-def _kept(
-    snapshot: Snapshot, pod: PodRecord, member: Member | None, afterwards: Afterwards
-) -> Reservation | None:
+def _kept(snapshot: Snapshot, pod: PodRecord, afterwards: Afterwards) -> Reservation | None:
     """The place that the pod's annotation keeps, and whether it is there once its victims have let
-    go. A ``member`` also needs its group to let it go there.
+    go. A member of a group also needs its group to let it go there.
 
     The caller may not have written the annotation: only those victims are left that the place
     needs, or the home of another victim, and all of them have to be such as a plan evicts. Raises
@@ -184,7 +183,7 @@ def _kept(
     if kept is None or not isinstance(pod.request, GpuRequest) or not kept.lasts(snapshot.today):
         return None
     facts, places = snapshot.facts(kept.node), Places(snapshot)
-    request = pod.request if member is None else member.request
+    request = afterwards.request
 
     def without(gone: frozenset[PodUid]) -> NodeFacts:
         return facts.without(gone | facts.pods.ending | {pod.uid})

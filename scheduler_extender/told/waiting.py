@@ -8,24 +8,19 @@ ask the same are looked at together. However many wait, one look at all of them 
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 from scheduler_extender.annotations import UNASKED, Malformed
 from scheduler_extender.deadline import Deadline, within
-from scheduler_extender.state.answers.decision import HAD_CLAIM, UNDECIDED
-from scheduler_extender.state.asking.askgroup import ask_group
-from scheduler_extender.state.asking.byclaims import ask_by_claims
-from scheduler_extender.state.asking.enquiry import ask
-from scheduler_extender.state.asking.members import member_of
+from scheduler_extender.framework.evaluator import evaluate, serves_nothing
+from scheduler_extender.framework.question import Purpose, Question, alike
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.told.answers import as_asked_by, counts_on, serves_nothing
 from scheduler_extender.told.counts import Counts, by_kind
 from scheduler_extender.told.struct import Struct
-from topology.core.placement import NO_REPORT, Reason, Rejection
+from topology.core.placement import Reason, Rejection
 
 SECONDS = 0.2
 """For how long nodes' answers are worked out in one look at all waiting pods. Most are remembered,
@@ -81,18 +76,6 @@ def waiting_pods(snapshot: Snapshot) -> list[PodRecord]:
     return sorted(pods, key=lambda pod: (pod.namespace, pod.name))
 
 
-def alike(pod: PodRecord) -> Hashable:
-    """Equal for waiting pods to which all nodes answer alike.
-
-    A group's members are asked about with their group, so they stand apart from other groups', and
-    so do pods that may be sent to other nodes.
-    """
-    waits = pod.reservation is not None or pod.standing.nominated is not None or pod.of_claims
-    itself = pod.uid if waits else None
-    standing = pod.standing
-    return pod.request, pod.membership, standing.destinations, standing.priority, itself
-
-
 def queues(pods: Iterable[PodRecord]) -> dict[Hashable, list[PodRecord]]:
     """The pods by what they ask (:func:`alike`), the most numerous first."""
     together: dict[Hashable, list[PodRecord]] = {}
@@ -104,42 +87,17 @@ def queues(pods: Iterable[PodRecord]) -> dict[Hashable, list[PodRecord]]:
 def refusals_of(snapshot: Snapshot, pod: PodRecord, deadline: Deadline) -> dict[Rejection, int]:
     """The nodes by the reason for which they refuse the pod, as far as there is time.
 
-    Nodes for which there was no time count as undecided. Empty where some node would take the pod,
+    Nodes for which there was no time count as undecided, and nodes without GPUs not at all. Empty
+    where some node would take the pod,
     or its annotations cannot be read, which kube-scheduler's Event says as it is.
     """
     if isinstance(pod.request, Malformed):
         return {}
-    member = member_of(snapshot, pod.uid, pod.membership, pod.request)
-    request = pod.request if member is None else member.request
-    nodes = [facts for facts in snapshot.nodes if not serves_nothing(facts)]
-    names = [facts.name for facts in nodes if not (pod.by_claim and facts.by_plugin)]
-    found = +Counter({HAD_CLAIM: len(nodes) - len(names)})
-    claims = pod.of_claims
-    apart = snapshot.asked_apart(pod.uid, pod.standing.priority, pod.gang).intersection(names)
-    asked = snapshot.with_facts(as_asked_by(pod, snapshot.facts(name)) for name in apart)
-    answers = (
-        ask(asked, request, names, deadline)
-        if claims is None
-        else ask_by_claims(snapshot, pod.uid, claims, names, deadline)
-    )
-    passing = []
-    for name, decision in answers.each():
-        rejection = NO_REPORT if decision is None else decision.rejection
-        if rejection is None:
-            passing.append(name)
-        else:
-            found[rejection] += 1
-    if not passing:
-        return dict(found)
-    if claims is not None or member is None or not member.minds_groups:
+    names = [facts.name for facts in snapshot.nodes if not serves_nothing(facts)]
+    results = evaluate(snapshot, Question(pod, Purpose.EXPLAIN), names, deadline)
+    if results.passed:
         return {}
-    own = (facts for facts in asked.nodes if counts_on(pod.uid, snapshot.facts(facts.name)))
-    direction = snapshot.direction_of(member.membership)
-    group = ask_group(snapshot.with_facts(own), member, passing, deadline, direction=direction)
-    if group.late:
-        return {**found, UNDECIDED: len(passing)}
-    refused = {why: len(nodes) for why, nodes in group.alike.items() if why is not None and nodes}
-    return {} if group.alike.get(None) else {**found, **refused}
+    return {why: len(names) for why, names in results.by_reason.items() if why is not None}
 
 
 def reason_of(pod: PodRecord, counts: Counts | None) -> str:

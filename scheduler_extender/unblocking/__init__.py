@@ -7,6 +7,6 @@
 """
 
 from scheduler_extender.unblocking.plan import Advice, Cost, Plan, Step
-from scheduler_extender.unblocking.search import Joining, lost, search, unplanned
+from scheduler_extender.unblocking.search import lost, search, unplanned
 
-__all__ = ["Advice", "Cost", "Joining", "Plan", "Step", "lost", "search", "unplanned"]
+__all__ = ["Advice", "Cost", "Plan", "Step", "lost", "search", "unplanned"]

@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 
 from scheduler_extender.annotations import OfClaims
 from scheduler_extender.deadline import OutOfTimeError
+from scheduler_extender.framework.trials import Trials, devices_for
 from scheduler_extender.state.answers.decision import sick_among
-from scheduler_extender.state.asking.byclaims import devices_for
-from scheduler_extender.state.asking.enquiry import answer
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.domains import domain_of
 from scheduler_extender.state.node.facts import Devices, NodeFacts
@@ -114,7 +113,7 @@ class Places:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot.requiring(Verdict.GUARANTEED)
         self.spare = Spare(snapshot.others)
-        self._answers: dict[tuple[Hashable, GpuRequest], bool] = {}
+        self._trials = Trials(self._snapshot)
         self._kinds: dict[str, dict[Hashable, list[NodeFacts]]] = {}
         self._open: dict[tuple[GpuRequest, Destinations], tuple[tuple[NodeFacts, ...], ...]] = {}
         self._to_come: dict[OfClaims, Callable[[NodeFacts], Devices | Rejection]] = {}
@@ -152,24 +151,21 @@ class Places:
         devices = self.gets(facts, pod)
         why = devices if isinstance(devices, Rejection) else None
         if not devices:
-            why = answer(self._snapshot, facts, request).rejection
+            why = self._trials.answer(facts, request).rejection
         return why is None or why.resolvable
 
     def guaranteed(self, facts: NodeFacts, request: GpuRequest) -> bool:
         """Whether a node of these facts has a guaranteed place."""
         if facts.topology is None or facts.record.problem is not None:
             return False
-        key = (facts.key(request.resource), request)
-        if key not in self._answers:
-            self._answers[key] = guarantees(answer(self._snapshot, facts, request), request)
-        return self._answers[key]
+        return guarantees(self._trials.answer(facts, request), request)
 
     def sick(self, facts: NodeFacts, request: GpuRequest) -> str:
         """That a node of these facts takes a pod and may hand out sick GPUs; empty for none."""
         offer = facts.last_offer(request.resource)
         if isinstance(offer, Rejection) or not offer.availability.sick:
             return ""
-        found = answer(self._snapshot, facts, request)
+        found = self._trials.answer(facts, request)
         return "" if found.rejection else sick_among(facts, request, found.assessment)
 
     def keeps_group(self, facts: NodeFacts, pod: PodRecord) -> bool:

@@ -14,6 +14,7 @@ from math import inf
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.deadline import NO_DEADLINE, Deadline, OutOfTimeError
+from scheduler_extender.framework.afterwards import Joining
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.domains import domain_of
 from scheduler_extender.state.groups.groups import KEPT
@@ -37,7 +38,7 @@ from scheduler_extender.unblocking.victims import (
     devices_of,
 )
 from topology.core.devices import PodUid
-from topology.core.placement import Rejection, Verdict
+from topology.core.placement import Verdict
 from topology.core.requests import GpuRequest
 
 # Pods that one plan evicts.
@@ -50,15 +51,6 @@ HIGHEST = 2**31
 BARE = "no controller makes it anew"
 HOMELESS = "no node has a guaranteed place for it"
 BY_CLAIMS = "it has claims of its own, and nobody can say which GPUs the next ones get"
-
-
-@dataclass(frozen=True, slots=True)
-class Joining:
-    """What the waiting pod's group says about a node: the node's domain, and why the pod may not go
-    there; None where it may."""
-
-    domain: str | None = None
-    rejection: Rejection | None = None
 
 
 # The group of the waiting pod, asked about a node as it would be, which pods would have gone, and

@@ -4,9 +4,10 @@ prioritize and preempt change nothing, and filter only notes the domain to which
 kube-scheduler may call them for pods that are never bound. The decision that counts is bind's.
 """
 
+from scheduler_extender.framework.evaluator import IN_FLIGHT
 from scheduler_extender.verbs.binder import Binder, BindError, Binding, BindUnknownError
 from scheduler_extender.verbs.binding import TOO_LATE, bind
-from scheduler_extender.verbs.filtering import IN_FLIGHT, STILL_WORKING, filter_nodes
+from scheduler_extender.verbs.filtering import STILL_WORKING, filter_nodes
 from scheduler_extender.verbs.preemption import preempt
 from scheduler_extender.verbs.prioritizing import prioritize
 from scheduler_extender.verbs.shadowing import (

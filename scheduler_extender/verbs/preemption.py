@@ -6,25 +6,24 @@ complete the set (:func:`.victims.replaced`); a node where none would do is drop
 evicted for nothing. Nodes are never invented.
 """
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
-from scheduler_extender.annotations import Malformed, OfClaims, of_claims, parse
+from scheduler_extender.annotations import Malformed
 from scheduler_extender.deadline import NO_DEADLINE, Deadline, OutOfTimeError
+from scheduler_extender.framework.afterwards import Afterwards
+from scheduler_extender.framework.evaluator import evaluate, refused_by_name
+from scheduler_extender.framework.question import Purpose, Question
+from scheduler_extender.framework.trials import Trials
 from scheduler_extender.state.answers.decision import undecided
-from scheduler_extender.state.asking.byclaims import ask_by_claims
-from scheduler_extender.state.asking.enquiry import answer
-from scheduler_extender.state.asking.members import Member, member_of
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.budgets import violations
-from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.state.pods.record import PodRecord, asking_record
 from scheduler_extender.state.pods.standing import asks_of
 from scheduler_extender.unblocking.victims import Preemptor, after, importance, replaced
-from scheduler_extender.verbs.afterwards import Afterwards
-from scheduler_extender.verbs.filtering import had_claim
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs, PreemptionResult
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import GpuRequest
@@ -47,69 +46,49 @@ def preempt(
     }
     snapshot = cluster.snapshot()
     managed = snapshot.settings.managed
-    asks = parse(args.pod, managed) or of_claims(args.pod, managed)
-    if asks is None:
+    record = asking_record(args.pod, managed)
+    if record is None:
         return PreemptionResult(offered)
-    if isinstance(asks, Malformed):
+    gone = {NodeName(name): _gone(snapshot, name, victims) for name, victims in offered.items()}
+    question = Question(record, Purpose.PREEMPT, gone=gone)
+    if isinstance(record.request, Malformed) or record.of_claims is not None:
+        passed = set(evaluate(snapshot, question, list(offered), deadline).passed)
+        return PreemptionResult({name: each for name, each in offered.items() if name in passed})
+    # filter would refuse these whoever goes.
+    _, names = refused_by_name(snapshot, question, list(offered))
+    if record.request.required and snapshot.blind:
         return PreemptionResult()
-    uid = PodUid(args.pod.metadata.uid)
-    flying = snapshot.in_flight.get(uid)
-    if flying is not None:
-        # It may be bound there yet, and is bound nowhere else: no other eviction would help.
-        offered = {node: named for node, named in offered.items() if node == flying.node}
-    if had_claim(args.pod, managed):  # filter would refuse it there
-        by_plugin = {node for node in offered if snapshot.facts(NodeName(node)).by_plugin}
-        offered = {node: named for node, named in offered.items() if node not in by_plugin}
-    if isinstance(asks, OfClaims):
-        return _by_claims(snapshot, uid, asks, offered, deadline)
-    member = member_of(snapshot, uid, asks.membership, asks.request)
-    request = asks.request if member is None else member.request
-    if request.required and snapshot.blind:
-        return PreemptionResult()
-    asking = _Asking(snapshot, preemptor(args.pod, request, managed, member), deadline)
-    pod = snapshot.waiting.get(uid)
-    afterwards = Afterwards(
-        snapshot, member, deadline, lambda facts: pod is None or facts.is_open_to(pod)
+    afterwards = Afterwards(snapshot, replace(question, gone={}), deadline)
+    asking = _Asking(
+        snapshot,
+        preemptor(args.pod, record, afterwards.request, managed),
+        deadline,
+        Trials(snapshot),
     )
     kept = {}
     with suppress(OutOfTimeError), deadline.enforced():
-        for name, victims in offered.items():
+        for name in map(NodeName, names):
             if deadline.passed():
                 break
-            ours = asking.on(NodeName(name), victims)
+            ours = asking.on(name, offered[name])
             if ours is None:
                 continue
-            gone = frozenset(PodUid(pod.uid) for pod in ours.pods or ())
-            facts = snapshot.facts(NodeName(name))
-            without = asking.yielding(facts.without(gone | facts.pods.ending | {uid}))
-            if afterwards.on(without, gone).rejection is None:
-                kept[name] = ours
+            gone_here = _gone(snapshot, name, ours)
+            then = replace(question, gone={name: gone_here}).on(snapshot.facts(name))
+            victims = frozenset(PodUid(pod.uid) for pod in ours.pods or ())
+            if afterwards.on(then, victims).rejection is None:
+                kept[str(name)] = ours
     return PreemptionResult(kept)
 
 
-def _by_claims(
-    snapshot: Snapshot,
-    uid: PodUid,
-    wanted: OfClaims,
-    offered: Mapping[str, MetaVictims],
-    deadline: Deadline,
-) -> PreemptionResult:
-    """The answer to a pod with claims of its own: the nodes on which filter would let it pass then
-    with kube-scheduler's victims."""
-
-    def without(name: str, victims: MetaVictims) -> NodeFacts:
-        facts = snapshot.facts(NodeName(name))
-        gone = frozenset(PodUid(pod.uid) for pod in victims.pods or ())
-        return facts.without(gone | facts.pods.ending)
-
-    then = snapshot.with_facts(without(name, victims) for name, victims in offered.items())
-    found = ask_by_claims(then, uid, wanted, list(offered), deadline)
-    passing = {name for name, decision in found.each() if decision.rejection is None}
-    return PreemptionResult({name: offered[name] for name in offered if name in passing})
+def _gone(snapshot: Snapshot, name: str, victims: MetaVictims) -> frozenset[PodUid]:
+    """The pods that have let go of a node by then: the victims, and those that are ending."""
+    uids = (PodUid(pod.uid) for pod in victims.pods or ())
+    return snapshot.facts(NodeName(name)).pods.ending.union(uids)
 
 
 def preemptor(
-    pod: Pod, request: GpuRequest, managed: Iterable[str], member: Member | None = None
+    pod: Pod, record: PodRecord, request: GpuRequest, managed: Iterable[str]
 ) -> Preemptor:
     """The pod as one that asks for evictions."""
     spec = pod.spec
@@ -122,23 +101,21 @@ def preemptor(
         spec.priority or 0,
         asks_of(pod, managed),
         particular,
-        None if member is None else member.membership.group,
-        None if member is None else member.gang,
+        None if record.membership is None else record.membership.group,
+        record.gang,
     )
 
 
 @dataclass(slots=True)
 class _Asking:
-    """One call. ``known`` has its answers: nodes that would be in one state share one.
-
-    ``promised`` are the nodes on which others were evicted for a pod of no lower priority that is
-    still to come; looked up once.
+    """One call. ``promised`` are the nodes on which others were evicted for a pod of no lower
+    priority that is still to come; looked up once.
     """
 
     snapshot: Snapshot
     pod: Preemptor
     deadline: Deadline
-    known: dict[Hashable, bool] = field(default_factory=dict)
+    trials: Trials
     promised: frozenset[str | None] | None = None
 
     def on(self, name: NodeName, chosen: MetaVictims) -> MetaVictims | None:
@@ -167,10 +144,6 @@ class _Asking:
         pods = [*(victim.uid for victim in others), *rest]
         violated = violations(others, budgets) + (by_others if rest else 0)
         return MetaVictims([MetaPod(uid) for uid in pods], violated)
-
-    def yielding(self, facts: NodeFacts) -> NodeFacts:
-        """The facts without a place that is not kept from the pod."""
-        return facts.yielding_to(self.pod.priority, self.pod.gang)
 
     def _others(self, facts: NodeFacts, chosen: list[PodRecord]) -> tuple[PodRecord, ...] | None:
         """Other victims that will do. None are looked for where budgets are not known, nor where
@@ -201,9 +174,5 @@ class _Asking:
 
     def _passes(self, facts: NodeFacts, victims: Iterable[PodRecord]) -> bool:
         """Whether the node passes once these, and whoever is ending, have let go."""
-        without = self.yielding(after(facts, victims, self.pod.uid))
-        key = without.key(self.pod.request.resource)
-        if key not in self.known:
-            rejection = answer(self.snapshot, without, self.pod.request).rejection
-            self.known[key] = rejection is None
-        return self.known[key]
+        without = after(facts, victims, self.pod.uid).yielding_to(self.pod.priority, self.pod.gang)
+        return self.trials.answer(without, self.pod.request).rejection is None

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
+from scheduler_extender.framework.question import alike
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.answers import Answer, answers_to
@@ -17,7 +18,7 @@ from scheduler_extender.told.explanation import passed_over
 from scheduler_extender.told.helps import Help, helps_of
 from scheduler_extender.told.nearest import NearMiss, miss_of, nearest
 from scheduler_extender.told.rows import NodeAnswer, rows_of
-from scheduler_extender.told.waiting import alike, queues, waiting_pods
+from scheduler_extender.told.waiting import queues, waiting_pods
 from scheduler_extender.told.words import asked_text
 from topology.core.requests import GpuRequest
 from topology.times import age

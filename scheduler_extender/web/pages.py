@@ -20,7 +20,7 @@ from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.told.answers import answers
+from scheduler_extender.told.answers import answers_to
 from scheduler_extender.told.nodes import Nodes, Use, link_words
 from scheduler_extender.told.together import Wanted, room_for
 from scheduler_extender.told.waiting import waiting_pods
@@ -166,13 +166,7 @@ class Pages:
         self, snapshot: Snapshot, pod: Wanted, copies: int, deadline: Deadline
     ) -> Foreseen:
         with deadline.enforced():
-            told = answers(
-                snapshot,
-                pod.request,
-                standing=pod.standing,
-                membership=pod.membership,
-                deadline=deadline,
-            )
+            told = answers_to(snapshot, pod.record(PodUid("")), deadline)
             interruptible()  # some nodes may be left over
             outlook = outlook_of(told, pod.request, self._cluster.today(), pod.text)
         fit = room_for(snapshot, pod, told, copies, deadline) if copies > 1 else None

@@ -247,7 +247,7 @@ def test_the_waker_and_unblock_have_a_deadline_of_their_own(where: Json) -> None
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
     manifest["status"]["conditions"] = [condition]
     slow, fast = Clock(0.05), Clock(1.0)  # a round has 0.15 s, unblock 4 s
-    waker = Waker(world.cluster, Api(), breathe=lambda: None, clock=slow)
+    waker = Waker(world.cluster, Api(), clock=slow)
     PodSink(world.cluster).apply(raw(manifest))
     world.speak(2)
     world.cluster.board.clock = fast

@@ -18,7 +18,7 @@ from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.reservation import Reservation, value_of
 from scheduler_extender.state.pods.standing import Standing
-from scheduler_extender.told.answers import answers
+from scheduler_extender.told.answers import answers_to
 from scheduler_extender.told.unblocking import unblocking_of
 from scheduler_extender.verbs import STILL_WORKING, filter_nodes, preempt
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
@@ -108,12 +108,7 @@ def told(cluster: Cluster, name: str) -> dict[str, str]:
     found = cluster.snapshot().pod_named("default", name)
     assert found is not None
     assert isinstance(found.request, GpuRequest)
-    rows = answers(
-        cluster.snapshot(),
-        found.request,
-        asking=found.uid,
-        membership=found.membership,
-    )
+    rows = answers_to(cluster.snapshot(), found)
     return {row.node: row.reason for row in rows}
 
 

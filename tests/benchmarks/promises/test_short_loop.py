@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.promises.faults import Delays, Faults
 from benchmarks.promises.plays import Play, play
-from scheduler_extender.simulator.faults import Delays, Faults
-from scheduler_extender.verbs import binddecision, filtering
+from scheduler_extender.framework import evaluator
+from scheduler_extender.verbs import binddecision
 from topology.core.allocators.dra import FirstFit
 from topology.core.allocators.protocol import Call, Outcomes
 from topology.core.placement import verdict
@@ -76,7 +77,7 @@ def test_no_gang_is_half_bound_where_nothing_changes_after_filter() -> None:
 
 def test_gangs_that_filter_lets_go_anywhere_are_half_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug that is planted: filter takes no group into account; bind does."""
-    monkeypatch.setattr(filtering, "_with_group", lambda *asked: asked[2])
+    monkeypatch.setattr(evaluator, "_gather", lambda *asked: None)
     assert play(replace(GANGS, pods=100)).gang_refusals > 0
 
 

@@ -10,9 +10,9 @@ import pytest
 from scheduler_extender.state.answers.decision import OUT_OF_DATE
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.freshness import Watch
-from scheduler_extender.told.answers import Answer, answers
+from scheduler_extender.told.answers import Answer, answers_to
 from scheduler_extender.told.counts import summary
-from tests.nodes import bridged, pcie, pod, record_of, switched
+from tests.nodes import bridged, pcie, pod, record_of, switched, waiting
 from tests.scheduler_extender.serving import Running, running
 from tests.scheduler_extender.test_cases import hold
 from topology.core.links import LinkKind
@@ -75,11 +75,11 @@ def test_every_row_that_is_no_promise_says_why() -> None:
     cluster.feed.put_record(bridged(), None)
     asked = gpu_request(2, Constraints(link=LinkKind.NVLINK), Policy.PREFERRED)
     for request in (asked, gpu_request(1)):
-        for row in answers(cluster.snapshot(), request):
+        for row in answers_to(cluster.snapshot(), waiting(request)):
             assert row.passes
             assert not row.promises
             assert (row.note, row.reason) == ("no topology report", "")
-    told = answers(cluster.snapshot(), gpu_request(1))
+    told = answers_to(cluster.snapshot(), waiting(gpu_request(1)))
     assert summary(gpu_request(1), told) == (
         "3 of 3 nodes would take it; on 3 of them nothing is promised about the GPUs"
     )
@@ -110,7 +110,7 @@ def test_what_a_blind_extender_answers_is_told() -> None:
     cluster.feed.put_record(switched(), Report("boot", 1))
 
     def told(request: GpuRequest) -> Answer:
-        (row,) = answers(cluster.snapshot(), request)
+        (row,) = answers_to(cluster.snapshot(), waiting(request))
         return row
 
     pair = gpu_request(2, Constraints(link=LinkKind.NVLINK))

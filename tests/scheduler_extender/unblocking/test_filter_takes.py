@@ -13,7 +13,7 @@ import pytest
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.state.pods.standing import Standing
-from scheduler_extender.told.answers import answers
+from scheduler_extender.told.answers import answers_to
 from scheduler_extender.told.unblocking import EvictionPlan, Unblocking, unblocking_of
 from scheduler_extender.verbs import preempt
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
@@ -183,10 +183,5 @@ def test_explain_names_the_domain_to_which_filter_sends_the_gang() -> None:
     trays.evict(["a-00-0"])
     asked = record(gang("m1", 2))
     assert isinstance(asked.request, GpuRequest)
-    rows = answers(
-        trays.cluster.snapshot(),
-        asked.request,
-        asking=asked.uid,
-        membership=asked.membership,
-    )
+    rows = answers_to(trays.cluster.snapshot(), asked)
     assert [row.node for row in rows if row.passes] == trays.passing(gang("m1", 2))

@@ -12,13 +12,13 @@ import pytest
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED, OfClaims, of_claims
 from scheduler_extender.deadline import Deadline, NotAtOnceError
+from scheduler_extender.framework.evaluator import IN_FLIGHT
 from scheduler_extender.kube.draobjects import Claim
 from scheduler_extender.state.asking.byclaims import GONE, ask_by_claims
 from scheduler_extender.state.pods.record import PodRecord, asking_record
 from scheduler_extender.told.placed import placed_on
 from scheduler_extender.verbs import BindError, Binding
 from scheduler_extender.verbs.binddecision import decide
-from scheduler_extender.verbs.filtering import IN_FLIGHT
 from scheduler_extender.wire import BindingArgs, MetaPod, MetaVictims, Pod, PreemptionArgs
 from tests.dranodes import (
     DRIVER,
@@ -278,7 +278,7 @@ def test_a_node_other_than_that_of_its_bind_is_refused(world: DraWorld) -> None:
     decided = decide(world.cluster, record, NODE, lambda: "")
     assert decided is not None
     answered = verbs.filter_nodes(world.cluster, wanted, [NODE, OTHER])
-    assert (answered.node_names, answered.failed) == ([NODE], {OTHER: IN_FLIGHT.reason})
+    assert (answered.node_names, answered.unresolvable) == ([NODE], {OTHER: IN_FLIGHT.reason})
     with pytest.raises(BindError, match="still in flight"):
         decide(world.cluster, record, OTHER, lambda: "")
 

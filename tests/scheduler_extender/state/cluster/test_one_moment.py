@@ -30,8 +30,8 @@ from scheduler_extender.state.node.transitions import (
     without_pod,
 )
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.told.answers import answers
-from tests.nodes import bridged, offered, pcie, shown, switched
+from scheduler_extender.told.answers import answers_to
+from tests.nodes import bridged, offered, pcie, shown, switched, waiting
 from topology.core.devices import NodeName, PodUid
 from topology.core.links import LinkKind
 from topology.core.placement import IN_PROGRESS, Verdict
@@ -111,10 +111,10 @@ def test_what_is_explained_is_of_the_moment_that_was_looked_at() -> None:
         known.feed.put_record(topology, Report("boot", 1))
     for request in (gpu_request(2, NVLINK), gpu_request(4, NVLINK, Policy.PREFERRED)):
         seen = known.snapshot()
-        then = answers(seen, request)
+        then = answers_to(seen, waiting(request))
         known.feed.put_pod(record("other", 3))
-        assert answers(seen, request) == then
-        now = answers(known.snapshot(), request)
+        assert answers_to(seen, waiting(request)) == then
+        now = answers_to(known.snapshot(), waiting(request))
         assert [row.node for row in now] == [row.node for row in then]
         assert now != then
         known.feed.drop_pod(PodUid("other"))
@@ -129,9 +129,11 @@ def test_a_pod_is_explained_beside_the_nodes_of_the_same_moment() -> None:
     known.binds.begin(NAME, pod)
     for _ in range(2):  # in flight, then bound
         seen = known.snapshot()
-        (row,) = answers(seen, pod.request, asking=pod.uid)  # type: ignore[arg-type]
+        asking = seen.pod_named(pod.namespace, pod.name)
+        assert asking is not None
+        (row,) = answers_to(seen, asking)
         assert (row.decision.verdict, row.reason, row.score) == ("guaranteed", "", None)
-        (row,) = answers(seen, pod.request)  # type: ignore[arg-type]
+        (row,) = answers_to(seen, waiting(pod.request))  # type: ignore[arg-type]
         assert row.reason == "not enough free GPUs"
         known.feed.put_pod(replace(pod, node=NAME))
 

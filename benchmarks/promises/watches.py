@@ -2,9 +2,8 @@
 
 from functools import partial
 
-from scheduler_extender.simulator.clock import Clock, Event
-from scheduler_extender.simulator.pods import PublishedReport
-from scheduler_extender.simulator.scene import Actor, Scene
+from benchmarks.promises.pods import PublishedReport
+from benchmarks.promises.scene import Actor, Event, Scene, Timeline
 from topology.core.devices import NodeName
 from topology.core.graph import NodeTopology
 
@@ -17,7 +16,7 @@ DRA_WATCHES = ("deviceclasses", "resourceslices", "resourceclaims")
 class Watches:
     """Delivers news to whoever watches: each watcher by itself, late by ``delay`` on average."""
 
-    def __init__(self, timeline: Clock, delay: float) -> None:
+    def __init__(self, timeline: Timeline, delay: float) -> None:
         self._timeline = timeline
         self._delay = delay
         self._latest: dict[str, float] = {}

@@ -6,19 +6,32 @@ would help nobody. And it keeps places for groups that have started: once a memb
 evicted the group is owed a place, maybe the very one that has come free.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from scheduler_extender.deadline import Deadline, OutOfTimeError, within
+from scheduler_extender.framework.evaluator import facts_for
+from scheduler_extender.framework.question import Question
 from scheduler_extender.limits import VERB_SECONDS
 from scheduler_extender.membership import NODE
 from scheduler_extender.state.answers.decision import places
 from scheduler_extender.state.asking.askgroup import GroupAnswer, ask_group
 from scheduler_extender.state.asking.enquiry import ask
-from scheduler_extender.state.asking.members import Member
+from scheduler_extender.state.asking.members import Member, member_of
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
-from scheduler_extender.unblocking import Joining
 from topology.core.devices import PodUid
+from topology.core.placement import Rejection
+from topology.core.requests import GpuRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """What the pod's group says about a node: the node's domain, and why the pod may not go there;
+    None where it may."""
+
+    domain: str | None = None
+    rejection: Rejection | None = None
 
 
 class Afterwards:
@@ -28,14 +41,15 @@ class Afterwards:
     def __init__(
         self,
         snapshot: Snapshot,
-        member: Member | None,
+        question: Question,
         deadline: Deadline,
-        is_open: Callable[[NodeFacts], bool] = lambda facts: True,
     ) -> None:
-        self._snapshot = snapshot
-        self._member = member
+        pod = self._pod = question.pod
+        assert isinstance(pod.request, GpuRequest)  # noqa: S101 (the caller looked)
+        self._snapshot = snapshot.with_facts(facts_for(snapshot, question))
+        self._member = member_of(snapshot, pod.uid, pod.membership, pod.request)
+        self.request = pod.request if self._member is None else self._member.request
         self._deadline = deadline
-        self._is_open = is_open
         self._one_of_each: dict[str, str] | None = None
         self._rivals: dict[str | None, list[str]] = {}
 
@@ -112,7 +126,7 @@ class Afterwards:
             names = []
             for facts in self._snapshot.nodes:
                 self._deadline.check()
-                if self._is_open(facts):
+                if facts.is_open_to(self._pod):
                     names.append(facts.name)
             deadline = within(self._snapshot.parts.clock, VERB_SECONDS)
             answered = ask(self._snapshot, member.request, names, deadline)

@@ -1,0 +1,78 @@
+"""What is asked of nodes: about which pod, for whom, and as if what had happened."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.pods.record import PodRecord
+from topology.core.devices import NodeName, PodUid
+from topology.core.requests import GpuRequest
+
+
+class Purpose(Enum):
+    """For whom a question is asked. What follows from it stands with the rule that it changes."""
+
+    FILTER = "filter"  # kube-scheduler offers nodes: the selector and taints are its own matter
+    SCORE = "score"
+    PREEMPT = "preempt"
+    WAKE = "wake"
+    EXPLAIN = "explain"  # people: `why`, `check`, the pages, the pod's Event, the metric
+
+    @property
+    def offered(self) -> bool:
+        """Whether kube-scheduler names the nodes, so that all of them are open to the pod."""
+        return self in (Purpose.FILTER, Purpose.SCORE, Purpose.PREEMPT)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """May this pod go to these nodes?
+
+    The pod itself never counts against itself: not its bind in flight, not a place that is reserved
+    for it, not the devices that it has where it is bound.
+    """
+
+    pod: PodRecord
+    purpose: Purpose
+    request: GpuRequest | None = None
+    """What is asked for in place of the pod's own request, as where people ask for less."""
+    gone: Mapping[NodeName, frozenset[PodUid]] = field(default_factory=dict)
+    """The pods that are taken to have left a node, as victims of a preemption."""
+    scores: bool = False  # whether it is asked how well, too
+    alone: bool = False  # whether the pod's group is left out
+
+    @property
+    def counts(self) -> bool:
+        """Whether the answers are remembered: what people ask is not asked again soon."""
+        return self.purpose is not Purpose.EXPLAIN
+
+    def on(self, facts: NodeFacts, others: frozenset[PodUid] = frozenset()) -> NodeFacts:
+        """A node's facts for this question: without the pod itself and those that are gone, and
+        without a reservation that yields to the pod."""
+        pod, pods = self.pod, facts.pods
+        left = self.gone.get(facts.name, frozenset()) | others
+        itself = pod.uid in pods.bound or pod.uid in pods.in_flight
+        if itself or facts.is_reserved_for(pod.uid):
+            left |= {pod.uid}
+        without = facts.without(left) if left else facts
+        return without.yielding_to(pod.standing.priority, pod.gang)
+
+
+def alike(pod: PodRecord) -> Hashable:
+    """Equal for waiting pods to which all nodes answer alike.
+
+    A group's members are asked about with their group, so they stand apart from other groups', and
+    so do pods that may be sent to other nodes.
+    """
+    waits = (
+        pod.reservation is not None
+        or pod.standing.nominated is not None
+        or pod.of_claims
+        or pod.by_claim
+    )
+    itself = pod.uid if waits else None
+    standing = pod.standing
+    return pod.request, pod.membership, standing.destinations, standing.priority, itself

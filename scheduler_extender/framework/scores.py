@@ -1,0 +1,95 @@
+"""How well a pod goes to each node that takes it: 0 to 10, by what the placement costs the cluster.
+
+The scores are one after the other: the node's own merit beside that of the other nodes asked
+(:func:`.enquiry.scores`); the best domain of the pod's group before all others; nothing for a node
+where others that are on their way could spoil it; ten for a place that is reserved for the pod.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from scheduler_extender.deadline import NO_DEADLINE, Deadline
+from scheduler_extender.framework.evaluator import Results, evaluate
+from scheduler_extender.framework.question import Question
+from scheduler_extender.state.asking.askgroup import ask_group
+from scheduler_extender.state.asking.enquiry import answer, scores
+from scheduler_extender.state.asking.members import rack_rooms
+from scheduler_extender.state.cluster.snapshot import Snapshot
+from scheduler_extender.state.node.arrivals import Arrivals, with_arrivals
+from topology.core.devices import NodeName, PodUid
+from topology.core.placement import Reason
+from topology.core.requests import GpuRequest
+
+
+def scored(
+    snapshot: Snapshot, question: Question, names: Sequence[str], deadline: Deadline = NO_DEADLINE
+) -> list[int]:
+    """The score of each of these nodes, in the order asked; 0 for one that refuses the pod."""
+    pod = question.pod
+    results = evaluate(snapshot, replace(question, scores=True, alone=True), names, deadline)
+    if results.claims is not None:
+        return _by_claims(results, names)
+    if not results.answers or (snapshot.blind and not results.request.plain):
+        return [0] * len(names)
+    request, (own,) = results.request, results.answers
+    rooms = rack_rooms(snapshot, request, own.names, pod.membership)
+    of = dict(zip(own.names, scores(request, own, rooms), strict=True))
+    by_node = [of.get(name, 0) for name in names]
+    member = results.member
+    if member is not None and member.membership.domain is not None:
+        # The upper half for the best domain, and the lowest third for the others.
+        group = ask_group(results.asked, member, names, deadline)
+        by_node = [
+            5 + score // 2 if domain is not None and domain == group.best else score // 3
+            for domain, score in zip(group.domains, by_node, strict=True)
+        ]
+    spoilt = _spoilt_by_others(snapshot, pod.uid, request, names, deadline)
+    places = snapshot.places_of(pod.uid)
+    if spoilt:
+        by_node = [0 if name in spoilt else s for name, s in zip(names, by_node, strict=True)]
+    if places:
+        pairs = zip(names, by_node, strict=True)
+        by_node = [10 if name in places else min(9, score) for name, score in pairs]
+    return by_node
+
+
+def _spoilt_by_others(
+    snapshot: Snapshot,
+    uid: PodUid,
+    request: GpuRequest,
+    names: Sequence[str],
+    deadline: Deadline,
+) -> Collection[str]:
+    """The nodes with DRA on which the pod would get other devices than it requires if others came
+    first that may be on their way there (:mod:`.state.cluster.lately`).
+
+    kube-scheduler has counted these others before it offers a node: so where too few devices are
+    left beside them they have gone elsewhere. Siblings are counted already.
+    """
+    lately = snapshot.parts.lately
+    if not lately.pods or not request.required or request.in_company:
+        return ()
+    coming, spoilt = defaultdict[NodeName, list[Arrivals]](list), set[str]()
+    for other, sent in lately.sent(snapshot.parts.clock()):
+        for name in sent.nodes if other != uid and other not in snapshot.nominated else ():
+            coming[name].append(Arrivals(sent.request.alone, 1))
+    for name in coming.keys() & names if coming else ():
+        deadline.need_quick(quick=False)
+        beside = with_arrivals(snapshot.facts(name), coming[name])
+        why = answer(snapshot, beside, request, deadline).rejection
+        if why is not None and why.kind in (Reason.SCATTERED, Reason.NOT_GUARANTEED, Reason.SICK):
+            spoilt.add(name)
+    return spoilt
+
+
+def _by_claims(results: Results, names: Sequence[str]) -> list[int]:
+    """The scores for a pod with claims of its own; 0 where it is not known what they get."""
+    assert results.claims is not None  # noqa: S101 (the caller looked)
+    of = {
+        name: score
+        for request, answers, alike in results.claims.answered
+        for first, score in zip(answers.names, scores(request, answers), strict=True)
+        for name in alike[first]
+    }
+    return [of.get(name, 0) for name in names]

@@ -1,0 +1,52 @@
+"""What nodes would answer if something were otherwise, as if some pods had gone.
+
+Thousands of such cases are tried for one pod, on nodes many of which would be in the same state.
+Two things cost time: to count anew what is left on a node (its ledger), and to decide. So the state
+of a node without some pods is kept (:meth:`.NodeFacts.key`), and each state answers once. All of it
+goes with the question that it was made for.
+"""
+
+from collections.abc import Hashable
+
+from scheduler_extender.state.answers.decision import Decision
+from scheduler_extender.state.asking.byclaims import devices_for
+from scheduler_extender.state.asking.enquiry import answer
+from scheduler_extender.state.cluster.snapshot import Snapshot
+from scheduler_extender.state.node.facts import NodeFacts
+from topology.core.devices import PodUid
+from topology.core.requests import GpuRequest
+
+__all__ = ["Trials", "devices_for"]
+
+NO_POD: frozenset[PodUid] = frozenset()
+
+
+class Trials:
+    """Nodes of one snapshot, asked as they would be."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._numbers: dict[Hashable, int] = {}
+        self._states: dict[tuple[NodeFacts, frozenset[PodUid], str], int] = {}
+        self._known: dict[tuple[GpuRequest, int], Decision] = {}
+
+    def answer(
+        self, facts: NodeFacts, request: GpuRequest, gone: frozenset[PodUid] = NO_POD
+    ) -> Decision:
+        """The own answer of a node of these facts if some pods had gone. Raises
+        :class:`.OutOfTimeError` where a deadline around it has passed."""
+        about = (request, self._state_of(facts, gone, request.resource))
+        found = self._known.get(about)
+        if found is None:
+            then = facts.without(gone) if gone else facts
+            found = self._known[about] = answer(self._snapshot, then, request)
+        return found
+
+    def _state_of(self, facts: NodeFacts, gone: frozenset[PodUid], resource: str) -> int:
+        """A number for the node without these pods, equal if every answer is equal."""
+        about = (facts, gone, resource)
+        found = self._states.get(about)
+        if found is None:
+            key = (facts.without(gone) if gone else facts).key(resource)
+            found = self._states[about] = self._numbers.setdefault(key, len(self._numbers))
+        return found
