@@ -1,7 +1,7 @@
-"""Promises in virtual time: emulated nodes, every fault we know of, and what was kept.
+"""The closed loop: promises in virtual time, every fault we know of, and what was kept.
 
-:mod:`closed_loop` is the cluster that the extender is played against; its docstring names the
-actors, a file each. :mod:`extender` is the real extender, and the rule that it is compared with.
-:mod:`workloads` draws pods and nodes, :mod:`plays` runs closed loops, and :mod:`bykind` makes
-figures of them.
+:mod:`scheduler_extender.simulator` is the cluster that is played. :mod:`workloads` and
+:mod:`fleets` draw pods and nodes, :mod:`outages` lets things fail, and :mod:`judge` looks on: it
+compares what pods were promised with what they got. :mod:`rule` is what the extender is compared
+with. :mod:`plays` puts a play together, and :mod:`bykind` makes figures of many.
 """

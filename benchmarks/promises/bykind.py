@@ -15,10 +15,10 @@ from typing import Any
 from rich.table import Table
 
 from benchmarks.output import table_of
-from benchmarks.promises.faults import RARE_FAULTS
-from benchmarks.promises.judge import LOST_CLAIM
 from benchmarks.promises.plays import Play, play
-from benchmarks.promises.tally import Tally
+from scheduler_extender.simulator.faults import RARE_FAULTS
+from scheduler_extender.simulator.node import LOST_CLAIM
+from scheduler_extender.simulator.tally import Tally
 
 
 def _play(

@@ -1,27 +1,36 @@
 """Which promises count as broken."""
 
+import json
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from benchmarks.promises.faults import SLACK, STALE_AFTER
-from benchmarks.promises.pods import GroupOf, PodEntry, PublishedReport
-from benchmarks.promises.scene import Actor, Scene
 from scheduler_extender.membership import NODE
+from scheduler_extender.simulator.faults import SLACK, STALE_AFTER
+from scheduler_extender.simulator.node import LOST_CLAIM
+from scheduler_extender.simulator.pods import GroupOf, PodEntry, PublishedReport
+from scheduler_extender.simulator.scene import Observer, Scene
+from scheduler_extender.state.node.verification import Surprise
+from scheduler_extender.verbs import Binding
 from topology.core.devices import DeviceId, Mask, NodeName, PodUid, base_uuid
 from topology.core.graph import NodeTopology
 from topology.core.links import canonical_product
 from topology.core.placement import Verdict, satisfies
 from topology.core.requests import Constraints
 
-LOST_CLAIM = "its claim is gone"  # a pod that never starts, so that no promise is broken
 
+class Judge(Observer):
+    """Compares what a pod was promised with the GPUs that its kubelet gave it.
 
-class Judge(Actor):
-    """Compares what a pod was promised with the GPUs that its kubelet gave it."""
+    ``surprises`` are those of the extender's verification, unless the node has changed in a way
+    that no report could show.
+    """
 
     def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
+        self._timeline = scene.timeline
+        self._tally = scene.tally
+        self._groups = _Groups(scene)
+        self.surprises: list[Surprise] = []
         self._nodes = scene.nodes
         self._kubelets = scene.kubelets
         self._foreign: dict[NodeName, list[PodEntry]] = {name: [] for name in scene.nodes}
@@ -30,37 +39,46 @@ class Judge(Actor):
         self._views: dict[PodUid, float] = {}
 
     def disturbed(self, node: NodeName) -> None:
-        """A kubelet has ended, or a GPU has fallen sick, just now."""
+        """What is expected need not hold from now on, nor what is guaranteed."""
         self._disturbed[node] = self._unsettled[node] = self._timeline.now
 
     def unsettled(self, node: NodeName) -> None:
-        """A GPU has healed just now, or a kubelet is on its way back: its plugin may be missing
-        still. What is guaranteed has to hold all the same."""
+        """What is guaranteed has to hold all the same."""
         self._unsettled[node] = self._timeline.now
 
-    def placed(self, entry: PodEntry, verdict: str, looked: float) -> None:
-        """A required pod was bound with a verdict; the node's agent looked last at that time."""
+    def placed(self, entry: PodEntry, binding: Binding, looked: float) -> None:
+        """A pod with constraints was promised something."""
+        if not entry.request.required:
+            return
         tally = self._tally
-        entry.promise = verdict
+        entry.promise = verdict = json.loads(binding.placement)["verdict"]
         tally.required_placed += 1
         tally.promised[verdict] += 1
         tally.stale += self._timeline.now - looked > STALE_AFTER + SLACK
         tally.blind += _blind(entry)
 
-    def changed_since(self, uid: PodUid, node: NodeName) -> bool:
-        """Whether a kubelet or a GPU has changed on the node since the report on which the pod was
-        decided. A report that shows the pod first may then show another node than it met."""
-        return self._unsettled.get(node, 0.0) > self._views.get(uid, float("inf"))
+    def bound(self, entry: PodEntry) -> None:
+        """A member of a group may now be in another domain than its siblings."""
+        self._groups.bound(entry)
 
-    def admitted(self, entry: PodEntry, node: NodeName, held: tuple[int, ...]) -> None:
-        """The kubelet has given a pod these GPUs."""
+    def surprised(self, surprise: Surprise) -> None:
+        """A report may show another node than its pod met, if a kubelet or a GPU has changed since
+        the report on which the pod was decided."""
+        since = self._unsettled.get(NodeName(surprise.node), 0.0)
+        if since <= self._views.get(surprise.pod.uid, float("inf")):
+            self.surprises.append(surprise)
+
+    def admitted(self, entry: PodEntry, held: tuple[int, ...]) -> None:
+        """What the kubelet has given is what was promised, or it is not."""
+        node = entry.node
         self._judge(entry, node, held)
         if entry.job.foreign:
             self._foreign[node].append(entry)
         self._add_up_memory(entry, node)
 
-    def refused(self, entry: PodEntry, node: NodeName, reason: str) -> None:
-        """The kubelet has refused a pod."""
+    def refused(self, entry: PodEntry, reason: str) -> None:
+        """A pod that never gets a claim breaks no promise; any other one may."""
+        node = entry.node
         if not entry.gone:
             when = self._disturbed if entry.promise else self._unsettled
             if not self._unreported(entry, node, when):
@@ -155,14 +173,14 @@ class Judge(Actor):
             tally.excused[entry.promise] += 1
 
 
-class GroupJudge(Actor):
-    """Looks whether the members of a group that live share what they must, at each admission."""
+class _Groups:
+    """Looks whether the members of a group that live share what they must, at each bind."""
 
     def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
+        self._nodes, self._tally = scene.nodes, scene.tally
         self._living: dict[str, list[PodEntry]] = {}
 
-    def bound(self, entry: PodEntry, node: NodeName) -> None:
+    def bound(self, entry: PodEntry) -> None:
         """A pod is bound."""
         group, tally = entry.job.group, self._tally
         if group is None:
@@ -175,13 +193,13 @@ class GroupJudge(Actor):
         if not group.domain or "preferred" in entry.job.manifest["metadata"]["name"]:
             return
         domains = {self._domain(group, e.record.node) for e in living if e.record.node}
-        if domains - {self._domain(group, node)}:
+        if domains - {self._domain(group, entry.node)}:
             tally.split_groups += 1
 
     def _domain(self, group: GroupOf, node: NodeName) -> Hashable:
         if group.domain == NODE:
             return node
-        return self._scene.nodes[node].fabric
+        return self._nodes[node].fabric
 
 
 def _instances_meet(

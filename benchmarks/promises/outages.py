@@ -1,11 +1,11 @@
 """What fails for a while: the extender's watches, agents, kubelets and GPUs."""
 
-from benchmarks.promises.agents import Agents
-from benchmarks.promises.faults import HEARTBEAT
-from benchmarks.promises.kubelets import Kubelets
-from benchmarks.promises.scene import Actor, Scene
-from benchmarks.promises.watches import WATCHES, ExtenderWatches
-from topology.core.devices import NodeName
+from scheduler_extender.simulator.cluster import PlayedCluster
+from scheduler_extender.simulator.node import Node
+from scheduler_extender.simulator.scene import Actor
+from scheduler_extender.simulator.watches import WATCHES
+
+HEARTBEAT = 60.0  # seconds after which an agent looks at its node without a cause
 
 BOOKMARKS = 30.0  # seconds between two bookmarks of a watch
 
@@ -13,20 +13,12 @@ BOOKMARKS = 30.0  # seconds between two bookmarks of a watch
 class Outages(Actor):
     """Lets things fail as the faults say, until the last job has come."""
 
-    def __init__(
-        self,
-        scene: Scene,
-        extender: ExtenderWatches,
-        agents: Agents,
-        kubelets: Kubelets,
-        until: float,
-    ) -> None:
-        super().__init__(scene)
-        self._nodes = list(scene.nodes)
-        self._extender = extender
-        self._agents = agents
-        self._kubelets = kubelets
-        self._sick: dict[NodeName, int] = dict.fromkeys(scene.nodes, 0)
+    def __init__(self, cluster: PlayedCluster, until: float) -> None:
+        super().__init__(cluster.scene)
+        self._nodes = list(cluster.nodes.values())
+        self._extender = cluster.extender
+        self._claims = cluster.claims
+        self._sick = dict.fromkeys(cluster.nodes, 0)
         self._until = until
 
     def begin(self) -> None:
@@ -36,8 +28,8 @@ class Outages(Actor):
             self._bookmark()
         if self._faults.dies_every:
             self._timeline.about(self._faults.dies_every, self._kill_agent)
-            for name in self._nodes:
-                self._heartbeat(name)
+            for node in self._nodes:
+                self._heartbeat(node)
         if self._faults.kubelets_restart:
             self._timeline.about(self._faults.kubelets_restart, self._end_kubelet)
         if self._faults.gpus_sicken:
@@ -69,8 +61,8 @@ class Outages(Actor):
         if not self._over:
             self._timeline.after(BOOKMARKS, self._bookmark)
 
-    def _heartbeat(self, node: NodeName) -> None:
-        self._agents.look(node)
+    def _heartbeat(self, node: Node) -> None:
+        node.look()
         if not self._over:
             seconds = HEARTBEAT * self._timeline.rng.uniform(0.8, 1.2)
             self._timeline.after(seconds, lambda: self._heartbeat(node))
@@ -79,15 +71,15 @@ class Outages(Actor):
         if self._over:
             return
         node = self._timeline.rng.choice(self._nodes)
-        if not self._agents.is_dead(node):
-            self._agents.die(node)
-            self._timeline.about(self._faults.dead_for, lambda: self._agents.revive(node))
+        if not node.dead:
+            node.die()
+            self._timeline.about(self._faults.dead_for, node.revive)
         self._timeline.about(self._faults.dies_every, self._kill_agent)
 
     def _end_kubelet(self) -> None:
         if self._over:
             return
-        self._kubelets.end(self._timeline.rng.choice(self._nodes))
+        self._timeline.rng.choice(self._nodes).end()
         self._timeline.about(self._faults.kubelets_restart, self._end_kubelet)
 
     def _sicken(self) -> None:
@@ -96,24 +88,29 @@ class Outages(Actor):
             return
         timeline, faults = self._timeline, self._faults
         node = timeline.rng.choice(self._nodes)
-        everything = range(len(self._scene.nodes[node].gpus))
+        everything = range(len(node.topology.gpus))
         gpus = timeline.rng.sample(everything, timeline.rng.randint(1, min(2, len(everything))))
         self._tally.happened["sickened"] += len(gpus)
         if timeline.happens(faults.blamed):
             self._blame(node, gpus, timeline.drawn(2 * faults.sick_for))
-        self._kubelets.sicken(node, gpus)
-        timeline.about(faults.sick_for, lambda: self._kubelets.heal(node, gpus))
+        self._claims.taint(node.name, gpus, sick=True)
+        node.sicken(gpus)
+        timeline.about(faults.sick_for, lambda: self._heal(node, gpus))
         timeline.about(faults.gpus_sicken, self._sicken)
 
-    def _blame(self, node: NodeName, gpus: list[int], seconds: float) -> None:
+    def _heal(self, node: Node, gpus: list[int]) -> None:
+        self._claims.taint(node.name, gpus, sick=False)
+        node.heal(gpus)
+
+    def _blame(self, node: Node, gpus: list[int], seconds: float) -> None:
         """The node's agent calls GPUs sick for so long."""
-        before = self._sick[node]
-        self._sick[node] |= sum(1 << p for p in gpus)
-        self._agents.blame(node, self._sick[node])
+        before = self._sick[node.name]
+        self._sick[node.name] |= sum(1 << p for p in gpus)
+        node.blame(self._sick[node.name])
 
         def forgive() -> None:
-            self._sick[node] &= before
-            self._agents.blame(node, self._sick[node])
-            self._agents.look(node)
+            self._sick[node.name] &= before
+            node.blame(self._sick[node.name])
+            node.look()
 
         self._timeline.after(seconds, forgive)

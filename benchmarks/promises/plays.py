@@ -7,11 +7,10 @@ from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
-from benchmarks.promises.closed_loop import ClosedLoop
-from benchmarks.promises.extender import Extender, GoodSetFree
-from benchmarks.promises.faults import Delays, Faults
-from benchmarks.promises.fleets import FLEETS
-from benchmarks.promises.tally import Tally
+from benchmarks.promises.fleets import FLEETS, as_it_may_be
+from benchmarks.promises.judge import Judge
+from benchmarks.promises.outages import Outages
+from benchmarks.promises.rule import GoodSetFree
 from benchmarks.promises.workloads import (
     CONTAINERS,
     EVERYTHING,
@@ -21,6 +20,14 @@ from benchmarks.promises.workloads import (
     group_jobs,
     jobs,
 )
+from scheduler_extender.simulator.clock import Clock
+from scheduler_extender.simulator.cluster import PlayedCluster
+from scheduler_extender.simulator.extender import Extender
+from scheduler_extender.simulator.faults import Delays, Faults
+from scheduler_extender.simulator.scene import Capacity, Scene
+from scheduler_extender.simulator.tally import Tally
+from topology.core.graph import NodeTopology
+from topology.emulation import EmulatedKubelet
 
 WORKLOADS = {
     "everything": EVERYTHING,
@@ -63,11 +70,30 @@ def play(what: Play) -> Tally:
     policy = policies[what.policy](what.seed)
     names = [node.name for node in nodes]
     by_dra = random.Random(what.seed).sample(names, round(what.dra * len(names)))
-    loop = ClosedLoop(nodes, work, policy, what.seed, what.delays, what.faults, by_dra)
-    tally = loop.run(restarts)
+    chance = random.Random(what.seed)
+    scene = Scene(
+        Clock(chance),
+        {node.name: node for node in nodes},
+        {node.name: _emulated(node, chance) for node in nodes},
+        Capacity(nodes),
+        what.delays,
+        what.faults,
+        Tally(),
+        by_dra,
+    )
+    scene.observer = judge = Judge(scene)
+    cluster = PlayedCluster(scene, work, policy)
+    Outages(cluster, work[-1].arrives).begin()
+    tally = cluster.run(restarts)
     tally.faults = policy.faults
-    tally.surprises = Counter(s.kind for s in policy.surprises if not s.foreign)
+    tally.surprises = Counter(s.kind for s in judge.surprises if not s.foreign)
     return tally
+
+
+def _emulated(node: NodeTopology, rng: random.Random) -> EmulatedKubelet:
+    """The node's emulated kubelet; what the record does not tell of it is drawn."""
+    resource = node.resources[0].name
+    return EmulatedKubelet(as_it_may_be(node, rng), rng, resource, foreign_hints=True)
 
 
 def play_all(plays: Iterable[Play]) -> list[Tally]:

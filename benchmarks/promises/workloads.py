@@ -3,8 +3,9 @@
 import random
 from dataclasses import dataclass, field
 
-from benchmarks.promises.pods import GpuContainer, GroupOf, Job, app, init, manifest, sidecar
+from benchmarks.promises.pods import GpuContainer, app, init, manifest, sidecar
 from scheduler_extender.membership import DOMAIN, GROUP, NODE, NVLINK_DOMAIN, SIZE, SOURCES
+from scheduler_extender.simulator.pods import GroupOf, Job
 
 
 @dataclass(frozen=True, slots=True)

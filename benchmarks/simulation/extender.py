@@ -14,7 +14,7 @@ from benchmarks.simulation.jobs import WHOLE_GPU
 from benchmarks.simulation.policy import Policy, Wait
 from benchmarks.simulation.scheduler import DEFAULT
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.demo.kubescheduler import InProcess, pick
+from scheduler_extender.simulator.asking import InProcess, pick
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.asking.enquiry import states_of
 from scheduler_extender.state.cluster.cluster import Cluster

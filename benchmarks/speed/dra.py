@@ -26,7 +26,12 @@ from rich.table import Table
 
 from benchmarks.collector import no_collector
 from benchmarks.output import preamble, shown
-from benchmarks.promises.claims import (
+from benchmarks.promises.pods import app, manifest
+from benchmarks.speed.latency import MACHINES, node_name, report_of
+from benchmarks.speed.processes import memory
+from scheduler_extender import terminal, verbs
+from scheduler_extender.kube.dra import DraNodes, dra_sinks
+from scheduler_extender.simulator.claims import (
     CLAIMS,
     CLASSES,
     DEVICE_CLASS,
@@ -35,11 +40,6 @@ from benchmarks.promises.claims import (
     raw,
     slice_of,
 )
-from benchmarks.promises.pods import app, manifest
-from benchmarks.speed.latency import MACHINES, node_name, report_of
-from benchmarks.speed.processes import memory
-from scheduler_extender import terminal, verbs
-from scheduler_extender.kube.dra import DraNodes, dra_sinks
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord

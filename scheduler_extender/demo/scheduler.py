@@ -11,7 +11,7 @@ import urllib3
 
 from scheduler_extender.annotations import PREFIX, Asks, parse
 from scheduler_extender.demo.kubelet import Kubelets
-from scheduler_extender.demo.kubescheduler import pick
+from scheduler_extender.simulator.asking import pick
 from scheduler_extender.wire import BindingArgs, BindingResult, FilterResult, HostPriority, Pod
 from topology.codec import encode_report
 from topology.core.devices import NodeName

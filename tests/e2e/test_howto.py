@@ -15,9 +15,10 @@ import pytest
 import yaml
 
 from scheduler_extender.cli import kubectl_plugin
+from scheduler_extender.kube.sinks import PODS_PATH
 from tests.commands import asked
 from tests.e2e.cluster import OWN_IDENTITY, PODS, ROOT, RealCluster
-from tests.e2e.emulated import ALL_PODS, Kubelets
+from tests.e2e.emulated import Kubelets
 from topology.machines import machine
 
 pytestmark = pytest.mark.e2e
@@ -111,7 +112,7 @@ def apply(real: RealCluster, name: str) -> None:
 
 def pods(real: RealCluster, app: str = "") -> list[dict[str, Any]]:
     params = {"labelSelector": f"app={app}"} if app else {}
-    return list(real.api.get(ALL_PODS, params=params).json()["items"])
+    return list(real.api.get(PODS_PATH, params=params).json()["items"])
 
 
 def running(real: RealCluster, app: str) -> list[str]:

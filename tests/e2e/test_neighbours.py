@@ -14,8 +14,9 @@ from typing import Any
 import httpx
 import pytest
 
+from scheduler_extender.kube.sinks import PODS_PATH
 from tests.e2e.cluster import PODS, ROOT, RealCluster
-from tests.e2e.emulated import ALL_PODS, Kubelets
+from tests.e2e.emulated import Kubelets
 from topology.core.graph import NodeTopology
 from topology.machines import machine
 
@@ -79,7 +80,7 @@ def _alone(real: RealCluster) -> Iterator[None]:
 
 
 def every_pod(real: RealCluster) -> list[dict[str, Any]]:
-    return list(real.api.get(ALL_PODS).json()["items"])
+    return list(real.api.get(PODS_PATH).json()["items"])
 
 
 def apply(real: RealCluster, name: str) -> None:

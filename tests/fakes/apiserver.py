@@ -5,7 +5,7 @@ one global resourceVersion, and answers get, list (``limit``/``continue``, one s
 (bookmarks, ``timeoutSeconds``, 410 for what history has forgotten), POST, PUT, merge-patch, the
 ``status`` subresource, ``pods/NAME/binding`` and the selectors ``spec.nodeName=`` and
 ``key=value,…``. It asks for no token. What it does not do it refuses loudly: other selectors (400),
-other patch types (415). Only tests delete, with :meth:`~FakeApiServer.remove`.
+other patch types (415). DELETE deletes at once; tests mark a pod as one that is being deleted.
 
 The switches make it misbehave: :meth:`~FakeApiServer.stall`, :meth:`~FakeApiServer.drop_streams`,
 :meth:`~FakeApiServer.refuse`, :meth:`~FakeApiServer.delay`,
@@ -559,10 +559,7 @@ class FakeApiServer:
             return self._change(target, self._existing(target), body, body.get("metadata", {}))
 
     def _change(self, target: _Target, old: Json, new: Json, preconditions: Json) -> Json:
-        for precondition in ("uid", "resourceVersion"):
-            wanted = preconditions.get(precondition)
-            if wanted and wanted != old["metadata"][precondition]:
-                raise _StatusAnswer(409, "the object has been modified; please apply your changes")
+        self._check(old, preconditions)
         if target.subresource not in (None, "status"):
             raise _StatusAnswer(404, "the fake knows no such subresource")
         if target.subresource == "status":
@@ -575,6 +572,17 @@ class FakeApiServer:
             raise _StatusAnswer(422, "pod updates may not change fields of the spec")
         self._judge(target, new)
         return self._store(target, target.key, new)
+
+    def _end(self, target: _Target, preconditions: Json) -> Json:
+        with self._changed:
+            self._check(self._existing(target), preconditions)
+            return self._delete(target, target.key)
+
+    def _check(self, old: Json, preconditions: Json) -> None:
+        for precondition in ("uid", "resourceVersion"):
+            wanted = preconditions.get(precondition)
+            if wanted and wanted != old["metadata"][precondition]:
+                raise _StatusAnswer(409, "the object has been modified; please apply your changes")
 
     def _existing(self, target: _Target) -> Json:
         try:
@@ -784,7 +792,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._serve()
 
-    do_POST = do_PUT = do_PATCH = do_GET  # noqa: N815
+    do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815
 
     def _serve(self) -> None:
         api = self.server.api
@@ -831,6 +839,8 @@ class _Handler(BaseHTTPRequestHandler):
                 return api._create(target, document)
             case "PATCH":
                 return api._patch(target, self.headers.get("Content-Type", ""), document)
+            case "DELETE":
+                return api._end(target, document.get("preconditions") or {})
             case _:
                 return api._replace(target, document)
 

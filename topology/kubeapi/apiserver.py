@@ -275,6 +275,12 @@ class ApiServer:
             timeout=urllib3.Timeout(total=timeout),
         ).data
 
+    def delete(self, path: str, options: bytes, *, timeout: float) -> bytes:
+        """DELETE an object, with DeleteOptions, and return what the server says."""
+        content = (options, "application/json")
+        limit = urllib3.Timeout(total=timeout)
+        return self._request("DELETE", path, content=content, timeout=limit).data
+
     def stream(
         self, path: str, query: Query = (), *, connect_timeout: float, read_timeout: float
     ) -> WatchStream:

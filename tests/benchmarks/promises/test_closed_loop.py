@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.promises.faults import RARE_FAULTS, Faults
-from benchmarks.promises.judge import LOST_CLAIM
 from benchmarks.promises.plays import Play, play, play_all
-from benchmarks.promises.tally import Tally
+from scheduler_extender.simulator.faults import RARE_FAULTS, Faults
+from scheduler_extender.simulator.node import LOST_CLAIM
+from scheduler_extender.simulator.tally import Tally
 
 pytestmark = pytest.mark.long
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import random
+from dataclasses import replace
 
 import pytest
 
-from benchmarks.promises.faults import Delays, Faults
 from benchmarks.promises.judge import Judge
-from benchmarks.promises.pods import Job, PodEntry, PublishedReport, app, manifest
-from benchmarks.promises.scene import Capacity, Scene, Timeline
-from benchmarks.promises.tally import Tally
+from benchmarks.promises.pods import app, manifest
+from scheduler_extender.simulator.clock import Clock
+from scheduler_extender.simulator.faults import Delays, Faults
+from scheduler_extender.simulator.pods import Job, PodEntry, PublishedReport
+from scheduler_extender.simulator.scene import Capacity, Scene
+from scheduler_extender.simulator.tally import Tally
+from scheduler_extender.verbs import Binding
 from topology.core.report import Health, Report
 from topology.machines import machine
 
@@ -28,7 +33,7 @@ def judged(
     sick: tuple[int, ...] = (),
 ) -> Tally:
     """A pair's promise over a report of time 10, and what became of it at time 20."""
-    timeline = Timeline(random.Random(1))
+    timeline = Clock(random.Random(1))
     scene = Scene(
         timeline,
         {NODE.name: NODE},
@@ -41,18 +46,21 @@ def judged(
     judge = Judge(scene)
     entry = PodEntry.of(Job(0, 60, manifest("pair", 1, {"link": "nvlink"}, app(2))), 0)
     health = tuple(Health(NODE.gpus[p].uuid, healthy=False) for p in sick)
+    record = entry.record = replace(entry.record, node=NODE.name)
     entry.view = PublishedReport(Report(health=health), "0", LOOKED)
     for when, happens in ((disturbed, judge.disturbed), (healed, judge.unsettled)):
         if when:
             timeline.now = when
             happens(NODE.name)
     timeline.now = entry.decided = DECIDED
-    judge.placed(entry, verdict, LOOKED)
+    placement = json.dumps({"verdict": verdict})
+    binding = Binding(record.namespace, record.name, record.uid, NODE.name, placement)
+    judge.placed(entry, binding, LOOKED)
     timeline.now = 20.0
     if held is None:
-        judge.refused(entry, NODE.name, "why")
+        judge.refused(entry, "why")
     else:
-        judge.admitted(entry, NODE.name, held)
+        judge.admitted(entry, held)
     return scene.tally
 
 

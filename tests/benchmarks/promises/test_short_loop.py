@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.promises.faults import Delays, Faults
 from benchmarks.promises.plays import Play, play
 from scheduler_extender.framework import evaluator
+from scheduler_extender.simulator.faults import Delays, Faults
 from scheduler_extender.verbs import binddecision
 from topology.core.allocators.dra import FirstFit
 from topology.core.allocators.protocol import Call, Outcomes

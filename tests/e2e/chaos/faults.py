@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.chaos.history import Fault
-from tests.e2e.chaos.kubelets import Node
 from tests.e2e.chaos.replicas import Replica
 from tests.e2e.chaos.worlds import World
 
@@ -158,18 +157,14 @@ class Faults:
         return again
 
     def _silenced(self, some: float) -> Callable[[], None]:
-        nodes = list(self._world.kubelets.nodes.values())
+        clock, nodes = self._world.kubelets.clock, list(self._world.kubelets.nodes.values())
         first = int(some * len(nodes))
         chosen = [nodes[(first + i) % len(nodes)] for i in range(max(1, len(nodes) // 2))]
         for node in chosen:
-            node.silent = True
+            clock.post(node.die)
 
         def again() -> None:
-            _restart(chosen)
+            for node in chosen:
+                clock.post(node.revive)
 
         return again
-
-
-def _restart(nodes: list[Node]) -> None:
-    for node in nodes:
-        node.restart_agent()

@@ -11,11 +11,11 @@ from typing import Any, Self
 
 import httpx
 
+from scheduler_extender.simulator.overapi import RUNS
 from tests.chaos.history import Created, Recorder, Removed
 from tests.e2e.chaos.kubelets import RESOURCE, WRITE_TIMEOUT
 from tests.e2e.cluster import PODS
 from tests.e2e.controlplane import ControlPlane
-from tests.e2e.emulated import RUNS
 from tests.waiting import PATIENCE
 
 LINKED = {"gpu-topology.io/link": "nvlink"}

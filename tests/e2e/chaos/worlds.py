@@ -8,11 +8,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from scheduler_extender.simulator.overapi import PlayedNodes
 from tests.chaos.checks import Finding, findings
 from tests.chaos.history import Recorder, read
 from tests.chaos.report import report
 from tests.chaos.story import Story, story_of
-from tests.e2e.chaos.kubelets import Kubelets
+from tests.e2e.chaos.kubelets import played
 from tests.e2e.chaos.replicas import ReplicatedCluster
 from tests.e2e.chaos.workload import Submitter
 from tests.e2e.cluster import PODS, RECORDS
@@ -31,7 +32,7 @@ class World:
     """The cluster with its replicas, its nodes, and the history so far."""
 
     cluster: ReplicatedCluster
-    kubelets: Kubelets
+    kubelets: PlayedNodes
     history: Recorder
     submitter: Submitter
 
@@ -73,11 +74,11 @@ def world(
     path: Path,
     fleet: Fleet,
     seed: int,
-    reports: tuple[float, float] = (0.0, 0.3),
+    look: float = 0.15,
 ) -> Iterator[World]:
     """Nodes with kubelets, and a new history in the file ``path``; all of it goes at the end.
 
-    ``reports`` is how many seconds the agents take to report a change, from and to.
+    ``look`` is how many seconds the agents take to report a change, on average.
     """
     nodes = [machine(name).topology(f"{name}-{i}") for name, n in fleet for i in range(n)]
     with ExitStack() as stack:
@@ -88,7 +89,7 @@ def world(
             cluster.add_machine(node)
         stack.callback(_emptied, cluster)
         plane = cluster.control_plane
-        kubelets = stack.enter_context(Kubelets(plane, nodes, seed, history, reports))
+        kubelets = stack.enter_context(played(plane, nodes, seed, history, look))
         submitter = Submitter(plane, history)
         stack.callback(submitter.close)
         yield World(cluster, kubelets, history, submitter)

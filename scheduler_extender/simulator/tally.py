@@ -1,4 +1,4 @@
-"""What happened in a closed loop, counted."""
+"""What happened in a played cluster, counted."""
 
 from collections import Counter
 from dataclasses import dataclass, field

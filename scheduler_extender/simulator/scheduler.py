@@ -7,12 +7,12 @@ only when each has a node. Every other pod has a cycle of its own.
 from dataclasses import dataclass, field
 from functools import partial
 
-from benchmarks.promises.apiserver import ApiServer
-from benchmarks.promises.claims import Claims
-from benchmarks.promises.extender import Extender
-from benchmarks.promises.pods import GPU, PodEntry
-from benchmarks.promises.scene import Actor, Scene
-from benchmarks.promises.watches import ExtenderWatches
+from scheduler_extender.simulator.apiserver import ApiServer
+from scheduler_extender.simulator.claims import Claims
+from scheduler_extender.simulator.extender import Extender
+from scheduler_extender.simulator.pods import GPU, PodEntry
+from scheduler_extender.simulator.scene import Actor, Scene
+from scheduler_extender.simulator.watches import ExtenderWatches
 from scheduler_extender.verbs.binddecision import NO_CLAIM
 from scheduler_extender.verbs.binder import NO_RECORD
 from topology.core.devices import NodeName

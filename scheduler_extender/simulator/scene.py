@@ -1,61 +1,21 @@
-"""What every actor of a closed loop works with: virtual time, chance, and the nodes."""
+"""What every actor of a played cluster works with: time, chance, nodes, and who looks on."""
 
-import heapq
-import random
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.promises.faults import Delays, Faults
-from benchmarks.promises.tally import Tally
 from scheduler_extender.kube.dra import DraNodes
+from scheduler_extender.simulator.clock import Clock
+from scheduler_extender.simulator.faults import Delays, Faults
+from scheduler_extender.simulator.pods import PodEntry
+from scheduler_extender.simulator.tally import Tally
 from scheduler_extender.state.cluster.feed import Feed
+from scheduler_extender.state.node.verification import Surprise
+from scheduler_extender.verbs import Binding
 from topology.core.devices import NodeName
 from topology.core.graph import NodeTopology
 from topology.emulation import EmulatedKubelet
-
-Event = Callable[[], None]
-
-
-class Timeline:
-    """Events in the order of their times; of equal times, the one that was entered first.
-
-    Every actor draws from the same ``rng``, so the seed and the order of the draws decide a play.
-    """
-
-    def __init__(self, rng: random.Random) -> None:
-        self.rng = rng
-        self.now = 0.0
-        self._events: list[tuple[float, int, Event]] = []
-        self._number = 0
-
-    def run(self) -> None:
-        """Let everything happen, until nothing is left."""
-        while self._events:
-            self.now, _, event = heapq.heappop(self._events)
-            event()
-
-    def at(self, when: float, event: Event) -> None:
-        """Let something happen at a time, in seconds from the start."""
-        self._number += 1
-        heapq.heappush(self._events, (when, self._number, event))
-
-    def after(self, seconds: float, event: Event) -> None:
-        """Let something happen so many seconds from now."""
-        self.at(self.now + seconds, event)
-
-    def about(self, mean: float, event: Event) -> None:
-        """Let something happen after a time that is drawn; see :meth:`drawn`."""
-        self.at(self.now + self.drawn(mean), event)
-
-    def drawn(self, mean: float) -> float:
-        """Seconds from an exponential distribution with this mean; a mean of 0 draws nothing."""
-        return self.rng.expovariate(1 / mean) if mean else 0.0
-
-    def happens(self, share: float) -> bool:
-        """Draw once; true with a probability of ``share``."""
-        return self.rng.random() < share
 
 
 class Capacity:
@@ -120,11 +80,39 @@ class Hearing:
     failing: dict[str, float] = field(default_factory=dict)  # since when which watches are broken
 
 
+class Observer:
+    """Who looks on. Everything is told at the moment at which it happens; here nobody listens."""
+
+    def placed(self, entry: PodEntry, binding: Binding, looked: float) -> None:
+        """Our bind was written; the node's agent looked last at that time."""
+
+    def bound(self, entry: PodEntry) -> None:
+        """A pod has a node, whoever has bound it."""
+
+    def admitted(self, entry: PodEntry, held: tuple[int, ...]) -> None:
+        """The kubelet has given a pod these GPUs."""
+
+    def refused(self, entry: PodEntry, reason: str) -> None:
+        """The kubelet has refused a pod."""
+
+    def released(self, entry: PodEntry) -> None:
+        """The kubelet has taken back what a pod had."""
+
+    def disturbed(self, node: NodeName) -> None:
+        """A kubelet has ended, or a GPU has fallen sick."""
+
+    def unsettled(self, node: NodeName) -> None:
+        """A GPU has healed, or a kubelet is on its way back: its plugin may be missing still."""
+
+    def surprised(self, surprise: Surprise) -> None:
+        """The extender's verification has met what it had not foreseen."""
+
+
 @dataclass(slots=True)
 class Scene:
     """The time, the nodes, what the extender hears, what goes wrong, and what is counted."""
 
-    timeline: Timeline
+    timeline: Clock
     nodes: Mapping[NodeName, NodeTopology]
     kubelets: Mapping[NodeName, EmulatedKubelet]  # they know what every node really holds
     capacity: Capacity
@@ -132,6 +120,7 @@ class Scene:
     faults: Faults
     tally: Tally
     by_dra: Collection[NodeName] = ()  # nodes without a device plugin
+    observer: Observer = field(default_factory=Observer)
     hearing: Hearing = field(init=False)  # another one each time that the extender starts
 
 
@@ -145,3 +134,7 @@ class Actor:
         self._delays = scene.delays
         self._faults = scene.faults
         self._tally = scene.tally
+
+    @property
+    def _observer(self) -> Observer:
+        return self._scene.observer

@@ -1,8 +1,7 @@
-"""What goes wrong in a closed loop: how long things take, and each fault by itself."""
+"""How long things take in a played cluster, and each fault by itself."""
 
 from dataclasses import dataclass
 
-HEARTBEAT = 60.0  # seconds after which an agent looks at its node without a cause
 STALE_AFTER = 180.0  # seconds after which a record is stale that has not changed
 SLACK = 15.0  # seconds that it may take until a fault is known
 POLL = 2.0  # seconds, on average, until an agent sees of itself that its kubelet has changed
@@ -15,10 +14,12 @@ class Delays:
     watch: float = 0.1
     bind: float = 0.05
     container: float = 0.03
+    grace: float = 1.0  # that a deleted pod takes to stop
     look: float = 0.3  # until an agent reports a change
     late: float = 5.0  # the same for a late report
     late_share: float = 0.03
     repeated: float = 0.02  # the share of reports followed by the one before, as by a broken watch
+    forgets: float = 0.5  # the share of reports that show no pod which has ended
 
 
 @dataclass(frozen=True, slots=True)

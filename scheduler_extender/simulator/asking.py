@@ -1,4 +1,4 @@
-"""kube-scheduler's side of the extender's protocol, for those who play it: demo and benchmarks.
+"""kube-scheduler's side of the extender's protocol.
 
 It asks filter, then prioritize about those that pass, chooses one, and binds. Who plays it says how
 the verbs are reached, which nodes are offered, and how a node is chosen by the scores.

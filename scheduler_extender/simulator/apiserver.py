@@ -1,20 +1,19 @@
 """The API server: which pods there are, who is told of them, and what it accepts."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
 import msgspec
 
-from benchmarks.promises.agents import Agents
-from benchmarks.promises.claims import Claims
-from benchmarks.promises.judge import GroupJudge, Judge
-from benchmarks.promises.pods import PodEntry, read_pod, record_of
-from benchmarks.promises.scene import Actor, Scene
-from benchmarks.promises.watches import ExtenderWatches, Watches
 from scheduler_extender.annotations import PLACEMENT
 from scheduler_extender.kube.sinks import PODS_PATH
+from scheduler_extender.simulator.claims import Claims
+from scheduler_extender.simulator.node import Node, Server
+from scheduler_extender.simulator.pods import PodEntry, PublishedReport, read_pod, record_of
+from scheduler_extender.simulator.scene import Actor, Scene
+from scheduler_extender.simulator.watches import ExtenderWatches, Watches
 from scheduler_extender.verbs import Binding
 from topology.core.devices import NodeName, PodUid
 from topology.kubeapi.apiserver import ApiServer as Client
@@ -25,41 +24,26 @@ WRITTEN = 0.8  # the share of unanswered Bindings that is written after all
 ETCD = 7.0  # seconds for which etcd may go on with what the API server has given up
 
 
-class ApiServer(Actor):
-    """Keeps the pods, and tells the extender, the kubelets and the agents of every change."""
+class ApiServer(Actor, Server):
+    """Keeps pods and records, and tells the extender and the nodes of every change."""
 
-    # What a kubelet does when it hears that a pod is bound, or that it is gone without a grace
-    # period.
-    on_bound: Callable[[PodEntry], None]
-    on_force_deleted: Callable[[PodEntry], None]
+    nodes: Mapping[NodeName, Node]
 
     def __init__(
-        self,
-        scene: Scene,
-        watches: Watches,
-        extender: ExtenderWatches,
-        agents: Agents,
-        judge: Judge,
-        claims: Claims,
+        self, scene: Scene, watches: Watches, extender: ExtenderWatches, claims: Claims
     ) -> None:
         super().__init__(scene)
         self._watches = watches
         self._extender = extender
-        self._agents = agents
-        self._judge = judge
         self._claims = claims
-        self._groups = GroupJudge(scene)
         self._named: dict[str, PodEntry] = {}
+        self.records: dict[NodeName, PublishedReport] = {}
         self.pods: dict[PodUid, PodEntry] = {}
         self.version = 0
 
     def find(self, name: str) -> PodEntry | None:
         """The pod of this name, if there is one."""
         return self._named.get(name)
-
-    def changed_since(self, uid: PodUid, node: NodeName) -> bool:
-        """Whether a kubelet or a GPU of the node has changed since the pod was decided."""
-        return self._judge.changed_since(uid, node)
 
     def create(self, entry: PodEntry) -> None:
         """Somebody creates a pod. Nobody is told yet; see :meth:`changed`."""
@@ -90,9 +74,7 @@ class ApiServer(Actor):
         self.bind(entry, binding.node, {PLACEMENT: binding.placement})
         self._tally.placed += 1
         self._tally.placed_by_kind[entry.kind] += 1
-        if entry.request.required:
-            verdict = json.loads(binding.placement)["verdict"]
-            self._judge.placed(entry, verdict, self._agents.looked(binding.node))
+        self._observer.placed(entry, binding, self.records[binding.node].looked)
         return True
 
     def write_bind(self, entry: PodEntry, node: str, promise: str) -> None:
@@ -114,14 +96,14 @@ class ApiServer(Actor):
         entry.bound = self._timeline.now
         self._capacity.take(node, entry.request.effective_count)
         self.changed(entry)
-        self._groups.bound(entry, node)
-        self._watches.deliver(node, partial(self.on_bound, entry))
+        self._observer.bound(entry)
+        self._watches.deliver(node, partial(self.nodes[node].bound, entry))
         if self._timeline.happens(self._faults.forced):
             mean = 1.0 if self._timeline.happens(0.5) else entry.job.runs
             self._timeline.about(mean, lambda: self._force_delete(entry))
 
     def finish(self, entry: PodEntry, phase: str) -> None:
-        """The kubelet reports the pod's end, and soon somebody deletes it."""
+        """The pod has ended, and soon somebody deletes it."""
         if entry.ended:
             return
         self._ends(entry)
@@ -145,22 +127,57 @@ class ApiServer(Actor):
         node = self._ends(entry)
         self._tally.happened["forced"] += 1
         self.delete(entry)
-        self._watches.deliver(node, partial(self.on_force_deleted, entry))
+        self._watches.deliver(node, partial(self.nodes[node].force_deleted, entry))
 
     def _ends(self, entry: PodEntry) -> NodeName:
-        node = entry.record.node
-        assert node is not None
         entry.ended = True
         self._claims.release_later(entry.record.uid)
-        self._capacity.give_back(node, entry.request.effective_count)
-        return node
+        self._capacity.give_back(entry.node, entry.request.effective_count)
+        return entry.node
 
     def _next_version(self, node: NodeName | None, *, left: bool = False) -> int:
         """The next resourceVersion, of which the node's agent hears in time."""
         self.version += 1
         if node is not None:
-            self._agents.tell(node, self.version, left=left)
+            heard = partial(self.nodes[node].hear, str(self.version), left=left)
+            self._watches.deliver(f"agent of {node}", heard)
         return self.version
+
+    # What nodes write and read.
+
+    def claimed(self, uid: PodUid) -> tuple[int, ...]:
+        """The GPUs that a pod's claim has; none where there is no claim."""
+        return self._claims.held(uid)
+
+    def devices(self, node: NodeName, *, there: bool) -> None:
+        """kube-scheduler hears whether the node has devices."""
+        tell = self._capacity.open if there else self._capacity.close
+        self._watches.deliver("kube-scheduler", partial(tell, node))
+
+    def deleting(self, entry: PodEntry) -> None:
+        """The pod's owner deletes it."""
+        entry.record = replace(entry.record, deleting=True)
+        self.changed(entry)
+
+    def publish(self, node: NodeName, published: PublishedReport) -> None:
+        """The node's record has another report. The one before it may come once more, as after a
+        broken watch."""
+        before = self.records.get(node)
+        self.records[node] = published
+        self._show(node, published)
+        same = before is not None and before.record == published.record
+        if before is not None and same and self._timeline.happens(self._delays.repeated):
+            self._show(node, before)
+
+    def _show(self, node: NodeName, published: PublishedReport) -> None:
+        topology = self._scene.nodes[node]
+        self._extender.tell("records", lambda: self._extender.show(topology, published))
+
+    def drop_record(self, node: NodeName) -> None:
+        """The node's record is made anew. The extender may miss that the old one was deleted: then
+        a list shows it the new one."""
+        if self._timeline.happens(0.5):
+            self._extender.tell("records", lambda: self._scene.hearing.records.drop_record(node))
 
 
 class PodApi(Actor, Client):

@@ -2,8 +2,9 @@
 
 from functools import partial
 
-from benchmarks.promises.pods import PublishedReport
-from benchmarks.promises.scene import Actor, Event, Scene, Timeline
+from scheduler_extender.simulator.clock import Clock, Event
+from scheduler_extender.simulator.pods import PublishedReport
+from scheduler_extender.simulator.scene import Actor, Scene
 from topology.core.devices import NodeName
 from topology.core.graph import NodeTopology
 
@@ -16,7 +17,7 @@ DRA_WATCHES = ("deviceclasses", "resourceslices", "resourceclaims")
 class Watches:
     """Delivers news to whoever watches: each watcher by itself, late by ``delay`` on average."""
 
-    def __init__(self, timeline: Timeline, delay: float) -> None:
+    def __init__(self, timeline: Clock, delay: float) -> None:
         self._timeline = timeline
         self._delay = delay
         self._latest: dict[str, float] = {}

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.promises.pods import GPU, PodEntry
-from benchmarks.promises.scene import Actor, Scene
-from benchmarks.promises.watches import DRA_WATCHES, ExtenderWatches, Watches
+from scheduler_extender.simulator.pods import GPU, PodEntry
+from scheduler_extender.simulator.scene import Actor, Scene
+from scheduler_extender.simulator.watches import DRA_WATCHES, ExtenderWatches, Watches
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology

@@ -1,0 +1,83 @@
+"""When things happen: events in virtual time or as it passes, and chance."""
+
+import heapq
+import queue
+import random
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+LONGEST_WAIT = 60.0  # seconds without any event
+
+Event = Callable[[], None]
+
+
+class Clock:
+    """Events in the order of their times; of equal times, the one that was entered first.
+
+    Every actor draws from the same ``rng``, so the seed and the order of the draws decide a play.
+    """
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.now = 0.0
+        self._events: list[tuple[float, int, Event]] = []
+        self._number = 0
+
+    def run(self) -> None:
+        """Let everything happen, until nothing is left."""
+        while self._events:
+            self.now, _, event = heapq.heappop(self._events)
+            event()
+
+    def at(self, when: float, event: Event) -> None:
+        """Let something happen at a time, in seconds from the start."""
+        self._number += 1
+        heapq.heappush(self._events, (when, self._number, event))
+
+    def after(self, seconds: float, event: Event) -> None:
+        """Let something happen so many seconds from now."""
+        self.at(self.now + seconds, event)
+
+    def about(self, mean: float, event: Event) -> None:
+        """Let something happen after a time that is drawn; see :meth:`drawn`."""
+        self.at(self.now + self.drawn(mean), event)
+
+    def drawn(self, mean: float) -> float:
+        """Seconds from an exponential distribution with this mean; a mean of 0 draws nothing."""
+        return self.rng.expovariate(1 / mean) if mean else 0.0
+
+    def happens(self, share: float) -> bool:
+        """Draw once; true with a probability of ``share``."""
+        return self.rng.random() < share
+
+
+class WallClock(Clock):
+    """The same in real time, until it is stopped. One thread runs it; others hand events in."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        self._began = time.monotonic()
+        self._handed_in: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._running = True
+
+    def post(self, event: Event) -> None:
+        """Let something happen now. Any thread may call it."""
+        self._handed_in.put(event)
+
+    def stop(self) -> None:
+        """Let nothing more happen. Any thread may call it."""
+        self.post(self._stop)
+
+    def _stop(self) -> None:
+        self._running = False
+
+    def run(self) -> None:
+        """Let everything happen in its time."""
+        while self._running:
+            self.now = time.monotonic() - self._began
+            while self._events and self._events[0][0] <= self.now:
+                heapq.heappop(self._events)[2]()
+            until = self._events[0][0] if self._events else self.now + LONGEST_WAIT
+            with suppress(queue.Empty):
+                self._handed_in.get(timeout=min(LONGEST_WAIT, until - self.now))()

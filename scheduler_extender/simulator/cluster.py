@@ -1,0 +1,79 @@
+"""A cluster in virtual time, closed over the extender: what it decides comes back as reports."""
+
+from collections.abc import Iterable
+from functools import partial
+
+from scheduler_extender.simulator.apiserver import ApiServer
+from scheduler_extender.simulator.claims import Claims
+from scheduler_extender.simulator.extender import Extender
+from scheduler_extender.simulator.node import Node
+from scheduler_extender.simulator.pods import Job, PodEntry
+from scheduler_extender.simulator.scene import Scene
+from scheduler_extender.simulator.scheduler import KubeScheduler
+from scheduler_extender.simulator.tally import Tally
+from scheduler_extender.simulator.watches import ExtenderWatches, Watches
+from topology.core.devices import NodeName
+
+
+class PlayedCluster:
+    """Runs jobs over the nodes of a scene under a policy, until all have gone."""
+
+    def __init__(self, scene: Scene, jobs: list[Job], policy: Extender) -> None:
+        self.scene, self._policy = scene, policy
+        watches = Watches(scene.timeline, scene.delays.watch)
+        self.extender = ExtenderWatches(scene, watches)
+        self.claims = Claims(scene, watches, self.extender)
+        self.api = ApiServer(scene, watches, self.extender, self.claims)
+        self.nodes = self.api.nodes = {name: Node(scene, name, self.api) for name in scene.nodes}
+        self._scheduler = KubeScheduler(scene, policy, self.api, self.extender, self.claims)
+        policy.start(scene, self.api)
+        for name in scene.by_dra:
+            scene.kubelets[name].registered = False
+            scene.capacity.close(name)
+        for node in self.nodes.values():
+            node.publish()
+        self.claims.start()
+        for job in jobs:
+            scene.timeline.at(job.arrives, partial(self._arrive, job))
+
+    def run(self, restarts: Iterable[float] = ()) -> Tally:
+        """Play until nothing is left to happen; the extender is killed at the ``restarts``."""
+        for when in restarts:
+            self.scene.timeline.at(when, self._restart)
+        self.scene.timeline.run()
+        return self.scene.tally
+
+    def _arrive(self, job: Job) -> None:
+        """Somebody creates the job's pod."""
+        entry = PodEntry.of(job, self.scene.timeline.now)
+        if job.foreign:
+            self._bind_unasked(entry)
+            return
+        self.api.create(entry)
+        self.scene.tally.required += entry.request.required
+        self.scene.tally.asked_by_kind[entry.kind] += 1
+        self.api.changed(entry)
+        self._scheduler.hear(entry)
+
+    def _bind_unasked(self, entry: PodEntry) -> None:
+        """Somebody creates a pod and binds it to any node with room, past kube-scheduler."""
+        fits = self.scene.capacity.fitting(entry.request.effective_count)
+        if fits:
+            self.api.create(entry)
+            self.scene.tally.foreign += 1
+            self.api.bind(entry, NodeName(self.scene.timeline.rng.choice(fits)), {})
+
+    def _restart(self) -> None:
+        """The extender is killed; a new one lists everything, as it is at the API server now."""
+        self.scene.tally.happened["restarts"] += 1
+        self.extender.drop_undelivered()
+        self._policy.restart()
+        self.extender.reopen()
+        for kind, objects in self.claims.listed():
+            self.scene.hearing.sinks[kind].replace(objects, "")
+        for name, published in self.api.records.items():
+            self.extender.show(self.scene.nodes[name], published)
+        for entry in self.api.pods.values():
+            if entry.record.node is not None:
+                entry.seen = min(entry.seen, self.scene.timeline.now)
+            self.scene.hearing.feed.put_pod(entry.record)

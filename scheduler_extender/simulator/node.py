@@ -1,0 +1,370 @@
+"""A node: its kubelet, around an emulated device manager, and its agent.
+
+The kubelet takes all the pods that it has heard of as one batch, oldest first, and admits them
+container by container; others wait in its inbox. One that ends forgets what it was about to do.
+When it has started again it hears of its pods anew, admits those that had not started, and then
+goes on.
+
+The agent looks at its node when something happens, and publishes late.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from scheduler_extender.simulator.clock import Event
+from scheduler_extender.simulator.faults import POLL
+from scheduler_extender.simulator.pods import PodEntry, PublishedReport
+from scheduler_extender.simulator.scene import Actor, Scene
+from topology.core.devices import Mask, NodeName, PodUid, positions
+from topology.core.report import READY, Condition, Health, Report
+from topology.emulation import PluginCrash, PluginRefusal, Refused
+
+STARTING = 1.0  # seconds, on average, between a pod's admission and its containers' start
+STATUS_PERIOD = 10.0  # seconds between two statuses of a node that its kubelet writes
+LOST_CLAIM = "its claim is gone"  # a pod that never starts
+SILENT = Condition(READY, status=False, reason="KubeletUnavailable")
+
+
+class Server:
+    """The API server, as far as a node writes to it and reads from it; here it takes no notice."""
+
+    def claimed(self, uid: PodUid) -> tuple[int, ...]:
+        """The GPUs that a pod's claim has; none where there is no claim."""
+        return ()
+
+    def devices(self, node: NodeName, *, there: bool) -> None:
+        """The node's status says whether it has devices."""
+
+    def running(self, entry: PodEntry) -> None:
+        """The pod's containers run."""
+
+    def deleting(self, entry: PodEntry) -> None:
+        """The pod's owner deletes it."""
+
+    def finish(self, entry: PodEntry, phase: str) -> None:
+        """The pod has ended, and holds nothing any more."""
+
+    def publish(self, node: NodeName, published: PublishedReport) -> None:
+        """The node's record has another report."""
+
+    def drop_record(self, node: NodeName) -> None:
+        """Somebody has deleted the node's record."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Admission:
+    """A pod that is being admitted."""
+
+    entry: PodEntry
+    steps: Iterator[str]  # the containers that are left
+    life: int  # which of the kubelet's lives it is part of
+
+
+class Node(Actor):
+    """One kubelet and one agent."""
+
+    def __init__(self, scene: Scene, name: NodeName, server: Server) -> None:
+        super().__init__(scene)
+        self.name = name
+        self.topology = scene.nodes[name]
+        self._devices = scene.kubelets[name]
+        self._server = server
+        self._inbox: list[PodEntry] = []
+        self._batch: list[PodEntry] = []
+        self._starting: list[PodEntry] = []
+        self._lingering: list[PodEntry] = []
+        self._busy = False
+        self._life = 0
+        self._postponed: list[Event] = []
+        self._looking = False
+        self._blamed: Mask = 0
+        self._heard_version = "0"
+        self._records = 0
+        self._published: PublishedReport | None = None
+        self.dead = False
+        """Whether the agent publishes nothing for now."""
+
+    # The kubelet hears of pods.
+
+    def bound(self, entry: PodEntry) -> None:
+        """A pod is bound to the node."""
+        self._inbox.append(entry)
+        if not self._busy:
+            self._busy = True
+            self._admit_soon()
+
+    def force_deleted(self, entry: PodEntry) -> None:
+        """A pod is gone without a grace period: sooner or later its devices are freed."""
+        if entry in self._inbox and not entry.admitted and self._timeline.happens(0.5):
+            self._inbox.remove(entry)
+        else:
+            self._lingering.append(entry)
+            self._timeline.about(self._faults.linger, lambda: self._free(entry))
+
+    def terminate(self, entry: PodEntry) -> None:
+        """A pod is deleted, with a grace period."""
+        self._timeline.about(self._delays.grace, lambda: self._stop(entry))
+
+    # What happens to the kubelet and to the GPUs.
+
+    def end(self) -> None:
+        """The kubelet ends; it starts again by itself."""
+        if not self._devices.shows_pods:
+            return  # it has just begun
+        self._tally.happened["kubelet_restarts"] += 1
+        self._life += 1
+        self._devices.stop()
+        again = [e for e in self._starting if not e.ended]
+        self._inbox = [*again, *self._batch, *self._inbox]
+        self._batch, self._starting = [], []
+        self._busy = True
+        self._observer.disturbed(self.name)
+        self._timeline.about(self._faults.down_for, self._start)
+        self._seen_by_agent()
+
+    def sicken(self, gpus: list[int]) -> None:
+        """The device plugin calls GPUs sick."""
+        self._devices.sicken(gpus)
+        self._observer.disturbed(self.name)
+        self._seen_by_agent()
+
+    def heal(self, gpus: list[int]) -> None:
+        """The device plugin calls GPUs healthy again."""
+        self._devices.heal(gpus)
+        self._observer.unsettled(self.name)
+        self._seen_by_agent()
+
+    def _start(self) -> None:
+        """The kubelet runs; it tells the API server at once that it has no devices."""
+        self._devices.start()
+        self._observer.unsettled(self.name)
+        self._server.devices(self.name, there=False)
+        self._timeline.about(self._faults.bare_for, self._hear_of_pods)
+        self._timeline.about(self._faults.bare_for, self._register)
+        self._seen_by_agent()
+
+    def _register(self) -> None:
+        """The device plugin is back; the kubelet says so with its next status."""
+        if self._devices.answers and self.name not in self._scene.by_dra:
+            # Where the kubelet does not run another start comes with another plugin.
+            self._devices.register()
+            self._observer.unsettled(self.name)
+            self._seen_by_agent()
+            self._timeline.after(self._timeline.rng.uniform(0, STATUS_PERIOD), self._open)
+
+    def _open(self) -> None:
+        if self._devices.registered:
+            self._server.devices(self.name, there=True)
+
+    def _hear_of_pods(self) -> None:
+        """The kubelet has listed its pods: those that are gone hold nothing any more."""
+        self._devices.hear_of_pods()
+        self._observer.unsettled(self.name)
+        gone = [e for e in self._inbox if e.gone]
+        self._inbox = [e for e in self._inbox if not e.gone]
+        for entry in (*gone, *self._lingering):
+            entry.admitted = True  # it will not be any more
+            self._release(entry)
+        postponed, self._postponed = self._postponed, []
+        for event in postponed:
+            event()
+        self._seen_by_agent()
+        self._admit_soon()
+
+    # The kubelet admits pods.
+
+    def _admit_soon(self) -> None:
+        life = self._life
+        self._timeline.about(self._delays.container, lambda: self._admit_batch(life))
+
+    def _admit_batch(self, life: int) -> None:
+        """Admit everything that has come in the meantime, oldest first, one after the other."""
+        if life == self._life:
+            inbox, self._inbox = self._inbox, []
+            self._batch = sorted(inbox, key=lambda e: (e.created, e.record.uid))
+            self._admit_next()
+
+    def _admit_next(self) -> None:
+        """Begin with the pod at the head of the batch; it leaves the batch when it is through."""
+        for entry in [e for e in self._batch if e.record.deleting and not e.admitted]:
+            self._batch.remove(entry)
+            entry.admitted = True  # it will not be any more
+        if self._batch:
+            entry = self._batch[0]
+            record = entry.record
+            steps = self._devices.admission(
+                record.uid, record.namespace, record.name, entry.request
+            )
+            if record.by_claim:
+                steps = self._prepared(entry)
+            self._step(_Admission(entry, steps, self._life))
+        elif self._inbox:
+            self._admit_soon()
+        else:
+            self._busy = False
+
+    def _prepared(self, entry: PodEntry) -> Iterator[str]:
+        """The admission of a pod with a claim. Raises :class:`Refused` where that is gone."""
+        if not self._server.claimed(entry.record.uid):
+            raise Refused(LOST_CLAIM)
+        yield from ()
+
+    def _step(self, current: _Admission) -> None:
+        """Give the next container its devices; after the last one the pod runs."""
+        if current.life != self._life:
+            return
+        entry = current.entry
+        try:
+            container = next(current.steps, None)
+        except Refused as refusal:
+            self._batch.remove(entry)
+            entry.admitted = True
+            self._observer.refused(entry, _reason(refusal))
+            self._server.finish(entry, "Failed")
+            self.look()
+            self._admit_next()
+            return
+        self.look()
+        if container is not None:
+            self._timeline.about(self._delays.container, lambda: self._step(current))
+            return
+        self._batch.remove(entry)
+        if not entry.admitted:  # else it was admitted before the kubelet ended
+            uid = entry.record.uid
+            self._observer.admitted(entry, self._server.claimed(uid) or self._devices.held(uid))
+            self._server.running(entry)
+            self._timeline.after(entry.job.runs, lambda: self._end(entry))
+        entry.admitted = True
+        if self._faults.kubelets_restart:
+            self._starting.append(entry)
+            self._timeline.about(STARTING, lambda: self._started(entry))
+        self._admit_next()
+
+    def _started(self, entry: PodEntry) -> None:
+        """The pod's containers run: a kubelet that starts again leaves them alone."""
+        if entry in self._starting:
+            self._starting.remove(entry)
+
+    # The kubelet ends pods.
+
+    def _end(self, entry: PodEntry) -> None:
+        """The pod's time is over: it stops by itself, or because somebody deletes it."""
+        if entry.gone or entry.ended:
+            return
+        if entry.job.deleted:
+            self._server.deleting(entry)
+            self.terminate(entry)
+        else:
+            self._timeline.after(0.0, lambda: self._stop(entry))
+
+    def _stop(self, entry: PodEntry) -> None:
+        """End the pod, once the kubelet runs and knows its pods, and has decided over it."""
+        if not entry.admitted:
+            self.terminate(entry)
+        elif self._devices.shows_pods:
+            self._free_ended(entry)
+        else:
+            self._postponed.append(lambda: self._free_ended(entry))
+
+    def _free_ended(self, entry: PodEntry) -> None:
+        self._release(entry)
+        self.look()
+        finish = self._server.finish
+        self._timeline.about(self._delays.watch, lambda: finish(entry, "Succeeded"))
+
+    def _free(self, entry: PodEntry) -> None:
+        """Free what a pod has that is gone."""
+        if not (entry.admitted and self._devices.shows_pods):
+            # Its admission is under way, or still to come.
+            self._timeline.about(self._faults.linger, lambda: self._free(entry))
+            return
+        self._lingering.remove(entry)
+        self._release(entry)
+        self.look()
+
+    def _release(self, entry: PodEntry) -> None:
+        if self._devices.holds(entry.record.uid):
+            self._devices.end(entry.record.uid)
+            self._observer.released(entry)
+
+    # The agent.
+
+    def hear(self, version: str, *, left: bool) -> None:
+        """The agent knows its pods as of a version, and looks where one has ``left``."""
+        self._heard_version = version
+        if left:
+            self.look()
+
+    def look(self) -> None:
+        """Something has changed: the agent will look, unless it is about to."""
+        if not self._looking:
+            self._looking = True
+            late = self._timeline.happens(self._delays.late_share)
+            self._timeline.about(self._delays.late if late else self._delays.look, self.publish)
+
+    def _seen_by_agent(self) -> None:
+        """Nobody tells the agent what happens to a kubelet: it asks now and then."""
+        self._timeline.about(POLL, self.look)
+
+    def blame(self, gpus: Mask) -> None:
+        """The agent calls these GPUs sick from now on, and no others."""
+        self._blamed = gpus
+
+    def die(self) -> None:
+        """The agent publishes nothing until it is revived."""
+        self._tally.happened["deaths"] += 1
+        self.dead = True
+
+    def revive(self) -> None:
+        """The agent starts again, and looks."""
+        self.dead = False
+        self.look()
+
+    def publish(self) -> None:
+        """Publish the node as it is now."""
+        self._looking = False
+        if self.dead:
+            return
+        before = self._published
+        if before is not None and self._timeline.happens(self._faults.recreated):
+            # Somebody deletes the node's record, and the agent makes a new one.
+            self._tally.happened["recreated"] += 1
+            self._records += 1
+            self._devices.forget_sequence()
+            self._server.drop_record(self.name)
+        forget = self._timeline.happens(self._delays.forgets)
+        report = self._observed(before, forget_ended=forget)
+        if not forget and self._delays.look:
+            # The report may still show pods that have ended: the agent looks again soon.
+            self._timeline.about(1.0, self.look)
+        self._published = PublishedReport(report, str(self._records), self._timeline.now)
+        self._server.publish(self.name, self._published)
+
+    def _observed(self, before: PublishedReport | None, *, forget_ended: bool) -> Report:
+        """What the agent makes of what its kubelet shows.
+
+        A kubelet that does not answer leaves the record as it was, and not Ready. One that shows no
+        pods has just started: those of the record that are alive hold their devices all the same.
+        """
+        found = self._devices.report(forget_ended=forget_ended)
+        if before is not None and not self._devices.answers:
+            return replace(before.report, sequence=found.sequence, conditions=(SILENT,))
+        if before is not None and not self._devices.shows_pods:
+            kept = (a for a in before.report.allocations if self._devices.holds(a.pod_uid))
+            found = replace(found, allocations=tuple(kept))
+        if self.name in self._scene.by_dra:
+            found = replace(found, allocatable=frozenset(), allocations=())
+        sick = (self.topology.gpus[p].uuid for p in positions(self._blamed))
+        return replace(
+            found,
+            pods_version=self._heard_version,
+            health=tuple(Health(uuid, healthy=False, reason="Xid79") for uuid in sick),
+        )
+
+
+def _reason(refusal: Refused) -> str:
+    if isinstance(refusal.__cause__, PluginCrash):
+        return "plugin crashed"
+    if isinstance(refusal.__cause__, PluginRefusal):
+        return "plugin refused"
+    return str(refusal)

@@ -1,0 +1,235 @@
+"""The same nodes over a real API server: pods that are bound to them run, and records say so.
+
+One thread plays all nodes. Others write to the API server: about one pod, or one record, one thing
+at a time, and again if it fails, for the server may be away.
+"""
+
+import random
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from scheduler_extender.kube.sinks import PODS_PATH
+from scheduler_extender.simulator.clock import WallClock
+from scheduler_extender.simulator.faults import Delays, Faults
+from scheduler_extender.simulator.node import Node, Server
+from scheduler_extender.simulator.pods import Job, Manifest, PodEntry, PublishedReport
+from scheduler_extender.simulator.scene import Capacity, Observer, Scene
+from scheduler_extender.simulator.tally import Tally
+from topology.codec import encode_report
+from topology.core.devices import NodeName, PodUid
+from topology.core.graph import NodeTopology
+from topology.emulation import EmulatedKubelet
+from topology.kubeapi.apiserver import ApiFailure, ApiServer, NotFoundError, path
+from topology.kubeapi.reflector import Reflector, Watched
+
+RUNS = "simulator/runs-seconds"
+"""The annotation that says after how many seconds a pod succeeds; without it, it runs on."""
+RECORDS = "/apis/gpu-topology.io/v1alpha1/gputopologies"
+WRITERS = 8
+WITHIN = 2.0  # seconds that a write may take
+AGAIN = 0.5  # seconds before a write that failed is tried again
+ENDS_WITHIN = 60.0  # seconds for which threads are waited for
+# Agents that mostly report at once.
+SOON = Delays(
+    watch=0.0, container=0.015, grace=0.25, look=0.15, late=1.0, late_share=0.05, forgets=1.0
+)
+LINGER = Faults(linger=0.1)
+
+
+class Writes:
+    """What is to be written: of each key the latest, until the write says that it is done."""
+
+    def __init__(self, clock: WallClock) -> None:
+        self._clock = clock
+        self._wanted: dict[str, Callable[[], bool]] = {}
+        self._under_way: set[str] = set()
+        self.pool = ThreadPoolExecutor(WRITERS)
+
+    def put(self, key: str, write: Callable[[], bool]) -> None:
+        """Write this, in place of what has not been written of the key."""
+        self._wanted[key] = write
+        self._begin(key)
+
+    def _begin(self, key: str) -> None:
+        if key in self._wanted and key not in self._under_way:
+            self._under_way.add(key)
+            write = self._wanted.pop(key)
+            ended = self.pool.submit(write)
+            ended.add_done_callback(lambda e: self._clock.post(partial(self._end, key, write, e)))
+
+    def _end(self, key: str, write: Callable[[], bool], ended: Future[bool]) -> None:
+        self._under_way.discard(key)
+        if ended.result():
+            self._begin(key)
+        else:
+            self._wanted.setdefault(key, write)
+            self._clock.after(AGAIN, partial(self._begin, key))
+
+
+class PlayedNodes(Server):
+    """Plays the kubelets and agents of nodes while the context is open; their Nodes are there.
+
+    ``errors`` are those of its threads. At the end the client ``api`` is closed, which ends what
+    waits for the server.
+    """
+
+    def __init__(
+        self,
+        api: ApiServer,
+        nodes: Iterable[NodeTopology],
+        seed: int,
+        observer: Observer,
+        heartbeat: float,
+        delays: Delays = SOON,
+    ) -> None:
+        self._api, self._heartbeat = api, heartbeat
+        rng = random.Random(seed)
+        known = {node.name: node for node in nodes}
+        self.clock = WallClock(rng)
+        kubelets = {name: EmulatedKubelet(node, rng) for name, node in known.items()}
+        there = Capacity(known.values())
+        scene = Scene(self.clock, known, kubelets, there, delays, LINGER, Tally())
+        scene.observer = self._observer = observer
+        self.nodes = {name: Node(scene, name, self) for name in known}
+        self.errors: list[BaseException] = []
+        self._entries: dict[PodUid, PodEntry] = {}
+        self._writes = Writes(self.clock)
+        self._reflector = Reflector(api, Watched(PODS_PATH, "played nodes"), self)
+        self._thread = threading.Thread(target=self._run, name="played nodes", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._reflector.start()
+        self.clock.post(self._beat)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.clock.stop()
+        self._thread.join(ENDS_WITHIN)
+        self._api.close()
+        self._reflector.stop(ENDS_WITHIN)
+        self._writes.pool.shutdown()
+
+    def _run(self) -> None:
+        try:
+            self.clock.run()
+        except BaseException as error:
+            self.errors.append(error)
+            raise
+
+    def _beat(self) -> None:
+        for node in self.nodes.values():
+            node.look()
+        self.clock.after(self._heartbeat, self._beat)
+
+    # What the API server says. The reflector's thread calls these.
+
+    def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
+        """These are all pods."""
+        pods = [msgspec.json.decode(obj) for obj in objects]
+        self.clock.post(partial(self._take_list, pods, resource_version))
+
+    def apply(self, obj: msgspec.Raw) -> None:
+        """A pod has changed."""
+        self.clock.post(partial(self._see, msgspec.json.decode(obj)))
+
+    def delete(self, obj: msgspec.Raw) -> None:
+        """A pod is gone."""
+        meta = msgspec.json.decode(obj)["metadata"]
+        self.clock.post(partial(self._forget, PodUid(meta["uid"]), meta["resourceVersion"]))
+
+    def _take_list(self, pods: list[Manifest], version: str) -> None:
+        for uid in self._entries.keys() - {pod["metadata"]["uid"] for pod in pods}:
+            self._forget(uid, version)
+        for pod in pods:
+            self._see(pod)
+        for node in self.nodes.values():
+            node.hear(version, left=True)
+
+    def _see(self, pod: Manifest) -> None:
+        meta = pod["metadata"]
+        node = self.nodes.get(pod["spec"].get("nodeName", ""))
+        if node is None:
+            return
+        entry = self._entries.get(meta["uid"])
+        if entry is None:
+            runs = float(meta.get("annotations", {}).get(RUNS, "inf"))
+            created = datetime.fromisoformat(meta["creationTimestamp"]).timestamp()
+            entry = PodEntry.of(Job(0.0, runs, pod), created)
+            self._entries[entry.record.uid] = entry
+            self._observer.bound(entry)
+            entry.admitted = pod["status"].get("phase", "Pending") != "Pending"
+            if not entry.admitted:
+                node.bound(entry)
+        if "deletionTimestamp" in meta and not entry.record.deleting:
+            entry.record = replace(entry.record, deleting=True)
+            node.terminate(entry)
+        node.hear(meta["resourceVersion"], left=False)
+
+    def _forget(self, uid: PodUid, version: str) -> None:
+        entry = self._entries.pop(uid, None)
+        if entry is not None:
+            entry.gone = True
+            if not entry.ended:
+                self.nodes[entry.node].force_deleted(entry)
+            self.nodes[entry.node].hear(version, left=True)
+
+    # What nodes write.
+
+    def running(self, entry: PodEntry) -> None:
+        """The pod's status says that it runs."""
+        self._say(entry, {"phase": "Running"})
+
+    def finish(self, entry: PodEntry, phase: str) -> None:
+        """The pod's status says how it ended; one that is being deleted goes."""
+        entry.ended = True
+        self._say(entry, {} if entry.record.deleting else {"phase": phase})
+
+    def _say(self, entry: PodEntry, status: Manifest) -> None:
+        self._writes.put(entry.record.uid, partial(self._written, entry, status))
+
+    def _written(self, entry: PodEntry, status: Manifest) -> bool:
+        """Whether the API server has taken a pod's status, or has no use for it any more."""
+        record = entry.record
+        where = path("/api/v1/namespaces", record.namespace, "pods", record.name)
+        options = {"gracePeriodSeconds": 0, "preconditions": {"uid": record.uid}}
+        try:
+            if status:
+                body = {"metadata": {"uid": record.uid}, "status": status}
+                self._api.patch(f"{where}/status", msgspec.json.encode(body), timeout=WITHIN)
+            else:
+                self._api.delete(where, msgspec.json.encode(options), timeout=WITHIN)
+        except NotFoundError:
+            return True
+        except ApiFailure:
+            return entry.gone
+        return True
+
+    def publish(self, node: NodeName, published: PublishedReport) -> None:
+        """The node's record has another report."""
+        status = encode_report(published.report)
+        self._writes.put(node, partial(self._reported, path(RECORDS, node), status))
+
+    def _reported(self, where: str, status: Any) -> bool:
+        """Whether a record has this status. A write that hangs overwrites no later one."""
+        try:
+            found = msgspec.json.decode(self._api.get(where, timeout=WITHIN))
+            meta = {"resourceVersion": found["metadata"]["resourceVersion"]}
+            body = msgspec.json.encode({"metadata": meta, "status": status})
+            self._api.patch(f"{where}/status", body, timeout=WITHIN)
+        except ApiFailure:
+            return False
+        return True
