@@ -22,9 +22,9 @@ from benchmarks.simulation.sweep import Play, play
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.files.binder import FileBinder
-from scheduler_extender.state.cluster.binds import Binds
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.cluster.feed import Feed
+from scheduler_extender.state.cluster.eventhandlers import EventHandlers
 from scheduler_extender.state.pods.record import pod_record
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import pod
@@ -138,7 +138,7 @@ def figures() -> Iterator[tuple[str, int]]:
     yield "  arrows between them", sum(map(len, plan.values()))
     yield (
         "public methods under the cluster's lock",
-        sum(not n.startswith("_") for part in (Cluster, Feed, Binds) for n in dir(part)),
+        sum(not n.startswith("_") for part in (Cluster, EventHandlers, Cache) for n in dir(part)),
     )
     for what, files in walks():
         yield f"files that {what} enters", files

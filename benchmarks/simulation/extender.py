@@ -96,7 +96,7 @@ class Extender(Policy):
 
     def write(self, binding: Binding) -> None:
         """The API server takes the Binding, and the watch brings it back."""
-        known = self._cluster.binds.of(binding.uid)
+        known = self._cluster.cache.assumed(binding.uid)
         assert known is not None
         self._pods[binding.uid] = known
         self._cluster.feed.put_pod(known)

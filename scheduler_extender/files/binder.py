@@ -51,7 +51,7 @@ class FileBinder:
         pod = self.find(binding.namespace, binding.name, binding.uid)
         if pod is None:
             raise BindError(f"pod {binding.namespace}/{binding.name} was never offered to filter")
-        flying = self._cluster.binds.of(binding.uid) or pod
+        flying = self._cluster.cache.assumed(binding.uid) or pod
         self._cluster.feed.put_pod(
             replace(
                 pod,

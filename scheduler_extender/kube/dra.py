@@ -97,7 +97,7 @@ class DraNodes:
         """Whether there is a node without a device plugin that serves."""
         return bool(self._agents)
 
-    # What agents say, as :class:`.Feed` takes it.
+    # What agents say, as :class:`.EventHandlers` takes it.
 
     def put_record(
         self, topology: NodeTopology, report: Report | None, *, uid: str = "", age: float = 0.0

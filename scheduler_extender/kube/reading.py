@@ -101,7 +101,7 @@ def one_look(
             "that no report shows yet are not counted"
         )
     cluster = Cluster(clock, replace(settings, all_pods_known=namespaces is None))
-    cluster.board.today = api.today  # the API server's clock, not ours
+    cluster.cache.today = api.today  # the API server's clock, not ours
     watched: list[tuple[str, Sink]] = []
     installed = True
 

@@ -95,7 +95,7 @@ class Settler:
             log.info("a bind in flight cannot be looked up", pod=pod.name, cause=str(error))
             return
         with self._cluster.locked():
-            if self._cluster.binds.of(pod.uid) is not pod:
+            if self._cluster.cache.assumed(pod.uid) is not pod:
                 return  # another bind has begun, or the pod is gone meanwhile
             if read is None:
                 self._cluster.feed.drop_in_flight(pod.uid, version)
@@ -104,6 +104,6 @@ class Settler:
             elif flight.unbound_at is None:
                 flight.unbound_at = clock()
             else:
-                self._cluster.binds.release(pod.uid)
+                self._cluster.cache.forget(pod)
                 # The pod was refused everywhere else, so any node may be news to it.
                 self._cluster.tell_of_all_nodes()

@@ -180,7 +180,7 @@ def _parts(obj: msgspec.Raw) -> dict[str, bytes]:
 
 
 class RecordFeed(Protocol):
-    """Who takes agents' records: :class:`.Feed`, or :class:`.DraNodes` before it."""
+    """Who takes agents' records: :class:`.EventHandlers`, or :class:`.DraNodes` before it."""
 
     def put_record(
         self, topology: NodeTopology, report: Report | None, *, uid: str, age: float

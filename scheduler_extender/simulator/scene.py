@@ -10,7 +10,7 @@ from scheduler_extender.simulator.clock import Clock
 from scheduler_extender.simulator.faults import Delays, Faults
 from scheduler_extender.simulator.pods import PodEntry
 from scheduler_extender.simulator.tally import Tally
-from scheduler_extender.state.cluster.feed import Feed
+from scheduler_extender.state.cluster.eventhandlers import EventHandlers
 from scheduler_extender.state.node.verification import Surprise
 from scheduler_extender.verbs import Binding
 from topology.core.devices import NodeName
@@ -73,7 +73,7 @@ def _units(node: NodeTopology) -> int:
 class Hearing:
     """Where news reach the extender that runs now."""
 
-    feed: Feed
+    feed: EventHandlers
     records: DraNodes
     sinks: Mapping[str, Any]  # for the objects of DRA, by kind
     heard: dict[str, float] = field(default_factory=dict)  # when each watch brought something

@@ -89,7 +89,7 @@ def decide(
             asked = _ask_group(snapshot, member, without, again=again)
             sets = _sets_of(snapshot, without, request, decision)
             with cluster.locked():
-                now_in_flight = cluster.binds.of(pod.uid)
+                now_in_flight = cluster.cache.assumed(pod.uid)
                 if now_in_flight is not before or _is_bound(cluster, pod.uid, node):
                     continue
                 groups = cluster.snapshot().groups
@@ -97,7 +97,7 @@ def decide(
                     continue
                 promised = _promised(pod, request.alone, decision)
                 promised = replace(promised, placed=_when(groups, pod, before, now))
-                ours = cluster.binds.begin(node, promised, seen=facts)
+                ours = cluster.cache.assume(node, promised, seen=facts)
                 after = cluster.facts(node)
             if ours is not None:
                 claims = facts.claims_of(pod.uid)

@@ -69,7 +69,7 @@ def bind(  # noqa: PLR0913 (what is bound, by whom, and what limits the wait for
         time = now() if placed is None else time_text(placed)
         written = json.dumps(placement(ready, pod, time), separators=(",", ":"))
     except Exception:
-        cluster.binds.take_back(decided.ours, decided.before)  # nothing has been written
+        cluster.cache.forget(decided.ours, decided.before)  # nothing has been written
         raise
     try:
         who, asked = (pod.namespace, pod.name, pod.uid), (pod.request, pod.membership)
@@ -78,7 +78,7 @@ def bind(  # noqa: PLR0913 (what is bound, by whom, and what limits the wait for
         with turns.timed(WRITE) if turns is not None else nullcontext():
             binder.write(Binding(*who, node, written, term, *asked, by_plugin, claims))
     except BindError:
-        cluster.binds.take_back(decided.ours, decided.before)
+        cluster.cache.forget(decided.ours, decided.before)
         raise
     except BindUnknownError as error:
         _await_word(cluster, ready, error, deadline, turns)

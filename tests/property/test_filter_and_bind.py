@@ -243,7 +243,7 @@ def in_flight(scene: Scene) -> tuple[DraWorld, PodRecord]:
     assert record is not None
     world.cluster.feed.put_pod(record)
     if scene.flies:
-        world.cluster.binds.begin(NODE, record, seen=world.cluster.facts(NODE))
+        world.cluster.cache.assume(NODE, record, seen=world.cluster.facts(NODE))
     return world, record
 
 

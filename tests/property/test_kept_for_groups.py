@@ -79,9 +79,9 @@ class World:
         """A bind is begun and taken back, or stays in flight."""
         asked = self.asks()
         for name in self.scheduler.passing(asked)[:1]:
-            ours = self.cluster.binds.begin(NodeName(name), record_of(asked))
+            ours = self.cluster.cache.assume(NodeName(name), record_of(asked))
             if self.rng.random() < 0.5 and ours is not None:
-                self.cluster.binds.take_back(ours, None)
+                self.cluster.cache.forget(ours)
 
     def change(self) -> None:
         """A node is labelled anew, moves to another rack, or its record goes."""

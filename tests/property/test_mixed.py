@@ -90,7 +90,7 @@ class History:
         self.rng = random.Random(seed)
         self.now = 0.0
         self.cluster = Cluster(lambda: self.now, SETTINGS)
-        self.cluster.board.today = lambda: 1000.0 + self.now
+        self.cluster.cache.today = lambda: 1000.0 + self.now
         self.nodes = {node.name: node for node in nodes()}
         self.held: dict[NodeName, dict[str, Allocation]] = {name: {} for name in self.nodes}
         self.sequence = self.made = 0
@@ -250,7 +250,7 @@ def test_a_snapshot_answers_alike(seed: int) -> None:
         history.step()
     text = b"".join(cluster_file(history.cluster)).decode()
     again = Cluster(lambda: history.now, SETTINGS)
-    again.board.today = history.cluster.today
+    again.cache.today = history.cluster.today
     clusterfile.feed(again, clusterfile.parse(text, "snapshot"))
     for request in (r for _ in range(10) for r in history.requests()):
         before, after = answers(history.cluster, request), answers(again, request)

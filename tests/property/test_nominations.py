@@ -68,12 +68,14 @@ def put_pod(uid: str, nominated: NodeName | None) -> Event:
     return lambda cluster: cluster.feed.put_pod(seen(uid, nominated))
 
 
-def begin_bind(uid: str, node: NodeName) -> Event:
-    """As our bind verb does: on one node at a time."""
+def bind(uid: str, node: NodeName | None) -> Event:
+    """As our bind verb does: on one node at a time; None where it was surely not written."""
 
     def happens(cluster: Cluster) -> None:
-        cluster.binds.release(PodUid(uid))
-        cluster.binds.begin(node, seen(uid, None))
+        if (ours := cluster.cache.assumed(PodUid(uid))) is not None:
+            cluster.cache.forget(ours)
+        if node is not None:
+            cluster.cache.assume(node, seen(uid, None))
 
     return happens
 
@@ -89,13 +91,7 @@ EVENTS: dict[tuple[str, str], list[Event]] = {
         for node, claiming in zip(NODES, (("a", "single"), ("b",)), strict=True)
     },
     **{("pod", uid): [put_pod(uid, n) for n in (*NODES, None)] for uid in UIDS},
-    **{
-        ("bind", uid): [
-            *(begin_bind(uid, node) for node in NODES),
-            lambda cluster, uid=uid: cluster.binds.release(PodUid(uid)),  # type: ignore[misc]
-        ]
-        for uid in UIDS
-    },
+    **{("bind", uid): [bind(uid, node) for node in (*NODES, None)] for uid in UIDS},
 }
 for node in NODES:
     EVENTS["object", node].append(lambda cluster, n=node: cluster.feed.drop_node(n))  # type: ignore[misc]

@@ -88,7 +88,7 @@ class History:
         self.topology = NODES[kind]()
         self.kubelet = EmulatedKubelet(self.topology, self.rng)
         self.cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
-        self.cluster.budgets, self.cluster.board.today = (), lambda: 1000.0
+        self.cluster.budgets, self.cluster.cache.today = (), lambda: 1000.0
         self.pods: dict[PodUid, PodRecord] = {}  # Those that live, as the API server shows them
         self.coming: list[PodUid] = []  # Bound, and not admitted
         self.wants: PodRecord | None = None

@@ -40,7 +40,7 @@ def reserve(
     cluster: Cluster, manifest: dict[str, Any], node: str, victims: Sequence[str] = ()
 ) -> dict[str, Any]:
     """The pod waits, and a place is reserved for it."""
-    cluster.board.today = lambda: TODAY
+    cluster.cache.today = lambda: TODAY
     uid = PodUid(manifest["metadata"]["uid"])
     written = value_of(uid, NodeName(node), UNTIL, map(PodUid, victims))
     manifest["metadata"].setdefault("annotations", {})[RESERVED] = written

@@ -2,10 +2,9 @@
 
 One lock guards a few plain parts::
 
-    Cluster     the snapshot, and who is told of a change
-      Feed      takes in records, Node objects and pods
-      Binds     binds in flight: they begin, are taken back, are released
-        Board   what both of them change: nodes, pods, groups, reservations, remembered answers
+    Cluster           the snapshot, and who is told of a change
+      EventHandlers   take in records, Node objects and pods
+        Cache         nodes, pods, groups, reservations, remembered answers; assume, forget, confirm
 
 Nothing under it does I/O, and no answer is worked out under it: who asks
 takes a :class:`.Snapshot`. The exceptions are the few answers that the event loop works out itself,
@@ -20,9 +19,8 @@ from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.answers.remembered import Size
 from scheduler_extender.state.answers.tallies import Tallies
 from scheduler_extender.state.cluster import freshness
-from scheduler_extender.state.cluster.binds import Binds
-from scheduler_extender.state.cluster.board import Board
-from scheduler_extender.state.cluster.feed import Feed
+from scheduler_extender.state.cluster.cache import Cache
+from scheduler_extender.state.cluster.eventhandlers import EventHandlers
 from scheduler_extender.state.cluster.freshness import Watch
 from scheduler_extender.state.cluster.lately import LatelySent
 from scheduler_extender.state.cluster.snapshot import Parts, Snapshot
@@ -37,8 +35,8 @@ from topology.core.devices import NodeName, PodUid
 class Cluster:
     """What is known of all nodes and pods. Methods may be called from any thread.
 
-    ``feed`` takes in what sources tell, ``binds`` has the binds in flight; what both change is on
-    the ``board``.
+    ``feed`` takes in what sources tell; what is known, and which pods are assumed, is in the
+    ``cache``.
     """
 
     def __init__(
@@ -47,10 +45,9 @@ class Cluster:
         settings: Settings = Settings(),
         watches: Callable[[], Iterable[Watch]] = tuple,  # that feed it, as they are now
     ) -> None:
-        self.board = Board(clock, settings)
-        self.binds = Binds(self.board)
+        self.cache = Cache(clock, settings)
         self.tallies = Tallies()
-        self.feed = Feed(self.board, self.binds, self.tallies)
+        self.feed = EventHandlers(self.cache, self.tallies)
         self.watches = watches
         self.budgets: Budgets | None = None
         self.others: Others = nobody_knows  # asked about pods without devices; with no lock held
@@ -58,45 +55,45 @@ class Cluster:
         # Whether all claims of a pod that asks for a number of GPUs, its own among them, have
         # devices, and the facts of a node with DRA say so; with no lock held.
         self.claims_known: Callable[[PodRecord, int, NodeName], bool] = lambda *_: True
-        self.faults = self.board.faults
+        self.faults = self.cache.faults
         # Called whenever what a node can offer may have changed: under the lock, to take a note.
-        self.on_change = self.board.on_change
-        self._lock = self.board.lock
+        self.on_change = self.cache.on_change
+        self._lock = self.cache.lock
         self._gangs = GangDomains()
         self.lately = LatelySent()
 
     @property
     def settings(self) -> Settings:
         """What the operator has chosen."""
-        return self.board.settings
+        return self.cache.settings
 
     @property
     def version(self) -> int:
         """Grows whenever what people are shown may have changed: a node, or a pod. Read it without
         the lock; heartbeats that say nothing new do not count."""
-        return self.board.version
+        return self.cache.version
 
     def clock(self) -> float:
         """Seconds; only differences mean something."""
-        return self.board.clock()
+        return self.cache.clock()
 
     def today(self) -> float:
         """The time of day, in seconds since 1970."""
-        return self.board.today()
+        return self.cache.today()
 
     def snapshot(self, deadline: Deadline = NO_DEADLINE) -> Snapshot:
         """All that is known now."""
         with self._lock:
-            board = self.board
-            board.expire(deadline)
-            nodes, pods = board.nodes, board.pods
+            cache = self.cache
+            cache.expire(deadline)
+            nodes, pods = cache.nodes, cache.pods
             return Snapshot(
                 Parts(
-                    board.settings,
-                    board.clock,
-                    board.faults,
-                    board.remembered,
-                    board.group_places,
+                    cache.settings,
+                    cache.clock,
+                    cache.faults,
+                    cache.remembered,
+                    cache.group_places,
                     self._gangs,
                     self.lately,
                 ),
@@ -105,15 +102,15 @@ class Cluster:
                 pods.in_flight.copy(),
                 pods.nominated.copy(),
                 nodes.places.copy(),
-                board.groups.seen(),
+                cache.groups.seen(),
                 nodes.kinds,
                 nodes.label_keys,
-                board.remembered.moment,
+                cache.remembered.moment,
                 nodes.moves,
-                board.remembered.mix,
+                cache.remembered.mix,
                 self.blind(),
-                board.racks_wanted,
-                board.today(),
+                cache.racks_wanted,
+                cache.today(),
                 self.budgets,
                 self.others,
                 self.foresees,
@@ -140,19 +137,19 @@ class Cluster:
     def facts(self, name: NodeName) -> NodeFacts:
         """What is known of a node now; empty where nobody told us of it."""
         with self._lock:
-            self.board.expire()
-            return self.board.nodes.get(name)
+            self.cache.expire()
+            return self.cache.nodes.get(name)
 
     def pod(self, uid: PodUid) -> PodRecord | None:
         """The pod with this UID, as last seen."""
         with self._lock:
-            return self.board.pods.get(uid)
+            return self.cache.pods.get(uid)
 
     def has_node(self, name: NodeName) -> bool:
         """Whether the node exists, as far as we know: where Node objects are watched, one does."""
         with self._lock:
-            facts = self.board.nodes.facts.get(name)
-            return facts is not None and (facts.node_object.exists or not self.board.node_objects)
+            facts = self.cache.nodes.facts.get(name)
+            return facts is not None and (facts.node_object.exists or not self.cache.node_objects)
 
     def blind(self) -> bool:
         """Whether a watch has told us nothing for so long that our picture may be wrong."""
@@ -164,28 +161,28 @@ class Cluster:
 
     def remembered(self) -> Size:
         """How much is remembered."""
-        return self.board.remembered.size()
+        return self.cache.remembered.size()
 
     def forget_answers(self) -> None:
         """Forget every remembered answer; the next ones are worked out anew."""
         with self._lock:
-            self.board.remembered.clear()
-            self.board.group_places.clear()
+            self.cache.remembered.clear()
+            self.cache.group_places.clear()
 
     def tell_of_all_nodes(self) -> None:
         """Tell the listeners of every node: any of them may be news, as after a time in which a
         watch was blind."""
         with self._lock:
-            self.tell_of(self.board.nodes.facts.now)
+            self.tell_of(self.cache.nodes.facts.now)
 
     def tell_of(self, names: Iterable[NodeName]) -> None:
         """Tell the listeners of these nodes."""
         with self._lock:
             for name in names:
-                self.board.tell(name)
+                self.cache.tell(name)
 
     def expire(self) -> None:
         """Take note of what time alone has changed: nodes that are stale, pauses and reservations
         that are over."""
         with self._lock:
-            self.board.expire()
+            self.cache.expire()

@@ -33,16 +33,15 @@ _DROPPED = frozenset({Stage.UNKNOWN, Stage.LEAVING})
 LIFE: Mapping[Stage, Mapping[str, frozenset[Stage]]] = {
     Stage.UNKNOWN: {
         "put_pod": _ON_A_NODE | {Stage.WAITING},
-        "begin": frozenset({Stage.IN_FLIGHT}),
+        "assume": frozenset({Stage.IN_FLIGHT}),
     },
     Stage.WAITING: {
-        "begin": frozenset({Stage.IN_FLIGHT}),
+        "assume": frozenset({Stage.IN_FLIGHT}),
         "put_pod": _ON_A_NODE,  # somebody else has bound it
         "drop_pod": frozenset({Stage.UNKNOWN}),
     },
     Stage.IN_FLIGHT: {
-        "take_back": frozenset({Stage.WAITING, Stage.UNKNOWN}),  # it was surely not written
-        "release": frozenset({Stage.WAITING, Stage.UNKNOWN}),
+        "forget": frozenset({Stage.WAITING, Stage.UNKNOWN}),  # it was surely not written
         "put_pod": _ON_A_NODE,  # the watch confirms it
         "drop_pod": frozenset({Stage.UNKNOWN}),
         "drop_in_flight": _DROPPED,
@@ -61,7 +60,7 @@ LIFE: Mapping[Stage, Mapping[str, frozenset[Stage]]] = {
     Stage.ENDED: {"drop_pod": _DROPPED},
     Stage.LEAVING: {"put_report": frozenset({Stage.UNKNOWN})},  # the kubelet has let go
 }
-"""The stages that may follow, by what is called of :class:`.Feed` and :class:`.Binds`."""
+"""The stages that may follow, by what is called of :class:`.EventHandlers` and :class:`.Cache`."""
 
 
 class Pods:

@@ -72,7 +72,7 @@ def lived_in(seed: int) -> Cluster:
                 except Refused:
                     continue
             if fate == "in flight":
-                cluster.binds.begin(topology.name, replace(known, node=None))
+                cluster.cache.assume(topology.name, replace(known, node=None))
             elif fate != "unknown":
                 cluster.feed.put_pod(replace(known, deleting=fate == "leaving"))
         report = kubelet.report()
@@ -189,7 +189,7 @@ def test_a_pod_in_flight_is_written_once() -> None:
     cluster = lived_in(0)
     known = record("twice", 1)
     cluster.feed.put_pod(known)
-    cluster.binds.begin(NodeName("node-00"), known)
+    cluster.cache.assume(NodeName("node-00"), known)
     text = b"".join(cluster_file(cluster)).decode()
     assert text.count(f'"uid":"{PodUid("uid-twice")}"') == 1
 

@@ -42,7 +42,7 @@ class Watched(Cluster):
         super().__init__(Clock(), Settings(stale_after=None))
         self.worked_out: list[str] = []
         self.given: list[str] = []
-        self.board.remembered = _Noted(self, self._lock)
+        self.cache.remembered = _Noted(self, self._lock)
 
 
 class _Noted(Remembered):
@@ -100,8 +100,8 @@ def test_one_node_in_a_new_state_is_worked_out_on_the_loop() -> None:
 def test_what_takes_longer_is_gone_on_with_in_a_thread() -> None:
     cluster = Watched()
     with running(*NODES, cluster=cluster) as service:
-        before = cluster.board.clock
-        cluster.board.clock = lambda: (
+        before = cluster.cache.clock
+        cluster.cache.clock = lambda: (
             before() if _worker(threading.current_thread().name) else next(ticks)
         )
         ticks = itertools.count(

@@ -45,7 +45,7 @@ class Counting(Cluster):
         super().__init__(lambda: 0.0, Settings(stale_after=None))
         self.asked: Counter[GpuRequest] = Counter()
         self.broken: set[GpuRequest] = set()
-        self.board.remembered = _Counted(self)
+        self.cache.remembered = _Counted(self)
 
 
 class _Counted(Remembered):
@@ -338,7 +338,7 @@ def test_who_has_a_place_is_woken_when_it_comes_free() -> None:
     """To all others that node answers no, and they sleep on."""
     node = machine("a100-pcie-4-bridged").topology("pairs")
     cluster = cluster_of({node: {"a": Held((0,)), "b": Held((2, 3))}})
-    cluster.board.today = lambda: 0.0
+    cluster.cache.today = lambda: 0.0
     api = Api()
     waker = Waker(cluster, api)
     kept = Reservation(node.name, 600.0, frozenset({PodUid("a")}))
@@ -380,7 +380,7 @@ def test_every_pod_with_a_place_has_its_turn_where_each_round_has_time_for_one()
     """Though the node of the first changes all the time, in vain."""
     pairs = [machine("a100-pcie-4-bridged").topology(name) for name in ("busy", "free")]
     cluster = cluster_of({pairs[0]: {"a": Held((0, 2))}, pairs[1]: {"b": Held((0, 1))}})
-    cluster.board.today = lambda: 0.0
+    cluster.cache.today = lambda: 0.0
     api, seconds = Api(), itertools.count()
     waker = Waker(cluster, api, clock=lambda: next(seconds) * 0.01)
     for node in pairs:

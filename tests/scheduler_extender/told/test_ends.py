@@ -77,7 +77,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
 def test_a_remembered_answer_is_the_one_that_is_worked_out(
     cluster: Cluster, requests: list[GpuRequest], weakest: Verdict, data: st.DataObject
 ) -> None:
-    settings = cluster.board.settings = Settings(weakest, None)
+    settings = cluster.cache.settings = Settings(weakest, None)
     ends = Ends(cluster.snapshot(), NO_DEADLINE)
     for facts in cluster.snapshot().nodes:
         there = sorted(pod.uid for pod in facts.pods.every)

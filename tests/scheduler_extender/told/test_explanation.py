@@ -44,7 +44,7 @@ QUAD = waiting("train", gpu_request(4, NVLINKED))
 
 
 def explained(cluster: Cluster, pod: PodRecord) -> Explanation:
-    cluster.board.today = lambda: TODAY
+    cluster.cache.today = lambda: TODAY
     cluster.feed.put_pod(pod)
     found = explanation_of(cluster.snapshot(), pod)
     assert isinstance(found, Explanation)

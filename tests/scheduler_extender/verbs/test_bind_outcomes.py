@@ -169,7 +169,7 @@ def test_the_second_reading_is_late_also_where_the_first_was(kube: Kube) -> None
     kube.cluster.feed.put_record(switched(), Report("boot", 1))
     for i in range(2):
         manifest = kube.create(pod(1, name=f"p{i}", uid=f"u{i}"))
-        kube.cluster.binds.begin(NodeName("switched"), record_of(manifest))
+        kube.cluster.cache.assume(NodeName("switched"), record_of(manifest))
 
     class Slow(KubeBinder):
         def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
@@ -204,7 +204,7 @@ class Meanwhile(KubeBinder):
 
 def settle(kube: Kube, happens: Callable[[PodUid], PodRecord]) -> None:
     kube.cluster.feed.put_record(switched(), Report("boot", 1))
-    kube.cluster.binds.begin(NodeName("switched"), record_of(pod(4)))
+    assert kube.cluster.cache.assume(NodeName("switched"), record_of(pod(4)))
     settler = Settler(kube.cluster, Meanwhile(kube, happens), patience=1)
     for now in (0, 2):
         settler.round(now)
@@ -212,8 +212,7 @@ def settle(kube: Kube, happens: Callable[[PodUid], PodRecord]) -> None:
 
 def test_the_settler_leaves_a_newer_bind_alone(kube: Kube) -> None:
     def bound_anew(uid: PodUid) -> PodRecord:
-        kube.cluster.binds.release(uid)
-        kube.cluster.binds.begin(NodeName("switched"), record_of(pod(4)))
+        assert kube.cluster.cache.assume(NodeName("switched"), record_of(pod(4)))
         return record_of(pod(4))
 
     settle(kube, bound_anew)
@@ -477,7 +476,7 @@ def test_a_pod_in_flight_elsewhere_meanwhile_is_not_in_flight_twice(
     known = kube.cluster.pod(PodUid("uid-1"))
     assert known is not None
     DecidedMeanwhile(
-        monkeypatch, lambda: void(kube.cluster.binds.begin(NodeName("switched"), known))
+        monkeypatch, lambda: void(kube.cluster.cache.assume(NodeName("switched"), known))
     )
     assert "still in flight" in _bind(bound)
     assert [p.node for p in list(kube.cluster.snapshot().in_flight.values())] == ["switched"]

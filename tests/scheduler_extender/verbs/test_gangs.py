@@ -179,9 +179,10 @@ def test_what_a_sibling_asks_counts_until_it_is_bound_or_gone() -> None:
         scheduler.cluster.feed.drop_pod(seen.uid)
         scheduler.cluster.feed.put_pod(seen)
         assert scheduler.reasons(worker) == {SIBLINGS.reason}
-    scheduler.cluster.binds.begin(NodeName("elsewhere"), seen)
+    ours = scheduler.cluster.cache.assume(NodeName("elsewhere"), seen)
+    assert ours is not None
     assert scheduler.passing(worker) == scheduler.names
-    scheduler.cluster.binds.release(seen.uid)
+    scheduler.cluster.cache.forget(ours)
     assert scheduler.reasons(worker) == {SIBLINGS.reason}, "its bind has failed, it comes again"
 
 
@@ -298,7 +299,7 @@ def test_a_gang_goes_to_one_rack_whichever_nodes_the_scheduler_offers() -> None:
     not. Who is asked next is not sent to another rack; in the next cycle, a moment later, all are.
     """
     scheduler, now = Scheduler({"a": 1, "b": 2}), [0.0]
-    scheduler.cluster.board.clock = lambda: now[0]
+    scheduler.cluster.cache.clock = lambda: now[0]
     pods = [member(f"g{i}", "", 4, 1, labels={LABEL: "g"}) for i in range(4)]
 
     def cycle() -> list[set[str]]:
@@ -318,7 +319,7 @@ def test_no_call_of_somebody_else_sends_a_gang_to_two_racks(*, first: bool) -> N
     """A dry run, or a second scheduler, asks about members, offered racks of its own liking."""
     scheduler, rng = Scheduler({"a": 2, "b": 2, "c": 3}), random.Random(first)
     now = [0.0]
-    scheduler.cluster.board.clock = lambda: now[0]
+    scheduler.cluster.cache.clock = lambda: now[0]
     pods = [member(f"g{i}", "", 8, 1, labels={LABEL: "g"}) for i in range(8)]
 
     def strangers() -> None:

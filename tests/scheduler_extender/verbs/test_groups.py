@@ -52,9 +52,9 @@ def test_a_bind_that_would_count_places_for_long_is_tried_again() -> None:
     scheduler = Scheduler({"a": 2, "b": 2})
     assert scheduler.bind(member("other", group="other", size=2), "a-00") == ""
     seconds = iter(range(10_000))
-    scheduler.cluster.board.clock = lambda: float(next(seconds))
+    scheduler.cluster.cache.clock = lambda: float(next(seconds))
     assert scheduler.bind(member("m0", size=2), "b-00") == STILL_COUNTING
-    scheduler.cluster.board.clock = lambda: 0.0
+    scheduler.cluster.cache.clock = lambda: 0.0
     assert scheduler.bind(member("m0", size=2), "b-00") == ""
 
 

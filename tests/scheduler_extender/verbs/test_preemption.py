@@ -109,7 +109,7 @@ def test_nobody_is_evicted_elsewhere_for_a_pod_whose_bind_is_open(cluster: Clust
     record = record_of(wanted)
     offered: dict[str, str | None] = {"bridged": "ab", "switched": "bc"}
     assert ask(cluster, wanted, offered).keys() == {"bridged", "switched"}
-    cluster.binds.begin(NodeName("switched"), record)
+    cluster.cache.assume(NodeName("switched"), record)
     assert ask(cluster, wanted, offered).keys() == {"switched"}
 
 

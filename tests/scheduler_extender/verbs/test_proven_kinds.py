@@ -42,8 +42,8 @@ def needs_turn(crowd: Crowd, request: GpuRequest = SINGLE, uid: str = "next") ->
     """Whether a bind waits behind two pods without an answer. If so it is given up at once."""
     for i in range(AT_ONCE):
         pod = PodRecord(PodUid(f"unanswered-{i}"), "default", "unanswered", None, SINGLE)
-        if crowd.cluster.binds.of(pod.uid) is None:
-            ours = crowd.cluster.binds.begin(NODE, pod)
+        if crowd.cluster.cache.assumed(pod.uid) is None:
+            ours = crowd.cluster.cache.assume(NODE, pod)
             assert ours is not None
             crowd.turns.wait(ours, ending_when(lambda: True))
     asked = False
@@ -57,7 +57,9 @@ def needs_turn(crowd: Crowd, request: GpuRequest = SINGLE, uid: str = "next") ->
     error = crowd.bind(uid, request=request)
     assert error == (NO_ANSWER if asked else "")
     for i in range(AT_ONCE):
-        crowd.cluster.binds.release(PodUid(f"unanswered-{i}"))
+        ours = crowd.cluster.cache.assumed(PodUid(f"unanswered-{i}"))
+        assert ours is not None
+        crowd.cluster.cache.forget(ours)
     return asked
 
 

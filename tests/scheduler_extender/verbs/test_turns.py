@@ -214,13 +214,13 @@ def test_a_bind_that_has_its_turn_does_not_wait_for_one_that_waits_for_a_turn() 
     crowd, pair = beside_a_pair(gpus=5)
     with ThreadPoolExecutor(2) as threads:
         other = PodRecord(PodUid("other"), "default", "other", NODE, gpu_request(1))
-        assert crowd.cluster.binds.begin(NODE, other)
+        assert crowd.cluster.cache.assume(NODE, other)
         assert crowd.turns.wait(other, ending_when(crowd.late))
         third: list[Future[bool]] = []
 
         def comes_meanwhile() -> bool:
             if crowd.flying() == 2 and crowd.turns._given[-1].uid == "single" and not third:
-                assert crowd.cluster.binds.begin(NODE, pair)
+                assert crowd.cluster.cache.assume(NODE, pair)
                 third.append(threads.submit(crowd.turns.wait, pair, ending_when(over.is_set)))
                 eventually(lambda: bool(crowd.turns._waiting))
             return over.is_set()

@@ -365,7 +365,7 @@ def test_a_question_that_takes_too_long_is_ended_wherever_it_is() -> None:
         forget()
         made = small()
         seconds = (WHAT_IF_SECONDS * n / looks for n in itertools.count())
-        made.cluster.board.clock = seconds.__next__
+        made.cluster.cache.clock = seconds.__next__
         text = Pages(made.cluster).what_if(POD)
         assert made.cluster.faults.count == 0
         if "bridge-01" in text:
@@ -390,7 +390,7 @@ def test_no_more_nodes_are_asked_once_a_question_has_taken_too_long(
         return decide(*given, **named)
 
     monkeypatch.setattr(enquiry, "decide", slow)
-    made.cluster.board.clock = lambda: now[0]
+    made.cluster.cache.clock = lambda: now[0]
     assert "within 10 s" in Pages(made.cluster).what_if(POD)
     assert asked == 2
     assert made.cluster.faults.count == 0
@@ -429,7 +429,7 @@ def test_a_node_says_of_a_pod_with_a_broken_promise_that_it_has_other_gpus() -> 
 def test_a_page_is_made_anew_when_something_has_changed_and_it_has_rested() -> None:
     made = small()
     calls = itertools.count()
-    made.cluster.board.clock = lambda: float(next(calls))  # a second for each look
+    made.cluster.cache.clock = lambda: float(next(calls))  # a second for each look
     pages = Pages(made.cluster)
     first = pages.map(Filters())
     assert pages.map(Filters()) is first

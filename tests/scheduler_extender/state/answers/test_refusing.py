@@ -133,7 +133,7 @@ def test_after_a_pause_one_pod_may_try(world: World) -> None:
     world.refuse("a")
     world.pause()
     assert not world.shut()
-    flying = world.cluster.binds.begin(NODE, PodRecord(PodUid("c"), "default", "c", None, ASKING))
+    flying = world.cluster.cache.assume(NODE, PodRecord(PodUid("c"), "default", "c", None, ASKING))
     assert flying is not None
     assert world.shut()
     trial = world.bind("c")

@@ -16,7 +16,7 @@ from scheduler_extender.state.answers import decision as decisions
 from scheduler_extender.state.answers import remembered
 from scheduler_extender.state.answers.decision import UNDECIDED
 from scheduler_extender.state.answers.remembered import Size
-from scheduler_extender.state.cluster import feed
+from scheduler_extender.state.cluster import eventhandlers
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.wire import BindingArgs, Pod
@@ -123,7 +123,7 @@ def test_a_bind_to_such_a_node_is_refused_and_loses_no_bind_in_flight(
 ) -> None:
     train = record_of(pod(2, NVLINK))
     cluster.feed.put_pod(train)
-    cluster.binds.begin(NodeName("b"), train)
+    cluster.cache.assume(NodeName("b"), train)
     args = BindingArgs("train", "default", "uid-1", "b")
     with pytest.raises(verbs.BindError, match="could not be evaluated"):
         verbs.bind(cluster, None, args, lambda: "now")  # type: ignore[arg-type]
@@ -152,7 +152,7 @@ def test_a_report_that_cannot_be_verified_is_taken_in(
 ) -> None:
     told: list[str] = []
     cluster.faults.on_fault(lambda name, error: told.append(name))
-    monkeypatch.setattr(feed, "verify", lambda *_: 1 // 0)
+    monkeypatch.setattr(eventhandlers, "verify", lambda *_: 1 // 0)
     cluster.feed.put_report(NodeName("a"), Report("boot", 2))
     assert told == ["a"]
     assert last_report(cluster.facts(NodeName("a"))).sequence == 2

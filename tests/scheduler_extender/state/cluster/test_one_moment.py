@@ -17,7 +17,7 @@ from scheduler_extender.deadline import NotAtOnceError, immediate
 from scheduler_extender.state.answers import remembered
 from scheduler_extender.state.answers.decision import Settings, decide
 from scheduler_extender.state.asking.enquiry import ask
-from scheduler_extender.state.cluster import board, cluster
+from scheduler_extender.state.cluster import cache, cluster
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node import facts as node
 from scheduler_extender.state.node import transitions
@@ -95,7 +95,7 @@ def test_between_a_report_and_the_answers_after_it_nobody_can_read() -> None:
         def look_beside() -> None:
             reader.submit(look).result(timeout=600)
 
-        files = {str(module.__file__) for module in (cluster, board, remembered, node, transitions)}
+        files = {str(module.__file__) for module in (cluster, cache, remembered, node, transitions)}
         with between_lines(files, look_beside):
             found.feed.put_report(NAME, Report("boot", 2, allocations=(shown("a", 0),)))
         ask(found.snapshot(), request, [NAME])
@@ -126,7 +126,7 @@ def test_a_pod_is_explained_beside_the_nodes_of_the_same_moment() -> None:
     known.feed.put_record(switched(), Report("boot", 1))
     pod = record("whole", 4, node=None)
     known.feed.put_pod(pod)
-    known.binds.begin(NAME, pod)
+    known.cache.assume(NAME, pod)
     for _ in range(2):  # in flight, then bound
         seen = known.snapshot()
         asking = seen.pod_named(pod.namespace, pod.name)
@@ -172,11 +172,11 @@ def test_a_bind_that_is_repeated_is_held_against_the_node_without_the_pod() -> N
     known.feed.put_report(NAME, Report("boot", 2, allocations=(shown("there", 0, 1),)))
     ours = record("ours", node=None)
     known.feed.put_pod(ours)
-    known.binds.begin(NAME, ours)
+    known.cache.assume(NAME, ours)
     seen = known.facts(NAME)
 
     def again() -> PodRecord | None:
-        return known.binds.begin(NAME, ours, seen=seen)
+        return known.cache.assume(NAME, ours, seen=seen)
 
     assert again() is not None, "nothing has changed"
     known.feed.drop_pod(PodUid("there"))

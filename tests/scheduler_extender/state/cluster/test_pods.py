@@ -58,23 +58,20 @@ class World:
         if uid in self.cluster.facts(NODE).pods.leaving:
             return  # UIDs are given once
         pod = self.pod(uid)
-        if pod.node is None and (self.rng.random() < 0.6 or self.cluster.binds.of(uid)):
+        if pod.node is None and (self.rng.random() < 0.6 or self.cluster.cache.assumed(uid)):
             pod = replace(pod, node=NODE)
         if pod.node is not None and not pod.ended:
             pod = replace(pod, **self.rng.choice(({"deleting": True}, {"phase": "Failed"}, {})))
         self.cluster.feed.put_pod(pod)
 
-    def begin(self, uid: PodUid) -> None:
+    def assume(self, uid: PodUid) -> None:
         if self.pod(uid).node is None and uid not in self.cluster.facts(NODE).pods.leaving:
-            self.cluster.binds.begin(NODE, self.pod(uid))
+            self.cluster.cache.assume(NODE, self.pod(uid))
 
-    def take_back(self, uid: PodUid) -> None:
-        ours = self.cluster.binds.of(uid)
+    def forget(self, uid: PodUid) -> None:
+        ours = self.cluster.cache.assumed(uid)
         if ours is not None:
-            self.cluster.binds.take_back(ours, None)
-
-    def release(self, uid: PodUid) -> None:
-        self.cluster.binds.release(uid)
+            self.cluster.cache.forget(ours)
 
     def drop_pod(self, uid: PodUid) -> None:
         self.version += 1

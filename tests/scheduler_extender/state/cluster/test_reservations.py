@@ -57,8 +57,8 @@ def cluster(clock: Clock) -> Cluster:
     """One node with two bridged pairs; one GPU of each pair is held."""
     node = machine("a100-pcie-4-bridged").topology(NODE)
     found = cluster_of({node: {"a": Held((0,)), "b": Held((2,))}})
-    found.board.clock = clock
-    found.board.today = lambda: TODAY + clock.now - 100.0
+    found.cache.clock = clock
+    found.cache.today = lambda: TODAY + clock.now - 100.0
     return found
 
 
@@ -101,7 +101,7 @@ def test_who_would_break_the_place_is_refused(cluster: Cluster) -> None:
 def test_who_leaves_the_place_whole_passes() -> None:
     node = machine("hgx-h100-8").topology(NODE)
     cluster = cluster_of({node: {f"h{i}": Held((i,)) for i in range(5)}})
-    cluster.board.today = lambda: TODAY
+    cluster.cache.today = lambda: TODAY
     kept = Reservation(NODE, NOON, frozenset({PodUid("h0")}))
     cluster.feed.put_pod(replace(waiting("wants", gpu_request(2, NVLINKED)), reservation=kept))
     assert asked(cluster, 2) == ""  # three are free and one will be: any two of four are linked
@@ -155,7 +155,7 @@ def test_bind_keeps_the_place_and_gives_it_to_its_pod(cluster: Cluster) -> None:
             lambda c, w: c.feed.put_pod(replace(w, node=NodeName("x"))), id="bound-elsewhere"
         ),
         pytest.param(lambda c, w: c.feed.put_pod(replace(w, gated=True)), id="gated"),
-        pytest.param(lambda c, w: setattr(c.board.clock, "now", 601.0), id="late"),
+        pytest.param(lambda c, w: setattr(c.cache.clock, "now", 601.0), id="late"),
         pytest.param(lambda c, w: c.feed.keep_pods({PodUid("a"), PodUid("b")}), id="not-listed"),
     ],
 )
@@ -196,10 +196,10 @@ def not_ready(cluster: Cluster) -> None:
 
 def stale(cluster: Cluster) -> None:
     """The agent says nothing any more."""
-    cluster.board.settings = replace(cluster.settings, stale_after=60.0)
+    cluster.cache.settings = replace(cluster.settings, stale_after=60.0)
     report = last_report(cluster.facts(NODE))
     cluster.feed.put_report(NODE, replace(report, sequence=report.sequence + 1))
-    cluster.board.clock.now += 70.0  # type: ignore[attr-defined]
+    cluster.cache.clock.now += 70.0  # type: ignore[attr-defined]
 
 
 def not_reported(cluster: Cluster) -> None:
@@ -234,7 +234,7 @@ def test_a_place_of_many_victims_is_worked_out_in_bounded_time() -> None:
     place itself is there is known."""
     node = machine("dgx2").topology(NODE)
     cluster = cluster_of({node: {f"v{i}": Held((i,)) for i in range(15)}})
-    cluster.board.today = lambda: TODAY
+    cluster.cache.today = lambda: TODAY
     kept = Reservation(NODE, NOON, frozenset(PodUid(f"v{i}") for i in range(15)))
     cluster.feed.put_pod(replace(waiting("wants", gpu_request(16, NVLINKED)), reservation=kept))
     facts = cluster.facts(NODE)

@@ -228,7 +228,7 @@ def test_those_who_departed_are_not_forgotten_while_the_pod_beside_them_changes_
     if confirmed in ("deleted", "missing from a list"):
         PodSink(cluster).apply(raw(pair))
     else:
-        cluster.binds.begin(NAME, replace(known, node=None))
+        cluster.cache.assume(NAME, replace(known, node=None))
     for single in ("a", "b"):
         PodSink(cluster).apply(raw(bound(single, 1)))
         PodSink(cluster).apply(raw(bound(single, 1, phase="Succeeded")))
@@ -346,7 +346,7 @@ def test_what_is_old_when_first_seen_has_less_time_left() -> None:
 def test_a_bind_in_flight_whose_pod_is_gone_counts_until_its_agent_knew_of_it(kube: Kube) -> None:
     """The watch was blind: nobody saw that the pod was bound, nor that it was deleted by force."""
     kube.cluster.feed.put_record(NODE, report(1, 5))
-    kube.cluster.binds.begin(NAME, record_of(pod(4, name="gone", uid="uid-1")))
+    kube.cluster.cache.assume(NAME, record_of(pod(4, name="gone", uid="uid-1")))
     kube.fake.put("/api/v1/namespaces/default/pods/other", pod(1, name="other", uid="uid-2"))
     settler = Settler(kube.cluster, kube.binder, patience=10)
     settler.round(0)

@@ -12,7 +12,7 @@ import pytest
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.asking.enquiry import answer, ask
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.cluster.feed import Feed
+from scheduler_extender.state.cluster.eventhandlers import EventHandlers
 from scheduler_extender.state.node.ledger import ledger
 from scheduler_extender.state.node.objects import NodeObject, contradiction
 from scheduler_extender.state.node.occupants import Occupants
@@ -372,7 +372,7 @@ UNREADY = Report("boot", 2, conditions=(Condition("Ready", False, "Starting", ""
     ],
 )
 def test_of_alike_nodes_the_one_that_is_unknown_now_answers_for_itself(
-    change: Callable[[Feed], object], seconds: float
+    change: Callable[[EventHandlers], object], seconds: float
 ) -> None:
     clock, other = Clock(), switched(name="other")
     cluster = Cluster(clock, Settings(stale_after=100))
@@ -393,7 +393,7 @@ def test_of_alike_nodes_the_one_that_is_unknown_now_answers_for_itself(
 
 def test_a_relist_forgets_what_it_does_not_name(cluster: Cluster) -> None:
     cluster.feed.put_pod(bound(3))
-    cluster.binds.begin(NodeName("node"), record_of(pod(1, uid="flying")))
+    cluster.cache.assume(NodeName("node"), record_of(pod(1, uid="flying")))
     cluster.feed.keep_pods({PodUid("another")})
     assert [p.uid for p in cluster.facts(NodeName("node")).pods.every] == ["flying"]
     cluster.feed.keep_records(set())

@@ -91,7 +91,7 @@ def test_a_pod_that_is_unreported_then_may_have_found_them_held(cluster: Cluster
 
 
 def test_a_bind_in_flight_may_be_of_such_a_pod(cluster: Cluster) -> None:
-    cluster.binds.begin(NAME, bound("second", 1, node=None))
+    cluster.cache.assume(NAME, bound("second", 1, node=None))
     succeed(cluster)
     assert available(cluster).releasing == (Holder(0b0110),)
 

@@ -11,8 +11,7 @@ from scheduler_extender.membership import NVLINK_DOMAIN
 from scheduler_extender.state.answers import refusing
 from scheduler_extender.state.answers.refusing import NodeRefusal
 from scheduler_extender.state.answers.tallies import Tallies
-from scheduler_extender.state.cluster.binds import Binds
-from scheduler_extender.state.cluster.board import Board
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node import transitions
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.node.objects import NodeObject
@@ -25,14 +24,13 @@ from topology.core.report import Report
 from topology.core.requests import GpuRequest
 
 
-class Feed:
+class EventHandlers:
     """Takes in what sources tell. Methods may be called from any thread."""
 
-    def __init__(self, board: Board, binds: Binds, tallies: Tallies) -> None:
-        self._board = board
-        self._binds = binds
+    def __init__(self, cache: Cache, tallies: Tallies) -> None:
+        self._cache = cache
         self._tallies = tallies
-        self._lock, self._nodes, self._pods = board.lock, board.nodes, board.pods
+        self._lock, self._nodes, self._pods = cache.lock, cache.nodes, cache.pods
         self.reports_out_of_order = 0
         # Called by whoever feeds a report that shows what was not foreseen, or a pod that a kubelet
         # has refused and we had seen before. They should not be kept waiting.
@@ -68,7 +66,7 @@ class Feed:
     def put_report(self, name: NodeName, report: Report) -> bool:
         """Take in a report on its own; False where the node has no record to belong to."""
         with self._lock:
-            self._board.expire()
+            self._cache.expire()
             facts = self._nodes.get(name)
         if facts.topology is None:
             return False
@@ -94,7 +92,7 @@ class Feed:
             if after.record.stale:
                 after = replace(after, record=replace(after.record, stale=False))
             since = max(0.0, age) if known is None else 0.0
-            self._nodes.heard(topology.name, self._board.clock() - since)
+            self._nodes.heard(topology.name, self._cache.clock() - since)
         moved = (
             after.history.backoffs is not before.history.backoffs
             or after.history.admitted is not before.history.admitted
@@ -102,7 +100,7 @@ class Feed:
             or after.pods.departed.keys() != before.pods.departed.keys()
         )
         changed = (news and not heartbeat) or moved
-        self._board.put(after, changed=changed)
+        self._cache.put(after, changed=changed)
         told_anew = same and news and None not in (known, report)
         return TakenRecord(before, after, changed, told_anew)
 
@@ -116,7 +114,7 @@ class Feed:
             for uid in after.pods.reported - before.pods.reported:
                 pod = after.pods.bound.get(uid)
                 if pod is not None and not pod.ended:
-                    after = refusing.with_pod_admitted(after, pod, self._board.clock())
+                    after = refusing.with_pod_admitted(after, pod, self._cache.clock())
         return after
 
     def put_problem(self, name: NodeName, problem: str) -> None:
@@ -125,7 +123,7 @@ class Feed:
             facts = self._nodes.get(name)
             if facts.record.problem != problem:
                 self._nodes.stale.drop(name)
-                self._board.put(transitions.without_record(facts, problem))
+                self._cache.put(transitions.without_record(facts, problem))
 
     def drop_record(self, name: NodeName) -> None:
         """Forget a node's record; its pods stay."""
@@ -133,7 +131,7 @@ class Feed:
             facts = self._nodes.facts.get(name)
             if facts is not None:
                 self._nodes.stale.drop(name)
-                self._board.put(transitions.without_record(facts))
+                self._cache.put(transitions.without_record(facts))
 
     def keep_records(self, names: set[NodeName]) -> None:
         """Forget the record of every node that a complete list did not name."""
@@ -148,9 +146,9 @@ class Feed:
         ``resumed`` is up to when an operator forgives its refusals, in seconds since 1970.
         """
         with self._lock:
-            self._board.node_objects = True
+            self._cache.node_objects = True
             before = self._nodes.get(name)
-            facts = refusing.with_resumed(before, resumed, self._board.clock())
+            facts = refusing.with_resumed(before, resumed, self._cache.clock())
             known = before.node_object
             changed = known.dra_only != node_object.dra_only or facts.history is not before.history
             changed |= known.maintained != node_object.maintained
@@ -159,7 +157,7 @@ class Feed:
             other_amounts = node_object.allocatable != known.allocatable
             if other_amounts and _gives_out_others(before, facts):
                 facts, changed = facts.unproven(), True
-            self._board.put(facts, changed=changed)
+            self._cache.put(facts, changed=changed)
             self._nodes.note_pauses(facts)
 
     def put_labels(self, name: NodeName, node_object: NodeObject) -> None:
@@ -175,19 +173,19 @@ class Feed:
                 exists = node_object.exists or known.exists
                 told = replace(node_object, exists=exists)
                 changed = told.allocatable != known.allocatable or told.dra_only != known.dra_only
-                self._board.put(replace(before, node_object=told), changed=changed)
+                self._cache.put(replace(before, node_object=told), changed=changed)
 
     def drop_node(self, name: NodeName) -> None:
         """Note that a Node object is gone; its record and pods go by themselves."""
         with self._lock:
             facts = self._nodes.facts.get(name)
             if facts is not None:
-                self._board.put(transitions.without_node_object(facts))
+                self._cache.put(transitions.without_node_object(facts))
 
     def keep_nodes(self, names: set[NodeName]) -> None:
         """Note as gone every Node object that a complete list did not name."""
         with self._lock:
-            self._board.node_objects = True
+            self._cache.node_objects = True
             for name, facts in list(self._nodes.facts.now.items()):
                 if facts.node_object.exists and name not in names:
                     self.drop_node(name)
@@ -205,20 +203,20 @@ class Feed:
         with self._lock:
             earlier = self._pods.get(pod.uid)
             if pod.node is not None:
-                pod = with_promise_of(pod, earlier, self._binds.of(pod.uid))
+                pod = with_promise_of(pod, earlier, self._cache.assumed(pod.uid))
             self._take_pod(pod, earlier, listed=listed)
             if pod.node is not None:
                 before = self._nodes.get(pod.node)
                 if self._take_answer(pod, earlier, age) and earlier is not None:
                     told = (before, self._nodes.get(pod.node))
-                self._binds.release(pod.uid)  # last: else the pod would be on no node in between
+                self._cache.confirm(pod.uid)  # last: else the pod would be on no node in between
         if told is not None:
             self._tell_refusal(*told, pod)
 
     def _take_answer(self, pod: PodRecord, earlier: PodRecord | None, age: float) -> bool:
         """Take in what the kubelet has answered to a bound pod; whether it has refused it now."""
         assert pod.node is not None  # noqa: S101 (the caller looked)
-        now, before = self._board.clock(), self._nodes.get(pod.node)
+        now, before = self._cache.clock(), self._nodes.get(pod.node)
         after, first_seen = before, earlier is None
         refused = pod.refusal is not None and (earlier is None or earlier.refusal is None)
         if refused:
@@ -227,7 +225,7 @@ class Feed:
         elif pod.admitted and (earlier is None or not (earlier.admitted or earlier.ended)):
             after = refusing.with_pod_admitted(before, pod, now, first_seen=first_seen)
         if after is not before:
-            self._board.put(after)
+            self._cache.put(after)
             self._nodes.note_pauses(after)
         return refused
 
@@ -235,37 +233,37 @@ class Feed:
         """Tell of a refusal; a fault of ours here costs nobody the pod."""
         try:
             if pod.refusal is not None:
-                told = refusing.refusal_by(before, after, pod, pod.refusal, self._board.settings)
+                told = refusing.refusal_by(before, after, pod, pod.refusal, self._cache.settings)
                 for listener in self.on_refusal:
                     listener(told)
         except Exception as error:  # noqa: BLE001 (a listener logs it)
-            self._board.faults.note(before.name, error)
+            self._cache.faults.note(before.name, error)
 
     def _take_pod(self, pod: PodRecord, earlier: PodRecord | None, *, listed: bool) -> None:
         if earlier == pod:
             return
         if earlier is not None and earlier.node is not None and pod.node is None:
             return  # a nodeName is never taken back: this is older news than ours
-        self._board.version += 1
+        self._cache.version += 1
         concerned = self._pods.put(pod)
-        self._board.count_member(pod.uid)
+        self._cache.count_member(pod.uid)
         if pod.reservation is not None:
-            self._board.reservations_end.put(pod.uid, pod.reservation.until)
+            self._cache.reservations_end.put(pod.uid, pod.reservation.until)
         for name in concerned:
-            self._board.reserve(name)
+            self._cache.reserve(name)
         if pod.membership is not None:
-            self._board.racks_wanted |= pod.membership.domain == NVLINK_DOMAIN
+            self._cache.racks_wanted |= pod.membership.domain == NVLINK_DOMAIN
         request = pod.request
         if earlier is None and isinstance(request, GpuRequest) and request.effective_count:
-            self._board.remembered.observe(request)
+            self._cache.remembered.observe(request)
         if pod.ended and not (earlier is not None and earlier.ended) and pod.node is not None:
-            self._board.put(
+            self._cache.put(
                 transitions.note_departure(self._nodes.get(pod.node), pod), changed=False
             )
         if earlier is not None and earlier.node is not None and earlier.node != pod.node:
-            self._board.put(transitions.without_pod(self._nodes.get(earlier.node), pod.uid))
+            self._cache.put(transitions.without_pod(self._nodes.get(earlier.node), pod.uid))
         if pod.node is not None:
-            self._board.put(transitions.with_pod(self._nodes.get(pod.node), pod, listed=listed))
+            self._cache.put(transitions.with_pod(self._nodes.get(pod.node), pod, listed=listed))
 
     def drop_pod(self, uid: PodUid, version: int | None = None) -> None:
         """Forget a pod that is gone, and a bind of it in flight.
@@ -276,7 +274,7 @@ class Feed:
         """
         with self._lock:
             self._drop_known_pod(uid, self._pods.get(uid), version)
-            self._binds.release(uid)
+            self._cache.confirm(uid)
 
     def drop_in_flight(self, uid: PodUid, version: int) -> None:
         """End a bind in flight whose pod is gone, as of this resourceVersion.
@@ -285,10 +283,10 @@ class Feed:
         :meth:`drop_pod`.
         """
         with self._lock:
-            flying = self._binds.of(uid)
+            flying = self._cache.assumed(uid)
             if flying is not None:
                 self._drop_known_pod(uid, flying, version)
-                self._binds.release(uid)
+                self._cache.confirm(uid)
 
     def keep_pods(self, uids: set[PodUid], version: int | None = None) -> None:
         """Forget every pod that a complete list did not name. Binds in flight stay.
@@ -301,12 +299,12 @@ class Feed:
 
     def _drop_known_pod(self, uid: PodUid, pod: PodRecord | None, version: int | None) -> None:
         """Forget a pod, which was as ``pod`` says."""
-        self._board.version += 1
+        self._cache.version += 1
         concerned = self._pods.drop(uid)
-        self._board.count_member(uid)
-        self._board.reservations_end.drop(uid)
+        self._cache.count_member(uid)
+        self._cache.reservations_end.drop(uid)
         for name in concerned:
-            self._board.reserve(name)
+            self._cache.reserve(name)
         if pod is None or pod.node is None:
             return
         facts = self._nodes.get(pod.node)
@@ -319,7 +317,7 @@ class Feed:
             facts = transitions.note_departure(transitions.without_pod(facts, uid), pod)
         else:
             facts = transitions.with_leaving(facts, pod, version)
-        self._board.put(facts)
+        self._cache.put(facts)
 
     def _verify(self, taken: TakenRecord) -> None:
         """Hold a report against what was foreseen; a fault of ours here costs nobody the report."""
@@ -330,7 +328,7 @@ class Feed:
                 for listener in self.on_surprise:
                     listener(surprise)
         except Exception as error:  # noqa: BLE001 (a listener logs it)
-            self._board.faults.note(taken.before.name, error)
+            self._cache.faults.note(taken.before.name, error)
 
 
 def _gives_out_others(before: NodeFacts, after: NodeFacts) -> bool:

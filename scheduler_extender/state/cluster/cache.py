@@ -1,7 +1,10 @@
 """Everything that is known now, and the one way in which the facts of a node change: of nodes, also
 their domains, reservations, and what time changes.
 
-Whoever calls a method holds the lock.
+A pod that we bind is *assumed* from the decision on: it counts on its node before the API server
+has told us of it (:mod:`.pods` draws its life). :meth:`.Cache.assume`, :meth:`.Cache.forget`,
+:meth:`.Cache.confirm` and :meth:`.Cache.assumed` may be called from any thread. For every other
+method the caller holds the lock.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from scheduler_extender.state.groups.groups import Groups
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.node.occupants import Occupants
 from scheduler_extender.state.node.transitions import with_stale_report
-from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.state.pods.record import PodRecord, resource_of
 from scheduler_extender.state.pods.reservation import Reservation
 from topology.core.devices import NodeName, PodUid
 
@@ -106,7 +109,7 @@ class Nodes:
             self.pausing.drop(facts.name)
 
 
-class Board:
+class Cache:
     """The nodes, pods, groups and reservations that are known, and the remembered answers."""
 
     def __init__(self, clock: Callable[[], float], settings: Settings) -> None:
@@ -200,6 +203,62 @@ class Board:
             pod = replace(first, reservation=Reservation(name, inf))
         if _place_of(pod) != _place_of(facts.reserved_for):
             self.put(replace(facts, reserved_for=pod))
+
+    # Assumed pods: their bind is being written, or may have been.
+
+    def assume(
+        self, name: NodeName, pod: PodRecord, *, seen: NodeFacts | None = None
+    ) -> PodRecord | None:
+        """Count a pod as bound to a node before the API server knows: its bind is in flight.
+
+        With ``seen`` only while the answer that was worked out on these facts holds; else None.
+        That is while the node is still in the same state, and in the same state without this pod
+        if a bind of it is in flight here already: it is decided about as if it were not there.
+        """
+        with self.lock:
+            self.expire()
+            facts = self.nodes.get(name)
+            if seen is not None and facts is not seen:
+                resource = resource_of(pod)
+                if facts.key(resource) != seen.key(resource):
+                    return None
+                gone = frozenset({pod.uid} & facts.pods.in_flight.keys())
+                if gone and facts.without(gone).key(resource) != seen.without(gone).key(resource):
+                    return None
+            ours = replace(pod, node=name)
+            self._assume(ours)
+            return ours
+
+    def forget(self, ours: PodRecord, before: PodRecord | None = None) -> None:
+        """Undo :meth:`assume`: the bind was surely not written. ``before`` stands again.
+
+        Nothing happens where it is not ours any more: another bind of the pod has begun, or its
+        end is known.
+        """
+        with self.lock:
+            if self.assumed(ours.uid) is not ours:
+                return
+            if before is None:
+                self.confirm(ours.uid)
+            else:
+                self._assume(before)
+
+    def confirm(self, uid: PodUid) -> None:
+        """A pod is assumed no more: what its source says of it has taken over."""
+        with self.lock:
+            pod = self.pods.in_flight.pop(uid)
+            if pod is not None and pod.node is not None:
+                self.reserve(pod.node)
+
+    def assumed(self, uid: PodUid) -> PodRecord | None:
+        """An assumed pod, as our bind will have it."""
+        with self.lock:
+            return self.pods.in_flight.get(uid)
+
+    def _assume(self, pod: PodRecord) -> None:
+        assert pod.node is not None  # noqa: S101 (each is assumed for a node)
+        self.pods.in_flight.put(pod.uid, pod)
+        self.reserve(pod.node)
 
     def count_member(self, uid: PodUid) -> None:
         """A pod counts in its group where it is bound, its bind is in flight, or devices have been
