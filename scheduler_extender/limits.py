@@ -13,23 +13,10 @@ MAX_BODY = 64 * MIB  # bytes of a request; 5,000 full nodes are about 40 MB
 MAX_BIND_BODY = 256 * 1024
 MAX_REPORT_BODY = 4 * MIB
 
-# Bytes of a body that is decoded on the event loop, in a few ms; 5,000 names are 140 KB.
-AT_ONCE_BODY = 256 * 1024
-AT_ONCE_CONTAINERS = 100  # containers of a pod whose request is read on the event loop, in 1 ms
-# Groups that wait, and nodes of their domains, for which the event loop works out the places that
-# are kept: a few microseconds each. Where there are more a thread does it.
-AT_ONCE_KEPT = 500
-# Changed nodes whose state is found on the event loop for one request, a few ms on the largest; and
-# states whose answers are worked out there. Where there are more a thread does it.
-AT_ONCE_STATES = 4
-# For how long the event loop works out answers for one request, with the cluster's lock held. The
-# part of an evaluation that is under way then is finished first (the first table of a machine with
-# 16 GPUs takes 14 ms); then a thread goes on with it.
-AT_ONCE_SECONDS = 0.002
-
 # Commas in a body, in its pod and in its list of names. A decoder holds the interpreter while it
 # works, and 64 MB of ``{},`` would hold it for ten seconds; 5,000 full nodes have about two
-# million.
+# million. Up to so many bytes a body is decoded uncounted, in a few ms; 5,000 names are 140 KB.
+UNCOUNTED_BODY = 256 * 1024
 MAX_VALUES = 4_000_000
 MAX_POD_VALUES = 50_000
 MAX_NAMES = 100_000
@@ -63,7 +50,7 @@ SEARCHES_WAITING = 8
 BIND_STARTS_WITHIN, BIND_ENDS_AFTER = 3.5, 6.0
 
 # Binds at one time, of which a third may wait for their turn, a third for news of their node, and
-# the rest is written (:mod:`.verbs.turns`); and requests that are worked out at one time. The
+# the rest is written (:mod:`.verbs.turns`); and other verbs that are answered at one time. The
 # latter share one interpreter with the loop, so more threads would only take turns with it.
 BIND_THREADS = 96
 EVALUATING_THREADS = 2

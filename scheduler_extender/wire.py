@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from scheduler_extender.limits import AT_ONCE_BODY, MAX_NAMES, MAX_POD_VALUES, MAX_VALUES
+from scheduler_extender.limits import MAX_NAMES, MAX_POD_VALUES, MAX_VALUES, UNCOUNTED_BODY
 
 Body = bytes | bytearray
 
@@ -117,10 +117,6 @@ class PodSpec(msgspec.Struct, rename="camel", frozen=True):
     topology_spread_constraints: list[Any] | None = None
     node_selector: dict[str, str] | None = None
     tolerations: list[Toleration] | None = None
-
-    def size(self) -> int:
-        """How many containers the pod has, init containers included."""
-        return len(self.containers or ()) + len(self.init_containers or ())
 
 
 class Condition(msgspec.Struct, rename="camel", frozen=True):
@@ -352,7 +348,7 @@ class _Parts(msgspec.Struct, rename="pascal", frozen=True):
 
 def scheduling(body: Body) -> ExtenderArgs:
     """Decode the body of filter or prioritize. Raises :class:`TooDenseError`, DecodeError."""
-    if len(body) > AT_ONCE_BODY:
+    if len(body) > UNCOUNTED_BODY:
         _sparse("body", body, MAX_VALUES)
         parts = _parts_decoder.decode(body)
         _sparse("Pod", bytes(parts.pod), MAX_POD_VALUES)
@@ -362,7 +358,7 @@ def scheduling(body: Body) -> ExtenderArgs:
 
 def preempting(body: Body) -> PreemptionArgs:
     """Decode the body of preempt. Raises :class:`TooDenseError`, DecodeError."""
-    if len(body) > AT_ONCE_BODY:
+    if len(body) > UNCOUNTED_BODY:
         _sparse("body", body, MAX_VALUES)
         _sparse("Pod", bytes(_parts_decoder.decode(body).pod), MAX_POD_VALUES)
     return preemption_decoder.decode(body)

@@ -18,7 +18,7 @@ from scheduler_extender.http.endpoint import Verb, VerbApp
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.http.servers import Servers, listen
 from scheduler_extender.kube.binder import KubeBinder
-from scheduler_extender.limits import BIND_THREADS, Bodies
+from scheduler_extender.limits import BIND_THREADS, EVALUATING_THREADS, Bodies
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.verbs import BindError, Binding, BindUnknownError
 from topology.core.devices import NodeName, PodUid
@@ -31,23 +31,24 @@ def _app(share: float, write: Callable[[Binding], None] | None) -> FastAPI:
     """Filter passes the first names and fails the rest; prioritize scores each 5. bind is there if
     there is somebody to ``write`` it."""
 
-    def filter_(args: wire.ExtenderArgs, arrived: float) -> bytes:
-        names = args.node_names or []
+    def filter_(body: wire.Body, arrived: float) -> bytes:
+        names = wire.args_decoder.decode(body).node_names or []
         end = round(len(names) * share)
         failed = dict.fromkeys(names[end:], REASON)
         return wire.encode(wire.FilterResult(node_names=names[:end], failed=failed))
 
-    def prioritize(args: wire.ExtenderArgs, arrived: float) -> bytes:
-        names = args.node_names or []
+    def prioritize(body: wire.Body, arrived: float) -> bytes:
+        names = wire.args_decoder.decode(body).node_names or []
         return wire.encode(list(map(wire.HostPriority, names, repeat(5))))
 
     app = VerbApp(Metrics(), Bodies())
-    app.add_verb("filter", Verb(wire.args_decoder.decode, filter_))
-    app.add_verb("prioritize", Verb(wire.args_decoder.decode, prioritize))
+    evaluating = anyio.CapacityLimiter(EVALUATING_THREADS)
+    app.add_verb("filter", Verb(filter_, evaluating))
+    app.add_verb("prioritize", Verb(prioritize, evaluating))
     if write is not None:
-        threads = anyio.CapacityLimiter(BIND_THREADS)
 
-        def bind(args: wire.BindingArgs, arrived: float) -> bytes:
+        def bind(body: wire.Body, arrived: float) -> bytes:
+            args = wire.binding_decoder.decode(body)
             uid, node = PodUid(args.pod_uid), NodeName(args.node)
             try:
                 write(Binding(args.pod_namespace, args.pod_name, uid, node, "{}"))
@@ -55,8 +56,7 @@ def _app(share: float, write: Callable[[Binding], None] | None) -> FastAPI:
                 return wire.encode(wire.BindingResult(str(error)))
             return wire.encode(wire.BindingResult())
 
-        decode = wire.binding_decoder.decode
-        app.add_verb("bind", Verb(decode, bind, threads))
+        app.add_verb("bind", Verb(bind, anyio.CapacityLimiter(BIND_THREADS)))
     return app
 
 

@@ -109,20 +109,19 @@ def evaluate(
 ) -> Results:
     """What these nodes, or all, answer at the moment of ``snapshot``.
 
-    What is not worked out by the ``deadline`` is undecided, and among the results' ``late``. The
-    event loop is told by :class:`.NotAtOnceError` where a thread has to ask.
+    What is not worked out by the ``deadline`` is undecided, and among the results' ``late``.
     """
     names = [facts.name for facts in snapshot.nodes] if names is None else names
     pod, request = question.pod, question.request or question.pod.request
     if isinstance(request, Malformed):
         why = Rejection(request.reason, False, Reason.MALFORMED)
         return Results(question, request.holds or gpu_request(0), snapshot, {why: list(names)})
-    refused, left = refused_by_name(snapshot, question, names, deadline)
+    refused, left = refused_by_name(snapshot, question, names)
     if pod.of_claims is not None:
         return _by_claims(snapshot, question, refused, left, deadline)
     member = member_of(snapshot, pod.uid, pod.membership, request)
     request = request if member is None else member.request
-    asked = snapshot.with_facts(facts_for(snapshot, question, left, deadline))
+    asked = snapshot.with_facts(facts_for(snapshot, question))
     results = Results(question, request, asked, refused, member=member)
     open_to, closed = _open(asked, question, left, deadline)
     for group in filter(None, (open_to, closed if question.purpose is Purpose.EXPLAIN else ())):
@@ -141,10 +140,7 @@ def evaluate(
 
 
 def refused_by_name(
-    snapshot: Snapshot,
-    question: Question,
-    names: Sequence[str],
-    deadline: Deadline = NO_DEADLINE,
+    snapshot: Snapshot, question: Question, names: Sequence[str]
 ) -> tuple[dict[Rejection | None, list[str]], Sequence[str]]:
     """The nodes that are refused for what they are, and those that are left."""
     pod, offered = question.pod, question.purpose.offered
@@ -152,7 +148,6 @@ def refused_by_name(
     had_claim = pod.by_claim and pod.node is None
     if flying is None and not had_claim and offered:
         return {}, names
-    deadline.need_quick(quick=False)
     refused: dict[Rejection | None, list[str]] = {}
     left = []
     for name in names:
@@ -176,19 +171,13 @@ def serves_nothing(facts: NodeFacts) -> bool:
     return node.exists and node.dra_only and record.topology is None and record.problem is None
 
 
-def facts_for(
-    snapshot: Snapshot,
-    question: Question,
-    names: Sequence[str] = (),
-    deadline: Deadline = NO_DEADLINE,
-) -> Iterator[NodeFacts]:
+def facts_for(snapshot: Snapshot, question: Question) -> Iterator[NodeFacts]:
     """The nodes that have other facts for this question than for others."""
     pod = question.pod
     flying = snapshot.in_flight.get(pod.uid)
     apart = snapshot.asked_apart(pod.uid, pod.standing.priority, pod.gang) | question.gone.keys()
     on = {pod.node, None if flying is None else flying.node}
     apart |= {name for name in on if name is not None}
-    deadline.need_quick(quick=apart.isdisjoint(names))
     for name in apart & snapshot.by_name.keys():
         yield question.on(snapshot.facts(name))
 

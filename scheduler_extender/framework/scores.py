@@ -75,7 +75,6 @@ def _spoilt_by_others(
         for name in sent.nodes if other != uid and other not in snapshot.nominated else ():
             coming[name].append(Arrivals(sent.request.alone, 1))
     for name in coming.keys() & names if coming else ():
-        deadline.need_quick(quick=False)
         beside = with_arrivals(snapshot.facts(name), coming[name])
         why = answer(snapshot, beside, request, deadline).rejection
         if why is not None and why.kind in (Reason.SCATTERED, Reason.NOT_GUARANTEED, Reason.SICK):

@@ -6,10 +6,9 @@ kube-scheduler waits for. A body that cannot be read is a 400 or 413 with one li
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from functools import partial
+from typing import TypeVar
 
 import anyio
 import msgspec
@@ -17,12 +16,11 @@ import structlog
 from fastapi import FastAPI
 
 from scheduler_extender import verbs, wire
-from scheduler_extender.deadline import Deadline, NotAtOnceError, immediate, within
+from scheduler_extender.deadline import Deadline, within
 from scheduler_extender.http.bothports import add_errors, add_health
-from scheduler_extender.http.endpoint import Args, NotReadyError, Verb, VerbApp
+from scheduler_extender.http.endpoint import NotReadyError, Verb, VerbApp
 from scheduler_extender.http.service import Service
 from scheduler_extender.limits import (
-    AT_ONCE_CONTAINERS,
     BIND_STARTS_WITHIN,
     BIND_THREADS,
     EVALUATING_THREADS,
@@ -32,6 +30,8 @@ from scheduler_extender.limits import (
 
 log = structlog.get_logger(__name__)
 
+Args = TypeVar("Args")  # the decoded request of a verb
+
 
 def create_app(service: Service) -> FastAPI:
     """The scheduler-facing app: /scheduler/filter, prioritize, bind, preempt, and health."""
@@ -39,19 +39,20 @@ def create_app(service: Service) -> FastAPI:
     evaluating = anyio.CapacityLimiter(EVALUATING_THREADS)
     binding = anyio.CapacityLimiter(BIND_THREADS)
 
-    def leading(decode: Callable[[wire.Body], Args]) -> Callable[[wire.Body], Args]:
-        def read(body: wire.Body) -> Args:
+    def leading(
+        decode: Callable[[wire.Body], Args], answer: Callable[[Args, float], bytes]
+    ) -> Callable[[wire.Body, float], bytes]:
+        def answered(body: wire.Body, arrived: float) -> bytes:
             answers.need_lead()  # first: an unreadable body gets this answer, too
-            return decode(body)
+            return answer(decode(body), arrived)
 
-        return read
+        return answered
 
-    asked = leading(wire.scheduling)
-    for name, answer in (("filter", answers.filter), ("prioritize", answers.prioritize)):
-        app.add_verb(name, Verb(asked, answer, evaluating, partial(answer, at_once=True)))
-    app.add_verb("preempt", Verb(leading(wire.preempting), answers.preempt, evaluating))
-    decode = leading(wire.binding_decoder.decode)
-    app.add_verb("bind", Verb(decode, answers.bind, binding, limit=MAX_BIND_BODY))
+    app.add_verb("filter", Verb(leading(wire.scheduling, answers.filter), evaluating))
+    app.add_verb("prioritize", Verb(leading(wire.scheduling, answers.prioritize), evaluating))
+    app.add_verb("preempt", Verb(leading(wire.preempting, answers.preempt), evaluating))
+    bind = leading(wire.binding_decoder.decode, answers.bind)
+    app.add_verb("bind", Verb(bind, binding, limit=MAX_BIND_BODY))
     add_health(app, service)
     add_errors(app)
     return app
@@ -59,17 +60,14 @@ def create_app(service: Service) -> FastAPI:
 
 class _Answers:
     """Answers each verb, from the decoded request to the encoded answer. ``arrived`` is by
-    :func:`time.monotonic`. With ``at_once`` a verb answers only if that takes a moment and the lock
-    is free; otherwise it raises :class:`NotAtOnceError`."""
+    :func:`time.monotonic`."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._cluster = service.cluster
 
-    def filter(self, args: wire.ExtenderArgs, arrived: float, *, at_once: bool = False) -> bytes:
+    def filter(self, args: wire.ExtenderArgs, arrived: float) -> bytes:
         """The nodes that may take the pod."""
-        self.need_lead()
-        _check_size(args, at_once=at_once)
         shadow = self._service.shadow
         unready = self._service.unready() is not None
         if unready and shadow is None:
@@ -79,46 +77,30 @@ class _Answers:
         if unready:
             result = wire.FilterResult(node_names=list(names))
         else:
-            result = self._filtered(args.pod, names, at_once=at_once)
+            result = self._filtered(args.pod, names)
         if full is None:
             return wire.encode(result)
         passed = set(result.node_names or ())
         kept = {"metadata": {}, "items": [raw for name, raw in full if name in passed]}
         return wire.encode(msgspec.structs.replace(result, nodes=kept, node_names=None))
 
-    def _filtered(self, pod: wire.Pod, names: Sequence[str], *, at_once: bool) -> wire.FilterResult:
+    def _filtered(self, pod: wire.Pod, names: Sequence[str]) -> wire.FilterResult:
         """The answer to filter; in shadow the counter is told which nodes would have been
         refused."""
-        would = None
-        with self._deadline(at_once=at_once) as deadline:
-            if self._service.shadow is None:
-                return verbs.filter_nodes(self._cluster, pod, names, deadline)
-            result, would = verbs.filter_in_shadow(self._cluster, pod, names, deadline)
+        deadline = within(self._cluster.clock, VERB_SECONDS)
+        if self._service.shadow is None:
+            return verbs.filter_nodes(self._cluster, pod, names, deadline)
+        result, would = verbs.filter_in_shadow(self._cluster, pod, names, deadline)
         if would is not None:
             self._service.shadow(would)
         return result
 
-    def prioritize(
-        self, args: wire.ExtenderArgs, arrived: float, *, at_once: bool = False
-    ) -> bytes:
+    def prioritize(self, args: wire.ExtenderArgs, arrived: float) -> bytes:
         """The scores of the nodes."""
-        self.need_lead()
-        _check_size(args, at_once=at_once)
         self._need_sync()
         _, names = _nodes_of(args)
-        with self._deadline(at_once=at_once) as deadline:
-            scores = verbs.prioritize(self._cluster, args.pod, names, deadline)
-        return wire.encode(scores)
-
-    @contextmanager
-    def _deadline(self, *, at_once: bool) -> Iterator[Deadline]:
-        """Until when a verb may work nodes out. On the event loop this holds the cluster's lock; if
-        the lock is not free, a thread has to answer."""
-        if at_once:
-            with self._cluster.locked_if_free():
-                yield immediate(self._cluster.clock)
-        else:
-            yield within(self._cluster.clock, VERB_SECONDS)
+        deadline = within(self._cluster.clock, VERB_SECONDS)
+        return wire.encode(verbs.prioritize(self._cluster, args.pod, names, deadline))
 
     def bind(self, args: wire.BindingArgs, arrived: float) -> bytes:
         """The outcome of a bind; refusals are an error in the answer, as kube-scheduler wants."""
@@ -147,7 +129,6 @@ class _Answers:
 
     def preempt(self, args: wire.PreemptionArgs, arrived: float) -> bytes:
         """The nodes on which the offered evictions would help."""
-        self.need_lead()
         if self._service.shadow is not None:
             return wire.encode(verbs.preempt_in_shadow(args))
         self._need_sync()
@@ -155,11 +136,7 @@ class _Answers:
         return wire.encode(verbs.preempt(self._cluster, args, deadline))
 
     def need_lead(self) -> None:
-        """Raises :class:`NotReadyError` if another replica leads.
-
-        It is called before a body is decoded, and again before the answer is worked out: the
-        request may have waited for a thread in between.
-        """
+        """Raises :class:`NotReadyError` if another replica leads."""
         if (reason := self._service.standby()) is not None:
             raise NotReadyError(reason)
 
@@ -174,13 +151,6 @@ def _nodes_of(
     """The nodes of the request: as whole objects, if they came so, and by name."""
     full = args.full_nodes()
     return full, (args.node_names or []) if full is None else [name for name, _ in full]
-
-
-def _check_size(args: wire.ExtenderArgs, *, at_once: bool) -> None:
-    """Raises :class:`NotAtOnceError` with ``at_once`` for a pod of so many containers that
-    reading its request would hold the loop."""
-    if at_once and args.pod.spec.size() > AT_ONCE_CONTAINERS:
-        raise NotAtOnceError
 
 
 def _now() -> str:

@@ -1,15 +1,13 @@
 """One verb as an ASGI endpoint: a bounded body in, one line of JSON out.
 
-The event loop answers what takes a moment: remembered answers, and a few that have to be worked
-out (:data:`.limits.AT_ONCE_SECONDS`). Threads do everything else. The loop never waits for a lock,
-so other requests, above all the kubelet's probes, are answered meanwhile.
+The event loop reads the body and sends the answer. A thread decodes the one, and works out and
+encodes the other. So the loop never waits for a lock, and other requests, above all the kubelet's
+probes, are answered meanwhile.
 """
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -18,19 +16,13 @@ from fastapi import FastAPI
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from scheduler_extender.deadline import NotAtOnceError
 from scheduler_extender.http.bothports import CLOSE, error_line, json_headers
 from scheduler_extender.http.metrics import Metrics
-from scheduler_extender.limits import AT_ONCE_BODY, MAX_BODY, Bodies, Held, OverBudgetError
+from scheduler_extender.limits import MAX_BODY, Bodies, Held, OverBudgetError
 from scheduler_extender.wire import Body, TooDenseError
 
 # Bytes of an answer that are handed over at a time; the next when the client has read.
 PIECE = 256 * 1024
-
-Args = TypeVar("Args")  # the decoded request of a verb
-# From the decoded request, and the moment (:func:`time.monotonic`) at which it came, to the
-# answer's body.
-Answer = Callable[[Args, float], bytes]
 
 
 class NotReadyError(Exception):
@@ -75,26 +67,22 @@ async def read(scope: Scope, receive: Receive, limit: int, held: Held) -> Body:
 
 
 @dataclass(frozen=True, slots=True)
-class Verb(Generic[Args]):
+class Verb:
     """What answers one verb."""
 
-    # Reads a body, on the event loop where it is short. Raises :class:`msgspec.DecodeError`.
-    decode: Callable[[Body], Args]
-    answer: Answer[Args]
-    threads: anyio.CapacityLimiter | None = None  # those that answer; None: the event loop does
-    # Tried first, on the event loop: the same answer without waiting for a lock. Raises
-    # :class:`NotAtOnceError` where that would take too long.
-    at_once: Answer[Args] | None = None
+    # From a body, and the moment (:func:`time.monotonic`) at which its request came, to the
+    # answer's body. Raises :class:`msgspec.DecodeError`.
+    answer: Callable[[Body, float], bytes]
+    threads: anyio.CapacityLimiter  # those that answer
     limit: int = MAX_BODY  # bytes of a body
 
 
 class _Endpoint:
     """A verb as an ASGI endpoint."""
 
-    def __init__(self, name: str, verb: Verb[Any], metrics: Metrics, bodies: Bodies) -> None:
+    def __init__(self, name: str, verb: Verb, metrics: Metrics, bodies: Bodies) -> None:
         self._name = name
         self._verb = verb
-        self._at_once = verb.answer if verb.threads is None else verb.at_once
         self._bodies = bodies
         self._requests = metrics.requests
         self._ok = metrics.requests.labels(name, "200")
@@ -116,7 +104,9 @@ class _Endpoint:
         try:
             body = await read(scope, receive, self._verb.limit, held)
             started = time.perf_counter()
-            payload = await self._answered(body, arrived)
+            payload = await anyio.to_thread.run_sync(
+                self._verb.answer, body, arrived, limiter=self._verb.threads
+            )
         except BodyError as error:
             status, problem = error.status, str(error)
         except TooDenseError as error:
@@ -135,18 +125,6 @@ class _Endpoint:
         self._requests.labels(self._name, str(status)).inc()
         return status, error_line(problem)
 
-    async def _answered(self, body: Body, arrived: float) -> bytes:
-        decode, answer, threads = self._verb.decode, self._verb.answer, self._verb.threads
-        if threads is not None and len(body) > AT_ONCE_BODY:
-            return await anyio.to_thread.run_sync(
-                lambda: answer(decode(body), arrived), limiter=threads
-            )
-        args = decode(body)
-        if self._at_once is not None:
-            with suppress(NotAtOnceError):
-                return self._at_once(args, arrived)
-        return await anyio.to_thread.run_sync(answer, args, arrived, limiter=threads)
-
 
 class VerbApp(FastAPI):
     """A FastAPI app with verbs, to which their requests go past all of its middleware.
@@ -161,7 +139,7 @@ class VerbApp(FastAPI):
         self._bodies = bodies
         self._verbs: dict[str, ASGIApp] = {}
 
-    def add_verb(self, name: str, verb: Verb[Any]) -> None:
+    def add_verb(self, name: str, verb: Verb) -> None:
         """Answer POST at /scheduler/``name``; another method is refused."""
         path, endpoint = f"/scheduler/{name}", _Endpoint(name, verb, self._metrics, self._bodies)
         self.router.routes.append(Route(path, endpoint, methods=["POST"]))

@@ -45,7 +45,7 @@ def filter_nodes(
     deadline: Deadline = NO_DEADLINE,
 ) -> FilterResult:
     """Which of the offered nodes can keep the pod's request: :func:`filtered` on the wire."""
-    answered = filtered(cluster.snapshot(deadline), pod, names, deadline)
+    answered = filtered(cluster.snapshot(), pod, names, deadline)
     cluster.tallies.reject(answered.refused)
     return answered.result()
 
@@ -62,8 +62,7 @@ def filtered(
     passes everywhere. Nodes that are not worked out by the ``deadline`` are answered as undecided.
     If one of them is refused for that and no other takes the pod, the whole answer is the error
     :data:`STILL_WORKING`: then kube-scheduler asks again soon, when more is worked out, and evicts
-    nobody meanwhile. The event loop holds the cluster's lock, and is told with
-    :class:`.NotAtOnceError` where the answer would take too long for it.
+    nobody meanwhile.
     """
     asks = asking_record(pod, snapshot.settings.managed)
     if asks is None:

@@ -22,11 +22,9 @@ def prioritize(
 ) -> list[HostPriority]:
     """A score from 0 to 10 for each offered node, in the order offered.
 
-    Nodes that are not worked out by the ``deadline`` are scored as if we knew nothing of them. The
-    event loop holds the cluster's lock, and is told with :class:`.NotAtOnceError` where the answer
-    would take too long for it.
+    Nodes that are not worked out by the ``deadline`` are scored as if we knew nothing of them.
     """
-    snapshot = cluster.snapshot(deadline)
+    snapshot = cluster.snapshot()
     asks = asking_record(pod, snapshot.settings.managed)
     request = None if asks is None else asks.request
     if asks is None or not isinstance(request, GpuRequest):

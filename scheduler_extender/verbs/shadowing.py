@@ -76,10 +76,9 @@ def filter_in_shadow(
 ) -> tuple[FilterResult, WouldRefuse | None]:
     """Every offered node, and what :func:`.filtering.filtered` would have refused of them.
 
-    None where it would have refused nothing, or had no answer in time. The limits, and
-    :class:`.NotAtOnceError`, are those of :func:`.filtering.filtered`.
+    None where it would have refused nothing, or had no answer in time.
     """
-    answered = filtered(cluster.snapshot(deadline), pod, names, deadline)
+    answered = filtered(cluster.snapshot(), pod, names, deadline)
     everything = FilterResult(node_names=list(names))
     by_words: Counter[str] = Counter()
     for why, refused in answered.refused.items():

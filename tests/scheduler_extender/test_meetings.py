@@ -10,9 +10,8 @@ import msgspec
 import pytest
 
 from scheduler_extender.annotations import RESERVED
-from scheduler_extender.deadline import NotAtOnceError, immediate, within
+from scheduler_extender.deadline import within
 from scheduler_extender.files.snapshot import cluster_file
-from scheduler_extender.limits import AT_ONCE_KEPT
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.objects import NodeObject
@@ -132,22 +131,6 @@ def started(groups: int, nodes: int) -> Scheduler:
         manifest["spec"]["nodeName"] = scheduler.names[i % nodes]
         scheduler.cluster.feed.put_pod(record_of(manifest))
     return scheduler
-
-
-def test_the_event_loop_leaves_many_groups_to_a_thread() -> None:
-    """Once the places that are kept are worked out, the loop knows them."""
-    scheduler = started(AT_ONCE_KEPT - 40, 50)
-    asked = msgspec.convert(member("x", "x", 2, 1, {"group-domain": "zone"}), Pod)
-    with scheduler.cluster.locked(), pytest.raises(NotAtOnceError):
-        filter_nodes(scheduler.cluster, asked, scheduler.names, immediate(scheduler.cluster.clock))
-    found = filter_nodes(scheduler.cluster, asked, scheduler.names)
-    with scheduler.cluster.locked():
-        assert (
-            filter_nodes(
-                scheduler.cluster, asked, scheduler.names, immediate(scheduler.cluster.clock)
-            )
-            == found
-        )
 
 
 def test_nobody_passes_before_all_places_that_are_kept_are_known() -> None:

@@ -250,11 +250,6 @@ class Remembered:
 
     # The answers by state.
 
-    def asked(self, request: GpuRequest) -> bool:
-        """Whether an answer to this request is remembered."""
-        with self._lock:
-            return bool(self._table(request).decisions)
-
     def answers(
         self, request: GpuRequest, states: Iterable[State], mix: Mix | None, *, counts: bool
     ) -> tuple[dict[State, Decision], dict[State, Merit]]:

@@ -21,7 +21,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
-from scheduler_extender.limits import AT_ONCE_KEPT
 from scheduler_extender.membership import MAX_SIZE, NODE, NVLINK_DOMAIN
 from scheduler_extender.state.answers.remembered import PlaceCount
 from scheduler_extender.state.asking.members import Member, rack_rooms
@@ -91,7 +90,6 @@ def ask_group(
     had ended, and a place is kept for each one's replacement.
     """
     counted = snapshot.with_facts(_with_own_places(snapshot, member))
-    deadline.need_quick(quick=not counted.own)
     return _GroupQuestion(counted, member, deadline, direction, gone).through(passing)
 
 
@@ -126,7 +124,7 @@ class _GroupQuestion:
         self._direction = direction
         self._gone = gone
         self._standing = snapshot.standing(member.membership, member.uid)
-        self._domains = snapshot.domains(member.membership.domain or NODE, deadline)
+        self._domains = snapshot.domains(member.membership.domain or NODE)
         self._counter = PlaceCounter(snapshot, deadline)
         self._found = GroupAnswer()
         self._nothing_left: set[NodeName] = set()
@@ -228,7 +226,6 @@ class _GroupQuestion:
         """The domains too small for the members to come even when empty: no eviction would help."""
         question, needed = self._question(), self._needed()
         inside = {domain: self._domains.nodes[domain] for domain in domains}
-        self._deadline.need_quick(quick=sum(map(len, inside.values())) <= AT_ONCE_KEPT)
         return [
             domain
             for domain, names in inside.items()
@@ -289,7 +286,6 @@ class _GroupQuestion:
             known = {}
         share = known.get(domain)
         if share is None:
-            self._deadline.need_quick(quick=len(names) <= AT_ONCE_KEPT)
             share = self._share(question, places.by_beside(names, group))
             if not self._counter.late:
                 known[domain] = share

@@ -60,8 +60,7 @@ def ask_by_claims(
     *,
     scores: bool = False,
 ) -> ByClaims:
-    """Ask the nodes. Takes locks: a thread has to ask."""
-    deadline.need_quick(quick=False)
+    """Ask the nodes."""
     if snapshot.blind:
         return ByClaims(dict.fromkeys(names, OUT_OF_DATE))
     found = ByClaims()

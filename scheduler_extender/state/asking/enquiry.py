@@ -1,6 +1,6 @@
 """Asks nodes about one request: what is remembered is taken, the rest is worked out.
 
-Working out happens on the facts of a :class:`.Snapshot`, with no lock held but the event loop's.
+Working out happens on the facts of a :class:`.Snapshot`, with no lock held.
 What is done by the deadline stays remembered, so that whoever asks again goes on from there; the
 rest is answered as *undecided*.
 """
@@ -11,8 +11,7 @@ from itertools import compress, count, repeat
 from operator import is_
 from typing import ParamSpec, TypeVar
 
-from scheduler_extender.deadline import NO_DEADLINE, Deadline, NotAtOnceError
-from scheduler_extender.limits import AT_ONCE_STATES
+from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.state.answers.decision import (
     MAY_REFUSE,
     OUT_OF_DATE,
@@ -72,9 +71,7 @@ def answer(
     decision = undecided(facts, request)
     with deadline.ends(), deadline.enforced():
         interruptible()
-        decision = (
-            _tried(snapshot, facts, deadline, decide, facts, request, snapshot.settings) or decision
-        )
+        decision = _tried(snapshot, facts, decide, facts, request, snapshot.settings) or decision
     return unless_blind(decision, facts, request) if snapshot.blind else decision
 
 
@@ -96,20 +93,12 @@ def ask(
 ) -> Answers:
     """The answers of these nodes, or of all, and for ``scores`` their merits.
 
-    What is worked out is remembered if the question ``counts``: a person's does not. The event loop
-    holds the cluster's lock (:meth:`.Cluster.locked_if_free`), and gets the answers where nearly
-    all are remembered: a millisecond for thousands of nodes. For it at most
-    :data:`.AT_ONCE_STATES` states are worked out, and :class:`.NotAtOnceError` is raised where
-    there are more, where the time is up, or where working out fails: a thread tries it again, and
-    tells of it. Raises :class:`.OutOfTimeError` where only a deadline around this one has passed.
+    What is worked out is remembered if the question ``counts``: a person's does not. Raises
+    :class:`.OutOfTimeError` where only a deadline around this one has passed.
     """
     names = [facts.name for facts in snapshot.nodes] if names is None else names
     if snapshot.blind and request.required:  # whatever the nodes are like
         return Answers(names, [0] * len(names), {0}, {0: Decision(OUT_OF_DATE)})
-    many = min(len(names), len(snapshot.by_name)) > AT_ONCE_STATES
-    deadline.need_quick(
-        quick=not many or not deadline.at_once or snapshot.remembered.asked(request)
-    )
     states, faulted = states_of(snapshot, request.resource, names, deadline)
     answers = Answers(names, states, set(states), {})
     failed = _work_out(snapshot, request, answers, deadline, scores=scores, counts=counts)
@@ -145,18 +134,17 @@ def _work_out(
     )
     passing = sum(decision.rejection is None for decision in decisions.values()) if weighs else 0
     left = len(known) - len(decisions) + passing - len(answers.merits)
-    deadline.need_quick(quick=left <= AT_ONCE_STATES)
     # In the order in which the nodes were asked about.
     one_of_each = (
         dict(zip(answers.states, answers.names, strict=True)) if left or snapshot.blind else {}
     )
     of_each = {s: snapshot.facts(NodeName(n)) for s, n in one_of_each.items() if s is not None}
-    finished, classes = False, classes_of(snapshot.mix)
+    classes = classes_of(snapshot.mix)
     with deadline.ends(), deadline.enforced():
         for state, facts in of_each.items():
             if state not in decisions:
                 interruptible()
-                decision = _tried(snapshot, facts, deadline, decide, facts, request, settings)
+                decision = _tried(snapshot, facts, decide, facts, request, settings)
                 if decision is None:
                     failed.add(state)
                     continue
@@ -167,15 +155,11 @@ def _work_out(
             decision = decisions.get(state)
             if decision is not None and decision.rejection is None and state not in answers.merits:
                 interruptible()
-                cost = _tried(
-                    snapshot, facts, deadline, prospect, facts, request, decision, classes
-                )
+                cost = _tried(snapshot, facts, prospect, facts, request, decision, classes)
                 if cost is not None:
                     answers.merits[state] = cost.weighed(snapshot.mix)
                     if counts:
                         remembered.remember_prospect(request, state, cost, classes)
-        finished = True
-    deadline.need_quick(quick=finished)
     if snapshot.blind:
         decisions = {s: unless_blind(d, of_each[s], request) for s, d in decisions.items()}
     answers.decisions = _avoiding(settings, request, decisions)
@@ -185,18 +169,14 @@ def _work_out(
 def _tried(
     snapshot: Snapshot,
     facts: NodeFacts,
-    deadline: Deadline,
     answer: Callable[P, T],
     *args: P.args,
     **named: P.kwargs,
 ) -> T | None:
-    """An answer about a node; None where working it out fails. The event loop leaves it to a
-    thread then, which tries it again and tells of it."""
+    """An answer about a node; None where working it out fails."""
     try:
         return answer(*args, **named)
-    except Exception as error:
-        if deadline.at_once:
-            raise NotAtOnceError from error
+    except Exception as error:  # noqa: BLE001 (a listener logs it)
         snapshot.parts.faults.note(facts.name, error)
         return None
 
@@ -207,7 +187,7 @@ def states_of(
     """The state of each node, and the nodes about which finding it fails.
 
     The state is None for these, for nodes that nobody told us of, and for those that are left over
-    at the deadline. Nodes in one state answer alike. The event loop finds a few.
+    at the deadline. Nodes in one state answer alike.
     """
     remembered, faulted = snapshot.remembered, set[str]()
     states = remembered.states(resource, names, snapshot.moment, snapshot.own)
@@ -215,14 +195,12 @@ def states_of(
     if None in states:
         unknown = compress(count(), map(is_, states, repeat(None)))
         left = [i for i in unknown if names[i] in snapshot.by_name]
-        deadline.need_quick(quick=len(left) <= AT_ONCE_STATES)
     for i in left:
         if deadline.passed():
-            deadline.need_quick(quick=False)
             break
         facts = snapshot.by_name[NodeName(names[i])]
         moment = None if facts.name in snapshot.own else snapshot.moment
-        state = _tried(snapshot, facts, deadline, _state_of, snapshot, facts, resource, moment)
+        state = _tried(snapshot, facts, _state_of, snapshot, facts, resource, moment)
         states[i] = state
         if state is None:
             faulted.add(facts.name)

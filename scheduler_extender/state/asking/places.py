@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scheduler_extender.deadline import Deadline, OutOfTimeError
-from scheduler_extender.limits import AT_ONCE_KEPT
 from scheduler_extender.membership import MAX_SIZE, Group
 from scheduler_extender.state.answers.decision import places as surely_taken
 from scheduler_extender.state.answers.remembered import PlaceCount, State
@@ -39,8 +38,7 @@ from topology.core.requests import GpuRequest
 
 class PlaceCounter:
     """Counts for one question until its deadline; ``late`` says from then on that something was not
-    counted. For the event loop :class:`.NotAtOnceError` is raised where anything has to be worked
-    out."""
+    counted."""
 
     def __init__(self, snapshot: Snapshot, deadline: Deadline) -> None:
         self._snapshot = snapshot
@@ -88,7 +86,6 @@ class PlaceCounter:
         remembered = self._snapshot.remembered
         places = remembered.places(question, state)
         if places is None:
-            self._deadline.need_quick(quick=False)
             places = self.places(with_arrivals(facts, question.kept), question)
             if not self.late:
                 remembered.remember_places(question, state, places)
@@ -150,15 +147,11 @@ class PlaceCounter:
 
     def _inside(self, snapshot: Snapshot, waiting: Sequence[GroupStanding]) -> _Inside:
         """The groups that wait, and the nodes of their domains."""
-        few = len(waiting) <= AT_ONCE_KEPT
-        self._deadline.need_quick(quick=few and sum(len(w.living) for w in waiting) <= AT_ONCE_KEPT)
         placed = placed_groups(waiting, snapshot.by_name)
         domains = {
-            (kind, domain): snapshot.domains(kind, self._deadline).nodes.get(domain, ())
+            (kind, domain): snapshot.domains(kind).nodes.get(domain, ())
             for _, (kind, domain) in placed
         }
-        size = len(placed) + sum(map(len, domains.values()))
-        self._deadline.need_quick(quick=size <= AT_ONCE_KEPT)
         return _Inside(placed, domains, frozenset().union(*domains.values()))
 
     def _keep(

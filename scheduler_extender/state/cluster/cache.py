@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from math import inf
 
-from scheduler_extender.deadline import NO_DEADLINE, Deadline
-from scheduler_extender.limits import AT_ONCE_STATES
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.answers.refusing import with_pauses_ended
 from scheduler_extender.state.answers.remembered import Remembered
@@ -129,12 +127,11 @@ class Cache:
         self.version = 0  # see :attr:`.Cluster.version`
         self.on_change: list[Callable[[NodeName], None]] = []
 
-    def expire(self, deadline: Deadline = NO_DEADLINE) -> None:
+    def expire(self) -> None:
         """Take note of what time alone has changed: nodes that are stale, pauses and reservations
         that are over."""
         now = self.clock()
         nodes = self.nodes
-        deadline.need_quick(quick=nodes.stale.overdue(now) <= AT_ONCE_STATES)
         for name in nodes.stale.take(now):
             if (facts := nodes.get(name)).report is not None:
                 self.put(with_stale_report(facts))

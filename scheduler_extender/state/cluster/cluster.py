@@ -7,14 +7,13 @@ One lock guards a few plain parts::
         Cache         nodes, pods, groups, reservations, remembered answers; assume, forget, confirm
 
 Nothing under it does I/O, and no answer is worked out under it: who asks
-takes a :class:`.Snapshot`. The exceptions are the few answers that the event loop works out itself,
-and the last try of a bind on a node that changes all the time.
+takes a :class:`.Snapshot`. The exception is the last try of a bind on a node that changes all the
+time.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from scheduler_extender.deadline import NO_DEADLINE, Deadline, NotAtOnceError
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.answers.remembered import Size
 from scheduler_extender.state.answers.tallies import Tallies
@@ -81,11 +80,11 @@ class Cluster:
         """The time of day, in seconds since 1970."""
         return self.cache.today()
 
-    def snapshot(self, deadline: Deadline = NO_DEADLINE) -> Snapshot:
+    def snapshot(self) -> Snapshot:
         """All that is known now."""
         with self._lock:
             cache = self.cache
-            cache.expire(deadline)
+            cache.expire()
             nodes, pods = cache.nodes, cache.pods
             return Snapshot(
                 Parts(
@@ -121,16 +120,6 @@ class Cluster:
         """Several steps as one. Nothing inside may wait for anything."""
         with self._lock:
             yield
-
-    @contextmanager
-    def locked_if_free(self) -> Iterator[None]:
-        """Like :meth:`locked`. Raises :class:`NotAtOnceError` where it would have to wait."""
-        if not self._lock.acquire(blocking=False):
-            raise NotAtOnceError
-        try:
-            yield
-        finally:
-            self._lock.release()
 
     # What is known now, piece by piece.
 

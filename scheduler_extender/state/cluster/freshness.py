@@ -91,10 +91,6 @@ class Due(Generic[K]):
         self._at.pop(key, None)
         self._queued.pop(key, None)
 
-    def overdue(self, now: float) -> int:
-        """How many turns have come; at least as many as there are keys to take."""
-        return sum(when <= now for when, _ in self._queue) if self._any(now) else 0
-
     def take(self, now: float) -> Iterator[K]:
         """Each key that is due, once."""
         while self._any(now):

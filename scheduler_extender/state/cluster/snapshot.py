@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.membership import NODE, NVLINK_DOMAIN, Group, Membership
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.answers.remembered import Remembered, State
@@ -189,13 +188,12 @@ class Snapshot:
         """A group without one of its pods."""
         return self.groups.standing(membership.group, but)
 
-    def domains(self, kind: str, deadline: Deadline = NO_DEADLINE) -> Domains:
-        """The domains of a kind, which the event loop does not work out."""
+    def domains(self, kind: str) -> Domains:
+        """The domains of a kind."""
         if kind not in self.label_keys and kind not in (NODE, NVLINK_DOMAIN):
             return NO_DOMAINS
         domains = self.kinds.pop(kind, None)
         if domains is None:
-            deadline.need_quick(quick=False)
             domains = domains_of(kind, self.by_name)
         self.kinds[kind] = domains
         for former in list(self.kinds.values())[:-KINDS_KEPT]:

@@ -1,154 +1,85 @@
-"""The event loop: it answers what is remembered, waits for no lock, works out next to nothing."""
+"""The event loop: it reads and sends, answers no verb, and waits for no lock."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import fastapi.encoders
 import fastapi.routing
 import httpx
 import pytest
 
-from scheduler_extender.limits import AT_ONCE_BODY, AT_ONCE_CONTAINERS, AT_ONCE_STATES
-from scheduler_extender.state.answers.decision import Decision, Settings, decide
-from scheduler_extender.state.answers.remembered import Remembered
-from scheduler_extender.state.asking import enquiry
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender import wire
 from scheduler_extender.state.pods.record import pod_record
 from scheduler_extender.wire import pod_decoder
-from tests.nodes import container, pod, switched
-from tests.scheduler_extender.serving import Clock, Running, running
+from tests.nodes import pod, switched
+from tests.scheduler_extender.serving import Running, running
 from tests.waiting import PATIENCE
-from topology.core.devices import NodeName
-from topology.core.report import Health, Report
-from topology.core.requests import GpuRequest
-from topology.machines import machine
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 NODES = tuple(switched(4, f"node-{i}") for i in range(3))
 NAMES = [node.name for node in NODES]
 PAIR = pod(2, {"link": "nvlink"})
 
 
-class Watched(Cluster):
-    """Notes in which thread answers are worked out and given."""
+def noted(threads: list[str], call: Callable[P, T]) -> Callable[P, T]:
+    """The same call, which notes the thread that makes it."""
 
-    def __init__(self) -> None:
-        super().__init__(Clock(), Settings(stale_after=None))
-        self.worked_out: list[str] = []
-        self.given: list[str] = []
-        self.cache.remembered = _Noted(self, self._lock)
+    def made(*args: P.args, **named: P.kwargs) -> T:
+        threads.append(threading.current_thread().name)
+        return call(*args, **named)
 
-
-class _Noted(Remembered):
-    def __init__(self, cluster: Watched, lock: threading.RLock) -> None:
-        super().__init__(lock)
-        self._cluster = cluster
-
-    def answers(self, *args: Any, **how: Any) -> Any:
-        found = super().answers(*args, **how)
-        self._cluster.given.append(threading.current_thread().name)
-        return found
-
-    def remember(self, request: GpuRequest, state: int, decision: Decision) -> None:
-        self._cluster.worked_out.append(threading.current_thread().name)
-        super().remember(request, state, decision)
+    return made
 
 
 def _worker(name: str) -> bool:
     return name.startswith("AnyIO")
 
 
-@pytest.mark.parametrize("verb", ["filter", "prioritize"])
-def test_what_is_remembered_is_answered_on_the_loop_and_the_rest_in_threads(verb: str) -> None:
-    nodes = [machine("hgx-h100-8").topology(f"big-{i}") for i in range(AT_ONCE_STATES + 1)]
-    names = [node.name for node in nodes]
-    cluster = Watched()
-    with running(*nodes, cluster=cluster) as service:
-        for i, node in enumerate(nodes):
-            health = tuple(Health(gpu.uuid, False, "Xid79") for gpu in node.gpus[:i])
-            cluster.feed.put_report(node.name, Report("boot", 2, health=health))
-        ask = getattr(service, verb)
-        first = ask(PAIR, *names)
-        assert len(cluster.worked_out) == len(nodes)
-        assert all(map(_worker, cluster.worked_out))
-        cluster.worked_out.clear()
-        cluster.given.clear()
-        assert ask(PAIR, *names) == first
-        assert not cluster.worked_out
-        assert cluster.given
-        assert not any(map(_worker, cluster.given))
+def _preempt(service: Running) -> object:
+    victims = {NAMES[0]: {"Pods": [{"UID": "u"}], "NumPDBViolations": 0}}
+    body = {"Pod": PAIR, "NodeNameToVictims": None, "NodeNameToMetaVictims": victims}
+    answer = service.http.post("/scheduler/preempt", json=body)
+    return answer.json()["NodeNameToMetaVictims"].keys() == {NAMES[0]}
 
 
-def test_one_node_in_a_new_state_is_worked_out_on_the_loop() -> None:
-    cluster = Watched()
-    with running(*NODES, cluster=cluster) as service:
-        service.filter(PAIR, *NAMES)
-        cluster.worked_out.clear()
-        health = (Health(NODES[0].gpus[0].uuid, False, "Xid79"),)
-        cluster.feed.put_report(NodeName(NAMES[0]), Report("boot", 2, health=health))
-        service.filter(PAIR, *NAMES)
-        assert len(cluster.worked_out) == 1
-        assert not any(map(_worker, cluster.worked_out))
-
-
-def test_what_takes_longer_is_gone_on_with_in_a_thread() -> None:
-    cluster = Watched()
-    with running(*NODES, cluster=cluster) as service:
-        before = cluster.cache.clock
-        cluster.cache.clock = lambda: (
-            before() if _worker(threading.current_thread().name) else next(ticks)
-        )
-        ticks = itertools.count(
-            before() + 1
-        )  # on the loop each look at the clock is a second later
-        assert service.filter(PAIR, *NAMES)["NodeNames"] == NAMES
-        assert cluster.worked_out
-        assert all(map(_worker, cluster.worked_out))
-
-
-def test_preempt_is_worked_out_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    threads: list[str] = []
-
-    def noted(*args: Any) -> Decision:
-        threads.append(threading.current_thread().name)
-        return decide(*args)
-
-    monkeypatch.setattr(enquiry, "decide", noted)
+@pytest.mark.parametrize(
+    ("verb", "decode", "look"),
+    [
+        (lambda service: service.filter(PAIR, *NAMES), "scheduling", "snapshot"),
+        (lambda service: service.prioritize(PAIR, *NAMES), "scheduling", "snapshot"),
+        (_preempt, "preempting", "snapshot"),
+        (lambda service: service.bind(PAIR, NAMES[0]) == "", None, "facts"),
+    ],
+    ids=["filter", "prioritize", "preempt", "bind"],
+)
+def test_a_verb_is_decoded_and_answered_in_a_thread(
+    verb: Callable[[Running], object],
+    decode: str | None,
+    look: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where all its answers are remembered, and where the pod is bound already."""
+    decoded, looked = list[str](), list[str]()
+    if decode is not None:
+        monkeypatch.setattr(wire, decode, noted(decoded, getattr(wire, decode)))
     with running(*NODES) as service:
-        victims = {NAMES[0]: {"Pods": [{"UID": "u"}], "NumPDBViolations": 0}}
-        body = {"Pod": PAIR, "NodeNameToVictims": None, "NodeNameToMetaVictims": victims}
-        answer = service.http.post("/scheduler/preempt", json=body)
-        assert answer.json()["NodeNameToMetaVictims"].keys() == {NAMES[0]}
-        assert threads
-        assert all(map(_worker, threads))
-
-
-def test_a_large_body_is_decoded_in_a_thread() -> None:
-    cluster = Watched()
-    with running(*NODES, cluster=cluster) as service:
-        names = [*NAMES, *("x" * 250 + str(i) for i in range(AT_ONCE_BODY // 250))]
-        for _ in range(2):
-            assert service.filter(PAIR, *names)["NodeNames"] == NAMES
-        assert cluster.given
-        assert all(map(_worker, cluster.given))
-
-
-def test_a_pod_of_many_containers_is_read_in_a_thread() -> None:
-    cluster = Watched()
-    init = [container(f"i{n}", 1) for n in range(AT_ONCE_CONTAINERS)]
-    many = pod(1, {"link": "nvlink"}, init=init)
-    with running(*NODES, cluster=cluster) as service:
-        for _ in range(2):
-            assert service.filter(many, *NAMES)["NodeNames"] == NAMES
-            assert service.prioritize(many, *NAMES)
-        assert cluster.given
-        assert all(map(_worker, cluster.given))
+        service.filter(PAIR, *NAMES)
+        decoded.clear()
+        monkeypatch.setattr(service.cluster, look, noted(looked, getattr(service.cluster, look)))
+        assert verb(service)
+        assert verb(service)
+    assert bool(decoded) is (decode is not None)
+    assert looked
+    assert all(map(_worker, decoded + looked))
 
 
 def _post(service: Running, path: str, body: Any) -> httpx.Response:

@@ -11,7 +11,7 @@ import pytest
 
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED, OfClaims, of_claims
-from scheduler_extender.deadline import Deadline, NotAtOnceError
+from scheduler_extender.deadline import Deadline
 from scheduler_extender.framework.evaluator import IN_FLIGHT
 from scheduler_extender.kube.draobjects import Claim
 from scheduler_extender.state.asking.byclaims import GONE, ask_by_claims
@@ -156,14 +156,6 @@ def test_a_pod_with_more_claims_than_any_sane_one_is_refused_before_the_work(
     answered = verbs.filter_nodes(world.cluster, wanted, [NODE])
     reason = "spec.resourceClaims: 33 entries; at most 32 are allowed in a pod with GPUs"
     assert answered.unresolvable == {NODE: reason}
-
-
-def test_the_event_loop_leaves_it_to_a_thread(world: DraWorld) -> None:
-    at_once = Deadline(lambda: 0.0, 1.0, at_once=True)
-    with pytest.raises(NotAtOnceError):
-        verbs.filter_nodes(world.cluster, of_claim(NVLINK, "c"), [NODE], at_once)
-    with pytest.raises(NotAtOnceError):
-        verbs.prioritize(world.cluster, of_claim(NVLINK, "c"), [NODE], at_once)
 
 
 def test_a_node_for_which_there_is_no_time_is_reached_by_a_later_try(world: DraWorld) -> None:

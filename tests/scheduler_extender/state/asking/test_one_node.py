@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from scheduler_extender import verbs
-from scheduler_extender.deadline import NotAtOnceError, immediate, within
+from scheduler_extender.deadline import within
 from scheduler_extender.kube import sinks as kube
 from scheduler_extender.state.answers import decision as decisions
 from scheduler_extender.state.answers import remembered
@@ -18,7 +18,6 @@ from scheduler_extender.state.answers.decision import UNDECIDED
 from scheduler_extender.state.answers.remembered import Size
 from scheduler_extender.state.cluster import eventhandlers
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import last_report, pod, record_of, switched
 from tests.scheduler_extender.conftest import raw
@@ -77,28 +76,6 @@ def test_one_node_does_not_fail_the_answer_for_the_others(
     assert told == [("b", "a fault of ours")], "each fault is told once"
     assert cluster.faults.count == 3
     assert ask(cluster, 2, NVLINK) == required, "the same question has the same answer"
-
-
-def test_the_event_loop_leaves_a_fault_to_a_thread_which_counts_it(
-    cluster: Cluster, broken: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def ask_at_once() -> None:
-        asked = msgspec.convert(pod(2, NVLINK, uid="next"), Pod)
-        with cluster.locked(), pytest.raises(NotAtOnceError):
-            verbs.filter_nodes(cluster, asked, NAMES, immediate(cluster.clock))
-
-    ask_at_once()
-    assert broken, "it was tried"
-    assert cluster.faults.count == 0
-    ask(cluster, 2, NVLINK)
-    assert cluster.faults.count == 1
-
-    monkeypatch.setattr(NodeFacts, "key", lambda *_: 1 // 0)
-    cluster.feed.put_report(NodeName("c"), Report("boot", 2, allocatable=frozenset()))
-    ask_at_once()
-    assert cluster.faults.count == 1
-    ask(cluster, 2, NVLINK)
-    assert cluster.faults.count > 1
 
 
 def test_a_plain_pod_does_not_pass_where_it_could_break_a_promise(
