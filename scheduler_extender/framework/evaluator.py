@@ -20,13 +20,16 @@ from functools import cached_property
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.framework.question import Purpose, Question
-from scheduler_extender.state.answers.decision import HAD_CLAIM, UNDECIDED, Decision
+from scheduler_extender.state.answers.decision import HAD_CLAIM, SIBLINGS, UNDECIDED, Decision
 from scheduler_extender.state.answers.remembered import State
 from scheduler_extender.state.asking.askgroup import GroupAnswer, ask_group
-from scheduler_extender.state.asking.byclaims import ByClaims, ask_by_claims
+from scheduler_extender.state.asking.byclaims import ByClaims, ask_by_claims, counted, unproven
 from scheduler_extender.state.asking.enquiry import Answers, ask
 from scheduler_extender.state.asking.members import Member, member_of
+from scheduler_extender.state.asking.places import PlaceCounter
 from scheduler_extender.state.cluster.snapshot import Snapshot
+from scheduler_extender.state.groups.gangdomains import ANYWHERE
+from scheduler_extender.state.groups.groups import KEPT
 from scheduler_extender.state.node.facts import NodeFacts
 from topology.core.devices import NodeName
 from topology.core.placement import NO_REPORT, NOT_SERVED, Reason, Rejection
@@ -117,17 +120,31 @@ def evaluate(
         why = Rejection(request.reason, False, Reason.MALFORMED)
         return Results(question, request.holds or gpu_request(0), snapshot, {why: list(names)})
     refused, left = refused_by_name(snapshot, question, names)
-    if pod.of_claims is not None:
+    binds = question.purpose is Purpose.BIND
+    if pod.of_claims is not None and not binds:
         return _by_claims(snapshot, question, refused, left, deadline)
-    member = member_of(snapshot, pod.uid, pod.membership, request)
-    request = request if member is None else member.request
-    asked = snapshot.with_facts(facts_for(snapshot, question))
+    facts = snapshot.facts(NodeName(names[0])) if binds else None
+    if facts is not None:
+        request = counted(facts, pod, request)
+    member = member_of(snapshot, pod.uid, pod.membership, request.alone)
+    if member is not None and (facts is None or not facts.by_dra):
+        # Under DRA nobody comes before a pod that has its claim.
+        known = question.request if binds else None
+        fewer = known is not None and known.company < member.request.company
+        request = known if known is not None and fewer else member.request
+    asked = snapshot.with_facts(facts_for(snapshot, question, left))
     results = Results(question, request, asked, refused, member=member)
     open_to, closed = _open(asked, question, left, deadline)
     for group in filter(None, (open_to, closed if question.purpose is Purpose.EXPLAIN else ())):
-        answers = ask(
-            asked, request, group, deadline, scores=question.scores, counts=question.counts
-        )
+        # A bind's own answer is worked out whatever it takes: else kube-scheduler starts again.
+        time = NO_DEADLINE if binds else deadline
+        answers = ask(asked, request, group, time, scores=question.scores, counts=question.counts)
+        siblings = {each.rejection for each in answers.decisions.values()} == {SIBLINGS}
+        if binds and siblings and member is not None and _is_begun(asked, member):
+            # A refusal would surely leave the gang bound in part, and the siblings that are still
+            # to come are decided with this bind counted.
+            results.request = request.alone
+            answers = ask(asked, request.alone, group, deadline, counts=False)
         results.answers.append(answers)
         results.late |= answers.late
         alike = _alike(request, answers)
@@ -145,8 +162,11 @@ def refused_by_name(
     """The nodes that are refused for what they are, and those that are left."""
     pod, offered = question.pod, question.purpose.offered
     flying = snapshot.in_flight.get(pod.uid)
-    had_claim = pod.by_claim and pod.node is None
-    if flying is None and not had_claim and offered:
+    binds = question.purpose is Purpose.BIND
+    had_claim = pod.by_claim and pod.node is None and not binds
+    request = question.request or pod.request
+    assert isinstance(request, GpuRequest)  # noqa: S101 (the caller looked)
+    if flying is None and not had_claim and offered and not binds:
         return {}, names
     refused: dict[Rejection | None, list[str]] = {}
     left = []
@@ -158,6 +178,8 @@ def refused_by_name(
             refused.setdefault(HAD_CLAIM, []).append(name)
         elif not offered and serves_nothing(facts):
             refused.setdefault(NOT_SERVED, []).append(name)
+        elif binds and (why := unproven(facts, pod, request)) is not None:
+            refused.setdefault(why, []).append(name)
         else:
             left.append(name)
     return refused, left
@@ -171,15 +193,25 @@ def serves_nothing(facts: NodeFacts) -> bool:
     return node.exists and node.dra_only and record.topology is None and record.problem is None
 
 
-def facts_for(snapshot: Snapshot, question: Question) -> Iterator[NodeFacts]:
+def facts_for(
+    snapshot: Snapshot, question: Question, names: Sequence[str] = ()
+) -> Iterator[NodeFacts]:
     """The nodes that have other facts for this question than for others."""
     pod = question.pod
     flying = snapshot.in_flight.get(pod.uid)
     apart = snapshot.asked_apart(pod.uid, pod.standing.priority, pod.gang) | question.gone.keys()
     on = {pod.node, None if flying is None else flying.node}
     apart |= {name for name in on if name is not None}
+    if question.purpose is Purpose.BIND:
+        apart |= {NodeName(name) for name in names}  # its claims have their devices
     for name in apart & snapshot.by_name.keys():
         yield question.on(snapshot.facts(name))
+
+
+def _is_begun(snapshot: Snapshot, member: Member) -> bool:
+    """Whether another member of the group is bound and lives, or its bind is in flight, or devices
+    have been chosen for it (DRA)."""
+    return bool(snapshot.standing(member.membership, member.uid).living)
 
 
 def _open(
@@ -222,13 +254,33 @@ def _gather(
     deadline: Deadline,
 ) -> None:
     """Take away the nodes to which the pod's group does not let it go."""
-    passing = alike.pop(None, [])
-    if not passing:
+    if None not in alike:
         return
-    asked = results.asked
-    direction = asked.direction_of(member.membership)
+    asked, direction = results.asked, ANYWHERE
+    if results.question.purpose is not Purpose.BIND:
+        direction = asked.direction_of(member.membership)
+    elif member.membership.domain is None:
+        return  # filter has kept the gang off: to refuse one now may leave it bound in part
+    elif member.membership.gang:
+        # Under DRA all members have claims by now, so that none is still to come.
+        (facts,) = (asked.facts(NodeName(name)) for name in alike[None])
+        member = replace(member, alone=facts.by_dra or _is_begun(asked, member))
+    passing = alike.pop(None)
     group = ask_group(asked, member, passing, deadline, direction=direction)
     results.group = group
+    if (
+        results.question.purpose is Purpose.BIND
+        and member.membership.gang
+        and not group.late
+        and KEPT in group.alike
+        and PlaceCounter(asked, deadline).kept_elsewhere(
+            NodeName(passing[0]), member.membership.group
+        )
+    ):
+        # Places are kept where most are free, so what a gang's first members take may move those of
+        # another group to a node that its scheduler has chosen for a later member. The gang is to
+        # be bound whole, so they move on, if they can.
+        group.alike = {None: passing}
     if group.late and not group.alike.get(None):
         results.late |= frozenset(passing)
         alike.setdefault(UNDECIDED, []).extend(passing)

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from scheduler_extender.state.asking.byclaims import known_devices
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName, PodUid
@@ -17,6 +18,7 @@ class Purpose(Enum):
 
     FILTER = "filter"  # kube-scheduler offers nodes: the selector and taints are its own matter
     SCORE = "score"
+    BIND = "bind"  # of one node, which kube-scheduler has chosen
     PREEMPT = "preempt"
     WAKE = "wake"
     EXPLAIN = "explain"  # people: `why`, `check`, the pages, the pod's Event, the metric
@@ -24,7 +26,7 @@ class Purpose(Enum):
     @property
     def offered(self) -> bool:
         """Whether kube-scheduler names the nodes, so that all of them are open to the pod."""
-        return self in (Purpose.FILTER, Purpose.SCORE, Purpose.PREEMPT)
+        return self in (Purpose.FILTER, Purpose.SCORE, Purpose.BIND, Purpose.PREEMPT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,8 @@ class Question:
     pod: PodRecord
     purpose: Purpose
     request: GpuRequest | None = None
-    """What is asked for in place of the pod's own request, as where people ask for less."""
+    """What is asked for in place of the pod's own request, as where people ask for less. Where it
+    names siblings, no more of them than these are expected."""
     gone: Mapping[NodeName, frozenset[PodUid]] = field(default_factory=dict)
     """The pods that are taken to have left a node, as victims of a preemption."""
     scores: bool = False  # whether it is asked how well, too
@@ -46,13 +49,17 @@ class Question:
 
     @property
     def counts(self) -> bool:
-        """Whether the answers are remembered: what people ask is not asked again soon."""
-        return self.purpose is not Purpose.EXPLAIN
+        """Whether the answers are remembered: what people ask is not asked again soon, nor is a
+        bind."""
+        return self.purpose not in (Purpose.EXPLAIN, Purpose.BIND)
 
     def on(self, facts: NodeFacts, others: frozenset[PodUid] = frozenset()) -> NodeFacts:
         """A node's facts for this question: without the pod itself and those that are gone, and
-        without a reservation that yields to the pod."""
+        without a reservation that yields to the pod. At its bind the pod has the devices of its
+        claims."""
         pod, pods = self.pod, facts.pods
+        if self.purpose is Purpose.BIND and (devices := known_devices(facts, pod)):
+            return facts.as_claimed(pod.uid, devices).yielding_to(pod.standing.priority, pod.gang)
         left = self.gone.get(facts.name, frozenset()) | others
         itself = pod.uid in pods.bound or pod.uid in pods.in_flight
         if itself or facts.is_reserved_for(pod.uid):

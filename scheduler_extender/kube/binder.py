@@ -10,10 +10,10 @@ import msgspec
 
 from scheduler_extender.annotations import PLACEMENT, WAKE, Malformed
 from scheduler_extender.kube.sinks import PODS_PATH, metadata_decoder, version_of
+from scheduler_extender.state.asking.byclaims import NO_RECORD
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord, claiming_record, pod_record
 from scheduler_extender.verbs import BindError, Binding, BindUnknownError
-from scheduler_extender.verbs.binder import NO_RECORD
 from scheduler_extender.wire import pod_decoder
 from topology.core.devices import PodUid
 from topology.core.requests import GpuRequest
@@ -199,7 +199,7 @@ class KubeBinder:
                 "kube-scheduler tries again"
             )
         if binding.by_plugin and pod.by_claim:
-            raise BindError(NO_RECORD)
+            raise BindError(NO_RECORD.reason)
 
     def _create(self, binding: Binding, version: str | None = None, spent: float = 0.0) -> None:
         """Write it. ``spent`` seconds of its time have passed; half of it is left in any case."""

@@ -13,8 +13,7 @@ from scheduler_extender.simulator.extender import Extender
 from scheduler_extender.simulator.pods import GPU, PodEntry
 from scheduler_extender.simulator.scene import Actor, Scene
 from scheduler_extender.simulator.watches import ExtenderWatches
-from scheduler_extender.verbs.binddecision import NO_CLAIM
-from scheduler_extender.verbs.binder import NO_RECORD
+from scheduler_extender.state.asking.byclaims import NO_CLAIM, NO_RECORD
 from topology.core.devices import NodeName
 
 LONGEST_BACKOFF = 8.0  # seconds; a backoff that is so long is not doubled any more
@@ -131,7 +130,7 @@ class KubeScheduler(Actor):
             entry.blind_for = self._extender.failing_for()
             entry.view = self._extender.last_report(NodeName(node))
             refusal = self._policy.bind(entry, node)
-            if refusal in (NO_CLAIM, NO_RECORD) and self._timeline.now < until:
+            if refusal in (NO_CLAIM.reason, NO_RECORD.reason) and self._timeline.now < until:
                 self._timeline.after(LOOKS_EVERY, partial(self._bind, assumed, cycle, until))
                 return
             self._tally.gang_binds += cycle.gang

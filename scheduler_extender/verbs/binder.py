@@ -13,8 +13,6 @@ from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import GpuRequest
 
-NO_RECORD = "the pod's claim has GPUs of a node whose record says nothing of claims"
-
 
 class BindError(Exception):
     """A bind did not happen, or nobody can tell yet: then it stays in flight, and the message

@@ -13,6 +13,8 @@ import pytest
 
 from benchmarks.promises.plays import Play, play
 from scheduler_extender.framework import evaluator
+from scheduler_extender.framework.evaluator import Results
+from scheduler_extender.framework.question import Purpose
 from scheduler_extender.simulator.faults import Delays, Faults
 from scheduler_extender.verbs import binddecision
 from topology.core.allocators.dra import FirstFit
@@ -77,7 +79,13 @@ def test_no_gang_is_half_bound_where_nothing_changes_after_filter() -> None:
 
 def test_gangs_that_filter_lets_go_anywhere_are_half_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug that is planted: filter takes no group into account; bind does."""
-    monkeypatch.setattr(evaluator, "_gather", lambda *asked: None)
+    gather = evaluator._gather
+
+    def only_bind(results: Results, *asked: Any) -> None:
+        if results.question.purpose is not Purpose.FILTER:
+            gather(results, *asked)
+
+    monkeypatch.setattr(evaluator, "_gather", only_bind)
     assert play(replace(GANGS, pods=100)).gang_refusals > 0
 
 
@@ -88,14 +96,16 @@ def test_the_judge_finds_claims_whose_devices_nobody_has_looked_at(
     before the claims of those before them are known."""
 
     def unproven(*asked: Any) -> Any:
-        request, decision = answer(*asked)
-        return request, replace(decision, rejection=None)
+        results = evaluate(*asked)
+        if results.own:  # else it waits for its claim
+            results.by_reason = {None: list(results.own)}
+        return results
 
     burst = replace(DRA, seed=2, rate=8.0, runs=8.0)
     sound = play(burst)
     assert (sound.broken.total(), sound.vetoes > 0) == (0, True)
-    answer = binddecision._answer
-    monkeypatch.setattr(binddecision, "_answer", unproven)
+    evaluate = evaluator.evaluate
+    monkeypatch.setattr(binddecision, "evaluate", unproven)
     assert play(burst).broken.total() > 0
 
 

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from scheduler_extender import verbs
+from scheduler_extender.framework import evaluator
 from scheduler_extender.kube.binder import KubeBinder
 from scheduler_extender.kube.settler import Settler
-from scheduler_extender.state.asking import enquiry
+from scheduler_extender.state.asking.byclaims import NO_RECORD
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs import (
@@ -25,7 +26,6 @@ from scheduler_extender.verbs import (
     BindUnknownError,
     binddecision,
 )
-from scheduler_extender.verbs.binder import NO_RECORD
 from scheduler_extender.wire import BindingArgs
 from tests.deadlines import ending_when
 from tests.nodes import bridged, pod, record_of, switched
@@ -98,7 +98,7 @@ def test_a_pod_that_turns_out_to_have_a_claim_is_not_bound_by_a_plugins_record(
 ) -> None:
     """As on a node that has just moved to DRA."""
     claimed = pod(2, NVLINK, extendedResourceClaimStatus=CLAIMED)
-    assert refused_over_news(kube, pod(2, NVLINK), claimed) == NO_RECORD
+    assert refused_over_news(kube, pod(2, NVLINK), claimed) == NO_RECORD.reason
 
 
 def refused_over_news(kube: Kube, known: dict[str, Any], news: dict[str, Any]) -> str:
@@ -396,15 +396,15 @@ class DecidedMeanwhile:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
         self.decided = 0
-        real = enquiry.answer
+        real = evaluator.evaluate
 
-        def answer(*args: Any) -> Any:
+        def evaluate(*args: Any) -> Any:
             found = real(*args)
             self.decided += 1
             happens()
             return found
 
-        monkeypatch.setattr(binddecision, "answer", answer)
+        monkeypatch.setattr(binddecision, "evaluate", evaluate)
 
 
 def test_a_node_that_changes_while_a_bind_is_decided_is_decided_about_again(
