@@ -38,12 +38,11 @@ STARTS_WITHIN = 30.0  # seconds for a service in a thread to listen on its ports
 
 
 def file_service(
-    content: ClusterFile,
-    settings: Settings | None = None,
-    clock: Callable[[], float] = time.monotonic,
+    content: ClusterFile, settings: Settings | None = None
 ) -> tuple[Service, FileBinder]:
     """A service over what a cluster file describes, and its binder."""
-    cluster = Cluster(clock, settings or Settings(stale_after=None, all_pods_known=False))
+    settings = settings or Settings(stale_after=None, all_pods_known=False)
+    cluster = Cluster(time.monotonic, settings)
     feed(cluster, content)
     return in_memory(cluster)
 

@@ -37,7 +37,7 @@ class GoodSetFree(Extender):
         return None
 
     def _good(self, name: str, request: GpuRequest) -> bool:
-        facts = self._cluster.facts(NodeName(name))
+        facts = self.cluster.facts(NodeName(name))
         if facts.topology is None:
             return False
         now = ledger(facts.topology, facts.report or Report(), facts.pods.every, GPU).availability

@@ -15,25 +15,22 @@ The tests build the programs: this benchmark needs the source tree.
 
 from __future__ import annotations
 
-import random
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import yaml
 from rich.table import Table
 
 from benchmarks.output import preamble, table_of
 from benchmarks.speed.processes import (
     HOST,
-    WITHIN,
     SourceTreeMissingError,
     extender,
     free_port,
@@ -41,11 +38,11 @@ from benchmarks.speed.processes import (
     status_of,
     until,
 )
-from scheduler_extender.annotations import Asks, parse
-from scheduler_extender.wire import Pod
-from topology.core.devices import PodUid
-from topology.core.graph import NodeTopology
-from topology.emulation import EmulatedKubelet
+from scheduler_extender.simulator.faults import AT_ONCE as NO_DELAYS
+from scheduler_extender.simulator.overapi import PlayedNodes
+from scheduler_extender.simulator.pods import PodEntry
+from scheduler_extender.simulator.scene import Observer
+from topology.kubeapi.apiserver import ApiServer
 from topology.machines import machine
 
 if TYPE_CHECKING:
@@ -53,34 +50,24 @@ if TYPE_CHECKING:
 
 MACHINES = ("dgx1-v100", "hgx-h100-8")
 WAYS = ("nothing", "ours")
-AT_ONCE = 8  # requests at one time while the cluster is filled, and of all kubelets in a round
+AT_ONCE = 8  # requests at one time while the cluster is filled
 PODS = "/api/v1/namespaces/default/pods"
 
 
-class _Event(msgspec.Struct):
-    object: Pod
+class _Seen(Observer):
+    """When each pod was bound, and which have let go of their GPUs."""
 
+    def __init__(self) -> None:
+        self.when: dict[str, float] = {}
+        self.over: set[str] = set()
 
-class _Node:
-    """The kubelet and the agent of a node."""
+    def bound(self, entry: PodEntry) -> None:
+        """The watch has brought its node."""
+        self.when[entry.record.name] = time.monotonic()
 
-    def __init__(self, topology: NodeTopology) -> None:
-        self.topology = topology
-        self._admitting = threading.Lock()
-        self.empty()
-
-    def empty(self) -> None:
-        """The kubelet has no pods, and numbers its reports from the start."""
-        self.kubelet = EmulatedKubelet(self.topology, random.Random(1))
-
-    def admit(self, real: RealCluster, pod: Pod) -> None:
-        """Give the pod its GPUs; then its status and the node's record say so."""
-        meta, asks = pod.metadata, parse(pod)
-        assert isinstance(asks, Asks)
-        with self._admitting:
-            self.kubelet.admit(PodUid(meta.uid), meta.namespace, meta.name, asks.request)
-            real.patch(f"{PODS}/{meta.name}/status", {"status": {"phase": "Running"}})
-            real.put_report(self.topology.name, self.kubelet.report())
+    def released(self, entry: PodEntry) -> None:
+        """The pod was deleted."""
+        self.over.add(entry.record.name)
 
 
 def measure(nodes: int, pods: int, rounds: int, tell: Callable[[str], None]) -> dict[str, Any]:
@@ -107,19 +94,17 @@ def measure(nodes: int, pods: int, rounds: int, tell: Callable[[str], None]) -> 
         machines = [
             machine(MACHINES[at % len(MACHINES)]).topology(f"node-{at:05}") for at in range(nodes)
         ]
-        played = {str(topology.name): _Node(topology) for topology in machines}
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            list(
-                pool.map(
-                    lambda n: real.add_machine(n.topology, n.kubelet.report()), played.values()
-                )
-            )
+            list(pool.map(real.add_machine, machines))
+        api, seen = ApiServer.from_kubeconfig(real.control_plane.kubeconfig()), _Seen()
         rows = []
-        for number in range(1, rounds + 1):
-            for way in WAYS:
-                tell(f"round {number} of {rounds}: {way}")
-                rate = _round(real, played, way, pods)
-                rows.append({"way": way, "round": number, "pods_per_second": rate})
+        with PlayedNodes(api, machines, 1, seen, inf, NO_DELAYS) as played:
+            for number in range(1, rounds + 1):
+                for way in WAYS:
+                    tell(f"round {number} of {rounds}: {way}")
+                    rate = _round(real, seen, way, pods)
+                    rows.append({"way": way, "round": number, "pods_per_second": rate})
+        assert not played.errors
     return {**given, "rows": rows}
 
 
@@ -135,45 +120,22 @@ def table(figures: dict[str, Any]) -> Table:
     return found
 
 
-def _round(real: RealCluster, nodes: Mapping[str, _Node], way: str, pods: int) -> float:
+def _round(real: RealCluster, seen: _Seen, way: str, pods: int) -> float:
     """Place so many pods with one extender: how many are bound in a second."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         list(pool.map(lambda i: real.add_pod(f"p{i:05}", 2, {"link": "nvlink"}), range(pods)))
-    version = real.api.get(PODS, params={"limit": 1}).json()["metadata"]["resourceVersion"]
     with _extender(real, way):
         real.control_plane.start_scheduler(str(yaml.safe_dump(real.scheduler_config())))
         try:
-            bound = _play(real, nodes, pods, version)
+            until(lambda: len(seen.when) == pods)
         finally:
             real.control_plane.stop_scheduler()
     real.api.delete(PODS, params={"gracePeriodSeconds": "0"}).raise_for_status()
-    for name in {node for node, _ in bound}:
-        nodes[name].empty()
-        real.put_report(name, nodes[name].kubelet.report())
-    return (pods - 1) / (bound[-1][1] - bound[0][1])
-
-
-def _play(
-    real: RealCluster, nodes: Mapping[str, _Node], pods: int, version: str
-) -> list[tuple[str, float]]:
-    """Play the kubelets until so many pods run; the node of each, and when it was bound."""
-    watch = {"watch": "1", "resourceVersion": version, "fieldSelector": "spec.nodeName!="}
-    bound: dict[str, tuple[str, float]] = {}
-    with ThreadPoolExecutor(AT_ONCE) as kubelets:
-        while len(bound) < pods:  # the API server ends a watch when it likes
-            with real.api.stream("GET", PODS, params=watch, timeout=WITHIN) as answer:
-                for pod in map(_pod, answer.iter_lines()):
-                    name, node = pod.metadata.name, pod.spec.node_name
-                    if node and name not in bound:
-                        bound[name] = node, time.monotonic()
-                        kubelets.submit(nodes[node].admit, real, pod)
-                    if len(bound) == pods:
-                        break
-    return list(bound.values())
-
-
-def _pod(line: str) -> Pod:
-    return msgspec.json.decode(line, type=_Event).object
+    until(lambda: len(seen.over) == pods)
+    first, last = min(seen.when.values()), max(seen.when.values())
+    seen.when.clear()
+    seen.over.clear()
+    return (pods - 1) / (last - first)
 
 
 @contextmanager

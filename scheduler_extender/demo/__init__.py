@@ -1,9 +1,7 @@
 """`make run`: the real service on a bundled fleet, driven over HTTP as kube-scheduler would.
 
 :mod:`~scheduler_extender.demo.workload` draws the pods,
-:mod:`~scheduler_extender.demo.scheduler` plays kube-scheduler,
-:mod:`~scheduler_extender.demo.kubelet` plays the kubelets.
-:mod:`~scheduler_extender.demo.stock` places the same pods without us,
+:mod:`~scheduler_extender.demo.placing` plays the cluster, with us and without,
 :mod:`~scheduler_extender.demo.tables` says what came of it, and
 :mod:`~scheduler_extender.demo.picture` draws it.
 """
@@ -11,34 +9,23 @@
 import json
 import shlex
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from scheduler_extender.annotations import MANAGED
 from scheduler_extender.demo import tables, workload
-from scheduler_extender.demo.kubelet import Kubelets
 from scheduler_extender.demo.picture import picture
-from scheduler_extender.demo.scheduler import Outcome, Scheduler
-from scheduler_extender.demo.stock import StockScheduler
+from scheduler_extender.demo.placing import FirstBest, Outcome, OverHttp, Placing, Stock
 from scheduler_extender.demo.tables import Play
 from scheduler_extender.files.clusterfile import ClusterFile, load
 from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.http.addresses import Addresses
 from scheduler_extender.http.servers import Servers
-from scheduler_extender.serving import file_service, in_thread
-from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.pods.record import pod_record
+from scheduler_extender.serving import file_service, in_memory, in_thread
 from scheduler_extender.terminal import show
-from scheduler_extender.told.nodes import NodeState, node_state
-from scheduler_extender.wire import Pod
-from topology.core.devices import NodeName, PodUid
 
 FLEET = Path(__file__).with_name("fleet.yaml")
 PICTURE = "cluster.svg"
@@ -86,17 +73,17 @@ def _played(
     console: Console, content: ClusterFile, source: str, pods: list[dict[str, Any]], seed: int
 ) -> Play:
     nodes = [record.topology for record in content.records]
-    kubelets, outcomes = Kubelets(nodes, seed), list[Outcome]()
-    # The clock stands still, so that no deadline passes: the same seed gives the same play.
-    service, binder = file_service(content, clock=lambda: 0.0)
-    with in_thread(service) as serving:
-        url, admin = _urls(serving)
+    extender, outcomes = FirstBest(seed), list[Outcome]()
+    ours = Placing(nodes, seed, extender)
+    service, _ = in_memory(extender.cluster)
+    with in_thread(replace(service, binder=extender.binder)) as serving:
+        url, _ = _urls(serving)
+        extender.verbs = asked = OverHttp(url)
         gpus = sum(len(node.gpus) for node in nodes)
         console.print(
             f"[bold]{len(nodes)} nodes, {gpus} GPUs[/] from {source}; "
             f"the extender serves {url}/scheduler"
         )
-        scheduler = Scheduler(url, admin, kubelets, lambda uid: binder.placement(PodUid(uid)))
         with Progress(
             TextColumn("placing pods"),
             BarColumn(),
@@ -107,30 +94,14 @@ def _played(
         ) as progress:
             task = progress.add_task("", total=len(pods), placed=0, waiting=0)
             for pod in pods:
-                outcomes.append(scheduler.schedule(pod))
+                outcomes.append(ours.place(pod))
                 placed = sum(o.node is not None for o in outcomes)
                 progress.update(task, advance=1, placed=placed, waiting=len(outcomes) - placed)
-        waiting = [pod for pod, o in zip(pods, outcomes, strict=True) if o.node is None]
-        after = b"".join([*cluster_file(service.cluster), *map(_document, waiting)])
-    again = Kubelets(nodes, seed)
-    stock = StockScheduler(again, seed)
-    stocked = [stock.schedule(pod) for pod in pods]
-    ours, theirs = _stand(kubelets, pods, outcomes), _stand(again, pods, stocked)
-    return Play(outcomes, stocked, again, scheduler.spent, after, ours, theirs)
-
-
-def _stand(
-    kubelets: Kubelets, pods: list[dict[str, Any]], outcomes: list[Outcome]
-) -> list[NodeState]:
-    """How the GPUs stand when these pods have been placed so."""
-    cluster = Cluster(time.monotonic, Settings(stale_after=None))
-    for pod, outcome in zip(pods, outcomes, strict=True):
-        record = pod_record(msgspec.convert(pod, Pod), MANAGED)
-        if record is not None and outcome.node is not None:
-            cluster.feed.put_pod(replace(record, node=NodeName(outcome.node), phase="Running"))
-    for name, topology in kubelets.nodes.items():
-        cluster.feed.put_record(topology, kubelets.report(name))
-    return [node_state(cluster.facts(name)) for name in kubelets.nodes]
+    waiting = [pod for pod, o in zip(pods, outcomes, strict=True) if o.node is None]
+    after = b"".join([*cluster_file(extender.cluster), *map(_document, waiting)])
+    stock = Placing(nodes, seed, Stock(seed))
+    stocked, twice = [stock.place(pod) for pod in pods], stock.overcommitted()
+    return Play(outcomes, stocked, twice, asked.spent, after, ours.states(), stock.states())
 
 
 def _document(manifest: dict[str, Any]) -> bytes:

@@ -10,8 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scheduler_extender.annotations import Malformed
-from scheduler_extender.demo.kubelet import Kubelets
-from scheduler_extender.demo.scheduler import Outcome
+from scheduler_extender.demo.placing import Outcome
 from scheduler_extender.files.clusterfile import feed, parse
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -33,7 +32,7 @@ class Play:
 
     outcomes: Sequence[Outcome]
     stock: Sequence[Outcome]
-    stock_kubelets: Kubelets
+    overcommitted: int  # GPUs whose memory stock has given out twice
     spent: Mapping[str, Sequence[float]]  # seconds that the extender took for each answer, by verb
     after: bytes  # the cluster file of what it leaves, with the pods that wait
     nodes: Sequence[NodeState]  # how GPUs stand then
@@ -143,7 +142,7 @@ def summary(play: Play, drawings: Sequence[Path]) -> Table:
     shown.add_row("promises", f"{len(promised)}{kinds}; broken: {broken}")
     shown.add_row("median answer", times)
     words = f"{len(there)} pods placed; {wrong} got other GPUs than they need"
-    if over := play.stock_kubelets.overcommitted():
+    if over := play.overcommitted:
         gpus = "1 shared GPU" if over == 1 else f"{over} shared GPUs"
         words += f"; the memory of {gpus} is given out twice"
     if unread:

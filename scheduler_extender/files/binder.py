@@ -20,12 +20,6 @@ class FileBinder:
         self._cluster = cluster
         self._seen: OrderedDict[PodUid, PodRecord] = OrderedDict()
         self._lock = threading.Lock()
-        self._placements: OrderedDict[PodUid, str] = OrderedDict()
-
-    def placement(self, uid: PodUid) -> str:
-        """The placement annotation that bind wrote for a pod, of the last few thousand."""
-        with self._lock:
-            return self._placements[uid]
 
     def saw(self, pod: Pod) -> None:
         """Remember a pod that filter was asked about."""
@@ -63,6 +57,3 @@ class FileBinder:
         )
         with self._lock:
             self._seen.pop(binding.uid, None)
-            self._placements[binding.uid] = binding.placement
-            while len(self._placements) > REMEMBERED_PODS:
-                self._placements.popitem(last=False)

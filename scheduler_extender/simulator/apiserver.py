@@ -36,18 +36,18 @@ class ApiServer(Actor, Server):
         self._watches = watches
         self._extender = extender
         self._claims = claims
-        self._named: dict[str, PodEntry] = {}
+        self.named: dict[str, PodEntry] = {}
         self.records: dict[NodeName, PublishedReport] = {}
         self.pods: dict[PodUid, PodEntry] = {}
         self.version = 0
 
     def find(self, name: str) -> PodEntry | None:
         """The pod of this name, if there is one."""
-        return self._named.get(name)
+        return self.named.get(name)
 
     def create(self, entry: PodEntry) -> None:
         """Somebody creates a pod. Nobody is told yet; see :meth:`changed`."""
-        self.pods[entry.record.uid] = self._named[entry.record.name] = entry
+        self.pods[entry.record.uid] = self.named[entry.record.name] = entry
 
     def changed(self, entry: PodEntry) -> None:
         """Tell the node's agent and the extender what the pod is now."""
@@ -116,7 +116,7 @@ class ApiServer(Actor, Server):
         entry.gone = True
         uid = entry.record.uid
         self._claims.release_later(uid)
-        del self.pods[uid], self._named[entry.record.name]
+        del self.pods[uid], self.named[entry.record.name]
         version = self._next_version(entry.record.node, left=True)
         self._extender.tell("pods", lambda: self._scene.hearing.feed.drop_pod(uid, version))
 

@@ -7,24 +7,25 @@ the verbs are reached, which nodes are offered, and how a node is chosen by the 
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from scheduler_extender import verbs
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.verbs import Binder, BindError
 from scheduler_extender.wire import BindingArgs, FilterResult, ObjectMeta, Pod
 
-AnyPod = TypeVar("AnyPod", contravariant=True)
 
-
-class Verbs(Protocol[AnyPod]):
+class Verbs(Protocol):
     """The extender's verbs, wherever they run."""
 
-    def filter(self, pod: AnyPod, names: list[str]) -> FilterResult:
+    def filter(self, pod: Pod, names: list[str]) -> FilterResult:
         """Which of these nodes can take the pod."""
 
-    def prioritize(self, pod: AnyPod, names: list[str]) -> Mapping[str, float]:
+    def prioritize(self, pod: Pod, names: list[str]) -> Mapping[str, float]:
         """The score of each node."""
+
+    def bind(self, pod: ObjectMeta, node: str) -> str | None:
+        """Why the bind is refused; None if it is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,8 @@ class Picked:
 
 
 def pick(
-    extender: Verbs[AnyPod],
-    pod: AnyPod,
+    extender: Verbs,
+    pod: Pod,
     offered: list[str],
     choose: Callable[[Mapping[str, float]], str],
 ) -> Picked:

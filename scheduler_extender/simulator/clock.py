@@ -6,10 +6,11 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 
 LONGEST_WAIT = 60.0  # seconds without any event
 
-Event = Callable[[], None]
+Event = Callable[[], object]
 
 
 class Clock:
@@ -31,9 +32,10 @@ class Clock:
             event()
 
     def at(self, when: float, event: Event) -> None:
-        """Let something happen at a time, in seconds from the start."""
-        self._number += 1
-        heapq.heappush(self._events, (when, self._number, event))
+        """Let something happen at a time, in seconds from the start; at infinity, never."""
+        if when < inf:
+            self._number += 1
+            heapq.heappush(self._events, (when, self._number, event))
 
     def after(self, seconds: float, event: Event) -> None:
         """Let something happen so many seconds from now."""

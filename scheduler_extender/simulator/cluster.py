@@ -34,7 +34,7 @@ class PlayedCluster:
             node.publish()
         self.claims.start()
         for job in jobs:
-            scene.timeline.at(job.arrives, partial(self._arrive, job))
+            scene.timeline.at(job.arrives, partial(self.arrive, job))
 
     def run(self, restarts: Iterable[float] = ()) -> Tally:
         """Play until nothing is left to happen; the extender is killed at the ``restarts``."""
@@ -43,17 +43,18 @@ class PlayedCluster:
         self.scene.timeline.run()
         return self.scene.tally
 
-    def _arrive(self, job: Job) -> None:
+    def arrive(self, job: Job) -> PodEntry:
         """Somebody creates the job's pod."""
         entry = PodEntry.of(job, self.scene.timeline.now)
         if job.foreign:
             self._bind_unasked(entry)
-            return
+            return entry
         self.api.create(entry)
         self.scene.tally.required += entry.request.required
         self.scene.tally.asked_by_kind[entry.kind] += 1
         self.api.changed(entry)
         self._scheduler.hear(entry)
+        return entry
 
     def _bind_unasked(self, entry: PodEntry) -> None:
         """Somebody creates a pod and binds it to any node with room, past kube-scheduler."""

@@ -12,7 +12,7 @@ from scheduler_extender.kube.binder import KubeBinder
 from scheduler_extender.kube.dra import DraNodes, dra_sinks
 from scheduler_extender.kube.settler import Settler
 from scheduler_extender.simulator.apiserver import ApiServer, PodApi
-from scheduler_extender.simulator.asking import InProcess, Picked, pick
+from scheduler_extender.simulator.asking import InProcess, Picked, Verbs, pick
 from scheduler_extender.simulator.faults import STALE_AFTER
 from scheduler_extender.simulator.pods import PodEntry
 from scheduler_extender.simulator.scene import Hearing, Scene
@@ -43,39 +43,40 @@ class Extender:
         """Forget everything."""
         timeline, faults = self._scene.timeline, self._scene.faults
         stale_after = STALE_AFTER if faults.dies_every else None
-        self._cluster = Cluster(
+        self.cluster = Cluster(
             lambda: timeline.now,
             Settings(stale_after=stale_after),
             self._watches,
         )
-        self._cluster.faults.on_fault(lambda node, error: self.faults.append(f"{node}: {error!r}"))
-        feed, records = self._cluster.feed, DraNodes(self._cluster)
+        self.cluster.faults.on_fault(lambda node, error: self.faults.append(f"{node}: {error!r}"))
+        feed, records = self.cluster.feed, DraNodes(self.cluster)
         feed.on_surprise.append(self._scene.observer.surprised)
-        sinks = dra_sinks(self._cluster, records)
+        sinks = dra_sinks(self.cluster, records)
         by_kind = {path.rpartition("/")[2]: sink for path, sink in sinks}
         self._scene.hearing = Hearing(feed, records, by_kind)
         for name, node in self._scene.nodes.items():
             given = 0 if name in self._scene.by_dra else self._scene.capacity.there(name)
             told = NodeObject(allocatable=amounts_of({node.resources[0].name: given}))
             feed.put_node(name, told)
-        binder = KubeBinder(PodApi(self._scene, self._api), self._cluster)
-        self._verbs = InProcess(self._cluster, binder)
-        self._settler = Settler(self._cluster, binder, clock=lambda: timeline.now)
+        self.binder = KubeBinder(PodApi(self._scene, self._api), self.cluster)
+        self.verbs: Verbs = InProcess(self.cluster, self.binder)
+        self._settler = Settler(self.cluster, self.binder, clock=lambda: timeline.now)
         self._in_rounds = False
 
     def pick(self, pod: Pod, offered: list[str]) -> Picked:
-        """filter, then prioritize; ties are broken at random, as in kube-scheduler."""
-        return pick(self._verbs, pod, offered, self._any_best)
+        """filter, then prioritize; see :meth:`choose`."""
+        return pick(self.verbs, pod, offered, self.choose)
 
-    def _any_best(self, scores: Mapping[str, float]) -> str:
+    def choose(self, scores: Mapping[str, float]) -> str:
+        """One of the best, at random, as in kube-scheduler."""
         best = max(scores.values())
         return self._rng.choice([name for name, score in scores.items() if score == best])
 
     def bind(self, entry: PodEntry, node: str) -> str | None:
         """bind, which decides anew."""
-        before = self._cluster.tallies.vetoes
-        refusal = self._verbs.bind(entry.pod.metadata, node)
-        self._scene.tally.vetoes += self._cluster.tallies.vetoes - before
+        before = self.cluster.tallies.vetoes
+        refusal = self.verbs.bind(entry.pod.metadata, node)
+        self._scene.tally.vetoes += self.cluster.tallies.vetoes - before
         if not self._in_rounds:
             self._in_rounds = True
             self._round(self._settler)
@@ -90,6 +91,6 @@ class Extender:
         if settler is not self._settler:
             return  # the extender of this settler was killed
         settler.round(self._scene.timeline.now)
-        self._in_rounds = bool(self._cluster.snapshot().in_flight)
+        self._in_rounds = bool(self.cluster.snapshot().in_flight)
         if self._in_rounds:
             self._scene.timeline.after(ROUND, lambda: self._round(settler))

@@ -62,6 +62,9 @@ class Faults:
     whole_cpus: float = 0.0
 
 
+# Nothing takes any time.
+AT_ONCE = Delays(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, forgets=1.0)
+
 # All of them, at rates that leave most of the time quiet.
 RARE_FAULTS = Faults(
     forced=0.05,

@@ -17,8 +17,7 @@ from rich.console import Console
 
 from scheduler_extender.cli import main
 from scheduler_extender.demo import CLUSTER_FILE, PICTURE, STOCK_PICTURE, run_demo, workload
-from scheduler_extender.demo.kubelet import Kubelets
-from scheduler_extender.demo.stock import StockScheduler
+from scheduler_extender.demo.placing import Placing, Stock
 from scheduler_extender.told.nodes import Use
 from tests.commands import ROOT, Done, asked
 from tests.programs import started
@@ -98,9 +97,9 @@ def test_no_line_is_wider_than_80_columns(tmp_path: Path) -> None:
     assert "…" not in text
 
 
-def stock(*machines: str) -> StockScheduler:
+def stock(*machines: str) -> Placing:
     nodes = [machine(name).topology(f"n{i}") for i, name in enumerate(machines)]
-    return StockScheduler(Kubelets(nodes, 1), 1)
+    return Placing(nodes, 1, Stock(1))
 
 
 def a_pod(gpus: int, annotations: dict[str, str]) -> dict[str, object]:
@@ -127,17 +126,17 @@ def a_pod(gpus: int, annotations: dict[str, str]) -> dict[str, object]:
 def test_what_the_stock_scheduler_knows(
     machines: list[str], gpus: int, annotations: dict[str, str], node: str | None, met: bool | None
 ) -> None:
-    found = stock(*machines).schedule(a_pod(gpus, annotations))
+    found = stock(*machines).place(a_pod(gpus, annotations))
     assert (found.node, found.met) == (node, met)
 
 
 def test_it_spreads_pods() -> None:
-    scheduler = stock("l40s-4", "l40s-4")
+    play = stock("l40s-4", "l40s-4")
     placed = []
     for name in ("a", "b"):
         one = a_pod(1, {})
         one["metadata"] = {**one["metadata"], "name": name, "uid": name}  # type: ignore[dict-item]
-        placed.append(scheduler.schedule(one).node)
+        placed.append(play.place(one).node)
     assert sorted(filter(None, placed)) == ["n0", "n1"]
 
 

@@ -1,0 +1,214 @@
+"""Pods placed one after the other in a played cluster in which everything happens at once.
+
+The extender may be the real one behind its ports, or :class:`Stock`: kube-scheduler as it comes,
+which counts GPUs. It is given what people give it today: a node selector on the labels of GPU
+feature discovery for the model and the memory of the GPUs. Among the nodes that are left and have
+enough GPUs free it takes one with the fewest pods, as its default score does where pods ask for
+equal CPU and memory. Ties fall at random. What it cannot be told are links, NUMA nodes, NICs and
+the memory that pods use of GPUs that they share.
+"""
+
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import TypeVar
+
+import msgspec
+import urllib3
+
+from scheduler_extender.annotations import PLACEMENT, PREFIX, Malformed
+from scheduler_extender.simulator.asking import Picked
+from scheduler_extender.simulator.clock import Clock
+from scheduler_extender.simulator.cluster import PlayedCluster
+from scheduler_extender.simulator.extender import Extender
+from scheduler_extender.simulator.faults import AT_ONCE, Faults
+from scheduler_extender.simulator.pods import Job, Manifest, PodEntry
+from scheduler_extender.simulator.scene import Capacity, Observer, Scene
+from scheduler_extender.simulator.tally import Tally
+from scheduler_extender.told.nodes import NodeState, node_state
+from scheduler_extender.wire import (
+    BindingArgs,
+    BindingResult,
+    FilterResult,
+    HostPriority,
+    ObjectMeta,
+    Pod,
+)
+from topology.core.devices import NodeName
+from topology.core.graph import NodeTopology
+from topology.core.placement import satisfies
+from topology.core.requests import Constraints, GpuRequest
+from topology.emulation import EmulatedKubelet
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one pod: its node, None where it waits.
+
+    ``required`` says whether it needs more than a count of GPUs, and ``met`` whether those that it
+    got are what it asks; None where nobody can tell what that is. ``got`` and ``possible`` are
+    driver indices.
+    """
+
+    pod: str
+    asks: str
+    node: str | None = None
+    required: bool = False
+    met: bool | None = None
+    verdict: str = ""
+    got: tuple[int, ...] = ()
+    possible: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def wrong(self) -> bool:
+        """Whether it got other GPUs than it needs."""
+        return self.required and self.met is False
+
+
+class Placing(Observer):
+    """One play. The seed decides what the kubelets leave to chance."""
+
+    def __init__(self, nodes: Sequence[NodeTopology], seed: int, extender: Extender) -> None:
+        self._nodes = {node.name: node for node in nodes}
+        self._outcome: Outcome | None = None
+        self._extender = extender
+        rng = random.Random(seed)  # noqa: S311
+        self._kubelets = {name: EmulatedKubelet(node, rng) for name, node in self._nodes.items()}
+        clock, there = Clock(random.Random(seed)), Capacity(nodes)  # noqa: S311
+        self._scene = Scene(
+            clock, self._nodes, self._kubelets, there, AT_ONCE, Faults(), Tally(), observer=self
+        )
+        self._played = PlayedCluster(self._scene, [], extender)
+
+    def place(self, pod: Manifest) -> Outcome:
+        """Try once to place a pod, and let everything happen that follows."""
+        self._outcome = None
+        entry = self._played.arrive(Job(0.0, inf, pod, patience=0.0))
+        self._scene.timeline.run()
+        return self._outcome or Outcome(entry.record.name, _asks(entry))
+
+    def admitted(self, entry: PodEntry, held: tuple[int, ...]) -> None:
+        """Compare what the pod has got with what it asks."""
+        topology, request, mask = self._nodes[entry.node], entry.request, sum(1 << p for p in held)
+        understood = isinstance(entry.record.request, GpuRequest)
+        promised = entry.manifest["metadata"]["annotations"].get(PLACEMENT)
+        placement = json.loads(promised or '{"verdict": "", "sets": []}')
+        self._outcome = Outcome(
+            entry.record.name,
+            _asks(entry),
+            entry.node,
+            request.required,
+            met(topology, request, mask) if understood else None,
+            placement["verdict"],
+            topology.indices(mask),
+            tuple(tuple(each) for each in placement["sets"]),
+        )
+
+    def states(self) -> list[NodeState]:
+        """How the GPUs stand now."""
+        return [node_state(self._extender.cluster.facts(name)) for name in self._nodes]
+
+    def overcommitted(self) -> int:
+        """GPUs whose pods may use more memory than there is, by what they say, or else by their
+        shares."""
+        many = 0
+        for name, kubelet in self._kubelets.items():
+            gpus = {str(gpu.uuid): gpu for gpu in self._nodes[name].gpus}
+            for uuid, there in kubelet.sharing().items():
+                memory, replicas = gpus[uuid].memory, self._nodes[name].resources[0].replicas
+                used = sum(
+                    request.constraints.gpu_memory or memory * devices // replicas
+                    for _, request, devices in there
+                )
+                many += used > memory
+        return many
+
+
+def met(topology: NodeTopology, request: GpuRequest, mask: int) -> bool:
+    """Whether the devices that a pod has got on these GPUs are what it asks."""
+    count, replicas = request.effective_count, topology.resources[0].replicas
+    return satisfies(topology.shape, request.constraints, mask, count=count, replicas=replicas)
+
+
+def _asks(entry: PodEntry) -> str:
+    """What a pod asks; one with a bad annotation, as it wrote it."""
+    if not isinstance(entry.record.request, Malformed):
+        return entry.request.text
+    notes = entry.manifest["metadata"]["annotations"]
+    written = " ".join(f"{key.removeprefix(PREFIX)}={value}" for key, value in notes.items())
+    return f"{entry.request.count} GPUs {written}"
+
+
+class OverHttp:
+    """The verbs over one kept connection. ``spent`` gives seconds for each answer, by verb."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._http = urllib3.PoolManager(retries=False)
+        self.spent: dict[str, list[float]] = {"filter": [], "prioritize": [], "bind": []}
+
+    def filter(self, pod: Pod, names: list[str]) -> FilterResult:
+        """Which of these nodes can take the pod."""
+        return self._post("filter", {"Pod": pod, "NodeNames": names}, FilterResult)
+
+    def prioritize(self, pod: Pod, names: list[str]) -> Mapping[str, float]:
+        """The score of each node."""
+        rows = self._post("prioritize", {"Pod": pod, "NodeNames": names}, list[HostPriority])
+        return {row.host: row.score for row in rows}
+
+    def bind(self, pod: ObjectMeta, node: str) -> str | None:
+        """Why the bind is refused; None if it is written."""
+        args = BindingArgs(pod.name, pod.namespace, pod.uid, node)
+        return self._post("bind", args, BindingResult).error or None
+
+    def _post(self, verb: str, body: object, answers: type[Answer]) -> Answer:
+        payload = msgspec.json.encode(body)
+        started = time.perf_counter()
+        answer = self._http.request("POST", f"{self._url}/scheduler/{verb}", body=payload)
+        self.spent[verb].append(time.perf_counter() - started)
+        if answer.status != 200:
+            raise RuntimeError(f"{verb}: {answer.status} {answer.data!r}")
+        return msgspec.json.decode(answer.data, type=answers)
+
+
+class FirstBest(Extender):
+    """The real extender, before a kube-scheduler that takes the first of the best nodes."""
+
+    def choose(self, scores: Mapping[str, float]) -> str:
+        """The first of the best."""
+        return max(scores, key=scores.__getitem__)
+
+
+class Stock(Extender):
+    """kube-scheduler without an extender; what is inherited only looks on."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self._pods: Counter[str] = Counter()
+
+    def pick(self, pod: Pod, offered: list[str]) -> Picked:
+        """One of the nodes with the fewest pods, of those that a node selector lets the pod to."""
+        request = self._api.named[pod.metadata.name].request
+        nodes = self._scene.nodes
+        fit = [name for name in offered if _selected(nodes[NodeName(name)], request)]
+        fewest = min(fit, key=lambda name: (self._pods[name], self._rng.random()), default=None)
+        return Picked(fewest, Counter())
+
+    def bind(self, entry: PodEntry, node: str) -> str | None:
+        """Bind, whatever GPUs the pod will get."""
+        self._pods[node] += 1
+        self._api.bind(entry, NodeName(node), {})
+        return None
+
+
+def _selected(topology: NodeTopology, request: GpuRequest) -> bool:
+    """Whether a node selector for the model and the memory of the GPUs lets the pod there."""
+    asked = request.constraints
+    labels = Constraints(models=asked.models, min_gpu_memory=asked.min_gpu_memory)
+    return satisfies(topology.shape, labels, topology.shape.all_gpus)
