@@ -27,7 +27,7 @@ class Judge(Observer):
     """
 
     def __init__(self, scene: Scene) -> None:
-        self._timeline = scene.timeline
+        self._clock = scene.clock
         self._tally = scene.tally
         self._groups = _Groups(scene)
         self.surprises: list[Surprise] = []
@@ -40,11 +40,11 @@ class Judge(Observer):
 
     def disturbed(self, node: NodeName) -> None:
         """What is expected need not hold from now on, nor what is guaranteed."""
-        self._disturbed[node] = self._unsettled[node] = self._timeline.now
+        self._disturbed[node] = self._unsettled[node] = self._clock.now
 
     def unsettled(self, node: NodeName) -> None:
         """What is guaranteed has to hold all the same."""
-        self._unsettled[node] = self._timeline.now
+        self._unsettled[node] = self._clock.now
 
     def placed(self, entry: PodEntry, binding: Binding, looked: float) -> None:
         """A pod with constraints was promised something."""
@@ -54,7 +54,7 @@ class Judge(Observer):
         entry.promise = verdict = json.loads(binding.placement)["verdict"]
         tally.required_placed += 1
         tally.promised[verdict] += 1
-        tally.stale += self._timeline.now - looked > STALE_AFTER + SLACK
+        tally.stale += self._clock.now - looked > STALE_AFTER + SLACK
         tally.blind += _blind(entry)
 
     def bound(self, entry: PodEntry) -> None:

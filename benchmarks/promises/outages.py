@@ -24,79 +24,79 @@ class Outages(Actor):
     def begin(self) -> None:
         """Start what the faults ask for."""
         if self._faults.blind_every:
-            self._timeline.about(self._faults.blind_every, self._blindfold)
+            self._clock.about(self._faults.blind_every, self._blindfold)
             self._bookmark()
         if self._faults.dies_every:
-            self._timeline.about(self._faults.dies_every, self._kill_agent)
+            self._clock.about(self._faults.dies_every, self._kill_agent)
             for node in self._nodes:
                 self._heartbeat(node)
         if self._faults.kubelets_restart:
-            self._timeline.about(self._faults.kubelets_restart, self._end_kubelet)
+            self._clock.about(self._faults.kubelets_restart, self._end_kubelet)
         if self._faults.gpus_sicken:
-            self._timeline.about(self._faults.gpus_sicken, self._sicken)
+            self._clock.about(self._faults.gpus_sicken, self._sicken)
 
     @property
     def _over(self) -> bool:
-        return self._timeline.now > self._until
+        return self._clock.now > self._until
 
     def _blindfold(self) -> None:
         """One watch or all bring nothing for a while; what happens meanwhile comes at its end."""
         if self._over:
             return
-        timeline, faults = self._timeline, self._faults
+        clock, faults = self._clock, self._faults
         self._tally.happened["blindings"] += 1
-        end = timeline.now + timeline.rng.uniform(1.0, faults.blind_for)
-        fails = timeline.happens(faults.failing)
+        end = clock.now + clock.rng.uniform(1.0, faults.blind_for)
+        fails = clock.happens(faults.failing)
         watches = list(self._extender.names)
-        if not timeline.happens(faults.both):
+        if not clock.happens(faults.both):
             while len(watches) > 1:
-                watches.remove(timeline.rng.choice(watches))
+                watches.remove(clock.rng.choice(watches))
         for watch in watches:
             self._extender.silence(watch, end, fails=fails)
-        timeline.at(end + timeline.drawn(faults.blind_every), self._blindfold)
+        clock.at(end + clock.drawn(faults.blind_every), self._blindfold)
 
     def _bookmark(self) -> None:
         for watch in WATCHES:
             self._extender.tell(watch, lambda: None)
         if not self._over:
-            self._timeline.after(BOOKMARKS, self._bookmark)
+            self._clock.after(BOOKMARKS, self._bookmark)
 
     def _heartbeat(self, node: Node) -> None:
         node.look()
         if not self._over:
-            seconds = HEARTBEAT * self._timeline.rng.uniform(0.8, 1.2)
-            self._timeline.after(seconds, lambda: self._heartbeat(node))
+            seconds = HEARTBEAT * self._clock.rng.uniform(0.8, 1.2)
+            self._clock.after(seconds, lambda: self._heartbeat(node))
 
     def _kill_agent(self) -> None:
         if self._over:
             return
-        node = self._timeline.rng.choice(self._nodes)
+        node = self._clock.rng.choice(self._nodes)
         if not node.dead:
             node.die()
-            self._timeline.about(self._faults.dead_for, node.revive)
-        self._timeline.about(self._faults.dies_every, self._kill_agent)
+            self._clock.about(self._faults.dead_for, node.revive)
+        self._clock.about(self._faults.dies_every, self._kill_agent)
 
     def _end_kubelet(self) -> None:
         if self._over:
             return
-        self._timeline.rng.choice(self._nodes).end()
-        self._timeline.about(self._faults.kubelets_restart, self._end_kubelet)
+        self._clock.rng.choice(self._nodes).end()
+        self._clock.about(self._faults.kubelets_restart, self._end_kubelet)
 
     def _sicken(self) -> None:
         """One or two GPUs of a node fall sick, and heal by themselves."""
         if self._over:
             return
-        timeline, faults = self._timeline, self._faults
-        node = timeline.rng.choice(self._nodes)
+        clock, faults = self._clock, self._faults
+        node = clock.rng.choice(self._nodes)
         everything = range(len(node.topology.gpus))
-        gpus = timeline.rng.sample(everything, timeline.rng.randint(1, min(2, len(everything))))
+        gpus = clock.rng.sample(everything, clock.rng.randint(1, min(2, len(everything))))
         self._tally.happened["sickened"] += len(gpus)
-        if timeline.happens(faults.blamed):
-            self._blame(node, gpus, timeline.drawn(2 * faults.sick_for))
+        if clock.happens(faults.blamed):
+            self._blame(node, gpus, clock.drawn(2 * faults.sick_for))
         self._claims.taint(node.name, gpus, sick=True)
         node.sicken(gpus)
-        timeline.about(faults.sick_for, lambda: self._heal(node, gpus))
-        timeline.about(faults.gpus_sicken, self._sicken)
+        clock.about(faults.sick_for, lambda: self._heal(node, gpus))
+        clock.about(faults.gpus_sicken, self._sicken)
 
     def _heal(self, node: Node, gpus: list[int]) -> None:
         self._claims.taint(node.name, gpus, sick=False)
@@ -113,4 +113,4 @@ class Outages(Actor):
             node.blame(self._sick[node.name])
             node.look()
 
-        self._timeline.after(seconds, forgive)
+        self._clock.after(seconds, forgive)

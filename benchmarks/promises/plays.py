@@ -24,7 +24,7 @@ from scheduler_extender.simulator.clock import Clock
 from scheduler_extender.simulator.cluster import PlayedCluster
 from scheduler_extender.simulator.extender import Extender
 from scheduler_extender.simulator.faults import Delays, Faults
-from scheduler_extender.simulator.scene import Capacity, Scene
+from scheduler_extender.simulator.scene import Scene
 from scheduler_extender.simulator.tally import Tally
 from topology.core.graph import NodeTopology
 from topology.emulation import EmulatedKubelet
@@ -75,10 +75,8 @@ def play(what: Play) -> Tally:
         Clock(chance),
         {node.name: node for node in nodes},
         {node.name: _emulated(node, chance) for node in nodes},
-        Capacity(nodes),
         what.delays,
         what.faults,
-        Tally(),
         by_dra,
     )
     scene.observer = judge = Judge(scene)

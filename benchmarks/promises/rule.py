@@ -6,8 +6,7 @@ from scheduler_extender.simulator.asking import Picked
 from scheduler_extender.simulator.extender import Extender
 from scheduler_extender.simulator.pods import GPU, PodEntry
 from scheduler_extender.state.node.ledger import ledger
-from scheduler_extender.wire import Pod
-from topology.core.devices import NodeName, PodUid, subsets
+from topology.core.devices import NodeName, subsets
 from topology.core.placement import satisfies
 from topology.core.report import Report
 from topology.core.requests import GpuRequest
@@ -19,10 +18,9 @@ class GoodSetFree(Extender):
     It sees what the extender sees, counts binds in flight, and takes no outcome into account.
     """
 
-    def pick(self, pod: Pod, offered: list[str]) -> Picked:
+    def pick(self, entry: PodEntry, offered: list[str]) -> Picked:
         """Nodes on which a satisfying set is free; the fullest first."""
-        request = self._api.pods[PodUid(pod.metadata.uid)].request
-        good = [name for name in offered if self._good(name, request)]
+        good = [name for name in offered if self._good(name, entry.request)]
         if not good:
             return Picked(None, Counter())
         share = self._scene.capacity.used_share

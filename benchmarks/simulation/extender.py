@@ -13,14 +13,11 @@ from benchmarks.simulation.fleet import Fleet, Ints, SimPod
 from benchmarks.simulation.jobs import WHOLE_GPU
 from benchmarks.simulation.policy import Policy, Wait
 from benchmarks.simulation.scheduler import DEFAULT
-from scheduler_extender.annotations import MANAGED
+from scheduler_extender.files.binder import FileBinder
 from scheduler_extender.simulator.asking import InProcess, pick
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.asking.enquiry import states_of
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.pods.record import PodRecord, pod_record
-from scheduler_extender.verbs import Binding
-from topology.core.devices import PodUid
 
 WEIGHT = 5  # `extenders[0].weight` of the shipped scheduler configuration
 REFUSED = -1
@@ -35,8 +32,8 @@ class Extender(Policy):
         """Tell a new cluster of every node there is."""
         super().__init__(fleet, rng)
         self._cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
-        self._pods: dict[PodUid, PodRecord] = {}
-        self._verbs = InProcess(self._cluster, self)
+        self._binder = FileBinder(self._cluster)
+        self._verbs = InProcess(self._cluster, self._binder)
         self._changed = set(fleet.names)
         self._states = np.zeros(len(fleet), dtype=np.int64)
         self._cluster.on_change.append(self._changed.add)
@@ -59,14 +56,9 @@ class Extender(Policy):
         )
         if picked.node is None:
             return Wait(picked.reasons.most_common(1)[0][0], for_good=picked.for_good)
-        record = pod_record(manifest, MANAGED)
-        assert record is not None
-        self._pods[pod.uid] = record
+        self._binder.saw(manifest)
         refusal = self._verbs.bind(manifest.metadata, picked.node)
-        if refusal is not None:
-            self._pods.pop(pod.uid, None)
-            return Wait(refusal)
-        return fleet.row(picked.node)
+        return fleet.row(picked.node) if refusal is None else Wait(refusal)
 
     def _best(
         self, pod: SimPod, rows: Ints, names: list[str], back: Ints, scores: Mapping[str, float]
@@ -90,17 +82,6 @@ class Extender(Policy):
             self._states[self.fleet.row(name)] = state
         self._changed.clear()
 
-    def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
-        """The pod at the API server."""
-        return self._pods.get(uid)
-
-    def write(self, binding: Binding) -> None:
-        """The API server takes the Binding, and the watch brings it back."""
-        known = self._cluster.cache.assumed(binding.uid)
-        assert known is not None
-        self._pods[binding.uid] = known
-        self._cluster.feed.put_pod(known)
-
     def admitted(self, pod: SimPod, row: int) -> None:
         """The agent reports what the kubelet gave."""
         if pod.request is not None:
@@ -110,7 +91,8 @@ class Extender(Policy):
         """The pod has ended, the agent reports it, and the pod is deleted."""
         if pod.request is None:
             return
-        record = self._pods.pop(pod.uid)
+        record = self._cluster.pod(pod.uid)
+        assert record is not None
         self._cluster.feed.put_pod(replace(record, phase="Succeeded"))
         self._report(row)
         self._cluster.feed.drop_pod(pod.uid)

@@ -6,7 +6,6 @@
 :mod:`~scheduler_extender.demo.picture` draws it.
 """
 
-import json
 import shlex
 import threading
 from dataclasses import replace
@@ -52,13 +51,13 @@ def run_demo(
     content = load(source)
     play = _played(console, content, source.name, workload.pods(count, seed), seed)
     drawings = _drawn(out, play)
-    (out / CLUSTER_FILE).write_bytes(play.after)
+    (out / CLUSTER_FILE).write_bytes(b"".join(cluster_file(play.after)))
     if each:
         show(console, tables.each_pod(play.outcomes))
         console.print()
     show(console, tables.by_request(play))
     console.print()
-    waiting = tables.waiting(play.after)
+    waiting = tables.waiting(play.after.snapshot())
     if waiting.row_count:
         show(console, waiting, keys=2)
         console.print()
@@ -97,16 +96,10 @@ def _played(
                 outcomes.append(ours.place(pod))
                 placed = sum(o.node is not None for o in outcomes)
                 progress.update(task, advance=1, placed=placed, waiting=len(outcomes) - placed)
-    waiting = [pod for pod, o in zip(pods, outcomes, strict=True) if o.node is None]
-    after = b"".join([*cluster_file(extender.cluster), *map(_document, waiting)])
     stock = Placing(nodes, seed, Stock(seed))
     stocked, twice = [stock.place(pod) for pod in pods], stock.overcommitted()
+    after = extender.cluster
     return Play(outcomes, stocked, twice, asked.spent, after, ours.states(), stock.states())
-
-
-def _document(manifest: dict[str, Any]) -> bytes:
-    """A pod in a cluster file. The extender was asked about it, and does not keep who waits."""
-    return f"---\n{json.dumps(manifest)}\n".encode()
 
 
 def _drawn(out: Path, play: Play) -> tuple[Path, Path]:

@@ -27,8 +27,7 @@ from scheduler_extender.simulator.cluster import PlayedCluster
 from scheduler_extender.simulator.extender import Extender
 from scheduler_extender.simulator.faults import AT_ONCE, Faults
 from scheduler_extender.simulator.pods import Job, Manifest, PodEntry
-from scheduler_extender.simulator.scene import Capacity, Observer, Scene
-from scheduler_extender.simulator.tally import Tally
+from scheduler_extender.simulator.scene import Observer, Scene
 from scheduler_extender.told.nodes import NodeState, node_state
 from scheduler_extender.wire import (
     BindingArgs,
@@ -80,17 +79,15 @@ class Placing(Observer):
         self._extender = extender
         rng = random.Random(seed)  # noqa: S311
         self._kubelets = {name: EmulatedKubelet(node, rng) for name, node in self._nodes.items()}
-        clock, there = Clock(random.Random(seed)), Capacity(nodes)  # noqa: S311
-        self._scene = Scene(
-            clock, self._nodes, self._kubelets, there, AT_ONCE, Faults(), Tally(), observer=self
-        )
+        clock = Clock(random.Random(seed))  # noqa: S311
+        self._scene = Scene(clock, self._nodes, self._kubelets, AT_ONCE, Faults(), observer=self)
         self._played = PlayedCluster(self._scene, [], extender)
 
     def place(self, pod: Manifest) -> Outcome:
-        """Try once to place a pod, and let everything happen that follows."""
+        """Let a pod come, and everything happen that follows at once: it is tried once."""
         self._outcome = None
-        entry = self._played.arrive(Job(0.0, inf, pod, patience=0.0))
-        self._scene.timeline.run()
+        entry = self._played.arrive(Job(0.0, inf, pod, patience=inf))
+        self._scene.clock.run(until=0.0)
         return self._outcome or Outcome(entry.record.name, _asks(entry))
 
     def admitted(self, entry: PodEntry, held: tuple[int, ...]) -> None:
@@ -192,11 +189,10 @@ class Stock(Extender):
         super().__init__(seed)
         self._pods: Counter[str] = Counter()
 
-    def pick(self, pod: Pod, offered: list[str]) -> Picked:
+    def pick(self, entry: PodEntry, offered: list[str]) -> Picked:
         """One of the nodes with the fewest pods, of those that a node selector lets the pod to."""
-        request = self._api.named[pod.metadata.name].request
         nodes = self._scene.nodes
-        fit = [name for name in offered if _selected(nodes[NodeName(name)], request)]
+        fit = [name for name in offered if _selected(nodes[NodeName(name)], entry.request)]
         fewest = min(fit, key=lambda name: (self._pods[name], self._rng.random()), default=None)
         return Picked(fewest, Counter())
 

@@ -1,6 +1,5 @@
 """What the demo prints: what became of the pods, ours beside those of the stock scheduler."""
 
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,8 +10,6 @@ from rich.text import Text
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.demo.placing import Outcome
-from scheduler_extender.files.clusterfile import feed, parse
-from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.pods.record import PodRecord
@@ -34,7 +31,7 @@ class Play:
     stock: Sequence[Outcome]
     overcommitted: int  # GPUs whose memory stock has given out twice
     spent: Mapping[str, Sequence[float]]  # seconds that the extender took for each answer, by verb
-    after: bytes  # the cluster file of what it leaves, with the pods that wait
+    after: Cluster  # what it leaves
     nodes: Sequence[NodeState]  # how GPUs stand then
     stock_nodes: Sequence[NodeState]  # and after the stock scheduler's play
 
@@ -81,11 +78,8 @@ def _share(met: Sequence[bool | None]) -> Text:
     return Text(str(good), "" if good == len(known) else "bold red")
 
 
-def waiting(after: bytes) -> Table:
+def waiting(snapshot: Snapshot) -> Table:
     """Why pods wait, as ``gpu-topology waiting`` says it: a row for those that ask the same."""
-    cluster = Cluster(time.monotonic, Settings(stale_after=None, all_pods_known=False))
-    feed(cluster, parse(after.decode(), "the cluster that is left"))
-    snapshot = cluster.snapshot()
     return table(
         queues(waiting_pods(snapshot)).values(),
         column("waits", lambda pods: str(len(pods)), figure=True),

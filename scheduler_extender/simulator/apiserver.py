@@ -41,10 +41,6 @@ class ApiServer(Actor, Server):
         self.pods: dict[PodUid, PodEntry] = {}
         self.version = 0
 
-    def find(self, name: str) -> PodEntry | None:
-        """The pod of this name, if there is one."""
-        return self.named.get(name)
-
     def create(self, entry: PodEntry) -> None:
         """Somebody creates a pod. Nobody is told yet; see :meth:`changed`."""
         self.pods[entry.record.uid] = self.named[entry.record.name] = entry
@@ -56,7 +52,7 @@ class ApiServer(Actor, Server):
 
         def tell() -> None:
             if record.node is not None:
-                entry.seen = min(entry.seen, self._timeline.now)
+                entry.seen = min(entry.seen, self._clock.now)
             self._scene.hearing.feed.put_pod(record)
 
         self._extender.tell("pods", tell)
@@ -93,14 +89,14 @@ class ApiServer(Actor, Server):
         manifest["metadata"] = {**meta, "annotations": notes}
         manifest["spec"] = {**manifest["spec"], "nodeName": node}
         entry.record, entry.manifest = record_of(manifest), manifest
-        entry.bound = self._timeline.now
+        entry.bound = self._clock.now
         self._capacity.take(node, entry.request.effective_count)
         self.changed(entry)
         self._observer.bound(entry)
         self._watches.deliver(node, partial(self.nodes[node].bound, entry))
-        if self._timeline.happens(self._faults.forced):
-            mean = 1.0 if self._timeline.happens(0.5) else entry.job.runs
-            self._timeline.about(mean, lambda: self._force_delete(entry))
+        if self._clock.happens(self._faults.forced):
+            mean = 1.0 if self._clock.happens(0.5) else entry.job.runs
+            self._clock.about(mean, lambda: self._force_delete(entry))
 
     def finish(self, entry: PodEntry, phase: str) -> None:
         """The pod has ended, and soon somebody deletes it."""
@@ -109,7 +105,7 @@ class ApiServer(Actor, Server):
         self._ends(entry)
         entry.record = replace(entry.record, phase=phase)
         self.changed(entry)
-        self._timeline.about(DELETED_AFTER, lambda: self.delete(entry))
+        self._clock.about(DELETED_AFTER, lambda: self.delete(entry))
 
     def delete(self, entry: PodEntry) -> None:
         """The API server forgets a pod; the extender hears of it later."""
@@ -166,7 +162,7 @@ class ApiServer(Actor, Server):
         self.records[node] = published
         self._show(node, published)
         same = before is not None and before.record == published.record
-        if before is not None and same and self._timeline.happens(self._delays.repeated):
+        if before is not None and same and self._clock.happens(self._delays.repeated):
             self._show(node, before)
 
     def _show(self, node: NodeName, published: PublishedReport) -> None:
@@ -176,7 +172,7 @@ class ApiServer(Actor, Server):
     def drop_record(self, node: NodeName) -> None:
         """The node's record is made anew. The extender may miss that the old one was deleted: then
         a list shows it the new one."""
-        if self._timeline.happens(0.5):
+        if self._clock.happens(0.5):
             self._extender.tell("records", lambda: self._scene.hearing.records.drop_record(node))
 
 
@@ -199,20 +195,20 @@ class PodApi(Actor, Client):
 
     def create(self, path: str, body: bytes, query: Query = (), *, timeout: float) -> bytes:
         """Take a Binding. Raises a 404 or 409 as the API server does, or gives no answer."""
-        timeline, faults = self._timeline, self._faults
+        clock, faults = self._clock, self._faults
         entry, found = self._entry(path), msgspec.json.decode(body)
         meta = found["metadata"]
         placement = next(iter(meta["annotations"].values()))
         node = NodeName(found["target"]["name"])
         binding = Binding(meta["namespace"], meta["name"], PodUid(meta["uid"]), node, placement)
-        fate = timeline.rng.random()
+        fate = clock.rng.random()
         if fate < faults.late_commits:
             self._tally.happened["late_commits"] += 1
-            if timeline.rng.random() < WRITTEN:
+            if clock.rng.random() < WRITTEN:
                 limit = dict(query).get("timeout", "")
                 longest = float(limit.removesuffix("ms")) / 1000 + ETCD if limit else faults.limit
-                when = timeline.rng.uniform(0, longest)
-                timeline.after(when, partial(self._commit_late, entry, binding))
+                when = clock.rng.uniform(0, longest)
+                clock.after(when, partial(self._commit_late, entry, binding))
             raise ApiUnreachable("timed out")
         if entry.record.uid != binding.uid or not self._api.commit(entry, binding):
             raise api_error(409, "Conflict", "pod is already assigned to a node")
@@ -222,7 +218,7 @@ class PodApi(Actor, Client):
 
     def _entry(self, path: str) -> PodEntry:
         name = path.removesuffix("/binding").rpartition("/")[2]
-        entry = self._api.find(name)
+        entry = self._api.named.get(name)
         if entry is None:
             raise api_error(404, "NotFound", f"pods {name} not found")
         return entry

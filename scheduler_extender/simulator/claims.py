@@ -65,7 +65,7 @@ class Claims(Actor):
             self._write(CLASSES, DEVICE_CLASS)
         for name in sorted(self._scene.by_dra):
             gpus = range(len(self._scene.nodes[name].gpus))
-            self._orders[name] = self._timeline.rng.sample(gpus, len(gpus))
+            self._orders[name] = self._clock.rng.sample(gpus, len(gpus))
             self._tainted[name] = frozenset()
             self._write_slice(name)
 
@@ -130,7 +130,7 @@ class Claims(Actor):
     def release_later(self, uid: PodUid) -> None:
         """A pod has ended, or is gone: its claim will be deleted."""
         if uid in self._chosen:
-            self._timeline.about(RELEASED_AFTER, lambda: self.release(uid))
+            self._clock.about(RELEASED_AFTER, lambda: self.release(uid))
 
     def held(self, uid: PodUid) -> tuple[int, ...]:
         """The GPUs that the pod's claim has; none where there is no claim."""

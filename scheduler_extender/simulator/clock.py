@@ -25,9 +25,9 @@ class Clock:
         self._events: list[tuple[float, int, Event]] = []
         self._number = 0
 
-    def run(self) -> None:
-        """Let everything happen, until nothing is left."""
-        while self._events:
+    def run(self, until: float = inf) -> None:
+        """Let everything happen that is due by then; by default until nothing is left."""
+        while self._events and self._events[0][0] <= until:
             self.now, _, event = heapq.heappop(self._events)
             event()
 
@@ -74,12 +74,12 @@ class WallClock(Clock):
     def _stop(self) -> None:
         self._running = False
 
-    def run(self) -> None:
+    def play(self) -> None:
         """Let everything happen in its time."""
         while self._running:
-            self.now = time.monotonic() - self._began
-            while self._events and self._events[0][0] <= self.now:
-                heapq.heappop(self._events)[2]()
-            until = self._events[0][0] if self._events else self.now + LONGEST_WAIT
+            passed = time.monotonic() - self._began
+            self.run(passed)
+            self.now = passed
+            wait = self._events[0][0] - passed if self._events else LONGEST_WAIT
             with suppress(queue.Empty):
-                self._handed_in.get(timeout=min(LONGEST_WAIT, until - self.now))()
+                self._handed_in.get(timeout=min(LONGEST_WAIT, wait))()

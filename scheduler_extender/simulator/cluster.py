@@ -20,7 +20,7 @@ class PlayedCluster:
 
     def __init__(self, scene: Scene, jobs: list[Job], policy: Extender) -> None:
         self.scene, self._policy = scene, policy
-        watches = Watches(scene.timeline, scene.delays.watch)
+        watches = Watches(scene.clock, scene.delays.watch)
         self.extender = ExtenderWatches(scene, watches)
         self.claims = Claims(scene, watches, self.extender)
         self.api = ApiServer(scene, watches, self.extender, self.claims)
@@ -34,18 +34,18 @@ class PlayedCluster:
             node.publish()
         self.claims.start()
         for job in jobs:
-            scene.timeline.at(job.arrives, partial(self.arrive, job))
+            scene.clock.at(job.arrives, partial(self.arrive, job))
 
     def run(self, restarts: Iterable[float] = ()) -> Tally:
         """Play until nothing is left to happen; the extender is killed at the ``restarts``."""
         for when in restarts:
-            self.scene.timeline.at(when, self._restart)
-        self.scene.timeline.run()
+            self.scene.clock.at(when, self._restart)
+        self.scene.clock.run()
         return self.scene.tally
 
     def arrive(self, job: Job) -> PodEntry:
         """Somebody creates the job's pod."""
-        entry = PodEntry.of(job, self.scene.timeline.now)
+        entry = PodEntry.of(job, self.scene.clock.now)
         if job.foreign:
             self._bind_unasked(entry)
             return entry
@@ -62,7 +62,7 @@ class PlayedCluster:
         if fits:
             self.api.create(entry)
             self.scene.tally.foreign += 1
-            self.api.bind(entry, NodeName(self.scene.timeline.rng.choice(fits)), {})
+            self.api.bind(entry, NodeName(self.scene.clock.rng.choice(fits)), {})
 
     def _restart(self) -> None:
         """The extender is killed; a new one lists everything, as it is at the API server now."""
@@ -76,5 +76,5 @@ class PlayedCluster:
             self.extender.show(self.scene.nodes[name], published)
         for entry in self.api.pods.values():
             if entry.record.node is not None:
-                entry.seen = min(entry.seen, self.scene.timeline.now)
+                entry.seen = min(entry.seen, self.scene.clock.now)
             self.scene.hearing.feed.put_pod(entry.record)

@@ -21,7 +21,6 @@ from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.freshness import Watch
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.standing import amounts_of
-from scheduler_extender.wire import Pod
 
 ROUND = 1.0  # seconds between two rounds of the settler
 
@@ -41,10 +40,10 @@ class Extender:
 
     def restart(self) -> None:
         """Forget everything."""
-        timeline, faults = self._scene.timeline, self._scene.faults
+        clock, faults = self._scene.clock, self._scene.faults
         stale_after = STALE_AFTER if faults.dies_every else None
         self.cluster = Cluster(
-            lambda: timeline.now,
+            lambda: clock.now,
             Settings(stale_after=stale_after),
             self._watches,
         )
@@ -60,12 +59,12 @@ class Extender:
             feed.put_node(name, told)
         self.binder = KubeBinder(PodApi(self._scene, self._api), self.cluster)
         self.verbs: Verbs = InProcess(self.cluster, self.binder)
-        self._settler = Settler(self.cluster, self.binder, clock=lambda: timeline.now)
+        self._settler = Settler(self.cluster, self.binder, clock=lambda: clock.now)
         self._in_rounds = False
 
-    def pick(self, pod: Pod, offered: list[str]) -> Picked:
+    def pick(self, entry: PodEntry, offered: list[str]) -> Picked:
         """filter, then prioritize; see :meth:`choose`."""
-        return pick(self.verbs, pod, offered, self.choose)
+        return pick(self.verbs, entry.pod, offered, self.choose)
 
     def choose(self, scores: Mapping[str, float]) -> str:
         """One of the best, at random, as in kube-scheduler."""
@@ -90,7 +89,7 @@ class Extender:
         """The settler's rounds, as long as there is something to settle."""
         if settler is not self._settler:
             return  # the extender of this settler was killed
-        settler.round(self._scene.timeline.now)
+        settler.round(self._scene.clock.now)
         self._in_rounds = bool(self.cluster.snapshot().in_flight)
         if self._in_rounds:
-            self._scene.timeline.after(ROUND, lambda: self._round(settler))
+            self._scene.clock.after(ROUND, lambda: self._round(settler))

@@ -95,15 +95,15 @@ class Node(Actor):
 
     def force_deleted(self, entry: PodEntry) -> None:
         """A pod is gone without a grace period: sooner or later its devices are freed."""
-        if entry in self._inbox and not entry.admitted and self._timeline.happens(0.5):
+        if entry in self._inbox and not entry.admitted and self._clock.happens(0.5):
             self._inbox.remove(entry)
         else:
             self._lingering.append(entry)
-            self._timeline.about(self._faults.linger, lambda: self._free(entry))
+            self._clock.about(self._faults.linger, lambda: self._free(entry))
 
     def terminate(self, entry: PodEntry) -> None:
         """A pod is deleted, with a grace period."""
-        self._timeline.about(self._delays.grace, lambda: self._stop(entry))
+        self._clock.about(self._delays.grace, lambda: self._stop(entry))
 
     # What happens to the kubelet and to the GPUs.
 
@@ -119,7 +119,7 @@ class Node(Actor):
         self._batch, self._starting = [], []
         self._busy = True
         self._observer.disturbed(self.name)
-        self._timeline.about(self._faults.down_for, self._start)
+        self._clock.about(self._faults.down_for, self._start)
         self._seen_by_agent()
 
     def sicken(self, gpus: list[int]) -> None:
@@ -139,8 +139,8 @@ class Node(Actor):
         self._devices.start()
         self._observer.unsettled(self.name)
         self._server.devices(self.name, there=False)
-        self._timeline.about(self._faults.bare_for, self._hear_of_pods)
-        self._timeline.about(self._faults.bare_for, self._register)
+        self._clock.about(self._faults.bare_for, self._hear_of_pods)
+        self._clock.about(self._faults.bare_for, self._register)
         self._seen_by_agent()
 
     def _register(self) -> None:
@@ -150,7 +150,7 @@ class Node(Actor):
             self._devices.register()
             self._observer.unsettled(self.name)
             self._seen_by_agent()
-            self._timeline.after(self._timeline.rng.uniform(0, STATUS_PERIOD), self._open)
+            self._clock.after(self._clock.rng.uniform(0, STATUS_PERIOD), self._open)
 
     def _open(self) -> None:
         if self._devices.registered:
@@ -175,7 +175,7 @@ class Node(Actor):
 
     def _admit_soon(self) -> None:
         life = self._life
-        self._timeline.about(self._delays.container, lambda: self._admit_batch(life))
+        self._clock.about(self._delays.container, lambda: self._admit_batch(life))
 
     def _admit_batch(self, life: int) -> None:
         """Admit everything that has come in the meantime, oldest first, one after the other."""
@@ -226,18 +226,18 @@ class Node(Actor):
             return
         self.look()
         if container is not None:
-            self._timeline.about(self._delays.container, lambda: self._step(current))
+            self._clock.about(self._delays.container, lambda: self._step(current))
             return
         self._batch.remove(entry)
         if not entry.admitted:  # else it was admitted before the kubelet ended
             uid = entry.record.uid
             self._observer.admitted(entry, self._server.claimed(uid) or self._devices.held(uid))
             self._server.running(entry)
-            self._timeline.after(entry.job.runs, lambda: self._end(entry))
+            self._clock.after(entry.job.runs, lambda: self._end(entry))
         entry.admitted = True
         if self._faults.kubelets_restart:
             self._starting.append(entry)
-            self._timeline.about(STARTING, lambda: self._started(entry))
+            self._clock.about(STARTING, lambda: self._started(entry))
         self._admit_next()
 
     def _started(self, entry: PodEntry) -> None:
@@ -255,7 +255,7 @@ class Node(Actor):
             self._server.deleting(entry)
             self.terminate(entry)
         else:
-            self._timeline.after(0.0, lambda: self._stop(entry))
+            self._clock.after(0.0, lambda: self._stop(entry))
 
     def _stop(self, entry: PodEntry) -> None:
         """End the pod, once the kubelet runs and knows its pods, and has decided over it."""
@@ -270,13 +270,13 @@ class Node(Actor):
         self._release(entry)
         self.look()
         finish = self._server.finish
-        self._timeline.about(self._delays.watch, lambda: finish(entry, "Succeeded"))
+        self._clock.about(self._delays.watch, lambda: finish(entry, "Succeeded"))
 
     def _free(self, entry: PodEntry) -> None:
         """Free what a pod has that is gone."""
         if not (entry.admitted and self._devices.shows_pods):
             # Its admission is under way, or still to come.
-            self._timeline.about(self._faults.linger, lambda: self._free(entry))
+            self._clock.about(self._faults.linger, lambda: self._free(entry))
             return
         self._lingering.remove(entry)
         self._release(entry)
@@ -299,12 +299,12 @@ class Node(Actor):
         """Something has changed: the agent will look, unless it is about to."""
         if not self._looking:
             self._looking = True
-            late = self._timeline.happens(self._delays.late_share)
-            self._timeline.about(self._delays.late if late else self._delays.look, self.publish)
+            late = self._clock.happens(self._delays.late_share)
+            self._clock.about(self._delays.late if late else self._delays.look, self.publish)
 
     def _seen_by_agent(self) -> None:
         """Nobody tells the agent what happens to a kubelet: it asks now and then."""
-        self._timeline.about(POLL, self.look)
+        self._clock.about(POLL, self.look)
 
     def blame(self, gpus: Mask) -> None:
         """The agent calls these GPUs sick from now on, and no others."""
@@ -326,18 +326,18 @@ class Node(Actor):
         if self.dead:
             return
         before = self._published
-        if before is not None and self._timeline.happens(self._faults.recreated):
+        if before is not None and self._clock.happens(self._faults.recreated):
             # Somebody deletes the node's record, and the agent makes a new one.
             self._tally.happened["recreated"] += 1
             self._records += 1
             self._devices.forget_sequence()
             self._server.drop_record(self.name)
-        forget = self._timeline.happens(self._delays.forgets)
+        forget = self._clock.happens(self._delays.forgets)
         report = self._observed(before, forget_ended=forget)
         if not forget and self._delays.look:
             # The report may still show pods that have ended: the agent looks again soon.
-            self._timeline.about(1.0, self.look)
-        self._published = PublishedReport(report, str(self._records), self._timeline.now)
+            self._clock.about(1.0, self.look)
+        self._published = PublishedReport(report, str(self._records), self._clock.now)
         self._server.publish(self.name, self._published)
 
     def _observed(self, before: PublishedReport | None, *, forget_ended: bool) -> Report:

@@ -21,8 +21,7 @@ from scheduler_extender.simulator.clock import WallClock
 from scheduler_extender.simulator.faults import Delays, Faults
 from scheduler_extender.simulator.node import Node, Server
 from scheduler_extender.simulator.pods import Job, Manifest, PodEntry, PublishedReport
-from scheduler_extender.simulator.scene import Capacity, Observer, Scene
-from scheduler_extender.simulator.tally import Tally
+from scheduler_extender.simulator.scene import Observer, Scene
 from topology.codec import encode_report
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
@@ -95,9 +94,8 @@ class PlayedNodes(Server):
         known = {node.name: node for node in nodes}
         self.clock = WallClock(rng)
         kubelets = {name: EmulatedKubelet(node, rng) for name, node in known.items()}
-        there = Capacity(known.values())
-        scene = Scene(self.clock, known, kubelets, there, delays, LINGER, Tally())
-        scene.observer = self._observer = observer
+        self._observer = observer
+        scene = Scene(self.clock, known, kubelets, delays, LINGER, observer=observer)
         self.nodes = {name: Node(scene, name, self) for name in known}
         self.errors: list[BaseException] = []
         self._entries: dict[PodUid, PodEntry] = {}
@@ -125,7 +123,7 @@ class PlayedNodes(Server):
 
     def _run(self) -> None:
         try:
-            self.clock.run()
+            self.clock.play()
         except BaseException as error:
             self.errors.append(error)
             raise

@@ -1,7 +1,7 @@
 """What every actor of a played cluster works with: time, chance, nodes, and who looks on."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,8 +21,8 @@ from topology.emulation import EmulatedKubelet
 class Capacity:
     """Devices taken and there, node by node; a GPU that is shared counts once for each share."""
 
-    def __init__(self, nodes: Iterable[NodeTopology]) -> None:
-        self._there = {str(node.name): _units(node) * node.resources[0].replicas for node in nodes}
+    def __init__(self, kubelets: Mapping[NodeName, EmulatedKubelet]) -> None:
+        self._there = {str(name): len(kubelet.free()) for name, kubelet in kubelets.items()}
         self._taken: Counter[str] = Counter()
         self._closed: set[str] = set()
 
@@ -57,16 +57,6 @@ class Capacity:
     def used_share(self, node: str) -> float:
         """The share of a node's devices that is taken, 0 to 1."""
         return self._taken[node] / self._there[node]
-
-
-def _units(node: NodeTopology) -> int:
-    """GPUs, or the MIG instances that the node's first resource stands for."""
-    served = node.resources[0]
-    if served.strategy != "mig":
-        return len(node.gpus)
-    _, by_profile, wanted = served.name.partition("/mig-")
-    parts = [part for gpu in node.gpus for part in gpu.mig_instances]
-    return sum(not by_profile or part.profile == wanted for part in parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,16 +102,19 @@ class Observer:
 class Scene:
     """The time, the nodes, what the extender hears, what goes wrong, and what is counted."""
 
-    timeline: Clock
+    clock: Clock
     nodes: Mapping[NodeName, NodeTopology]
     kubelets: Mapping[NodeName, EmulatedKubelet]  # they know what every node really holds
-    capacity: Capacity
     delays: Delays
     faults: Faults
-    tally: Tally
     by_dra: Collection[NodeName] = ()  # nodes without a device plugin
     observer: Observer = field(default_factory=Observer)
+    tally: Tally = field(default_factory=Tally)
+    capacity: Capacity = field(init=False)
     hearing: Hearing = field(init=False)  # another one each time that the extender starts
+
+    def __post_init__(self) -> None:
+        self.capacity = Capacity(self.kubelets)
 
 
 class Actor:
@@ -129,7 +122,7 @@ class Actor:
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
-        self._timeline = scene.timeline
+        self._clock = scene.clock
         self._capacity = scene.capacity
         self._delays = scene.delays
         self._faults = scene.faults

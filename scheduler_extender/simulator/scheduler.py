@@ -74,7 +74,7 @@ class KubeScheduler(Actor):
             if len(members) < group.size:
                 return
             del self._gangs[group.name]
-        self._timeline.about(self._delays.watch, lambda: self._try(_Cycle(members, gang)))
+        self._clock.about(self._delays.watch, lambda: self._try(_Cycle(members, gang)))
 
     def _try(self, cycle: _Cycle) -> None:
         """Ask about every member that waits; bind all of them, or none."""
@@ -82,7 +82,7 @@ class KubeScheduler(Actor):
         for entry in waiting:
             count = entry.request.effective_count
             offered = [*self._capacity.fitting(count), *self._claims.fitting(count)]
-            picked = self._policy.pick(entry.pod, offered) if offered else None
+            picked = self._policy.pick(entry, offered) if offered else None
             if picked is None or picked.node is None:
                 for assumed in cycle.assumed:
                     self._give_back(assumed)
@@ -97,10 +97,10 @@ class KubeScheduler(Actor):
                 self._claims.choose(entry, NodeName(node))
             cycle.assumed.append(_Assumed(entry, node, by_claim))
         # The scheduler assumes the pods and goes on; the binds run beside it.
-        self._timeline.rng.shuffle(cycle.assumed)
+        self._clock.rng.shuffle(cycle.assumed)
         for assumed in cycle.assumed:
             begin = self._nominate if assumed.by_claim else self._bind
-            self._timeline.about(self._delays.bind, partial(begin, assumed, cycle))
+            self._clock.about(self._delays.bind, partial(begin, assumed, cycle))
 
     def _give_back(self, assumed: _Assumed) -> None:
         self._capacity.give_back(assumed.node, assumed.entry.request.effective_count)
@@ -109,7 +109,7 @@ class KubeScheduler(Actor):
         """The pod's status names the node, before PreBind."""
         if not (assumed.entry.gone or assumed.entry.ended):
             self._api.say(assumed.entry, nominatedNodeName=assumed.node)
-        self._timeline.about(self._delays.bind, partial(self._write_claim, assumed, cycle))
+        self._clock.about(self._delays.bind, partial(self._write_claim, assumed, cycle))
 
     def _write_claim(self, assumed: _Assumed, cycle: _Cycle) -> None:
         """PreBind: the claim names the GPUs that were chosen."""
@@ -118,20 +118,20 @@ class KubeScheduler(Actor):
             self._claims.write(entry)
             mapped = {"requestMappings": [{"resourceName": GPU}]}
             self._api.say(entry, extendedResourceClaimStatus=mapped)
-        until = self._timeline.now + BIND_WAITS
-        self._timeline.about(self._delays.bind, partial(self._bind, assumed, cycle, until))
+        until = self._clock.now + BIND_WAITS
+        self._clock.about(self._delays.bind, partial(self._bind, assumed, cycle, until))
 
     def _bind(self, assumed: _Assumed, cycle: _Cycle, until: float = 0.0) -> None:
         """Ask for the bind; ``until`` then the extender waits for news of a claim."""
         entry, node = assumed.entry, assumed.node
         refusal = None
         if entry.record.node is None and not entry.gone:
-            entry.decided = self._timeline.now
+            entry.decided = self._clock.now
             entry.blind_for = self._extender.failing_for()
             entry.view = self._extender.last_report(NodeName(node))
             refusal = self._policy.bind(entry, node)
-            if refusal in (NO_CLAIM.reason, NO_RECORD.reason) and self._timeline.now < until:
-                self._timeline.after(LOOKS_EVERY, partial(self._bind, assumed, cycle, until))
+            if refusal in (NO_CLAIM.reason, NO_RECORD.reason) and self._clock.now < until:
+                self._clock.after(LOOKS_EVERY, partial(self._bind, assumed, cycle, until))
                 return
             self._tally.gang_binds += cycle.gang
             self._tally.claimed += assumed.by_claim
@@ -151,7 +151,7 @@ class KubeScheduler(Actor):
 
     def _again(self, cycle: _Cycle, waiting: list[PodEntry]) -> None:
         """Try again after the backoff, or give up where that is later than the pods' patience."""
-        again_at = self._timeline.now + cycle.backoff
+        again_at = self._clock.now + cycle.backoff
         if again_at > max(entry.created + entry.job.patience for entry in cycle.members):
             for entry in waiting:
                 if entry.record.node is None and not entry.gone:
@@ -159,4 +159,4 @@ class KubeScheduler(Actor):
             return
         longer = cycle.backoff if cycle.backoff >= LONGEST_BACKOFF else cycle.backoff * 2
         following = _Cycle(cycle.members, cycle.gang, longer)
-        self._timeline.at(again_at, lambda: self._try(following))
+        self._clock.at(again_at, lambda: self._try(following))

@@ -17,18 +17,18 @@ DRA_WATCHES = ("deviceclasses", "resourceslices", "resourceclaims")
 class Watches:
     """Delivers news to whoever watches: each watcher by itself, late by ``delay`` on average."""
 
-    def __init__(self, timeline: Clock, delay: float) -> None:
-        self._timeline = timeline
+    def __init__(self, clock: Clock, delay: float) -> None:
+        self._clock = clock
         self._delay = delay
         self._latest: dict[str, float] = {}
 
     def deliver(self, watcher: str, event: Event) -> None:
         """Let a watcher hear of something, after everything that it was told before."""
-        timeline = self._timeline
-        due = timeline.now + timeline.drawn(self._delay)
+        clock = self._clock
+        due = clock.now + clock.drawn(self._delay)
         when = max(self._latest.get(watcher, 0.0), due)
         self._latest[watcher] = when
-        timeline.at(when, event)
+        clock.at(when, event)
 
     def hold(self, watcher: str, until: float) -> None:
         """Bring a watcher nothing before this time."""
@@ -59,7 +59,7 @@ class ExtenderWatches(Actor):
         def deliver() -> None:
             if life == self._lives:
                 if watch in WATCHES:
-                    self._scene.hearing.heard[watch] = self._timeline.now
+                    self._scene.hearing.heard[watch] = self._clock.now
                 event()
 
         self._watches.deliver(watch, deliver)
@@ -68,8 +68,8 @@ class ExtenderWatches(Actor):
         """Bring nothing until then. Where the watch ``fails``, the extender is told so."""
         self._watches.hold(watch, until)
         if fails and watch in WATCHES:
-            self._scene.hearing.failing[watch] = self._timeline.now
-            self._timeline.at(until, partial(self._restore, watch))
+            self._scene.hearing.failing[watch] = self._clock.now
+            self._clock.at(until, partial(self._restore, watch))
 
     def show(self, topology: NodeTopology, published: PublishedReport) -> None:
         """The extender learns of a report, unless it knows a later one."""
@@ -80,7 +80,7 @@ class ExtenderWatches(Actor):
             topology,
             published.report,
             uid=published.record,
-            age=self._timeline.now - published.looked,
+            age=self._clock.now - published.looked,
         )
 
     def last_report(self, node: NodeName) -> PublishedReport | None:
@@ -89,7 +89,7 @@ class ExtenderWatches(Actor):
 
     def failing_for(self) -> float:
         """For how many seconds some watch has been failing; 0 where none does."""
-        now = self._timeline.now
+        now = self._clock.now
         return now - min(self._scene.hearing.failing.values(), default=now)
 
     def drop_undelivered(self) -> None:
@@ -102,7 +102,7 @@ class ExtenderWatches(Actor):
         for watch in self.names:
             self._watches.reopen(watch)
         for watch in WATCHES:
-            self._scene.hearing.heard[watch] = self._timeline.now
+            self._scene.hearing.heard[watch] = self._clock.now
 
     def _restore(self, watch: str) -> None:
         self._scene.hearing.failing.pop(watch, None)

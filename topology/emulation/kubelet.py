@@ -209,10 +209,6 @@ class EmulatedKubelet:
                     found.setdefault(self._units[unit].uuid, []).append((uid, pod.request, devices))
         return found
 
-    def free_ids(self) -> tuple[DeviceId, ...]:
-        """:meth:`free` as device ids."""
-        return tuple(map(self._id, self.free()))
-
     def free(self) -> list[Device]:
         """Devices to hand out that nobody holds once all ended pods have released theirs."""
         if not self.registered:

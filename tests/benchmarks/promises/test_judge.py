@@ -13,7 +13,7 @@ from benchmarks.promises.pods import app, manifest
 from scheduler_extender.simulator.clock import Clock
 from scheduler_extender.simulator.faults import Delays, Faults
 from scheduler_extender.simulator.pods import Job, PodEntry, PublishedReport
-from scheduler_extender.simulator.scene import Capacity, Scene
+from scheduler_extender.simulator.scene import Scene
 from scheduler_extender.simulator.tally import Tally
 from scheduler_extender.verbs import Binding
 from topology.core.report import Health, Report
@@ -33,16 +33,8 @@ def judged(
     sick: tuple[int, ...] = (),
 ) -> Tally:
     """A pair's promise over a report of time 10, and what became of it at time 20."""
-    timeline = Clock(random.Random(1))
-    scene = Scene(
-        timeline,
-        {NODE.name: NODE},
-        {},
-        Capacity([NODE]),
-        Delays(),
-        Faults(),
-        Tally(),
-    )
+    clock = Clock(random.Random(1))
+    scene = Scene(clock, {NODE.name: NODE}, {}, Delays(), Faults())
     judge = Judge(scene)
     entry = PodEntry.of(Job(0, 60, manifest("pair", 1, {"link": "nvlink"}, app(2))), 0)
     health = tuple(Health(NODE.gpus[p].uuid, healthy=False) for p in sick)
@@ -50,13 +42,13 @@ def judged(
     entry.view = PublishedReport(Report(health=health), "0", LOOKED)
     for when, happens in ((disturbed, judge.disturbed), (healed, judge.unsettled)):
         if when:
-            timeline.now = when
+            clock.now = when
             happens(NODE.name)
-    timeline.now = entry.decided = DECIDED
+    clock.now = entry.decided = DECIDED
     placement = json.dumps({"verdict": verdict})
     binding = Binding(record.namespace, record.name, record.uid, NODE.name, placement)
     judge.placed(entry, binding, LOOKED)
-    timeline.now = 20.0
+    clock.now = 20.0
     if held is None:
         judge.refused(entry, "why")
     else:
