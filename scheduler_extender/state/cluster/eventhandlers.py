@@ -198,11 +198,15 @@ class EventHandlers:
         ``age`` is how many seconds ago its kubelet admitted or refused it, by the kubelet's word;
         it counts where we see the pod for the first time. A pod that is ``listed`` is one of many
         that may have changed meanwhile, in whatever order. A refusal is told outside the lock.
+        Older news than ours is passed over: that a pod is on no node any more, or that it is there
+        although the API server has said that it is gone.
         """
         told = None
         with self._lock:
             earlier = self._pods.get(pod.uid)
             if pod.node is not None:
+                if pod.uid in self._nodes.get(pod.node).pods.leaving:
+                    return  # a UID is given once: the settler has read what the watch shows late
                 pod = with_promise_of(pod, earlier, self._cache.assumed(pod.uid))
             self._take_pod(pod, earlier, listed=listed)
             if pod.node is not None:

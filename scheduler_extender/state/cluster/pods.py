@@ -1,66 +1,104 @@
 """The pods that are known, and the life of each.
 
 Nobody tells us the whole of it. Sources show pods, and late; our own binds are known before; agents
-report which devices a pod holds. :data:`LIFE` says which stage may follow which, and by what.
+report which devices a pod holds::
+
+      gone ------------------> pending <------------> nominated
+                                |   ^                   |   ^
+                         assume |   | forget     assume |   | forget
+                                v   |                   v   |
+                               assumed (its bind is in flight)
+                                  |
+                                  | the watch confirms it
+                                  v           a report shows it
+                                bound --------------------------> acknowledged
+                                  |                                    |
+                                  +-----------------+------------------+
+                                        it is deleted, or ends
+                                                    v
+                                        terminating --> ended
+                                                    |
+                                                    | the API server has it no more
+                                                    v
+                  gone <------------------- unconfirmed
+                         a report shows that
+                         its kubelet has let go
+
+What a pod holds of its node's devices (:mod:`.node.ledger`):
+
+============  ============================================================================
+pending       Nothing. Its annotation may reserve a place for it, as if it were nominated.
+nominated     A place, if it comes first of those nominated: the others count it as in
+              flight. Under DRA the first free devices, until its claim says which.
+assumed       So many devices, not known which: it is *unreported*. What it is promised
+              counts from here on.
+bound         The same.
+acknowledged  The devices that reports of this boot show. If one shows none: so many.
+terminating   What it held, and may let go of it at any moment.
+ended         What a report shows, as above; a succeeded pod nothing, as a rule.
+unconfirmed   Like one that is terminating.
+gone          Nothing.
+============  ============================================================================
+
+Where a pod ends or goes that no report has shown, the other unreported pods may have been admitted
+beside it. The node remembers it as *departed* until they are reported.
+
+What moves a pod, by a method of :class:`.EventHandlers` or :class:`.Cache`. *There* is bound,
+acknowledged, terminating or ended: a source may show a pod for the first time in any of them.
+
+============  ==============  =====================  =============================================
+gone          put_pod         pending, nominated     A source shows it.
+gone          put_pod         there                  It was bound by others, or before our time.
+gone          assume          assumed                The bind verb has found it at the API server.
+pending       put_pod         nominated              kube-scheduler has a node in mind for it.
+pending       put_pod         there                  Others have bound it.
+pending       assume          assumed                The bind verb has decided.
+pending       drop_pod        gone                   It is deleted, and was on no node.
+nominated     put_pod         pending                kube-scheduler has changed its mind.
+nominated     put_pod         there                  Others have bound it.
+nominated     assume          assumed                The bind verb has decided.
+nominated     drop_pod        gone                   It is deleted, and was on no node.
+assumed       forget          pending, nominated     The bind was surely not written.
+assumed       forget          gone                   The same, and no source shows the pod.
+assumed       put_pod         there                  The watch confirms the bind, or the settler.
+assumed       drop_pod        gone                   The watch shows its end, and showed no bind.
+assumed       drop_in_flight  unconfirmed, gone      The settler finds it gone; it may be bound.
+bound         put_report      acknowledged           The agent has seen its devices.
+bound         put_pod         terminating, ended     It is deleted, or has ended.
+bound         drop_pod        unconfirmed, gone      It is deleted by force.
+acknowledged  put_report      bound                  The node has booted, and shows it no more.
+acknowledged  put_pod         terminating, ended     It is deleted, or has ended.
+acknowledged  drop_pod        unconfirmed, gone      It is deleted by force.
+terminating   put_pod         ended                  Its containers have ended.
+terminating   drop_pod        unconfirmed, gone      The API server has it no more.
+ended         drop_pod        unconfirmed, gone      gone, if no report shows its devices.
+unconfirmed   put_report      gone                   Its agent knew of the end when it looked.
+============  ==============  =====================  =============================================
+
+Unconfirmed is skipped where the last report says enough, or no agent has ever reported. A list that
+does not name a pod drops it, but leaves it assumed. Under DRA a record nominates a pod, too: it
+shows the pod's claim. What comes too late changes nothing:
+
+============  ==============  ====================================================================
+there         put_pod         On no node: a nodeName is never taken back.
+there         assume          The bind verb succeeds without: the pod is bound. To another node it
+                              is refused.
+assumed       assume          A repeated bind takes the place of the one before, on the same node;
+                              to another node it is refused.
+there         forget          The bind is confirmed, or another one is in flight: it stands.
+gone          forget          The same.
+unconfirmed   put_pod         The settler was faster than the watch. Only if it is shown on no
+                              node it is pending besides, until the watch shows its end.
+(any)         put_report      Older than the report that we have.
+============  ==============  ====================================================================
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from enum import Enum
 
 from scheduler_extender.state.groups.copyonwrite import CopyOnWrite
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName, PodUid
-
-
-class Stage(Enum):
-    """Where a pod is in its life, as far as we know."""
-
-    UNKNOWN = "unknown"  # no source has shown it yet, or it is gone for good
-    WAITING = "waiting"  # it is on no node; kube-scheduler asks about it
-    IN_FLIGHT = "in flight"  # a node is decided; the bind is being written, or may have been
-    BOUND = "bound"  # the API server has it on a node, and no report has shown its devices
-    REPORTED = "reported"  # a report has shown them
-    ENDING = "ending"  # it is deleted, and its containers may still run
-    ENDED = "ended"  # they have ended for good
-    LEAVING = "leaving"  # the API server has it no more; its kubelet may hold its devices
-
-
-_ON_ITS_WAY_OUT = frozenset({Stage.ENDING, Stage.ENDED})
-_ON_A_NODE = _ON_ITS_WAY_OUT | {Stage.BOUND, Stage.REPORTED}
-_DROPPED = frozenset({Stage.UNKNOWN, Stage.LEAVING})
-
-LIFE: Mapping[Stage, Mapping[str, frozenset[Stage]]] = {
-    Stage.UNKNOWN: {
-        "put_pod": _ON_A_NODE | {Stage.WAITING},
-        "assume": frozenset({Stage.IN_FLIGHT}),
-    },
-    Stage.WAITING: {
-        "assume": frozenset({Stage.IN_FLIGHT}),
-        "put_pod": _ON_A_NODE,  # somebody else has bound it
-        "drop_pod": frozenset({Stage.UNKNOWN}),
-    },
-    Stage.IN_FLIGHT: {
-        "forget": frozenset({Stage.WAITING, Stage.UNKNOWN}),  # it was surely not written
-        "put_pod": _ON_A_NODE,  # the watch confirms it
-        "drop_pod": frozenset({Stage.UNKNOWN}),
-        "drop_in_flight": _DROPPED,
-    },
-    Stage.BOUND: {
-        "put_pod": _ON_ITS_WAY_OUT,
-        "put_report": frozenset({Stage.REPORTED}),
-        "drop_pod": _DROPPED,
-    },
-    Stage.REPORTED: {
-        "put_pod": _ON_ITS_WAY_OUT,
-        "put_report": frozenset({Stage.BOUND}),  # the node has booted anew
-        "drop_pod": _DROPPED,
-    },
-    Stage.ENDING: {"put_pod": frozenset({Stage.ENDED}), "drop_pod": _DROPPED},
-    Stage.ENDED: {"drop_pod": _DROPPED},
-    Stage.LEAVING: {"put_report": frozenset({Stage.UNKNOWN})},  # the kubelet has let go
-}
-"""The stages that may follow, by what is called of :class:`.EventHandlers` and :class:`.Cache`."""
 
 
 class Pods:

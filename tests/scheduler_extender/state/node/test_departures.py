@@ -71,6 +71,20 @@ def fits(cluster: Cluster, count: int = 2) -> bool:
     return verbs.filter_nodes(cluster, asked, ["node"]).node_names == ["node"]
 
 
+def test_a_pod_that_is_gone_counts_once_while_the_watch_is_late(cluster: Cluster) -> None:
+    """The settler has read that the pod is gone. The watch on pods still shows it bound."""
+    assert cluster.cache.assume(NAME, record_of(pod(2, name="uid-1", uid="uid-1")))
+    cluster.feed.drop_in_flight(PodUid("uid-1"), 20)
+    cluster.feed.put_record(NODE, report(2, 19, ("uid-1", 0), ("uid-1", 1)))
+    assert fits(cluster)
+    PodSink(cluster).apply(raw(bound(count=2)))
+    assert fits(cluster), "two GPUs are free, whatever the two others are"
+    delete(cluster, bound(count=2), 12)
+    assert not fits(cluster, 4), "its kubelet has not let go"
+    cluster.feed.put_record(NODE, report(3, 20))
+    assert fits(cluster, 4)
+
+
 def test_a_pod_deleted_by_force_holds_until_its_agent_knew_of_it(cluster: Cluster) -> None:
     PodSink(cluster).apply(raw(bound()))
     assert not fits(cluster)
