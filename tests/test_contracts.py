@@ -40,7 +40,7 @@ NEW = [
         "import scheduler_extender.state.answers.decision",
         "Inside the extender's state",
     ),
-    ("scheduler_extender/state/asking/new.py", "import time", "The extender's state asks nobody"),
+    ("scheduler_extender/state/cluster/new.py", "import time", "The extender's state asks nobody"),
     ("scheduler_extender/demo/new.py", "import grpc", "The agent is for the agent's"),
     ("scheduler_extender/new.py", "import topology.emulation", "Nobody decides by the emulation"),
     ("scheduler_extender/new.py", "import benchmarks.output", "Dependency points down"),

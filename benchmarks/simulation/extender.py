@@ -14,9 +14,9 @@ from benchmarks.simulation.jobs import WHOLE_GPU
 from benchmarks.simulation.policy import Policy, Wait
 from benchmarks.simulation.scheduler import DEFAULT
 from scheduler_extender.files.binder import FileBinder
+from scheduler_extender.framework.equivalence import states_of
 from scheduler_extender.simulator.asking import InProcess, pick
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.asking.enquiry import states_of
 from scheduler_extender.state.cluster.cluster import Cluster
 
 WEIGHT = 5  # `extenders[0].weight` of the shipped scheduler configuration

@@ -7,7 +7,7 @@ from collections import Counter
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.source import Look
 from scheduler_extender.cli.suggestions import did_you_mean
-from scheduler_extender.state.answers.capacity import Capacity
+from scheduler_extender.framework.capacity import Capacity
 from scheduler_extender.told.nodes import Flag, Nodes, NodeState, Totals, Use, has_gpus, tally
 from scheduler_extender.told.words import duration
 from topology.core.devices import NodeName

@@ -10,14 +10,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from scheduler_extender.deadline import Deadline, OutOfTimeError, within
+from scheduler_extender.framework.decision import places
+from scheduler_extender.framework.equivalence import ask
 from scheduler_extender.framework.evaluator import facts_for
+from scheduler_extender.framework.groupquestion import GroupAnswer, ask_group
+from scheduler_extender.framework.members import Member, member_of
 from scheduler_extender.framework.question import Question
 from scheduler_extender.limits import VERB_SECONDS
 from scheduler_extender.membership import NODE
-from scheduler_extender.state.answers.decision import places
-from scheduler_extender.state.asking.askgroup import GroupAnswer, ask_group
-from scheduler_extender.state.asking.enquiry import ask
-from scheduler_extender.state.asking.members import Member, member_of
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
 from topology.core.devices import PodUid

@@ -6,7 +6,6 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from scheduler_extender.state.asking.byclaims import known_devices
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName, PodUid
@@ -44,7 +43,7 @@ class Question:
     names siblings, no more of them than these are expected."""
     gone: Mapping[NodeName, frozenset[PodUid]] = field(default_factory=dict)
     """The pods that are taken to have left a node, as victims of a preemption."""
-    scores: bool = False  # whether it is asked how well, too
+    scores: bool = False  # whether it is asked how well: what refuses nodes is not sorted out then
     alone: bool = False  # whether the pod's group is left out
 
     @property
@@ -58,7 +57,7 @@ class Question:
         without a reservation that yields to the pod. At its bind the pod has the devices of its
         claims."""
         pod, pods = self.pod, facts.pods
-        if self.purpose is Purpose.BIND and (devices := known_devices(facts, pod)):
+        if self.purpose is Purpose.BIND and (devices := facts.devices_of(pod)):
             return facts.as_claimed(pod.uid, devices).yielding_to(pod.standing.priority, pod.gang)
         left = self.gone.get(facts.name, frozenset()) | others
         itself = pod.uid in pods.bound or pod.uid in pods.in_flight

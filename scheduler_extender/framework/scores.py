@@ -10,11 +10,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
-from scheduler_extender.framework.evaluator import Results, evaluate
+from scheduler_extender.framework.equivalence import answer, scores
+from scheduler_extender.framework.evaluator import evaluate
+from scheduler_extender.framework.groupquestion import ask_group
+from scheduler_extender.framework.members import rack_rooms
 from scheduler_extender.framework.question import Question
-from scheduler_extender.state.asking.askgroup import ask_group
-from scheduler_extender.state.asking.enquiry import answer, scores
-from scheduler_extender.state.asking.members import rack_rooms
+from scheduler_extender.framework.results import Results
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.arrivals import Arrivals, with_arrivals
 from topology.core.devices import NodeName, PodUid

@@ -8,9 +8,10 @@ goes with the question that it was made for.
 
 from collections.abc import Hashable
 
+from scheduler_extender.framework.claims import devices_for
+from scheduler_extender.framework.decision import undecided
+from scheduler_extender.framework.equivalence import answer
 from scheduler_extender.state.answers.decision import Decision
-from scheduler_extender.state.asking.byclaims import devices_for
-from scheduler_extender.state.asking.enquiry import answer
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
 from topology.core.devices import PodUid
@@ -41,6 +42,10 @@ class Trials:
             then = facts.without(gone) if gone else facts
             found = self._known[about] = answer(self._snapshot, then, request)
         return found
+
+    def takes_unseen(self, facts: NodeFacts, request: GpuRequest) -> bool:
+        """Whether a node about which deciding failed takes the pod."""
+        return undecided(facts, request).rejection is None
 
     def _state_of(self, facts: NodeFacts, gone: frozenset[PodUid], resource: str) -> int:
         """A number for the node without these pods, equal if every answer is equal."""

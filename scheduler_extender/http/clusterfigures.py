@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from scheduler_extender.state.answers.capacity import Capacity
+from scheduler_extender.framework.capacity import Capacity
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.told.nodes import HELD, Nodes, NodeState, Use

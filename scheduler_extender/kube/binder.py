@@ -9,8 +9,8 @@ from uuid import uuid4
 import msgspec
 
 from scheduler_extender.annotations import PLACEMENT, WAKE, Malformed
+from scheduler_extender.framework.awaited import NO_RECORD
 from scheduler_extender.kube.sinks import PODS_PATH, metadata_decoder, version_of
-from scheduler_extender.state.asking.byclaims import NO_RECORD
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord, claiming_record, pod_record
 from scheduler_extender.verbs import BindError, Binding, BindUnknownError

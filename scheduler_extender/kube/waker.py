@@ -23,9 +23,9 @@ import structlog
 from scheduler_extender.annotations import WAKE, Malformed
 from scheduler_extender.deadline import Deadline, within
 from scheduler_extender.framework.evaluator import evaluate
+from scheduler_extender.framework.keptplaces import kept_places
 from scheduler_extender.framework.question import Purpose, Question, alike
 from scheduler_extender.ratelimit import LogLimit
-from scheduler_extender.state.asking.places import PlaceCounter
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.pods.record import PodRecord
@@ -188,10 +188,8 @@ class Waker:
         if began < self._look_again:
             return set()
         deadline = within(self._clock, self.SECONDS)
-        with deadline.ends():
-            counter = PlaceCounter(snapshot, deadline)
-            kept = counter.kept().kept
-            self._kept = before if counter.late else kept
+        kept = kept_places(snapshot, deadline)
+        self._kept = before if kept is None else kept
         self._look_again = self._clock() + 9 * (self._clock() - began)
         now = self._kept
         return {name for name, places in before.items() if not {*places} <= {*now.get(name, ())}}

@@ -7,13 +7,13 @@ only when each has a node. Every other pod has a cycle of its own.
 from dataclasses import dataclass, field
 from functools import partial
 
+from scheduler_extender.framework.awaited import NO_CLAIM, NO_RECORD
 from scheduler_extender.simulator.apiserver import ApiServer
 from scheduler_extender.simulator.claims import Claims
 from scheduler_extender.simulator.extender import Extender
 from scheduler_extender.simulator.pods import GPU, PodEntry
 from scheduler_extender.simulator.scene import Actor, Scene
 from scheduler_extender.simulator.watches import ExtenderWatches
-from scheduler_extender.state.asking.byclaims import NO_CLAIM, NO_RECORD
 from topology.core.devices import NodeName
 
 LONGEST_BACKOFF = 8.0  # seconds; a backoff that is so long is not doubled any more

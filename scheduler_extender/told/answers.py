@@ -7,11 +7,13 @@ nothing: that is what it would say to the same pod if its constraints were requi
 from dataclasses import dataclass, replace
 
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
-from scheduler_extender.framework.evaluator import PASSES, Results, evaluate
+from scheduler_extender.framework.capacity import ANY_GPU
+from scheduler_extender.framework.evaluator import evaluate
+from scheduler_extender.framework.outcomes import sick_among, unconstrained
 from scheduler_extender.framework.question import Purpose, Question
+from scheduler_extender.framework.results import PASSES, Results
 from scheduler_extender.framework.scores import scored
-from scheduler_extender.state.answers.capacity import ANY_GPU
-from scheduler_extender.state.answers.decision import Decision, sick_among, unconstrained
+from scheduler_extender.state.answers.decision import Decision
 from scheduler_extender.state.answers.remembered import State
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from scheduler_extender.framework.evaluator import serves_nothing
-from scheduler_extender.state.answers.capacity import Capacities, Capacity, stranded
+from scheduler_extender.framework.capacity import Capacities, Capacity, stranded
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts, Offer
@@ -285,7 +284,7 @@ def has_gpus(facts: NodeFacts) -> bool:
     """Whether there is anything to tell of a node."""
     if facts.topology is not None or facts.record.problem is not None:
         return True
-    return facts.node_object.exists and not serves_nothing(facts)
+    return facts.node_object.exists and not facts.serves_nothing
 
 
 def node_state(facts: NodeFacts) -> NodeState:

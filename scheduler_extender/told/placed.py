@@ -129,7 +129,7 @@ def _got(
     if isinstance(offer, Rejection) or pod.uid in offer.ledger.unreported:
         return None, None  # some of its containers may wait for theirs
     # By claims it has those that it shares, too, and a report knows nothing of these.
-    devices = facts.seen(pod.uid, pod.namespace, pod.claims) if facts.by_dra else ()
+    devices = facts.devices_of(pod)
     if not devices and pod.uid not in offer.ledger.shown:
         return None, None
     kubelet, bits = offer.kubelet, offer.topology.bit_of_uuid

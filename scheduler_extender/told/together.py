@@ -14,13 +14,13 @@ from typing import Annotated
 from msgspec import Meta
 
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
+from scheduler_extender.framework.packing import packed
 from scheduler_extender.membership import NODE, Group, Membership
-from scheduler_extender.state.answers.decision import Decision, Settings, arrival, decide
+from scheduler_extender.state.answers.decision import Decision
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.domains import domain_of
 from scheduler_extender.state.groups.groups import lives
-from scheduler_extender.state.node.arrivals import with_arrivals
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.standing import BARE, Standing
@@ -214,7 +214,7 @@ def _objects(snapshot: Snapshot, judged: Iterable[Judged]) -> Iterator[ObjectFit
     for (file, maker), open_to in made.items():
         wants = {pod: pod.copies for pod in open_to}
         if len(wants) > 1:
-            fit = _placed(snapshot.settings, snapshot.nodes, wants, open_to)
+            fit = packed(snapshot.settings, snapshot.nodes, wants, open_to)
             yield ObjectFit(maker, file, sum(wants.values()), fit)
 
 
@@ -271,7 +271,7 @@ def _fit(
         domain = domain_of(facts, first.membership.domain or NODE) if bound else None
         domains.setdefault(domain, []).append(facts)
     fits = max(
-        (_placed(snapshot.settings, at, wants, open_to) for at in domains.values()), default=0
+        (packed(snapshot.settings, at, wants, open_to) for at in domains.values()), default=0
     )
     names = [pod.name for pod in pods]
     members = wants.total()
@@ -293,35 +293,4 @@ def room_for(
             yield facts
 
     with deadline.enforced():
-        return _placed(snapshot.settings, in_time(), {pod: copies}, {pod: names})
-
-
-def _placed(
-    settings: Settings,
-    nodes: Iterable[NodeFacts],
-    wants: Mapping[Wanted, int],
-    open_to: Mapping[Wanted, Collection[str]],
-) -> int:
-    """How many of the members are placed on these nodes, those first that ask for most."""
-    now = list(nodes)
-    placed = 0
-    full: set[object] = set()
-    for pod in sorted(wants, key=lambda pod: -pod.request.effective_count):
-        left, alone = wants[pod], pod.request.alone
-        for place, facts in enumerate(now):
-            if not left:
-                break
-            key = (alone, facts.key(alone.resource))
-            if facts.name not in open_to.get(pod, ()) or key in full:
-                continue
-            taken = 0
-            decision = decide(facts, alone, settings)
-            while decision.rejection is None and left:
-                taken, left = taken + 1, left - 1
-                facts = with_arrivals(facts, (arrival(alone, decision),))
-                decision = decide(facts, alone, settings) if left else decision
-            if not taken:
-                full.add(key)
-            now[place] = facts
-            placed += taken
-    return placed
+        return packed(snapshot.settings, in_time(), {pod: copies}, {pod: names})

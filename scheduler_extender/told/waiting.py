@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from scheduler_extender.annotations import UNASKED, Malformed
 from scheduler_extender.deadline import Deadline, within
-from scheduler_extender.framework.evaluator import evaluate, serves_nothing
+from scheduler_extender.framework.evaluator import evaluate
 from scheduler_extender.framework.question import Purpose, Question, alike
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.snapshot import Snapshot
@@ -93,7 +93,7 @@ def refusals_of(snapshot: Snapshot, pod: PodRecord, deadline: Deadline) -> dict[
     """
     if isinstance(pod.request, Malformed):
         return {}
-    names = [facts.name for facts in snapshot.nodes if not serves_nothing(facts)]
+    names = [facts.name for facts in snapshot.nodes if not facts.serves_nothing]
     results = evaluate(snapshot, Question(pod, Purpose.EXPLAIN), names, deadline)
     if results.passed:
         return {}

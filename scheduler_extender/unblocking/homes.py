@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 
 from scheduler_extender.annotations import OfClaims
 from scheduler_extender.deadline import OutOfTimeError
+from scheduler_extender.framework.outcomes import sick_among
 from scheduler_extender.framework.trials import Trials, devices_for
-from scheduler_extender.state.answers.decision import sick_among
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.domains import domain_of
 from scheduler_extender.state.node.facts import Devices, NodeFacts

@@ -4,7 +4,6 @@ prioritize and preempt change nothing, and filter only notes the domain to which
 kube-scheduler may call them for pods that are never bound. The decision that counts is bind's.
 """
 
-from scheduler_extender.framework.evaluator import IN_FLIGHT
 from scheduler_extender.verbs.binder import Binder, BindError, Binding, BindUnknownError
 from scheduler_extender.verbs.binding import TOO_LATE, bind
 from scheduler_extender.verbs.filtering import STILL_WORKING, filter_nodes
@@ -21,7 +20,6 @@ from scheduler_extender.verbs.turns import Turns
 NOT_SYNCED = "gpu-topology extender is not synced with the API server yet"
 
 __all__ = [
-    "IN_FLIGHT",
     "NOT_SYNCED",
     "STILL_WORKING",
     "TOO_LATE",

@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.deadline import within
-from scheduler_extender.framework.evaluator import Results, evaluate
+from scheduler_extender.framework.awaited import AWAITED, NO_CLAIM
+from scheduler_extender.framework.evaluator import evaluate
+from scheduler_extender.framework.outcomes import sets_of
 from scheduler_extender.framework.question import Purpose, Question
+from scheduler_extender.framework.results import Results
 from scheduler_extender.limits import VERB_SECONDS
-from scheduler_extender.state.answers.decision import Decision, sets_of
-from scheduler_extender.state.asking.byclaims import GONE, NO_CLAIM, NO_RECORD
+from scheduler_extender.state.answers.decision import Decision
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.groups import GroupsSeen
@@ -22,7 +24,7 @@ from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord, resource_of, time_text
 from scheduler_extender.verbs.binder import BindError, InProgressError
 from topology.core.devices import Mask, NodeName, PodUid
-from topology.core.placement import IN_PROGRESS, Reason, Rejection, Verdict
+from topology.core.placement import Reason, Rejection, Verdict
 from topology.core.requests import GpuRequest
 from topology.times import seconds_of
 
@@ -173,7 +175,7 @@ def _refused_here(pod: PodRecord, facts: NodeFacts, rejection: Rejection) -> Bin
     promised than before and after. And where GPUs are too few kube-scheduler has counted some that
     we have not: of a pod, maybe, of whose end we shall hear.
     """
-    if rejection in (IN_PROGRESS, NO_CLAIM, NO_RECORD, GONE):
+    if rejection in AWAITED:
         return InProgressError(rejection.reason)
     hopes = rejection.kind is Reason.BUSY or any(  # a report is to come
         not (each.ended or each.uid in facts.pods.reported)

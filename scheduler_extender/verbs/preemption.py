@@ -16,7 +16,6 @@ from scheduler_extender.framework.afterwards import Afterwards
 from scheduler_extender.framework.evaluator import evaluate, refused_by_name
 from scheduler_extender.framework.question import Purpose, Question
 from scheduler_extender.framework.trials import Trials
-from scheduler_extender.state.answers.decision import undecided
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
@@ -134,7 +133,7 @@ class _Asking:
             others = self._others(facts, ours)
         except Exception as error:  # noqa: BLE001 (a listener logs it)
             self.snapshot.parts.faults.note(name, error)
-            return chosen if undecided(facts, self.pod.request).rejection is None else None
+            return chosen if self.trials.takes_unseen(facts, self.pod.request) else None
         if others is None:
             return None
         known = {each.uid for each in ours}

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from scheduler_extender.annotations import Asks, parse
 from scheduler_extender.files.clusterfile import read_pod
-from scheduler_extender.state.answers.decision import Refusals, Settings, decide
+from scheduler_extender.framework.decision import decide
+from scheduler_extender.state.answers.decision import Refusals, Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord

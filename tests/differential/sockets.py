@@ -18,8 +18,8 @@ from random import Random
 
 from scheduler_extender.annotations import Asks, parse
 from scheduler_extender.files.clusterfile import read_pod
+from scheduler_extender.framework.equivalence import ask
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.asking.enquiry import ask
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord
 from tests.differential.histories import manifest

@@ -6,12 +6,13 @@ import ast
 import re
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
 
 import pytest
 
+from scheduler_extender.framework import claims, rule, rules, setrules
 from scheduler_extender.kube import dra, events, nodedevices
-from scheduler_extender.state.answers import decision
-from scheduler_extender.state.asking import byclaims
 from scheduler_extender.state.groups import groups
 from scheduler_extender.state.node.facts import unsaid
 from scheduler_extender.verbs import filtering
@@ -62,7 +63,12 @@ def test_the_program_says_it(message: str) -> None:
 def constants() -> Iterator[Rejection]:
     """Reasons that the program has by name."""
     yield unsaid("a reason")
-    for module in (rejections, decision, groups, filtering, byclaims, nodedevices, dra):
+    ours = [
+        import_module(f"{package.__name__}.{found.name}")
+        for package in (rules, setrules)
+        for found in iter_modules(package.__path__)
+    ]
+    for module in (rejections, groups, filtering, claims, rule, *ours, nodedevices, dra):
         yield from (value for value in vars(module).values() if isinstance(value, Rejection))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_extender.state.answers.decision import SIBLINGS
+from scheduler_extender.framework.rules.gangs import SIBLINGS
 from tests.e2e.cluster import PODS, ROOT, RealCluster
 from tests.e2e.drakubelet import API, device_class
 from tests.e2e.draslices import add_node, claimed, placement

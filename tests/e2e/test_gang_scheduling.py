@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler_extender.state.answers.decision import SIBLINGS
+from scheduler_extender.framework.rules.gangs import SIBLINGS
 from tests.e2e.cluster import RECORDS, RealCluster
 from tests.e2e.emulated import Kubelets
 from tests.e2e.heldnode import half_held

@@ -17,9 +17,9 @@ import pytest
 
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.deadline import Deadline
+from scheduler_extender.framework.claims import ask_by_claims
 from scheduler_extender.kube.sinks import PodSink
 from scheduler_extender.kube.waker import Waker
-from scheduler_extender.state.asking.byclaims import ask_by_claims
 from scheduler_extender.state.pods.record import asking_record
 from scheduler_extender.state.pods.reservation import value_of
 from scheduler_extender.told.answers import answers_to

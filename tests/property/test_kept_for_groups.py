@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from scheduler_extender.deadline import NO_DEADLINE
-from scheduler_extender.state.asking.places import PlaceCounter
+from scheduler_extender.framework.placecounter import PlaceCounter
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs import filter_nodes, prioritize

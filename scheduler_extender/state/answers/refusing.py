@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from scheduler_extender.annotations import Malformed
-from scheduler_extender.state.answers.decision import Refusals, Settings, decide
+from scheduler_extender.state.answers.decision import Refusals, Settings
 from scheduler_extender.state.node.backoff import (
     Backoff,
     Refused,
@@ -21,6 +21,7 @@ from scheduler_extender.state.node.backoff import (
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord, resource_of
 from scheduler_extender.state.pods.refusal import Refusal
+from topology.core.placement import Rejection, assess
 from topology.core.requests import GpuRequest
 
 
@@ -65,7 +66,7 @@ def refusal_by(
         in_a_row = next((len(each.refusals) for each in counting if each is not None), 0)
         if settings.refusals is not Refusals.IGNORE:
             pause = _begun(_counting(before, pod), counting)
-    foreseen = _foreseen(before, pod, settings)
+    foreseen = _foreseen(before, pod)
     return NodeRefusal(before.name, pod, refusal, in_a_row, pause, foreseen)
 
 
@@ -89,12 +90,15 @@ def _begun(before: tuple[Backoff | None, ...], after: tuple[Backoff | None, ...]
     )
 
 
-def _foreseen(before: NodeFacts, pod: PodRecord, settings: Settings) -> tuple[str, ...]:
-    """The hazards of the pod on the node that a decision just before would have named."""
+def _foreseen(before: NodeFacts, pod: PodRecord) -> tuple[str, ...]:
+    """The hazards of the pod on the node that an evaluation just before would have named."""
     if isinstance(pod.request, Malformed):
         return ()
-    assessed = decide(before.without(frozenset({pod.uid})), pod.request, settings).assessment
-    return tuple(sorted(assessed.hazards)) if assessed is not None else ()
+    facts, request = before.without(frozenset({pod.uid})), pod.request.alone
+    offer = facts.offer(request.resource)
+    if isinstance(offer, Rejection) or facts.pods.too_many_departed:
+        return ()
+    return tuple(sorted(assess(offer.kubelet, offer.available_to(request), request).hazards))
 
 
 def with_pod_refused(

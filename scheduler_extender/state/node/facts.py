@@ -154,6 +154,10 @@ class NodeFacts:
         devices = self.claimed(uid, namespace, names) + _of_claims(watched, uid, namespace, names)
         return tuple(dict.fromkeys(devices))
 
+    def devices_of(self, pod: PodRecord) -> Devices:
+        """The devices that a pod's claims have here, as far as the record shows them (DRA)."""
+        return self.seen(pod.uid, pod.namespace, pod.claims) if self.by_dra else ()
+
     def claims_of(self, uid: PodUid) -> frozenset[str]:
         """The names of the claims that have devices here for a pod."""
         shown = () if self.report is None else self.report.allocations
@@ -310,6 +314,13 @@ class NodeFacts:
         return replace(self, reserved_for=None) if self.yields_to(priority, gang) else self
 
     # Who may come.
+
+    @property
+    def serves_nothing(self) -> bool:
+        """Whether the node has no GPUs as far as is known: its Node object advertises none, and no
+        agent has written a record of it. kube-scheduler offers no such node."""
+        node, record = self.node_object, self.record
+        return node.exists and node.dra_only and record.topology is None and record.problem is None
 
     def is_open_to(self, pod: PodRecord) -> bool:
         """Whether kube-scheduler may send a pod here: :meth:`is_one_of` its destinations.

@@ -13,8 +13,9 @@ import pytest
 
 from benchmarks.promises.plays import Play, play
 from scheduler_extender.framework import evaluator
-from scheduler_extender.framework.evaluator import Results
 from scheduler_extender.framework.question import Purpose
+from scheduler_extender.framework.results import Results
+from scheduler_extender.framework.setrules.groups import Groups
 from scheduler_extender.simulator.faults import Delays, Faults
 from scheduler_extender.verbs import binddecision
 from topology.core.allocators.dra import FirstFit
@@ -79,13 +80,13 @@ def test_no_gang_is_half_bound_where_nothing_changes_after_filter() -> None:
 
 def test_gangs_that_filter_lets_go_anywhere_are_half_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug that is planted: filter takes no group into account; bind does."""
-    gather = evaluator._gather
+    of_set = Groups.of_set
 
-    def only_bind(results: Results, *asked: Any) -> None:
+    def only_bind(rule: Groups, results: Results, *asked: Any) -> None:
         if results.question.purpose is not Purpose.FILTER:
-            gather(results, *asked)
+            of_set(rule, results, *asked)
 
-    monkeypatch.setattr(evaluator, "_gather", only_bind)
+    monkeypatch.setattr(Groups, "of_set", only_bind)
     assert play(replace(GANGS, pods=100)).gang_refusals > 0
 
 

@@ -14,8 +14,8 @@ from scheduler_extender.annotations import MANAGED, Malformed
 from scheduler_extender.files.allocatable import Allocatable
 from scheduler_extender.files.clusterfile import ClusterFileError, feed, parse
 from scheduler_extender.files.snapshot import cluster_file
+from scheduler_extender.framework.equivalence import answer
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.asking.enquiry import answer
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.budgets import Budget

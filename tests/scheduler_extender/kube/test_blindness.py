@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from prometheus_client import generate_latest
 
+from scheduler_extender.framework.rules.freshness import OUT_OF_DATE
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.kube import source as kube
 from scheduler_extender.kube.source import KubeSource
-from scheduler_extender.state.answers.decision import OUT_OF_DATE, Settings
+from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster import freshness
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.freshness import (

@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from scheduler_extender.framework.capacity import Capacities
+from scheduler_extender.framework.decision import decide
 from scheduler_extender.kube import nodedevices
 from scheduler_extender.kube.draobjects import Slice, TaintRule
 from scheduler_extender.kube.nodedevices import MOST_DEVICES, NO_DEVICES, Barred, NodeDevices
-from scheduler_extender.state.answers.capacity import Capacities
-from scheduler_extender.state.answers.decision import decide
 from scheduler_extender.state.node.facts import Offer
 from scheduler_extender.state.node.objects import NodeObject
 from tests.dranodes import (

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from scheduler_extender.framework.decision import decide
 from scheduler_extender.kube.dra import DraNodes, dra_sinks
 from scheduler_extender.kube.sinks import RecordSink
-from scheduler_extender.state.answers.decision import Settings, decide
+from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import NodeFacts, Offer
 from scheduler_extender.state.node.objects import NodeObject

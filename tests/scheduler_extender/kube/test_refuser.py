@@ -16,10 +16,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from scheduler_extender.annotations import RESUME, WAKE
+from scheduler_extender.framework.rules.backoff import refusing
 from scheduler_extender.kube.events import REFUSED, EventWriter
 from scheduler_extender.kube.sinks import NodeSink, PodSink
 from scheduler_extender.kube.waker import Waker
-from scheduler_extender.state.answers.decision import refusing
 from tests.nodes import pod, switched
 from tests.scheduler_extender.conftest import Kube, raw
 from tests.scheduler_extender.serving import running

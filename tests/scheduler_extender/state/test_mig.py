@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from scheduler_extender.framework.equivalence import answer
 from scheduler_extender.state.answers.remembered import MOST_RESOURCES
-from scheduler_extender.state.asking.enquiry import answer
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.ledger import Ledger, ledger
 from scheduler_extender.state.node.objects import contradiction

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from scheduler_extender.framework.equivalence import answer
 from scheduler_extender.state.answers.decision import Decision
-from scheduler_extender.state.asking.enquiry import answer
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.objects import contradiction
 from scheduler_extender.state.node.verification import BROKEN, Surprise

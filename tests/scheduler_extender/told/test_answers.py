@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_extender.state.answers.decision import OUT_OF_DATE
+from scheduler_extender.framework.rules.freshness import OUT_OF_DATE
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.freshness import Watch
 from scheduler_extender.told.answers import Answer, answers_to

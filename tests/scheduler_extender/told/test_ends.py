@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_extender.deadline import NO_DEADLINE, OutOfTimeError
-from scheduler_extender.state.answers.decision import Settings, decide
+from scheduler_extender.framework.decision import decide
+from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.told.ends import Ends

@@ -10,9 +10,10 @@ from itertools import count
 
 import pytest
 
+from scheduler_extender.framework import equivalence
+from scheduler_extender.framework.decision import decide
 from scheduler_extender.membership import Group, Membership
-from scheduler_extender.state.answers.decision import Decision, Settings, decide
-from scheduler_extender.state.asking import enquiry
+from scheduler_extender.state.answers.decision import Decision, Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.node.objects import NodeObject
@@ -300,7 +301,7 @@ def test_no_node_is_asked_about_a_relaxed_request_once_it_is_late(
         asked.append(request)
         return decide(facts, request, settings)
 
-    monkeypatch.setattr(enquiry, "decide", slow)
+    monkeypatch.setattr(equivalence, "decide", slow)
     seen = cluster.snapshot()
     explanation_of(seen, pod)
     whole = len(asked)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from scheduler_extender.annotations import PREFIX, containers_of, render
-from scheduler_extender.state.answers.decision import decide
+from scheduler_extender.framework.decision import decide
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.explanation import Explanation, explanation_of

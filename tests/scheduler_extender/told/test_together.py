@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduler_extender.framework.decision import places
 from scheduler_extender.membership import Group, Membership
-from scheduler_extender.state.answers.decision import places
 from scheduler_extender.told.together import Wanted, judge
 from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
 from topology.core.devices import NodeName

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations, product
 
-from scheduler_extender.state.answers.decision import Settings, decide
+from scheduler_extender.framework.decision import decide
+from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.budgets import Budgets, refused
 from scheduler_extender.state.pods.record import PodRecord

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler_extender.framework.claims import ask_by_claims
 from scheduler_extender.kube.sinks import PodSink
 from scheduler_extender.kube.waiting import WaitingPods
 from scheduler_extender.kube.waker import Waker
-from scheduler_extender.state.asking.byclaims import ask_by_claims
 from scheduler_extender.state.pods.reservation import value_of
 from scheduler_extender.told.nodes import Use, node_state
 from scheduler_extender.told.unblocking import Unblocking, unblocking_of

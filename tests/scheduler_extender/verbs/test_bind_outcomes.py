@@ -13,13 +13,13 @@ import pytest
 
 from scheduler_extender import verbs
 from scheduler_extender.framework import evaluator
+from scheduler_extender.framework.awaited import NO_RECORD
+from scheduler_extender.framework.setrules.inflight import IN_FLIGHT
 from scheduler_extender.kube.binder import KubeBinder
 from scheduler_extender.kube.settler import Settler
-from scheduler_extender.state.asking.byclaims import NO_RECORD
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs import (
-    IN_FLIGHT,
     TOO_LATE,
     BindError,
     Binding,

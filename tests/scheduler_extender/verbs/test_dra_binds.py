@@ -14,8 +14,8 @@ import pytest
 from scheduler_extender import verbs
 from scheduler_extender.annotations import OfClaims, of_claims
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
+from scheduler_extender.framework.setrules.claims import HAD_CLAIM
 from scheduler_extender.limits import BIND_ENDS_AFTER, BIND_STARTS_WITHIN
-from scheduler_extender.state.answers.decision import HAD_CLAIM
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import Offer
 from scheduler_extender.state.node.objects import NodeObject

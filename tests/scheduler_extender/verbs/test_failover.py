@@ -14,7 +14,7 @@ import pytest
 from scheduler_extender.annotations import PLACEMENT
 from scheduler_extender.deadline import NO_DEADLINE
 from scheduler_extender.files.binder import FileBinder
-from scheduler_extender.state.asking.places import PlaceCounter
+from scheduler_extender.framework.placecounter import PlaceCounter
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs import BindError, Binding, bind
 from scheduler_extender.wire import BindingArgs, Pod

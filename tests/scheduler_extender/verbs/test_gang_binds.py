@@ -14,8 +14,9 @@ from dataclasses import replace
 import pytest
 
 from scheduler_extender.deadline import Deadline
+from scheduler_extender.framework.rules.gangs import SIBLINGS
 from scheduler_extender.membership import Group, Membership
-from scheduler_extender.state.answers.decision import SIBLINGS, Settings
+from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs import Binding, Turns

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler_extender.state.answers.decision import SIBLINGS
+from scheduler_extender.framework.rules.gangs import SIBLINGS
 from scheduler_extender.state.groups.gangdomains import QUIET
 from scheduler_extender.state.groups.groups import ANOTHER_CHOSEN, KEPT, NEVER, TOO_SMALL
 from scheduler_extender.state.node.objects import NodeObject

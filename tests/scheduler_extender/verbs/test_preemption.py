@@ -10,10 +10,9 @@ import msgspec
 import pytest
 
 from scheduler_extender import verbs
-from scheduler_extender.state.answers import decision
+from scheduler_extender.framework import decision, equivalence
+from scheduler_extender.framework.equivalence import answer
 from scheduler_extender.state.answers.decision import Decision, Settings
-from scheduler_extender.state.asking import enquiry
-from scheduler_extender.state.asking.enquiry import answer
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs.preemption import preempt
@@ -170,7 +169,7 @@ def test_nodes_that_would_be_in_one_state_are_worked_out_once(
         worked_out.append(args)
         return decide(*args)
 
-    monkeypatch.setattr(enquiry, "decide", counted)
+    monkeypatch.setattr(equivalence, "decide", counted)
     cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
     names = [NodeName(f"n{i:03}") for i in range(100)]
     for name in names:

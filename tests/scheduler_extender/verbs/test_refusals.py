@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from scheduler_extender.state.answers.decision import MAY_REFUSE, Refusals, Settings
+from scheduler_extender.framework.rules.possible import MAY_REFUSE
+from scheduler_extender.state.answers.decision import Refusals, Settings
 from tests.nodes import pod
 from tests.scheduler_extender.serving import running
 from topology.core.graph import AllocatorFacts, NodeTopology

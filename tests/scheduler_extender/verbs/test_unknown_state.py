@@ -18,7 +18,8 @@ from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.deadline import within
 from scheduler_extender.files.binder import FileBinder
-from scheduler_extender.state.answers.decision import PROMISED, Settings
+from scheduler_extender.framework.rules.promises import PROMISED
+from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.freshness import SILENT_AFTER, Watch
 from scheduler_extender.state.node.objects import NodeObject

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from scheduler_extender.state.answers.capacity import Capacities, Capacity
-from scheduler_extender.state.answers.decision import Decision, decide
-from scheduler_extender.state.asking import enquiry
+from scheduler_extender.framework import equivalence
+from scheduler_extender.framework.capacity import Capacities, Capacity
+from scheduler_extender.framework.decision import decide
+from scheduler_extender.state.answers.decision import Decision
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.told.answers import answers_to
 from scheduler_extender.told.explanation import Explanation, explanation_of
@@ -389,7 +390,7 @@ def test_no_more_nodes_are_asked_once_a_question_has_taken_too_long(
         now[0] += WHAT_IF_SECONDS / 2
         return decide(*given, **named)
 
-    monkeypatch.setattr(enquiry, "decide", slow)
+    monkeypatch.setattr(equivalence, "decide", slow)
     made.cluster.cache.clock = lambda: now[0]
     assert "within 10 s" in Pages(made.cluster).what_if(POD)
     assert asked == 2

@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 import yaml
 
-from scheduler_extender.state.answers.decision import Settings, decide
+from scheduler_extender.framework.decision import decide
+from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.node.transitions import with_record
 from tests import recorded

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from scheduler_extender.state.answers.decision import Settings, kept_away, refusing
+from scheduler_extender.framework.decision import decide
+from scheduler_extender.framework.equivalence import answer
+from scheduler_extender.framework.rule import AskedNode
+from scheduler_extender.framework.rules.backoff import Backoff, refusing
+from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.answers.refusing import NodeRefusal
-from scheduler_extender.state.asking.enquiry import answer
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.refusal import Refusal
@@ -72,7 +75,8 @@ class World:
     def refuses(self, asking: GpuRequest) -> bool:
         """Whether the node takes no pod that asks this, whatever is free."""
         self.cluster.expire()
-        return kept_away(self.cluster.facts(NODE), asking, self.cluster.settings) is not None
+        node = AskedNode(self.cluster.facts(NODE), asking, self.cluster.settings, decide)
+        return Backoff().check(node) is not None
 
     def pause(self) -> float:
         """How many seconds the node stays shut if nothing happens."""

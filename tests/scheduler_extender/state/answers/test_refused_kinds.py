@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from scheduler_extender.framework.equivalence import ask
 from scheduler_extender.kube.sinks import PodSink
-from scheduler_extender.state.asking.enquiry import ask
 from scheduler_extender.state.node.backoff import FIRST_PAUSE, LONGEST_PAUSE, MOST_KINDS
 from scheduler_extender.state.pods.record import PodRecord, manifest_of
 from tests.nodes import switched

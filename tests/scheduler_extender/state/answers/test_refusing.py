@@ -9,8 +9,8 @@ import pytest
 
 from scheduler_extender.files.clusterfile import feed, parse
 from scheduler_extender.files.snapshot import cluster_file
+from scheduler_extender.framework.equivalence import answer
 from scheduler_extender.state.answers.decision import Refusals, Settings
-from scheduler_extender.state.asking.enquiry import answer
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.backoff import LONGEST_PAUSE, MOST_REFUSALS
 from scheduler_extender.state.node.objects import NodeObject

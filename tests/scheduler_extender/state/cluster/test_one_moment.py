@@ -13,9 +13,10 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any
 
+from scheduler_extender.framework.decision import decide
+from scheduler_extender.framework.equivalence import ask
 from scheduler_extender.state.answers import remembered
-from scheduler_extender.state.answers.decision import Settings, decide
-from scheduler_extender.state.asking.enquiry import ask
+from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster import cache, cluster
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node import facts as node

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from scheduler_extender.annotations import MANAGED, RESERVED
-from scheduler_extender.state.answers.decision import leaves_whole
+from scheduler_extender.framework.rules.reservations import leaves_whole
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord, manifest_of, pod_record
 from scheduler_extender.state.pods.reservation import (

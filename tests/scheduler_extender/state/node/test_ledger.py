@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from scheduler_extender.framework.equivalence import answer, ask
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.asking.enquiry import answer, ask
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.eventhandlers import EventHandlers
 from scheduler_extender.state.node.ledger import ledger

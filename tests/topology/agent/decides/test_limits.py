@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.state.asking.enquiry import answer
+from scheduler_extender.framework.equivalence import answer
 from scheduler_extender.state.cluster.cluster import Cluster
 from tests.crd import faults, nodes_of, schema
 from tests.fakes.kubelet import GPU

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from scheduler_extender.state.answers.decision import places
+from scheduler_extender.framework.decision import places
 from tests.scheduler_extender.verbs.test_gangs import gang, on
 from topology.core.admission import Kubelet
 from topology.core.allocators import Call

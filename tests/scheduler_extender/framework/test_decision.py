@@ -7,13 +7,9 @@ from dataclasses import replace
 import pytest
 
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.state.answers.decision import (
-    UNDECIDED,
-    Refusals,
-    Settings,
-    decide,
-    undecided,
-)
+from scheduler_extender.framework.decision import decide, undecided
+from scheduler_extender.framework.rule import UNDECIDED
+from scheduler_extender.state.answers.decision import Refusals, Settings
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.node.transitions import (

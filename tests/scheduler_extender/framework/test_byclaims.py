@@ -12,9 +12,10 @@ import pytest
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED, OfClaims, of_claims
 from scheduler_extender.deadline import Deadline
-from scheduler_extender.framework.evaluator import IN_FLIGHT
+from scheduler_extender.framework.awaited import GONE
+from scheduler_extender.framework.claims import ask_by_claims
+from scheduler_extender.framework.setrules.inflight import IN_FLIGHT
 from scheduler_extender.kube.draobjects import Claim
-from scheduler_extender.state.asking.byclaims import GONE, ask_by_claims
 from scheduler_extender.state.pods.record import PodRecord, asking_record
 from scheduler_extender.told.placed import placed_on
 from scheduler_extender.verbs import BindError, Binding

@@ -12,17 +12,10 @@ from operator import is_
 from typing import ParamSpec, TypeVar
 
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
-from scheduler_extender.state.answers.decision import (
-    MAY_REFUSE,
-    OUT_OF_DATE,
-    Decision,
-    Refusals,
-    Settings,
-    decide,
-    prospect,
-    undecided,
-    unless_blind,
-)
+from scheduler_extender.framework.decision import decide, prospect, undecided
+from scheduler_extender.framework.rules.freshness import OUT_OF_DATE, unless_blind
+from scheduler_extender.framework.rules.possible import unless_others_are_sure
+from scheduler_extender.state.answers.decision import Decision
 from scheduler_extender.state.answers.remembered import State
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
@@ -162,7 +155,7 @@ def _work_out(
                         remembered.remember_prospect(request, state, cost, classes)
     if snapshot.blind:
         decisions = {s: unless_blind(d, of_each[s], request) for s, d in decisions.items()}
-    answers.decisions = _avoiding(settings, request, decisions)
+    answers.decisions = unless_others_are_sure(settings, request, decisions)
     return failed
 
 
@@ -213,26 +206,6 @@ def _state_of(snapshot: Snapshot, facts: NodeFacts, resource: str, moment: int |
         state = snapshot.numbers.get(key, -1 - len(snapshot.numbers))
     snapshot.numbers[key] = state
     return state
-
-
-def _avoiding(
-    settings: Settings, request: GpuRequest, decisions: dict[State, Decision]
-) -> dict[State, Decision]:
-    """The decisions under ``--refusals possible``: where some nodes surely take the pod, those
-    whose kubelet may refuse it do not pass. Else the same decisions.
-
-    Required pods pass no such node anyway.
-    """
-    if settings.refusals is not Refusals.POSSIBLE or request.required:
-        return decisions
-    passing = {s: d for s, d in decisions.items() if d.rejection is None}
-    risky = {s for s, d in passing.items() if d.assessment and d.assessment.hazards}
-    if len(risky) == len(passing):
-        return decisions
-    return {
-        state: Decision(MAY_REFUSE, decision.assessment) if state in risky else decision
-        for state, decision in decisions.items()
-    }
 
 
 def scores(request: GpuRequest, answers: Answers, rooms: Sequence[int] | None = None) -> list[int]:

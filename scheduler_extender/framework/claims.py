@@ -10,8 +10,11 @@ from dataclasses import dataclass, field, replace
 
 from scheduler_extender.annotations import OfClaims
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
-from scheduler_extender.state.answers.decision import OUT_OF_DATE, UNDECIDED, Decision
-from scheduler_extender.state.asking.enquiry import Answers, ask
+from scheduler_extender.framework.awaited import GONE, NO_CLAIM, NO_RECORD
+from scheduler_extender.framework.equivalence import Answers, ask
+from scheduler_extender.framework.rule import UNDECIDED
+from scheduler_extender.framework.rules.freshness import OUT_OF_DATE
+from scheduler_extender.state.answers.decision import Decision
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import Devices, NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
@@ -20,15 +23,6 @@ from topology.core.placement import NOT_SERVED_BY_DRA, Reason, Rejection
 from topology.core.remembering import interruptible
 from topology.core.requests import GpuRequest, gpu_request
 
-GONE = Rejection("a GPU of the pod's claims is in no ResourceSlice", True, Reason.CLAIMS)
-NO_CLAIM = Rejection(
-    "the pod's claim has no devices yet, or is not known yet: kube-scheduler tries again",
-    True,
-    Reason.CLAIMS,
-)
-NO_RECORD = Rejection(
-    "the pod's claim has GPUs of a node whose record says nothing of claims", True, Reason.CLAIMS
-)
 NO_GPUS = Rejection("its claims get no GPUs here", False, Reason.CLAIMS)
 
 # A verb has time for about 750 nodes. Over more than this each try begins at another one, so that
@@ -103,15 +97,10 @@ def ask_by_claims(
     return found
 
 
-def known_devices(facts: NodeFacts, pod: PodRecord) -> Devices:
-    """The GPUs that a pod's claims have on a node with DRA, as far as its record shows them."""
-    return facts.seen(pod.uid, pod.namespace, pod.claims) if facts.by_dra else ()
-
-
 def counted(facts: NodeFacts, pod: PodRecord, request: GpuRequest) -> GpuRequest:
     """What a pod asks for at its bind; under DRA all that its claims have, where that is more:
     those of its own beside a number, too, and one of an earlier try that is not gone yet."""
-    devices = known_devices(facts, pod)
+    devices = facts.devices_of(pod)
     if not request.required or not (len(devices) > request.count or not request.count):
         return request
     return gpu_request(len(devices), request.constraints)
@@ -125,7 +114,7 @@ def unproven(facts: NodeFacts, pod: PodRecord, request: GpuRequest) -> Rejection
     if not facts.by_dra:
         # It has moved to DRA, and its agent has not seen that.
         return NO_RECORD if pod.by_claim or not request.count else None
-    devices = known_devices(facts, pod)
+    devices = facts.devices_of(pod)
     if facts.lacks(devices):
         return GONE  # it may be new, and its ResourceSlice on its way
     return NO_CLAIM if len(devices) < max(1, request.count) else None

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
-from scheduler_extender.state.answers.decision import Settings, decide
+from scheduler_extender.framework.decision import decide
+from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.node.facts import NodeFacts, Offer
 from topology.core.devices import Bytes, Mask
 from topology.core.dra import first_published

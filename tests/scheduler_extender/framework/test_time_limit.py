@@ -11,9 +11,9 @@ import pytest
 
 from scheduler_extender import verbs
 from scheduler_extender.deadline import within
-from scheduler_extender.state.answers import decision as decisions
-from scheduler_extender.state.answers.decision import UNDECIDED
-from scheduler_extender.state.asking import enquiry
+from scheduler_extender.framework import decision as decisions
+from scheduler_extender.framework import equivalence, rule
+from scheduler_extender.framework.rule import UNDECIDED
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.verbs import STILL_WORKING, preemption
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
@@ -55,7 +55,7 @@ def cluster(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Cluster:
         clock.now += 1
         return answer
 
-    monkeypatch.setattr(decisions, "assess", slow_assess)
+    monkeypatch.setattr(rule, "assess", slow_assess)
     monkeypatch.setattr(scoring, "prospect", slow_prospect)
     return found
 
@@ -145,7 +145,7 @@ def test_nothing_is_worked_out_under_the_lock(
     free: list[bool] = []
 
     def watched(what: str) -> None:
-        real = getattr(enquiry, what)
+        real = getattr(equivalence, what)
 
         def asked(*args: Any) -> Any:
             report = threading.Thread(
@@ -156,12 +156,12 @@ def test_nothing_is_worked_out_under_the_lock(
             assert not report.is_alive(), "it waits for the lock that we hold"
             return real(*args)
 
-        monkeypatch.setattr(enquiry, what, asked)
+        monkeypatch.setattr(equivalence, what, asked)
 
     watched("decide")
     watched("prospect")
     request = gpu_request(2, Constraints(link=LinkKind.NVLINK))
-    enquiry.ask(cluster.snapshot(), request, NAMES, scores=scores)
+    equivalence.ask(cluster.snapshot(), request, NAMES, scores=scores)
     assert len(free) >= len(NAMES)
 
 
@@ -178,7 +178,7 @@ def test_nodes_that_fail_are_tried_once_in_each_call(
 
     pair = asked(2, NVLINK)
     if verb == "filter":
-        monkeypatch.setattr(decisions, "assess", broken)
+        monkeypatch.setattr(rule, "assess", broken)
         found = verbs.filter_nodes(cluster, pair, NAMES, within(cluster.clock, 60.0))
         assert found.error == ""
         assert found.failed == dict.fromkeys(NAMES, UNDECIDED.reason)
@@ -210,7 +210,7 @@ def test_nodes_that_change_all_the_time_hold_no_call_for_long(clock: Clock) -> N
 
     everything_changes()
     seen, request = cluster.snapshot(), gpu_request(1)
-    answers = enquiry.ask(seen, request, names, ending_when(everything_changes))
+    answers = equivalence.ask(seen, request, names, ending_when(everything_changes))
     # Each sick mask is compiled once, too: a plain pod is not promised a sick GPU.
     assert times <= 1 + 4 * len(names), "each is found and decided about once"
     told = dict(answers.each())
@@ -224,10 +224,12 @@ def test_states_that_there_was_no_time_to_find_are_late(clock: Clock) -> None:
     names = [f"c{i:03}" for i in range(25)]
     for name in names:
         cluster.feed.put_record(switched(4, name), Report("boot", 1))
-    answered = enquiry.ask(cluster.snapshot(), gpu_request(1), names, within(cluster.clock, 0.0))
+    answered = equivalence.ask(
+        cluster.snapshot(), gpu_request(1), names, within(cluster.clock, 0.0)
+    )
     assert answered.late == set(names)
     assert len(answered.undecided) == len(names)
-    assert not enquiry.ask(cluster.snapshot(), gpu_request(1), names).late
+    assert not equivalence.ask(cluster.snapshot(), gpu_request(1), names).late
 
 
 def test_what_is_worked_out_of_a_former_moment_is_not_taken_for_the_next(
@@ -244,10 +246,10 @@ def test_what_is_worked_out_of_a_former_moment_is_not_taken_for_the_next(
         cluster.feed.put_report(node.name, Report("boot", 2, allocations=(held,)))
         return answer
 
-    monkeypatch.setattr(decisions, "assess", assess_while_it_changes)
-    ((_, decision),) = enquiry.ask(cluster.snapshot(), gpu_request(1), [node.name]).each()
+    monkeypatch.setattr(rule, "assess", assess_while_it_changes)
+    ((_, decision),) = equivalence.ask(cluster.snapshot(), gpu_request(1), [node.name]).each()
     assert decision is not None
     assert decision.rejection is None, "so it was when it was asked"
-    ((_, decision),) = enquiry.ask(cluster.snapshot(), gpu_request(1), [node.name]).each()
+    ((_, decision),) = equivalence.ask(cluster.snapshot(), gpu_request(1), [node.name]).each()
     assert decision is not None
     assert decision.rejection is placement.BUSY, "it holds no free GPU any more"

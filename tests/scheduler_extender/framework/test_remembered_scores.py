@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from scheduler_extender.framework.equivalence import ask, scores, states_of
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.answers.mix import REFRESH
-from scheduler_extender.state.asking.enquiry import ask, scores, states_of
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName, PodUid

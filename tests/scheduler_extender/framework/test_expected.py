@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
+from scheduler_extender.framework.members import OTHER_KINDS, Member, member_of
 from scheduler_extender.membership import Group, Membership
-from scheduler_extender.state.asking.members import OTHER_KINDS, Member, member_of
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.groups.groups import Groups
 from scheduler_extender.state.pods.record import PodRecord

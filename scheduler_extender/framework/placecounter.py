@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scheduler_extender.deadline import Deadline, OutOfTimeError
+from scheduler_extender.framework.decision import places as surely_taken
+from scheduler_extender.framework.equivalence import states_of
 from scheduler_extender.membership import MAX_SIZE, Group
-from scheduler_extender.state.answers.decision import places as surely_taken
 from scheduler_extender.state.answers.remembered import PlaceCount, State
-from scheduler_extender.state.asking.enquiry import states_of
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.groupplaces import (
     Alike,

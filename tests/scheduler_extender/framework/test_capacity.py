@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler_extender.state.answers.capacity import NVLINKED, Capacities, Capacity, stranded
-from scheduler_extender.state.answers.decision import Settings, decide
+from scheduler_extender.framework.capacity import NVLINKED, Capacities, Capacity, stranded
+from scheduler_extender.framework.decision import decide
+from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cluster import Cluster
 from tests.nodes import bridged, pcie, switched
 from topology.core.devices import DeviceId, PodUid

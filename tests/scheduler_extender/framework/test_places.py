@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from scheduler_extender.state.answers.decision import Settings, decide, places
+from scheduler_extender.framework.decision import decide, places
+from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.node.objects import AgentRecord
 from scheduler_extender.state.node.transitions import without_record

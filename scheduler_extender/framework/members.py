@@ -45,6 +45,11 @@ class Member:
         shares = self.membership.domain is not None or self.membership.gang
         return shares and self.request.policy is Policy.REQUIRED
 
+    def is_begun(self, snapshot: Snapshot) -> bool:
+        """Whether another member of the group is bound and lives, or its bind is in flight, or
+        devices have been chosen for it (DRA)."""
+        return bool(snapshot.standing(self.membership, self.uid).living)
+
 
 def rack_rooms(
     snapshot: Snapshot,

@@ -1,0 +1,14 @@
+"""The refusals of a bind that a watch will change soon: it waits for the news of its node."""
+
+from topology.core.placement import IN_PROGRESS, Reason, Rejection
+
+GONE = Rejection("a GPU of the pod's claims is in no ResourceSlice", True, Reason.CLAIMS)
+NO_CLAIM = Rejection(
+    "the pod's claim has no devices yet, or is not known yet: kube-scheduler tries again",
+    True,
+    Reason.CLAIMS,
+)
+NO_RECORD = Rejection(
+    "the pod's claim has GPUs of a node whose record says nothing of claims", True, Reason.CLAIMS
+)
+AWAITED = frozenset({IN_PROGRESS, NO_CLAIM, NO_RECORD, GONE})

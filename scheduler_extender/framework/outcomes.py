@@ -1,0 +1,82 @@
+"""What a pod may get on a node that has answered: sets of GPUs, and what it is promised."""
+
+from dataclasses import replace
+from functools import reduce
+from operator import or_
+
+from scheduler_extender.state.answers.decision import Decision
+from scheduler_extender.state.node.arrivals import Arrivals, with_siblings
+from scheduler_extender.state.node.facts import NodeFacts, Offer
+from topology.core.devices import Mask
+from topology.core.placement import Assessment, Rejection, Verdict, assess, sets_spoken_of
+from topology.core.requests import NO_CONSTRAINTS, GpuRequest
+
+
+def unconstrained(facts: NodeFacts, request: GpuRequest) -> Assessment | None:
+    """What a node may hand out to the same pod without its constraints.
+
+    None if its record cannot be used.
+    """
+    offer = facts.offer(request.resource)
+    if isinstance(offer, Rejection):
+        return None
+    plain = replace(request, constraints=NO_CONSTRAINTS)
+    return assess(offer.kubelet, offer.available_to(plain), plain)
+
+
+def sick_among(facts: NodeFacts, request: GpuRequest, assessed: Assessment | None) -> str:
+    """That a node may hand out sick GPUs, and which; empty where it does not, or nobody can say."""
+    offer = facts.last_offer(request.resource)
+    if isinstance(offer, Rejection) or assessed is None or not assessed.sets:
+        return ""
+    sick = offer.availability.sick & reduce(or_, assessed.sets)
+    called = [str(index) for index in sorted(set(offer.devices.indices(sick)))]
+    if not called:
+        return ""
+    several = called[1:]
+    gpus = f"GPU{'s' if several else ''} {', '.join(called)}"
+    return f"may hand out {gpus}, which {'are' if several else 'is'} sick"
+
+
+def sets_of(facts: NodeFacts, request: GpuRequest, decision: Decision) -> tuple[Mask, ...] | None:
+    """The GPUs that the pod may have here, set by set, as far as its verdict speaks of them.
+
+    See :func:`~topology.core.placement.sets_spoken_of`. A pod that prefers what this hardware never
+    has gets some GPUs all the same. None if the sets are too many to list; none are listed where
+    there is no usable record.
+    """
+    if request.in_company:
+        return _sets_among(facts, request, decision)
+    assessed = decision.assessment
+    if assessed is not None and assessed.verdict is Verdict.NEVER:
+        assessed = unconstrained(facts, request)
+    offer = facts.offer(request.resource)
+    if assessed is None or isinstance(offer, Rejection):
+        return ()
+    return sets_spoken_of(offer.kubelet, offer.available_to(request), request, assessed)
+
+
+def _sets_among(
+    facts: NodeFacts, request: GpuRequest, decision: Decision
+) -> tuple[Mask, ...] | None:
+    """The sets that the pod may have with its siblings before it, in whatever way."""
+    alone = request.alone
+    listed: dict[Mask, None] = {}
+    for later in with_siblings(facts, request) or [facts]:
+        offer = later.offer(alone.resource)
+        if later is not facts and decision.assessment is not None and isinstance(offer, Offer):
+            decision = Decision(None, assess(offer.kubelet, offer.available_to(alone), alone))
+        sets = sets_of(later, alone, decision)
+        if sets is None:
+            return None
+        listed |= dict.fromkeys(sets)
+    return tuple(listed)
+
+
+def arrival(request: GpuRequest, decision: Decision) -> Arrivals:
+    """A pod that comes with what this decision promises it."""
+    assessed = decision.assessment
+    if not request.required or assessed is None:
+        return Arrivals(request, 1)
+    guaranteed = assessed.verdict is Verdict.GUARANTEED
+    return Arrivals(request, 1, request.constraints, guaranteed)

@@ -1,0 +1,55 @@
+"""Pods that are placed one after another: how many nodes take at once."""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Protocol, TypeVar
+
+from scheduler_extender.framework.decision import decide
+from scheduler_extender.framework.outcomes import arrival
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.node.arrivals import with_arrivals
+from scheduler_extender.state.node.facts import NodeFacts
+from topology.core.requests import GpuRequest
+
+
+class Asks(Protocol):
+    """What asks for devices."""
+
+    @property
+    def request(self) -> GpuRequest:
+        """What it asks for."""
+        ...
+
+
+T = TypeVar("T", bound=Asks)
+
+
+def packed(
+    settings: Settings,
+    nodes: Iterable[NodeFacts],
+    wants: Mapping[T, int],
+    open_to: Mapping[T, Collection[str]],
+) -> int:
+    """How many of the pods that are wanted are placed on these nodes, those first that ask for
+    most. ``open_to`` are the nodes by name to which each may go."""
+    now = list(nodes)
+    placed = 0
+    full: set[object] = set()
+    for pod in sorted(wants, key=lambda pod: -pod.request.effective_count):
+        left, alone = wants[pod], pod.request.alone
+        for place, facts in enumerate(now):
+            if not left:
+                break
+            key = (alone, facts.key(alone.resource))
+            if facts.name not in open_to.get(pod, ()) or key in full:
+                continue
+            taken = 0
+            decision = decide(facts, alone, settings)
+            while decision.rejection is None and left:
+                taken, left = taken + 1, left - 1
+                facts = with_arrivals(facts, (arrival(alone, decision),))
+                decision = decide(facts, alone, settings) if left else decision
+            if not taken:
+                full.add(key)
+            now[place] = facts
+            placed += taken
+    return placed

@@ -1,0 +1,81 @@
+"""What nodes answer to a :class:`.Question`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from scheduler_extender.framework.claims import ByClaims
+from scheduler_extender.framework.equivalence import Answers
+from scheduler_extender.framework.groupquestion import GroupAnswer
+from scheduler_extender.framework.members import Member
+from scheduler_extender.framework.question import Question
+from scheduler_extender.state.answers.decision import Decision
+from scheduler_extender.state.cluster.snapshot import Snapshot
+from scheduler_extender.state.node.facts import NodeFacts
+from topology.core.devices import NodeName
+from topology.core.placement import Rejection
+from topology.core.requests import GpuRequest
+
+PASSES = Decision()
+
+
+@dataclass
+class Results:
+    """What the nodes answer.
+
+    ``by_reason`` has all that were asked, by what refuses them; those that pass stand under None.
+    """
+
+    question: Question
+    request: GpuRequest  # as it was asked, with siblings that may come first
+    asked: Snapshot  # with the facts for this question
+    by_reason: dict[Rejection | None, list[str]] = field(default_factory=dict)
+    answers: list[Answers] = field(default_factory=list)  # the nodes' own
+    claims: ByClaims | None = None  # where the pod has claims of its own
+    group: GroupAnswer | None = None
+    member: Member | None = None
+    late: frozenset[str] = frozenset()  # nodes for which there was no time
+
+    def judged(self, name: NodeName) -> NodeFacts:
+        """The facts on which a node has answered."""
+        devices = self.claims.devices.get(name) if self.claims is not None else None
+        facts = self.asked.facts(name)
+        return facts if devices is None else facts.as_claimed(self.question.pod.uid, devices)
+
+    @property
+    def passed(self) -> list[str]:
+        """The nodes to which the pod may go."""
+        return self.by_reason.get(None, [])
+
+    @property
+    def undecided(self) -> bool:
+        """Whether no node takes the pod, and one of those without an answer still may."""
+        if self.passed or not self.late:
+            return False
+        return any(
+            why is not None and why.resolvable and not self.late.isdisjoint(names)
+            for why, names in self.by_reason.items()
+        )
+
+    @cached_property
+    def own(self) -> dict[str, Decision]:
+        """Every node's own answer, which knows no rule of the set; none for a node that was refused
+        for its name."""
+        found: dict[str, Decision] = {}
+        for answers in self.answers:
+            found |= {name: each for name, each in answers.each() if each is not None}
+        if self.claims is not None:
+            found |= dict(self.claims.each())
+        return found
+
+    @cached_property
+    def decisions(self) -> dict[str, Decision]:
+        """Every node's decision: what refuses it, and its own assessment."""
+        return {
+            name: own
+            if (own := self.own.get(name, PASSES)).rejection is why
+            else Decision(why, own.assessment)
+            for why, names in self.by_reason.items()
+            for name in names
+        }

@@ -1,0 +1,84 @@
+"""What a rule is, and a node as a rule sees it.
+
+A rule is a class in a file of its own, and a line in :data:`.rules.RULES` or
+:data:`.setrules.SET_RULES`: without both the feature is gone, for all who ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from scheduler_extender.state.answers.decision import Decision, Settings
+from scheduler_extender.state.node.facts import NodeFacts, Offer
+from topology.core.placement import Assessment, Reason, Rejection, assess
+from topology.core.requests import GpuRequest, Role
+
+UNDECIDED = Rejection("not guaranteed: the node could not be evaluated", True, Reason.UNDECIDED)
+
+
+@dataclass
+class AskedNode:
+    """A node that is asked about a request, with what its rules have found until now."""
+
+    facts: NodeFacts
+    request: GpuRequest  # with the siblings that may come first
+    settings: Settings
+    decide: Callable[[NodeFacts, GpuRequest, Settings], Decision]
+    rejections: list[Rejection] = field(default_factory=list)
+
+    @cached_property
+    def alone(self) -> GpuRequest:
+        """What the pod asks for as if no sibling came before it."""
+        return self.request.alone
+
+    @cached_property
+    def offer(self) -> Offer | Rejection:
+        """What the node has of the resource, or why it has nothing to offer."""
+        return self.facts.offer(self.request.resource)
+
+    @property
+    def usable(self) -> Offer | None:
+        """The offer, where all is known that a verdict needs."""
+        offer, request, facts = self.offer, self.alone, self.facts
+        if isinstance(offer, Rejection) or facts.pods.too_many_departed:
+            return None
+        if not offer.topology.allocator.by_number or (request.by_class and facts.by_plugin):
+            return None
+        return None if request.required and facts.by_dra and has_init(request) else offer
+
+    @cached_property
+    def assessed(self) -> Assessment | None:
+        """What the core says of the pod on the node; None where nothing can be said."""
+        offer, request = self.usable, self.alone
+        if offer is None:
+            return None
+        return assess(offer.kubelet, offer.available_to(request), request)
+
+    @property
+    def assessment(self) -> Assessment | None:
+        """The same, or weaker where a rule has weakened it."""
+        return self.assessed
+
+    @assessment.setter
+    def assessment(self, weaker: Assessment) -> None:
+        self.assessed = weaker
+
+
+def has_init(request: GpuRequest) -> bool:
+    """Whether an init container asks for devices of its own."""
+    return any(role is Role.INIT for role, _ in request.counts)
+
+
+class Rule:
+    """A reason, or several of one kind, for which nodes refuse a pod: kube-scheduler's Filter.
+
+    All that it reads of a node is in :meth:`.NodeFacts.key`, so that nodes of one key share its
+    answer. What depends on more, as on the node's name, is a :class:`.SetRule`. Rules have no
+    state.
+    """
+
+    def check(self, node: AskedNode) -> Rejection | None:
+        """Why a node refuses the pod; None where this rule lets it pass."""
+        raise NotImplementedError

@@ -1,0 +1,114 @@
+"""The devices of a node, its kubelet, and what the pod requires of them.
+
+The first row that applies refuses or lets pass:
+
+=== =========================================== ============= ============= ===============
+    what is known of the node                    plain         preferred     required
+=== =========================================== ============= ============= ===============
+ 1  no offer: no report, stale, not served, …    passes [1]_   passes [1]_   refused
+ 2  more pods have departed than can be followed passes [1]_   passes [1]_   refused
+ 3  too few devices are left                     refused       refused       row 5 refuses
+ 4  its kubelet surely refuses the pod           refused [2]_  refused [2]_  refused [2]_
+ 5  the constraints may not hold                 –             passes        refused
+ 6  the memory of a shared GPU may run out       refused       refused       refused
+ 7  a promise that stands there could break      refused       refused       refused
+ 8  expected, and the operator asks for more     passes        passes        refused
+ 9  guaranteed, or expected                      passes        passes        passes
+=== =========================================== ============= ============= ===============
+
+Rows 1 to 5 are here, row 6 is :mod:`.memory`, row 7 :mod:`.promises`, row 8 :mod:`.strength`.
+
+.. [1] unless the pod could break a promise that stands there (:mod:`.promises`), the node's plugin
+   is known to refuse everything, the Node object gives out none of the resource, or MIG splits all
+   its GPUs.
+.. [2] as the operator chose (:class:`.Refusals`).
+"""
+
+from dataclasses import replace
+
+from scheduler_extender.framework.rule import UNDECIDED, AskedNode, Rule, has_init
+from scheduler_extender.state.answers.decision import Refusals
+from scheduler_extender.state.node.facts import NodeFacts, Offer
+from topology.core.admission import Kubelet
+from topology.core.placement import (
+    ALL_SPLIT,
+    BY_CLAIMS_ALONE,
+    INIT_UNDER_DRA,
+    NOT_SERVED,
+    NOT_SERVED_BY_DRA,
+    Assessment,
+    Reason,
+    Rejection,
+    busy,
+    device_unit,
+)
+from topology.core.requests import GpuRequest
+
+
+class Devices(Rule):
+    """See the module."""
+
+    def check(self, node: AskedNode) -> Rejection | None:
+        """Why the node's devices, or its kubelet, refuse the pod."""
+        facts, request, offer = node.facts, node.alone, node.offer
+        if request.by_class and facts.by_plugin:
+            return NOT_SERVED_BY_DRA
+        if isinstance(offer, Rejection):
+            split = offer is NOT_SERVED and facts.all_split(request.resource)
+            given = facts.by_dra or facts.node_object.pieces(request.resource)
+            if split or request.required or (offer is NOT_SERVED and not given):
+                return ALL_SPLIT if split else offer
+            return _refused_over_missing(node)
+        if facts.pods.too_many_departed:
+            return UNDECIDED if request.required else None
+        if not offer.topology.allocator.by_number:
+            return BY_CLAIMS_ALONE
+        if request.required and facts.by_dra and has_init(request):
+            return INIT_UNDER_DRA
+        assessed = node.assessed
+        assert assessed is not None  # noqa: S101 (the offer is usable)
+        if not assessed.fits and not request.required:
+            return _short(assessed, offer.kubelet)
+        if assessed.refusal is not None and node.settings.refusals is not Refusals.IGNORE:
+            return assessed.refusal
+        if request.required and assessed.rejection is not None:
+            return _over_fabric(facts, request, assessed.rejection)
+        return None
+
+
+def _over_fabric(facts: NodeFacts, request: GpuRequest, why: Rejection) -> Rejection:
+    """The rejection, which also names the NVLink fabric where that may decide."""
+    over_links = why.kind in (Reason.LINKS, Reason.SCATTERED, Reason.NOT_GUARANTEED)
+    if not (over_links and request.constraints.over_links and facts.fabric_fault):
+        return why
+    return replace(why, reason=f"{why.reason}: {facts.fabric_fault}")
+
+
+def _short(assessed: Assessment, kubelet: Kubelet) -> Rejection:
+    """Why a pod without required constraints is refused if too few devices are left."""
+    why = assessed.rejection
+    if why is not None and why.kind in (Reason.TOO_FEW, Reason.SPLIT):
+        return why
+    return busy(device_unit(kubelet))
+
+
+def _refused_over_missing(node: AskedNode) -> Rejection | None:
+    """Why the plugin of a node refuses the pod while somebody has to mend the node.
+
+    The agent names such a GPU, too, while it cannot vouch for the rest of its report: the calls
+    about one GPU hang, and soon all calls do.
+    """
+    facts, report = node.facts, node.facts.report
+    if report is None or not report.missing or facts.record.stale or not report.not_ready:
+        return None
+    if node.settings.refusals is Refusals.IGNORE:
+        return None
+    record = replace(facts.record, report=replace(report, conditions=()))
+    vouched = AskedNode(replace(facts, record=record), node.alone, node.settings, node.decide)
+    offer, assessed = vouched.offer, vouched.assessed
+    if not isinstance(offer, Offer) or assessed is None:
+        return None
+    plugin, refusal = offer.kubelet.allocator, assessed.refusal
+    if refusal is None or refusal.kind is Reason.SICK:
+        return refusal
+    return refusal if plugin.broken and plugin.words(assessed.hazards) else None

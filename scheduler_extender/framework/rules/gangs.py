@@ -1,0 +1,32 @@
+"""The siblings of a gang's member: they may come before it, in any order.
+
+A pod with siblings passes only if it passes with all of them that may come first, and is promised
+no more than holds then.
+"""
+
+from dataclasses import replace
+
+from scheduler_extender.framework.rule import AskedNode, Rule
+from scheduler_extender.state.node.arrivals import with_siblings
+from topology.core.placement import Reason, Rejection, Verdict
+
+SIBLINGS = Rejection("siblings of the pod's gang may come first", True, Reason.GROUP)
+_BEST_FIRST = list(Verdict)
+
+
+class Gangs(Rule):
+    """See the module."""
+
+    def check(self, node: AskedNode) -> Rejection | None:
+        """Why siblings that come first could spoil the node for the pod."""
+        if not node.request.in_company or node.rejections:
+            return None
+        for later in with_siblings(node.facts, node.request):
+            among = node.decide(later, node.alone, node.settings)
+            if among.rejection is not None:
+                return SIBLINGS
+            if node.assessment is not None and among.assessment is not None:
+                verdicts = node.assessment.verdict, among.assessment.verdict
+                weaker = max(verdicts, key=_BEST_FIRST.index)
+                node.assessment = replace(node.assessment, verdict=weaker)
+        return None

@@ -1,0 +1,31 @@
+"""``--refusals possible``: where some nodes surely take the pod, those whose kubelet may refuse it
+do not pass.
+
+It is asked of all nodes together, after the rules that equal nodes share.
+"""
+
+from scheduler_extender.state.answers.decision import Decision, Refusals, Settings
+from scheduler_extender.state.answers.remembered import State
+from topology.core.placement import Reason, Rejection
+from topology.core.requests import GpuRequest
+
+MAY_REFUSE = Rejection(
+    "the node's kubelet may refuse the pod, others will not", True, Reason.KUBELET
+)
+
+
+def unless_others_are_sure(
+    settings: Settings, request: GpuRequest, decisions: dict[State, Decision]
+) -> dict[State, Decision]:
+    """The decisions of all nodes that are asked; the same where the rule does not apply. Required
+    pods pass no such node anyway."""
+    if settings.refusals is not Refusals.POSSIBLE or request.required:
+        return decisions
+    passing = {s: d for s, d in decisions.items() if d.rejection is None}
+    risky = {s for s, d in passing.items() if d.assessment and d.assessment.hazards}
+    if len(risky) == len(passing):
+        return decisions
+    return {
+        state: Decision(MAY_REFUSE, decision.assessment) if state in risky else decision
+        for state, decision in decisions.items()
+    }

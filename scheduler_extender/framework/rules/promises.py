@@ -1,0 +1,35 @@
+"""The promises that stand on a node: no newcomer may break one (row 7 of :mod:`.devices`)."""
+
+from scheduler_extender.framework.rule import AskedNode, Rule
+from scheduler_extender.state.node.facts import NodeFacts
+from topology.core.placement import IN_PROGRESS, Reason, Rejection, endangers
+from topology.core.requests import GpuRequest
+
+PROMISED = Rejection(
+    "a pod on the node was promised GPU memory or GPUs of its own, and the node's state is not "
+    "known",
+    True,
+    Reason.UNDECIDED,
+)
+
+
+class Promises(Rule):
+    """See the module."""
+
+    def check(self, node: AskedNode) -> Rejection | None:
+        """Why a promise that stands could break; not looked at for a pod that does not come."""
+        offer, request = node.usable, node.alone
+        if node.rejections:
+            return None
+        if offer is None:
+            return None if request.required else breaks_unseen(node.facts, request)
+        breaks = endangers(offer.kubelet, offer.available_to(request), request)
+        return IN_PROGRESS if breaks else None
+
+
+def breaks_unseen(facts: NodeFacts, request: GpuRequest) -> Rejection | None:
+    """Why a pod that requires nothing may not come to a node of which something is not known: it
+    could break a promise that stands there. None if none does."""
+    if facts.promises:
+        return IN_PROGRESS
+    return PROMISED if facts.shares_promised(request.resource) else None

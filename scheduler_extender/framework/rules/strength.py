@@ -1,0 +1,22 @@
+"""The weakest verdict on which a pod with required constraints passes, as the operator chose (row 8
+of :mod:`.devices`)."""
+
+from scheduler_extender.framework.rule import AskedNode, Rule
+from topology.core.placement import Reason, Rejection, Verdict
+
+
+class Strength(Rule):
+    """See the module."""
+
+    def check(self, node: AskedNode) -> Rejection | None:
+        """Why an expected placement is not enough."""
+        request, assessed = node.alone, node.assessed
+        if assessed is None or not request.required or node.rejections:
+            return None
+        if node.settings.require is not Verdict.GUARANTEED:
+            return None
+        if assessed.verdict is Verdict.GUARANTEED:
+            return None
+        others = " or others take the CPUs first" if request.exclusive.cpus else ""
+        words = f"not guaranteed if a running GPU pod ends{others}: {request.constraints.text}"
+        return Rejection(words, True, Reason.NOT_GUARANTEED)

@@ -1,0 +1,32 @@
+"""A pod's claims (DRA) bind it to nodes whose kubelet serves them.
+
+At its bind what it requires is held against the devices that its claims have; until these are known
+it waits for news.
+"""
+
+from scheduler_extender.framework.claims import unproven
+from scheduler_extender.framework.question import Purpose, Question
+from scheduler_extender.framework.setrule import ByNode, SetRule
+from scheduler_extender.state.cluster.snapshot import Snapshot
+from topology.core.placement import Reason, Rejection
+from topology.core.requests import GpuRequest
+
+HAD_CLAIM = Rejection(
+    "the pod's status names a claim, so that only a kubelet with DRA can start it",
+    False,
+    Reason.KUBELET,
+)
+
+
+class Claims(SetRule):
+    """See the module."""
+
+    def by_node(self, question: Question, snapshot: Snapshot) -> ByNode | None:
+        """Refuses nodes with a device plugin to a pod whose status names a claim; at its bind, a
+        node where its claims' devices are not known."""
+        pod, request = question.pod, question.request or question.pod.request
+        if question.purpose is Purpose.BIND and isinstance(request, GpuRequest):
+            return lambda facts: unproven(facts, pod, request)
+        if not pod.by_claim or pod.node is not None:
+            return None
+        return lambda facts: HAD_CLAIM if facts.by_plugin else None

@@ -1,0 +1,49 @@
+"""A pod's group sends it to one domain, and keeps places for the members of others."""
+
+from dataclasses import replace
+
+from scheduler_extender.deadline import Deadline
+from scheduler_extender.framework.groupquestion import ask_group
+from scheduler_extender.framework.placecounter import PlaceCounter
+from scheduler_extender.framework.question import Purpose
+from scheduler_extender.framework.results import Results
+from scheduler_extender.framework.rule import UNDECIDED
+from scheduler_extender.framework.setrule import Alike, SetRule
+from scheduler_extender.state.groups.gangdomains import ANYWHERE
+from scheduler_extender.state.groups.groups import KEPT
+from topology.core.devices import NodeName
+
+
+class Groups(SetRule):
+    """See the module."""
+
+    def of_set(self, results: Results, alike: Alike, deadline: Deadline) -> None:
+        """Take away the nodes to which the pod's group does not let it go."""
+        member, question = results.member, results.question
+        if question.alone or member is None or not member.minds_groups or None not in alike:
+            return
+        asked, direction, binds = results.asked, ANYWHERE, question.purpose is Purpose.BIND
+        if not binds:
+            direction = asked.direction_of(member.membership)
+        elif member.membership.domain is None:
+            return  # filter has kept the gang off: to refuse one now may leave it bound in part
+        elif member.membership.gang:
+            # Under DRA all members have claims by now, so that none is still to come.
+            (facts,) = (asked.facts(NodeName(name)) for name in alike[None])
+            member = replace(member, alone=facts.by_dra or member.is_begun(asked))
+        passing = alike.pop(None)
+        group = ask_group(asked, member, passing, deadline, direction=direction)
+        results.group = group
+        if binds and member.membership.gang and not group.late and KEPT in group.alike:
+            # Places are kept where most are free, so what a gang's first members take may move
+            # those of another group to a node that its scheduler has chosen for a later member. The
+            # gang is to be bound whole, so they move on, if they can.
+            (name,) = map(NodeName, passing)
+            if PlaceCounter(asked, deadline).kept_elsewhere(name, member.membership.group):
+                group.alike = {None: passing}
+        if group.late and not group.alike.get(None):
+            results.late |= frozenset(passing)
+            alike.setdefault(UNDECIDED, []).extend(passing)
+            return
+        for why, names in group.alike.items():
+            alike.setdefault(why, []).extend(names)

@@ -1,0 +1,16 @@
+"""A node without GPUs takes no pod. kube-scheduler offers none, but people ask about all nodes."""
+
+from scheduler_extender.framework.question import Question
+from scheduler_extender.framework.setrule import ByNode, SetRule
+from scheduler_extender.state.cluster.snapshot import Snapshot
+from topology.core.placement import NOT_SERVED
+
+
+class Served(SetRule):
+    """See the module."""
+
+    def by_node(self, question: Question, snapshot: Snapshot) -> ByNode | None:
+        """Refuses nodes without GPUs."""
+        if question.purpose.offered:
+            return None
+        return lambda facts: NOT_SERVED if facts.serves_nothing else None
