@@ -23,7 +23,7 @@ from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.verification import BROKEN, OUTSIDE, Surprise
 from scheduler_extender.state.pods.refusal import LABELS
 from scheduler_extender.verbs import Turns, WouldRefuse
-from scheduler_extender.verbs.turns import REPORT, TURN, WRITE
+from scheduler_extender.verbs.binding import REPORT, TURN, WRITE
 from topology.core.devices import NodeName
 from topology.core.placement import Reason
 
@@ -170,8 +170,8 @@ class Metrics:
             ["awaits"],
             registry=self.registry,
         )
-        waiting.labels("turn").set_function(lambda: turns.waiting_for_turn)
-        waiting.labels("report").set_function(lambda: turns.waiting_for_news)
+        waiting.labels("turn").set_function(lambda: len(turns.for_turn))
+        waiting.labels("report").set_function(lambda: len(turns.for_news))
         waited = Histogram(
             "gpu_topology_bind_wait_seconds",
             "How long each bind has waited: for its turn, for a report of its node, for the API"
@@ -185,13 +185,13 @@ class Metrics:
         self.follow(
             "binds_late_for_turn",
             "Binds given up while they waited for their turn at the kubelet",
-            lambda: turns.late_for_turn,
+            lambda: turns.for_turn.late,
         )
         self.follow(
             "binds_late_for_report",
             "Binds given up while they waited for a report of their node, or that found no room"
             " among those that wait",
-            lambda: turns.late_for_news,
+            lambda: turns.for_news.late,
         )
         return turns
 

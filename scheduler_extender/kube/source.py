@@ -13,10 +13,9 @@ from typing import Protocol, TypeVar
 import structlog
 
 from scheduler_extender.kube.bindable import Bindable
-from scheduler_extender.kube.binder import Fence, KubeBinder
+from scheduler_extender.kube.binder import Fence, KubeBinder, Settler
 from scheduler_extender.kube.dra import CLAIMS_PATH, SLICES_PATH, DraNodes, dra_sinks
 from scheduler_extender.kube.events import EventWriter
-from scheduler_extender.kube.settler import Settler
 from scheduler_extender.kube.sinks import (
     BUDGETS_PATH,
     NODES_PATH,

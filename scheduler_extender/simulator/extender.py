@@ -8,9 +8,8 @@ its binder and its settler. The binder talks to the played API server through
 import random
 from collections.abc import Mapping
 
-from scheduler_extender.kube.binder import KubeBinder
+from scheduler_extender.kube.binder import KubeBinder, Settler
 from scheduler_extender.kube.dra import DraNodes, dra_sinks
-from scheduler_extender.kube.settler import Settler
 from scheduler_extender.simulator.apiserver import ApiServer, PodApi
 from scheduler_extender.simulator.asking import InProcess, Picked, Verbs, pick
 from scheduler_extender.simulator.faults import STALE_AFTER

@@ -4,8 +4,15 @@ prioritize and preempt change nothing, and filter only notes the domain to which
 kube-scheduler may call them for pods that are never bound. The decision that counts is bind's.
 """
 
-from scheduler_extender.verbs.binder import Binder, BindError, Binding, BindUnknownError
-from scheduler_extender.verbs.binding import TOO_LATE, bind
+from scheduler_extender.verbs.assume import BindError
+from scheduler_extender.verbs.binding import (
+    TOO_LATE,
+    Binder,
+    Binding,
+    BindUnknownError,
+    Turns,
+    bind,
+)
 from scheduler_extender.verbs.filtering import STILL_WORKING, filter_nodes
 from scheduler_extender.verbs.preemption import preempt
 from scheduler_extender.verbs.prioritizing import prioritize
@@ -15,7 +22,6 @@ from scheduler_extender.verbs.shadowing import (
     filter_in_shadow,
     preempt_in_shadow,
 )
-from scheduler_extender.verbs.turns import Turns
 
 NOT_SYNCED = "gpu-topology extender is not synced with the API server yet"
 

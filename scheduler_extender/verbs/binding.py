@@ -1,37 +1,286 @@
-"""bind: the decision that counts.
+"""bind: the decision that counts, and when and what is written.
 
-:mod:`.binddecision` takes it and puts the bind in flight. The API server is written to afterwards,
-with no lock held: when it is the bind's turn (:mod:`.turns`), and if the node still takes the pod
-then.
+:mod:`.assume` decides, and the pod counts on its node from then on. The API server is written to
+afterwards, with no lock held: when it is the bind's turn, and if the node still takes the pod then.
+In a cluster :mod:`scheduler_extender.kube.binder` writes, and finds out what became of a bind that
+nobody confirms.
+
+Binds to one node are written a few at a time, until its kubelet has answered those before. A
+kubelet that refuses every pod looks like any other until its first answer is seen, and a scheduler
+can bind a pod for each free GPU by then. So no more than :data:`AT_ONCE` pods are with a kubelet at
+one time that it has neither admitted nor refused; a later bind is in flight, and its write waits.
+An answer takes a tenth of a second as a rule. A pod without one holds up others for
+:data:`LONGEST` at most: what we do not know keeps nobody away for long. Where the kubelet has
+admitted a pod of the same kind since its node last changed
+(:mod:`scheduler_extender.state.node.history`), a bind waits only behind :data:`KNOWN_AT_ONCE` pods.
 """
 
 import json
-from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import replace
-from typing import TypedDict, TypeVar
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Protocol, Self, TypedDict, TypeVar
 
+from scheduler_extender.annotations import Malformed
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.limits import BIND_ENDS_AFTER
+from scheduler_extender.membership import Membership
+from scheduler_extender.state.answers.decision import Refusals
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import Offer
 from scheduler_extender.state.pods.record import PodRecord, resource_of, time_text
-from scheduler_extender.verbs.binddecision import DecidedBind, decide, decide_again
-from scheduler_extender.verbs.binder import (
-    Binder,
+from scheduler_extender.verbs.assume import (
     BindError,
-    Binding,
-    BindUnknownError,
+    DecidedBind,
     InProgressError,
+    assume,
+    decide_again,
 )
-from scheduler_extender.verbs.turns import LOOKS_EVERY, WRITE, Turns
 from scheduler_extender.wire import BindingArgs
 from topology.core.devices import NodeName, PodUid
+from topology.core.requests import GpuRequest
 
 T = TypeVar("T")
 
 TOO_LATE = "the bind waited too long to be begun: kube-scheduler has given it up, and tries again"
 NO_ANSWER = "the node's kubelet has not answered about the pods before: kube-scheduler tries again"
+# Pods of one node and resource whose kubelet has not answered. One would do; with two, the kubelet
+# has work while the answer about the first is on its way.
+AT_ONCE = 2
+# The same for a pod of a kind that the kubelet has admitted since its node last changed. So many
+# are lost where it refuses all of them from one moment to the next, and nothing else shows it.
+KNOWN_AT_ONCE = 4
+# Seconds after which a pod without an answer holds up nobody. Answers came within 0.1 s on a quiet
+# machine, and after 9 s at most where seven programs shared each processor.
+LONGEST = 5.0
+# Binds that wait for their turn at one time, and as many for news of their node: each a third of
+# the threads for binds. Whoever comes then does not wait.
+MOST_WAITING = 32
+# What a bind waits for: its turn, news of its node, and the API server's answer to the write.
+TURN, REPORT, WRITE = "turn", "report", "write"
+# Seconds after which a bind looks again though nothing has changed on its node: whether it is late
+# by now, or a pod without an answer has held it up for long enough.
+LOOKS_EVERY = 0.25
+MAX_SETS_WRITTEN = 16
+
+
+class BindUnknownError(Exception):
+    """Whether a bind happened cannot be told now; it has to stay in flight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """One bind to write: the pod by name and UID, its node, and the placement annotation.
+
+    ``placement`` is empty where nothing is promised, in shadow.
+    ``term`` is the term of the leader in which it was decided, 0 where there is one replica only.
+    ``request`` is what the pod asked for when it was decided, and ``membership`` what it said of
+    its group: a binder that knows the pod to say something else by now does not write. Without a
+    ``request`` nobody decided. ``by_plugin`` says that it was promised something on a node with a
+    device plugin: one with a claim is not written. ``claims`` are those by which it was promised
+    something on a node with DRA: one with another claim than these is not written.
+    """
+
+    namespace: str
+    name: str
+    uid: PodUid
+    node: NodeName
+    placement: str
+    term: int = 0
+    request: GpuRequest | Malformed | None = None
+    membership: Membership | None = None
+    by_plugin: bool = False
+    claims: frozenset[str] = frozenset()
+
+
+class Binder(Protocol):
+    """Where binds are written, and pods looked up that no source has shown yet."""
+
+    def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
+        """The pod as it is at the source; None where it is gone or has another UID.
+
+        Raises :class:`BindUnknownError` where the source does not answer.
+        """
+        ...
+
+    def write(self, binding: Binding) -> None:
+        """Bind, with the UID as precondition; done already is success.
+
+        Raises :class:`BindError` where it surely did not happen, :class:`BindUnknownError` where
+        that cannot be told.
+        """
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class QueuedBind:
+    """A bind that waits; a repeated bind of the same pod is another.
+
+    ``until`` is up to when it holds up others, from its turn on. ``news`` is set where something
+    has changed on its node.
+    """
+
+    node: NodeName
+    uid: PodUid | None = None
+    resource: str = ""
+    until: float = 0.0
+    news: threading.Event = field(default_factory=threading.Event)
+
+    def beside(self, other: Self) -> bool:
+        """Whether both are for the same kubelet and resource."""
+        return (self.node, self.resource) == (other.node, other.resource)
+
+
+class Queue:
+    """The binds that wait for one thing, node by node; so many of them were given up (``late``)."""
+
+    def __init__(self) -> None:
+        self.late = 0
+        self._lock = threading.RLock()
+        # Tuples, which are replaced: whoever changes a node looks at them without our lock.
+        self._on: dict[NodeName, tuple[QueuedBind, ...]] = {}
+
+    def __len__(self) -> int:
+        with self._lock:
+            return sum(map(len, self._on.values()))
+
+    def on(self, node: NodeName) -> tuple[QueuedBind, ...]:
+        """Those for a node, in the order in which they came."""
+        return self._on.get(node, ())
+
+    def give_up(self) -> None:
+        """One of them is given up."""
+        with self._lock:
+            self.late += 1
+
+    @contextmanager
+    def join(self, bind: QueuedBind) -> Iterator[bool]:
+        """Inside, a bind waits; False where so many do already that it should not."""
+        with self._lock:
+            joins = len(self) < MOST_WAITING
+            if joins:
+                self._on[bind.node] = (*self.on(bind.node), bind)
+        try:
+            yield joins
+        finally:
+            with self._lock:
+                others = tuple(each for each in self.on(bind.node) if each is not bind)
+                if others:  # at no moment do they stand outside
+                    self._on[bind.node] = others
+                else:
+                    self._on.pop(bind.node, None)
+
+
+class Turns:
+    """Whose bind is written next, node by node. Methods may be called from any thread.
+
+    ``longest`` is :data:`LONGEST`, ``clock`` gives the seconds by which it is counted. ``waited``
+    is told how many seconds a bind has waited, and for what (:data:`TURN` …).
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        longest: float = LONGEST,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster = cluster
+        self._longest = longest
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._given: list[QueuedBind] = []
+        self.for_turn, self.for_news = Queue(), Queue()
+        self.waited: Callable[[str, float], None] = lambda awaits, seconds: None
+        cluster.on_change.append(self._news)
+
+    def wait(self, pod: PodRecord, deadline: Deadline, *, hazards: bool = True) -> bool:
+        """Whether the turn of a bind in flight comes before the deadline.
+
+        ``hazards`` is whether the kubelet may refuse the pod for all that is known of it.
+        """
+        if self._cluster.settings.refusals is Refusals.IGNORE or pod.node is None:
+            return True
+        bind, late = QueuedBind(pod.node, pod.uid, resource_of(pod)), False
+        try:
+            with self.for_turn.join(bind) as joins:
+                if not joins:
+                    self._give(bind)
+                with self.timed(TURN) if joins else nullcontext():
+                    while joins and not self._has_turn(bind, pod, hazards=hazards):
+                        late = deadline.passed()
+                        if late:
+                            break
+                        bind.news.wait(LOOKS_EVERY)
+                        bind.news.clear()
+        finally:
+            self._news(bind.node)
+        if late:
+            self.for_turn.give_up()
+        return not late
+
+    def await_news(self, ask: Callable[[], T], node: NodeName, hopeless: Callable[[], bool]) -> T:
+        """The answer to ``ask``, asked again at each news of the node while it raises
+        :class:`.InProgressError`, until that is ``hopeless``; where too many wait, once more.
+
+        kube-scheduler asks filter about the next pod before it sends the bind of the one before. So
+        two pods are sent to one node. Until the first one has its devices, a tenth of a second as a
+        rule, the second could break its promise, or has none of its own. Refused, it would wait a
+        second and more.
+        """
+        bind = QueuedBind(node)
+        with self.for_news.join(bind) as joins, self.timed(REPORT):
+            while True:
+                bind.news.clear()
+                try:
+                    return ask()
+                except InProgressError:
+                    if not joins or hopeless():
+                        self.for_news.give_up()
+                        raise
+                bind.news.wait(LOOKS_EVERY)
+
+    @contextmanager
+    def timed(self, awaits: str) -> Iterator[None]:
+        """Tell how long a bind waits inside the block."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.waited(awaits, time.perf_counter() - began)
+
+    def _news(self, node: NodeName) -> None:
+        """Something has changed on a node: who waits there looks again. Takes no lock."""
+        for bind in (*self.for_turn.on(node), *self.for_news.on(node)):
+            bind.news.set()
+
+    def _has_turn(self, bind: QueuedBind, pod: PodRecord, *, hazards: bool) -> bool:
+        """Whether few enough pods are with the kubelet; from then on this one is, too."""
+        with self._lock:
+            now = self._clock()
+            self._given = [given for given in self._given if given.until > now]
+            facts = self._cluster.facts(bind.node)
+            unanswered = {pod.uid for pod in facts.pods.unanswered(bind.resource)}
+            open_ = sum(given.uid in unanswered and given.beside(bind) for given in self._given)
+            waiting = self.for_turn.on(bind.node)
+            ahead = sum(map(bind.beside, waiting[: waiting.index(bind)]))
+            known = (
+                not hazards
+                and isinstance(pod.request, GpuRequest)
+                and facts.topology is not None
+                and facts.history.surely_admits(pod.request, facts.topology.allocator)
+            )
+            if open_ + ahead >= (KNOWN_AT_ONCE if known else AT_ONCE):
+                return False
+            self._give(bind)
+            return True
+
+    def _give(self, bind: QueuedBind) -> None:
+        with self._lock:
+            bind.until = self._clock() + self._longest
+            others = [given for given in self._given if given.uid != bind.uid]
+            self._given = [*others, bind]  # a repeated bind of one pod counts once
 
 
 def bind(  # noqa: PLR0913 (what is bound, by whom, and what limits the wait for it)
@@ -58,7 +307,7 @@ def bind(  # noqa: PLR0913 (what is bound, by whom, and what limits the wait for
     pod = unbound(cluster, binder, args)
     if pod is None:
         return
-    decided = _awaiting_news(lambda: decide(cluster, pod, node, now), node, deadline.passed, turns)
+    decided = _awaiting_news(lambda: assume(cluster, pod, node, now), node, deadline.passed, turns)
     if decided is None:
         return
     if pod.uid in cluster.lately.pods:
@@ -128,7 +377,7 @@ def _in_its_turn(
         node,
         # Who else waits may wait for our turn; but a member of a gang that is refused now leaves
         # the gang bound in part.
-        lambda: deadline.passed() or (turns.anybody_waits(node) and not decided.ours.in_gang),
+        lambda: deadline.passed() or (bool(turns.for_turn.on(node)) and not decided.ours.in_gang),
         turns,
     )
     _in_time(deadline, has_turn=has_turn)
@@ -163,39 +412,19 @@ def unbound(cluster: Cluster, binder: Binder, args: BindingArgs) -> PodRecord | 
 def _awaiting_news(
     ask: Callable[[], T], node: NodeName, hopeless: Callable[[], bool], turns: Turns | None
 ) -> T:
-    """The answer to ``ask``, asked again at each news of the node while it raises
-    :class:`InProgressError`, until that is ``hopeless``.
-
-    kube-scheduler asks filter about the next pod before it sends the bind of the one before. So two
-    pods are sent to one node. Until the first one has its devices, a tenth of a second as a rule,
-    the second could break its promise, or has none of its own. Refused, it would wait a second and
-    more.
-    """
+    """The answer to ``ask``; while it raises :class:`.InProgressError` it awaits news."""
     try:
         return ask()
     except InProgressError:
         if turns is None:
             raise
-    with turns.news_of(node) as news:
-        while True:
-            if news is not None:
-                news.clear()
-            try:
-                return ask()
-            except InProgressError:
-                if news is None or hopeless():
-                    turns.gave_up_news()
-                    raise
-            news.wait(LOOKS_EVERY)
+    return turns.await_news(ask, node, hopeless)
 
 
 def _in_time(deadline: Deadline, *, has_turn: bool) -> None:
     """Raises :class:`BindError` where kube-scheduler has given the bind up by now."""
     if deadline.passed():
         raise BindError(TOO_LATE if has_turn else NO_ANSWER)
-
-
-MAX_SETS_WRITTEN = 16
 
 
 class Placement(TypedDict, total=False):

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.verbs.binder import Binder, BindError, Binding, BindUnknownError
-from scheduler_extender.verbs.binding import TOO_LATE, unbound
+from scheduler_extender.verbs.assume import BindError
+from scheduler_extender.verbs.binding import TOO_LATE, Binder, Binding, BindUnknownError, unbound
 from scheduler_extender.verbs.filtering import filtered
 from scheduler_extender.wire import (
     BindingArgs,

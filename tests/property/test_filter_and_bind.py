@@ -20,7 +20,7 @@ from scheduler_extender.annotations import BY_CLASS, MANAGED
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord, asking_record
 from scheduler_extender.verbs import BindError
-from scheduler_extender.verbs.binddecision import decide
+from scheduler_extender.verbs.assume import assume
 from scheduler_extender.wire import Pod
 from tests.dranodes import (
     DRIVER,
@@ -230,7 +230,7 @@ def binds(scene: Scene, name: NodeName, node: OneNode, devices: list[tuple[int, 
     if scene.count and node.state != "plugin":
         world.claims.apply(claim("made", *devices[-1], pod="a", **of_node))
     try:
-        decide(world.cluster, record, name, lambda: "")
+        assume(world.cluster, record, name, lambda: "")
     except BindError:
         return False
     return True

@@ -20,7 +20,7 @@ import pytest
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.framework.equivalence import states_of
-from scheduler_extender.kube.settler import Settler
+from scheduler_extender.kube.binder import Settler
 from scheduler_extender.kube.sinks import PodSink
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.objects import NodeObject

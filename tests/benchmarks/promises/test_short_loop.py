@@ -17,7 +17,7 @@ from scheduler_extender.framework.question import Purpose
 from scheduler_extender.framework.results import Results
 from scheduler_extender.framework.setrules.groups import Groups
 from scheduler_extender.simulator.faults import Delays, Faults
-from scheduler_extender.verbs import binddecision
+from scheduler_extender.verbs import assume
 from topology.core.allocators.dra import FirstFit
 from topology.core.allocators.protocol import Call, Outcomes
 from topology.core.placement import verdict
@@ -106,7 +106,7 @@ def test_the_judge_finds_claims_whose_devices_nobody_has_looked_at(
     sound = play(burst)
     assert (sound.broken.total(), sound.vetoes > 0) == (0, True)
     evaluate = evaluator.evaluate
-    monkeypatch.setattr(binddecision, "evaluate", unproven)
+    monkeypatch.setattr(assume, "evaluate", unproven)
     assert play(burst).broken.total() > 0
 
 

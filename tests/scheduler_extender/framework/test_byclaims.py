@@ -19,7 +19,7 @@ from scheduler_extender.kube.draobjects import Claim
 from scheduler_extender.state.pods.record import PodRecord, asking_record
 from scheduler_extender.told.placed import placed_on
 from scheduler_extender.verbs import BindError, Binding
-from scheduler_extender.verbs.binddecision import decide
+from scheduler_extender.verbs.assume import assume
 from scheduler_extender.wire import BindingArgs, MetaPod, MetaVictims, Pod, PreemptionArgs
 from tests.dranodes import (
     DRIVER,
@@ -268,12 +268,12 @@ def test_a_node_other_than_that_of_its_bind_is_refused(world: DraWorld) -> None:
     record = asking_record(wanted, MANAGED)
     assert record is not None
     world.cluster.feed.put_pod(record)
-    decided = decide(world.cluster, record, NODE, lambda: "")
+    decided = assume(world.cluster, record, NODE, lambda: "")
     assert decided is not None
     answered = verbs.filter_nodes(world.cluster, wanted, [NODE, OTHER])
     assert (answered.node_names, answered.unresolvable) == ([NODE], {OTHER: IN_FLIGHT.reason})
     with pytest.raises(BindError, match="still in flight"):
-        decide(world.cluster, record, OTHER, lambda: "")
+        assume(world.cluster, record, OTHER, lambda: "")
 
 
 def test_a_bind_that_waits_hears_of_the_names_of_claims(world: DraWorld) -> None:
@@ -284,9 +284,9 @@ def test_a_bind_that_waits_hears_of_the_names_of_claims(world: DraWorld) -> None
     late = replace(record, claims=("",))
     world.cluster.feed.put_pod(late)
     with pytest.raises(BindError, match="claim has no devices yet"):
-        decide(world.cluster, late, NODE, lambda: "")
+        assume(world.cluster, late, NODE, lambda: "")
     world.cluster.feed.put_pod(record)
-    assert decide(world.cluster, late, NODE, lambda: "") is not None
+    assert assume(world.cluster, late, NODE, lambda: "") is not None
 
 
 def test_a_claim_that_is_known_before_its_node_is_put_together_counts(world: DraWorld) -> None:

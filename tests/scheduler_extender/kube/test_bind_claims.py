@@ -12,7 +12,7 @@ import pytest
 from scheduler_extender import verbs
 from scheduler_extender.kube.binder import KubeBinder
 from scheduler_extender.verbs import BindError
-from scheduler_extender.verbs.binddecision import DecidedBind, decide, decide_again
+from scheduler_extender.verbs.assume import DecidedBind, assume, decide_again
 from scheduler_extender.wire import BindingArgs
 from tests.dranodes import NODE, DraWorld, claim, two_pairs
 from tests.nodes import pod, record_of
@@ -99,7 +99,7 @@ def decided_by_an_earlier_claim(world: DraWorld) -> DecidedBind:
     world.claims.apply(claim("first", 2, 3, pod="a"))
     waits = world.cluster.pod(PodUid("a"))
     assert waits is not None
-    decided = decide(world.cluster, waits, NODE, lambda: "")
+    decided = assume(world.cluster, waits, NODE, lambda: "")
     assert decided is not None
     return decided
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from scheduler_extender.kube.bindable import Bindable, OwnPod
-from scheduler_extender.kube.binder import KubeBinder
-from scheduler_extender.kube.settler import Settler
+from scheduler_extender.kube.binder import KubeBinder, Settler
 from scheduler_extender.leader.fence import Fence
 from scheduler_extender.state.cluster.freshness import Watch
 from tests.fakes.apiserver import Request

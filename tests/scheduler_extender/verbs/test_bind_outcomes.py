@@ -15,8 +15,7 @@ from scheduler_extender import verbs
 from scheduler_extender.framework import evaluator
 from scheduler_extender.framework.awaited import NO_RECORD
 from scheduler_extender.framework.setrules.inflight import IN_FLIGHT
-from scheduler_extender.kube.binder import KubeBinder
-from scheduler_extender.kube.settler import Settler
+from scheduler_extender.kube.binder import KubeBinder, Settler
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs import (
@@ -24,7 +23,7 @@ from scheduler_extender.verbs import (
     BindError,
     Binding,
     BindUnknownError,
-    binddecision,
+    assume,
 )
 from scheduler_extender.wire import BindingArgs
 from tests.deadlines import ending_when
@@ -404,7 +403,7 @@ class DecidedMeanwhile:
             happens()
             return found
 
-        monkeypatch.setattr(binddecision, "evaluate", evaluate)
+        monkeypatch.setattr(assume, "evaluate", evaluate)
 
 
 def test_a_node_that_changes_while_a_bind_is_decided_is_decided_about_again(
@@ -458,11 +457,11 @@ def test_a_node_that_never_stands_still_is_decided_about_with_the_lock_held(
         )
         others[-1].start()
         # With the lock held it cannot come in, however long we wait for it.
-        others[-1].join(0.3 if len(others) > binddecision.TRIES else PATIENCE)
+        others[-1].join(0.3 if len(others) > assume.TRIES else PATIENCE)
 
     meanwhile = DecidedMeanwhile(monkeypatch, happens)
     assert _bind(bound) == ""
-    assert meanwhile.decided == binddecision.TRIES + 1
+    assert meanwhile.decided == assume.TRIES + 1
     for thread in others:
         thread.join(PATIENCE)
         assert not thread.is_alive()

@@ -10,7 +10,7 @@ from scheduler_extender.annotations import BY_CLASS, MANAGED
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import asking_record
 from scheduler_extender.verbs import BindError
-from scheduler_extender.verbs.binddecision import decide
+from scheduler_extender.verbs.assume import assume
 from scheduler_extender.wire import Pod
 from tests.dranodes import NODE, claim, two_pairs
 from tests.nodes import bridged, pod
@@ -56,8 +56,8 @@ def test_a_pod_that_names_the_device_class_is_judged_as_one_that_names_the_resou
     world.claims.delete(claim("another"))
     world.claims.apply(claim("mine", 3, 0, pod="a"))
     with pytest.raises(BindError, match="link=nvlink"):
-        decide(world.cluster, record, NODE, lambda: "")
+        assume(world.cluster, record, NODE, lambda: "")
     world.claims.apply(claim("mine", 3, 2, pod="a"))
-    decided = decide(world.cluster, record, NODE, lambda: "")
+    decided = assume(world.cluster, record, NODE, lambda: "")
     assert decided is not None
     assert decided.request.count == 2

@@ -112,7 +112,7 @@ def plane() -> Plane:
 
 def waits(plane: Plane, bind: Future[str]) -> None:
     """The bind has been decided once, and neither refused nor written."""
-    eventually(lambda: plane.turns.waiting_for_news == 1 or bind.done())
+    eventually(lambda: len(plane.turns.for_news) == 1 or bind.done())
     assert not bind.done()
 
 

@@ -25,7 +25,7 @@ from scheduler_extender.state.groups.groups import (
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs import STILL_WORKING, filter_nodes, preempt
-from scheduler_extender.verbs.binddecision import STILL_COUNTING
+from scheduler_extender.verbs.assume import STILL_COUNTING
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
 from tests.nodes import pod, record_of
 from tests.scheduler_extender.kube.test_waker import Api

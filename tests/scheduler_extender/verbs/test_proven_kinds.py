@@ -15,8 +15,7 @@ from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.node.history import MOST_PROVEN
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.verbs.binding import NO_ANSWER
-from scheduler_extender.verbs.turns import AT_ONCE
+from scheduler_extender.verbs.binding import AT_ONCE, NO_ANSWER
 from tests.deadlines import ending_when
 from tests.nodes import last_report
 from tests.scheduler_extender.verbs.crowd import NODE, SINGLE, WHOLE, Crowd
@@ -50,7 +49,7 @@ def needs_turn(crowd: Crowd, request: GpuRequest = SINGLE, uid: str = "next") ->
 
     def asks() -> bool:
         nonlocal asked
-        asked |= crowd.turns.waiting_for_turn > 0
+        asked |= len(crowd.turns.for_turn) > 0
         return asked
 
     crowd.late = asks

@@ -8,7 +8,7 @@ import pytest
 from scheduler_extender import verbs
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.verbs import BindError
-from scheduler_extender.verbs.binddecision import decide
+from scheduler_extender.verbs.assume import assume
 from scheduler_extender.wire import Pod
 from tests.dranodes import NODE, DraWorld, claim, raw, two_pairs
 from tests.nodes import bridged, pod, record_of
@@ -74,9 +74,9 @@ def test_under_dra_bind_refuses_a_claim_with_a_sick_gpu() -> None:
     world.cluster.feed.put_pod(record)
     world.claims.apply(claim("c", 3, pod="a"))
     with pytest.raises(BindError, match=ALL_SICK.reason):
-        decide(world.cluster, record, NODE, lambda: "")
+        assume(world.cluster, record, NODE, lambda: "")
     world.claims.apply(claim("c", 1, pod="a"))
-    assert decide(world.cluster, record, NODE, lambda: "") is not None
+    assert assume(world.cluster, record, NODE, lambda: "") is not None
 
 
 @pytest.mark.parametrize(("count", "why"), [(4, ALL_SICK.reason), (3, "")])

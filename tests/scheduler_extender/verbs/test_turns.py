@@ -15,8 +15,13 @@ from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.limits import BIND_THREADS
 from scheduler_extender.state.answers.decision import Refusals, Settings
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.verbs.binding import NO_ANSWER
-from scheduler_extender.verbs.turns import AT_ONCE, KNOWN_AT_ONCE, MOST_WAITING
+from scheduler_extender.verbs.binding import (
+    AT_ONCE,
+    KNOWN_AT_ONCE,
+    MOST_WAITING,
+    NO_ANSWER,
+    QueuedBind,
+)
 from scheduler_extender.wire import BindingArgs
 from tests.deadlines import ending_when
 from tests.nodes import bridged, switched
@@ -122,12 +127,12 @@ def waits_for_news(crowd: Crowd, uid: str, request: GpuRequest = SINGLE) -> Iter
     with ThreadPoolExecutor(1) as threads:
         bind = threads.submit(crowd.bind, uid, request=request)
         try:
-            eventually(lambda: bool(crowd.turns._listening) and crowd.flying() == 0)
+            eventually(lambda: bool(crowd.turns.for_news) and crowd.flying() == 0)
             assert not bind.done()
             yield bind
         finally:
             crowd.late = lambda: True
-    assert not crowd.turns._listening
+    assert not crowd.turns.for_news
 
 
 def test_a_bind_waits_for_the_placement_on_its_way() -> None:
@@ -169,7 +174,7 @@ def test_it_is_shown_who_waits_and_who_was_given_up() -> None:
         return metrics.registry.get_sample_value(f"gpu_topology_binds_{name}", labels)
 
     def look_while_it_waits() -> bool:
-        if crowd.turns._listening:
+        if crowd.turns.for_news:
             assert (shown("waiting", awaits="report"), shown("waiting", awaits="turn")) == (
                 1.0,
                 0.0,
@@ -190,7 +195,7 @@ def test_a_bind_waits_for_a_placement_until_it_is_late() -> None:
     crowd.late = iter([False, False, True]).__next__
     assert crowd.bind("single") == IN_PROGRESS.reason
     assert crowd.binds == crowd.flying() == 0
-    assert not crowd.turns._listening
+    assert not crowd.turns.for_news
 
 
 def test_a_bind_that_has_its_turn_waits_for_a_placement_too() -> None:
@@ -200,7 +205,7 @@ def test_a_bind_that_has_its_turn_waits_for_a_placement_too() -> None:
         """After the decision, and before the bind is looked at again."""
         if crowd.flying() == 1 and crowd.cluster.pod(pair.uid) is None:
             crowd.cluster.feed.put_pod(pair)
-        elif crowd.turns._listening and crowd.cluster.pod(pair.uid) is not None:
+        elif crowd.turns.for_news and crowd.cluster.pod(pair.uid) is not None:
             crowd.cluster.feed.drop_pod(pair.uid)  # and its kubelet has nothing of it
         return False
 
@@ -222,7 +227,7 @@ def test_a_bind_that_has_its_turn_does_not_wait_for_one_that_waits_for_a_turn() 
             if crowd.flying() == 2 and crowd.turns._given[-1].uid == "single" and not third:
                 assert crowd.cluster.cache.assume(NODE, pair)
                 third.append(threads.submit(crowd.turns.wait, pair, ending_when(over.is_set)))
-                eventually(lambda: bool(crowd.turns._waiting))
+                eventually(lambda: bool(crowd.turns.for_turn))
             return over.is_set()
 
         crowd.late, over = comes_meanwhile, threading.Event()
@@ -239,9 +244,9 @@ def test_so_many_binds_listen_for_news_at_one_time_and_no_more() -> None:
     crowd.cluster.feed.put_pod(pair)
     with ExitStack() as others:
         for _ in range(MOST_WAITING):
-            assert others.enter_context(crowd.turns.news_of(OTHER)) is not None
+            assert others.enter_context(crowd.turns.for_news.join(QueuedBind(OTHER)))
         assert crowd.bind("single") == IN_PROGRESS.reason
-    assert not crowd.turns._listening
+    assert not crowd.turns.for_news
 
 
 def test_whoever_listens_hears_of_every_change_while_others_come_and_go() -> None:
@@ -249,21 +254,21 @@ def test_whoever_listens_hears_of_every_change_while_others_come_and_go() -> Non
 
     def come_and_go() -> None:
         while not over.is_set():
-            with crowd.turns.news_of(NODE):
+            with crowd.turns.for_news.join(QueuedBind(NODE)):
                 pass
 
     others = [threading.Thread(target=come_and_go) for _ in range(2)]
-    with crowd.turns.news_of(NODE) as news:
-        assert news is not None
+    listening = QueuedBind(NODE)
+    with crowd.turns.for_news.join(listening):
         for other in others:
             other.start()
         try:
             for number in range(3, 3000):
-                news.clear()
+                listening.news.clear()
                 crowd.cluster.feed.put_report(
                     NODE, Report("boot", number, allocatable=FULL[number % 2])
                 )
-                assert news.is_set()
+                assert listening.news.is_set()
         finally:
             over.set()
             for other in others:

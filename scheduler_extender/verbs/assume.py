@@ -1,7 +1,7 @@
-"""The decision of a bind, and the bind in flight that rests on it.
+"""A bind is decided, and its pod assumed to be on the node: from then on it counts there.
 
-It is taken on the facts of that moment. It holds only if the node is still in the state that was
-decided about when the bind goes in flight: else it is taken again.
+The decision is taken on the facts of that moment. It holds only if the node is still in the state
+that was decided about when the pod is assumed: else it is taken again.
 """
 
 from collections.abc import Callable
@@ -22,15 +22,24 @@ from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.groups import GroupsSeen
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord, resource_of, time_text
-from scheduler_extender.verbs.binder import BindError, InProgressError
 from topology.core.devices import Mask, NodeName, PodUid
-from topology.core.placement import Reason, Rejection, Verdict
+from topology.core.placement import Reason, Verdict
 from topology.core.requests import GpuRequest
 from topology.times import seconds_of
 
 STILL_COUNTING = "the places of other groups are still being counted: kube-scheduler tries again"
 # How often a bind is decided while the node changes meanwhile; then once with the lock held.
 TRIES = 3
+
+
+class BindError(Exception):
+    """A bind did not happen, or nobody can tell yet: then the pod stays assumed, and the message
+    says so. kube-scheduler forgets the pod and tries again."""
+
+
+class InProgressError(BindError):
+    """Pods that are on their way keep a node from taking the pod, and their reports may change it:
+    it could break one's promise, or they could break the pod's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +56,10 @@ class DecidedBind:
     claims: frozenset[str]  # the pod's, of which the facts know
 
 
-def decide(
+def assume(
     cluster: Cluster, pod: PodRecord, node: NodeName, now: Callable[[], str]
 ) -> DecidedBind | None:
-    """Decide, and put the bind in flight; None where the pod is bound to this node already.
+    """Decide, and assume the pod; None where it is bound to this node already.
 
     A repeated bind is decided anew, without the one in flight counting against it. Where the node
     no longer keeps the promise nothing is written, and the one in flight stays as it was: the
@@ -76,7 +85,7 @@ def decide(
                 return None
             judged, decision = results.judged(node), results.decisions[node]
             if decision.rejection is not None:
-                raise _refused_before_flight(cluster, pod, results, node)
+                raise _refused(cluster, pod, results, node, assumed=False)
             sets = _sets_of(snapshot, judged, results.request, decision)
             with cluster.locked():
                 now_in_flight = cluster.cache.assumed(pod.uid)
@@ -128,9 +137,7 @@ def decide_again(cluster: Cluster, decided: DecidedBind) -> DecidedBind:
     never stronger than what was decided first. Of a sibling that has ended meanwhile the
     replacement is decided later, with our bind counted.
     """
-    pod, node = decided.ours, decided.ours.node
-    if node is None:
-        return decided
+    pod, node = decided.ours, decided.facts.name
     snapshot = cluster.snapshot()
     facts = snapshot.facts(node)
     if pod.membership is None and facts is decided.after and not snapshot.blind:
@@ -139,9 +146,7 @@ def decide_again(cluster: Cluster, decided: DecidedBind) -> DecidedBind:
     results = _asked(snapshot, question, node)
     judged, decision, request = results.judged(node), results.decisions[node], results.request
     if decision.rejection is not None:
-        if _is_veto(results, node):
-            raise _vetoed(cluster, results, node)
-        raise _refused_here(pod, judged, decision.rejection)
+        raise _refused(cluster, pod, results, node, assumed=True)
     decided = replace(decided, claims=facts.claims_of(pod.uid))
     if _is_guaranteed(decision) and not _is_guaranteed(decided.decision):
         return decided
@@ -167,14 +172,28 @@ def _vetoed(cluster: Cluster, results: Results, node: NodeName) -> BindError:
     return BindError(f"its claim has the GPUs {devices}: {rejection.reason}")
 
 
-def _refused_here(pod: PodRecord, facts: NodeFacts, rejection: Rejection) -> BindError:
+def _refused(
+    cluster: Cluster, pod: PodRecord, results: Results, node: NodeName, *, assumed: bool
+) -> BindError:
     """The refusal of a node; one that waits for news, where others are on their way, the devices of
     the pod's claims are not known yet, or a pod of a gang may hope for it.
 
     Between a pod's start and the report about it nobody knows which GPUs it holds, so that less is
     promised than before and after. And where GPUs are too few kube-scheduler has counted some that
-    we have not: of a pod, maybe, of whose end we shall hear.
+    we have not: of a pod, maybe, of whose end we shall hear. While the pod is not ``assumed`` no
+    bind waits for it, so it may wait for a report.
     """
+    facts, decision = results.judged(node), results.decisions[node]
+    rejection, assessed = decision.rejection, decision.assessment
+    assert rejection is not None  # noqa: S101 (the caller looked)
+    if _is_veto(results, node):
+        return _vetoed(cluster, results, node)
+    if not assumed:
+        if results.group is not None and rejection in results.group.alike:
+            return BindError(rejection.reason)
+        left_open = assessed is not None and assessed.verdict is Verdict.POSSIBLE
+        if left_open and rejection.resolvable and facts.unreported(resource_of(pod)):
+            return InProgressError(rejection.reason)
     if rejection in AWAITED:
         return InProgressError(rejection.reason)
     hopes = rejection.kind is Reason.BUSY or any(  # a report is to come
@@ -185,24 +204,6 @@ def _refused_here(pod: PodRecord, facts: NodeFacts, rejection: Rejection) -> Bin
     if rejection.resolvable and pod.in_gang and hopes:
         return InProgressError(rejection.reason)
     return BindError(rejection.reason)
-
-
-def _refused_before_flight(
-    cluster: Cluster, pod: PodRecord, results: Results, node: NodeName
-) -> BindError:
-    """The error for a pod whose bind is not in flight: no bind waits for it, so it may wait for a
-    report."""
-    if _is_veto(results, node):
-        return _vetoed(cluster, results, node)
-    facts, rejection = results.judged(node), results.decisions[node].rejection
-    assert rejection is not None  # noqa: S101 (the caller looked)
-    if results.group is not None and rejection in results.group.alike:
-        return BindError(rejection.reason)
-    assessed = results.decisions[node].assessment
-    left_open = assessed is not None and assessed.verdict is Verdict.POSSIBLE
-    if left_open and rejection.resolvable and facts.unreported(resource_of(pod)):
-        return InProgressError(rejection.reason)
-    return _refused_here(pod, facts, rejection)
 
 
 def _is_guaranteed(decision: Decision) -> bool:
