@@ -19,6 +19,10 @@ class Asks(Protocol):
         """What it asks for."""
         ...
 
+    def on(self, facts: NodeFacts) -> NodeFacts:
+        """A node as it is for it: without a place that yields to it."""
+        ...
+
 
 T = TypeVar("T", bound=Asks)
 
@@ -36,9 +40,10 @@ def packed(
     full: set[object] = set()
     for pod in sorted(wants, key=lambda pod: -pod.request.effective_count):
         left, alone = wants[pod], pod.request.alone
-        for place, facts in enumerate(now):
+        for place, before in enumerate(now):
             if not left:
                 break
+            facts = pod.on(before)
             key = (alone, facts.key(alone.resource))
             if facts.name not in open_to.get(pod, ()) or key in full:
                 continue
@@ -48,8 +53,9 @@ def packed(
                 taken, left = taken + 1, left - 1
                 facts = with_arrivals(facts, (arrival(alone, decision),))
                 decision = decide(facts, alone, settings) if left else decision
-            if not taken:
+            if taken:
+                now[place] = facts
+            else:
                 full.add(key)
-            now[place] = facts
             placed += taken
     return placed

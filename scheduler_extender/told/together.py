@@ -55,6 +55,11 @@ class Wanted:
         """Equal for pods to which all nodes answer alike."""
         return self.request, self.membership, self.standing
 
+    def on(self, facts: NodeFacts) -> NodeFacts:
+        """A node as it is for the pod: without a place that yields to it."""
+        gang = None if self.membership is None else self.membership.as_gang
+        return facts.yielding_to(self.standing.priority, gang)
+
     def record(self, uid: PodUid) -> PodRecord:
         """The pod as one that waits."""
         namespace = self.membership.group.namespace if self.membership is not None else ""

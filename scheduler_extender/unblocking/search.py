@@ -15,6 +15,8 @@ from math import inf
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.deadline import NO_DEADLINE, Deadline, OutOfTimeError
 from scheduler_extender.framework.afterwards import Joining
+from scheduler_extender.framework.evaluator import refused_by_name
+from scheduler_extender.framework.question import Purpose, Question
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.domains import domain_of
 from scheduler_extender.state.groups.groups import KEPT
@@ -37,7 +39,7 @@ from scheduler_extender.unblocking.victims import (
     candidates,
     devices_of,
 )
-from topology.core.devices import PodUid
+from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Verdict
 from topology.core.requests import GpuRequest
 
@@ -124,7 +126,10 @@ class _Search:
         group: Group,
     ) -> None:
         self._snapshot = snapshot.requiring(Verdict.GUARANTEED)
-        self._nodes = [f.yielding_to(pod.standing.priority, pod.gang) for f in snapshot.nodes]
+        names = [facts.name for facts in snapshot.nodes]
+        _, left = refused_by_name(snapshot, Question(pod, Purpose.PREEMPT), names)
+        nodes = (snapshot.facts(NodeName(name)) for name in left)
+        self._nodes = [f.yielding_to(pod.standing.priority, pod.gang) for f in nodes]
         self._group = group
         self._deadline = deadline
         self._pod = pod

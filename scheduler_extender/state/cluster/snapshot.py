@@ -126,8 +126,8 @@ class Snapshot:
 
     @property
     def unschedulable(self) -> Iterator[PodRecord]:
-        """Pods that kube-scheduler has called unschedulable."""
-        return (pod for pod in self.waiting.values() if pod.unschedulable)
+        """Those of the :attr:`unbound` that kube-scheduler has called unschedulable."""
+        return (pod for pod in self.unbound if pod.unschedulable)
 
     def facts(self, name: NodeName) -> NodeFacts:
         """What is known of a node; empty where nobody told us of it."""
