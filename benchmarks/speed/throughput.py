@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from statistics import median
@@ -38,7 +39,7 @@ from benchmarks.speed.processes import (
     status_of,
     until,
 )
-from scheduler_extender.simulator.faults import AT_ONCE as NO_DELAYS
+from scheduler_extender.simulator import faults
 from scheduler_extender.simulator.overapi import PlayedNodes
 from scheduler_extender.simulator.pods import PodEntry
 from scheduler_extender.simulator.scene import Observer
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 
 MACHINES = ("dgx1-v100", "hgx-h100-8")
 WAYS = ("nothing", "ours")
+# One report for each pod: an agent looks when the last container has its devices.
+DELAYS = replace(faults.AT_ONCE, look=0.01)
 AT_ONCE = 8  # requests at one time while the cluster is filled
 PODS = "/api/v1/namespaces/default/pods"
 
@@ -98,7 +101,7 @@ def measure(nodes: int, pods: int, rounds: int, tell: Callable[[str], None]) -> 
             list(pool.map(real.add_machine, machines))
         api, seen = ApiServer.from_kubeconfig(real.control_plane.kubeconfig()), _Seen()
         rows = []
-        with PlayedNodes(api, machines, 1, seen, inf, NO_DELAYS) as played:
+        with PlayedNodes(api, machines, 1, seen, inf, DELAYS) as played:
             for number in range(1, rounds + 1):
                 for way in WAYS:
                     tell(f"round {number} of {rounds}: {way}")
