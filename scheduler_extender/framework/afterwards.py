@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from scheduler_extender.deadline import Deadline, OutOfTimeError, within
 from scheduler_extender.framework.decision import places
 from scheduler_extender.framework.equivalence import ask
-from scheduler_extender.framework.evaluator import facts_for
+from scheduler_extender.framework.evaluator import facts_for, may_go
 from scheduler_extender.framework.groupquestion import GroupAnswer, ask_group
 from scheduler_extender.framework.members import Member, member_of
 from scheduler_extender.framework.question import Question
@@ -123,10 +123,10 @@ class Afterwards:
     def _passing(self, member: Member) -> Mapping[str, str]:
         """A node of each domain that takes the member by itself as it is."""
         if self._one_of_each is None:
-            names = []
+            names, goes = [], may_go(self._snapshot, self._pod)
             for facts in self._snapshot.nodes:
                 self._deadline.check()
-                if facts.is_open_to(self._pod):
+                if goes(facts):
                     names.append(facts.name)
             deadline = within(self._snapshot.parts.clock, VERB_SECONDS)
             answered = ask(self._snapshot, member.request, names, deadline)

@@ -28,6 +28,7 @@ from scheduler_extender.framework.setrules import SET_RULES
 from scheduler_extender.state.answers.remembered import State
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName
 from topology.core.placement import NO_REPORT, Reason, Rejection
 from topology.core.requests import GpuRequest, gpu_request
@@ -104,6 +105,17 @@ def refused_by_name(
         else:
             refused.setdefault(why, []).append(name)
     return refused, left
+
+
+def may_go(snapshot: Snapshot, pod: PodRecord) -> Callable[[NodeFacts], bool]:
+    """Whether kube-scheduler may send a pod to a node, and no rule refuses the node before it is
+    asked: for those who ask nodes as they would be (:class:`.Trials`)."""
+    question = Question(pod, Purpose.PREEMPT)
+    rules = [found for rule in SET_RULES if (found := rule.by_node(question, snapshot))]
+    destinations = pod.standing.destinations
+    return lambda facts: (
+        facts.is_one_of(destinations) and not any(refuses(facts) for refuses in rules)
+    )
 
 
 def facts_for(

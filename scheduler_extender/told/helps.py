@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from scheduler_extender.deadline import Deadline, OutOfTimeError
-from scheduler_extender.framework.evaluator import evaluate, refused_by_name
+from scheduler_extender.framework.evaluator import evaluate, may_go
 from scheduler_extender.framework.question import Purpose, Question
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts, Offer
@@ -113,14 +113,11 @@ def _ends(
     nothing is said of it."""
     if pod.membership is not None and (pod.membership.gang or pod.membership.domain):
         return
-    question = Question(pod, Purpose.EXPLAIN)
-    _, left = refused_by_name(snapshot, question, [answer.node for answer, _ in answers])
-    may_do = {*left}
+    goes = may_go(snapshot, pod)
     near = [
         (miss, answer.facts)
         for answer, miss in answers
-        if miss is not None and answer.kind in BY_AN_END
-        if answer.node in may_do and answer.facts.is_open_to(pod)
+        if miss is not None and answer.kind in BY_AN_END and goes(answer.facts)
     ]
     near.sort(key=lambda each: each[0].distance)
     ends, helps = Ends(snapshot, deadline), 0

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from scheduler_extender.deadline import Deadline, OutOfTimeError
-from scheduler_extender.framework.evaluator import evaluate
+from scheduler_extender.framework.evaluator import evaluate, may_go
 from scheduler_extender.framework.question import Purpose, Question
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
@@ -92,7 +92,10 @@ def what_ends_would_do(
     try:
         with deadline.enforced():
             for pods in _waiting(snapshot, deadline) if by_node else ():
+                goes = may_go(snapshot, pods[0])
                 for name, uids in by_node.items():
+                    if not goes(snapshot.facts(name)):
+                        continue
                     facts = Question(pods[0], Purpose.EXPLAIN).on(snapshot.facts(name))
                     _try(ends, facts, uids, pods, found)
     except OutOfTimeError:
@@ -109,7 +112,7 @@ def _try(
 ) -> None:
     """Try the end of each idle pod of a node; if none would do alone, of several together."""
     request = pods[0].request
-    if not isinstance(request, GpuRequest) or not facts.is_open_to(pods[0]):
+    if not isinstance(request, GpuRequest):
         return
     helped = False
     for uid in uids:

@@ -11,6 +11,7 @@ from msgspec import Meta
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.deadline import OutOfTimeError, within
 from scheduler_extender.framework.afterwards import Afterwards
+from scheduler_extender.framework.evaluator import may_go
 from scheduler_extender.framework.question import Purpose, Question
 from scheduler_extender.limits import UNBLOCK_SECONDS
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -191,7 +192,7 @@ def _kept(snapshot: Snapshot, pod: PodRecord, afterwards: Afterwards) -> Reserva
     def lacks(gone: frozenset[PodUid]) -> str:
         """Why the place is not there once these have let go; empty where it is."""
         then = without(gone)
-        if not (facts.is_open_to(pod) and places.takes(then, pod, request)):
+        if not (may_go(snapshot, pod)(facts) and places.takes(then, pod, request)):
             return f"{kept.node} has no guaranteed place for the pod"
         if not places.spare.takes(then, pod):
             return f"{kept.node} has too little CPU or memory for the pod"

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from scheduler_extender.annotations import OfClaims
 from scheduler_extender.deadline import OutOfTimeError
+from scheduler_extender.framework.evaluator import may_go
 from scheduler_extender.framework.outcomes import sick_among
 from scheduler_extender.framework.trials import Trials, devices_for
 from scheduler_extender.state.cluster.snapshot import Snapshot
@@ -168,6 +169,10 @@ class Places:
         found = self._trials.answer(facts, request)
         return "" if found.rejection else sick_among(facts, request, found.assessment)
 
+    def may_go(self, pod: PodRecord) -> Callable[[NodeFacts], bool]:
+        """Whether kube-scheduler may send a pod to a node (:func:`.evaluator.may_go`)."""
+        return may_go(self._snapshot, pod)
+
     def keeps_group(self, facts: NodeFacts, pod: PodRecord) -> bool:
         """Whether a pod that moves to a node stays in its group's domain: where it is now. A group
         that may go anywhere, or only prefers one domain, has none."""
@@ -183,8 +188,9 @@ class Places:
         alike; ``request`` is the pod's."""
         key = (request, pod.standing.destinations)
         if key not in self._open:
+            goes = self.may_go(pod)
             groups = (
-                tuple(facts for facts in nodes if facts.is_open_to(pod))
+                tuple(facts for facts in nodes if goes(facts))
                 for nodes in self._kinds_over(request.resource)
                 if self.guaranteed(nodes[0], request)
             )
@@ -305,8 +311,9 @@ def _offers(
         first = next((facts for facts in others if _admits(places, facts, pod)), None)
         if first is not None:
             yield first
+    goes = places.may_go(pod)
     for facts in list(world.values()):
-        open_to_it = facts.is_open_to(pod) and places.guaranteed(facts, request)
+        open_to_it = goes(facts) and places.guaranteed(facts, request)
         if open_to_it and _admits(places, facts, pod):
             yield facts
 

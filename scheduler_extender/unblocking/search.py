@@ -15,8 +15,7 @@ from math import inf
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.deadline import NO_DEADLINE, Deadline, OutOfTimeError
 from scheduler_extender.framework.afterwards import Joining
-from scheduler_extender.framework.evaluator import refused_by_name
-from scheduler_extender.framework.question import Purpose, Question
+from scheduler_extender.framework.evaluator import may_go
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.domains import domain_of
 from scheduler_extender.state.groups.groups import KEPT
@@ -39,7 +38,7 @@ from scheduler_extender.unblocking.victims import (
     candidates,
     devices_of,
 )
-from topology.core.devices import NodeName, PodUid
+from topology.core.devices import PodUid
 from topology.core.placement import Verdict
 from topology.core.requests import GpuRequest
 
@@ -126,15 +125,13 @@ class _Search:
         group: Group,
     ) -> None:
         self._snapshot = snapshot.requiring(Verdict.GUARANTEED)
-        names = [facts.name for facts in snapshot.nodes]
-        _, left = refused_by_name(snapshot, Question(pod, Purpose.PREEMPT), names)
-        nodes = (snapshot.facts(NodeName(name)) for name in left)
-        self._nodes = [f.yielding_to(pod.standing.priority, pod.gang) for f in nodes]
+        self._nodes = [f.yielding_to(pod.standing.priority, pod.gang) for f in snapshot.nodes]
         self._group = group
         self._deadline = deadline
         self._pod = pod
         self._request = request
         self._budgets = snapshot.budgets or ()
+        self._goes = may_go(snapshot, pod)
         self._places = Places(snapshot)
         self._spare = self._places.spare
         self._takes: NodeFacts | None = None
@@ -149,7 +146,7 @@ class _Search:
         for facts in self._nodes:
             self._deadline.check()
             without = self._without_asking(facts)
-            if not facts.is_open_to(self._pod):
+            if not self._goes(facts):
                 continue
             if (
                 self._places.takes(without, self._pod, self._request)
@@ -204,7 +201,7 @@ class _Search:
             if facts.topology is None or facts.record.problem is not None:
                 continue
             self._deadline.check()
-            if not facts.is_open_to(self._pod):
+            if not self._goes(facts):
                 continue
             # Beside a nominated pod there may be a place once others have gone.
             everything = self._without_asking(facts).yielding_to(HIGHEST)
@@ -245,7 +242,7 @@ class _Search:
                 pod.request,
                 pod.standing.priority,
                 recreated(pod),
-                facts.is_open_to(pod),
+                self._goes(facts),
                 (kind := domain_that_binds(pod)) and (kind, domain_of(facts, kind)),
                 pod.membership if kind and self._pod.membership else None,
                 shown.get(pod.uid),

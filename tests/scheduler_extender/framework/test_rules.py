@@ -1,0 +1,233 @@
+"""A rule is a file and a line: all who ask see a new one, and a feature that is taken out is gone.
+
+The new rule is planted here. The files of features are taken out of a copy of the program.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from scheduler_extender import verbs
+from scheduler_extender.deadline import NO_DEADLINE
+from scheduler_extender.files.binder import FileBinder
+from scheduler_extender.files.podfile import read_all
+from scheduler_extender.framework.question import Question
+from scheduler_extender.framework.rule import AskedNode, Rule
+from scheduler_extender.framework.rules import RULES
+from scheduler_extender.framework.setrule import ByNode, SetRule
+from scheduler_extender.framework.setrules import SET_RULES
+from scheduler_extender.kube.waker import Waker
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.snapshot import Snapshot
+from scheduler_extender.told.answers import answers_to
+from scheduler_extender.told.explanation import Explanation, explanation_of
+from scheduler_extender.told.idle import idle_pods, what_ends_would_do
+from scheduler_extender.told.together import judge
+from scheduler_extender.told.unblocking import unblocking_of
+from scheduler_extender.told.waiting import refusals_of
+from scheduler_extender.web.pages import Pages
+from scheduler_extender.wire import BindingArgs, MetaPod, MetaVictims, Pod, PreemptionArgs
+from tests.nodes import pod, record_of, switched
+from tests.scheduler_extender.kube.test_waker import Api
+from topology.core.devices import DeviceId, NodeName, PodUid
+from topology.core.placement import Reason, Rejection
+from topology.core.report import Allocation, IdleAllocation, Report
+
+ROOT = Path(__file__).resolve().parents[3]
+ODD = Rejection("the node is odd", False, Reason.HARDWARE)
+GPU = "nvidia.com/gpu"
+FREE, HELD = NodeName("free"), NodeName("held")
+ASKS = pod(2, {"link": "nvlink"}, name="wants", uid="wants")
+
+
+class OddShape(Rule):
+    """Refuses nodes of four GPUs: what equal nodes answer alike."""
+
+    def check(self, node: AskedNode) -> Rejection | None:
+        topology = node.facts.topology
+        return ODD if topology is not None and len(topology.gpus) == 4 else None
+
+
+class OddName(SetRule):
+    """Refuses nodes by their names."""
+
+    def by_node(self, question: Question, snapshot: Snapshot) -> ByNode | None:
+        return lambda facts: ODD if facts.name in (FREE, HELD) else None
+
+
+def cluster_of(node: NodeName) -> Cluster:
+    """A free node, or one whose GPUs an idle pod of low priority holds; a pod waits."""
+    cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+    cluster.budgets = ()
+    report = Report("boot", 1, observed_at="2026-01-01T12:07:00Z")
+    if node == HELD:
+        held = pod(4, name="low", uid="low", node=HELD, phase="Running")
+        held["spec"]["priority"] = -1
+        cluster.feed.put_pod(record_of(held))
+        ids = tuple(DeviceId(gpu.uuid) for gpu in switched(4).gpus)
+        has = Allocation(PodUid("low"), "default", "low", "main", GPU, ids)
+        idle = IdleAllocation(PodUid("low"), "main", GPU, "2026-01-01T11:00:00Z")
+        report = replace(report, allocations=(has,), idle=(idle,))
+    cluster.feed.put_pod(replace(record_of(ASKS), called_unschedulable=True))
+    cluster.on_change.append(lambda name: None)
+    cluster.feed.put_record(switched(4, node), report)
+    return cluster
+
+
+def takes_free() -> dict[str, bool]:
+    """Who says that the free node takes the pod."""
+    cluster, wire = cluster_of(FREE), msgspec.convert(ASKS, Pod)
+    snapshot, record, api = cluster.snapshot(), record_of(ASKS), Api()
+    waker = Waker(cluster, api)
+    cluster.tell_of([FREE])
+    plan = unblocking_of(cluster, "default", "wants")
+    waker.round(0.0)
+    said = {
+        "filter": verbs.filter_nodes(cluster, wire, [FREE]).node_names == [FREE],
+        "prioritize": verbs.prioritize(cluster, wire, [FREE])[0].score > 0,
+        "waker": api.woken == ["wants"],
+        "why": [row.passes for row in answers_to(snapshot, record)] == [True],
+        "Event": not refusals_of(snapshot, record, NO_DEADLINE),
+        "unblock": plan is not None and plan.takes == FREE,
+        "what if": bool(re.search(r'<th scope="row"><a [^>]*>free</a>', _what_if(cluster))),
+        "check": judge(cluster, read_all(json.dumps({"kind": "Pod", **ASKS}))).all_may_come,
+    }
+    try:
+        args = BindingArgs("wants", "default", PodUid("wants"), FREE)
+        verbs.bind(cluster, FileBinder(cluster), args, lambda: "2026-01-01T00:00:00Z")
+    except verbs.BindError:
+        return {**said, "bind": False}
+    return {**said, "bind": True}
+
+
+def _what_if(cluster: Cluster) -> str:
+    return Pages(cluster).what_if(json.dumps({"kind": "Pod", **ASKS})).partition('id="answer"')[2]
+
+
+def helped_by_an_end() -> dict[str, bool]:
+    """Who says that the end of the other pod would help."""
+    cluster = cluster_of(HELD)
+    snapshot = cluster.snapshot()
+    victims: dict[str, MetaVictims | None] = {HELD: MetaVictims([MetaPod(PodUid("low"))], 0)}
+    args = PreemptionArgs(msgspec.convert(ASKS, Pod), meta_victims=victims)
+    plan = unblocking_of(cluster, "default", "wants")
+    told = explanation_of(snapshot, record_of(ASKS))
+    assert isinstance(told, Explanation)
+    idle = what_ends_would_do(snapshot, idle_pods(snapshot, 1767272820.0), NO_DEADLINE)
+    return {
+        "preempt": HELD in verbs.preempt(cluster, args).meta_victims,
+        "unblock": plan is not None and plan.plan is not None,
+        "helps": "low" in str(told.helps),
+        "idle": bool(idle.completes),
+    }
+
+
+def test_a_new_rule_is_seen_by_all_who_ask() -> None:
+    assert all(takes_free().values()), takes_free()
+    assert all(helped_by_an_end().values()), helped_by_an_end()
+    RULES.append(OddShape())
+    try:
+        shaped = takes_free() | helped_by_an_end()
+    finally:
+        RULES.pop()
+    SET_RULES.append(OddName())
+    try:
+        named = takes_free() | helped_by_an_end()
+    finally:
+        SET_RULES.pop()
+    assert not any(shaped.values()), shaped
+    assert not any(named.values()), named
+
+
+# By file, the name that its line in the registry has.
+FEATURES: Mapping[str, str] = {
+    "rules/memory.py": "Memory",
+    "rules/backoff.py": "Backoff",
+    "rules/gangs.py": "Gangs",
+    "rules/reservations.py": "Reservations",
+    "setrules/groups.py": "Groups",
+    "setrules/claims.py": "Claims",
+}
+SHOWN = """
+import random, sys
+import msgspec
+import pytest
+from scheduler_extender.deadline import NO_DEADLINE
+from scheduler_extender.told.answers import answers_to
+from scheduler_extender.told.waiting import refusals_of
+from scheduler_extender.told.unblocking import unblocking_of
+from scheduler_extender.verbs.filtering import filtered
+from scheduler_extender.verbs.prioritizing import prioritize
+from scheduler_extender.wire import Pod
+from tests.nodes import record_of
+from tests.property.test_askers import world
+for seed in range(12):
+    found = world(random.Random(seed))
+    for name, manifest in found.waiting.items():
+        if "group" in str(manifest["metadata"]) or "nominatedNodeName" in manifest["status"]:
+            found.cluster.feed.drop_pod(record_of(manifest).uid)
+    for name, manifest in found.waiting.items():
+        if "group" in str(manifest["metadata"]) or "nominatedNodeName" in manifest["status"]:
+            continue
+        record, wire = record_of(manifest), msgspec.convert(manifest, Pod)
+        snapshot = found.cluster.snapshot()
+        names = [facts.name for facts in snapshot.nodes]
+        told = filtered(snapshot, wire, names)
+        print(told.passed, told.refused, prioritize(found.cluster, wire, told.passed))
+        print([(row.node, row.reason, row.score) for row in answers_to(snapshot, record)])
+        print(refusals_of(snapshot, record, NO_DEADLINE))
+        print(unblocking_of(found.cluster, "default", name))
+"""
+
+
+def shown(root: Path) -> str:
+    """What all who ask say of pods without groups and places, by the program below ``root``."""
+    done = subprocess.run(
+        [sys.executable, "-c", SHOWN], cwd=root, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A copy of the program and of what the questions are made with, and its answers."""
+    root = tmp_path_factory.mktemp("program")
+    for name in ("scheduler_extender", "topology", "tests", "benchmarks"):
+        shutil.copytree(
+            ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__", "e2e")
+        )
+    return root, shown(root)
+
+
+@pytest.mark.parametrize("file", FEATURES)
+def test_a_feature_is_deleted_by_deleting_its_file_and_its_line(
+    file: str, copied: tuple[Path, str]
+) -> None:
+    """Pods that do not use it are answered as before."""
+    root, before = copied
+    framework = root / "scheduler_extender" / "framework"
+    feature, registry = framework / file, framework / file.split("/")[0] / "__init__.py"
+    text, lines = feature.read_text(), registry.read_text()
+    rule = FEATURES[file]
+    left = re.sub(rf"^.*import {rule}$|^    {rule}\(\),$|{rule}\(\),? ?", "", lines, flags=re.M)
+    assert rule not in left
+    feature.unlink()
+    registry.write_text(left)
+    try:
+        assert shown(root) == before
+        assert before.count("\n") > 50
+    finally:
+        feature.write_text(text)
+        registry.write_text(lines)
