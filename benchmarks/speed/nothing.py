@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable
 from itertools import repeat
 
-import anyio
 from fastapi import FastAPI
 
 from benchmarks.speed.processes import HOST, tell
@@ -17,6 +16,7 @@ from scheduler_extender import wire
 from scheduler_extender.http.endpoint import Verb, VerbApp
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.http.servers import Servers, listen
+from scheduler_extender.http.workers import Workers
 from scheduler_extender.kube.binder import KubeBinder
 from scheduler_extender.limits import BIND_THREADS, EVALUATING_THREADS, Bodies
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -27,7 +27,7 @@ from topology.kubeapi.apiserver import ApiServer
 REASON = "not guaranteed: the node may hand out GPUs without link=nvlink"
 
 
-def _app(share: float, write: Callable[[Binding], None] | None) -> FastAPI:
+def _app(share: float, write: Callable[[Binding], None] | None) -> VerbApp:
     """Filter passes the first names and fails the rest; prioritize scores each 5. bind is there if
     there is somebody to ``write`` it."""
 
@@ -42,7 +42,7 @@ def _app(share: float, write: Callable[[Binding], None] | None) -> FastAPI:
         return wire.encode(list(map(wire.HostPriority, names, repeat(5))))
 
     app = VerbApp(Metrics(), Bodies())
-    evaluating = anyio.CapacityLimiter(EVALUATING_THREADS)
+    evaluating = Workers(EVALUATING_THREADS)
     app.add_verb("filter", Verb(filter_, evaluating))
     app.add_verb("prioritize", Verb(prioritize, evaluating))
     if write is not None:
@@ -56,7 +56,7 @@ def _app(share: float, write: Callable[[Binding], None] | None) -> FastAPI:
                 return wire.encode(wire.BindingResult(str(error)))
             return wire.encode(wire.BindingResult())
 
-        app.add_verb("bind", Verb(bind, anyio.CapacityLimiter(BIND_THREADS)))
+        app.add_verb("bind", Verb(bind, Workers(BIND_THREADS)))
     return app
 
 

@@ -10,16 +10,15 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TypeVar
 
-import anyio
 import msgspec
 import structlog
-from fastapi import FastAPI
 
 from scheduler_extender import verbs, wire
 from scheduler_extender.deadline import Deadline, within
 from scheduler_extender.http.bothports import add_errors, add_health
 from scheduler_extender.http.endpoint import NotReadyError, Verb, VerbApp
 from scheduler_extender.http.service import Service
+from scheduler_extender.http.workers import Workers
 from scheduler_extender.limits import (
     BIND_STARTS_WITHIN,
     BIND_THREADS,
@@ -33,11 +32,11 @@ log = structlog.get_logger(__name__)
 Args = TypeVar("Args")  # the decoded request of a verb
 
 
-def create_app(service: Service) -> FastAPI:
+def create_app(service: Service) -> VerbApp:
     """The scheduler-facing app: /scheduler/filter, prioritize, bind, preempt, and health."""
     app, answers = VerbApp(service.metrics, service.bodies), _Answers(service)
-    evaluating = anyio.CapacityLimiter(EVALUATING_THREADS)
-    binding = anyio.CapacityLimiter(BIND_THREADS)
+    evaluating = Workers(EVALUATING_THREADS)
+    binding = Workers(BIND_THREADS)
 
     def leading(
         decode: Callable[[wire.Body], Args], answer: Callable[[Args, float], bytes]

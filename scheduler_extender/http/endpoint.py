@@ -9,8 +9,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import anyio
-import anyio.to_thread
 import msgspec
 from fastapi import FastAPI
 from starlette.routing import Route
@@ -18,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from scheduler_extender.http.bothports import CLOSE, error_line, json_headers
 from scheduler_extender.http.metrics import Metrics
+from scheduler_extender.http.workers import Workers
 from scheduler_extender.limits import MAX_BODY, Bodies, Held, OverBudgetError
 from scheduler_extender.wire import Body, TooDenseError
 
@@ -73,7 +72,7 @@ class Verb:
     # From a body, and the moment (:func:`time.monotonic`) at which its request came, to the
     # answer's body. Raises :class:`msgspec.DecodeError`.
     answer: Callable[[Body, float], bytes]
-    threads: anyio.CapacityLimiter  # those that answer
+    workers: Workers  # the threads that answer
     limit: int = MAX_BODY  # bytes of a body
 
 
@@ -104,9 +103,7 @@ class _Endpoint:
         try:
             body = await read(scope, receive, self._verb.limit, held)
             started = time.perf_counter()
-            payload = await anyio.to_thread.run_sync(
-                self._verb.answer, body, arrived, limiter=self._verb.threads
-            )
+            payload = await self._verb.workers.run(self._verb.answer, body, arrived)
         except BodyError as error:
             status, problem = error.status, str(error)
         except TooDenseError as error:
@@ -138,12 +135,19 @@ class VerbApp(FastAPI):
         self._metrics = metrics
         self._bodies = bodies
         self._verbs: dict[str, ASGIApp] = {}
+        self._workers = set[Workers]()
 
     def add_verb(self, name: str, verb: Verb) -> None:
         """Answer POST at /scheduler/``name``; another method is refused."""
         path, endpoint = f"/scheduler/{name}", _Endpoint(name, verb, self._metrics, self._bodies)
         self.router.routes.append(Route(path, endpoint, methods=["POST"]))
         self._verbs[path] = endpoint
+        self._workers.add(verb.workers)
+
+    def close(self) -> None:
+        """End the threads of the verbs."""
+        for workers in self._workers:
+            workers.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""

@@ -21,6 +21,7 @@ from scheduler_extender.http.accepting import Acceptor
 from scheduler_extender.http.bothports import Failures
 from scheduler_extender.http.certificates import Certificates
 from scheduler_extender.http.connection import Connection, connection
+from scheduler_extender.http.endpoint import VerbApp
 from scheduler_extender.limits import DEFAULT, Limits
 
 log = structlog.get_logger(__name__)
@@ -154,7 +155,7 @@ class Servers:
 
     def __init__(
         self,
-        scheduler: tuple[FastAPI, socket.socket],
+        scheduler: tuple[VerbApp, socket.socket],
         people: tuple[FastAPI, Sequence[socket.socket]],
         metrics: tuple[FastAPI, socket.socket],
         certificates: Certificates | None = None,
@@ -221,6 +222,7 @@ class Servers:
             await asyncio.gather(*tasks)
         finally:
             watching.cancel()
+            self._apps[0].close()
 
     async def _watch_files(self) -> None:
         while self._certificates is not None:
