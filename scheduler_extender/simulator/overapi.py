@@ -163,6 +163,7 @@ class PlayedNodes(Server):
         if node is None:
             return
         entry = self._entries.get(meta["uid"])
+        leaving = entry is not None and entry.record.deleting
         if entry is None:
             runs = float(meta.get("annotations", {}).get(RUNS, "inf"))
             created = datetime.fromisoformat(meta["creationTimestamp"]).timestamp()
@@ -172,7 +173,7 @@ class PlayedNodes(Server):
             entry.admitted = pod["status"].get("phase", "Pending") != "Pending"
             if not entry.admitted:
                 node.bound(entry)
-        if "deletionTimestamp" in meta and not entry.record.deleting:
+        if "deletionTimestamp" in meta and not leaving:
             entry.record = replace(entry.record, deleting=True)
             node.terminate(entry)
         node.hear(meta["resourceVersion"], left=False)

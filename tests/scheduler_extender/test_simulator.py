@@ -74,6 +74,7 @@ def test_pods_run_end_and_go_and_the_record_says_who_holds_what(
     seen = Seen()
     put(server, "stays", 2)
     put(server, "bare", None)
+    put(server, "leaves", 1, deletionTimestamp="2026-01-01T00:00:00Z")
     with played(server, tmp_path, seen) as nodes:
         put(server, "ends", 2, annotations={RUNS: "0"})
         eventually(lambda: phase(server, "ends") == "Succeeded", "it ends by itself")
@@ -91,6 +92,7 @@ def test_pods_run_end_and_go_and_the_record_says_who_holds_what(
     assert seen.what.count(("stays", "released")) == 1
     assert ("ends", "admitted 2") in seen.what
     assert ("many", "UnexpectedAdmissionError") in seen.what
+    assert ("leaves", "admitted 1") not in seen.what
 
 
 def test_what_could_not_be_written_is_written_later(server: FakeApiServer, tmp_path: Path) -> None:
