@@ -196,6 +196,7 @@ def _remarks(row: NodeAnswer) -> str:
     remarks = (
         f"closed to it by {row.bar}" if row.closed else "",
         row.reason,
+        f"also: {', '.join(row.also)}" if row.also else "",
         row.note,
         row.miss.words if row.miss is not None and row.miss.holders else "",
         memory_in_use(row.shared_gpus),

@@ -23,7 +23,7 @@ import structlog
 from scheduler_extender.annotations import WAKE, Malformed
 from scheduler_extender.deadline import Deadline, within
 from scheduler_extender.framework.evaluator import evaluate
-from scheduler_extender.framework.keptplaces import kept_places
+from scheduler_extender.framework.groupplaces import places_of_groups
 from scheduler_extender.framework.question import Purpose, Question, alike
 from scheduler_extender.ratelimit import LogLimit
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -188,7 +188,7 @@ class Waker:
         if began < self._look_again:
             return set()
         deadline = within(self._clock, self.SECONDS)
-        kept = kept_places(snapshot, deadline)
+        kept = places_of_groups(snapshot, deadline)
         self._kept = before if kept is None else kept
         self._look_again = self._clock() + 9 * (self._clock() - began)
         now = self._kept

@@ -55,6 +55,9 @@ class NodeAnswer(Struct, frozen=True):
     miss: Miss | None
     sets_omitted: Annotated[int, Meta(description="sets beside those in outcomes")] = 0
     shared_gpus: list[SharedGpu] = []
+    also: Annotated[
+        list[str], Meta(description="further reasons for which it refuses the pod")
+    ] = []
 
     @property
     def passes(self) -> bool:
@@ -100,6 +103,7 @@ def rows_of(
                 miss=miss_of(answer, request, today),
                 sets_omitted=len(outcomes) - len(outcomes[:most]),
                 shared_gpus=_shared(answer, request),
+                also=[why.reason for why in answer.decision.also],
             )
         )
     return rows

@@ -231,3 +231,15 @@ def test_a_feature_is_deleted_by_deleting_its_file_and_its_line(
     finally:
         feature.write_text(text)
         registry.write_text(lines)
+
+
+def test_every_rule_that_refuses_is_told() -> None:
+    """kube-scheduler hears the one that no eviction turns; people hear the others, too."""
+    RULES.append(OddShape())
+    try:
+        told = explanation_of(cluster_of(HELD).snapshot(), record_of(ASKS))
+    finally:
+        RULES.pop()
+    assert isinstance(told, Explanation)
+    (row,) = told.nodes
+    assert (row.reason, row.resolvable, row.also) == (ODD.reason, False, ["not enough free GPUs"])

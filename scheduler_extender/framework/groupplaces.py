@@ -8,7 +8,7 @@ from scheduler_extender.state.cluster.snapshot import Snapshot
 from topology.core.devices import NodeName
 
 
-def kept_places(
+def places_of_groups(
     snapshot: Snapshot, deadline: Deadline
 ) -> Mapping[NodeName, Collection[object]] | None:
     """The places by node; None where they are not counted in time."""
