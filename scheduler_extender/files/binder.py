@@ -45,15 +45,7 @@ class FileBinder:
         pod = self.find(binding.namespace, binding.name, binding.uid)
         if pod is None:
             raise BindError(f"pod {binding.namespace}/{binding.name} was never offered to filter")
-        flying = self._cluster.cache.assumed(binding.uid) or pod
-        self._cluster.feed.put_pod(
-            replace(
-                pod,
-                node=binding.node,
-                called_unschedulable=False,
-                promised=flying.promised,
-                survives_endings=flying.survives_endings,
-            )
-        )
+        bound = replace(pod, node=binding.node, called_unschedulable=False)
+        self._cluster.feed.put_pod(bound)  # with what the assumed pod is promised
         with self._lock:
             self._seen.pop(binding.uid, None)

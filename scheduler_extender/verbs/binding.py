@@ -301,8 +301,7 @@ def bind(  # noqa: PLR0913 (what is bound, by whom, and what limits the wait for
     lead (see :class:`Binding`). Where the pod is bound here already nothing is done. Raises
     :class:`BindError` with the reason; kube-scheduler then forgets the pod and tries again.
     """
-    if deadline.passed():
-        raise BindError(TOO_LATE)
+    in_time(deadline)
     node = NodeName(args.node)
     pod = unbound(cluster, binder, args)
     if pod is None:
@@ -368,8 +367,9 @@ def _in_its_turn(
     """What is written, once it is the turn of this bind. Raises :class:`BindError`."""
     assessed = decided.decision.assessment
     hazards = assessed is None or bool(assessed.hazards)
-    has_turn = turns is None or turns.wait(decided.ours, deadline, hazards=hazards)
-    _in_time(deadline, has_turn=has_turn)
+    if turns is not None and not turns.wait(decided.ours, deadline, hazards=hazards):
+        raise BindError(NO_ANSWER)
+    in_time(deadline)
     if turns is None:
         return decided
     ready = _awaiting_news(
@@ -380,7 +380,7 @@ def _in_its_turn(
         lambda: deadline.passed() or (bool(turns.for_turn.on(node)) and not decided.ours.in_gang),
         turns,
     )
-    _in_time(deadline, has_turn=has_turn)
+    in_time(deadline)
     return ready
 
 
@@ -421,10 +421,10 @@ def _awaiting_news(
     return turns.await_news(ask, node, hopeless)
 
 
-def _in_time(deadline: Deadline, *, has_turn: bool) -> None:
-    """Raises :class:`BindError` where kube-scheduler has given the bind up by now."""
+def in_time(deadline: Deadline) -> None:
+    """Raises :class:`.BindError` where kube-scheduler has given the bind up by now."""
     if deadline.passed():
-        raise BindError(TOO_LATE if has_turn else NO_ANSWER)
+        raise BindError(TOO_LATE)
 
 
 class Placement(TypedDict, total=False):

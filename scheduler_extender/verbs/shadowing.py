@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.verbs.assume import BindError
-from scheduler_extender.verbs.binding import TOO_LATE, Binder, Binding, BindUnknownError, unbound
+from scheduler_extender.verbs.binding import (
+    Binder,
+    Binding,
+    BindUnknownError,
+    in_time,
+    unbound,
+)
 from scheduler_extender.verbs.filtering import filtered
 from scheduler_extender.wire import (
     BindingArgs,
@@ -118,8 +124,7 @@ def bind_in_shadow(
     Raises :class:`BindError` where it is too late to begin, the node or the pod is gone, or the API
     server refuses; kube-scheduler then tries again.
     """
-    if deadline.passed():
-        raise BindError(TOO_LATE)
+    in_time(deadline)
     pod = unbound(cluster, binder, args)
     if pod is None:
         return

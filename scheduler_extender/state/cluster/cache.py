@@ -277,7 +277,7 @@ class Cache:
         """The pod whose annotation reserves a place on a node: of several the oldest."""
         pods = [
             pod
-            for pod in self.pods.reserved_on(name)
+            for pod in self.pods.reserved_on.on(name)
             if pod.reservation is not None
             and pod.reservation.lasts(self.today())
             and not _is_not_scheduled(pod)
@@ -289,7 +289,7 @@ class Cache:
         number of GPUs, and not which ones, for the one of highest priority."""
         return [
             pod
-            for pod in self.pods.nominated_to(facts.name)
+            for pod in self.pods.nominated_to.on(facts.name)
             if not _is_not_scheduled(pod) and facts.is_open_to(pod)
         ]
 

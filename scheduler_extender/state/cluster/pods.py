@@ -33,7 +33,8 @@ nominated     A place, if it comes first of those nominated: the others count it
 assumed       So many devices, not known which: it is *unreported*. What it is promised
               counts from here on.
 bound         The same.
-acknowledged  The devices that reports of this boot show. If one shows none: so many.
+acknowledged  The devices that the report shows. What it does not show yet of its containers
+              is unreported. If it shows none any more: so many, not known which.
 terminating   What it held, and may let go of it at any moment.
 ended         What a report shows, as above; a succeeded pod nothing, as a rule.
 unconfirmed   Like one that is terminating.
@@ -75,9 +76,10 @@ ended         drop_pod        unconfirmed, gone      gone, if no report shows it
 unconfirmed   put_report      gone                   Its agent knew of the end when it looked.
 ============  ==============  =====================  =============================================
 
-Unconfirmed is skipped where the last report says enough, or no agent has ever reported. A list that
-does not name a pod drops it, but leaves it assumed. Under DRA a record nominates a pod, too: it
-shows the pod's claim. What comes too late changes nothing:
+Unconfirmed is skipped where the last report says enough, no agent has ever reported, or the source
+itself knows that the kubelet has let go. A list that does not name a pod drops it, but leaves it
+assumed. Under DRA a record nominates a pod, too: it shows the pod's claim. What comes too late
+changes nothing:
 
 ============  ==============  ====================================================================
 there         put_pod         On no node: a nodeName is never taken back.
@@ -101,6 +103,32 @@ from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName, PodUid
 
 
+class ByNode:
+    """Pods by the one node that is in mind for each."""
+
+    def __init__(self) -> None:
+        self._of: dict[PodUid, NodeName] = {}
+        self._pods: dict[NodeName, dict[PodUid, PodRecord]] = {}
+
+    def put(self, uid: PodUid, name: NodeName | None, pod: PodRecord | None) -> list[NodeName]:
+        """This node is in mind for a pod, or none. Each node that this concerns."""
+        names, former = [], self._of.pop(uid, None)
+        if former is not None:
+            names.append(former)
+            del self._pods[former][uid]
+            if not self._pods[former]:
+                del self._pods[former]
+        if name is not None and pod is not None:
+            names.append(name)
+            self._of[uid] = name
+            self._pods.setdefault(name, {})[uid] = pod
+        return names
+
+    def on(self, name: NodeName) -> Iterable[PodRecord]:
+        """The pods for which this node is in mind."""
+        return self._pods.get(name, {}).values()
+
+
 class Pods:
     """All pods that ask for devices. The cluster's lock guards it."""
 
@@ -110,10 +138,9 @@ class Pods:
         self.in_flight = CopyOnWrite[PodUid, PodRecord]()  # as our bind will have them
         # Those for which a node is in mind, or by whose claims it has been chosen.
         self.nominated = CopyOnWrite[PodUid, PodRecord]()
-        self._nominated_to: dict[NodeName, dict[PodUid, PodRecord]] = {}
+        self.nominated_to = ByNode()
+        self.reserved_on = ByNode()  # those of the waiting with a reservation by annotation
         self._claimed_on: dict[PodUid, NodeName] = {}
-        # Those of the waiting with a reservation by annotation, by its node.
-        self._reserved_on: dict[NodeName, dict[PodUid, PodRecord]] = {}
 
     def get(self, uid: PodUid) -> PodRecord | None:
         """The pod with this UID, as last seen."""
@@ -121,19 +148,13 @@ class Pods:
 
     def put(self, pod: PodRecord) -> list[NodeName]:
         """A pod is as this now. Each node whose nominated pods or reservations have changed."""
-        kept = self._keep(self.known.get(pod.uid), pod)
         self.known[pod.uid] = pod
-        if pod.node is None:
-            self.waiting.put(pod.uid, pod)
-        else:
-            self.waiting.pop(pod.uid)
-        return [*kept, *self._nominate(pod.uid, pod)]
+        return self._await(pod.uid, pod if pod.node is None else None)
 
     def drop(self, uid: PodUid) -> list[NodeName]:
         """A pod is gone. Each node whose nominated pods or reservations have changed."""
-        kept = self._keep(self.known.pop(uid, None), None)
-        self.waiting.pop(uid)
-        return [*kept, *self._nominate(uid, None)]
+        self.known.pop(uid, None)
+        return self._await(uid, None)
 
     def claim(self, uid: PodUid, name: NodeName, *, ends: bool = False) -> list[NodeName]:
         """A pod, which may not be known yet, has devices of a node by a claim, or has them no more.
@@ -145,45 +166,24 @@ class Pods:
             self._claimed_on[uid] = name
         elif self._claimed_on.get(uid) == name:
             del self._claimed_on[uid]
-        return self._nominate(uid, self.known.get(uid))
+        return self._nominate(uid, self.waiting.get(uid))
+
+    def _await(self, uid: PodUid, pod: PodRecord | None) -> list[NodeName]:
+        """A pod waits; None where it does so no more."""
+        if pod is not None:
+            self.waiting.put(uid, pod)
+        else:
+            self.waiting.pop(uid)
+        kept = None if pod is None else pod.reservation
+        names = self.reserved_on.put(uid, None if kept is None else kept.node, pod)
+        return [*names, *self._nominate(uid, pod)]
 
     def _nominate(self, uid: PodUid, pod: PodRecord | None) -> list[NodeName]:
-        """kube-scheduler has a node in mind for a pod, or none; None is a pod that is gone."""
-        before, names = self.nominated.pop(uid), []
-        if before is not None and (name := before.standing.nominated) is not None:
-            names.append(name)
-            self._nominated_to[name].pop(uid)
-            if not self._nominated_to[name]:
-                del self._nominated_to[name]
-        if pod is None or pod.node is not None:
-            return names
-        name = self._claimed_on.get(uid) or pod.standing.nominated
-        if name is not None:
+        """kube-scheduler has a node in mind for a pod that waits, or none."""
+        name = None if pod is None else self._claimed_on.get(uid) or pod.standing.nominated
+        if pod is not None and name is not None:
             pod = replace(pod, standing=replace(pod.standing, nominated=name))
-            names.append(name)
             self.nominated.put(uid, pod)
-            self._nominated_to.setdefault(name, {})[uid] = pod
-        return names
-
-    def _keep(self, before: PodRecord | None, now: PodRecord | None) -> list[NodeName]:
-        """A pod has a reservation by its annotation, or has not; each node that this concerns."""
-        names = []
-        if before is not None and before.node is None and before.reservation is not None:
-            name = before.reservation.node
-            names.append(name)
-            self._reserved_on[name].pop(before.uid)
-            if not self._reserved_on[name]:
-                del self._reserved_on[name]
-        if now is not None and now.node is None and now.reservation is not None:
-            name = now.reservation.node
-            names.append(name)
-            self._reserved_on.setdefault(name, {})[now.uid] = now
-        return names
-
-    def reserved_on(self, name: NodeName) -> Iterable[PodRecord]:
-        """The waiting pods whose annotation reserves a place on a node."""
-        return self._reserved_on.get(name, {}).values()
-
-    def nominated_to(self, name: NodeName) -> Iterable[PodRecord]:
-        """The pods for which kube-scheduler has this node in mind."""
-        return self._nominated_to.get(name, {}).values()
+        else:
+            self.nominated.pop(uid)
+        return self.nominated_to.put(uid, name, pod)
