@@ -49,8 +49,7 @@ class PlaceCounter:
     def totals(
         self, question: PlaceCount, kind: str, candidates: Collection[str]
     ) -> dict[str, int]:
-        """The places in each domain by itself. Cordoned nodes have none, unless they were given
-        facts of their own."""
+        """The places in each domain by itself. Cordoned nodes have none."""
         snapshot, base = self._snapshot, self._snapshot.base or self._snapshot
         domains = base.domains(kind)
         totals = snapshot.remembered.sums(question, kind, candidates, domains.of, base.moment)
@@ -65,8 +64,8 @@ class PlaceCounter:
         for name in snapshot.own:
             domain = domains.of.get(name)
             if domain is not None and domain in totals:
-                without = sum(former.on(question, _open(base, [name])).values())
-                totals[domain] += self.on(question, [name])[name] - without
+                before = sum(former.on(question, _open(base, [name])).values())
+                totals[domain] += sum(self.on(question, _open(snapshot, [name])).values()) - before
         self.late |= former.late
         return totals
 

@@ -137,9 +137,9 @@ def answers_to(
         missing = () if of_claims else lacks(judged, results.request)
         rows.append(Answer(judged, state, decision, None, doubt, outcomes, missing, bar))
     here = {facts.name for facts in snapshot.nodes if _is_on(pod.uid, facts)}
-    names = [row.node for row in rows if row.may_come and row.node not in here]
+    names = [row.node for row in rows if row.may_come]
     by_node = scored(snapshot, question, names, deadline)
-    of = dict(zip(names, by_node, strict=True))
+    of = {name: score for name, score in zip(names, by_node, strict=True) if name not in here}
     return [replace(row, score=of.get(row.node)) for row in rows]
 
 

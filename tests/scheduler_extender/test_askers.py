@@ -37,7 +37,7 @@ from scheduler_extender.web.pages import Pages
 from scheduler_extender.wire import BindingArgs, Pod, PreemptionArgs
 from tests.dranodes import NODE as DRA_NODE
 from tests.dranodes import asking, device, exactly, raw, slice_of, two_pairs
-from tests.nodes import pod, record_of, switched
+from tests.nodes import pcie, pod, record_of, switched
 from tests.scheduler_extender.binding import Written, bind_error
 from tests.scheduler_extender.framework.test_byclaims import of_claim
 from tests.scheduler_extender.kube.test_waker import Api
@@ -87,7 +87,7 @@ class Scene:
         it, nor with its claims."""
         status = self.pod.status
         claims = status.resource_claim_statuses or status.extended_resource_claim_status
-        return not (self.flies_to or claims)
+        return not (self.flies_to or claims or status.nominated_node_name)
 
     def begin(self) -> Cluster:
         """The pod waits."""
@@ -111,7 +111,8 @@ class Right:
     evicts: Collection[str] = frozenset()  # the nodes on which preempt names victims
     ends: Collection[str] = frozenset()  # the pods any of whose ends would help
     unblocks: str | None = None  # the node on which unblock sees a place, or makes one
-    flies: bool = False  # a bind is in flight: the pod does not wait, and its node has no score
+    flies: bool = False  # a bind is in flight: the pod does not wait
+    on: str = ""  # the node that counts it already, for which people get no score
 
     def told(self) -> dict[str, Any]:
         """What each asker has to say."""
@@ -127,7 +128,7 @@ class Right:
             "waker": bool(takes) and not self.flies,
             "why": self.nodes,
             "why: resolvable": {*self.resolvable},
-            "why: scores": {} if self.flies else scores,
+            "why: scores": {name: score for name, score in scores.items() if name != self.on},
             "why: ends": {*self.ends},
             "metric": "" if self.flies else waits,
             "Event": self.main is not None and not self.flies,
@@ -315,7 +316,15 @@ def beside_a_yielding_place(trays: int) -> Scene:
     mine = a_member()
     mine["spec"]["priority"] = 11
     nominee = other("nominee", 5, nominated="a-01")
+    nominee["spec"]["tolerations"] = [{"operator": "Exists"}]  # a cordon, too
     return racks({"a": trays}, mine, nominee, *(held if trays == 3 else ()))
+
+
+def beside_a_yielding_place_on_a_cordoned_node() -> Scene:
+    scene = beside_a_yielding_place(trays=2)
+    node = NodeObject(exists=True, cordoned=True)
+    scene.cluster.feed.put_node(NodeName("a-01"), node)
+    return replace(scene, offered=["a-00"])
 
 
 def with_a_better_rack_that_is_closed() -> Scene:
@@ -392,6 +401,16 @@ def with_claims_in_flight() -> Scene:
     world.claims.apply(asking("c", exactly(1)))
     mine = msgspec.to_builtins(of_claim({"gpu-model": "A100*"}, "c"))
     return Scene(world.cluster, mine, [DRA_NODE, "other"], DRA_NODE)
+
+
+def with_devices_chosen() -> Scene:
+    """kube-scheduler has chosen devices on a node with DRA."""
+    world = two_pairs()
+    for node in (pcie(4, "plain"), switched(4, "linked")):
+        world.cluster.feed.put_record(node, Report("boot", 1))
+        world.cluster.feed.put_node(node.name, NodeObject(exists=True))
+    mine = asks(1, {}, nominatedNodeName=DRA_NODE)
+    return Scene(world.cluster, mine, [DRA_NODE, "plain", "linked"])
 
 
 def with_a_claim_of(resource: str) -> Scene:
@@ -477,6 +496,11 @@ SITUATIONS = [
         ),
     ),
     case(
+        "2: a place yields where nobody may go",
+        beside_a_yielding_place_on_a_cordoned_node,
+        Right({"a-00": GROUP}, resolvable={"a-00"}),
+    ),
+    case(
         "3: the better domain is closed",
         with_a_better_rack_that_is_closed,
         Right({"b-00": None, "b-01": None, "b-02": None}, unblocks="b-00"),
@@ -515,12 +539,12 @@ SITUATIONS = [
     case(
         "8: in flight to a node with a yielding place",
         lambda: replace(of_two_pairs(11), flies_to="pairs"),
-        Right({"pairs": None, "other": IN_FLIGHT}, unblocks="pairs", flies=True),
+        Right({"pairs": None, "other": IN_FLIGHT}, unblocks="pairs", flies=True, on="pairs"),
     ),
     case(
         "9: in flight, with claims of its own",
         with_claims_in_flight,
-        Right({"node": None, "other": IN_FLIGHT}, binds=(), unblocks="node", flies=True),
+        Right({"node": None, "other": IN_FLIGHT}, binds=(), unblocks="node", flies=True, on="node"),
     ),
     case(
         "10: a place yields to it",
@@ -551,7 +575,7 @@ SITUATIONS = [
     case(
         "14, 11: in flight",
         in_flight,
-        Right({"pairs": None, "other": IN_FLIGHT}, unblocks="pairs", flies=True),
+        Right({"pairs": None, "other": IN_FLIGHT}, unblocks="pairs", flies=True, on="pairs"),
     ),
     case(
         "15: the best domain",
@@ -566,6 +590,16 @@ SITUATIONS = [
         "15: a cordoned node has no part in the scores",
         beside_a_cordoned_node,
         Right({"clean": None, "big": None}, {"clean": 10, "big": 0}, unblocks="big"),
+    ),
+    case(
+        "15: a node that counts it has a part in the scores",
+        with_devices_chosen,
+        Right(
+            {"node": None, "plain": None, "linked": None},
+            {"node": 10, "plain": 5, "linked": 0},
+            unblocks="linked",
+            on="node",
+        ),
     ),
     case(
         "16: claims that are freed may help",
