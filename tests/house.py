@@ -9,6 +9,7 @@ import ast
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from topology.machines import machine
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ("topology", "scheduler_extender", "benchmarks")
+OURS = tuple(str(ROOT / folder) for folder in SOURCE)
 STATE = "scheduler_extender.state"
 
 
@@ -90,24 +92,24 @@ def by_package(graph: dict[str, set[str]], package: str) -> dict[str, set[str]]:
     return {name: asked - {name} for name, asked in found.items()}
 
 
-def entered(act: Callable[[], object]) -> int:
-    """The files of ours in which a function runs meanwhile."""
-    files: set[str] = set()
+def entered(act: Callable[[], object]) -> tuple[int, int]:
+    """The files of ours in which a function runs meanwhile, and how often a call leads from one to
+    another."""
+    walked: list[str] = []
 
     def note(frame: Any, event: str, _: Any) -> None:
-        if event == "call":
-            files.add(frame.f_code.co_filename)
+        if event == "call" and frame.f_code.co_filename.startswith(OURS):
+            walked.append(frame.f_code.co_filename)
 
     sys.setprofile(note)
     try:
         act()
     finally:
         sys.setprofile(None)
-    ours = tuple(str(ROOT / folder) for folder in SOURCE)
-    return sum(name.startswith(ours) for name in files)
+    return len({*walked}), sum(now != then for now, then in pairwise(["", *walked]))
 
 
-def walks() -> Iterator[tuple[str, int]]:
+def walks() -> Iterator[tuple[str, tuple[int, int]]]:
     """What one pod, one record and one simulated job walk through."""
     cluster = Cluster(lambda: 0.0)
     node = machine("hgx-h100-8").topology(NodeName("hgx"))
@@ -140,8 +142,9 @@ def figures() -> Iterator[tuple[str, int]]:
         "public methods under the cluster's lock",
         sum(not n.startswith("_") for part in (Cluster, EventHandlers, Cache) for n in dir(part)),
     )
-    for what, files in walks():
+    for what, (files, changes) in walks():
         yield f"files that {what} enters", files
+        yield "  changes of file", changes
     yield "statements of source", statements(SOURCE)
     yield "statements of tests", statements(("tests",))
     docs, decisions = ROOT / "docs", ROOT / "docs" / "adr"
