@@ -15,8 +15,8 @@ from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.framework.decision import decide, prospect, undecided
 from scheduler_extender.framework.rules.freshness import OUT_OF_DATE, unless_blind
 from scheduler_extender.framework.rules.possible import unless_others_are_sure
+from scheduler_extender.state.answers.classes import State
 from scheduler_extender.state.answers.decision import Decision
-from scheduler_extender.state.answers.remembered import State
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
 from topology.core import scoring
@@ -71,7 +71,7 @@ def answer(
 def decided(snapshot: Snapshot, request: GpuRequest, state: State, facts: NodeFacts) -> Decision:
     """Decide, and remember it for all nodes in this state. Raises what a fault of ours raises."""
     decision = decide(facts, request, snapshot.settings)
-    snapshot.remembered.remember(request, state, decision)
+    snapshot.answers.remember(request, state, decision)
     return decision
 
 
@@ -119,10 +119,10 @@ def _work_out(
 ) -> set[State]:
     """Put in what is remembered, and what is not as far as there is time. The states about which
     deciding failed."""
-    remembered, settings, failed = snapshot.remembered, snapshot.settings, set[State]()
+    cache, settings, failed = snapshot.answers, snapshot.settings, set[State]()
     weighs = scores and not (snapshot.blind and not request.plain)  # then nodes are not compared
     known = [state for state in answers.distinct if state is not None]
-    decisions, answers.merits = remembered.answers(
+    decisions, answers.merits = cache.known(
         request, known, snapshot.mix if weighs else None, counts=counts
     )
     passing = sum(decision.rejection is None for decision in decisions.values()) if weighs else 0
@@ -143,7 +143,7 @@ def _work_out(
                     continue
                 decisions[state] = decision
                 if counts:
-                    remembered.remember(request, state, decision)
+                    cache.remember(request, state, decision)
         for state, facts in of_each.items() if weighs else ():
             decision = decisions.get(state)
             if decision is not None and decision.rejection is None and state not in answers.merits:
@@ -152,7 +152,7 @@ def _work_out(
                 if cost is not None:
                     answers.merits[state] = cost.weighed(snapshot.mix)
                     if counts:
-                        remembered.remember_prospect(request, state, cost, classes)
+                        cache.remember_prospect(request, state, cost, classes)
     if snapshot.blind:
         decisions = {s: unless_blind(d, of_each[s], request) for s, d in decisions.items()}
     answers.decisions = unless_others_are_sure(settings, request, decisions)
@@ -182,8 +182,8 @@ def states_of(
     The state is None for these, for nodes that nobody told us of, and for those that are left over
     at the deadline. Nodes in one state answer alike.
     """
-    remembered, faulted = snapshot.remembered, set[str]()
-    states = remembered.states(resource, names, snapshot.moment, snapshot.own)
+    faulted = set[str]()
+    states = snapshot.classes.states(resource, names, snapshot.moment, snapshot.own)
     left: list[int] = []
     if None in states:
         unknown = compress(count(), map(is_, states, repeat(None)))
@@ -201,7 +201,7 @@ def states_of(
 
 
 def _state_of(snapshot: Snapshot, facts: NodeFacts, resource: str, moment: int | None) -> State:
-    state, key = snapshot.remembered.enter(facts, resource, moment), facts.key(resource)
+    state, key = snapshot.classes.enter(facts, resource, moment), facts.key(resource)
     if state is None:  # of this snapshot only
         state = snapshot.numbers.get(key, -1 - len(snapshot.numbers))
     snapshot.numbers[key] = state

@@ -25,7 +25,7 @@ from scheduler_extender.framework.question import Purpose, Question
 from scheduler_extender.framework.results import Results
 from scheduler_extender.framework.rule import UNDECIDED
 from scheduler_extender.framework.setrules import SET_RULES
-from scheduler_extender.state.answers.remembered import State
+from scheduler_extender.state.answers.classes import State
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord

@@ -24,7 +24,7 @@ from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.framework.members import Member, rack_rooms
 from scheduler_extender.framework.placecounter import PlaceCounter
 from scheduler_extender.membership import MAX_SIZE, NODE, NVLINK_DOMAIN
-from scheduler_extender.state.answers.remembered import PlaceCount
+from scheduler_extender.state.answers.answercache import PlaceCount
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.gangdomains import ANYWHERE, Direction
 from scheduler_extender.state.groups.groupplaces import (

@@ -73,7 +73,7 @@ def rack_rooms(
         return None
     racks = list(map(domains.of.get, names))
     wanted = {rack for rack in racks if rack is not None}
-    rooms = snapshot.remembered.sums(
+    rooms = snapshot.answers.sums(
         request.resource, NVLINK_DOMAIN, wanted, domains.of, snapshot.moment
     )
     trays = {rack: domains.nodes[rack] for rack in wanted - rooms.keys()}
@@ -81,7 +81,7 @@ def rack_rooms(
         rack: _room_of([snapshot.facts(name) for name in names], request.resource)
         for rack, names in trays.items()
     }
-    snapshot.remembered.remember_sums(request.resource, NVLINK_DOMAIN, new, trays, snapshot.moment)
+    snapshot.answers.remember_sums(request.resource, NVLINK_DOMAIN, new, trays, snapshot.moment)
     rooms |= new
     return [rooms.get(rack or "", 0) for rack in racks] if any(rooms.values()) else None
 

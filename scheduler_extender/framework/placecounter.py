@@ -12,7 +12,8 @@ from scheduler_extender.deadline import Deadline, OutOfTimeError
 from scheduler_extender.framework.decision import places as surely_taken
 from scheduler_extender.framework.equivalence import states_of
 from scheduler_extender.membership import MAX_SIZE, Group
-from scheduler_extender.state.answers.remembered import PlaceCount, State
+from scheduler_extender.state.answers.answercache import PlaceCount
+from scheduler_extender.state.answers.classes import State
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.groupplaces import (
     Alike,
@@ -52,7 +53,7 @@ class PlaceCounter:
         """The places in each domain by itself. Cordoned nodes have none."""
         snapshot, base = self._snapshot, self._snapshot.base or self._snapshot
         domains = base.domains(kind)
-        totals = snapshot.remembered.sums(question, kind, candidates, domains.of, base.moment)
+        totals = snapshot.answers.sums(question, kind, candidates, domains.of, base.moment)
         nodes = {d: _open(base, domains.nodes[d]) for d in candidates if d not in totals}
         former = PlaceCounter(base, self._deadline)
         if nodes:
@@ -60,7 +61,7 @@ class PlaceCounter:
             sums = {domain: sum(map(each.__getitem__, names)) for domain, names in nodes.items()}
             totals |= sums
             if not former.late and not former.unknown:
-                snapshot.remembered.remember_sums(question, kind, sums, nodes, base.moment)
+                snapshot.answers.remember_sums(question, kind, sums, nodes, base.moment)
         for name in snapshot.own:
             domain = domains.of.get(name)
             if domain is not None and domain in totals:
@@ -82,12 +83,12 @@ class PlaceCounter:
         return dict(zip(names, map(known.__getitem__, states), strict=True))
 
     def _in_state(self, state: State, facts: NodeFacts, question: PlaceCount) -> int:
-        remembered = self._snapshot.remembered
-        places = remembered.places(question, state)
+        answers = self._snapshot.answers
+        places = answers.places(question, state)
         if places is None:
             places = self.places(with_arrivals(facts, question.kept), question)
             if not self.late:
-                remembered.remember_places(question, state, places)
+                answers.remember_places(question, state, places)
         return places
 
     def places(self, facts: NodeFacts, question: PlaceCount) -> int:

@@ -1,8 +1,8 @@
 """Threads that answer verbs, a few for one queue.
 
 A thread hands its answer to the event loop in one call, and then waits: so the loop, which that
-wakes, does not have to wait for the interpreter. A verb takes 0.12 to 0.2 ms longer here than on the
-loop; with anyio's threads it took 0.22 to 0.33 ms longer.
+wakes, does not have to wait for the interpreter. A verb takes 0.12 to 0.2 ms longer here than on
+the loop; with anyio's threads it took 0.22 to 0.33 ms longer.
 """
 
 import asyncio

@@ -13,8 +13,8 @@ from scheduler_extender.framework.outcomes import sick_among, unconstrained
 from scheduler_extender.framework.question import Purpose, Question
 from scheduler_extender.framework.results import PASSES, Results
 from scheduler_extender.framework.scores import scored
+from scheduler_extender.state.answers.classes import State
 from scheduler_extender.state.answers.decision import Decision
-from scheduler_extender.state.answers.remembered import State
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord

@@ -20,8 +20,8 @@ from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.framework.decision import decide, places
 from scheduler_extender.framework.equivalence import ask
 from scheduler_extender.framework.placecounter import PlaceCounter
+from scheduler_extender.state.answers.answercache import PlaceCount
 from scheduler_extender.state.answers.decision import Decision, Settings
-from scheduler_extender.state.answers.remembered import PlaceCount
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.reservation import value_of

@@ -4,8 +4,8 @@ do not pass.
 It is asked of all nodes together, after the rules that equal nodes share.
 """
 
+from scheduler_extender.state.answers.classes import State
 from scheduler_extender.state.answers.decision import Decision, Refusals, Settings
-from scheduler_extender.state.answers.remembered import State
 from topology.core.placement import Reason, Rejection
 from topology.core.requests import GpuRequest
 

@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from math import inf
 
+from scheduler_extender.state.answers.answercache import AnswerCache
+from scheduler_extender.state.answers.classes import EquivalenceClasses
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.answers.refusing import with_pauses_ended
-from scheduler_extender.state.answers.remembered import Remembered
 from scheduler_extender.state.answers.tallies import Faults
 from scheduler_extender.state.cluster.freshness import Due
 from scheduler_extender.state.cluster.pods import Pods
@@ -120,8 +121,9 @@ class Cache:
         self.pods = Pods()
         self.groups = Groups()
         self.reservations_end = Due[PodUid]()  # pods by the time of day at which their places end
-        self.remembered = Remembered(self.lock)
-        self.group_places = LastGroupPlaces(self.lock, self.remembered)
+        self.classes = EquivalenceClasses(self.lock)
+        self.answers = AnswerCache(self.lock, self.classes)
+        self.group_places = LastGroupPlaces(self.lock, self.classes)
         self.node_objects = False  # Node objects are watched
         self.racks_wanted = False  # a pod has asked for its group to share an NVLink domain
         self.version = 0  # see :attr:`.Cluster.version`
@@ -155,9 +157,8 @@ class Cache:
             def domains(kind: str) -> Iterable[str | None]:
                 return (domain_of(each, kind) for each in (before, facts) if each is not None)
 
-            self.remembered.changed(
-                name, domains, answers=changed, counts_otherwise=counts_otherwise
-            )
+            self.classes.changed(name, answers=changed, counts_otherwise=counts_otherwise)
+            self.answers.changed(domains)
             self.group_places.changed(name)
             self.tell(name)
         self.version += changed

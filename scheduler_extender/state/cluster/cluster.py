@@ -14,8 +14,8 @@ time.
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
+from scheduler_extender.state.answers.answercache import Size
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.answers.remembered import Size
 from scheduler_extender.state.answers.tallies import Tallies
 from scheduler_extender.state.cluster import freshness
 from scheduler_extender.state.cluster.cache import Cache
@@ -91,7 +91,8 @@ class Cluster:
                     cache.settings,
                     cache.clock,
                     cache.faults,
-                    cache.remembered,
+                    cache.classes,
+                    cache.answers,
                     cache.group_places,
                     self._gangs,
                     self.lately,
@@ -104,9 +105,9 @@ class Cluster:
                 cache.groups.seen(),
                 nodes.kinds,
                 nodes.label_keys,
-                cache.remembered.moment,
+                cache.classes.moment,
                 nodes.moves,
-                cache.remembered.mix,
+                cache.answers.mix,
                 self.blind(),
                 cache.racks_wanted,
                 cache.today(),
@@ -150,12 +151,12 @@ class Cluster:
 
     def remembered(self) -> Size:
         """How much is remembered."""
-        return self.cache.remembered.size()
+        return self.cache.answers.size()
 
     def forget_answers(self) -> None:
         """Forget every remembered answer; the next ones are worked out anew."""
         with self._lock:
-            self.cache.remembered.clear()
+            self.cache.answers.clear()
             self.cache.group_places.clear()
 
     def tell_of_all_nodes(self) -> None:

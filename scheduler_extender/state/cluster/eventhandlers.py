@@ -259,7 +259,7 @@ class EventHandlers:
             self._cache.racks_wanted |= pod.membership.domain == NVLINK_DOMAIN
         request = pod.request
         if earlier is None and isinstance(request, GpuRequest) and request.effective_count:
-            self._cache.remembered.observe(request)
+            self._cache.answers.observe(request)
         if pod.ended and not (earlier is not None and earlier.ended) and pod.node is not None:
             self._cache.put(
                 transitions.note_departure(self._nodes.get(pod.node), pod), changed=False

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from scheduler_extender.membership import NODE, NVLINK_DOMAIN, Group, Membership
+from scheduler_extender.state.answers.answercache import AnswerCache
+from scheduler_extender.state.answers.classes import EquivalenceClasses, State
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.answers.remembered import Remembered, State
 from scheduler_extender.state.answers.tallies import Faults
 from scheduler_extender.state.cluster.lately import LatelySent
 from scheduler_extender.state.groups.domains import NO_DOMAINS, Domains, domains_of
@@ -36,23 +37,23 @@ KINDS_KEPT = 16
 class LastGroupPlaces:
     """The places that are kept for groups, as they were worked out last."""
 
-    def __init__(self, lock: threading.RLock, remembered: Remembered) -> None:
+    def __init__(self, lock: threading.RLock, classes: EquivalenceClasses) -> None:
         self._lock = lock
-        self._remembered = remembered
+        self._classes = classes
         self._last: tuple[Hashable, GroupPlaces, Collection[str]] | None = None
 
     def get(self, key: Hashable, moment: int) -> GroupPlaces | None:
         """The places, if they were worked out from what ``key`` names, and from nodes as they were
         at this moment."""
         last = self._last
-        if last is None or last[0] != key or not self._remembered.unchanged(last[2], moment):
+        if last is None or last[0] != key or not self._classes.unchanged(last[2], moment):
             return None
         return last[1]
 
     def put(self, key: Hashable, places: GroupPlaces, nodes: Collection[str], moment: int) -> None:
         """Remember what was worked out at a moment, until one of these nodes changes."""
         with self._lock:
-            if self._remembered.unchanged(nodes, moment):
+            if self._classes.unchanged(nodes, moment):
                 self._last = (key, places, nodes)
 
     def changed(self, name: NodeName) -> None:
@@ -72,7 +73,8 @@ class Parts:
     settings: Settings
     clock: Callable[[], float]
     faults: Faults
-    remembered: Remembered
+    classes: EquivalenceClasses
+    answers: AnswerCache
     group_places: LastGroupPlaces
     gangs: GangDomains
     lately: LatelySent
@@ -91,7 +93,7 @@ class Snapshot:
     groups: GroupsSeen
     kinds: dict[str, Domains]  # the domains that were asked for, by kind
     label_keys: frozenset[str]  # of the labels that nodes have
-    moment: int  # see :mod:`.answers.remembered`
+    moment: int  # see :mod:`.answers.classes`
     moves: int  # how often nodes have changed their domain
     mix: Mix  # what scores weigh the future by
     blind: bool  # a watch has been silent for so long that all of this may be wrong
@@ -110,9 +112,14 @@ class Snapshot:
         return self.parts.settings
 
     @property
-    def remembered(self) -> Remembered:
+    def classes(self) -> EquivalenceClasses:
+        """The equivalence classes of the nodes."""
+        return self.parts.classes
+
+    @property
+    def answers(self) -> AnswerCache:
         """The answers that are remembered."""
-        return self.parts.remembered
+        return self.parts.answers
 
     @cached_property
     def nodes(self) -> tuple[NodeFacts, ...]:

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
 from scheduler_extender.membership import Group
-from scheduler_extender.state.answers.remembered import PlaceCount, State
+from scheduler_extender.state.answers.answercache import PlaceCount
+from scheduler_extender.state.answers.classes import State
 from scheduler_extender.state.groups.domains import domain_of
 from scheduler_extender.state.groups.groups import GroupStanding, members_domain
 from scheduler_extender.state.node.arrivals import Arrivals

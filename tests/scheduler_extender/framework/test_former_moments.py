@@ -12,8 +12,8 @@ from scheduler_extender.deadline import NO_DEADLINE
 from scheduler_extender.framework.groupquestion import ask_group
 from scheduler_extender.framework.members import member_of, rack_rooms
 from scheduler_extender.framework.placecounter import PlaceCounter
+from scheduler_extender.state.answers.answercache import PlaceCount
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.answers.remembered import PlaceCount
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.groups import ELSEWHERE

@@ -14,8 +14,8 @@ from scheduler_extender.deadline import within
 from scheduler_extender.framework import rule
 from scheduler_extender.framework.rule import UNDECIDED
 from scheduler_extender.kube import sinks as kube
-from scheduler_extender.state.answers import remembered
-from scheduler_extender.state.answers.remembered import Size
+from scheduler_extender.state.answers import answercache
+from scheduler_extender.state.answers.answercache import Size
 from scheduler_extender.state.cluster import eventhandlers
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.wire import BindingArgs, Pod
@@ -225,7 +225,7 @@ def test_a_state_that_no_node_is_in_is_forgotten() -> None:
 def test_the_answers_remembered_are_bounded_in_number(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remembered, "REMEMBERED_ANSWERS", 7)
+    monkeypatch.setattr(answercache, "REMEMBERED_ANSWERS", 7)
     for count in (1, 2, 3, 4):
         ask(cluster, count, {})
     assert cluster.remembered() == Size(states=3, requests=2, answers=6)
@@ -233,7 +233,7 @@ def test_the_answers_remembered_are_bounded_in_number(
 
 def test_requests_that_no_known_node_was_offered_for_are_forgotten_too(cluster: Cluster) -> None:
     """Anyone may name nodes that do not exist, with constraints that nobody had before."""
-    for speed in range(1, 2 * remembered.REMEMBERED_REQUESTS):
+    for speed in range(1, 2 * answercache.REMEMBERED_REQUESTS):
         asked = msgspec.convert(pod(2, {"min-bandwidth": str(speed)}, uid="next"), Pod)
         verbs.filter_nodes(cluster, asked, ["nowhere"], within(cluster.clock, 1.0))
-    assert cluster.remembered().requests == remembered.REMEMBERED_REQUESTS
+    assert cluster.remembered().requests == answercache.REMEMBERED_REQUESTS

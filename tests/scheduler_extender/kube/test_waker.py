@@ -15,8 +15,8 @@ from structlog.testing import capture_logs
 from scheduler_extender.annotations import WAKE
 from scheduler_extender.kube.waker import Waker
 from scheduler_extender.membership import Group, Membership
+from scheduler_extender.state.answers.answercache import AnswerCache
 from scheduler_extender.state.answers.decision import Decision, Settings
-from scheduler_extender.state.answers.remembered import Remembered
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.freshness import Watch
 from scheduler_extender.state.node.objects import NodeObject
@@ -45,22 +45,22 @@ class Counting(Cluster):
         super().__init__(lambda: 0.0, Settings(stale_after=None))
         self.asked: Counter[GpuRequest] = Counter()
         self.broken: set[GpuRequest] = set()
-        self.cache.remembered = _Counted(self)
+        self.cache.answers = _Counted(self)
 
 
-class _Counted(Remembered):
+class _Counted(AnswerCache):
     def __init__(self, cluster: Counting) -> None:
-        super().__init__(threading.RLock())
+        super().__init__(threading.RLock(), cluster.cache.classes)
         self._cluster = cluster
 
     def remember(self, request: GpuRequest, state: int, decision: Decision) -> None:
         self._cluster.asked[request] += 1
         super().remember(request, state, decision)
 
-    def answers(self, request: GpuRequest, *args: Any, **how: Any) -> Any:
+    def known(self, request: GpuRequest, *args: Any, **how: Any) -> Any:
         if request in self._cluster.broken:
             raise AssertionError("cannot be worked out")
-        return super().answers(request, *args, **how)
+        return super().known(request, *args, **how)
 
 
 class Api(ApiServer):

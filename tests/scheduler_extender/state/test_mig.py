@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from scheduler_extender.framework.equivalence import answer
-from scheduler_extender.state.answers.remembered import MOST_RESOURCES
+from scheduler_extender.state.answers.classes import MOST_RESOURCES
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.ledger import Ledger, ledger
 from scheduler_extender.state.node.objects import contradiction

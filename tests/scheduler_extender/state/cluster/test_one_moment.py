@@ -15,7 +15,7 @@ from typing import Any
 
 from scheduler_extender.framework.decision import decide
 from scheduler_extender.framework.equivalence import ask
-from scheduler_extender.state.answers import remembered
+from scheduler_extender.state.answers import answercache, classes
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster import cache, cluster
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -94,7 +94,10 @@ def test_between_a_report_and_the_answers_after_it_nobody_can_read() -> None:
         def look_beside() -> None:
             reader.submit(look).result(timeout=600)
 
-        files = {str(module.__file__) for module in (cluster, cache, remembered, node, transitions)}
+        files = {
+            str(module.__file__)
+            for module in (cluster, cache, answercache, classes, node, transitions)
+        }
         with between_lines(files, look_beside):
             found.feed.put_report(NAME, Report("boot", 2, allocations=(shown("a", 0),)))
         ask(found.snapshot(), request, [NAME])

@@ -1,40 +1,29 @@
-"""The answers that are remembered: by request, and by the state that a node is in.
+"""The answers that are remembered: by request, and by the state that a node is in
+(:mod:`.classes`).
 
-A *state* is a number for all that a node's answers over one resource depend on
-(:meth:`.NodeFacts.key`): nodes with one number answer every request alike, so that a request over
-thousands of nodes costs one evaluation for each distinct state and a look-up for each node. A state
-is forgotten, with its answers, when no node is in it any more.
-
-Each question is about one *moment*, a number that grows with every change of a node. An answer
-about a former moment is remembered as long as it is still true.
+An answer about a former moment is remembered as long as it is still true, and forgotten with its
+state.
 """
 
 import threading
-from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 
+from scheduler_extender.state.answers.classes import EquivalenceClasses, State
 from scheduler_extender.state.answers.decision import Decision
 from scheduler_extender.state.answers.mix import RequestMix
 from scheduler_extender.state.node.arrivals import Arrivals
-from scheduler_extender.state.node.facts import NodeFacts
-from topology.core.devices import MIB, NodeName
+from topology.core.devices import MIB
 from topology.core.remembering import Memory
 from topology.core.requests import GpuRequest
 from topology.core.scoring import Merit, Mix, Prospect, RequestClasses, classes_of
-
-State = int
 
 REMEMBERED_REQUESTS = 128
 REQUESTS_BYTES = 8 * MIB  # of the requests themselves that are remembered
 REMEMBERED_ANSWERS = 400_000
 """Answers of one state to one request, over all requests: about 100 bytes each, 40 MB in all. The
 requests that were asked longest ago are forgotten first."""
-MOST_RESOURCES = 48
-"""Resources over which states are known: NVIDIA's names of MIG instances in one cluster."""
-CHANGES_KEPT = 10_000
-"""Changes of nodes that are remembered. A question about an older moment finds every state anew."""
 
 
 @dataclass(slots=True)
@@ -96,161 +85,31 @@ class Size:
     answers: int  # to them
 
 
-class States:
-    """Gives the states their numbers, and counts the nodes that are in each."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[Hashable, State] = {}
-        self._keys: dict[State, Hashable] = {}
-        self._nodes_in: Counter[State] = Counter()
-        self._last = 0
-
-    def enter(self, key: Hashable) -> State:
-        """The number of a state that one more node is in."""
-        state = self._numbers.get(key)
-        if state is None:
-            self._last += 1
-            state = self._numbers[key] = self._last
-            self._keys[state] = key
-        self._nodes_in[state] += 1
-        return state
-
-    def leave(self, state: State) -> bool:
-        """One node less is in this state; whether it was the last, and the state is forgotten."""
-        self._nodes_in[state] -= 1
-        if self._nodes_in[state]:
-            return False
-        del self._nodes_in[state], self._numbers[self._keys.pop(state)]
-        return True
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def __contains__(self, state: State) -> bool:
-        """Whether some node is in this state."""
-        return state in self._keys
-
-    def get(self, key: Hashable) -> State | None:
-        """The number of a state; None where no node is in it."""
-        return self._numbers.get(key)
-
-
 Sums = dict[str, int]
 """What the nodes of whole domains have together, by domain."""
 
 
-class Remembered:
+class AnswerCache:
     """All that is remembered of answers. Safe for many threads: ``lock`` is held for moments."""
 
-    def __init__(self, lock: threading.RLock) -> None:
+    def __init__(self, lock: threading.RLock, classes: EquivalenceClasses) -> None:
         self._lock = lock
-        self._states: dict[str, dict[str, State]] = {}  # by resource and node
-        self._numbers = States()
+        self._classes = classes
+        classes.on_empty.append(self._forget)
         self._tables = OrderedDict[GpuRequest, Table]()
         self._answers = self._bytes = 0  # in the tables, and of their requests
         self._places = Memory[tuple[State, GpuRequest, int, frozenset[Arrivals]], int]()
         self._sums = OrderedDict[tuple[PlaceCount | str, str], Sums]()
         self._sums_bytes = 0
         self._mix = RequestMix()
-        self._changes: deque[str] = deque(maxlen=CHANGES_KEPT)
-        self.moment = 0
-        self._counted_anew = 0  # the last moment at which a node began to count in other sums
 
-    # What has changed.
-
-    def changed(
-        self,
-        name: NodeName,
-        domains: Callable[[str], Iterable[str | None]],
-        *,
-        answers: bool,
-        counts_otherwise: bool,
-    ) -> None:
-        """A node has changed, or is gone. ``domains`` gives those of a kind that it is in, or was.
-
-        Its ``answers`` may be others now, or it ``counts_otherwise``: it is in other domains, or
-        cordoned or not. A state that no node is in any more is forgotten.
-        """
-        self.moment += 1
-        if counts_otherwise:
-            self._counted_anew = self.moment
-        self._changes.append(name)
-        for (_, kind), sums in self._sums.items():
-            for domain in domains(kind):
-                sums.pop(domain or "", None)
-        for states in self._states.values() if answers else ():
-            state = states.pop(name, None)
-            if state is not None:
-                self._leave(state)
-
-    def unchanged(self, names: Collection[str], moment: int) -> bool:
-        """Whether none of these nodes has changed since that moment."""
-        with self._lock:
-            since = self._changed_since(moment)
-            return since is not None and since.isdisjoint(names)
-
-    def _changed_since(self, moment: int) -> set[str] | None:
-        """The nodes that have changed since; None where that is too long ago to be told."""
-        count = self.moment - moment
-        if count > len(self._changes):
-            return None
-        return set(islice(reversed(self._changes), count)) if count else set()
-
-    # The states of nodes.
-
-    def states(
-        self, resource: str, names: Sequence[str], moment: int, others: Collection[str]
-    ) -> list[State | None]:
-        """The states in which nodes were at a moment; None where that has to be found, as for the
-        ``others``."""
-        with self._lock:
-            # What is done for each of thousands of nodes is done inside of map and its like.
-            states: list[State | None] = list(map(self._states_over(resource).get, names))
-            since = self._changed_since(moment)
-        if since is None:
-            return [None] * len(names)
-        if since or others:
-            since.update(others)
-            states = [None if name in since else s for name, s in zip(names, states, strict=True)]
-        return states
-
-    def enter(self, facts: NodeFacts, resource: str, moment: int | None) -> State | None:
-        """The state of a node with these facts, which were its own at a moment.
-
-        None where no node is in it: the facts are former ones, or, without a moment, made up.
-        Raises whatever a fault of ours about the node raises.
-        """
-        key = facts.key(resource)  # worked out with no lock held
-        with self._lock:
-            if moment is None or not self.unchanged((facts.name,), moment):
-                return self._numbers.get(key)
-            states = self._states_over(resource)
-            if facts.name not in states:
-                states[facts.name] = self._numbers.enter(key)
-            return states[facts.name]
-
-    def _states_over(self, resource: str) -> dict[str, State]:
-        """The states of nodes over one resource; of too many the one asked about longest ago goes.
-
-        Names of MIG instances are anybody's to choose.
-        """
-        known = self._states.pop(resource, None)
-        if known is None:
-            known = {}
-            while len(self._states) >= MOST_RESOURCES:
-                for state in self._states.pop(next(iter(self._states))).values():
-                    self._leave(state)
-        self._states[resource] = known
-        return known
-
-    def _leave(self, state: State) -> None:
-        if self._numbers.leave(state):
-            for table in self._tables.values():
-                self._answers -= table.forget(state)
+    def _forget(self, state: State) -> None:
+        for table in self._tables.values():
+            self._answers -= table.forget(state)
 
     # The answers by state.
 
-    def answers(
+    def known(
         self, request: GpuRequest, states: Iterable[State], mix: Mix | None, *, counts: bool
     ) -> tuple[dict[State, Decision], dict[State, Merit]]:
         """The remembered decisions of some states, and the merits of those that pass, under a mix
@@ -268,7 +127,7 @@ class Remembered:
     def remember(self, request: GpuRequest, state: State, decision: Decision) -> None:
         """Remember an answer, as long as some node is in that state."""
         with self._lock:
-            if state in self._numbers:
+            if state in self._classes:
                 table = self._table(request)
                 self._answers += state not in table.decisions
                 table.decisions[state] = decision
@@ -279,7 +138,7 @@ class Remembered:
     ) -> None:
         """Remember it while some node is in that state and the classes are those asked now."""
         with self._lock:
-            if state in self._numbers and classes == classes_of(self._mix.current):
+            if state in self._classes and classes == classes_of(self._mix.current):
                 self._table(request).put_prospect(state, prospect, classes)
 
     def _table(self, request: GpuRequest) -> Table:
@@ -316,9 +175,15 @@ class Remembered:
     def remember_places(self, question: PlaceCount, state: State, places: int) -> None:
         """Remember it while some node is in that state."""
         with self._lock:
-            if state in self._numbers:
+            if state in self._classes:
                 key = (state, question.request, question.most, frozenset(question.kept))
                 self._places.put(key, places)
+
+    def changed(self, domains: Callable[[str], Iterable[str | None]]) -> None:
+        """A node has changed. ``domains`` gives those of a kind that it is in, or was."""
+        for (_, kind), sums in self._sums.items():
+            for domain in domains(kind):
+                sums.pop(domain or "", None)
 
     def sums(
         self,
@@ -331,7 +196,7 @@ class Remembered:
         """What is remembered of the nodes of these domains together, as they were at a moment.
         ``of`` is the domain of each node then."""
         with self._lock:
-            since = self._changed_since(moment) if moment >= self._counted_anew else None
+            since = self._classes.counted_otherwise_since(moment)
             if since is None:
                 return {}
             known, changed = self._sums_of(question, kind), {of.get(name) for name in since}
@@ -352,7 +217,7 @@ class Remembered:
         """
         with self._lock:
             known = self._sums_of(question, kind)
-            since = self._changed_since(moment) if moment >= self._counted_anew else None
+            since = self._classes.counted_otherwise_since(moment)
             for domain, total in sums.items() if since is not None else ():
                 if not since or since.isdisjoint(nodes[domain]):
                     known[domain] = total
@@ -383,7 +248,7 @@ class Remembered:
     def size(self) -> Size:
         """How much is remembered."""
         with self._lock:
-            return Size(len(self._numbers), len(self._tables), self._answers)
+            return Size(len(self._classes), len(self._tables), self._answers)
 
     def clear(self) -> None:
         """Forget every answer; the next ones are worked out anew."""
