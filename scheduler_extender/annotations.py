@@ -27,7 +27,7 @@ from scheduler_extender.quantities import (
 )
 from scheduler_extender.wire import Container, ObjectMeta, Pod, PodStatus, Resources
 from topology.core.links import GBps, LinkKind, canonical_product
-from topology.core.remembering import Memory
+from topology.core.memo import Memo
 from topology.core.requests import (
     NO_CONSTRAINTS,
     Constraints,
@@ -97,7 +97,7 @@ class Asks:
 
     @property
     def shared_bytes(self) -> int:
-        """About how many bytes it takes; memories share it."""
+        """About how many bytes it takes; memos share it."""
         return 500 + self.request.shared_bytes
 
 
@@ -137,7 +137,7 @@ Managed = tuple[str, ...]
 
 def once(read: Callable[[Template, Managed], T]) -> Callable[[Template, Managed], T]:
     """A function that remembers what it has read of a template."""
-    known = Memory[tuple[bytes, Managed], T]()
+    known = Memo[tuple[bytes, Managed], T]()
 
     @wraps(read)
     def read_once(template: Template, managed: Managed) -> T:

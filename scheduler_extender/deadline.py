@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
 
-from topology.core.remembering import Interruption, interrupted_by
+from topology.core.memo import Interruption, interrupted_by
 
 
 class OutOfTimeError(Interruption):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import TypeVar
 
-from topology.core.remembering import remembered
+from topology.core.memo import memoized
 
 T = TypeVar("T")
 
@@ -74,7 +74,7 @@ def _read(text: str) -> Decimal:
         raise BadValueError(f"{shortened(text)} is not a quantity such as 2 or 40Gi") from error
 
 
-_remembered = remembered(_read)
+_remembered = memoized(_read)
 
 
 def annotation(given: Mapping[str, str], key: str, read: Callable[[str], T]) -> T | None:

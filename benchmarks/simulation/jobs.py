@@ -36,7 +36,7 @@ from scheduler_extender.quantities import quantity
 from scheduler_extender.wire import Pod
 from topology.codec import first_error
 from topology.core.devices import MIB
-from topology.core.remembering import hashed_once
+from topology.core.memo import hashed_once
 from topology.core.requests import GpuRequest
 
 WHOLE_GPU = "nvidia.com/gpu"

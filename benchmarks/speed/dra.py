@@ -46,7 +46,7 @@ from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.wire import Pod
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
-from topology.core.remembering import forget
+from topology.core.memo import forget
 from topology.core.report import Health, Report
 from topology.core.requests import gpu_request
 from topology.machines import machine

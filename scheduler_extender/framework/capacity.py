@@ -14,10 +14,10 @@ from scheduler_extender.state.node.facts import NodeFacts, Offer
 from topology.core.devices import Bytes, Mask
 from topology.core.dra import first_published
 from topology.core.links import LinkKind
+from topology.core.memo import Memo
 from topology.core.mig import MIG
 from topology.core.placement import Rejection
 from topology.core.pools import only
-from topology.core.remembering import Memory
 from topology.core.requests import Constraints, gpu_request
 from topology.core.shape import Shape
 from topology.core.worth import RequestClass, promises
@@ -49,7 +49,7 @@ class Capacities:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._known = Memory[Hashable, Capacity]()
+        self._known = Memo[Hashable, Capacity]()
 
     def of(self, facts: NodeFacts) -> Capacity:
         """What a node can still promise of its GPUs, by the code that decides about pods.

@@ -19,8 +19,8 @@ from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import Devices, NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName, PodUid
+from topology.core.memo import interruptible
 from topology.core.placement import NOT_SERVED_BY_DRA, Reason, Rejection
-from topology.core.remembering import interruptible
 from topology.core.requests import GpuRequest, gpu_request
 
 NO_GPUS = Rejection("its claims get no GPUs here", False, Reason.CLAIMS)

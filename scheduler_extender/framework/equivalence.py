@@ -21,7 +21,7 @@ from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
 from topology.core import scoring
 from topology.core.devices import NodeName
-from topology.core.remembering import interruptible
+from topology.core.memo import interruptible
 from topology.core.requests import GpuRequest
 from topology.core.scoring import Merit, classes_of
 

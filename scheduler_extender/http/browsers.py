@@ -11,7 +11,7 @@ import ipaddress
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
-from topology.core.remembering import remembered
+from topology.core.memo import memoized
 
 OTHER_SITES = (b"cross-site", b"same-site")
 MAX_SHOWN = 100  # characters that we repeat of a header
@@ -45,7 +45,7 @@ def refusal(
     return None
 
 
-@remembered
+@memoized
 def _is_local(host: str) -> bool:
     try:
         name = urlsplit(f"//{host}").hostname or ""

@@ -22,7 +22,7 @@ from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
 from scheduler_extender.quantities import BadValueError, cut, quantity
-from topology.core.remembering import interruptible, remembered
+from topology.core.memo import interruptible, memoized
 
 MOST_DEEP = 50  # parentheses and the like, one in the other
 MOST_LONG = 10 * 1024  # characters; the API server takes no more
@@ -81,7 +81,7 @@ _NUMBER, _PARTS = "(0|[1-9][0-9]{0,19})", r"[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*"
 _VERSION = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}(?:-({_PARTS}))?(?:\+{_PARTS})?")
 
 
-@remembered
+@memoized
 def _order(version: str) -> _Order | None:
     found = _VERSION.fullmatch(version)
     if found is None:
@@ -160,7 +160,7 @@ class _Compiled:
         return 1000 + 100 * self.characters
 
 
-@remembered
+@memoized
 def _compiled(text: str) -> _Compiled:
     try:
         if len(text) > MOST_LONG:
@@ -505,7 +505,7 @@ class _Program:
         return 2 * MOST_COMPILED
 
 
-@remembered
+@memoized
 def _program(pattern: str) -> _Program | str:
     """A regular expression as Go's ``regexp`` reads it, or why it is not followed."""
     import re2  # few selectors have one: commands do not load it

@@ -30,8 +30,8 @@ from topology.core.allocators.claims import (
 from topology.core.devices import DeviceId, Mask, positions
 from topology.core.dra import Claimed, DraError, Published, gpu_finder
 from topology.core.graph import NodeTopology
+from topology.core.memo import Memo, interruptible
 from topology.core.placement import Reason, Rejection
-from topology.core.remembering import Memory, interruptible
 from topology.core.report import Allocation
 
 MOST_DEVICES = 2000  # of a node, the parts of its GPUs (MIG) included
@@ -48,9 +48,9 @@ MOST_READ, BESIDE = 1_500_000, 200
 TOO_MUCH = "too many devices for so many and so long selectors"
 NO_DEVICES = Rejection("no free devices of the node meet its claims", True, Reason.CLAIMS)
 _numbers = count()
-_selected = Memory[tuple[int, tuple[str, ...]], Mask | str]()
-_values = Memory[tuple[int, str], Values | str]()
-_met = Memory[tuple[tuple[str, ...], str, Hashable], bool | str]()
+_selected = Memo[tuple[int, tuple[str, ...]], Mask | str]()
+_values = Memo[tuple[int, str], Values | str]()
+_met = Memo[tuple[tuple[str, ...], str, Hashable], bool | str]()
 
 
 class NodeDevices:

@@ -25,7 +25,7 @@ from scheduler_extender.wire import Node, ObjectMeta, Pod, node_decoder, pod_dec
 from topology.codec import KnownHardware, Record, RecordError, decode, decode_report
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
-from topology.core.remembering import remembered
+from topology.core.memo import memoized
 from topology.core.report import Report
 from topology.times import seconds_of
 
@@ -74,7 +74,7 @@ def _within_bounds(node: Node, managed: tuple[str, ...]) -> tuple[Node, dict[str
     return msgspec.structs.replace(node, metadata=metadata, spec=spec, status=status), excess
 
 
-@remembered
+@memoized
 def _label(key: str, value: str) -> tuple[str, str]:
     """A label; nodes with the same one share it."""
     return key, value

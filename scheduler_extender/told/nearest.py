@@ -15,12 +15,12 @@ from scheduler_extender.told.answers import Answer
 from scheduler_extender.told.struct import Struct
 from scheduler_extender.told.words import GONE, duration, gpus_text, listed, pod_names, withheld
 from topology.core.devices import Mask, PodUid, positions
+from topology.core.memo import memoized
 from topology.core.mig import ServedDevices
 from topology.core.patterns import Masks, subset_masks
 from topology.core.placement import Reason, Rejection, device_unit
 from topology.core.placement.constraints import compiled
 from topology.core.pools import gpus, total
-from topology.core.remembering import remembered
 from topology.core.requests import NO_CONSTRAINTS, Constraints, GpuRequest
 from topology.core.shape import Shape
 from topology.times import age
@@ -271,7 +271,7 @@ class _Node:
         return age(next(started, None), self.today)
 
 
-@remembered
+@memoized
 def _good_sets(shape: Shape, wanted: Constraints, size: int) -> Masks | None:
     test = compiled(shape, wanted, 0, 1)
     if comb(test.allowed.bit_count(), size) > MOST_SETS:

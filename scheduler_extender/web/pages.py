@@ -32,7 +32,7 @@ from scheduler_extender.web.html import page
 from scheduler_extender.web.outlook import Outlook, outlook_of, waiting_queues
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
-from topology.core.remembering import interruptible
+from topology.core.memo import interruptible
 from topology.core.requests import GpuRequest
 
 WAITING_SECONDS = 2.0

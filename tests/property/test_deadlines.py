@@ -30,7 +30,7 @@ from scheduler_extender.wire import MetaVictims, Pod, PreemptionArgs
 from tests.dranodes import NODE, DraWorld, Json, raw, two_pairs
 from tests.scheduler_extender.kube.test_waker import Api
 from topology.core.devices import PodUid
-from topology.core.remembering import forget
+from topology.core.memo import forget
 
 STEP = 100_000
 """Calls between two looks at the clock: 10 to 20 ms. A selector of 10 KiB is read in one step."""

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topology.codec import KnownHardware, decode, encode
-from topology.core import remembering
+from topology.core import memo
 from topology.core.graph import NodeTopology
 from topology.core.report import Report
 from topology.machines import MACHINES, machine
@@ -94,7 +94,7 @@ def test_kinds_are_remembered_within_the_bound_of_all_memories(
     from topology.codec.hardware import DECODED, LONGEST
 
     known, spec = KnownHardware(), json.loads(spec_of(machine("l40s-4").topology("node")))
-    monkeypatch.setattr(remembering, "BYTES", 40 * DECODED * len(compact(spec)))
+    monkeypatch.setattr(memo, "BYTES", 40 * DECODED * len(compact(spec)))
     for n in range(40):
         spec["devices"][0]["memoryBytes"] = n
         known.keep(compact(spec), decoded("node", compact(spec)))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from topology.core.devices import GpuUuid, NodeName
 from topology.core.graph import NodeTopology
-from topology.core.remembering import Memory
+from topology.core.memo import Memo
 
 # As an API server writes it. In a text that is written in another way it finds nothing.
 _uuid = re.compile(rb'"uuid":"([!#-\[\]-~]{1,253})"')
@@ -31,7 +31,7 @@ class KnownHardware:
     """The specs that were decoded lately, without their names. One thread at a time."""
 
     def __init__(self) -> None:
-        self._kinds = Memory[bytes, _Kind]()
+        self._kinds = Memo[bytes, _Kind]()
 
     def topology(self, name: str, spec: bytes) -> NodeTopology | None:
         """The topology of a node with this spec as JSON.

@@ -12,8 +12,8 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 from topology.core.graph import MAX_GPUS
+from topology.core.memo import memoized
 from topology.core.numa import MOST_CPUS, CpuSet, cpu_set
-from topology.core.remembering import remembered
 
 API_VERSION = "gpu-topology.io/v1alpha1"
 KIND = "GPUTopology"
@@ -37,7 +37,7 @@ def cpus_of(text: str) -> CpuSet:
 
 
 LONGEST_REMEMBERED = 64
-_remembered_cpus = remembered(cpu_set)
+_remembered_cpus = memoized(cpu_set)
 
 
 def _cpu_list(text: str) -> str:

@@ -10,7 +10,7 @@ arguments (import contracts keep it so). To read it from the bottom:
    may give a pod; ``belief``: everything that may be free by then.
 4. ``placement``: the verdict; ``worth`` and ``scoring``: what a placement costs the cluster.
 
-These serve them all: ``patterns`` (cliques, rings and connected sets of GPUs), ``remembering``
+These serve them all: ``patterns`` (cliques, rings and connected sets of GPUs), ``memo``
 (answers are remembered by their arguments, within a bound) and ``budget`` (how much work one answer
 may be).
 """

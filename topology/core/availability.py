@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from topology.core.admission import Kubelet
 from topology.core.devices import Bytes, Mask
+from topology.core.memo import hashed_once, memoized
 from topology.core.pools import Pool, total
-from topology.core.remembering import hashed_once, remembered
 from topology.core.requests import (
     NO_CONSTRAINTS,
     Constraints,
@@ -101,7 +101,7 @@ def unreported_order(pods: Iterable[Unreported]) -> tuple[Unreported, ...]:
     return listed if len(listed) < 2 else tuple(sorted(listed, key=_order))
 
 
-@remembered
+@memoized
 def _order(pod: Unreported) -> tuple[object, ...]:
     counts = tuple((role.value, n) for role, n in pod.counts)
     words = (

@@ -45,8 +45,8 @@ from topology.core.admission import (
 )
 from topology.core.availability import Availability, Holder, Unreported
 from topology.core.budget import belief_steps
+from topology.core.memo import interruptible, memoized
 from topology.core.pools import Pool, choices, choices_count, count, marked, members
-from topology.core.remembering import interruptible, remembered
 
 MAX_STATES = 4096  # a belief of more states is given up: then nothing is promised
 
@@ -72,7 +72,7 @@ def free_states(
     return belief(kubelet, now, endings=endings, one_container=one_container).free_states
 
 
-@remembered
+@memoized
 def belief(
     kubelet: Kubelet, now: Availability, *, endings: bool = False, one_container: bool = True
 ) -> Belief:

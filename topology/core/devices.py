@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NewType
 
 from topology.core.links import LinkKind
-from topology.core.remembering import hashed_once
+from topology.core.memo import hashed_once
 
 NodeName = NewType("NodeName", str)
 GpuUuid = NewType("GpuUuid", str)

@@ -19,8 +19,8 @@ from topology.core.devices import (
     positions,
 )
 from topology.core.links import Link, LinkKind, canonical_product
+from topology.core.memo import hashed_once, memoized
 from topology.core.numa import NumaFacts
-from topology.core.remembering import hashed_once, remembered
 from topology.core.shape import Shape, hinted_nodes, shared_shape
 
 MAX_GPUS = 64
@@ -68,7 +68,7 @@ class AllocatorFacts:
         return self.topology_manager_policy != "none" and not self.sees_topology
 
 
-@remembered
+@memoized
 def plugin_version(text: str | None) -> tuple[int, ...] | None:
     """A version such as ``v0.20.1`` as numbers; None where it is unknown or unreadable.
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topology.core.devices import Mask, positions
-from topology.core.remembering import remembered
+from topology.core.memo import memoized
 from topology.core.requests import Pattern
 
 Rows = tuple[Mask, ...]  # an adjacency: `rows[p]` is the mask of the positions joined to `p`
@@ -45,7 +45,7 @@ def has_ring(rows: Rows, mask: Mask) -> bool:
     return find_ring(rows, mask) is True
 
 
-@remembered
+@memoized
 def find_ring(rows: Rows, mask: Mask) -> bool | None:
     """Whether joined pairs form a ring through every GPU of ``mask``; None if we gave up.
 
@@ -108,7 +108,7 @@ def _compressed(rows: Rows, mask: Mask) -> Rows:
     return tuple(sum(1 << i for i, q in enumerate(members) if rows[p] >> q & 1) for p in members)
 
 
-@remembered
+@memoized
 def _rings(rows: Rows) -> Flags:
     """For every mask of at most 16 GPUs, whether it has a ring.
 
@@ -151,7 +151,7 @@ def subset_masks(mask: Mask, size: int) -> Masks:
     return np.sort(subsets)
 
 
-@remembered
+@memoized
 def picks(members: int, size: int) -> NDArray[np.uint8]:
     """A row for every choice of ``size`` out of ``members``: which ones."""
     flat = [i for chosen in combinations(range(members), size) for i in chosen]

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topology.core.devices import Mask, positions
-from topology.core.remembering import remembered
+from topology.core.memo import memoized
 
 Pool = int  # devices counted per GPU; the width says how many bits a field has
 
@@ -166,7 +166,7 @@ def choices_count(pool: Pool, size: int, width: int, stop: int) -> int:
     return _ways_to_take(tuple(counts), size, stop) if size >= 0 else 0
 
 
-@remembered
+@memoized
 def _ways_to_take(counts: tuple[int, ...], size: int, stop: int) -> int:
     """By prefix sums; numbers above ``stop`` are cut, for they only grow."""
     ways = [1] + [0] * size

@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 
 from topology.core.devices import MIB, Bytes
 from topology.core.links import GBps, LinkKind
-from topology.core.remembering import hashed_once
+from topology.core.memo import hashed_once
 
 
 class Role(Enum):

@@ -48,11 +48,11 @@ from topology.core.belief import FreeState, free_states
 from topology.core.budget import LARGE, SCORE_STEPS
 from topology.core.devices import Mask, positions
 from topology.core.links import GBps, LinkKind
+from topology.core.memo import hashed_once, memoized
 from topology.core.patterns import has_ring, subset_masks
 from topology.core.placement import Assessment, Verdict
 from topology.core.placement.constraints import expected_gpus
 from topology.core.pools import Pool, choices, gpus, only, total
-from topology.core.remembering import hashed_once, remembered
 from topology.core.requests import Constraints, Counts, GpuRequest, Role, device_count
 from topology.core.shape import Shape, wide_rows
 from topology.core.worth import RequestClass as RequestClass
@@ -256,7 +256,7 @@ def _weighed(lost: tuple[float, ...], mix: Mix) -> float:
     return sum(weight * loss for (_, weight), loss in zip(mix, lost, strict=bool(lost)))
 
 
-@remembered
+@memoized
 def opened_gpus(kubelet: Kubelet, now: Availability, request: GpuRequest) -> float:
     """How many unused GPUs a placement is expected to begin on.
 
@@ -296,7 +296,7 @@ def losses(
     )
 
 
-@remembered
+@memoized
 def _expected_losses(
     kubelet: Kubelet, now: Availability, request: GpuRequest, classes: RequestClasses
 ) -> tuple[float, ...] | None:
@@ -323,7 +323,7 @@ def _expected_losses(
     )
 
 
-@remembered
+@memoized
 def _losses_at(
     kubelet: Kubelet,
     free: Pool,
@@ -392,7 +392,7 @@ def _mean_ring(shape: Shape, sets: tuple[Mask, ...] | None) -> float:
     return sum(rings) / len(rings)
 
 
-@remembered
+@memoized
 def _ring(shape: Shape, mask: Mask) -> float:
     """The best ring; an upper bound on nodes of more than 16 GPUs or with many kinds of links."""
     if shape.size <= LARGE and len(_bandwidths(shape)) <= MAX_BANDWIDTHS:
@@ -405,13 +405,13 @@ def _ring(shape: Shape, mask: Mask) -> float:
     return float(min(row[:2][-1] for row in hops)) if len(members) > 1 else 0.0
 
 
-@remembered
+@memoized
 def _bandwidths(shape: Shape) -> tuple[GBps, ...]:
     """What hops of this shape carry, ascending."""
     return tuple(sorted({link.bandwidth for link in shape.distinct_links}))
 
 
-@remembered
+@memoized
 def _best_ring_of_size(shape: Shape, count: int) -> float:
     """The best ring through any ``count`` GPUs of the hardware, or a bound where they are many."""
     if not 2 <= count <= shape.size:

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary, ref
 
 from topology.core.devices import Bytes, Mask
 from topology.core.links import GBps, Link, LinkKind
-from topology.core.remembering import hashed_once, remembered
+from topology.core.memo import hashed_once, memoized
 
 if TYPE_CHECKING:
     from topology.core.patterns import Rows
@@ -106,14 +106,14 @@ def shared_shape(shape: Shape) -> Shape:
     return first or shape
 
 
-@remembered
+@memoized
 def numa_nodes(shape: Shape) -> tuple[Mask, ...]:
     """The GPUs of each NUMA node that has some, by ascending node."""
     nodes = sorted({n for n in shape.numa if n is not None})
     return tuple(sum(1 << p for p, at in enumerate(shape.numa) if at == n) for n in nodes)
 
 
-@remembered
+@memoized
 def hinted_nodes(shape: Shape) -> tuple[tuple[int, Mask], ...]:
     """The NUMA nodes that the kubelet knows of GPUs, ascending, each with its GPUs.
 
@@ -126,13 +126,13 @@ def hinted_nodes(shape: Shape) -> tuple[tuple[int, Mask], ...]:
     )
 
 
-@remembered
+@memoized
 def placed_gpus(shape: Shape) -> Mask:
     """The GPUs of which the kubelet knows a NUMA node."""
     return sum(1 << p for p, named in enumerate(shape.topology_nodes) if named)
 
 
-@remembered
+@memoized
 def wide_rows(shape: Shape, threshold: GBps) -> Rows:
     """The adjacency of the pairs whose hop carries at least ``threshold`` GB/s."""
     return shape.rows(frozenset(k for k in shape.distinct_links if k.bandwidth >= threshold))

@@ -16,6 +16,7 @@ from topology.core.admission import Kubelet, admissions
 from topology.core.allocators import Allocator, Ints, of_every_pool
 from topology.core.budget import LARGE, SCORE_STEPS, SMALL
 from topology.core.devices import Mask
+from topology.core.memo import hashed_once, memoized
 from topology.core.patterns import (
     Flags,
     Masks,
@@ -26,7 +27,6 @@ from topology.core.patterns import (
 )
 from topology.core.placement.constraints import compiled, inside
 from topology.core.pools import Pool, gpu_masks, total
-from topology.core.remembering import hashed_once, remembered
 from topology.core.requests import NO_CONSTRAINTS, Constraints, Pattern, Role
 from topology.core.shape import Shape
 
@@ -114,7 +114,7 @@ def _every_set_passes(kubelet: Kubelet, masks: Masks, wanted: RequestClass) -> F
     return good
 
 
-@remembered
+@memoized
 def _holding_a_bad_set(rows: Rows, pattern: Pattern, count: int) -> Flags:
     """For every mask of at most 16 GPUs, whether some set of that size in it lacks the pattern."""
     sets = subset_masks((1 << len(rows)) - 1, count)
@@ -152,13 +152,13 @@ def in_turn(kubelet: Kubelet, devices: Sequence[Mask], wanted: RequestClass) -> 
 # An allocator that tells of many pools at once, on more than eight GPUs.
 
 
-@remembered
+@memoized
 def _known(allocator: Allocator, shape: Shape, wanted: RequestClass) -> NDArray[np.int8]:
     """By mask: the promises found so far, -1 where not yet."""
     return np.full(1 << shape.size, -1, dtype=np.int8)
 
 
-@remembered
+@memoized
 def _passing(shape: Shape, wanted: RequestClass) -> Flags:
     """By mask, for those of the class's size: whether it passes."""
     passing = np.zeros(1 << shape.size, dtype=np.bool_)
@@ -191,7 +191,7 @@ def _followed(kubelet: Kubelet, pools: Ints, wanted: RequestClass) -> NDArray[np
 # The same on at most eight GPUs: a table of all pools.
 
 
-@remembered
+@memoized
 def _expected_of_every_pool(
     allocator: Allocator, shape: Shape, wanted: RequestClass
 ) -> tuple[float, ...]:
@@ -210,7 +210,7 @@ def _expected_of_every_pool(
 # Everything else, pool by pool.
 
 
-@remembered
+@memoized
 def _expected(kubelet: Kubelet, free: Pool, wanted: RequestClass) -> float:
     if free.bit_count() < wanted.count:
         return 0.0
@@ -220,7 +220,7 @@ def _expected(kubelet: Kubelet, free: Pool, wanted: RequestClass) -> float:
     return 1.0 + sum(_expected(kubelet, free - way, wanted) for way in ways) / len(ways)
 
 
-@remembered
+@memoized
 def _one_after_the_other(kubelet: Kubelet, free: Pool, wanted: RequestClass) -> tuple[int, int]:
     """How many placements, following the lowest outcome of each; and the steps that it took."""
     placements, steps = 0, 0

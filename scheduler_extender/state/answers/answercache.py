@@ -15,7 +15,7 @@ from scheduler_extender.state.answers.decision import Decision
 from scheduler_extender.state.answers.mix import RequestMix
 from scheduler_extender.state.node.arrivals import Arrivals
 from topology.core.devices import MIB
-from topology.core.remembering import Memory
+from topology.core.memo import Memo
 from topology.core.requests import GpuRequest
 from topology.core.scoring import Merit, Mix, Prospect, RequestClasses, classes_of
 
@@ -98,7 +98,7 @@ class AnswerCache:
         classes.on_empty.append(self._forget)
         self._tables = OrderedDict[GpuRequest, Table]()
         self._answers = self._bytes = 0  # in the tables, and of their requests
-        self._places = Memory[tuple[State, GpuRequest, int, frozenset[Arrivals]], int]()
+        self._places = Memo[tuple[State, GpuRequest, int, frozenset[Arrivals]], int]()
         self._sums = OrderedDict[tuple[PlaceCount | str, str], Sums]()
         self._sums_bytes = 0
         self._mix = RequestMix()

@@ -31,7 +31,7 @@ class Arrivals:
 
     @property
     def shared_bytes(self) -> int:
-        """About how many bytes it takes; memories share it."""
+        """About how many bytes it takes; memos share it."""
         return 200 + self.request.shared_bytes
 
 

@@ -9,7 +9,7 @@ from scheduler_extender.quantities import cut, quantity
 from scheduler_extender.state.pods.selecting import ANYWHERE, NOWHERE, Destinations, destinations_of
 from scheduler_extender.wire import Container, OwnerReference, Pod, PodSpec, Resources
 from topology.core.devices import NodeName
-from topology.core.remembering import remembered
+from topology.core.memo import memoized
 
 Labels = tuple[tuple[str, str], ...]  # a pod's labels, ascending
 # Resources and how much of each, in thousandths, ascending by name.
@@ -119,7 +119,7 @@ def pieces(amounts: Amounts, resource: str) -> int | None:
     return None if thousandths is None else thousandths // 1000
 
 
-@remembered
+@memoized
 def _shared(given: tuple[tuple[str, str], ...]) -> Amounts:
     return tuple(_amounts(dict(given)).items())
 
@@ -161,7 +161,7 @@ def _amounts(given: Mapping[str, str | int | float]) -> dict[str, int]:
     return {name: amount for name, text in given.items() if (amount := _amount(str(text)))}
 
 
-@remembered
+@memoized
 def _amount(text: str) -> int:
     try:
         amount = ceil(quantity(text) * 1000)

@@ -21,7 +21,7 @@ from scheduler_extender.state.pods.record import counting_record
 from scheduler_extender.wire import pod_decoder
 from tests.nodes import pod, switched
 from tests.scheduler_extender.serving import Clock, running
-from topology.core import remembering
+from topology.core import memo
 from topology.core.devices import NodeName
 
 Object = dict[str, Any]
@@ -171,7 +171,7 @@ def raw(manifest: Object) -> msgspec.Raw:
 @contextmanager
 def kept() -> Iterator[Callable[[], int]]:
     """How many bytes are kept more than at the start."""
-    remembering.forget()
+    memo.forget()
     gc.collect()
     gc.freeze()  # what was there before is not looked through again and again
     tracemalloc.start()
@@ -186,7 +186,7 @@ def kept() -> Iterator[Callable[[], int]]:
     finally:
         tracemalloc.stop()
         gc.unfreeze()
-        remembering.forget()
+        memo.forget()
 
 
 @pytest.mark.parametrize("field", PODS)
@@ -293,7 +293,7 @@ def assert_cautious(field: str, facts: NodeFacts) -> None:
 def test_sane_nodes_that_change_all_the_time_stay_within_the_bound(
     field: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remembering, "BYTES", 200 * KIB)
+    monkeypatch.setattr(memo, "BYTES", 200 * KIB)
     sink = NodeSink(Cluster(Clock()))
     base = {"metadata": {"name": "node"}, "status": {"allocatable": {"nvidia.com/gpu": "4"}}}
     with kept() as bytes_kept:

@@ -41,6 +41,7 @@ from tests.nodes import bridged
 from topology import codec
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.graph import NodeTopology
+from topology.core.memo import forget
 from topology.core.placement import (
     BY_CLAIMS_ALONE,
     DRA_ONLY,
@@ -49,7 +50,6 @@ from topology.core.placement import (
     Reason,
     Rejection,
 )
-from topology.core.remembering import forget
 from topology.core.report import Report
 from topology.core.requests import gpu_request
 from topology.machines import machine

@@ -16,7 +16,7 @@ from scheduler_extender.state.node.ledger import ledger
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import pod, switched
 from topology.core.devices import DeviceId, PodUid
-from topology.core.remembering import forget
+from topology.core.memo import forget
 from topology.core.report import Allocation, Report
 
 

@@ -21,7 +21,7 @@ from tests.deadlines import ending_when
 from tests.nodes import bridged, pcie, pod, record_of, switched
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.links import LinkKind
-from topology.core.remembering import forget
+from topology.core.memo import forget
 from topology.core.report import Allocation, Report
 from topology.core.requests import Constraints, gpu_request
 from topology.machines import machine

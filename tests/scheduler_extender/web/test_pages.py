@@ -29,8 +29,8 @@ from scheduler_extender.web.outlook import ASKED, UNASKED, outlook_of, waiting_q
 from scheduler_extender.web.pages import MOST_ASKED, WHAT_IF_SECONDS, Pages
 from tests.scheduler_extender.web.cluster import NVLINK, STARTED, Building, large, small
 from topology.core.devices import NodeName
+from topology.core.memo import forget
 from topology.core.placement import Reason
-from topology.core.remembering import forget
 from topology.core.requests import GpuRequest
 
 MOST = 300_000  # bytes of a page

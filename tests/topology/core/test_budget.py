@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.speed.worst_cases import sparse
 from tests.topology import answers
-from topology.core import remembering
+from topology.core import memo
 from topology.core.admission import Kubelet, admissions, container_sets
 from topology.core.availability import Availability, Holder, Unreported
 from topology.core.budget import SPENT
@@ -75,7 +75,7 @@ def test_what_is_over_budget_is_not_promised_and_refuses_a_bind() -> None:
     node = _sparse(16, "best-effort")
     now = Availability(node.shape.all_gpus)
     request = _greedy_pod()
-    remembering.forget()
+    memo.forget()
     cold = assess(node, now, request)
     assert cold.rejection == TOO_MUCH
     assert SPENT in cold.hazards
@@ -121,12 +121,12 @@ def test_a_large_node_under_any_is_scored() -> None:
 
 
 def test_memories_hold_no_more_than_their_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    remembering.forget()
-    monkeypatch.setattr(remembering, "BYTES", 200_000)
+    memo.forget()
+    monkeypatch.setattr(memo, "BYTES", 200_000)
     node = Kubelet(machine("dgx1-v100").topology("n").shape, AllocatorFacts("best-effort"))
     for free in range(1, 256):
         assess(node, Availability(free), gpu_request(1, RING))
-        assert remembering._now.bytes <= 100_000
-    held = sum(len(m.young) + len(m.old) for m in list(remembering._memories))
+        assert memo._now.bytes <= 100_000
+    held = sum(len(m.young) + len(m.old) for m in list(memo._memos))
     assert 0 < held < 255 * 2
-    remembering.forget()
+    memo.forget()

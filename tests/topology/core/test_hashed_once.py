@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from topology.core.admission import Kubelet
 from topology.core.graph import AllocatorFacts
-from topology.core.remembering import hashed_once
+from topology.core.memo import hashed_once
 from topology.core.scoring import RequestClass
 from topology.machines import machine
 

@@ -22,8 +22,8 @@ from topology.agent.decides.holdings import GPU_DRIVER
 from topology.agent.decides.observed import Unseen
 from topology.core.devices import DeviceId, Gpu, GpuUuid, Nic, base_uuid
 from topology.core.graph import NodeTopology
+from topology.core.memo import memoized
 from topology.core.numa import Holding, cpu_list
-from topology.core.remembering import remembered
 from topology.core.report import Allocation, Report
 
 MOST_DEVICE_IDS = 4096  # device ids to hand out, and device ids of one allocation
@@ -142,7 +142,7 @@ def too_large(topology: NodeTopology | None, report: Report) -> Problem | None:
     return Problem("TooLarge", f"the record is too large: it would have {'; '.join(words)}")
 
 
-@remembered
+@memoized
 def _size_of_spec(topology: NodeTopology | None) -> int:
     """The bytes of a node's hardware, as JSON."""
     return 0 if topology is None else _size(codec.encode_spec(topology))

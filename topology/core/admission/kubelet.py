@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from topology.core.allocators import Allocator, Call, Outcomes, allocator
 from topology.core.devices import GpuResource, Mask, positions
 from topology.core.graph import AllocatorFacts, NodeTopology, names_strange_nodes, plugin_version
+from topology.core.memo import hashed_once, memoized
 from topology.core.mig import MIG, shape_of
 from topology.core.pools import Pool, width_for
-from topology.core.remembering import hashed_once, remembered
 from topology.core.report import MissingGpu
 from topology.core.shape import Shape, placed_gpus
 
@@ -103,14 +103,14 @@ class Kubelet:
         return 500 + self.shape.shared_bytes
 
 
-@remembered
+@memoized
 def opaque(kubelet: Kubelet) -> Kubelet:
     """The same node as if nothing were known of how its plugin chooses."""
     broken = kubelet.plugin if kubelet.allocator.broken else None
     return replace(kubelet, facts=UNKNOWN_FACTS, plugin=broken)
 
 
-@remembered
+@memoized
 def widened(kubelet: Kubelet) -> Kubelet | None:
     """The same node as if any devices might come, if that hides no refusal; else None.
 
@@ -144,7 +144,7 @@ def kubelet_of(
     )
 
 
-@remembered
+@memoized
 def _interned(
     shape: Shape,
     facts: AllocatorFacts,

@@ -29,8 +29,8 @@ from topology.core.admission.hints import (
 from topology.core.admission.kubelet import Kubelet
 from topology.core.admission.managers import MemoryLeft, MemoryManager, cpu_hints
 from topology.core.budget import HINT_STEPS
+from topology.core.memo import memoized
 from topology.core.numa import NumaFacts
-from topology.core.remembering import remembered
 from topology.core.requests import (
     Amounts,
     Counts,
@@ -90,7 +90,7 @@ def others_on(
     return _others_on(kubelet, room, counts, only_gpu_plugin, exclusive)
 
 
-@remembered
+@memoized
 def _others_on(
     kubelet: Kubelet,
     room: Room | None,

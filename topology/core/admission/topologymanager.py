@@ -44,8 +44,8 @@ from topology.core.admission.kubelet import Kubelet
 from topology.core.admission.others import MAX_NUMA_NODES, Heard
 from topology.core.devices import Mask
 from topology.core.graph import UNKNOWN
+from topology.core.memo import memoized
 from topology.core.pools import Pool, gpus, only, total
-from topology.core.remembering import remembered
 from topology.core.shape import Shape, hinted_nodes, placed_gpus
 
 TOO_MANY_NODES = "too-many-numa-nodes"  # more NUMA nodes have GPUs than hints are followed for
@@ -132,7 +132,7 @@ def device_hints(kubelet: Kubelet, free: Pool, reusable: Pool, count: int) -> Pr
     return tuple(Hint(numbers, numbers.bit_count() == fewest) for numbers in hinted)
 
 
-@remembered
+@memoized
 def _unions(shape: Shape) -> tuple[tuple[Mask, Mask], ...]:
     """Every set of NUMA nodes with GPUs, the smaller ones first: their numbers and their GPUs."""
     nodes = hinted_nodes(shape)

@@ -43,8 +43,8 @@ from topology.core.admission.topologymanager import (
 )
 from topology.core.allocators import every_set
 from topology.core.budget import ADMISSION_STEPS, ASKED_STEPS, MAX_SETS_OF_MIG, SPENT, most_sets
+from topology.core.memo import memoized
 from topology.core.pools import Pool, choices, choices_count, common, marked, only, total
-from topology.core.remembering import remembered
 from topology.core.requests import Counts, Role, device_count
 from topology.core.shape import hinted_nodes
 
@@ -306,7 +306,7 @@ class Admissions:
         return tuple(Admission(shown, shown) for shown in self.sets)
 
 
-@remembered
+@memoized
 def admissions(
     kubelet: Kubelet,
     free: Pool,
@@ -435,7 +435,7 @@ def _without_repeats(containers: tuple[Asked, ...]) -> tuple[Asked, ...]:
     )
 
 
-@remembered
+@memoized
 def container_sets(
     kubelet: Kubelet,
     free: Pool,

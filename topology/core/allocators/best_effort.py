@@ -61,8 +61,8 @@ from topology.core.budget import LARGE, SMALL
 from topology.core.devices import Mask
 from topology.core.graph import AllocatorFacts
 from topology.core.links import Link, LinkKind, Via
+from topology.core.memo import interruptible, memoized
 from topology.core.patterns import Flags, picks
-from topology.core.remembering import interruptible, remembered
 from topology.core.shape import Shape
 
 PADDED = "padded-set"
@@ -150,7 +150,7 @@ class Unforeseen(NvidiaPlugin):
         return _bounded(shape, available, size, counts, required=True, ranked=self.ranked)
 
 
-@remembered
+@memoized
 def _bounded(
     shape: Shape,
     available: Mask,
@@ -183,7 +183,7 @@ def _bounded(
     return ()
 
 
-@remembered
+@memoized
 def _outcomes(call: Call) -> Outcomes:
     """What may come of one call on a node of up to 16 whole GPUs."""
     shape, available, required, size = call.shape, call.available, call.required, call.size
@@ -288,13 +288,13 @@ def _has_pair(rows: tuple[Mask, ...], available: Mask) -> bool:
     return bool(_have_pair(rows, np.array([available], dtype=np.uint64))[0])
 
 
-@remembered
+@memoized
 def _unequal_rows(shape: Shape) -> tuple[Mask, ...]:
     """The pairs that show their NVLinks from one end only."""
     return shape.rows(frozenset(link for link in shape.distinct_links if link.one_sided))
 
 
-@remembered
+@memoized
 def _uneven_rows(shape: Shape) -> tuple[Mask, ...]:
     """The pairs whose ends count different numbers of NVLinks."""
     return shape.rows(frozenset(link for link in shape.distinct_links if link.uneven))
@@ -346,12 +346,12 @@ def tables(shape: Shape, size: int, count: int) -> tuple[Table, Table]:
     return low, low if _scores_known(shape) else _table(shape, size, True, count)
 
 
-@remembered
+@memoized
 def _scores_known(shape: Shape) -> bool:
     return _pair_scores(shape, False) == _pair_scores(shape, True)
 
 
-@remembered
+@memoized
 def score_bounds(shape: Shape) -> tuple[int, int]:
     """The least and the most that a pair may score."""
     pairs = list(combinations(range(shape.size), 2))
@@ -394,7 +394,7 @@ def _table(shape: Shape, size: int, highest: bool, count: int) -> Table:
     return table
 
 
-@remembered
+@memoized
 def _empty_table(shape: Shape, size: int, highest: bool) -> Table:
     score = _set_scores(_pair_scores(shape, highest), shape.size)
     return Table(score, np.zeros_like(score), np.zeros_like(score), set())
@@ -445,7 +445,7 @@ def _set_scores(pairs: tuple[tuple[int, ...], ...], n: int) -> Ints:
     return score
 
 
-@remembered
+@memoized
 def masks_by_count(n: int) -> tuple[Ints, ...]:
     """Every mask of ``n`` GPUs: an array for each number of GPUs in it, from 0 to ``n``."""
     masks = np.arange(1 << n, dtype=np.int32)
@@ -473,7 +473,7 @@ def subsets_of(masks: Ints, members: int, size: int) -> Ints:
     return sums.astype(np.int32)
 
 
-@remembered
+@memoized
 def _picks(members: int, size: int) -> NDArray[np.float32]:
     """A members × C(members, size) matrix of 0 and 1: a column for every choice."""
     matrix = np.zeros((members, comb(members, size)), dtype=np.float32)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from topology.core.devices import Mask
-from topology.core.remembering import interruptible, remembered
+from topology.core.memo import interruptible, memoized
 
 STEPS = 2_000  # devices that are tried for one pod on one node
 LOOKS = 40_000  # requests, values and devices that are looked at for that
@@ -97,7 +97,7 @@ def allocated(
     return found
 
 
-@remembered
+@memoized
 def _allocated(
     free: Mask, requests: tuple[tuple[Alternative, ...], ...], alike: tuple[Alike, ...]
 ) -> tuple[int, ...] | str | None:

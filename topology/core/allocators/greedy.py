@@ -13,8 +13,8 @@ from math import comb
 from topology.core.allocators.nvidia import NvidiaPlugin
 from topology.core.allocators.protocol import Call, Outcomes, every_choice
 from topology.core.budget import LARGE, MAX_SETS, MAX_SETS_OF_LARGE
+from topology.core.memo import memoized
 from topology.core.pools import Pool, count, members, total
-from topology.core.remembering import remembered
 
 ROUND_ROBIN_SINCE = (0, 20)
 
@@ -47,7 +47,7 @@ class Greedy(NvidiaPlugin):
         return Outcomes(sets, exact=fair or missing <= 1 or len(sets) == 1)
 
 
-@remembered
+@memoized
 def _picks(
     available: Pool, required: Pool, size: int, width: int, fewest_first: bool, fair: bool
 ) -> tuple[Pool, ...] | None:

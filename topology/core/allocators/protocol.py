@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from topology.core.budget import most_sets
 from topology.core.devices import GpuResource, Mask
 from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.memo import memoized
 from topology.core.patterns import Flags, subset_masks
 from topology.core.pools import Pool, choices, choices_count, total
-from topology.core.remembering import remembered
 from topology.core.report import MissingGpu
 from topology.core.shape import Shape
 
@@ -188,7 +188,7 @@ class Anything(Allocator):
 ANYTHING = Anything()
 
 
-@remembered
+@memoized
 def of_every_pool(allocator: Allocator, shape: Shape, size: int) -> tuple[Outcomes | None, ...]:
     """By mask: the outcomes of every pool of a node of few GPUs; None for one below ``size``.
 
@@ -201,7 +201,7 @@ def of_every_pool(allocator: Allocator, shape: Shape, size: int) -> tuple[Outcom
     return tuple(outcomes)
 
 
-@remembered
+@memoized
 def every_choice(call: Call, *, exact: bool, hazards: tuple[str, ...] = ()) -> Outcomes:
     """Everything that a call allows: its required devices, and any others to make up the size."""
     rest = call.available - call.required

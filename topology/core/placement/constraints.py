@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from topology.core.budget import SMALL
 from topology.core.devices import Mask, positions
 from topology.core.links import is_product
+from topology.core.memo import memoized
 from topology.core.patterns import Flags, Masks, Rows, have_pattern, is_clique
 from topology.core.pools import Pool, count, total
-from topology.core.remembering import remembered
 from topology.core.requests import Constraints, Pattern
 from topology.core.shape import Shape, numa_nodes, wide_rows
 
@@ -121,7 +121,7 @@ def satisfies(
     return compiled(shape, constraints, sick, replicas).passes(mask, count or mask.bit_count())
 
 
-@remembered
+@memoized
 def compiled(
     shape: Shape, constraints: Constraints, sick: Mask, replicas: int
 ) -> CompiledConstraints:
@@ -161,7 +161,7 @@ def compiled(
     )
 
 
-@remembered
+@memoized
 def always_met(shape: Shape, constraints: Constraints, replicas: int = 1) -> bool:
     """Whether any devices meet the constraints, as far as that can be told at once.
 
@@ -186,7 +186,7 @@ def model_meets(shape: Shape, p: int, constraints: Constraints) -> bool:
     return not constraints.models or shape.products[p] in _products_meant(shape, constraints.models)
 
 
-@remembered
+@memoized
 def _products_meant(shape: Shape, models: tuple[str, ...]) -> frozenset[str]:
     """The products of a node that match one of the models; each product is tried once."""
     return frozenset(

@@ -29,9 +29,9 @@ from topology.core.admission import Kubelet, others_on
 from topology.core.admission.others import SILENT
 from topology.core.availability import ALL_MEMORY, Availability, Holder, Unreported, coming
 from topology.core.devices import Bytes, Mask
+from topology.core.memo import interruptible
 from topology.core.placement.rejections import IN_PROGRESS, Reason, Rejection
 from topology.core.pools import Pool, count, gpus
-from topology.core.remembering import interruptible
 from topology.core.requests import GpuRequest, memory_text
 
 NOT_ALONE = Rejection(

@@ -15,10 +15,10 @@ from topology.core.availability import Availability
 from topology.core.belief import FreeState, belief
 from topology.core.budget import SMALL, SPENT, most_sets, outlook_steps
 from topology.core.devices import Mask
+from topology.core.memo import memoized
 from topology.core.patterns import is_clique
 from topology.core.placement.constraints import CompiledConstraints, passing_share
 from topology.core.pools import Pool, gpu_masks, gpus, total
-from topology.core.remembering import remembered
 from topology.core.requests import Counts, Exclusive, Role
 
 
@@ -49,7 +49,7 @@ class Outlook:
         return bool(sets) and all(mask & some for mask in sets)
 
 
-@remembered
+@memoized
 def outlook(
     kubelet: Kubelet,
     now: Availability,

@@ -18,6 +18,7 @@ from topology.core.admission import AFFINITY, SEVERAL, Kubelet, others_on
 from topology.core.availability import Availability
 from topology.core.budget import SPENT, most_sets
 from topology.core.devices import positions
+from topology.core.memo import memoized
 from topology.core.patterns import subset_masks
 from topology.core.placement.constraints import (
     CompiledConstraints,
@@ -27,7 +28,6 @@ from topology.core.placement.constraints import (
 )
 from topology.core.placement.outlook import Outlook, outlook
 from topology.core.pools import pack
-from topology.core.remembering import remembered
 from topology.core.requests import Constraints, Exclusive, GpuRequest, first_few, memory_text
 from topology.core.room import emptied
 from topology.core.shape import Shape
@@ -118,13 +118,13 @@ INIT_UNDER_DRA = Rejection(
 UNUSABLE = Rejection("topology record unusable", False, Reason.UNUSABLE)
 
 
-@remembered
+@memoized
 def busy(unit: str) -> Rejection:
     """:data:`BUSY` with the word for what the pod would get here."""
     return BUSY if unit == "GPU" else Rejection(f"not enough free {unit}s", True, Reason.BUSY)
 
 
-@remembered
+@memoized
 def too_few(unit: str) -> Rejection:
     """:data:`TOO_FEW` with the word for what the pod would get here."""
     if unit == "GPU":
@@ -199,7 +199,7 @@ def _too_little(
     return Rejection(words, False, Reason.MEMORY)
 
 
-@remembered
+@memoized
 def _ruled_out(kubelet: Kubelet, wanted: Constraints, count: int) -> Rejection | None:
     """The first thing of which the hardware has too little for ``count`` GPUs or MIG instances."""
     shape, unit = kubelet.shape, unit_of(kubelet.shape)

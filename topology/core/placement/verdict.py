@@ -13,6 +13,7 @@ from topology.core.availability import Availability, Unreported, coming, unrepor
 from topology.core.budget import CHECK_STEPS, SPENT
 from topology.core.devices import Mask
 from topology.core.graph import UNKNOWN
+from topology.core.memo import memoized
 from topology.core.placement.constraints import compiled
 from topology.core.placement.indifference import indifferent_to
 from topology.core.placement.memory import has_memory, short_of_memory
@@ -34,7 +35,6 @@ from topology.core.placement.rejections import (
     unit_of,
 )
 from topology.core.pools import Pool
-from topology.core.remembering import remembered
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest
 
 
@@ -93,7 +93,7 @@ def assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessme
     return _assessed(kubelet, now, request)
 
 
-@remembered
+@memoized
 def _assessed(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessment:
     """The verdict and the memory of what is shared."""
     assessed = _assess(kubelet, now, request)
@@ -262,7 +262,7 @@ def endangers(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool:
     return _endangers(kubelet, now, request)
 
 
-@remembered
+@memoized
 def _endangers(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool:
     newcomer = coming(request, kubelet.replicas)
     now = _with_departed_alive(now)

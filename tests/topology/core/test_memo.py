@@ -11,8 +11,8 @@ from topology.core.admission import Kubelet
 from topology.core.availability import Availability
 from topology.core.graph import AllocatorFacts
 from topology.core.links import LinkKind
+from topology.core.memo import forget, interrupted_by
 from topology.core.placement import assess
-from topology.core.remembering import forget, interrupted_by
 from topology.core.requests import Constraints, gpu_request
 from topology.core.scoring import PRIOR, merit
 from topology.machines import machine

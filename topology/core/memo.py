@@ -1,7 +1,7 @@
 """What is remembered, within one bound in bytes: the one way to remember strangers' values.
 
 Answers are remembered by their arguments, so that nodes in one state are worked out once. All
-memories of the process together hold at most :data:`BYTES`, by estimate: each time that half of it
+memos of the process together hold at most :data:`BYTES`, by estimate: each time that half of it
 has been newly remembered, what nobody asked for in the meantime is forgotten. An answer never
 depends on what is remembered. Several threads may ask at once; at worst an answer is worked out
 twice. A cache that is bounded by count (``lru_cache``) is for values that nobody else chooses.
@@ -26,7 +26,7 @@ from types import FunctionType
 from typing import Any, Generic, ParamSpec, TypeVar
 from weakref import WeakSet
 
-BYTES = 64 * 1024 * 1024  # the bound on all memories of the process together
+BYTES = 64 * 1024 * 1024  # the bound on all memos of the process together
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,18 +44,18 @@ class _Generation:
         self.counted: set[int] = set()
 
 
-_memories: WeakSet[Memory[Any, Any]] = WeakSet()
+_memos: WeakSet[Memo[Any, Any]] = WeakSet()
 _now = _Generation()
 
 
-class Memory(Generic[K, V]):
+class Memo(Generic[K, V]):
     """Values by key. What is not asked for is forgotten in time."""
 
     def __init__(self) -> None:
         self._weight = self._unweighed = 0
         self.young: dict[K, V] = {}
         self.old: dict[K, V] = {}
-        _memories.add(self)
+        _memos.add(self)
 
     def get(self, key: K) -> V | None:
         """The value of a key; None where it is not remembered."""
@@ -83,7 +83,7 @@ class Memory(Generic[K, V]):
         self.young, self.old = {}, {}
 
 
-class Remembered(Memory[Any, R], Generic[P, R]):
+class Memoized(Memo[Any, R], Generic[P, R]):
     """A pure function that remembers its answers. All its arguments are hashable."""
 
     def __init__(self, function: Callable[P, R]) -> None:
@@ -105,16 +105,16 @@ class Remembered(Memory[Any, R], Generic[P, R]):
         return value  # type: ignore[no-any-return]
 
 
-def remembered(function: Callable[P, R]) -> Remembered[P, R]:
-    """Remember a pure function's answers, within the bound of all memories.
+def memoized(function: Callable[P, R]) -> Memoized[P, R]:
+    """Remember a pure function's answers, within the bound of all memos.
 
-    >>> @remembered
+    >>> @memoized
     ... def double(n: int) -> int:
     ...     return 2 * n
     >>> double(2), double(2)
     (4, 4)
     """
-    return Remembered(function)
+    return Memoized(function)
 
 
 class _Thread(threading.local):
@@ -171,8 +171,8 @@ def _age() -> None:
     """Forget what was not asked for lately."""
     _now.bytes = 0
     _now.counted = set()
-    for memory in list(_memories):
-        memory.old, memory.young = memory.young, {}
+    for memo in list(_memos):
+        memo.old, memo.young = memo.young, {}
 
 
 def _large(value: object) -> bool:
@@ -191,7 +191,7 @@ def _large(value: object) -> bool:
 
 
 SAMPLED = 32
-"""Of so many small values of one memory one is weighed, and the others are taken to be like it."""
+"""Of so many small values of one memo one is weighed, and the others are taken to be like it."""
 MANY = 64  # what is longer is always weighed
 _ENTRY = 200  # a dictionary's own bytes for an entry, and a little
 _LISTED = 4  # of longer tuples so many members are weighed, and the others taken to be like them
