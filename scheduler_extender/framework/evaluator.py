@@ -42,7 +42,8 @@ def evaluate(
 ) -> Results:
     """What these nodes, or all, answer at the moment of ``snapshot``.
 
-    What is not worked out by the ``deadline`` is undecided, and among the results' ``late``.
+    What is not worked out by the ``deadline`` is undecided, and among the results' ``late``. A bind
+    has none: refused for want of time, kube-scheduler would start again.
     """
     names = [facts.name for facts in snapshot.nodes] if names is None else names
     pod, request = question.pod, question.request or question.pod.request
@@ -66,9 +67,9 @@ def evaluate(
     results = Results(question, request, asked, refused, member=member)
     open_to, closed = _open(asked, question, left, deadline)
     for group in filter(None, (open_to, closed if question.purpose is Purpose.EXPLAIN else ())):
-        # A bind's own answer is worked out whatever it takes: else kube-scheduler starts again.
-        time = NO_DEADLINE if binds else deadline
-        answers = ask(asked, request, group, time, scores=question.scores, counts=question.counts)
+        answers = ask(
+            asked, request, group, deadline, scores=question.scores, counts=question.counts
+        )
         refused_here = binds and any(each.rejection for each in answers.decisions.values())
         if refused_here and request.in_company and member is not None and member.is_begun(asked):
             # A refusal would surely leave the gang bound in part, and the siblings that are still

@@ -9,13 +9,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 from scheduler_extender.annotations import Malformed
-from scheduler_extender.deadline import within
 from scheduler_extender.framework.awaited import AWAITED, NO_CLAIM
 from scheduler_extender.framework.evaluator import evaluate
 from scheduler_extender.framework.outcomes import sets_of
 from scheduler_extender.framework.question import Purpose, Question
 from scheduler_extender.framework.results import Results
-from scheduler_extender.limits import VERB_SECONDS
 from scheduler_extender.state.answers.decision import Decision
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.snapshot import Snapshot
@@ -107,9 +105,8 @@ def assume(
 
 
 def _asked(snapshot: Snapshot, question: Question, node: NodeName) -> Results:
-    """The node's answer. Raises :class:`BindError` where it is not worked out in time."""
-    deadline = within(snapshot.parts.clock, VERB_SECONDS)
-    results = evaluate(snapshot, question, [node], deadline)
+    """The node's answer. Raises :class:`BindError` where its group's is not worked out in time."""
+    results = evaluate(snapshot, question, [node])
     if results.late:
         raise BindError(STILL_COUNTING)
     return results
@@ -142,7 +139,9 @@ def decide_again(cluster: Cluster, decided: DecidedBind) -> DecidedBind:
     facts = snapshot.facts(node)
     if pod.membership is None and facts is decided.after and not snapshot.blind:
         return decided
-    question = Question(pod, Purpose.BIND, decided.request, alone=True)
+    # Under DRA nobody comes before the pod; a claim of an earlier try may be gone by now.
+    no_more_siblings = None if facts.by_dra else decided.request
+    question = Question(pod, Purpose.BIND, no_more_siblings, alone=True)
     results = _asked(snapshot, question, node)
     judged, decision, request = results.judged(node), results.decisions[node], results.request
     if decision.rejection is not None:

@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 
-from scheduler_extender.deadline import Deadline
+from scheduler_extender.deadline import Deadline, within
 from scheduler_extender.framework.groupquestion import ask_group
 from scheduler_extender.framework.placecounter import PlaceCounter
 from scheduler_extender.framework.question import Purpose
 from scheduler_extender.framework.results import Results
 from scheduler_extender.framework.rule import UNDECIDED
 from scheduler_extender.framework.setrule import Alike, SetRule
+from scheduler_extender.limits import VERB_SECONDS
 from scheduler_extender.state.groups.gangdomains import ANYWHERE
 from scheduler_extender.state.groups.groups import KEPT
 from topology.core.devices import NodeName
@@ -32,6 +33,8 @@ class Groups(SetRule):
             (facts,) = (asked.facts(NodeName(name)) for name in alike[None])
             member = replace(member, alone=facts.by_dra or member.is_begun(asked))
         passing = alike.pop(None)
+        if binds:  # its time begins behind the node's own answer, which takes whatever it takes
+            deadline = within(asked.parts.clock, VERB_SECONDS)
         group = ask_group(asked, member, passing, deadline, direction=direction)
         results.group = group
         if binds and member.membership.gang and not group.late and KEPT in group.alike:
@@ -41,7 +44,7 @@ class Groups(SetRule):
             (name,) = map(NodeName, passing)
             if PlaceCounter(asked, deadline).kept_elsewhere(name, member.membership.group):
                 group.alike = {None: passing}
-        if group.late and not group.alike.get(None):
+        if group.late and (binds or not group.alike.get(None)):
             results.late |= frozenset(passing)
             alike.setdefault(UNDECIDED, []).extend(passing)
             return

@@ -51,12 +51,12 @@ class Api(ApiServer):
         return b"{}"
 
 
-def show(world: DraWorld, name: str) -> None:
+def show(world: DraWorld, name: str, **constraints: str) -> None:
     """The watch on pods shows a pod that asks for two GPUs, and that has this claim."""
     mapping = {"containerName": "main", "resourceName": "nvidia.com/gpu", "requestName": "r"}
     status = {"requestMappings": [mapping], "resourceClaimName": name}
     made: dict[str, Any] = {"extendedResourceClaimStatus": status} if name else {}
-    manifest = pod(2, {"link": "nvlink"}, name="a", uid="a", **made)
+    manifest = pod(2, constraints or {"link": "nvlink"}, name="a", uid="a", **made)
     manifest["metadata"]["namespace"] = "ns"
     world.cluster.feed.put_pod(record_of(manifest))
 
@@ -120,6 +120,21 @@ def test_a_claim_that_has_come_beside_another_is_judged_with_it() -> None:
     world.claims.apply(claim("second", 1, 0, pod="a"))
     with pytest.raises(BindError, match="has no set of 4 GPUs"):
         decide_again(world.cluster, decided)
+
+
+def test_a_claim_that_has_gone_meanwhile_counts_no_more() -> None:
+    """The one of an earlier try stood beside the pod's own when the bind was decided."""
+    world = two_pairs()
+    show(world, "second", **{"min-gpu-memory": "1Gi"})
+    world.claims.apply(claim("first", 2, 3, pod="a"))
+    world.claims.apply(claim("second", 1, 0, pod="a"))
+    waits = world.cluster.pod(PodUid("a"))
+    assert waits is not None
+    decided = assume(world.cluster, waits, NODE, lambda: "")
+    assert decided is not None
+    assert decided.request.count == 4
+    world.claims.delete(claim("first"))
+    assert decide_again(world.cluster, decided).request.count == 2
 
 
 def bind(world: DraWorld, api: Api, *shown: str) -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
 
 from scheduler_extender.deadline import within
+from scheduler_extender.framework import equivalence, setrules
+from scheduler_extender.framework.decision import decide
+from scheduler_extender.framework.groupquestion import GroupAnswer
 from scheduler_extender.kube.waker import Waker
 from scheduler_extender.state.groups.groups import (
     DISAGREE,
@@ -56,6 +60,31 @@ def test_a_bind_that_would_count_places_for_long_is_tried_again() -> None:
     assert scheduler.bind(member("m0", size=2), "b-00") == STILL_COUNTING
     scheduler.cluster.cache.clock = lambda: 0.0
     assert scheduler.bind(member("m0", size=2), "b-00") == ""
+
+
+def test_the_time_for_places_begins_when_the_node_has_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The node's own answer may take longer than that; the gang would be bound in part."""
+    scheduler, now = Scheduler({"a": 2}), [0.0]
+    scheduler.cluster.cache.clock = lambda: now[0]
+
+    def decided(*asked: Any) -> Any:
+        now[0] += 1.0
+        return decide(*asked)
+
+    monkeypatch.setattr(equivalence, "decide", decided)
+    assert scheduler.bind(member("m0", size=2), "a-00") == ""
+
+
+def test_a_bind_is_not_written_on_places_that_are_counted_in_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def counted_in_part(*asked: Any, **how: Any) -> GroupAnswer:
+        return GroupAnswer({None: ["a-00"]}, ["a"], "a", late=True)
+
+    monkeypatch.setattr(setrules.groups, "ask_group", counted_in_part)
+    assert Scheduler({"a": 2}).bind(member("m0", size=2), "a-00") == STILL_COUNTING
 
 
 def test_the_first_member_may_start_in_each_rack_that_holds_the_group(
