@@ -35,7 +35,7 @@ RECORDS = "/apis/gpu-topology.io/v1alpha1/gputopologies"
 WRITERS = 8
 WITHIN = 2.0  # seconds that a write may take
 AGAIN = 0.5  # seconds before a write that failed is tried again
-ENDS_WITHIN = 60.0  # seconds for which threads are waited for
+ENDS_WITHIN = 60.0  # seconds for which the thread that plays is waited for
 # Agents that mostly report at once.
 SOON = Delays(
     watch=0.0, container=0.015, grace=0.25, look=0.15, late=1.0, late_share=0.05, forgets=1.0
@@ -117,8 +117,8 @@ class PlayedNodes(Server):
     ) -> None:
         self.clock.stop()
         self._thread.join(ENDS_WITHIN)
-        self._api.close()
-        self._reflector.stop(ENDS_WITHIN)
+        self._reflector.stop(WITHIN)
+        self._api.close()  # ends a list that is still under way
         self._writes.pool.shutdown()
 
     def _run(self) -> None:
