@@ -230,10 +230,11 @@ class Waker:
                 names = None if pod.membership is not None else self._names[at : at + self.SLICE]
                 self.looks += 1
                 results = evaluate(snapshot, question, names, deadline)
-                if results.passed or (results.late and pod.of_claims is not None):
+                late_for_claims = results.late and pod.of_claims is not None
+                if late_for_claims or _one_is_open(snapshot, pod, results.passed):
                     return True, tried
-                if results.late:
-                    break
+                if results.late or (results.passed and deadline.passed()):
+                    break  # behind the deadline nodes are asked as if they were open
                 at += len(names or self._names)
                 tried = self._numbers[min(at, len(self._numbers)) - 1]
         except Exception:
@@ -251,3 +252,10 @@ class Waker:
         body = {"metadata": {"uid": pod.uid, "annotations": {WAKE: value}}}
         where = path("/api/v1/namespaces", pod.namespace, "pods", pod.name)
         self._api.patch(where, msgspec.json.encode(body), timeout=WRITE_TIMEOUT)
+
+
+def _one_is_open(snapshot: Snapshot, pod: PodRecord, names: Iterable[str]) -> bool:
+    """Whether kube-scheduler may send the pod to one of these nodes."""
+    standing = pod.standing
+    nodes = (snapshot.facts(NodeName(name)) for name in names)
+    return any(not facts.bar(standing.destinations, standing.asks) for facts in nodes)

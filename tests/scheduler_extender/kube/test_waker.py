@@ -13,6 +13,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from scheduler_extender.annotations import WAKE
+from scheduler_extender.framework.evaluator import evaluate
+from scheduler_extender.framework.question import Purpose, Question
 from scheduler_extender.kube.waker import Waker
 from scheduler_extender.membership import Group, Membership
 from scheduler_extender.state.answers.answercache import AnswerCache
@@ -23,6 +25,7 @@ from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.reservation import Reservation
 from scheduler_extender.state.pods.standing import BARE
+from scheduler_extender.wire import Taint
 from tests.dranodes import NODE, claim, two_pairs
 from tests.nodes import last_report, switched
 from tests.scheduler_extender.unblocking.scenes import Held, cluster_of, waiting
@@ -405,6 +408,22 @@ def test_a_pod_that_is_nominated_under_dra_is_woken_for_the_gpus_that_count_as_i
     world.claims.delete(claim("c0"))
     waker.round(1.0)
     assert api.woken == ["wants"]
+
+
+@pytest.mark.parametrize("calls", range(14))
+def test_no_pod_is_woken_for_closed_nodes_where_the_time_is_up(calls: int) -> None:
+    """Others with its request have asked them, so that their answers are there at once."""
+    cluster, api = Counting(), Api()
+    seconds = itertools.chain([0.0] * calls, itertools.repeat(100.0))
+    waker = Waker(cluster, api, clock=seconds.__next__)
+    wants = replace(unschedulable("wants", PAIR), membership=Membership(Group("team", "g")))
+    cluster.feed.put_pod(wants)
+    change(cluster, 3)
+    for name in cluster.snapshot().by_name:
+        cluster.feed.put_node(name, NodeObject(taints=(Taint("team", "a", "NoSchedule"),)))
+    assert len(evaluate(cluster.snapshot(), Question(wants, Purpose.FILTER)).passed) == 3
+    waker.round(0.0)
+    assert api.woken == []
 
 
 def in_group(name: str, pod: PodRecord) -> PodRecord:

@@ -397,6 +397,20 @@ def test_a_pod_is_woken_once_its_claims_would_get_what_it_requires() -> None:
     assert api.woken == [WANTS], "nothing has changed since"
 
 
+def test_no_pod_is_woken_for_a_node_that_is_closed_to_it() -> None:
+    world = Scene((Holder("a", (0, 1, 2), ("a",)),), *JUST_A_PAIR).world()
+    api = Api()
+    waker = Waker(world.cluster, api, clock=lambda: 0.0)
+    open_to_all = world.cluster.facts(NODE).node_object
+    world.cluster.feed.put_node(NODE, replace(open_to_all, cordoned=True))
+    world.claims.apply(claim("a", 2, pod="a"))
+    waker.round(1.0)
+    assert api.woken == []
+    world.cluster.feed.put_node(NODE, open_to_all)
+    waker.round(2.0)
+    assert api.woken == [WANTS]
+
+
 @pytest.mark.parametrize("kind", ["claims", "slices", "classes"])
 def test_a_pod_is_woken_for_devices_that_are_no_gpus(kind: str) -> None:
     """A GPU has to be beside the network card that comes: its first one is no more to be had."""
