@@ -44,6 +44,8 @@ class AskedNode:
         offer, request, facts = self.offer, self.alone, self.facts
         if isinstance(offer, Rejection) or facts.pods.too_many_departed:
             return None
+        if not request.effective_count:
+            return None
         if not offer.topology.allocator.by_number or (request.by_class and facts.by_plugin):
             return None
         return None if request.required and facts.by_dra and has_init(request) else offer

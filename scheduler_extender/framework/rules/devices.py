@@ -51,6 +51,8 @@ class Devices(Rule):
     def check(self, node: AskedNode) -> Rejection | None:
         """Why the node's devices, or its kubelet, refuse the pod."""
         facts, request, offer = node.facts, node.alone, node.offer
+        if not request.effective_count:
+            return UNDECIDED if request.required else None  # which devices, its claims say
         if request.by_class and facts.by_plugin:
             return NOT_SERVED_BY_DRA
         if isinstance(offer, Rejection):

@@ -290,3 +290,12 @@ def test_a_fabric_that_is_not_ready_is_named_where_it_decides(
     assert found is not None
     assert found.reason.endswith(said)
     assert facts.key("nvidia.com/gpu") != node(replace(topology, links=bare)).key("nvidia.com/gpu")
+
+
+def test_a_pod_that_asks_for_no_devices_is_no_fault() -> None:
+    """Neighbours bind pods without GPUs through us, too."""
+    facts = NodeFacts(NodeName("switched"))
+    facts = with_record(facts, switched(), Report("boot", 1), "")
+    assert decide(facts, gpu_request(0), Settings()).rejection is None
+    required = gpu_request(0, Constraints(link=LinkKind.NVLINK))
+    assert decide(facts, required, Settings()).rejection == UNDECIDED
