@@ -61,7 +61,8 @@ class Question:
             return facts.as_claimed(pod.uid, devices).yielding_to(pod.standing.priority, pod.gang)
         left = self.gone.get(facts.name, frozenset()) | others
         itself = pod.uid in pods.bound or pod.uid in pods.in_flight
-        if itself or facts.is_reserved_for(pod.uid):
+        has_some = facts.by_dra and bool(facts.claimed(pod.uid))
+        if itself or has_some or facts.is_reserved_for(pod.uid):
             left |= {pod.uid}
         without = facts.without(left) if left else facts
         return without.yielding_to(pod.standing.priority, pod.gang)

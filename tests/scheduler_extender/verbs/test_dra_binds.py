@@ -243,6 +243,15 @@ def test_a_bind_that_is_repeated_is_proven_again(world: World) -> None:
     assert world.bind("a") == world.bind("a")
 
 
+def test_what_its_claim_has_on_a_closed_node_does_not_count_against_a_pod(world: World) -> None:
+    """As where kube-scheduler has heard first that the node is open again."""
+    world.cluster.feed.put_node(NODE, NodeObject(dra_only=True, cordoned=True))
+    world.add(pair("a"))
+    world.claim(a=(0, 1), b=(2, 3))
+    assert world.filter(pair("a")) == ""
+    assert world.filter(pair("c")) != ""
+
+
 def test_what_a_bound_pod_has_is_known_at_once(world: World) -> None:
     world.add(pair("a"))
     world.claim(a=(0, 1))
