@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -42,7 +43,8 @@ def raised() -> Iterator[None]:
     if before is not _end:
         yield
         return
-    alarm = signal.signal(signal.SIGALRM, _raise)
+    alarm, dropped = signal.signal(signal.SIGALRM, _raise), sys.unraisablehook
+    sys.unraisablehook = lambda told: None if told.exc_type is KeyboardInterrupt else dropped(told)
     signal.signal(signal.SIGINT, _raise)
     try:
         yield
@@ -54,6 +56,7 @@ def raised() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, alarm)
+        sys.unraisablehook = dropped
         _pressed.clear()
 
 
@@ -61,7 +64,8 @@ def pressed() -> bool:
     """Whether Ctrl-C was pressed while the command ran.
 
     Python drops the exception where that comes while an object is being collected, such as a
-    connection (``iobase_finalize`` in CPython's Modules/_io/iobase.c), and goes on.
+    connection (``iobase_finalize`` in CPython's Modules/_io/iobase.c), and goes on. What it would
+    say about that is not shown.
     """
     return bool(_pressed)
 
