@@ -126,6 +126,7 @@ def test_a_change_of_a_record_alone_lets_it_in(real: RealCluster) -> None:
     whole = machine("hgx-a100-4").topology("flaky")
     unlinked = replace(whole, links=tuple(replace(k, nvlinks=0) for k in whole.links))
     real.add_machine(unlinked)
+    real.until(lambda: "A100" in real.admin.get("/v1/nodes/flaky").text, "the record is seen")
     real.add_pod("triple", 3, {"gpu-model": "A100*", "link": "nvlink"})
     assert "the hardware has no set of 3 GPUs with" in real.unschedulable("triple")
     time.sleep(2)
