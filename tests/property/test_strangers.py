@@ -91,7 +91,7 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
 # --- bodies of the verbs ----------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def service() -> Iterator[Running]:
     with running(switched(), pcie(), bridged()) as found:
         yield found
