@@ -16,9 +16,7 @@ from scheduler_extender.state.answers.decision import Decision, Settings
 from scheduler_extender.state.node.arrivals import Arrivals, with_arrivals
 from scheduler_extender.state.node.facts import NodeFacts
 from topology.core import scoring
-from topology.core.placement import (
-    Rejection,
-)
+from topology.core.placement import Rejection
 from topology.core.requests import GpuRequest
 from topology.core.scoring import Prospect, RequestClasses
 
@@ -36,7 +34,7 @@ def decide(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Decisio
             node.rejections.append(why)
     found = node.rejections
     told = next((each for each in found if not each.resolvable), found[0] if found else None)
-    return Decision(told, node.assessment, tuple(each for each in found if each is not told))
+    return Decision(told, node.assessed, tuple(each for each in found if each is not told))
 
 
 def undecided(facts: NodeFacts, request: GpuRequest) -> Decision:

@@ -68,13 +68,6 @@ def answer(
     return unless_blind(decision, facts, request) if snapshot.blind else decision
 
 
-def decided(snapshot: Snapshot, request: GpuRequest, state: State, facts: NodeFacts) -> Decision:
-    """Decide, and remember it for all nodes in this state. Raises what a fault of ours raises."""
-    decision = decide(facts, request, snapshot.settings)
-    snapshot.answers.remember(request, state, decision)
-    return decision
-
-
 def ask(
     snapshot: Snapshot,
     request: GpuRequest,

@@ -52,14 +52,14 @@ class Question:
         bind."""
         return self.purpose not in (Purpose.EXPLAIN, Purpose.BIND)
 
-    def on(self, facts: NodeFacts, others: frozenset[PodUid] = frozenset()) -> NodeFacts:
+    def on(self, facts: NodeFacts) -> NodeFacts:
         """A node's facts for this question: without the pod itself and those that are gone, and
         without a reservation that yields to the pod. At its bind the pod has the devices of its
         claims."""
         pod, pods = self.pod, facts.pods
         if self.purpose is Purpose.BIND and (devices := facts.devices_of(pod)):
             return facts.as_claimed(pod.uid, devices).yielding_to(pod.standing.priority, pod.gang)
-        left = self.gone.get(facts.name, frozenset()) | others
+        left = self.gone.get(facts.name, frozenset())
         itself = pod.uid in pods.bound or pod.uid in pods.in_flight
         has_some = facts.by_dra and bool(facts.claimed(pod.uid))
         if itself or has_some or facts.is_reserved_for(pod.uid):

@@ -52,20 +52,12 @@ class AskedNode:
 
     @cached_property
     def assessed(self) -> Assessment | None:
-        """What the core says of the pod on the node; None where nothing can be said."""
+        """What the core says of the pod on the node; None where nothing can be said. A rule may put
+        a weaker verdict in its place (:mod:`.rules.gangs`)."""
         offer, request = self.usable, self.alone
         if offer is None:
             return None
         return assess(offer.kubelet, offer.available_to(request), request)
-
-    @property
-    def assessment(self) -> Assessment | None:
-        """The same, or weaker where a rule has weakened it."""
-        return self.assessed
-
-    @assessment.setter
-    def assessment(self, weaker: Assessment) -> None:
-        self.assessed = weaker
 
 
 def has_init(request: GpuRequest) -> bool:

@@ -1,8 +1,9 @@
 """How well a pod goes to each node that takes it: 0 to 10, by what the placement costs the cluster.
 
 The scores are one after the other: the node's own merit beside that of the other nodes asked
-(:func:`.enquiry.scores`); the best domain of the pod's group before all others; nothing for a node
-where others that are on their way could spoil it; ten for a place that is reserved for the pod.
+(:func:`.equivalence.scores`); the best domain of the pod's group before all others; nothing for a
+node where others that are on their way could spoil it; ten for a place that is reserved for the
+pod.
 """
 
 from collections import defaultdict

@@ -25,8 +25,8 @@ class Gangs(Rule):
             among = node.decide(later, node.alone, node.settings)
             if among.rejection is not None:
                 return SIBLINGS
-            if node.assessment is not None and among.assessment is not None:
-                verdicts = node.assessment.verdict, among.assessment.verdict
+            if node.assessed is not None and among.assessment is not None:
+                verdicts = node.assessed.verdict, among.assessment.verdict
                 weaker = max(verdicts, key=_BEST_FIRST.index)
-                node.assessment = replace(node.assessment, verdict=weaker)
+                node.assessed = replace(node.assessed, verdict=weaker)
         return None

@@ -80,7 +80,6 @@ def cluster_of(node: NodeName) -> Cluster:
         idle = IdleAllocation(PodUid("low"), "main", GPU, "2026-01-01T11:00:00Z")
         report = replace(report, allocations=(has,), idle=(idle,))
     cluster.feed.put_pod(replace(record_of(ASKS), called_unschedulable=True))
-    cluster.on_change.append(lambda name: None)
     cluster.feed.put_record(switched(4, node), report)
     return cluster
 
