@@ -24,7 +24,7 @@ from scheduler_extender.files import clusterfile
 from scheduler_extender.membership import membership_of
 from scheduler_extender.quantities import BadValueError
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import asking_record
 from scheduler_extender.told.answers import Answer, answers_to
 from topology.core.placement import Verdict
@@ -261,7 +261,7 @@ def answer(key: str, on: On) -> str:
     """What an empty cluster of these machines answers to the example of a key."""
     group = {"kind": "MachineGroup", "machine": on.machine, "count": on.count, "namePrefix": "n-"}
     content = clusterfile.parse(yaml.safe_dump({**group, **on.given}))
-    cluster = Cluster(lambda: 0.0, Settings(Verdict.EXPECTED, None, all_pods_known=False))
+    cluster = Cache(lambda: 0.0, Settings(Verdict.EXPECTED, None, all_pods_known=False))
     clusterfile.feed(cluster, content)
     pod = asking_record(_pod(key, _annotations(key)), cluster.settings.managed)
     if pod is None or isinstance(pod.request, Malformed):

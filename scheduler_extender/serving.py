@@ -1,6 +1,6 @@
 """The one place that wires a service together: over a cluster file, or over an API server.
 
-Its parts are the state (:class:`.Cluster`), who feeds it, who writes binds, what is counted, and
+Its parts are the state (:class:`.Cache`), who feeds it, who writes binds, what is counted, and
 the three ports.
 """
 
@@ -26,7 +26,7 @@ from scheduler_extender.http.servers import Servers, listen, listen_on_loopback,
 from scheduler_extender.http.service import Service
 from scheduler_extender.limits import DEFAULT, Limits
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.verbs import Turns, WouldRefuse
 from scheduler_extender.web.routes import add_map
 from topology.kubeapi.apiserver import ApiServer
@@ -42,12 +42,12 @@ def file_service(
 ) -> tuple[Service, FileBinder]:
     """A service over what a cluster file describes, and its binder."""
     settings = settings or Settings(stale_after=None, all_pods_known=False)
-    cluster = Cluster(time.monotonic, settings)
+    cluster = Cache(time.monotonic, settings)
     feed(cluster, content)
     return in_memory(cluster)
 
 
-def in_memory(cluster: Cluster) -> tuple[Service, FileBinder]:
+def in_memory(cluster: Cache) -> tuple[Service, FileBinder]:
     """A service over a cluster that whoever drives it feeds, and its binder."""
     binder = FileBinder(cluster)
     metrics = Metrics()
@@ -76,7 +76,7 @@ def _shadow(
 
 def kube_service(api: ApiServer, settings: Settings) -> AbstractContextManager[Service]:
     """A service over the state of an API server, which is followed inside the block."""
-    return _following(api, Cluster(time.monotonic, settings))
+    return _following(api, Cache(time.monotonic, settings))
 
 
 @contextmanager
@@ -86,7 +86,7 @@ def replica_service(
     """The same as one of several replicas, which takes part in the election inside the block."""
     from scheduler_extender.leader.leader import Leader
 
-    cluster = Cluster(time.monotonic, settings)
+    cluster = Cache(time.monotonic, settings)
     leader = Leader(
         api,
         replication,
@@ -107,9 +107,7 @@ def replica_service(
 
 
 @contextmanager
-def _following(
-    api: ApiServer, cluster: Cluster, replica: Leader | None = None
-) -> Iterator[Service]:
+def _following(api: ApiServer, cluster: Cache, replica: Leader | None = None) -> Iterator[Service]:
     from scheduler_extender.kube.source import KubeSource
 
     metrics = Metrics()

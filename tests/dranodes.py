@@ -11,7 +11,7 @@ import msgspec
 from scheduler_extender.kube.dra import DraNodes, dra_sinks
 from scheduler_extender.kube.sinks import RecordSink
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.objects import NodeObject
 from tests.nodes import bridged
 from topology import codec
@@ -31,8 +31,8 @@ class DraWorld:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.cluster = Cluster(lambda: self.now, Settings(stale_after=STALE_AFTER))
-        self.cluster.feed.put_node(NODE, NodeObject(exists=True, dra_only=True))
+        self.cluster = Cache(lambda: self.now, Settings(stale_after=STALE_AFTER))
+        self.cluster.put_node(NODE, NodeObject(exists=True, dra_only=True))
         self.nodes = DraNodes(self.cluster)
         self.records = RecordSink(self.cluster, lambda: 0.0, self.nodes)
         sinks = [sink for _, sink in dra_sinks(self.cluster, self.nodes)]

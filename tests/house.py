@@ -24,8 +24,6 @@ from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.files.binder import FileBinder
 from scheduler_extender.state.cluster.cache import Cache
-from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.cluster.eventhandlers import EventHandlers
 from scheduler_extender.state.pods.record import pod_record
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import pod
@@ -111,15 +109,15 @@ def entered(act: Callable[[], object]) -> tuple[int, int]:
 
 def walks() -> Iterator[tuple[str, tuple[int, int]]]:
     """What one pod, one record and one simulated job walk through."""
-    cluster = Cluster(lambda: 0.0)
+    cluster = Cache(lambda: 0.0)
     node = machine("hgx-h100-8").topology(NodeName("hgx"))
-    yield "a record", entered(lambda: cluster.feed.put_record(node, Report("boot", 1)))
+    yield "a record", entered(lambda: cluster.put_record(node, Report("boot", 1)))
     asked = msgspec.convert(pod(2, {"link": "nvlink"}, uid="p"), Pod)
     yield "a cold filter", entered(lambda: verbs.filter_nodes(cluster, asked, ["hgx"]))
     yield "a warm filter", entered(lambda: verbs.filter_nodes(cluster, asked, ["hgx"]))
     record = pod_record(asked, MANAGED)
     assert record is not None
-    cluster.feed.put_pod(record)
+    cluster.put_pod(record)
     args = BindingArgs(record.name, record.namespace, record.uid, "hgx")
     binder = FileBinder(cluster)
     yield (
@@ -140,7 +138,7 @@ def figures() -> Iterator[tuple[str, int]]:
     yield "  arrows between them", sum(map(len, plan.values()))
     yield (
         "public methods under the cluster's lock",
-        sum(not n.startswith("_") for part in (Cluster, EventHandlers, Cache) for n in dir(part)),
+        sum(not name.startswith("_") for name in dir(Cache)),
     )
     for what, (files, changes) in walks():
         yield f"files that {what} enters", files

@@ -17,7 +17,7 @@ from scheduler_extender.files.binder import FileBinder
 from scheduler_extender.framework.equivalence import states_of
 from scheduler_extender.simulator.asking import InProcess, pick
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 
 WEIGHT = 5  # `extenders[0].weight` of the shipped scheduler configuration
 REFUSED = -1
@@ -31,7 +31,7 @@ class Extender(Policy):
     def __init__(self, fleet: Fleet, rng: random.Random) -> None:
         """Tell a new cluster of every node there is."""
         super().__init__(fleet, rng)
-        self._cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+        self._cluster = Cache(lambda: 0.0, Settings(stale_after=None))
         self._binder = FileBinder(self._cluster)
         self._verbs = InProcess(self._cluster, self._binder)
         self._changed = set(fleet.names)
@@ -93,10 +93,10 @@ class Extender(Policy):
             return
         record = self._cluster.pod(pod.uid)
         assert record is not None
-        self._cluster.feed.put_pod(replace(record, phase="Succeeded"))
+        self._cluster.put_pod(replace(record, phase="Succeeded"))
         self._report(row)
-        self._cluster.feed.drop_pod(pod.uid)
+        self._cluster.drop_pod(pod.uid)
 
     def _report(self, row: int) -> None:
         topology, kubelet = self.fleet.nodes[row].topology, self.fleet.kubelets[row]
-        self._cluster.feed.put_record(topology, kubelet.report())
+        self._cluster.put_record(topology, kubelet.report())

@@ -41,7 +41,7 @@ from scheduler_extender.simulator.claims import (
     slice_of,
 )
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.wire import Pod
 from topology.core.devices import NodeName, PodUid
@@ -51,7 +51,7 @@ from topology.core.report import Health, Report
 from topology.core.requests import gpu_request
 from topology.machines import machine
 
-Verb = Callable[[Cluster, Pod, list[NodeName]], object]
+Verb = Callable[[Cache, Pod, list[NodeName]], object]
 
 PODS = {"single": (1, {}), "quad": (4, {"link": "nvlink"})}
 VERBS: dict[str, Verb] = {"filter": verbs.filter_nodes, "prioritize": verbs.prioritize}
@@ -106,7 +106,7 @@ class _Side:
 
     def __init__(self, nodes: int, seed: int, *, dra: bool) -> None:
         rng, orders = random.Random(seed), random.Random(seed)
-        self._cluster = Cluster(lambda: 0.0, Settings(stale_after=None, all_pods_known=False))
+        self._cluster = Cache(lambda: 0.0, Settings(stale_after=None, all_pods_known=False))
         self._names = [NodeName(node_name(i)) for i in range(nodes)]
         followed, sinks = _followed(self._cluster)
         sinks[CLASSES].apply(raw(DEVICE_CLASS))
@@ -135,16 +135,14 @@ class _Side:
         return min(cold), min(warm)
 
 
-def _report_anew(cluster: Cluster, name: NodeName) -> None:
+def _report_anew(cluster: Cache, name: NodeName) -> None:
     """A node's next report: it says something new, and nothing that an answer depends on."""
     facts = cluster.facts(name)
     assert facts.topology is not None
     assert facts.report is not None
     sequence = facts.report.sequence + 1
     news = Health(facts.topology.gpus[0].uuid, healthy=True, reason=f"Xid{sequence}")
-    cluster.feed.put_record(
-        facts.topology, replace(facts.report, sequence=sequence, health=(news,))
-    )
+    cluster.put_record(facts.topology, replace(facts.report, sequence=sequence, health=(news,)))
 
 
 def _timed(ask: Callable[[], object]) -> float:
@@ -156,7 +154,7 @@ def _timed(ask: Callable[[], object]) -> float:
 def _objects(nodes: int, claims: int, seed: int) -> list[dict[str, Any]]:
     """What is taken in, one after the other."""
     rng = random.Random(seed)
-    cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+    cluster = Cache(lambda: 0.0, Settings(stale_after=None))
     dra, sinks = _followed(cluster)
     for i in range(nodes):
         bare = Report("boot", 1, allocatable=frozenset())
@@ -205,7 +203,7 @@ def _waiting(dra: DraNodes) -> Iterator[list[float]]:
         asking.join()
 
 
-def _followed(cluster: Cluster) -> tuple[DraNodes, dict[str, Any]]:
+def _followed(cluster: Cache) -> tuple[DraNodes, dict[str, Any]]:
     dra = DraNodes(cluster)
     return dra, {path.rpartition("/")[2]: sink for path, sink in dra_sinks(cluster, dra)}
 

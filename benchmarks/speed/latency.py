@@ -26,7 +26,7 @@ from benchmarks.output import preamble, shown
 from benchmarks.speed.processes import Client, program, serve, told
 from scheduler_extender import terminal
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from topology.codec import encode_report
 from topology.core.devices import DeviceId, PodUid
 from topology.core.report import Allocation, Report
@@ -153,11 +153,11 @@ def node_name(node: int) -> str:
 
 def _serve(size: int, seed: int) -> None:
     """The body of the extender's process."""
-    cluster = Cluster(time.monotonic, Settings(stale_after=None, all_pods_known=False))
+    cluster = Cache(time.monotonic, Settings(stale_after=None, all_pods_known=False))
     rng = random.Random(seed)
     for i in range(size):
         topology = machine(MACHINES[i % len(MACHINES)]).topology(node_name(i))
-        cluster.feed.put_record(topology, report_of(i, rng, 1))
+        cluster.put_record(topology, report_of(i, rng, 1))
     serve(cluster)
 
 

@@ -19,7 +19,7 @@ from scheduler_extender.http.servers import Servers, listen
 from scheduler_extender.http.workers import Workers
 from scheduler_extender.kube.binder import KubeBinder
 from scheduler_extender.limits import BIND_THREADS, EVALUATING_THREADS, Bodies
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.verbs import BindError, Binding, BindUnknownError
 from topology.core.devices import NodeName, PodUid
 from topology.kubeapi.apiserver import ApiServer
@@ -64,7 +64,7 @@ def main(port: int, share: float, kubeconfig: str | None) -> None:
     """Serve until the process is ended; tell the port."""
     write = None
     if kubeconfig is not None:
-        write = KubeBinder(ApiServer.from_kubeconfig(kubeconfig), Cluster(lambda: 0.0)).write
+        write = KubeBinder(ApiServer.from_kubeconfig(kubeconfig), Cache(lambda: 0.0)).write
     verbs, people, metrics = listen(HOST, port), listen(HOST, 0), listen(HOST, 0)
     serving = Servers((_app(share, write), verbs), (FastAPI(), [people]), (FastAPI(), metrics))
     serving.run(lambda: tell(serving.ports[0]))

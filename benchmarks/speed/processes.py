@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scheduler_extender.state.cluster.cluster import Cluster
+    from scheduler_extender.state.cluster.cache import Cache
 
 HOST = "127.0.0.1"
 WITHIN = 600.0  # seconds; who takes longer hangs
@@ -66,7 +66,7 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def serve(cluster: Cluster) -> None:
+def serve(cluster: Cache) -> None:
     """Serve a cluster in this process until it is ended; tell the ports for kube-scheduler and for
     people."""
     from scheduler_extender.http.addresses import Addresses

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.promises.pods import GpuContainer, app, init, manifest
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import Bytes, DeviceId, Gpu, GpuResource, GpuUuid, NodeName, PodUid
 from topology.core.graph import AllocatorFacts, NodeTopology
@@ -90,9 +90,9 @@ def sparse(name: NodeName, n: int, numa_nodes: int, facts: AllocatorFacts) -> No
     return NodeTopology(name, gpus, tuple(links), allocator=facts)
 
 
-def populate(seed: int) -> Cluster:
+def populate(seed: int) -> Cache:
     """All the nodes, with their pods and reports, as an extender knows them."""
-    cluster = Cluster(time.monotonic, Settings(stale_after=None))
+    cluster = Cache(time.monotonic, Settings(stale_after=None))
     rng = random.Random(seed)
     for i in range(NODES):
         node, served = _topology(i)
@@ -102,7 +102,7 @@ def populate(seed: int) -> Cluster:
         allocations: list[Allocation] = []
         for number, (does, gpus) in enumerate(_pods(i, len(uuids), rng)):
             name = f"{topology.name}-{does}-{number}"
-            cluster.feed.put_pod(_record(name, topology.name, served.name, does, gpus, rng))
+            cluster.put_pod(_record(name, topology.name, served.name, does, gpus, rng))
             if does != "waiting":
                 ids = [uuids.pop() for _ in range(gpus)]
                 whole = served.strategy == "none"
@@ -110,7 +110,7 @@ def populate(seed: int) -> Cluster:
                 allocations.append(
                     Allocation(PodUid(name), "default", name, "main", served.name, devices)
                 )
-        cluster.feed.put_record(topology, Report("boot", 1, allocations=tuple(allocations)))
+        cluster.put_record(topology, Report("boot", 1, allocations=tuple(allocations)))
     return cluster
 
 

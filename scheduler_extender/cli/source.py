@@ -27,7 +27,7 @@ from scheduler_extender.files.clusterfile import (
     parse,
 )
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.placement import Verdict
 
@@ -49,7 +49,7 @@ class Look:
     given. ``api`` is the API server; None where a file or the extender was asked.
     """
 
-    cluster: Cluster
+    cluster: Cache
     today: float  # seconds since 1970
     notes: Sequence[str] = ()
     namespace: str = "default"
@@ -146,9 +146,9 @@ def _described(
     return Look(known, time.time(), notes, namespace or "default", claiming=content.claiming)
 
 
-def described(content: ClusterFile, require: Verdict) -> Cluster:
+def described(content: ClusterFile, require: Verdict) -> Cache:
     """What a cluster file tells."""
-    known = Cluster(time.monotonic, Settings(require, None, all_pods_known=False))
+    known = Cache(time.monotonic, Settings(require, None, all_pods_known=False))
     feed(known, content)
     return known
 

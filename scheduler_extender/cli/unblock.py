@@ -22,7 +22,7 @@ from scheduler_extender.cli.options import Source
 from scheduler_extender.cli.source import described
 from scheduler_extender.cli.suggestions import pod_meant
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.reservation import MAX_SECONDS
 from scheduler_extender.told.unblocking import Unblocking, unblocking_of
 from topology.core.placement import Verdict
@@ -58,7 +58,7 @@ def plan(
         evicting.carry_out()
 
 
-def _read(api: ApiServer) -> Cluster:
+def _read(api: ApiServer) -> Cache:
     from scheduler_extender.kube.reading import NOT_INSTALLED, whole_look
 
     seen = whole_look(api, Settings(Verdict.EXPECTED), time.monotonic)
@@ -67,7 +67,7 @@ def _read(api: ApiServer) -> Cluster:
     return seen.cluster
 
 
-def _answer(known: Cluster, namespace: str, name: str, source: str) -> Unblocking:
+def _answer(known: Cache, namespace: str, name: str, source: str) -> Unblocking:
     found = unblocking_of(known, namespace, name)
     if found is None:
         there = ((each.namespace, each.name) for each in known.snapshot().pods)

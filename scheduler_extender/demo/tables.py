@@ -10,7 +10,7 @@ from rich.text import Text
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.demo.placing import Outcome
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.terminal import column, table
@@ -31,7 +31,7 @@ class Play:
     stock: Sequence[Outcome]
     overcommitted: int  # GPUs whose memory stock has given out twice
     spent: Mapping[str, Sequence[float]]  # seconds that the extender took for each answer, by verb
-    after: Cluster  # what it leaves
+    after: Cache  # what it leaves
     nodes: Sequence[NodeState]  # how GPUs stand then
     stock_nodes: Sequence[NodeState]  # and after the stock scheduler's play
 

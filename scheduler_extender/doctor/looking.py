@@ -35,7 +35,7 @@ from scheduler_extender.kube.dra import GROUP
 from scheduler_extender.kube.reading import FORBIDDEN, NO_DRA, listed, one_look
 from scheduler_extender.kube.sinks import NODES_PATH, PAGE, RECORDS_PAGE, RECORDS_PATH
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.wire import FilterResult
 from topology.core.placement import Verdict
 from topology.kubeapi.apiserver import ApiError, ApiServer, NotFoundError, path
@@ -201,7 +201,7 @@ class _Look:
         with ThreadPoolExecutor(AT_ONCE) as threads:
             return dict(zip(names, threads.map(ask, names), strict=True))
 
-    def _cluster(self) -> tuple[Cluster | Unseen, Unseen | None]:
+    def _cluster(self) -> tuple[Cache | Unseen, Unseen | None]:
         """The cluster, and what of DRA may not be read."""
         settings = Settings(Verdict.EXPECTED)
         try:

@@ -14,7 +14,7 @@ from prometheus_client.samples import Sample
 
 from scheduler_extender.annotations import MANAGED, managed_among
 from scheduler_extender.doctor.certificates import Certificate
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from topology.times import seconds_of
 
 Json = dict[str, Any]
@@ -190,7 +190,7 @@ class Seen:
     certificates: Sequence[Certificate | Unseen] = ()
     kubelets: Mapping[str, Kubelet | Unseen] = field(default_factory=dict)
     metrics: Sequence[Sample] | Unseen = Unseen("")  # of one replica
-    cluster: Cluster | Unseen = Unseen("")
+    cluster: Cache | Unseen = Unseen("")
     answered: Sequence[Answered] = ()
 
     @property

@@ -4,7 +4,7 @@ import threading
 from collections import OrderedDict
 from dataclasses import replace
 
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.verbs import BindError, Binding
 from scheduler_extender.wire import Pod
@@ -16,7 +16,7 @@ REMEMBERED_PODS = 4096
 class FileBinder:
     """Binds in memory. It knows the pods that filter saw: a bounded cache that decides nothing."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cache) -> None:
         self._cluster = cluster
         self._seen: OrderedDict[PodUid, PodRecord] = OrderedDict()
         self._lock = threading.Lock()
@@ -46,6 +46,6 @@ class FileBinder:
         if pod is None:
             raise BindError(f"pod {binding.namespace}/{binding.name} was never offered to filter")
         bound = replace(pod, node=binding.node, called_unschedulable=False)
-        self._cluster.feed.put_pod(bound)  # with what the assumed pod is promised
+        self._cluster.put_pod(bound)  # with what the assumed pod is promised
         with self._lock:
             self._seen.pop(binding.uid, None)

@@ -21,7 +21,7 @@ import msgspec
 from scheduler_extender.annotations import MANAGED, managed_among
 from scheduler_extender.files.allocatable import Allocatable, allocatable_of
 from scheduler_extender.files.machinegroups import MAX_GROUPED, read_group
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.budgets import KIND, Budget, BudgetObject, budget_of
 from scheduler_extender.state.pods.record import PodRecord, asking_record, pod_record
@@ -332,14 +332,14 @@ def _unquoted(item: object) -> str | None:
     return None
 
 
-def feed(cluster: Cluster, content: ClusterFile) -> None:
+def feed(cluster: Cache, content: ClusterFile) -> None:
     """Put everything a file describes into the cluster."""
     for record in content.records:
-        cluster.feed.put_record(record.topology, record.report)
+        cluster.put_record(record.topology, record.report)
     for name, node_object in content.nodes.items():
-        cluster.feed.put_labels(name, node_object)
+        cluster.put_labels(name, node_object)
     for pod in content.pods:
-        cluster.feed.put_pod(pod)
+        cluster.put_pod(pod)
     cluster.budgets = content.budgets
 
 

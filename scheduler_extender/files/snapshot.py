@@ -14,7 +14,7 @@ import msgspec
 
 from scheduler_extender.files.clusterfile import SNAPSHOT, SNAPSHOT_VERSION
 from scheduler_extender.membership import CLIQUE_LABEL, NODE, NVLINK_DOMAIN
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.budgets import budget_manifest
 from scheduler_extender.state.pods.record import PodRecord, manifest_of
@@ -27,7 +27,7 @@ HEAD = "# A gpu-topology cluster file: check and simulate take it as --cluster."
 NO_BUDGETS = " PodDisruptionBudgets are left out: they are not known."
 
 
-def cluster_file(cluster: Cluster) -> Iterator[bytes]:
+def cluster_file(cluster: Cache) -> Iterator[bytes]:
     """The file, piece by piece. The state is that of the call, whenever the pieces are taken."""
     snapshot = cluster.snapshot()
     nodes, unbound, budgets = snapshot.nodes, snapshot.unbound, snapshot.budgets

@@ -32,7 +32,7 @@ from scheduler_extender.limits import (
     PEOPLE_WAITING,
     SEARCHES_WAITING,
 )
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.told.brief import NodeInBrief, NodeWhole, in_brief, whole
 from scheduler_extender.told.explanation import (
     Explanation,
@@ -64,7 +64,7 @@ def create_admin_app(service: Service) -> FastAPI:
     return app
 
 
-def _add_nodes(app: FastAPI, cluster: Cluster, desk: Desk) -> None:
+def _add_nodes(app: FastAPI, cluster: Cache, desk: Desk) -> None:
     known = Nodes(cluster)
 
     @app.get("/v1/nodes", response_model=None, responses=answers(NodeInBrief, many=True))
@@ -103,7 +103,7 @@ def _add_nodes(app: FastAPI, cluster: Cluster, desk: Desk) -> None:
 class _Snapshot(Response):
     """A cluster file, made piece by piece while it is read."""
 
-    def __init__(self, cluster: Cluster, desk: Desk) -> None:
+    def __init__(self, cluster: Cache, desk: Desk) -> None:
         super().__init__()
         self._cluster = cluster
         self._desk = desk
@@ -119,7 +119,7 @@ class _Snapshot(Response):
 UNKNOWN = "pod {}/{} is unknown or asks for no GPUs"
 
 
-def _add_questions(app: FastAPI, cluster: Cluster, desk: Desk) -> None:
+def _add_questions(app: FastAPI, cluster: Cache, desk: Desk) -> None:
     @app.get(
         "/v1/explain/{namespace}/{pod}",
         response_model=None,
@@ -161,7 +161,7 @@ def _add_reports(app: FastAPI, service: Service) -> None:
             held.release()
 
 
-def _take_report(cluster: Cluster, body: wire.Body) -> Response:
+def _take_report(cluster: Cache, body: wire.Body) -> Response:
     try:
         args = msgspec.json.decode(body, type=ReportBody)
         report = codec.decode_report(args.status)
@@ -173,8 +173,8 @@ def _take_report(cluster: Cluster, body: wire.Body) -> Response:
     ) as error:
         return Response(error_line(f"body: {error}"), 400, media_type=JSON)
     for uid in args.ended_pods:
-        cluster.feed.drop_pod(PodUid(uid))
-    if not cluster.feed.put_report(NodeName(args.node), report):
+        cluster.drop_pod(PodUid(uid))
+    if not cluster.put_report(NodeName(args.node), report):
         problem = error_line(f"node: {args.node} is not in the cluster file")
         return Response(problem, 404, media_type=JSON)
     return Response(status_code=204)

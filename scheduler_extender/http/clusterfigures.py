@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from scheduler_extender.framework.capacity import Capacity
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.told.nodes import HELD, Nodes, NodeState, Use
 from scheduler_extender.told.waiting import WaitingReasons
@@ -57,7 +57,7 @@ class _Figures:
 class ClusterFigures(Collector):
     """See the module."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cache) -> None:
         self._cluster = cluster
         self._nodes = Nodes(cluster)
         self._known: dict[NodeName, _Figures] = {}
@@ -105,7 +105,7 @@ class ClusterFigures(Collector):
             "node_faults": {"": cluster.faults.count},
             "promises_kept": {"": cluster.tallies.kept},
             "dra_vetoes": {"": cluster.tallies.vetoes},
-            "reports_out_of_order": {"": cluster.feed.reports_out_of_order},
+            "reports_out_of_order": {"": cluster.reports_out_of_order},
         }
         for family, name in self._families():
             for label, value in figures[name].items():

@@ -19,7 +19,7 @@ from scheduler_extender.http.certificates import Certificates
 from scheduler_extender.http.clusterfigures import ClusterFigures
 from scheduler_extender.ratelimit import LogLimit
 from scheduler_extender.state.answers.refusing import NodeRefusal
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.verification import BROKEN, OUTSIDE, Surprise
 from scheduler_extender.state.pods.refusal import LABELS
 from scheduler_extender.verbs import Turns, WouldRefuse
@@ -79,7 +79,7 @@ class Metrics:
             "gpu_topology_ready", "1 while /readyz answers 200", registry=self.registry
         )
 
-    def watch(self, cluster: Cluster) -> None:
+    def watch(self, cluster: Cache) -> None:
         """Count and log surprises: reports that were not foreseen. The log line has what replays
         one.
 
@@ -107,8 +107,8 @@ class Metrics:
         def fault(node: NodeName, error: Exception) -> None:
             log.error("a node could not be evaluated", node=node, exc_info=error)
 
-        cluster.feed.on_surprise.append(note)
-        cluster.feed.on_refusal.append(self._refusal_noter())
+        cluster.on_surprise.append(note)
+        cluster.on_refusal.append(self._refusal_noter())
         cluster.faults.on_fault(fault)
         self.registry.register(ClusterFigures(cluster))
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.limits import Bodies
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.verbs import Binder, Turns, WouldRefuse
 from scheduler_extender.wire import Pod
 
@@ -14,7 +14,7 @@ from scheduler_extender.wire import Pod
 class Service:
     """The cluster, who writes binds, and what the routes count."""
 
-    cluster: Cluster
+    cluster: Cache
     binder: Binder
     unready: Callable[[], str | None]  # the reason why we cannot answer yet, or None
     metrics: Metrics

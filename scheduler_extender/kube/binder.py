@@ -14,7 +14,7 @@ import structlog
 from scheduler_extender.annotations import PLACEMENT, WAKE, Malformed
 from scheduler_extender.framework.awaited import NO_RECORD
 from scheduler_extender.kube.sinks import PODS_PATH, metadata_decoder, version_of
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord, claiming_record, pod_record
 from scheduler_extender.verbs import BindError, Binding, BindUnknownError
 from scheduler_extender.wire import pod_decoder
@@ -83,7 +83,7 @@ class KubeBinder:
     def __init__(
         self,
         api: ApiServer,
-        cluster: Cluster,
+        cluster: Cache,
         fence: Fence | None = None,
         placed: Callable[[Binding], None] = lambda _: None,
     ) -> None:
@@ -291,7 +291,7 @@ class Settler:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: Cache,
         binder: KubeBinder,
         *,
         patience: float = SETTLED_AFTER,
@@ -346,17 +346,17 @@ class Settler:
         except (BindUnknownError, BindError) as error:
             log.info("a bind in flight cannot be looked up", pod=pod.name, cause=str(error))
             return
-        with self._cluster.locked():
-            if self._cluster.cache.assumed(pod.uid) is not pod:
+        with self._cluster.lock:
+            if self._cluster.assumed(pod.uid) is not pod:
                 return  # another bind has begun, or the pod is gone meanwhile
             if read is None:
-                self._cluster.feed.drop_in_flight(pod.uid, version)
+                self._cluster.drop_in_flight(pod.uid, version)
             elif read.node is not None:
-                self._cluster.feed.put_pod(read)
+                self._cluster.put_pod(read)
             elif flight.unbound_at is None:
                 flight.unbound_at = clock()
             else:
-                self._cluster.cache.forget(pod)
+                self._cluster.forget(pod)
                 # The pod was refused everywhere else, so any node may be news to it.
                 self._cluster.tell_of_all_nodes()
 

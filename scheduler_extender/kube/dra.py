@@ -32,7 +32,7 @@ from scheduler_extender.kube.draobjects import (
 from scheduler_extender.kube.nodedevices import MOST_OF_NODE, MOST_SLICES, Barred, NodeDevices
 from scheduler_extender.kube.room import NO_ROOM, Bounds, Room
 from scheduler_extender.kube.sinks import UNREADABLE, ObjectSink
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.facts import Devices, NodeFacts, unsaid
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.allocators.claims import NotFollowedError
@@ -74,8 +74,8 @@ class _AgentRecord:
 class DraNodes:
     """All that is known of nodes under DRA; threads of several reflectors feed it."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._feed, self._managed = cluster.feed, cluster.settings.managed
+    def __init__(self, cluster: Cache) -> None:
+        self._cache, self._managed = cluster, cluster.settings.managed
         self._faults, self._clock = cluster.faults, cluster.clock
         self._tell_of = cluster.tell_of
         self._lock = threading.Lock()
@@ -97,7 +97,7 @@ class DraNodes:
         """Whether there is a node without a device plugin that serves."""
         return bool(self._agents)
 
-    # What agents say, as :class:`.EventHandlers` takes it.
+    # What agents say, as :class:`.Cache` takes it.
 
     def put_record(
         self, topology: NodeTopology, report: Report | None, *, uid: str = "", age: float = 0.0
@@ -110,10 +110,10 @@ class DraNodes:
             anew = known is None or known.uid != uid
             earlier = None if known is None or anew else known.report
             if report is not None and earlier is not None and not report.follows(earlier):
-                self._feed.reports_out_of_order += 1
+                self._cache.reports_out_of_order += 1
             elif _has_plugin(topology, report):
                 self._agents.pop(name, None)
-                self._feed.put_record(topology, report, uid=uid, age=age)
+                self._cache.put_record(topology, report, uid=uid, age=age)
             else:
                 if known is None or anew:
                     at = now - max(0.0, age)
@@ -126,19 +126,19 @@ class DraNodes:
         """A record cannot be used."""
         with self._lock:
             self._agents.pop(name, None)
-            self._feed.put_problem(name, problem)
+            self._cache.put_problem(name, problem)
 
     def drop_record(self, name: NodeName) -> None:
         """A record is gone."""
         with self._lock:
             self._agents.pop(name, None)
-            self._feed.drop_record(name)
+            self._cache.drop_record(name)
 
     def keep_records(self, names: set[NodeName]) -> None:
         """All records but these are gone."""
         with self._lock:
             self._agents = {name: self._agents[name] for name in self._agents.keys() & names}
-            self._feed.keep_records(names)
+            self._cache.keep_records(names)
 
     # What the API server says.
 
@@ -249,14 +249,14 @@ class DraNodes:
             if report is not None:
                 topology, report = self._served(topology, report)
         except DraError as error:
-            self._feed.put_problem(name, str(error))
+            self._cache.put_problem(name, str(error))
         except Exception as error:  # noqa: BLE001 (a listener logs it)
             # A fault of ours costs this node, not the others of the same change.
             self._faults.note(name, error)
-            self._feed.put_problem(name, f"internal error: {type(error).__name__}")
+            self._cache.put_problem(name, f"internal error: {type(error).__name__}")
         else:
             age = self._clock() - agent.at
-            self._feed.put_record(topology, report, uid=agent.uid, age=age, spoken=spoken)
+            self._cache.put_record(topology, report, uid=agent.uid, age=age, spoken=spoken)
 
     def _served(self, topology: NodeTopology, report: Report) -> tuple[NodeTopology, Report]:
         devices = self._devices_of(topology.name)
@@ -323,7 +323,7 @@ class DraNodes:
     # A pod with claims of its own.
 
     def claims_known(self, pod: PodRecord, number: int, node: NodeName) -> bool:
-        """As :attr:`.Cluster.claims_known` says."""
+        """As :attr:`.Cache.claims_known` says."""
         own = {(pod.namespace, name) for name in pod.claims}
         self._read(node)
         with self._lock:
@@ -437,7 +437,7 @@ class DraSink(ObjectSink, Generic[Object]):
     """The objects of one kind, put into :class:`DraNodes`; bare ones where there is no room."""
 
     def __init__(
-        self, cluster: Cluster, nodes: DraNodes, kind: type[Object], bounds: Bounds = NO_ROOM
+        self, cluster: Cache, nodes: DraNodes, kind: type[Object], bounds: Bounds = NO_ROOM
     ) -> None:
         super().__init__(cluster)
         self._nodes = nodes
@@ -506,7 +506,7 @@ def _keep(obj: Object, known: dict[Hashable, Object], room: Room) -> dict[Hashab
     return others
 
 
-def dra_sinks(cluster: Cluster, nodes: DraNodes) -> list[tuple[str, DraSink[Any]]]:
+def dra_sinks(cluster: Cache, nodes: DraNodes) -> list[tuple[str, DraSink[Any]]]:
     """A sink for each collection, by its path."""
     claims = Bounds(MOST_WANTED, MOST_WANTED, MOST_ASKED)
     slices = Bounds(MOST_SLICES, MOST_OF_NODE, MOST_OF_NODE)

@@ -29,7 +29,7 @@ from scheduler_extender.kube.sinks import (
     RecordSink,
 )
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import ENDED, counting_record
 from scheduler_extender.state.pods.standing import Amounts, asks_of
 from scheduler_extender.wire import pod_decoder
@@ -66,7 +66,7 @@ class Seen:
     read.
     """
 
-    cluster: Cluster
+    cluster: Cache
     namespaces: frozenset[str] | None = None
     notes: list[str] = field(default_factory=list)
     watched: list[tuple[str, Sink]] = field(default_factory=list)
@@ -100,8 +100,8 @@ def one_look(
             f"you may list the pods of the namespace {namespace} only: pods of other namespaces "
             "that no report shows yet are not counted"
         )
-    cluster = Cluster(clock, replace(settings, all_pods_known=namespaces is None))
-    cluster.cache.today = api.today  # the API server's clock, not ours
+    cluster = Cache(clock, replace(settings, all_pods_known=namespaces is None))
+    cluster.today = api.today  # the API server's clock, not ours
     watched: list[tuple[str, Sink]] = []
     installed = True
 

@@ -15,7 +15,7 @@ from scheduler_extender.annotations import BY_CLASS, RESUME, TERM, asks_for_any,
 from scheduler_extender.kube.bindable import Bindable
 from scheduler_extender.limits import MAX_RECORD, MAX_RECORD_VALUES
 from scheduler_extender.ratelimit import LogLimit
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.node.occupants import UNKNOWN_VERSION
 from scheduler_extender.state.pods.budgets import Budget, BudgetObject, budget_of
@@ -117,7 +117,7 @@ class ObjectSink:
     """Takes the objects of one collection in. One that cannot be read costs neither the rest of a
     list nor the watch, whether it is bad or we are. The log tells it once."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cache) -> None:
         self._cluster = cluster
         self._limit = LogLimit(PAUSE, RATE, BURST)
 
@@ -180,7 +180,7 @@ def _parts(obj: msgspec.Raw) -> dict[str, bytes]:
 
 
 class RecordFeed(Protocol):
-    """Who takes agents' records: :class:`.EventHandlers`, or :class:`.DraNodes` before it."""
+    """Who takes agents' records: :class:`.Cache`, or :class:`.DraNodes` before it."""
 
     def put_record(
         self, topology: NodeTopology, report: Report | None, *, uid: str, age: float
@@ -206,13 +206,13 @@ class RecordSink(ObjectSink):
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: Cache,
         now: Callable[[], float] = time.time,
         feed: RecordFeed | None = None,
     ) -> None:
         super().__init__(cluster)
         self._now = now
-        self._feed: RecordFeed = feed or cluster.feed
+        self._feed: RecordFeed = feed or cluster
         self._hardware = KnownHardware()
 
     def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
@@ -271,7 +271,7 @@ class PodSink(ObjectSink):
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: Cache,
         now: Callable[[], float] = time.time,
         bindable: Bindable | None = None,
     ) -> None:
@@ -300,7 +300,7 @@ class PodSink(ObjectSink):
                     self._put(pod, listed=True)
                 except Exception as error:  # noqa: BLE001 (told, and the next one is taken)
                     self._tell_bad(raw, error)
-        self._cluster.feed.keep_pods(seen, version_of(resource_version))
+        self._cluster.keep_pods(seen, version_of(resource_version))
 
     def _take(self, obj: msgspec.Raw) -> str:
         if not self._concerns_us(obj):
@@ -324,7 +324,7 @@ class PodSink(ObjectSink):
         try:
             if record is not None:
                 age = 0.0 if record.started is None else self._now() - record.started
-                self._cluster.feed.put_pod(record, age, listed=listed)
+                self._cluster.put_pod(record, age, listed=listed)
         finally:
             # Whatever else fails: a takeover has to know every pod that could be bound.
             if self._bindable is not None:
@@ -335,7 +335,7 @@ class PodSink(ObjectSink):
         pod = metadata_decoder.decode(obj).metadata
         if self._bindable is not None:
             self._bindable.drop(PodUid(pod.uid))
-        self._cluster.feed.drop_pod(PodUid(pod.uid), version_of(pod.resource_version))
+        self._cluster.drop_pod(PodUid(pod.uid), version_of(pod.resource_version))
 
 
 def version_of(resource_version: str) -> int:
@@ -350,7 +350,7 @@ class NodeSink(ObjectSink):
 
     def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
         """Take a complete list."""
-        self._cluster.feed.keep_nodes(self._names(objects))
+        self._cluster.keep_nodes(self._names(objects))
 
     def _take(self, obj: msgspec.Raw) -> str:
         managed = self._cluster.settings.managed
@@ -374,19 +374,19 @@ class NodeSink(ObjectSink):
             taints=tuple(node.spec.taints or ()),
             allocatable=None if offered is None else amounts_of(offered),
         )
-        self._cluster.feed.put_node(name, node_object, resumed)
+        self._cluster.put_node(name, node_object, resumed)
         return node.metadata.name
 
     def delete(self, obj: msgspec.Raw) -> None:
         """Take a deletion; the node's record is owned by it and goes with it."""
-        self._cluster.feed.drop_node(NodeName(metadata_decoder.decode(obj).metadata.name))
+        self._cluster.drop_node(NodeName(metadata_decoder.decode(obj).metadata.name))
 
 
 class BudgetSink(ObjectSink):
     """PodDisruptionBudgets into the cluster. Nobody waits for them: as long as their list has not
     come, nothing is planned that evicts pods."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cache) -> None:
         super().__init__(cluster)
         self._known: dict[tuple[str, str], Budget] = {}
 

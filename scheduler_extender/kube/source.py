@@ -31,7 +31,7 @@ from scheduler_extender.kube.sinks import (
 from scheduler_extender.kube.waiting import WaitingPods
 from scheduler_extender.kube.waker import Waker
 from scheduler_extender.state.cluster import freshness
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.freshness import Watch
 from topology.kubeapi.apiserver import ApiServer
 from topology.kubeapi.reflector import Reflector, Timing, Watched
@@ -66,7 +66,7 @@ class KubeSource:
     def __init__(
         self,
         api: ApiServer,
-        cluster: Cluster,
+        cluster: Cache,
         clock: Callable[[], float] = time.monotonic,
         replica: Replica | None = None,
     ) -> None:
@@ -81,8 +81,8 @@ class KubeSource:
         self.waker = Waker(cluster, api)
         self._settler = Settler(cluster, self.binder, clock=clock)
         self._events = EventWriter(api)
-        cluster.feed.on_surprise.append(self._if_leading(self._events.note))
-        cluster.feed.on_refusal.append(self._if_leading(self._events.note_refusal))
+        cluster.on_surprise.append(self._if_leading(self._events.note))
+        cluster.on_refusal.append(self._if_leading(self._events.note_refusal))
         # Has an Event written on a pod that is not let everywhere but for the shadow.
         self.note_would_refuse = self._if_leading(self._events.note_would_refuse)
         dra = DraNodes(cluster)

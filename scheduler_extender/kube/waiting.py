@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from scheduler_extender.deadline import within
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.waiting import refusals_of
 from scheduler_extender.told.words import TOLD, sentence
@@ -38,7 +38,7 @@ class _Told:
 class WaitingPods:
     """See the module. :meth:`round` is called by one thread; ``tell`` never waits."""
 
-    def __init__(self, cluster: Cluster, tell: Callable[[PodRecord, str], None]) -> None:
+    def __init__(self, cluster: Cache, tell: Callable[[PodRecord, str], None]) -> None:
         self._cluster = cluster
         self._tell = tell
         self._told: dict[PodUid, _Told] = {}

@@ -26,7 +26,7 @@ from scheduler_extender.framework.evaluator import evaluate
 from scheduler_extender.framework.groupplaces import places_of_groups
 from scheduler_extender.framework.question import Purpose, Question, alike
 from scheduler_extender.ratelimit import LogLimit
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName, PodUid
@@ -66,7 +66,7 @@ class Waker:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: Cache,
         api: ApiServer,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

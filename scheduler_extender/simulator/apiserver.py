@@ -53,7 +53,7 @@ class ApiServer(Actor, Server):
         def tell() -> None:
             if record.node is not None:
                 entry.seen = min(entry.seen, self._clock.now)
-            self._scene.hearing.feed.put_pod(record)
+            self._scene.hearing.cache.put_pod(record)
 
         self._extender.tell("pods", tell)
 
@@ -114,7 +114,7 @@ class ApiServer(Actor, Server):
         self._claims.release_later(uid)
         del self.pods[uid], self.named[entry.record.name]
         version = self._next_version(entry.record.node, left=True)
-        self._extender.tell("pods", lambda: self._scene.hearing.feed.drop_pod(uid, version))
+        self._extender.tell("pods", lambda: self._scene.hearing.cache.drop_pod(uid, version))
 
     def _force_delete(self, entry: PodEntry) -> None:
         """Somebody deletes a bound pod with a grace period of 0."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from scheduler_extender import verbs
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.verbs import Binder, BindError
 from scheduler_extender.wire import BindingArgs, FilterResult, ObjectMeta, Pod
 
@@ -54,7 +54,7 @@ def pick(
 class InProcess:
     """The verbs over a cluster, without HTTP."""
 
-    def __init__(self, cluster: Cluster, binder: Binder) -> None:
+    def __init__(self, cluster: Cache, binder: Binder) -> None:
         self._cluster, self._binder = cluster, binder
 
     def filter(self, pod: Pod, names: list[str]) -> FilterResult:

@@ -77,4 +77,4 @@ class PlayedCluster:
         for entry in self.api.pods.values():
             if entry.record.node is not None:
                 entry.seen = min(entry.seen, self.scene.clock.now)
-            self.scene.hearing.feed.put_pod(entry.record)
+            self.scene.hearing.cache.put_pod(entry.record)

@@ -16,7 +16,7 @@ from scheduler_extender.simulator.faults import STALE_AFTER
 from scheduler_extender.simulator.pods import PodEntry
 from scheduler_extender.simulator.scene import Hearing, Scene
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.freshness import Watch
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.standing import amounts_of
@@ -41,21 +41,21 @@ class Extender:
         """Forget everything."""
         clock, faults = self._scene.clock, self._scene.faults
         stale_after = STALE_AFTER if faults.dies_every else None
-        self.cluster = Cluster(
+        self.cluster = Cache(
             lambda: clock.now,
             Settings(stale_after=stale_after),
             self._watches,
         )
         self.cluster.faults.on_fault(lambda node, error: self.faults.append(f"{node}: {error!r}"))
-        feed, records = self.cluster.feed, DraNodes(self.cluster)
-        feed.on_surprise.append(self._scene.observer.surprised)
+        cache, records = self.cluster, DraNodes(self.cluster)
+        cache.on_surprise.append(self._scene.observer.surprised)
         sinks = dra_sinks(self.cluster, records)
         by_kind = {path.rpartition("/")[2]: sink for path, sink in sinks}
-        self._scene.hearing = Hearing(feed, records, by_kind)
+        self._scene.hearing = Hearing(cache, records, by_kind)
         for name, node in self._scene.nodes.items():
             given = 0 if name in self._scene.by_dra else self._scene.capacity.there(name)
             told = NodeObject(allocatable=amounts_of({node.resources[0].name: given}))
-            feed.put_node(name, told)
+            cache.put_node(name, told)
         self.binder = KubeBinder(PodApi(self._scene, self._api), self.cluster)
         self.verbs: Verbs = InProcess(self.cluster, self.binder)
         self._settler = Settler(self.cluster, self.binder, clock=lambda: clock.now)

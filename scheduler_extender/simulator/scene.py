@@ -10,7 +10,7 @@ from scheduler_extender.simulator.clock import Clock
 from scheduler_extender.simulator.faults import Delays, Faults
 from scheduler_extender.simulator.pods import PodEntry
 from scheduler_extender.simulator.tally import Tally
-from scheduler_extender.state.cluster.eventhandlers import EventHandlers
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.verification import Surprise
 from scheduler_extender.verbs import Binding
 from topology.core.devices import NodeName
@@ -63,7 +63,7 @@ class Capacity:
 class Hearing:
     """Where news reach the extender that runs now."""
 
-    feed: EventHandlers
+    cache: Cache
     records: DraNodes
     sinks: Mapping[str, Any]  # for the objects of DRA, by kind
     heard: dict[str, float] = field(default_factory=dict)  # when each watch brought something

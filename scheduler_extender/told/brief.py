@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, UnsetType, structs
 
 from scheduler_extender.state.answers.decision import Refusals
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.facts import NodeFacts, Offer
 from scheduler_extender.told.sharing import SharedGpu, shared_gpus
 from scheduler_extender.told.struct import Struct
@@ -90,7 +90,7 @@ class NodeWhole(NodeInBrief, frozen=True, kw_only=True):
     record: dict[str, Any] = {}
 
 
-def in_brief(cluster: Cluster, facts: NodeFacts, states: Mapping[str, int]) -> NodeInBrief:
+def in_brief(cluster: Cache, facts: NodeFacts, states: Mapping[str, int]) -> NodeInBrief:
     """A node in brief. ``cluster`` counts faults; ``states`` are the node's GPUs by how they
     stand."""
     topology, report, problem = facts.topology, facts.report, facts.record.problem
@@ -138,7 +138,7 @@ def in_brief(cluster: Cluster, facts: NodeFacts, states: Mapping[str, int]) -> N
     )
 
 
-def whole(cluster: Cluster, facts: NodeFacts, states: Mapping[str, int]) -> NodeWhole:
+def whole(cluster: Cache, facts: NodeFacts, states: Mapping[str, int]) -> NodeWhole:
     """A node with its pods and its record."""
     topology = facts.topology
     return NodeWhole(
@@ -174,7 +174,7 @@ def _instances(offer: Offer, served: GpuResource) -> Iterator[MigInstances]:
         yield MigInstances(devices.indices_of[p], served.name, profile_at[p], instances, free)
 
 
-def _refusals(cluster: Cluster, facts: NodeFacts) -> Iterator[Refusal]:
+def _refusals(cluster: Cache, facts: NodeFacts) -> Iterator[Refusal]:
     """The kubelet's refusals in a row, and when a pod is tried again.
 
     First of all pods, if two things were refused; then of those that ask one thing.

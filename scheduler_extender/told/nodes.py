@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Any
 
 from scheduler_extender.framework.capacity import Capacities, Capacity, stranded
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts, Offer
 from scheduler_extender.state.node.transitions import without_record
@@ -249,7 +249,7 @@ class Nodes:
     """How the nodes of a cluster stand; of those that have not changed it is remembered. Any
     thread."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cache) -> None:
         self._cluster = cluster
         self._capacities = Capacities(cluster.settings)
         self._known: dict[NodeName, NodeState] = {}

@@ -17,7 +17,7 @@ from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.framework.packing import packed
 from scheduler_extender.membership import NODE, Group, Membership
 from scheduler_extender.state.answers.decision import Decision
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.domains import domain_of
 from scheduler_extender.state.groups.groups import lives
@@ -164,7 +164,7 @@ class Together:
         )
 
 
-def judge(cluster: Cluster, wanted: Sequence[Wanted]) -> Together:
+def judge(cluster: Cache, wanted: Sequence[Wanted]) -> Together:
     """What every node would answer to each of these pods.
 
     Members of a group are judged as siblings that wait together. Pods without a group are judged
@@ -181,7 +181,7 @@ def judge(cluster: Cluster, wanted: Sequence[Wanted]) -> Together:
         # It is one of the file's; others of this name are further pods of the same template.
         known = there.pop((pod.membership.group.namespace, pod.name), None)
         if known is None:
-            cluster.feed.put_pod(pod.record(uids[id(pod)]))
+            cluster.put_pod(pod.record(uids[id(pod)]))
         else:  # the file tells of a pod that is there already
             uids[id(pod)] = known.uid
             if lives(known):

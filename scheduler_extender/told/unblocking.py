@@ -14,7 +14,7 @@ from scheduler_extender.framework.afterwards import Afterwards
 from scheduler_extender.framework.evaluator import may_go
 from scheduler_extender.framework.question import Purpose, Question
 from scheduler_extender.limits import UNBLOCK_SECONDS
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
@@ -100,7 +100,7 @@ class Unblocking(Struct, frozen=True, omit_defaults=False):
         return self.pod.partition("/")[2]
 
 
-def unblocking_of(cluster: Cluster, namespace: str, name: str) -> Unblocking | None:
+def unblocking_of(cluster: Cache, namespace: str, name: str) -> Unblocking | None:
     """The answer; None if the pod is unknown."""
     snapshot = cluster.snapshot()
     pod = snapshot.pod_named(namespace, name)

@@ -15,7 +15,7 @@ from scheduler_extender.annotations import UNASKED, Malformed
 from scheduler_extender.deadline import Deadline, within
 from scheduler_extender.framework.evaluator import evaluate
 from scheduler_extender.framework.question import Purpose, Question, alike
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.counts import Counts, by_kind
@@ -145,7 +145,7 @@ class _Found:
 class WaitingReasons:
     """How many waiting pods there are by reason; any thread, one at a time."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cache) -> None:
         self._cluster = cluster
         self._lock = threading.Lock()
         self._known: dict[Hashable, _Found] = {}

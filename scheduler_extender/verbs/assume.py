@@ -5,7 +5,7 @@ that was decided about when the pod is assumed: else it is taken again.
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from scheduler_extender.annotations import Malformed
@@ -15,7 +15,7 @@ from scheduler_extender.framework.outcomes import sets_of
 from scheduler_extender.framework.question import Purpose, Question
 from scheduler_extender.framework.results import Results
 from scheduler_extender.state.answers.decision import Decision
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.groups import GroupsSeen
 from scheduler_extender.state.node.facts import NodeFacts
@@ -55,7 +55,7 @@ class DecidedBind:
 
 
 def assume(
-    cluster: Cluster, pod: PodRecord, node: NodeName, now: Callable[[], str]
+    cluster: Cache, pod: PodRecord, node: NodeName, now: Callable[[], str]
 ) -> DecidedBind | None:
     """Decide, and assume the pod; None where it is bound to this node already.
 
@@ -72,8 +72,7 @@ def assume(
     question = Question(pod, Purpose.BIND)
     for attempt in range(TRIES + 1):
         last = attempt == TRIES
-        deciding: AbstractContextManager[None] = cluster.locked() if last else nullcontext()
-        with deciding:
+        with cluster.lock if last else nullcontext():
             snapshot = cluster.snapshot()
             facts, before = snapshot.facts(node), snapshot.in_flight.get(pod.uid)
             if before is not None and before.node != node:
@@ -85,8 +84,8 @@ def assume(
             if decision.rejection is not None:
                 raise _refused(cluster, pod, results, node, assumed=False)
             sets = _sets_of(snapshot, judged, results.request, decision)
-            with cluster.locked():
-                now_in_flight = cluster.cache.assumed(pod.uid)
+            with cluster.lock:
+                now_in_flight = cluster.assumed(pod.uid)
                 if now_in_flight is not before or _is_bound(cluster, pod.uid, node):
                     continue
                 groups = cluster.snapshot().groups
@@ -94,7 +93,7 @@ def assume(
                     continue
                 promised = _promised(pod, results.request.alone, decision)
                 promised = replace(promised, placed=_when(groups, pod, before, now))
-                ours = cluster.cache.assume(node, promised, seen=facts)
+                ours = cluster.assume(node, promised, seen=facts)
                 after = cluster.facts(node)
             if ours is not None:
                 claims = facts.claims_of(pod.uid)
@@ -127,7 +126,7 @@ def _when(
     return None if said is None else seconds_of(time_text(groups.after_all_starts(said)))
 
 
-def decide_again(cluster: Cluster, decided: DecidedBind) -> DecidedBind:
+def decide_again(cluster: Cache, decided: DecidedBind) -> DecidedBind:
     """What is written, on the node's facts of now: the bind may have waited for its turn.
 
     Raises :class:`BindError` if the node no longer takes the pod. The verdict that is written is
@@ -161,7 +160,7 @@ def _is_veto(results: Results, node: NodeName) -> bool:
     return refused and results.judged(node).by_dra
 
 
-def _vetoed(cluster: Cluster, results: Results, node: NodeName) -> BindError:
+def _vetoed(cluster: Cache, results: Results, node: NodeName) -> BindError:
     """The error for a pod whose claim has other devices than it requires."""
     cluster.tallies.veto()
     facts, rejection = results.judged(node), results.decisions[node].rejection
@@ -172,7 +171,7 @@ def _vetoed(cluster: Cluster, results: Results, node: NodeName) -> BindError:
 
 
 def _refused(
-    cluster: Cluster, pod: PodRecord, results: Results, node: NodeName, *, assumed: bool
+    cluster: Cache, pod: PodRecord, results: Results, node: NodeName, *, assumed: bool
 ) -> BindError:
     """The refusal of a node; one that waits for news, where others are on their way, the devices of
     the pod's claims are not known yet, or a pod of a gang may hope for it.
@@ -221,7 +220,7 @@ def _sets_of(
         return ()
 
 
-def _is_bound(cluster: Cluster, uid: PodUid, node: NodeName) -> bool:
+def _is_bound(cluster: Cache, uid: PodUid, node: NodeName) -> bool:
     """Whether the watch has shown the pod bound to this node. Raises if it is on another."""
     known = cluster.pod(uid)
     if known is None or known.node is None:

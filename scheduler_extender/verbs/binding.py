@@ -28,7 +28,7 @@ from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.limits import BIND_ENDS_AFTER
 from scheduler_extender.membership import Membership
 from scheduler_extender.state.answers.decision import Refusals
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.facts import Offer
 from scheduler_extender.state.pods.record import PodRecord, resource_of, time_text
 from scheduler_extender.verbs.assume import (
@@ -182,7 +182,7 @@ class Turns:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: Cache,
         longest: float = LONGEST,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -284,7 +284,7 @@ class Turns:
 
 
 def bind(  # noqa: PLR0913 (what is bound, by whom, and what limits the wait for it)
-    cluster: Cluster,
+    cluster: Cache,
     binder: Binder,
     args: BindingArgs,
     now: Callable[[], str],
@@ -317,7 +317,7 @@ def bind(  # noqa: PLR0913 (what is bound, by whom, and what limits the wait for
         time = now() if placed is None else time_text(placed)
         written = json.dumps(placement(ready, pod, time), separators=(",", ":"))
     except Exception:
-        cluster.cache.forget(decided.ours, decided.before)  # nothing has been written
+        cluster.forget(decided.ours, decided.before)  # nothing has been written
         raise
     try:
         who, asked = (pod.namespace, pod.name, pod.uid), (pod.request, pod.membership)
@@ -326,7 +326,7 @@ def bind(  # noqa: PLR0913 (what is bound, by whom, and what limits the wait for
         with turns.timed(WRITE) if turns is not None else nullcontext():
             binder.write(Binding(*who, node, written, term, *asked, by_plugin, claims))
     except BindError:
-        cluster.cache.forget(decided.ours, decided.before)
+        cluster.forget(decided.ours, decided.before)
         raise
     except BindUnknownError as error:
         _await_word(cluster, ready, error, deadline, turns)
@@ -336,7 +336,7 @@ def bind(  # noqa: PLR0913 (what is bound, by whom, and what limits the wait for
 
 
 def _await_word(
-    cluster: Cluster,
+    cluster: Cache,
     decided: DecidedBind,
     cause: BindUnknownError,
     deadline: Deadline,
@@ -358,7 +358,7 @@ def _await_word(
 
 
 def _in_its_turn(
-    cluster: Cluster,
+    cluster: Cache,
     decided: DecidedBind,
     node: NodeName,
     deadline: Deadline,
@@ -384,7 +384,7 @@ def _in_its_turn(
     return ready
 
 
-def unbound(cluster: Cluster, binder: Binder, args: BindingArgs) -> PodRecord | None:
+def unbound(cluster: Cache, binder: Binder, args: BindingArgs) -> PodRecord | None:
     """The pod to bind; None where it is bound to that node already.
 
     Raises :class:`BindError` where it is gone, or bound to another node.

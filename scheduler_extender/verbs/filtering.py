@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.framework.evaluator import evaluate
 from scheduler_extender.framework.question import Purpose, Question
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.pods.record import asking_record
 from scheduler_extender.wire import FilterResult, Pod
@@ -39,7 +39,7 @@ class Filtered:
 
 
 def filter_nodes(
-    cluster: Cluster,
+    cluster: Cache,
     pod: Pod,
     names: Sequence[str],
     deadline: Deadline = NO_DEADLINE,

@@ -16,7 +16,7 @@ from scheduler_extender.framework.afterwards import Afterwards
 from scheduler_extender.framework.evaluator import evaluate, refused_by_name
 from scheduler_extender.framework.question import Purpose, Question
 from scheduler_extender.framework.trials import Trials
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.budgets import violations
@@ -29,7 +29,7 @@ from topology.core.requests import GpuRequest
 
 
 def preempt(
-    cluster: Cluster, args: PreemptionArgs, deadline: Deadline = NO_DEADLINE
+    cluster: Cache, args: PreemptionArgs, deadline: Deadline = NO_DEADLINE
 ) -> PreemptionResult:
     """The offered nodes on which the pod would pass filter once some pods have let go, and which.
 

@@ -6,7 +6,7 @@ from itertools import compress, repeat
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.framework.question import Purpose, Question
 from scheduler_extender.framework.scores import scored
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.lately import MOST_NODES
 from scheduler_extender.state.pods.record import asking_record
 from scheduler_extender.wire import HostPriority, Pod
@@ -15,7 +15,7 @@ from topology.core.requests import GpuRequest
 
 
 def prioritize(
-    cluster: Cluster,
+    cluster: Cache,
     pod: Pod,
     names: Sequence[str],
     deadline: Deadline = NO_DEADLINE,

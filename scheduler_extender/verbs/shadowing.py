@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.verbs.assume import BindError
 from scheduler_extender.verbs.binding import (
     Binder,
@@ -75,7 +75,7 @@ class WouldRefuse:
 
 
 def filter_in_shadow(
-    cluster: Cluster,
+    cluster: Cache,
     pod: Pod,
     names: Sequence[str],
     deadline: Deadline = NO_DEADLINE,
@@ -113,7 +113,7 @@ def preempt_in_shadow(args: PreemptionArgs) -> PreemptionResult:
 
 
 def bind_in_shadow(
-    cluster: Cluster,
+    cluster: Cache,
     binder: Binder,
     args: BindingArgs,
     deadline: Deadline = NO_DEADLINE,

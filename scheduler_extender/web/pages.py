@@ -16,7 +16,7 @@ from typing import Any
 
 from scheduler_extender.deadline import Deadline, OutOfTimeError, within
 from scheduler_extender.files import podfile
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
@@ -87,7 +87,7 @@ class Foreseen:
 class Pages:
     """The pages over one cluster; any thread."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cache) -> None:
         self._cluster = cluster
         self._clock = cluster.clock
         self._nodes = Nodes(cluster)

@@ -21,7 +21,7 @@ from scheduler_extender.files.claimfile import claim_spec
 from scheduler_extender.kube.dra import DraNodes, dra_sinks
 from scheduler_extender.kube.sinks import RecordSink
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.facts import Offer
 from scheduler_extender.state.node.objects import NodeObject
 from tests.differential.nvidiaplugin import Answering
@@ -146,10 +146,10 @@ def _slice(name: str, driver: str, pool: str, age: int, count: int, devices: lis
     return {"metadata": {"name": name}, "spec": spec}
 
 
-def cluster_of(topology: NodeTopology, asked: Mapping[str, Any]) -> Cluster:
+def cluster_of(topology: NodeTopology, asked: Mapping[str, Any]) -> Cache:
     """The extender's picture of the node, and of its claims that have no devices yet."""
-    cluster = Cluster(lambda: 0.0, Settings())
-    cluster.feed.put_node(NODE, NodeObject(exists=True, dra_only=True))
+    cluster = Cache(lambda: 0.0, Settings())
+    cluster.put_node(NODE, NodeObject(exists=True, dra_only=True))
     nodes = DraNodes(cluster)
     record = codec.encode(replace(topology, resources=()), Report("boot", 1))
     RecordSink(cluster, lambda: 0.0, nodes).apply(_raw(record))

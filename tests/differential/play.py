@@ -1,6 +1,6 @@
 """A history played in both worlds at once: the real managers, and what the extender says of them.
 
-The extender's side is its own state (``Cluster`` of ``scheduler_extender.state``), fed with
+The extender's side is its own state (``Cache`` of ``scheduler_extender.state``), fed with
 records as our agent would write them, and its own decisions. At each admission the real answer is
 held against what was foreseen a moment before.
 """
@@ -13,7 +13,7 @@ from scheduler_extender.annotations import Asks, parse
 from scheduler_extender.files.clusterfile import read_pod
 from scheduler_extender.framework.decision import decide
 from scheduler_extender.state.answers.decision import Refusals, Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
 from tests.differential.histories import History, manifest
@@ -79,7 +79,7 @@ class Play:
         self._node = history["node"]
         self._steps = history["steps"]
         self._managers = managers
-        self._cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+        self._cluster = Cache(lambda: 0.0, Settings(stale_after=None))
         self._sequence = 0
         self._version = 0
         self._waiting: dict[str, _Bound] = {}
@@ -102,7 +102,7 @@ class Play:
 
     def _report(self, at: int = 0, step: Json | None = None) -> None:
         for gone in self._late:
-            self._cluster.feed.put_pod(replace(gone, phase="Succeeded"))
+            self._cluster.put_pod(replace(gone, phase="Succeeded"))
         self._late.clear()
         shown = self._managers.ask(do="look")
         self._unseen = not self._registered
@@ -112,7 +112,7 @@ class Play:
             self._node["reservedCpus"] = reserved_cpus(self._node, shown)
         status = status_of(shown, self._sequence, static=static)
         decoded = codec.decode(record(self._node, status))
-        self._cluster.feed.put_record(decoded.topology, decoded.report)
+        self._cluster.put_record(decoded.topology, decoded.report)
 
     def _bind(self, at: int, step: Json) -> None:
         spec = step["pod"]
@@ -137,7 +137,7 @@ class Play:
             promised=request.constraints if promised else NO_CONSTRAINTS,
             survives_endings=promised and verdict is Verdict.GUARANTEED,
         )
-        self._cluster.feed.put_pod(bound)
+        self._cluster.put_pod(bound)
         for other in self._waiting.values():
             if other.record.promised == NO_CONSTRAINTS:
                 other.verdict = None  # nobody watches over what a plain pod was foreseen
@@ -166,7 +166,7 @@ class Play:
             self._admitted[step["uid"]] = bound
         else:
             self._give_back(bound.spec)
-            self._cluster.feed.put_pod(replace(bound.record, phase="Failed"))
+            self._cluster.put_pod(replace(bound.record, phase="Failed"))
 
     def _end(self, at: int, step: Json) -> None:
         if step["uid"] in self._admitted:
@@ -179,7 +179,7 @@ class Play:
             return
         self._give_back(bound.spec)
         if seen:
-            self._cluster.feed.put_pod(replace(bound.record, phase="Succeeded"))
+            self._cluster.put_pod(replace(bound.record, phase="Succeeded"))
         else:
             self._late.append(bound.record)
         for other in self._waiting.values():

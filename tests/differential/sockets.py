@@ -20,7 +20,7 @@ from scheduler_extender.annotations import Asks, parse
 from scheduler_extender.files.clusterfile import read_pod
 from scheduler_extender.framework.equivalence import ask
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
 from tests.differential.histories import manifest
 from tests.differential.managers import Json, Managers, programs
@@ -213,7 +213,7 @@ class Extender:
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+        self._cluster = Cache(lambda: 0.0, Settings(stale_after=None))
         self._sequence = 0
         self._records: dict[str, PodRecord] = {}
         for at in range(len(fleet.nodes)):
@@ -226,7 +226,7 @@ class Extender:
         written = record(node, status_of(shown, self._sequence, static=True))
         written["metadata"]["name"] = f"node-{at}"
         decoded = codec.decode(written)
-        self._cluster.feed.put_record(decoded.topology, decoded.report)
+        self._cluster.put_record(decoded.topology, decoded.report)
 
     def choose(self, request: GpuRequest, rooms: Sequence[bool]) -> int | None:
         """The node with the highest score of those that pass."""
@@ -251,12 +251,12 @@ class Extender:
             promised=request.constraints,
         )
         self._records[spec["uid"]] = found
-        self._cluster.feed.put_pod(found)
+        self._cluster.put_pod(found)
 
     def gone(self, uid: str) -> None:
         """The pod has ended."""
         if uid in self._records:
-            self._cluster.feed.drop_pod(PodUid(uid))
+            self._cluster.drop_pod(PodUid(uid))
 
 
 def by_extender(fleet: Fleet, pods: Sequence[Arrival], rng: Random) -> Outcome:

@@ -22,7 +22,7 @@ from scheduler_extender.files.podfile import PodFileError
 from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.kube.sinks import NodeSink, PodSink, RecordSink
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import pod_record
 from tests.crd import ROOT
 from tests.fuzz.mutation import changed_json, changed_text, json_text, nudged_json
@@ -105,16 +105,16 @@ def line(said: str) -> str:
     return said
 
 
-def blank() -> Cluster:
+def blank() -> Cache:
     """Two nodes that can be asked. What fails about one is raised here."""
-    cluster = Cluster(lambda: 0.0, Settings())
+    cluster = Cache(lambda: 0.0, Settings())
 
     def fault(name: NodeName, error: Exception) -> None:
         raise AssertionError(f"{name}: {error!r}") from error
 
     cluster.faults.on_fault(fault)
     for node in (switched(), bridged()):
-        cluster.feed.put_record(node, Report("boot", 1))
+        cluster.put_record(node, Report("boot", 1))
     return cluster
 
 
@@ -123,7 +123,7 @@ def take(sink: RecordSink | PodSink | NodeSink, text: str) -> None:
     sink._take(msgspec.Raw(text.encode()))
 
 
-def ask(cluster: Cluster, manifest: wire.Pod) -> None:
+def ask(cluster: Cache, manifest: wire.Pod) -> None:
     """Ask filter and prioritize, and hold the answers against what kube-scheduler needs of them."""
     names = [str(facts.name) for facts in cluster.snapshot().nodes]
     found = verbs.filter_nodes(cluster, manifest, names)
@@ -180,7 +180,7 @@ def check_pod(text: str) -> str:
     request = parse(manifest)
     record = pod_record(manifest, MANAGED)  # the sink passes over texts without our resource's name
     if record is not None:
-        cluster.feed.put_pod(record)
+        cluster.put_pod(record)
     if isinstance(request, Malformed):
         line(request.reason)
     ask(cluster, manifest)
@@ -218,7 +218,7 @@ def check_cluster_file(text: str) -> str:
         return line(str(error))
     if len(content.records) > 50:
         return "large"
-    cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+    cluster = Cache(lambda: 0.0, Settings(stale_after=None))
     clusterfile.feed(cluster, content)
     ask(cluster, PAIR)
     again = clusterfile.parse(b"".join(cluster_file(cluster)).decode(), "snapshot")

@@ -15,7 +15,7 @@ import yaml
 
 from scheduler_extender.serving import in_memory
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from tests.manifests.building import AGENT_NAME, objects, the
 from tests.test_docs import anchors
 
@@ -39,7 +39,7 @@ def named() -> set[str]:
 
 def label_values() -> dict[str, set[str]]:
     """Of a service over a node: the values of each label, by metric and label."""
-    service, _ = in_memory(Cluster(time.monotonic, Settings()))
+    service, _ = in_memory(Cache(time.monotonic, Settings()))
     found: dict[str, set[str]] = {}
     for family in service.metrics.registry.collect():
         for sample in family.samples:

@@ -20,7 +20,7 @@ import pytest
 from scheduler_extender.deadline import NO_DEADLINE
 from scheduler_extender.files.podfile import read_all
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.answers import Answer, answers_to
@@ -62,12 +62,12 @@ GROUPS: tuple[dict[str, str], ...] = (
 class World:
     """A cluster, and the pods that wait there."""
 
-    cluster: Cluster
+    cluster: Cache
     waiting: dict[str, dict[str, Any]]  # by name, as kube-scheduler sends them
 
 
 def world(rng: random.Random) -> World:
-    cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+    cluster = Cache(lambda: 0.0, Settings(stale_after=None))
     cluster.budgets = ()
     names = [f"n{number}" for number in range(rng.randint(1, 5))]
     for name in names:
@@ -76,14 +76,14 @@ def world(rng: random.Random) -> World:
     for number in range(4):
         manifest = _waits(rng, f"w{number}", names)
         waiting[f"w{number}"] = manifest
-        cluster.feed.put_pod(record_of(manifest))
+        cluster.put_pod(record_of(manifest))
     return World(cluster, waiting)
 
 
-def _node(rng: random.Random, cluster: Cluster, name: str) -> None:
+def _node(rng: random.Random, cluster: Cache, name: str) -> None:
     node = rng.choice((switched, bridged, pcie))(rng.choice((2, 4)), name)
     if rng.random() < 0.1:
-        cluster.feed.put_record(node, None)  # its agent has not reported
+        cluster.put_record(node, None)  # its agent has not reported
         return
     free = list(range(len(node.gpus)))
     rng.shuffle(free)
@@ -91,15 +91,13 @@ def _node(rng: random.Random, cluster: Cluster, name: str) -> None:
     while free and rng.random() < 0.5:
         mine = [free.pop() for _ in range(min(len(free), rng.choice((1, 1, 2))))]
         who = f"{name}-{len(held)}"
-        cluster.feed.put_pod(
-            record_of(pod(len(mine), name=who, uid=who, node=name, phase="Running"))
-        )
+        cluster.put_pod(record_of(pod(len(mine), name=who, uid=who, node=name, phase="Running")))
         ids = tuple(DeviceId(node.gpus[p].uuid) for p in mine)
         held.append(Allocation(PodUid(who), "default", who, "main", "nvidia.com/gpu", ids))
     sick = [gpu for gpu in node.gpus if rng.random() < 0.1]
     health = tuple(Health(gpu.uuid, healthy=False, reason="Xid94") for gpu in sick)
-    cluster.feed.put_record(node, Report("boot", 1, allocations=tuple(held), health=health))
-    cluster.feed.put_node(
+    cluster.put_record(node, Report("boot", 1, allocations=tuple(held), health=health))
+    cluster.put_node(
         NodeName(name),
         NodeObject(
             labels={"pool": rng.choice("ab")},

@@ -250,7 +250,7 @@ def test_the_waker_and_unblock_have_a_deadline_of_their_own(where: Json) -> None
     waker = Waker(world.cluster, Api(), clock=slow)
     PodSink(world.cluster).apply(raw(manifest))
     world.speak(2)
-    world.cluster.cache.clock = fast
+    world.cluster.clock = fast
     assert world.cluster.snapshot().places_of(PodUid("p")) == {NODE}
 
     def wakes() -> None:

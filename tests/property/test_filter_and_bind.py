@@ -138,7 +138,7 @@ class Scene:
 
 
 def _tell(world: DraWorld, name: NodeName, node: OneNode) -> None:
-    world.cluster.feed.put_node(name, NodeObject(exists=True, dra_only=node.state != "plugin"))
+    world.cluster.put_node(name, NodeObject(exists=True, dra_only=node.state != "plugin"))
     _report(world, name, node, 1)
     if node.state == "plugin":
         return
@@ -241,9 +241,9 @@ def in_flight(scene: Scene) -> tuple[DraWorld, PodRecord]:
     world = scene.world()
     record = asking_record(scene.wanted, MANAGED)
     assert record is not None
-    world.cluster.feed.put_pod(record)
+    world.cluster.put_pod(record)
     if scene.flies:
-        world.cluster.cache.assume(NODE, record, seen=world.cluster.facts(NODE))
+        world.cluster.assume(NODE, record, seen=world.cluster.facts(NODE))
     return world, record
 
 

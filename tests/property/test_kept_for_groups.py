@@ -43,7 +43,7 @@ class World:
         """The node is in a block, or none, and may be cordoned."""
         labels = self.rng.choice(({"block": "x"}, {"block": "y"}, {"block": "y"}, {}))
         cordoned = self.rng.random() < 0.15
-        self.cluster.feed.put_node(NodeName(name), NodeObject(labels=labels, cordoned=cordoned))
+        self.cluster.put_node(NodeName(name), NodeObject(labels=labels, cordoned=cordoned))
 
     def asks(self, gang: bool = False) -> dict[str, Any]:
         """A member of one of six groups, each of which says always the same; or of a gang that
@@ -61,7 +61,7 @@ class World:
         found = record_of(self.asks())
         found = replace(found, node=NodeName(self.rng.choice(self.scheduler.names)))
         self.pods.append(found)
-        self.cluster.feed.put_pod(found)
+        self.cluster.put_pod(found)
 
     def end(self) -> None:
         """A member has succeeded, has failed, is being deleted, or is gone."""
@@ -70,29 +70,29 @@ class World:
         pod = self.pods.pop(self.rng.randrange(len(self.pods)))
         how = self.rng.choice(("Succeeded", "Failed", "deleting", "gone"))
         if how == "gone":
-            self.cluster.feed.drop_pod(pod.uid)
+            self.cluster.drop_pod(pod.uid)
         else:
             changed = {"deleting": True} if how == "deleting" else {"phase": how}
-            self.cluster.feed.put_pod(replace(pod, **changed))
+            self.cluster.put_pod(replace(pod, **changed))
 
     def fly(self) -> None:
         """A bind is begun and taken back, or stays in flight."""
         asked = self.asks()
         for name in self.scheduler.passing(asked)[:1]:
-            ours = self.cluster.cache.assume(NodeName(name), record_of(asked))
+            ours = self.cluster.assume(NodeName(name), record_of(asked))
             if self.rng.random() < 0.5 and ours is not None:
-                self.cluster.cache.forget(ours)
+                self.cluster.forget(ours)
 
     def change(self) -> None:
         """A node is labelled anew, moves to another rack, or its record goes."""
         name = self.rng.choice(self.scheduler.names)
         how = self.rng.randrange(4)
         if how == 0:
-            self.cluster.feed.drop_record(NodeName(name))
+            self.cluster.drop_record(NodeName(name))
         elif how == 1:
             group = self.rng.choice("abc")
             topology = machine("gb200-tray").topology(name, group=group)
-            self.cluster.feed.put_record(topology, Report("boot", 1 + self.number))
+            self.cluster.put_record(topology, Report("boot", 1 + self.number))
         else:
             self.label(name)
 

@@ -95,11 +95,11 @@ class Played(ApiServer):
                     sink = getattr(world, kind)
                     (sink.delete if obj.pop("gone", False) else sink.apply)(raw(obj))
                 elif obj.pop("gone", False):
-                    world.cluster.feed.drop_pod(PodUid(obj["metadata"]["uid"]), self.number)
+                    world.cluster.drop_pod(PodUid(obj["metadata"]["uid"]), self.number)
                 else:
                     record = asking_record(msgspec.convert(obj, Pod), MANAGED)
                     assert record is not None
-                    world.cluster.feed.put_pod(record)
+                    world.cluster.put_pod(record)
                     self.versions[record.name] = obj["metadata"]["resourceVersion"]
 
     def version(self, uid: PodUid, *, other_than: str, within: float) -> str | None:

@@ -22,7 +22,7 @@ from scheduler_extender.framework.equivalence import ask
 from scheduler_extender.framework.placecounter import PlaceCounter
 from scheduler_extender.state.answers.answercache import PlaceCount
 from scheduler_extender.state.answers.decision import Decision, Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.reservation import value_of
 from tests.nodes import pod, record_of
@@ -90,8 +90,8 @@ class History:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.now = 0.0
-        self.cluster = Cluster(lambda: self.now, SETTINGS)
-        self.cluster.cache.today = lambda: 1000.0 + self.now
+        self.cluster = Cache(lambda: self.now, SETTINGS)
+        self.cluster.today = lambda: 1000.0 + self.now
         self.nodes = {node.name: node for node in nodes()}
         self.held: dict[NodeName, dict[str, Allocation]] = {name: {} for name in self.nodes}
         self.sequence = self.made = 0
@@ -109,7 +109,7 @@ class History:
 
     def put(self, manifest: dict[str, Any]) -> PodRecord:
         found = record_of(manifest)
-        self.cluster.feed.put_pod(found)
+        self.cluster.put_pod(found)
         return found
 
     def bound(self) -> None:
@@ -124,7 +124,7 @@ class History:
             promised = request.constraints if request.required else found.promised
             survives = request.required and self.rng.random() < 0.5
             ours = replace(found, node=name, promised=promised, survives_endings=survives)
-            self.cluster.feed.put_pod(ours)
+            self.cluster.put_pod(ours)
 
     def reserve(self) -> None:
         """A place is reserved for a pod, perhaps with victims."""
@@ -165,7 +165,7 @@ class History:
         conditions = () if ready else (Condition("Ready", False, "Starting"),)
         held = tuple(self.held[name].values())
         found = Report("boot", self.sequence, allocations=held, conditions=conditions)
-        self.cluster.feed.put_record(self.nodes[name], found)
+        self.cluster.put_record(self.nodes[name], found)
 
     def gone(self) -> None:
         """A pod ends, begins to end, or is gone."""
@@ -178,13 +178,13 @@ class History:
         found = self.rng.choice(known)
         how = self.rng.choice(("gone", "deleting", "ended"))
         if how == "gone":
-            self.cluster.feed.drop_pod(found.uid)
+            self.cluster.drop_pod(found.uid)
             for held in self.held.values():
                 held.pop(found.uid, None)
         elif how == "deleting":
-            self.cluster.feed.put_pod(replace(found, deleting=True))
+            self.cluster.put_pod(replace(found, deleting=True))
         else:
-            self.cluster.feed.put_pod(replace(found, phase="Succeeded"))
+            self.cluster.put_pod(replace(found, phase="Succeeded"))
             for held in self.held.values():
                 held.pop(found.uid, None)
 
@@ -237,7 +237,7 @@ def test_what_is_remembered_is_what_is_found_anew(seed: int) -> None:
     assert promised > 100
 
 
-def answers(cluster: Cluster, request: GpuRequest) -> dict[NodeName, Decision]:
+def answers(cluster: Cache, request: GpuRequest) -> dict[NodeName, Decision]:
     """Each node's answer."""
     found = cluster.snapshot().nodes
     return {facts.name: decide(facts, request, SETTINGS) for facts in found}
@@ -250,8 +250,8 @@ def test_a_snapshot_answers_alike(seed: int) -> None:
     for _ in range(40):
         history.step()
     text = b"".join(cluster_file(history.cluster)).decode()
-    again = Cluster(lambda: history.now, SETTINGS)
-    again.cache.today = history.cluster.today
+    again = Cache(lambda: history.now, SETTINGS)
+    again.today = history.cluster.today
     clusterfile.feed(again, clusterfile.parse(text, "snapshot"))
     for request in (r for _ in range(10) for r in history.requests()):
         before, after = answers(history.cluster, request), answers(again, request)

@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.wire import Taint
@@ -23,7 +23,7 @@ from topology.core.report import Report
 NODES = NodeName("one"), NodeName("two")
 UIDS = "a", "b", "single"
 NUMBERS = count(1)
-Event = Callable[[Cluster], object]
+Event = Callable[[Cache], object]
 
 OBJECTS = {
     "open": NodeObject(exists=True),
@@ -34,7 +34,7 @@ OBJECTS = {
 
 
 def put_record(node: NodeName, *, by_dra: bool, claiming: str = "") -> Event:
-    def happens(cluster: Cluster) -> None:
+    def happens(cluster: Cache) -> None:
         topology, report = bridged(name=node), Report("boot", next(NUMBERS))
         if by_dra:
             published = [Published("pool", f"gpu-{i}", f"GPU-{i}") for i in range(4)]
@@ -45,13 +45,13 @@ def put_record(node: NodeName, *, by_dra: bool, claiming: str = "") -> Event:
             ]
             bare = replace(topology, resources=())
             topology, report = served(bare, report, "nvidia.com/gpu", published, claimed)
-        cluster.feed.put_record(topology, report)
+        cluster.put_record(topology, report)
 
     return happens
 
 
 def put_object(node: NodeName, what: str) -> Event:
-    return lambda cluster: cluster.feed.put_node(node, OBJECTS[what])
+    return lambda cluster: cluster.put_node(node, OBJECTS[what])
 
 
 def seen(uid: str, nominated: NodeName | None) -> PodRecord:
@@ -65,17 +65,17 @@ def seen(uid: str, nominated: NodeName | None) -> PodRecord:
 
 
 def put_pod(uid: str, nominated: NodeName | None) -> Event:
-    return lambda cluster: cluster.feed.put_pod(seen(uid, nominated))
+    return lambda cluster: cluster.put_pod(seen(uid, nominated))
 
 
 def bind(uid: str, node: NodeName | None) -> Event:
     """As our bind verb does: on one node at a time; None where it was surely not written."""
 
-    def happens(cluster: Cluster) -> None:
-        if (ours := cluster.cache.assumed(PodUid(uid))) is not None:
-            cluster.cache.forget(ours)
+    def happens(cluster: Cache) -> None:
+        if (ours := cluster.assumed(PodUid(uid))) is not None:
+            cluster.forget(ours)
         if node is not None:
-            cluster.cache.assume(node, seen(uid, None))
+            cluster.assume(node, seen(uid, None))
 
     return happens
 
@@ -94,15 +94,15 @@ EVENTS: dict[tuple[str, str], list[Event]] = {
     **{("bind", uid): [bind(uid, node) for node in (*NODES, None)] for uid in UIDS},
 }
 for node in NODES:
-    EVENTS["object", node].append(lambda cluster, n=node: cluster.feed.drop_node(n))  # type: ignore[misc]
-    EVENTS["record", node].append(lambda cluster, n=node: cluster.feed.drop_record(n))  # type: ignore[misc]
+    EVENTS["object", node].append(lambda cluster, n=node: cluster.drop_node(n))  # type: ignore[misc]
+    EVENTS["record", node].append(lambda cluster, n=node: cluster.drop_record(n))  # type: ignore[misc]
 for uid in UIDS:
-    EVENTS["pod", uid].append(lambda cluster, u=uid: cluster.feed.keep_pods({*UIDS} - {u}))  # type: ignore[misc]
+    EVENTS["pod", uid].append(lambda cluster, u=uid: cluster.keep_pods({*UIDS} - {u}))  # type: ignore[misc]
 
 
 def told(events: list[tuple[tuple[str, str], int]]) -> dict[str, Any]:
     """What counts once all of this has happened."""
-    cluster = Cluster(lambda: 0.0)
+    cluster = Cache(lambda: 0.0)
     for stream, event in events:
         EVENTS[stream][event](cluster)
     snapshot = cluster.snapshot()

@@ -22,7 +22,7 @@ import pytest
 
 from scheduler_extender.annotations import RESERVED
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.reservation import value_of
 from scheduler_extender.told.unblocking import unblocking_of
@@ -87,8 +87,8 @@ class History:
         self.kind = kind
         self.topology = NODES[kind]()
         self.kubelet = EmulatedKubelet(self.topology, self.rng)
-        self.cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
-        self.cluster.budgets, self.cluster.cache.today = (), lambda: 1000.0
+        self.cluster = Cache(lambda: 0.0, Settings(stale_after=None))
+        self.cluster.budgets, self.cluster.today = (), lambda: 1000.0
         self.pods: dict[PodUid, PodRecord] = {}  # Those that live, as the API server shows them
         self.coming: list[PodUid] = []  # Bound, and not admitted
         self.wants: PodRecord | None = None
@@ -121,7 +121,7 @@ class History:
         count, says = self.rng.choice(ASKS[self.kind])
         waits = pod(count, says, name="wants", uid="wants")
         waits["spec"]["priority"] = 1
-        self.cluster.feed.put_pod(record_of(waits))
+        self.cluster.put_pod(record_of(waits))
         found = unblocking_of(self.cluster, "default", "wants")
         if found is None or found.plan is None:
             return False
@@ -129,7 +129,7 @@ class History:
         value = value_of(PodUid("wants"), NODE, UNTIL, self.victims)
         waits["metadata"]["annotations"][RESERVED] = value
         self.wants = record_of(waits)
-        self.cluster.feed.put_pod(self.wants)
+        self.cluster.put_pod(self.wants)
         found = unblocking_of(self.cluster, "default", "wants")
         kept = found.reservation if found is not None else None
         return kept is not None and not kept.problem
@@ -143,30 +143,30 @@ class History:
         given = {"main": devices}
         self.kubelet.restore(found.uid, found.namespace, found.name, found.request, given)
         self.pods[found.uid] = replace(found, phase="Running", admitted=True, started=1.0)
-        self.cluster.feed.put_pod(self.pods[found.uid])
+        self.cluster.put_pod(self.pods[found.uid])
 
     def come(self) -> None:
         """A pod comes; mostly filter is asked first."""
         manifest = self.manifest()
         found = record_of(manifest)
-        self.cluster.feed.put_pod(found)
+        self.cluster.put_pod(found)
         if self.rng.random() < 0.7:
             asked = filter_nodes(self.cluster, msgspec.convert(manifest, Pod), [NODE])
             if not asked.node_names:
                 words = {**asked.failed, **asked.unresolvable}[NODE]
                 self.seen["kept" if "reserved" in words else "refused"] += 1
-                return self.cluster.feed.drop_pod(found.uid)
+                return self.cluster.drop_pod(found.uid)
         args = BindingArgs(found.name, found.namespace, found.uid, NODE)
         try:
             bind(self.cluster, Written(), args, lambda: "2026-11-23T10:00:00Z")
         except BindError:
-            return self.cluster.feed.drop_pod(found.uid)
+            return self.cluster.drop_pod(found.uid)
         self.seen["bound"] += 1
         found = replace(found, node=NODE)
         self.pods[found.uid] = found
         self.coming.append(found.uid)
         if self.rng.random() < 0.7:
-            self.cluster.feed.put_pod(found)
+            self.cluster.put_pod(found)
         return None
 
     def admit(self) -> None:
@@ -177,9 +177,9 @@ class History:
         if self._admit(self.kubelet, self.pods[uid]):
             if self.rng.random() < 0.5:
                 self.pods[uid] = replace(self.pods[uid], phase="Running", admitted=True)
-                self.cluster.feed.put_pod(self.pods[uid])
+                self.cluster.put_pod(self.pods[uid])
         else:
-            self.cluster.feed.put_pod(replace(self.pods.pop(uid), phase="Failed"))
+            self.cluster.put_pod(replace(self.pods.pop(uid), phase="Failed"))
 
     def evict(self) -> None:
         """A victim is on its way out, ends, or is gone."""
@@ -194,7 +194,7 @@ class History:
             self._end(self.rng.choice(left))
 
     def report(self) -> None:
-        self.cluster.feed.put_record(self.topology, self.kubelet.report())
+        self.cluster.put_record(self.topology, self.kubelet.report())
 
     def step(self) -> None:
         come, admit, report = self.come, self.admit, self.report
@@ -254,14 +254,14 @@ class History:
         """One step of a pod's end: it is being deleted, its kubelet lets go, it is gone."""
         if not self.pods[uid].deleting:
             self.pods[uid] = replace(self.pods[uid], deleting=True)
-            self.cluster.feed.put_pod(self.pods[uid])
+            self.cluster.put_pod(self.pods[uid])
         elif self.kubelet.holds(uid):
             self.kubelet.end(uid)
         else:
             del self.pods[uid]
             if uid in self.coming:
                 self.coming.remove(uid)
-            self.cluster.feed.drop_pod(uid)
+            self.cluster.drop_pod(uid)
 
     @staticmethod
     def _admit(kubelet: EmulatedKubelet, found: PodRecord) -> bool:

@@ -22,7 +22,7 @@ from scheduler_extender.annotations import MANAGED
 from scheduler_extender.framework.equivalence import states_of
 from scheduler_extender.kube.binder import Settler
 from scheduler_extender.kube.sinks import PodSink
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.verbs import BindError, Binding, BindUnknownError
@@ -64,11 +64,11 @@ class Driver:
         self.made = 0
         self.keys: dict[int, object] = {}
         self.seen: Counter[str] = Counter()
-        self.cluster = Cluster(lambda: 0.0)
+        self.cluster = Cache(lambda: 0.0)
         self.sink = PodSink(self.cluster)
         self.settler = Settler(self.cluster, self, patience=PATIENCE)  # type: ignore[arg-type]
         for name in NODES:
-            self.cluster.feed.put_node(NodeName(name), NodeObject())
+            self.cluster.put_node(NodeName(name), NodeObject())
             self.look(name)
             self.report(name)
 
@@ -201,14 +201,14 @@ class Driver:
         node = self.nodes[name]
         if node.reports:
             record, report = node.reports.popleft()
-            self.cluster.feed.put_record(switched(GPUS, name), report, uid=str(record))
+            self.cluster.put_record(switched(GPUS, name), report, uid=str(record))
 
     def anew(self, name: str) -> None:
         """The record is deleted, and the agent makes another."""
         node = self.nodes[name]
         node.record, node.sequence = node.record + 1, 0
         node.reports.clear()
-        self.cluster.feed.drop_record(NodeName(name))
+        self.cluster.drop_record(NodeName(name))
         self.look(name)
 
     def hear(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from scheduler_extender import verbs
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs import Binder, BindError, Binding
 from scheduler_extender.verbs.binding import Turns
@@ -35,7 +35,7 @@ class Written:
 
 
 def bind_error(
-    cluster: Cluster,
+    cluster: Cache,
     binder: Binder,
     args: BindingArgs,
     deadline: Deadline = NO_DEADLINE,

@@ -13,7 +13,7 @@ import pytest
 from scheduler_extender.kube.binder import KubeBinder
 from scheduler_extender.kube.sinks import PodSink
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import bridged, switched
 from tests.scheduler_extender.serving import Clock, Running, running
@@ -43,7 +43,7 @@ class Kube:
         self.fake = fake
         self.api = ApiServer.from_kubeconfig(fake.write_kubeconfig(folder / "kubeconfig"))
         self.clock = Clock()
-        self.cluster = Cluster(self.clock, Settings())
+        self.cluster = Cache(self.clock, Settings())
         self.binder = KubeBinder(self.api, self.cluster)
 
     def create(self, manifest: dict[str, Any]) -> dict[str, Any]:

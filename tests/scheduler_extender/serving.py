@@ -16,7 +16,7 @@ from scheduler_extender.http.service import Service
 from scheduler_extender.limits import Bodies, Limits
 from scheduler_extender.serving import in_thread
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.verbs import Binder, WouldRefuse
 from tests.waiting import FOREVER, PATIENCE
 from topology.core.graph import NodeTopology
@@ -46,7 +46,7 @@ class Clock:
 class Running:
     """A service that runs, clients of its ports, and reasons (at most one) not to be ready."""
 
-    cluster: Cluster
+    cluster: Cache
     clock: Clock
     http: httpx.Client
     admin: httpx.Client
@@ -90,7 +90,7 @@ def running(
     *nodes: NodeTopology,
     settings: Settings = Settings(),
     binder: Binder | None = None,
-    cluster: Cluster | None = None,
+    cluster: Cache | None = None,
     clock: Clock | None = None,
     limits: Limits = UNHURRIED,
     bodies: Bodies | None = None,
@@ -99,9 +99,9 @@ def running(
 ) -> Iterator[Running]:
     """Serve these nodes, each with an empty report. With TLS the clients check nothing."""
     clock = clock or Clock()
-    cluster = cluster or Cluster(clock, settings)
+    cluster = cluster or Cache(clock, settings)
     for node in nodes:
-        cluster.feed.put_record(node, Report("boot", 1))
+        cluster.put_record(node, Report("boot", 1))
     unready: list[str] = []
     in_memory = FileBinder(cluster)
     saw = in_memory.saw if binder is None else lambda pod: None

@@ -22,7 +22,7 @@ from scheduler_extender.files.podfile import read_all
 from scheduler_extender.kube.waiting import WaitingPods
 from scheduler_extender.kube.waker import Waker
 from scheduler_extender.state.answers.decision import Refusals
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord, asking_record
 from scheduler_extender.told.answers import answers_to
@@ -63,7 +63,7 @@ IDLE_SINCE, LOOKED = "2026-01-01T09:30:00Z", "2026-01-01T12:07:00Z"
 class Scene:
     """A cluster, and a pod that begins to wait there."""
 
-    cluster: Cluster
+    cluster: Cache
     manifest: dict[str, Any]  # the pod
     offered: list[str]  # by kube-scheduler
     flies_to: str = ""  # the node to which a bind of the pod is in flight
@@ -89,12 +89,12 @@ class Scene:
         claims = status.resource_claim_statuses or status.extended_resource_claim_status
         return not (self.flies_to or claims or status.nominated_node_name)
 
-    def begin(self) -> Cluster:
+    def begin(self) -> Cache:
         """The pod waits."""
         self.cluster.budgets = ()
-        self.cluster.feed.put_pod(self.record)
+        self.cluster.put_pod(self.record)
         if self.flies_to:
-            assert self.cluster.cache.assume(NodeName(self.flies_to), self.record)
+            assert self.cluster.assume(NodeName(self.flies_to), self.record)
         self.then()
         return self.cluster
 
@@ -240,7 +240,7 @@ def _idle(scene: Scene) -> set[str]:
                 for each in report.allocations
             )
             report = replace(report, sequence=9, idle=idle, observed_at=LOOKED)
-            cluster.feed.put_report(facts.name, report)
+            cluster.put_report(facts.name, report)
     snapshot = cluster.snapshot()
     tried = what_ends_would_do(snapshot, idle_pods(snapshot, 0.0), NO_DEADLINE)
     return {
@@ -283,7 +283,7 @@ def racks(trays: Mapping[str, int], manifest: dict[str, Any], *others: dict[str,
     """Racks of trays, and others that are there or wait."""
     scheduler = Scheduler(trays)
     for other in others:
-        scheduler.cluster.feed.put_pod(record_of(other))
+        scheduler.cluster.put_pod(record_of(other))
     return Scene(scheduler.cluster, manifest, scheduler.names)
 
 
@@ -323,7 +323,7 @@ def beside_a_yielding_place(trays: int) -> Scene:
 def beside_a_yielding_place_on_a_cordoned_node() -> Scene:
     scene = beside_a_yielding_place(trays=2)
     node = NodeObject(exists=True, cordoned=True)
-    scene.cluster.feed.put_node(NodeName("a-01"), node)
+    scene.cluster.put_node(NodeName("a-01"), node)
     return replace(scene, offered=["a-00"])
 
 
@@ -333,26 +333,26 @@ def with_a_better_rack_that_is_closed() -> Scene:
     scene = racks({"a": 2, "b": 3}, mine)
     for name in scene.offered:
         zone = NodeObject(exists=True, labels={"zone": name[0]})
-        scene.cluster.feed.put_node(NodeName(name), zone)
+        scene.cluster.put_node(NodeName(name), zone)
     return replace(scene, offered=[name for name in scene.offered if name[0] == "b"])
 
 
 def where_only_a_risky_node_is_offered(*, cordoned: bool) -> Scene:
     """``--refusals possible``: a node that may refuse the pod is left out where others do not."""
-    cluster = Cluster(lambda: 0.0, under(Refusals.POSSIBLE))
-    cluster.feed.put_record(UNASKED, Report("boot", 1))
-    cluster.feed.put_node(UNASKED.name, NodeObject(exists=True))
+    cluster = Cache(lambda: 0.0, under(Refusals.POSSIBLE))
+    cluster.put_record(UNASKED, Report("boot", 1))
+    cluster.put_node(UNASKED.name, NodeObject(exists=True))
     if cordoned:
-        cluster.feed.put_record(SURE, Report("boot", 1))
-        cluster.feed.put_node(SURE.name, NodeObject(exists=True, cordoned=True))
+        cluster.put_record(SURE, Report("boot", 1))
+        cluster.put_node(SURE.name, NodeObject(exists=True, cordoned=True))
     else:
-        cluster.feed.put_node(NodeName("cpu-only"), CPU_ONLY)
+        cluster.put_node(NodeName("cpu-only"), CPU_ONLY)
     return Scene(cluster, pinned(2), [UNASKED.name])
 
 
 def beside_a_node_without_gpus() -> Scene:
     cluster = cluster_of({PAIRS: {"sleeper": Held((0, 1, 2, 3))}})
-    cluster.feed.put_node(NodeName("cpu-only"), CPU_ONLY)
+    cluster.put_node(NodeName("cpu-only"), CPU_ONLY)
     return Scene(cluster, asks(annotations={}), [PAIRS.name])
 
 
@@ -361,7 +361,7 @@ def in_flight_to_a_node_where_another_came_first() -> Scene:
         {PAIRS: {"first": Held((0, 1))}, OTHER: {"low": Held((0, 1, 2, 3), priority=-5)}}
     )
     by_hand = record_of(pod(1, name="by-hand", uid="by-hand", node=PAIRS.name))
-    then = lambda: cluster.feed.put_pod(by_hand)  # noqa: E731
+    then = lambda: cluster.put_pod(by_hand)  # noqa: E731
     return Scene(cluster, asks(), [PAIRS.name, OTHER.name], PAIRS.name, then)
 
 
@@ -370,7 +370,7 @@ def of_two_pairs(priority: int) -> Scene:
     cluster = cluster_of({PAIRS: {"a": Held((0,))}, OTHER: {"b": Held((0,))}})
     nominee = other("nominee", 5, nominated=PAIRS.name)
     nominee["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = 2
-    cluster.feed.put_pod(record_of(nominee))
+    cluster.put_pod(record_of(nominee))
     return Scene(cluster, asks(1, {}, priority), [PAIRS.name, OTHER.name])
 
 
@@ -380,8 +380,8 @@ def with_claims_for_a_network_card() -> Scene:
     given = {"allocation": {"devices": {"results": [card]}}}
     meta = {"namespace": "ns", "name": "c", "uid": "c"}
     world.claims.apply(raw({"metadata": meta, "status": given}))
-    world.cluster.feed.put_record(switched(4, "plugin"), Report("boot", 1))
-    world.cluster.feed.put_node(NodeName("plugin"), NodeObject(exists=True))
+    world.cluster.put_record(switched(4, "plugin"), Report("boot", 1))
+    world.cluster.put_node(NodeName("plugin"), NodeObject(exists=True))
     return Scene(world.cluster, msgspec.to_builtins(of_claim(NVLINK, "c")), [DRA_NODE, "plugin"])
 
 
@@ -395,7 +395,7 @@ def with_claims_for_another_model() -> Scene:
 
 def with_claims_in_flight() -> Scene:
     world = two_pairs()
-    world.cluster.feed.put_node(NodeName("other"), CPU_ONLY)
+    world.cluster.put_node(NodeName("other"), CPU_ONLY)
     world.slices.apply(slice_of("other", *map(device, range(4)), name="s2", pool="other"))
     world.speak(1, NodeName("other"))
     world.claims.apply(asking("c", exactly(1)))
@@ -407,8 +407,8 @@ def with_devices_chosen() -> Scene:
     """kube-scheduler has chosen devices on a node with DRA."""
     world = two_pairs()
     for node in (pcie(4, "plain"), switched(4, "linked")):
-        world.cluster.feed.put_record(node, Report("boot", 1))
-        world.cluster.feed.put_node(node.name, NodeObject(exists=True))
+        world.cluster.put_record(node, Report("boot", 1))
+        world.cluster.put_node(node.name, NodeObject(exists=True))
     mine = asks(1, {}, nominatedNodeName=DRA_NODE)
     return Scene(world.cluster, mine, [DRA_NODE, "plain", "linked"])
 
@@ -429,7 +429,7 @@ def where_siblings_may_come_first() -> Scene:
 
 def closed_by_its_selector() -> Scene:
     cluster = cluster_of({switched(4, "n"): {}})
-    cluster.feed.put_node(NodeName("n"), NodeObject(exists=True, labels={"zone": "a"}))
+    cluster.put_node(NodeName("n"), NodeObject(exists=True, labels={"zone": "a"}))
     picky = pod(2, NVLINK, name=NAME, uid=NAME)
     picky["spec"]["nodeSelector"] = {"zone": "b"}
     return Scene(cluster, picky, [])
@@ -447,7 +447,7 @@ def beside_a_cordoned_node() -> Scene:
     cluster = cluster_of({clean: {}, half: {"holds": Held((0,))}, big: {}})
     for name in names:
         node = NodeObject(exists=True, cordoned=name == "half")
-        cluster.feed.put_node(NodeName(name), node)
+        cluster.put_node(NodeName(name), node)
     return Scene(cluster, asks(1, {}), ["clean", "big"])
 
 

@@ -49,8 +49,8 @@ def hold(
     if gpus:
         name = NodeName(node)
         holder = PodRecord(PodUid(uid), "x", uid, name, gpu_request(len(gpus)), "Running")
-        service.cluster.feed.put_pod(holder)
-    assert service.cluster.feed.put_report(NodeName(node), report)
+        service.cluster.put_pod(holder)
+    assert service.cluster.put_report(NodeName(node), report)
 
 
 def test_case_01_one_of_two_fits(service: Running) -> None:
@@ -138,7 +138,7 @@ def test_a_node_under_maintenance_promises_nothing_and_then_goes_on(service: Run
 
     def labelled(value: str) -> None:
         node_object = NodeObject(labels={CLIENT: value} if value else {})
-        service.cluster.feed.put_node(NodeName("bridged"), node_object)
+        service.cluster.put_node(NodeName("bridged"), node_object)
 
     def refused() -> dict[str, str]:
         found = service.filter(pod(1, NVLINK), "bridged")
@@ -168,14 +168,14 @@ def test_a_gpu_that_does_not_answer_is_shown_and_ends_promises(service: Running)
     """Nobody knows this node's plugin: it may fail over the GPU, or do well without."""
     missing = (MissingGpu("GPU-2", counted=True),)
     name = NodeName("switched")
-    assert service.cluster.feed.put_report(name, Report("boot", 7, missing=missing))
+    assert service.cluster.put_report(name, Report("boot", 7, missing=missing))
     answer = service.filter(pod(1, NVLINK), "switched")
     assert answer["FailedNodes"] == {
         "switched": "not guaranteed: the node's kubelet may refuse the pod"
     }
     assert service.filter(pod(1), "switched")["NodeNames"] == ["switched"]
     assert service.admin.get("/v1/nodes/switched").json()["missing"] == ["GPU-2"]
-    assert service.cluster.feed.put_report(name, Report("boot", 8))
+    assert service.cluster.put_report(name, Report("boot", 8))
     assert service.filter(pod(1, NVLINK), "switched")["NodeNames"] == ["switched"]
     assert "missing" not in service.admin.get("/v1/nodes/switched").json()
 
@@ -235,7 +235,7 @@ def test_case_12_malformed_annotation(
 
 
 def test_case_13_malformed_record_fails_alone(service: Running) -> None:
-    service.cluster.feed.put_problem(NodeName("bridged"), "spec.devices.0.index: …")
+    service.cluster.put_problem(NodeName("bridged"), "spec.devices.0.index: …")
     answer = service.filter(pod(2, NVLINK), "switched", "bridged")
     assert answer["NodeNames"] == ["switched"]
     assert answer["FailedAndUnresolvableNodes"] == {"bridged": "topology record unusable"}
@@ -246,7 +246,7 @@ def test_case_13_malformed_record_fails_alone(service: Running) -> None:
 def test_case_13_contradictory_report(service: Running) -> None:
     one = Allocation(PodUid("a"), "x", "a", "main", "nvidia.com/gpu", (DeviceId("GPU-0"),))
     two = Allocation(PodUid("b"), "x", "b", "main", "nvidia.com/gpu", (DeviceId("GPU-0"),))
-    service.cluster.feed.put_report(NodeName("switched"), Report("boot", 2, allocations=(one, two)))
+    service.cluster.put_report(NodeName("switched"), Report("boot", 2, allocations=(one, two)))
     answer = service.filter(pod(2, NVLINK), "switched")
     assert answer["FailedAndUnresolvableNodes"] == {"switched": "topology record unusable"}
     assert "GPU-0 is held by two pods or containers" in service.admin.get("/v1/nodes").text

@@ -13,7 +13,7 @@ from scheduler_extender.annotations import RESERVED
 from scheduler_extender.deadline import within
 from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.reservation import Reservation, value_of
 from scheduler_extender.state.pods.standing import Standing
@@ -36,19 +36,19 @@ NODE = shared.NAME
 
 
 def reserve(
-    cluster: Cluster, manifest: dict[str, Any], node: str, victims: Sequence[str] = ()
+    cluster: Cache, manifest: dict[str, Any], node: str, victims: Sequence[str] = ()
 ) -> dict[str, Any]:
     """The pod waits, and a place is reserved for it."""
-    cluster.cache.today = lambda: TODAY
+    cluster.today = lambda: TODAY
     uid = PodUid(manifest["metadata"]["uid"])
     written = value_of(uid, NodeName(node), UNTIL, map(PodUid, victims))
     manifest["metadata"].setdefault("annotations", {})[RESERVED] = written
-    cluster.feed.put_pod(record_of(manifest))
+    cluster.put_pod(record_of(manifest))
     assert cluster.snapshot().places_of(uid) == {node}
     return manifest
 
 
-def refused(cluster: Cluster, manifest: Mapping[str, Any], node: str = NODE) -> str:
+def refused(cluster: Cache, manifest: Mapping[str, Any], node: str = NODE) -> str:
     """Why filter refuses a pod on a node; empty where it passes."""
     found = filter_nodes(cluster, msgspec.convert(manifest, Pod), [node])
     return {**found.failed, **found.unresolvable}.get(node, found.error)
@@ -102,7 +102,7 @@ def test_a_place_that_is_reserved_for_another_group_is_none() -> None:
 # Explanations of members.
 
 
-def told(cluster: Cluster, name: str) -> dict[str, str]:
+def told(cluster: Cache, name: str) -> dict[str, str]:
     """What each node says to a pod that is known."""
     found = cluster.snapshot().pod_named("default", name)
     assert found is not None
@@ -125,11 +125,11 @@ def started(groups: int, nodes: int) -> Scheduler:
     """Groups over one zone, each with one of its many members."""
     scheduler = Scheduler({"a": nodes})
     for name in scheduler.names:
-        scheduler.cluster.feed.put_labels(NodeName(name), NodeObject(labels={"zone": "z"}))
+        scheduler.cluster.put_labels(NodeName(name), NodeObject(labels={"zone": "z"}))
     for i in range(groups):
         manifest = member(f"g{i}", f"g{i}", 100, 1, {"group-domain": "zone"})
         manifest["spec"]["nodeName"] = scheduler.names[i % nodes]
-        scheduler.cluster.feed.put_pod(record_of(manifest))
+        scheduler.cluster.put_pod(record_of(manifest))
     return scheduler
 
 
@@ -154,9 +154,9 @@ def test_nobody_is_evicted_outside_of_the_groups_domain() -> None:
     scheduler = Scheduler({"a": 2, "b": 2})
     scheduler.cluster.budgets = ()
     assert scheduler.bind(member("m0", size=2), "a-00") == ""
-    scheduler.cluster.feed.put_pod(record_of(pod(4, name="other", uid="other", node="a-01")))
+    scheduler.cluster.put_pod(record_of(pod(4, name="other", uid="other", node="a-01")))
     wants = record_of(member("m1", size=2))
-    scheduler.cluster.feed.put_pod(replace(wants, standing=Standing(priority=5)))
+    scheduler.cluster.put_pod(replace(wants, standing=Standing(priority=5)))
     found = unblocking_of(scheduler.cluster, "default", "m1")
     assert found is not None
     assert found.takes is None, "filter refuses rack b: its group is in a"
@@ -170,10 +170,10 @@ def test_a_reservation_is_none_any_more_once_the_group_is_elsewhere() -> None:
     scheduler = Scheduler({"a": 2, "b": 2})
     cluster = scheduler.cluster
     cluster.budgets = ()
-    cluster.feed.put_pod(record_of(pod(4, name="other", uid="other", node="a-01")))
+    cluster.put_pod(record_of(pod(4, name="other", uid="other", node="a-01")))
     kept = Reservation(NodeName("a-01"), cluster.today() + 60, frozenset({PodUid("other")}))
     wants = replace(record_of(member("m1", size=2)), standing=Standing(priority=5))
-    cluster.feed.put_pod(replace(wants, reservation=kept))
+    cluster.put_pod(replace(wants, reservation=kept))
 
     def holds() -> bool:
         found = unblocking_of(cluster, "default", "m1")
@@ -192,9 +192,9 @@ def test_nobody_is_evicted_for_a_group_that_would_wait_all_the_same() -> None:
     scheduler = Scheduler({"a": 2})
     scheduler.cluster.budgets = ()
     for i in range(2):
-        scheduler.cluster.feed.put_pod(record_of(pod(4, name=f"o{i}", uid=f"o{i}", node=f"a-0{i}")))
+        scheduler.cluster.put_pod(record_of(pod(4, name=f"o{i}", uid=f"o{i}", node=f"a-0{i}")))
     wants = record_of(member("m0", size=2))
-    scheduler.cluster.feed.put_pod(replace(wants, standing=Standing(priority=5)))
+    scheduler.cluster.put_pod(replace(wants, standing=Standing(priority=5)))
     found = unblocking_of(scheduler.cluster, "default", "m0")
     assert found is not None
     assert (found.takes, found.plan) == (None, None)
@@ -207,7 +207,7 @@ def test_preemption_takes_pods_that_end_as_gone_for_the_group_too() -> None:
     held = scheduler.cluster
     for name, deleting in (("victim", False), ("ends", True)):
         found = record_of(pod(2, name=name, uid=name, node="a-01"))
-        held.feed.put_pod(replace(found, deleting=deleting, standing=Standing(priority=-1)))
+        held.put_pod(replace(found, deleting=deleting, standing=Standing(priority=-1)))
     offered: dict[str, MetaVictims | None] = {"a-01": MetaVictims([MetaPod("victim")], 0)}
     asked = msgspec.convert(member("m1", size=2), Pod)
     args = PreemptionArgs(asked, meta_victims=offered)
@@ -217,25 +217,25 @@ def test_preemption_takes_pods_that_end_as_gone_for_the_group_too() -> None:
 # Evictions on shared GPUs and on MIG.
 
 
-def holding(topology: NodeTopology, resource: str, held: Mapping[str, Sequence[str]]) -> Cluster:
+def holding(topology: NodeTopology, resource: str, held: Mapping[str, Sequence[str]]) -> Cache:
     """A node with bare pods of low priority that run on these devices."""
-    found = Cluster(lambda: 0.0, Settings(stale_after=None))
+    found = Cache(lambda: 0.0, Settings(stale_after=None))
     found.budgets = ()
     for uid, devices in held.items():
         manifest = shared.manifest(uid, len(devices), resource=resource, node=str(topology.name))
         running = replace(record_of(manifest), phase="Running", admitted=True)
-        found.feed.put_pod(replace(running, standing=Standing(priority=-1)))
+        found.put_pod(replace(running, standing=Standing(priority=-1)))
     allocations = tuple(
         Allocation(PodUid(uid), "default", uid, "main", resource, tuple(map(DeviceId, devices)))
         for uid, devices in held.items()
     )
-    found.feed.put_record(topology, Report("boot", 1, allocations=allocations))
+    found.put_record(topology, Report("boot", 1, allocations=allocations))
     return found
 
 
-def plan(cluster: Cluster, manifest: Mapping[str, Any]) -> set[str]:
+def plan(cluster: Cache, manifest: Mapping[str, Any]) -> set[str]:
     """Who is evicted for a pod of priority 0."""
-    cluster.feed.put_pod(record_of(manifest))
+    cluster.put_pod(record_of(manifest))
     found = unblocking_of(cluster, "default", str(manifest["metadata"]["name"]))
     assert found is not None
     return {step.pod for step in found.plan.steps} if found.plan else set()
@@ -272,7 +272,7 @@ def test_a_time_beyond_the_years_keeps_no_place() -> None:
     manifest = shared.manifest("wants", 1, {"min-gpu-memory": "1Gi"})
     written = '{"uid": "wants", "node": "node", "until": "9999-12-31T23:59:59-14:00"}'
     manifest["metadata"]["annotations"][RESERVED] = written
-    there.cluster.feed.put_pod(record_of(manifest))
+    there.cluster.put_pod(record_of(manifest))
     assert not there.cluster.snapshot().places_of(PodUid("wants"))
     assert b"wants" in b"".join(cluster_file(there.cluster))
     assert unblocking_of(there.cluster, "default", "wants") is not None
@@ -282,5 +282,5 @@ def test_a_start_beyond_the_years_is_none() -> None:
     there = shared.Node(shared.node(1, 4))
     manifest = pod(1, name="p", uid="p", node="node", phase="Running")
     manifest["status"]["startTime"] = "9999-12-31T23:59:59-14:00"
-    there.cluster.feed.put_pod(record_of(manifest))
+    there.cluster.put_pod(record_of(manifest))
     assert b'"p"' in b"".join(cluster_file(there.cluster))

@@ -1,8 +1,7 @@
 """Everything that is known now, behind one lock: what sources feed, and snapshots for who asks.
 
-``cache`` holds what is known, and the pods that are assumed to be bound; ``eventhandlers`` change
-it; ``cluster`` is both behind the lock. ``pods`` draws a pod's life, ``freshness`` is what time
-changes.
+``cache`` holds and changes it, with the pods that are assumed to be bound. ``pods`` draws a pod's
+life, ``freshness`` is what time changes.
 May know all packages before it. It works no answer out: that is done on a ``snapshot`` without the
 lock, in ``asking``.
 """

@@ -1,10 +1,12 @@
-"""Everything that is known now, and the one way in which the facts of a node change: of nodes, also
-their domains, reservations, and what time changes.
+"""Everything that is known now of nodes and pods: what sources tell, from their own threads, and
+snapshots of it for the verbs. Methods may be called from any thread.
 
-A pod that we bind is *assumed* from the decision on: it counts on its node before the API server
-has told us of it (:mod:`.pods` draws its life). :meth:`.Cache.assume`, :meth:`.Cache.forget`,
-:meth:`.Cache.confirm` and :meth:`.Cache.assumed` may be called from any thread. For every other
-method the caller holds the lock.
+A source tells what is new, or names everything that there is. Whatever it shows may be late, and of
+two things the later may come first. A pod that we bind is *assumed* from the decision on: it counts
+on its node before the API server has told us of it (:mod:`.pods` draws its life).
+
+Nothing here does I/O, and no answer is worked out under the lock: who asks takes a
+:class:`.Snapshot`. The exception is the last try of a bind on a node that changes all the time.
 """
 
 from __future__ import annotations
@@ -16,23 +18,36 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from math import inf
 
-from scheduler_extender.state.answers.answercache import AnswerCache
+from scheduler_extender.membership import NVLINK_DOMAIN
+from scheduler_extender.state.answers import refusing
+from scheduler_extender.state.answers.answercache import AnswerCache, Size
 from scheduler_extender.state.answers.classes import EquivalenceClasses
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.answers.refusing import with_pauses_ended
-from scheduler_extender.state.answers.tallies import Faults
-from scheduler_extender.state.cluster.freshness import Due
+from scheduler_extender.state.answers.refusing import NodeRefusal
+from scheduler_extender.state.answers.tallies import Faults, Tallies
+from scheduler_extender.state.cluster import freshness
+from scheduler_extender.state.cluster.freshness import Due, Watch
+from scheduler_extender.state.cluster.lately import LatelySent
 from scheduler_extender.state.cluster.pods import Pods
-from scheduler_extender.state.cluster.snapshot import LastGroupPlaces
+from scheduler_extender.state.cluster.snapshot import LastGroupPlaces, Parts, Snapshot
 from scheduler_extender.state.groups.copyonwrite import CopyOnWrite
 from scheduler_extender.state.groups.domains import Domains, domain_of, same_domains
+from scheduler_extender.state.groups.gangdomains import GangDomains
 from scheduler_extender.state.groups.groups import Groups
-from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node import transitions
+from scheduler_extender.state.node.facts import Foresees, NodeFacts, nobody_foresees
+from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.node.occupants import Occupants
-from scheduler_extender.state.node.transitions import with_stale_report
-from scheduler_extender.state.pods.record import PodRecord, resource_of
+from scheduler_extender.state.node.transitions import TakenRecord
+from scheduler_extender.state.node.verification import Surprise, Verified, verify
+from scheduler_extender.state.pods.budgets import Budgets
+from scheduler_extender.state.pods.record import PodRecord, resource_of, with_promise_of
 from scheduler_extender.state.pods.reservation import Reservation
+from scheduler_extender.state.pods.standing import Others, nobody_knows
 from topology.core.devices import NodeName, PodUid
+from topology.core.graph import NodeTopology
+from topology.core.report import Report
+from topology.core.requests import GpuRequest
 
 
 class Nodes:
@@ -111,96 +126,445 @@ class Nodes:
 class Cache:
     """The nodes, pods, groups and reservations that are known, and the remembered answers."""
 
-    def __init__(self, clock: Callable[[], float], settings: Settings) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],  # seconds; only has to run forward
+        settings: Settings = Settings(),
+        watches: Callable[[], Iterable[Watch]] = tuple,  # that tell us, as they are now
+    ) -> None:
         self.lock = threading.RLock()
         self.clock = clock
         self.today: Callable[[], float] = time.time  # people say so until when a place is reserved
         self.settings = settings
+        self.watches = watches
         self.faults = Faults()
+        self.tallies = Tallies()
         self.nodes = Nodes(settings)
         self.pods = Pods()
         self.groups = Groups()
-        self.reservations_end = Due[PodUid]()  # pods by the time of day at which their places end
+        self.budgets: Budgets | None = None
+        self.others: Others = nobody_knows  # asked about pods without devices; with no lock held
+        self.foresees: Foresees = nobody_foresees  # what claims will get; with no lock held
+        # Whether all claims of a pod that asks for a number of GPUs, its own among them, have
+        # devices, and the facts of a node with DRA say so; with no lock held.
+        self.claims_known: Callable[[PodRecord, int, NodeName], bool] = lambda *_: True
+        self._reservations_end = Due[PodUid]()  # pods by the time of day at which their places end
         self.classes = EquivalenceClasses(self.lock)
         self.answers = AnswerCache(self.lock, self.classes)
-        self.group_places = LastGroupPlaces(self.lock, self.classes)
-        self.node_objects = False  # Node objects are watched
-        self.racks_wanted = False  # a pod has asked for its group to share an NVLink domain
-        self.version = 0  # see :attr:`.Cluster.version`
+        self._group_places = LastGroupPlaces(self.lock, self.classes)
+        self._gangs = GangDomains()
+        self.lately = LatelySent()
+        self._node_objects = False  # Node objects are watched
+        self._racks_wanted = False  # a pod has asked for its group to share an NVLink domain
+        # Grows whenever what people are shown may have changed: a node, or a pod. Read it without
+        # the lock; heartbeats that say nothing new do not count.
+        self.version = 0
+        self.reports_out_of_order = 0
+        # Called whenever what a node can offer may have changed: under the lock, to take a note.
         self.on_change: list[Callable[[NodeName], None]] = []
+        # Called by the thread that tells us a report that shows what was not foreseen, or a pod
+        # that a kubelet has refused and we had seen before. They should not be kept waiting.
+        self.on_surprise: list[Callable[[Surprise], None]] = []
+        self.on_refusal: list[Callable[[NodeRefusal], None]] = []
+
+    def snapshot(self) -> Snapshot:
+        """All that is known now."""
+        with self.lock:
+            self.expire()
+            nodes, pods = self.nodes, self.pods
+            return Snapshot(
+                Parts(
+                    self.settings,
+                    self.clock,
+                    self.faults,
+                    self.classes,
+                    self.answers,
+                    self._group_places,
+                    self._gangs,
+                    self.lately,
+                ),
+                nodes.facts.copy(),
+                pods.waiting.copy(),
+                pods.in_flight.copy(),
+                pods.nominated.copy(),
+                nodes.places.copy(),
+                self.groups.seen(),
+                nodes.kinds,
+                nodes.label_keys,
+                self.classes.moment,
+                nodes.moves,
+                self.answers.mix,
+                self.blind(),
+                self._racks_wanted,
+                self.today(),
+                self.budgets,
+                self.others,
+                self.foresees,
+            )
+
+    # What is known now, piece by piece.
+
+    def facts(self, name: NodeName) -> NodeFacts:
+        """What is known of a node now; empty where nobody told us of it."""
+        with self.lock:
+            self.expire()
+            return self.nodes.get(name)
+
+    def pod(self, uid: PodUid) -> PodRecord | None:
+        """The pod with this UID, as last seen."""
+        with self.lock:
+            return self.pods.get(uid)
+
+    def has_node(self, name: NodeName) -> bool:
+        """Whether the node exists, as far as we know: where Node objects are watched, one does."""
+        with self.lock:
+            facts = self.nodes.facts.get(name)
+            return facts is not None and (facts.node_object.exists or not self._node_objects)
+
+    def blind(self) -> bool:
+        """Whether a watch has told us nothing for so long that our picture may be wrong."""
+        return bool(freshness.blind(self.watches(), self.clock()))
+
+    def unready(self) -> tuple[str, ...]:
+        """The watches that have been blind for too long to go on answering."""
+        return freshness.unready(self.watches(), self.clock())
+
+    def remembered(self) -> Size:
+        """How much is remembered."""
+        return self.answers.size()
+
+    def forget_answers(self) -> None:
+        """Forget every remembered answer; the next ones are worked out anew."""
+        with self.lock:
+            self.answers.clear()
+            self._group_places.clear()
+
+    def tell_of_all_nodes(self) -> None:
+        """Tell the listeners of every node: any of them may be news, as after a time in which a
+        watch was blind."""
+        with self.lock:
+            self.tell_of(self.nodes.facts.now)
+
+    def tell_of(self, names: Iterable[NodeName]) -> None:
+        """Tell the listeners that what these nodes can offer may have changed."""
+        with self.lock:
+            for name in names:
+                for listener in self.on_change:
+                    listener(name)
 
     def expire(self) -> None:
         """Take note of what time alone has changed: nodes that are stale, pauses and reservations
         that are over."""
         now = self.clock()
-        nodes = self.nodes
-        for name in nodes.stale.take(now):
-            if (facts := nodes.get(name)).report is not None:
-                self.put(with_stale_report(facts))
-        for name in nodes.pausing.take(now):
-            before = nodes.get(name)
-            facts = with_pauses_ended(before, now)
-            if facts is not before:
-                self.put(facts)
-            nodes.note_pauses(facts)
-        for uid in self.reservations_end.take(self.today()):
-            pod = self.pods.get(uid)
-            if pod is not None and pod.reservation is not None:
-                self.reserve(pod.reservation.node)
+        with self.lock:
+            for name in self.nodes.stale.take(now):
+                if (facts := self.nodes.get(name)).report is not None:
+                    self._put(transitions.with_stale_report(facts))
+            for name in self.nodes.pausing.take(now):
+                before = self.nodes.get(name)
+                facts = refusing.with_pauses_ended(before, now)
+                if facts is not before:
+                    self._put(facts)
+                self.nodes.note_pauses(facts)
+            for uid in self._reservations_end.take(self.today()):
+                pod = self.pods.get(uid)
+                if pod is not None and pod.reservation is not None:
+                    self._reserve(pod.reservation.node)
 
-    def put(self, facts: NodeFacts, *, changed: bool = True) -> None:
-        """A node's facts are these now; ``changed`` says that its answers may be others."""
-        name = facts.name
-        before, counts_otherwise = self.nodes.put(facts)
-        if changed or counts_otherwise:
+    # Nodes and their records.
 
-            def domains(kind: str) -> Iterable[str | None]:
-                return (domain_of(each, kind) for each in (before, facts) if each is not None)
+    def put_record(
+        self,
+        topology: NodeTopology,
+        report: Report | None,
+        *,
+        uid: str = "",
+        age: float = 0.0,
+        spoken: bool = True,
+    ) -> None:
+        """Take in a node's record. A report that is older than the one we hold is passed over.
 
-            self.classes.changed(name, answers=changed, counts_otherwise=counts_otherwise)
-            self.answers.changed(domains)
-            self.group_places.changed(name)
-            self.tell(name)
-        self.version += changed
-        # Nobody is nominated to a node of which nothing was known: else a place was reserved there.
-        changes = set[NodeName]()
-        if before and _what_decides_nominees(before) != _what_decides_nominees(facts):
-            changes.add(name)
-        claimed = _claimed(facts)
-        for uid in claimed ^ (_claimed(before) if before else frozenset()):
-            changes.update(self.pods.claim(uid, name, ends=uid not in claimed))
-        for each in changes:
-            self.reserve(each)
-
-    def tell(self, name: NodeName) -> None:
-        """Tell the listeners that what a node can offer may have changed."""
-        for listener in self.on_change:
-            listener(name)
-
-    def reserve(self, name: NodeName) -> None:
-        """Reserve the place on a node that is to be kept there now, or none.
-
-        Under DRA kube-scheduler nominates a pod when it has chosen devices for it, and before the
-        pod's claim says which. So all that it has nominated are on their way, as if their binds
-        were in flight, and none is kept a place.
+        ``uid`` is the record's own: one that was deleted and made anew starts its numbers again.
+        ``age`` is how many seconds ago the agent looked, by its own word; it counts for the first
+        report that we see of a node, later ones are as old as their arrival; one that the agent has
+        not ``spoken`` anew (others have changed who holds what) makes no node fresh. What a report
+        shows is then held against what was foreseen, outside the lock.
         """
-        facts = self.nodes.get(name)
-        nominees = self._nominees(facts)
-        coming = {pod.uid: replace(pod, node=name) for pod in nominees if facts.by_dra}
-        flying = {uid: pod for uid, pod in self.pods.in_flight.now.items() if pod.node == name}
-        before, now = facts.pods.in_flight, {**coming, **flying}
-        if before != now:
-            facts = replace(facts, pods=replace(facts.pods, in_flight=now)).without_old_departed()
-            self.put(facts)
-            for uid in before.keys() | now.keys():
-                if before.get(uid) != now.get(uid):
-                    self.count_member(uid)
-        pod = self._annotated(name)
-        if pod is None and nominees and not facts.by_dra:
-            first = min(nominees, key=lambda pod: (-pod.standing.priority, pod.uid))
-            pod = replace(first, reservation=Reservation(name, inf))
-        if _place_of(pod) != _place_of(facts.reserved_for):
-            self.put(replace(facts, reserved_for=pod))
+        hash(topology.shape)  # worked out once for each kind of hardware, and not under the lock
+        with self.lock:
+            taken = self._take_record(topology, report, uid, age, spoken=spoken)
+        self._verify(taken)
+        if taken.changed:
+            taken.after.prepare()  # by whoever feeds the record, and not by the next pod that asks
+
+    def put_report(self, name: NodeName, report: Report) -> bool:
+        """Take in a report on its own; False where the node has no record to belong to."""
+        with self.lock:
+            self.expire()
+            facts = self.nodes.get(name)
+        if facts.topology is None:
+            return False
+        self.put_record(facts.topology, report, uid=facts.record.uid)
+        return True
+
+    def _take_record(
+        self, topology: NodeTopology, report: Report | None, uid: str, age: float, *, spoken: bool
+    ) -> TakenRecord:
+        """Take a record in."""
+        before, report = transitions.without_released(self.nodes.get(topology.name), report)
+        known, anew = before.report, uid != before.record.uid
+        if report is not None and known is not None and not anew and not report.follows(known):
+            self.reports_out_of_order += 1
+            topology, report = before.topology or topology, known
+        same = before.topology == topology
+        if same and before.topology is not None:
+            topology = before.topology  # with what is worked out about it
+        news = report != known or not same or before.record.problem is not None or anew
+        heartbeat = same and not before.record.stale and transitions.is_heartbeat(report, known)
+        after = self._with_shown(before, transitions.with_record(before, topology, report, uid))
+        if news and (spoken or known is None):
+            if after.record.stale:
+                after = replace(after, record=replace(after.record, stale=False))
+            since = max(0.0, age) if known is None else 0.0
+            self.nodes.heard(topology.name, self.clock() - since)
+        moved = (
+            after.history.backoffs is not before.history.backoffs
+            or after.history.admitted is not before.history.admitted
+            or after.pods.leaving.keys() != before.pods.leaving.keys()
+            or after.pods.departed.keys() != before.pods.departed.keys()
+        )
+        changed = (news and not heartbeat) or moved
+        self._put(after, changed=changed)
+        told_anew = same and news and None not in (known, report)
+        return TakenRecord(before, after, changed, told_anew)
+
+    def _with_shown(self, before: NodeFacts, after: NodeFacts) -> NodeFacts:
+        """Pods that a report shows for the first time have been admitted.
+
+        The first report that we see of a node tells nothing of when, nor does one of a pod that has
+        ended meanwhile.
+        """
+        if after.history.backoffs and before.report is not None:
+            for uid in after.pods.reported - before.pods.reported:
+                pod = after.pods.bound.get(uid)
+                if pod is not None and not pod.ended:
+                    after = refusing.with_pod_admitted(after, pod, self.clock())
+        return after
+
+    def put_problem(self, name: NodeName, problem: str) -> None:
+        """Note that a node's record cannot be used, and why."""
+        with self.lock:
+            facts = self.nodes.get(name)
+            if facts.record.problem != problem:
+                self.nodes.stale.drop(name)
+                self._put(transitions.without_record(facts, problem))
+
+    def drop_record(self, name: NodeName) -> None:
+        """Forget a node's record; its pods stay."""
+        with self.lock:
+            facts = self.nodes.facts.get(name)
+            if facts is not None:
+                self.nodes.stale.drop(name)
+                self._put(transitions.without_record(facts))
+
+    def keep_records(self, names: set[NodeName]) -> None:
+        """Forget the record of every node that a complete list did not name."""
+        with self.lock:
+            for name, facts in list(self.nodes.facts.now.items()):
+                if name not in names and (facts.topology or facts.record.problem):
+                    self.drop_record(name)
+
+    def put_node(self, name: NodeName, node_object: NodeObject, resumed: float = 0.0) -> None:
+        """Note what a Node object says, and that it exists.
+
+        ``resumed`` is up to when an operator forgives its refusals, in seconds since 1970.
+        """
+        with self.lock:
+            self._node_objects = True
+            before = self.nodes.get(name)
+            facts = refusing.with_resumed(before, resumed, self.clock())
+            known = before.node_object
+            changed = known.dra_only != node_object.dra_only or facts.history is not before.history
+            changed |= known.maintained != node_object.maintained
+            labels = known.labels if known.labels == node_object.labels else node_object.labels
+            facts = replace(facts, node_object=replace(node_object, exists=True, labels=labels))
+            other_amounts = node_object.allocatable != known.allocatable
+            if other_amounts and _gives_out_others(before, facts):
+                facts, changed = facts.unproven(), True
+            self._put(facts, changed=changed)
+            self.nodes.note_pauses(facts)
+
+    def put_labels(self, name: NodeName, node_object: NodeObject) -> None:
+        """Take what is told of a known node where Node objects are not watched.
+
+        Where it says that the object exists, nothing else is to be told: then it says who may be
+        sent there.
+        """
+        with self.lock:
+            before = self.nodes.facts.get(name)
+            if before is not None:
+                known = before.node_object
+                exists = node_object.exists or known.exists
+                told = replace(node_object, exists=exists)
+                changed = told.allocatable != known.allocatable or told.dra_only != known.dra_only
+                self._put(replace(before, node_object=told), changed=changed)
+
+    def drop_node(self, name: NodeName) -> None:
+        """Note that a Node object is gone; its record and pods go by themselves."""
+        with self.lock:
+            facts = self.nodes.facts.get(name)
+            if facts is not None:
+                self._put(transitions.without_node_object(facts))
+
+    def keep_nodes(self, names: set[NodeName]) -> None:
+        """Note as gone every Node object that a complete list did not name."""
+        with self.lock:
+            self._node_objects = True
+            for name, facts in list(self.nodes.facts.now.items()):
+                if facts.node_object.exists and name not in names:
+                    self.drop_node(name)
+
+    # Pods.
+
+    def put_pod(self, pod: PodRecord, age: float = 0.0, *, listed: bool = False) -> None:
+        """Take in a pod as it is now; a bind in flight that it confirms retires.
+
+        ``age`` is how many seconds ago its kubelet admitted or refused it, by the kubelet's word;
+        it counts where we see the pod for the first time. A pod that is ``listed`` is one of many
+        that may have changed meanwhile, in whatever order. A refusal is told outside the lock.
+        Older news than ours is passed over: that a pod is on no node any more, or that it is there
+        although the API server has said that it is gone.
+        """
+        told = None
+        with self.lock:
+            earlier = self.pods.get(pod.uid)
+            if pod.node is not None:
+                if pod.uid in self.nodes.get(pod.node).pods.leaving:
+                    return  # a UID is given once: the settler has read what the watch shows late
+                pod = with_promise_of(pod, earlier, self.assumed(pod.uid))
+            self._take_pod(pod, earlier, listed=listed)
+            if pod.node is not None:
+                before = self.nodes.get(pod.node)
+                if self._take_answer(pod, earlier, age) and earlier is not None:
+                    told = (before, self.nodes.get(pod.node))
+                self.confirm(pod.uid)  # last: else the pod would be on no node in between
+        if told is not None:
+            self._tell_refusal(*told, pod)
+
+    def _take_answer(self, pod: PodRecord, earlier: PodRecord | None, age: float) -> bool:
+        """Take in what the kubelet has answered to a bound pod; whether it has refused it now."""
+        assert pod.node is not None  # noqa: S101 (the caller looked)
+        now, before = self.clock(), self.nodes.get(pod.node)
+        after, first_seen = before, earlier is None
+        refused = pod.refusal is not None and (earlier is None or earlier.refusal is None)
+        if refused:
+            at = now - max(0.0, age) if first_seen else now
+            after = refusing.with_pod_refused(before, pod, at, now, first_seen=first_seen)
+        elif pod.admitted and (earlier is None or not (earlier.admitted or earlier.ended)):
+            after = refusing.with_pod_admitted(before, pod, now, first_seen=first_seen)
+        if after is not before:
+            self._put(after)
+            self.nodes.note_pauses(after)
+        return refused
+
+    def _tell_refusal(self, before: NodeFacts, after: NodeFacts, pod: PodRecord) -> None:
+        """Tell of a refusal; a fault of ours here costs nobody the pod."""
+        try:
+            if pod.refusal is not None:
+                told = refusing.refusal_by(before, after, pod, pod.refusal, self.settings)
+                for listener in self.on_refusal:
+                    listener(told)
+        except Exception as error:  # noqa: BLE001 (a listener logs it)
+            self.faults.note(before.name, error)
+
+    def _take_pod(self, pod: PodRecord, earlier: PodRecord | None, *, listed: bool) -> None:
+        if earlier == pod:
+            return
+        if earlier is not None and earlier.node is not None and pod.node is None:
+            return  # a nodeName is never taken back: this is older news than ours
+        self.version += 1
+        concerned = self.pods.put(pod)
+        self._count_member(pod.uid)
+        if pod.reservation is not None:
+            self._reservations_end.put(pod.uid, pod.reservation.until)
+        for name in concerned:
+            self._reserve(name)
+        if pod.membership is not None:
+            self._racks_wanted |= pod.membership.domain == NVLINK_DOMAIN
+        request = pod.request
+        if earlier is None and isinstance(request, GpuRequest) and request.effective_count:
+            self.answers.observe(request)
+        if pod.ended and not (earlier is not None and earlier.ended) and pod.node is not None:
+            self._put(transitions.note_departure(self.nodes.get(pod.node), pod), changed=False)
+        if earlier is not None and earlier.node is not None and earlier.node != pod.node:
+            self._put(transitions.without_pod(self.nodes.get(earlier.node), pod.uid))
+        if pod.node is not None:
+            self._put(transitions.with_pod(self.nodes.get(pod.node), pod, listed=listed))
+
+    def drop_pod(self, uid: PodUid, version: int | None = None) -> None:
+        """Forget a pod that is gone, and a bind of it in flight.
+
+        ``version`` is the resourceVersion at which it was gone from the API server. Its kubelet may
+        know nothing of that yet, and hold its devices or give it some: the pod counts until a
+        report shows that it does not. None says that the kubelet has let go.
+        """
+        with self.lock:
+            self._drop_known_pod(uid, self.pods.get(uid), version)
+            self.confirm(uid)
+
+    def drop_in_flight(self, uid: PodUid, version: int) -> None:
+        """End a bind in flight whose pod is gone, as of this resourceVersion.
+
+        Nobody saw whether it was bound before. Its kubelet may hold its devices, as in
+        :meth:`drop_pod`.
+        """
+        with self.lock:
+            flying = self.assumed(uid)
+            if flying is not None:
+                self._drop_known_pod(uid, flying, version)
+                self.confirm(uid)
+
+    def keep_pods(self, uids: set[PodUid], version: int | None = None) -> None:
+        """Forget every pod that a complete list did not name. Binds in flight stay.
+
+        ``version`` is the list's, and means what it means for :meth:`drop_pod`.
+        """
+        with self.lock:
+            for uid in self.pods.known.keys() - uids:
+                self._drop_known_pod(uid, self.pods.get(uid), version)
+
+    def _drop_known_pod(self, uid: PodUid, pod: PodRecord | None, version: int | None) -> None:
+        """Forget a pod, which was as ``pod`` says."""
+        self.version += 1
+        concerned = self.pods.drop(uid)
+        self._count_member(uid)
+        self._reservations_end.drop(uid)
+        for name in concerned:
+            self._reserve(name)
+        if pod is None or pod.node is None:
+            return
+        facts = self.nodes.get(pod.node)
+        report = facts.report
+        shown = report is not None and any(a.pod_uid == uid for a in report.allocations)
+        if pod.ended and not shown:
+            facts = transitions.without_pod(facts, uid)
+        elif version is None or not facts.record.boot_id:
+            # Nothing to wait for: the kubelet has let go, or no agent has ever reported here.
+            facts = transitions.note_departure(transitions.without_pod(facts, uid), pod)
+        else:
+            facts = transitions.with_leaving(facts, pod, version)
+        self._put(facts)
+
+    def _verify(self, taken: TakenRecord) -> None:
+        """Hold a report against what was foreseen; a fault of ours here costs nobody the report."""
+        try:
+            verified = verify(taken.before, taken.after) if taken.told_anew else Verified()
+            self.tallies.keep(verified.kept)
+            for surprise in verified.surprises:
+                for listener in self.on_surprise:
+                    listener(surprise)
+        except Exception as error:  # noqa: BLE001 (a listener logs it)
+            self.faults.note(taken.before.name, error)
 
     # Assumed pods: their bind is being written, or may have been.
 
@@ -246,7 +610,7 @@ class Cache:
         with self.lock:
             pod = self.pods.in_flight.pop(uid)
             if pod is not None and pod.node is not None:
-                self.reserve(pod.node)
+                self._reserve(pod.node)
 
     def assumed(self, uid: PodUid) -> PodRecord | None:
         """An assumed pod, as our bind will have it."""
@@ -256,9 +620,60 @@ class Cache:
     def _assume(self, pod: PodRecord) -> None:
         assert pod.node is not None  # noqa: S101 (each is assumed for a node)
         self.pods.in_flight.put(pod.uid, pod)
-        self.reserve(pod.node)
+        self._reserve(pod.node)
 
-    def count_member(self, uid: PodUid) -> None:
+    # One node's facts, and what follows from them.
+
+    def _put(self, facts: NodeFacts, *, changed: bool = True) -> None:
+        """A node's facts are these now; ``changed`` says that its answers may be others."""
+        name = facts.name
+        before, counts_otherwise = self.nodes.put(facts)
+        if changed or counts_otherwise:
+
+            def domains(kind: str) -> Iterable[str | None]:
+                return (domain_of(each, kind) for each in (before, facts) if each is not None)
+
+            self.classes.changed(name, answers=changed, counts_otherwise=counts_otherwise)
+            self.answers.changed(domains)
+            self._group_places.changed(name)
+            self.tell_of([name])
+        self.version += changed
+        # Nobody is nominated to a node of which nothing was known: else a place was reserved there.
+        changes = set[NodeName]()
+        if before and _what_decides_nominees(before) != _what_decides_nominees(facts):
+            changes.add(name)
+        claimed = _claimed(facts)
+        for uid in claimed ^ (_claimed(before) if before else frozenset()):
+            changes.update(self.pods.claim(uid, name, ends=uid not in claimed))
+        for each in changes:
+            self._reserve(each)
+
+    def _reserve(self, name: NodeName) -> None:
+        """Reserve the place on a node that is to be kept there now, or none.
+
+        Under DRA kube-scheduler nominates a pod when it has chosen devices for it, and before the
+        pod's claim says which. So all that it has nominated are on their way, as if their binds
+        were in flight, and none is kept a place.
+        """
+        facts = self.nodes.get(name)
+        nominees = self._nominees(facts)
+        coming = {pod.uid: replace(pod, node=name) for pod in nominees if facts.by_dra}
+        flying = {uid: pod for uid, pod in self.pods.in_flight.now.items() if pod.node == name}
+        before, now = facts.pods.in_flight, {**coming, **flying}
+        if before != now:
+            facts = replace(facts, pods=replace(facts.pods, in_flight=now)).without_old_departed()
+            self._put(facts)
+            for uid in before.keys() | now.keys():
+                if before.get(uid) != now.get(uid):
+                    self._count_member(uid)
+        pod = self._annotated(name)
+        if pod is None and nominees and not facts.by_dra:
+            first = min(nominees, key=lambda pod: (-pod.standing.priority, pod.uid))
+            pod = replace(first, reservation=Reservation(name, inf))
+        if _place_of(pod) != _place_of(facts.reserved_for):
+            self._put(replace(facts, reserved_for=pod))
+
+    def _count_member(self, uid: PodUid) -> None:
         """A pod counts in its group where it is bound, its bind is in flight, or devices have been
         chosen for it; else it is still to come, or gone."""
         pod = self.pods.get(uid)
@@ -293,6 +708,20 @@ class Cache:
             for pod in self.pods.nominated_to.on(facts.name)
             if not _is_not_scheduled(pod) and facts.is_open_to(pod)
         ]
+
+
+def _gives_out_others(before: NodeFacts, after: NodeFacts) -> bool:
+    """Whether kube-scheduler gives out another number of some devices of ours than before, or of
+    some resource that the record does not name."""
+    if after.topology is None:
+        return False
+    served = {each.name for each in after.topology.resources}
+    given, now = (
+        dict(before.node_object.allocatable or ()),
+        dict(after.node_object.allocatable or ()),
+    )
+    changed = {name for name in given.keys() | now.keys() if given.get(name) != now.get(name)}
+    return any(name in served or bool(given.get(name)) != bool(now.get(name)) for name in changed)
 
 
 def _is_not_scheduled(pod: PodRecord) -> bool:

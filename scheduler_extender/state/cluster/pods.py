@@ -44,7 +44,7 @@ gone          Nothing.
 Where a pod ends or goes that no report has shown, the other unreported pods may have been admitted
 beside it. The node remembers it as *departed* until they are reported.
 
-What moves a pod, by a method of :class:`.EventHandlers` or :class:`.Cache`. *There* is bound,
+What moves a pod, by a method of :class:`.Cache`. *There* is bound,
 acknowledged, terminating or ended: a source may show a pod for the first time in any of them.
 
 ============  ==============  =====================  =============================================

@@ -209,7 +209,7 @@ def test_the_leader_is_asked_if_it_is_ready(kubectl: Installed) -> None:
 
 def test_the_namespace_is_the_one_of_the_context(kubectl: Installed) -> None:
     found = cluster_of({PAIRS: {"a": Held((0,)), "b": Held((2,))}})
-    found.feed.put_pod(waiting("wants", gpu_request(2, NVLINKED)))
+    found.put_pod(waiting("wants", gpu_request(2, NVLINKED)))
     config = yaml.safe_load(kubectl.kubeconfig.read_text())
     config["contexts"][0]["context"]["namespace"] = "team"
     kubectl.kubeconfig.write_text(yaml.safe_dump(config))
@@ -244,7 +244,7 @@ def test_of_one_node_the_extender_tells_all(kubectl: Installed) -> None:
 
 def test_the_extender_says_why_a_pod_waits(kubectl: Installed) -> None:
     found = cluster_of({PAIRS: {"a": Held((0,)), "b": Held((2,))}})
-    found.feed.put_pod(waiting("wants", gpu_request(2, NVLINKED)))
+    found.put_pod(waiting("wants", gpu_request(2, NVLINKED)))
     jobs = "/apis/batch/v1/namespaces/team/jobs"
     uid = kubectl.fake.put(jobs, {"kind": "Job", "metadata": {"name": "train"}})["metadata"]["uid"]
     owner = {"kind": "Job", "name": "train", "uid": uid, "controller": True}

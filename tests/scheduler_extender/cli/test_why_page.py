@@ -10,7 +10,7 @@ import yaml
 from scheduler_extender.kube.dra import DraNodes, dra_sinks
 from scheduler_extender.kube.owners import KINDS
 from scheduler_extender.kube.sinks import NODES_PATH, RECORDS_PATH
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.told.words import TOLD
 from tests.commands import ROOT
 from topology.core.placement import Reason
@@ -44,7 +44,7 @@ def test_the_role_of_the_page_lists_all_that_is_read_besides_pods() -> None:
         for group in rule["apiGroups"]
         if "list" in rule["verbs"]
     }
-    cluster = Cluster(lambda: 0.0)
+    cluster = Cache(lambda: 0.0)
     of_dra = [where for where, _ in dra_sinks(cluster, DraNodes(cluster))]
     read = defaultdict[str, set[str]](set)
     for where in (NODES_PATH, RECORDS_PATH, *of_dra):

@@ -22,7 +22,7 @@ def printed(width: int, *, terminal: bool = True, no_color: bool = False) -> str
     dgx = machine("dgx1-v100").topology("a-node-with-a-long-name.example.internal")
     cluster = cluster_of({dgx: {"one": Held((0,)), "two": Held((5, 6))}})
     pod = waiting("train", gpu_request(4, NVLINKED))
-    cluster.cache.today = lambda: 0.0
+    cluster.today = lambda: 0.0
     found = explanation_of(cluster.snapshot(), pod)
     out = io.StringIO()
     console = Console(file=out, width=width, force_terminal=terminal, no_color=no_color)

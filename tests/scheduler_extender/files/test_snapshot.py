@@ -16,7 +16,7 @@ from scheduler_extender.files.clusterfile import ClusterFileError, feed, parse
 from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.framework.equivalence import answer
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.budgets import Budget
 from scheduler_extender.state.pods.record import PodRecord, pod_record
@@ -54,10 +54,10 @@ def record(name: str, count: int, **more: object) -> PodRecord:
     return found
 
 
-def lived_in(seed: int) -> Cluster:
+def lived_in(seed: int) -> Cache:
     """A cluster after a while: held, sick, unreported, in flight, leaving, waiting."""
     rng = random.Random(seed)
-    cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+    cluster = Cache(lambda: 0.0, Settings(stale_after=None))
     names = ("dgx1-v100", "a100-pcie-4-bridged", "hgx-h100-8", "l40s-8")
     for i, kind in enumerate(names * 3):
         topology = machine(kind).topology(f"node-{i:02}")
@@ -72,25 +72,25 @@ def lived_in(seed: int) -> Cluster:
                 except Refused:
                     continue
             if fate == "in flight":
-                cluster.cache.assume(topology.name, replace(known, node=None))
+                cluster.assume(topology.name, replace(known, node=None))
             elif fate != "unknown":
-                cluster.feed.put_pod(replace(known, deleting=fate == "leaving"))
+                cluster.put_pod(replace(known, deleting=fate == "leaving"))
         report = kubelet.report()
         if rng.random() < 0.3:
             report = replace(report, health=(Health(topology.gpus[1].uuid, False, "Xid79"),))
-        cluster.feed.put_record(topology, report)
-    cluster.feed.put_pod(replace(record("waits", 4), called_unschedulable=True))
+        cluster.put_record(topology, report)
+    cluster.put_pod(replace(record("waits", 4), called_unschedulable=True))
     return cluster
 
 
-def replayed(cluster: Cluster) -> Cluster:
+def replayed(cluster: Cache) -> Cache:
     """A cluster that has read the file of this one."""
-    again = Cluster(lambda: 0.0, Settings(stale_after=None))
+    again = Cache(lambda: 0.0, Settings(stale_after=None))
     feed(again, parse(b"".join(cluster_file(cluster)).decode()))
     return again
 
 
-def answers(cluster: Cluster) -> dict[str, list[object]]:
+def answers(cluster: Cache) -> dict[str, list[object]]:
     return {
         name: [
             (d.verdict, d.rejection, d.assessment.sets if d.assessment else None)
@@ -106,7 +106,7 @@ def answers(cluster: Cluster) -> dict[str, list[object]]:
 def test_the_file_replays_the_state(seed: int) -> None:
     cluster = lived_in(seed)
     text = b"".join(cluster_file(cluster)).decode()
-    again = Cluster(lambda: 0.0, Settings(stale_after=None))
+    again = Cache(lambda: 0.0, Settings(stale_after=None))
     feed(again, parse(text))
     assert answers(again) == answers(cluster)
     # And once more: nothing is lost on the way.
@@ -123,7 +123,7 @@ def test_a_node_with_dra_is_replayed(named: bool) -> None:
         del nameless["spec"]["extendedResourceName"]
         world.classes.apply(raw(nameless))
     seen = NodeObject(dra_only=True, allocatable=amounts_of({"cpu": "8"}))
-    world.cluster.feed.put_node(NODE, seen)
+    world.cluster.put_node(NODE, seen)
     world.claims.apply(claim("of-a-pod", 3, pod="p"))
     world.claims.apply(claim("of-two", 0, pods=("q", "r")))
     assert answers(replayed(world.cluster)) == answers(world.cluster)
@@ -140,15 +140,15 @@ def test_it_is_yaml_for_everybody() -> None:
 
 def test_what_cannot_be_replayed_is_said() -> None:
     clock = [0.0]
-    cluster = Cluster(lambda: clock[0], Settings(stale_after=10))
+    cluster = Cache(lambda: clock[0], Settings(stale_after=10))
     node: NodeTopology = machine("l40s-4").topology("old")
-    cluster.feed.put_record(node, Report())
-    cluster.feed.put_problem(NodeName("bad"), "spec.devices: two\nlines")
-    cluster.feed.put_node(NodeName("bare"), NodeObject())
+    cluster.put_record(node, Report())
+    cluster.put_problem(NodeName("bad"), "spec.devices: two\nlines")
+    cluster.put_node(NodeName("bare"), NodeObject())
     clock[0] = 11
-    cluster.feed.put_record(machine("l40s-4").topology("new"), None)
-    cluster.feed.put_record(machine("l40s-4").topology("dra"), Report())
-    cluster.feed.put_node(NodeName("dra"), NodeObject(dra_only=True))
+    cluster.put_record(machine("l40s-4").topology("new"), None)
+    cluster.put_record(machine("l40s-4").topology("dra"), Report())
+    cluster.put_node(NodeName("dra"), NodeObject(dra_only=True))
     text = b"".join(cluster_file(cluster)).decode()
     comments = [line for line in text.splitlines() if line.startswith("#")][1:]
     assert comments == [
@@ -163,9 +163,9 @@ def test_what_cannot_be_replayed_is_said() -> None:
 
 def test_a_name_ends_no_comment() -> None:
     """No API server takes such a name; a cluster file may have it."""
-    cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+    cluster = Cache(lambda: 0.0, Settings(stale_after=None))
     manifest = pod(1, node="a\nb: [")
-    cluster.feed.put_pod(record_of(manifest))
+    cluster.put_pod(record_of(manifest))
     text = b"".join(cluster_file(cluster)).decode()
     assert "# a b: [: left out, no topology report" in text
     kinds = [each["kind"] for each in yaml.safe_load_all(text)]
@@ -174,10 +174,10 @@ def test_a_name_ends_no_comment() -> None:
 
 def test_a_cordon_is_replayed() -> None:
     """A cordoned node has no places for members of groups that are to come."""
-    cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+    cluster = Cache(lambda: 0.0, Settings(stale_after=None))
     for name in ("cordoned", "open"):
-        cluster.feed.put_record(machine("l40s-4").topology(name), Report())
-        cluster.feed.put_node(NodeName(name), NodeObject(cordoned=name == "cordoned"))
+        cluster.put_record(machine("l40s-4").topology(name), Report())
+        cluster.put_node(NodeName(name), NodeObject(cordoned=name == "cordoned"))
     again = replayed(cluster)
     assert {facts.name: facts.node_object.cordoned for facts in again.snapshot().nodes} == {
         "cordoned": True,
@@ -188,8 +188,8 @@ def test_a_cordon_is_replayed() -> None:
 def test_a_pod_in_flight_is_written_once() -> None:
     cluster = lived_in(0)
     known = record("twice", 1)
-    cluster.feed.put_pod(known)
-    cluster.cache.assume(NodeName("node-00"), known)
+    cluster.put_pod(known)
+    cluster.assume(NodeName("node-00"), known)
     text = b"".join(cluster_file(cluster)).decode()
     assert text.count(f'"uid":"{PodUid("uid-twice")}"') == 1
 
@@ -228,14 +228,14 @@ def test_a_pod_whose_words_end_lines_makes_no_snapshot_unreadable(end: str) -> N
     manifest = pod(1, {"reserved": json.dumps(kept)}, name="waits", uid="uid-waits")
     waits = record_of(manifest)
     assert waits.reservation is not None
-    cluster.feed.put_pod(waits)
+    cluster.put_pod(waits)
     read = parse(b"".join(cluster_file(cluster)).decode())
     (again,) = (found for found in read.pods if found.uid == waits.uid)
     assert again.reservation == waits.reservation
 
 
 def test_pods_come_back_as_they_were() -> None:
-    cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+    cluster = Cache(lambda: 0.0, Settings(stale_after=None))
     node = machine("dgx1-v100").topology("n")
     kubelet = EmulatedKubelet(node, random.Random(1))
     seen = record("seen", 2, node="n")
@@ -253,10 +253,10 @@ def test_pods_come_back_as_they_were() -> None:
         seen,
     ]
     for known in pods:
-        cluster.feed.put_pod(known)
-    cluster.feed.put_record(node, kubelet.report())
+        cluster.put_pod(known)
+    cluster.put_record(node, kubelet.report())
     # A kubelet that has just been restarted shows nobody: the pod is known to run all the same.
-    cluster.feed.put_record(node, replace(kubelet.report(), allocations=()))
+    cluster.put_record(node, replace(kubelet.report(), allocations=()))
     again = replayed(cluster)
     assert answers(again) == answers(cluster)
     assert [p.name for p in again.snapshot().unschedulable] == ["waits"]
@@ -284,17 +284,17 @@ def test_what_a_group_does_not_say_is_no_limit(
 TAINT = Taint("example.com/team", "a", "NoSchedule")
 
 
-def guarded() -> Cluster:
+def guarded() -> Cache:
     """Nodes of which each is closed to some pods, by a taint, a label or a cordon."""
-    cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+    cluster = Cache(lambda: 0.0, Settings(stale_after=None))
     for name, labels, taints, cordoned in (
         ("tainted", {"example.com/pool": "x"}, (TAINT,), False),
         ("labelled", {"example.com/pool": "y", "kubernetes.io/hostname": "labelled"}, (), False),
         ("cordoned", {}, (), True),
         ("bare", {}, (), False),
     ):
-        cluster.feed.put_record(machine("l40s-4").topology(name), Report())
-        cluster.feed.put_node(
+        cluster.put_record(machine("l40s-4").topology(name), Report())
+        cluster.put_node(
             NodeName(name), NodeObject(labels=labels, taints=taints, cordoned=cordoned)
         )
     return cluster
@@ -324,12 +324,12 @@ def test_a_file_closes_nodes_to_the_same_pods(
 ) -> None:
     cluster, asked = guarded(), selecting(**spec)
     cluster.budgets = ()
-    again = Cluster(lambda: 0.0, Settings(stale_after=None))
+    again = Cache(lambda: 0.0, Settings(stale_after=None))
     text = b"".join(cluster_file(cluster)).decode()
     feed(again, parse(text))
     for each in (cluster, again):
         assert {f.name for f in each.snapshot().nodes if f.is_open_to(asked)} == open_to_it
-        each.feed.put_pod(replace(asked, called_unschedulable=True))
+        each.put_pod(replace(asked, called_unschedulable=True))
     told = [unblocking_of(each, "default", "wants") for each in (cluster, again)]
     assert told[0] == told[1]
     assert b"".join(cluster_file(again)).decode().startswith(text[: text.index("\n")])
@@ -341,7 +341,7 @@ def test_a_node_that_says_nothing_of_a_snapshot_may_have_more_labels() -> None:
     by_hand = text.replace('"annotations":{"gpu-topology.io/snapshot":"1"}', '"annotations":{}')
     assert by_hand != text
     content = parse(by_hand)
-    again = Cluster(lambda: 0.0, Settings(stale_after=None))
+    again = Cache(lambda: 0.0, Settings(stale_after=None))
     tainted = replace(content.nodes[NodeName("tainted")], taints=(), exists=False)
     feed(again, replace(content, nodes=content.nodes | {NodeName("tainted"): tainted}))
     asked = selecting(nodeSelector={"example.com/another": "z"})
@@ -370,7 +370,7 @@ metadata: {name: n01, labels: {block: b}}
 """
     content = parse(text)
     assert {name for name, node in content.nodes.items() if node.exists} == {"n00"}
-    again = Cluster(lambda: 0.0, Settings(stale_after=None))
+    again = Cache(lambda: 0.0, Settings(stale_after=None))
     feed(again, content)
     asked = selecting(nodeSelector={"pool": "b"})
     assert {facts.name for facts in again.snapshot().nodes if facts.is_open_to(asked)} == {"n01"}
@@ -391,17 +391,17 @@ UNREADABLE = {
 def test_a_pod_that_cannot_be_read_comes_back_as_one(
     annotations: dict[str, str], spec: dict[str, object], node: str | None
 ) -> None:
-    cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
-    cluster.feed.put_record(machine("l40s-4").topology("n"), Report())
+    cluster = Cache(lambda: 0.0, Settings(stale_after=None))
+    cluster.put_record(machine("l40s-4").topology("n"), Report())
     manifest = pod(2, annotations, name="odd", uid="uid-odd", node=node)
     manifest["spec"] |= spec
     odd = record_of(manifest)
     assert isinstance(odd.request, Malformed)
-    cluster.feed.put_pod(odd)
+    cluster.put_pod(odd)
     text = b"".join(cluster_file(cluster)).decode()
     (read,) = parse(text).pods
     assert read.request == odd.request
-    again = Cluster(lambda: 0.0, Settings(stale_after=None))
+    again = Cache(lambda: 0.0, Settings(stale_after=None))
     feed(again, parse(text))
     assert answers(again) == answers(cluster)
     assert b"".join(cluster_file(again)).decode().splitlines()[1:] == text.splitlines()[1:]
@@ -423,9 +423,9 @@ BUDGETS = (
 )
 
 
-def crowded(budgets: tuple[Budget, ...] | None) -> Cluster:
+def crowded(budgets: tuple[Budget, ...] | None) -> Cache:
     """A node full of pods that a pod of higher priority waits for."""
-    cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+    cluster = Cache(lambda: 0.0, Settings(stale_after=None))
     topology = machine("l40s-4").topology("n")
     kubelet = EmulatedKubelet(topology, random.Random(1))
     for i in range(4):
@@ -435,12 +435,12 @@ def crowded(budgets: tuple[Budget, ...] | None) -> Cluster:
         known = replace(known, standing=standing, phase="Running")
         assert isinstance(known.request, GpuRequest)
         kubelet.admit(known.uid, known.namespace, known.name, known.request)
-        cluster.feed.put_pod(known)
-    cluster.feed.put_record(topology, kubelet.report())
+        cluster.put_pod(known)
+    cluster.put_record(topology, kubelet.report())
     waits = record("waits", 3)
     waits = replace(waits, standing=replace(waits.standing, priority=10), called_unschedulable=True)
     waits = replace(waits, request=gpu_request(3))
-    cluster.feed.put_pod(waits)
+    cluster.put_pod(waits)
     cluster.budgets = budgets
     return cluster
 
@@ -490,12 +490,12 @@ status: {disruptionsAllowed: 1}
 
 def test_what_kube_scheduler_gives_out_is_replayed() -> None:
     """It counts by it how many siblings of a gang it sends to a node."""
-    cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+    cluster = Cache(lambda: 0.0, Settings(stale_after=None))
     for name, given in (("most", "3"), ("all", "4"), ("unsaid", None)):
-        cluster.feed.put_record(machine("l40s-4").topology(name), Report())
+        cluster.put_record(machine("l40s-4").topology(name), Report())
         offered = None if given is None else amounts_of({"nvidia.com/gpu": given, "cpu": "1500m"})
-        cluster.feed.put_node(NodeName(name), NodeObject(allocatable=offered))
-    again = Cluster(lambda: 0.0, Settings(stale_after=None))
+        cluster.put_node(NodeName(name), NodeObject(allocatable=offered))
+    again = Cache(lambda: 0.0, Settings(stale_after=None))
     content = parse(b"".join(cluster_file(cluster)).decode())
     feed(again, content)
     for each in cluster.snapshot().nodes:

@@ -88,7 +88,7 @@ def test_a_node_passes_where_the_devices_that_come_will_do(world: DraWorld) -> N
 def test_what_is_chosen_for_a_nominated_pod_does_not_come(world: DraWorld) -> None:
     world.claims.apply(asking("c", exactly(2)))
     nominated = msgspec.convert(pod(1, name="n", uid="n", nominatedNodeName=NODE), Pod)
-    world.cluster.feed.put_pod(record_of(nominated))
+    world.cluster.put_pod(record_of(nominated))
     assert refusal(world, of_claim(NVLINK, "c")) == ""
 
 
@@ -236,7 +236,7 @@ def test_a_device_that_was_tainted_since_is_still_the_claims(world: DraWorld) ->
 def bind(world: DraWorld, wanted: Pod) -> None:
     record = asking_record(wanted, MANAGED)
     assert record is not None
-    world.cluster.feed.put_pod(record)
+    world.cluster.put_pod(record)
     verbs.bind(world.cluster, Bindings({}), BindingArgs("a", "ns", "a", NODE), lambda: "")
 
 
@@ -267,7 +267,7 @@ def test_a_node_other_than_that_of_its_bind_is_refused(world: DraWorld) -> None:
     wanted = of_claim(NVLINK, "c")
     record = asking_record(wanted, MANAGED)
     assert record is not None
-    world.cluster.feed.put_pod(record)
+    world.cluster.put_pod(record)
     decided = assume(world.cluster, record, NODE, lambda: "")
     assert decided is not None
     answered = verbs.filter_nodes(world.cluster, wanted, [NODE, OTHER])
@@ -282,10 +282,10 @@ def test_a_bind_that_waits_hears_of_the_names_of_claims(world: DraWorld) -> None
     record = asking_record(wanted, MANAGED)
     assert record is not None
     late = replace(record, claims=("",))
-    world.cluster.feed.put_pod(late)
+    world.cluster.put_pod(late)
     with pytest.raises(BindError, match="claim has no devices yet"):
         assume(world.cluster, late, NODE, lambda: "")
-    world.cluster.feed.put_pod(record)
+    world.cluster.put_pod(record)
     assert assume(world.cluster, late, NODE, lambda: "") is not None
 
 
@@ -340,7 +340,7 @@ def test_a_running_pod_lacks_no_gpu_that_is_published_no_more(world: DraWorld) -
     """It was waited for, and the next free GPU counted as its own."""
     record = asking_record(by_number(NVLINK, "b", node=NODE, phase="Running"), MANAGED)
     assert record is not None
-    world.cluster.feed.put_pod(record)
+    world.cluster.put_pod(record)
     world.claims.apply(claim("c", 3, 1, pod="b"))
     world.slices.apply(a_slice(*map(device, (3, 2, 0)), generation=2))
     assert world.offer.availability.devices_left == 2

@@ -10,7 +10,7 @@ import pytest
 from scheduler_extender.framework.capacity import NVLINKED, Capacities, Capacity, stranded
 from scheduler_extender.framework.decision import decide
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from tests.nodes import bridged, pcie, switched
 from topology.core.devices import DeviceId, PodUid
 from topology.core.graph import NodeTopology
@@ -29,9 +29,9 @@ def held(node: NodeTopology, positions: Sequence[int], *, resource: str = "") ->
     return Report("boot", 1, allocations=pods)
 
 
-def cluster_of(node: NodeTopology, report: Report) -> Cluster:
-    cluster = Cluster(lambda: 0.0, SETTINGS)
-    cluster.feed.put_record(node, report)
+def cluster_of(node: NodeTopology, report: Report) -> Cache:
+    cluster = Cache(lambda: 0.0, SETTINGS)
+    cluster.put_record(node, report)
     return cluster
 
 

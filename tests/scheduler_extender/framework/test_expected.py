@@ -10,7 +10,7 @@ import pytest
 
 from scheduler_extender.framework.members import OTHER_KINDS, Member, member_of
 from scheduler_extender.membership import Group, Membership
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.groups.groups import Groups
 from scheduler_extender.state.pods.record import PodRecord
 from tests.counting import calls
@@ -56,9 +56,9 @@ def test_the_largest_kinds_are_told_whoever_comes_and_goes(seed: int) -> None:
 
 def calls_of_a_member(kinds: int) -> int:
     """How many calls are made to learn what comes before a member of a gang of so many kinds."""
-    cluster = Cluster(lambda: 0.0)
+    cluster = Cache(lambda: 0.0)
     for i in range(kinds):
-        cluster.feed.put_pod(waiting(f"p{i}", kind(i + 1)))
+        cluster.put_pod(waiting(f"p{i}", kind(i + 1)))
 
     def member() -> Member | None:
         return member_of(cluster.snapshot(), PodUid("p0"), GANG, kind(1))

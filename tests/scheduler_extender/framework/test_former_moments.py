@@ -14,7 +14,7 @@ from scheduler_extender.framework.members import member_of, rack_rooms
 from scheduler_extender.framework.placecounter import PlaceCounter
 from scheduler_extender.state.answers.answercache import PlaceCount
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.groups import ELSEWHERE
 from scheduler_extender.state.node.objects import NodeObject
@@ -28,19 +28,19 @@ from topology.machines import machine
 SINGLE = PlaceCount(gpu_request(1), 100)
 
 
-def racks(**of: str) -> Cluster:
+def racks(**of: str) -> Cache:
     """Nodes with four GPUs, each in the rack that is told."""
-    found = Cluster(lambda: 0.0, Settings(stale_after=None))
+    found = Cache(lambda: 0.0, Settings(stale_after=None))
     for name, rack in of.items():
-        found.feed.put_record(switched(4, name), Report())
+        found.put_record(switched(4, name), Report())
         move(found, name, rack)
     return found
 
 
-def move(cluster: Cluster, name: str, rack: str, *, cordoned: bool = False) -> None:
+def move(cluster: Cache, name: str, rack: str, *, cordoned: bool = False) -> None:
     """A node is in this rack now, by its labels."""
     labels = {"rack": rack, "nvidia.com/gpu.clique": rack}
-    cluster.feed.put_node(NodeName(name), NodeObject(exists=True, labels=labels, cordoned=cordoned))
+    cluster.put_node(NodeName(name), NodeObject(exists=True, labels=labels, cordoned=cordoned))
 
 
 def total(seen: Snapshot) -> int:
@@ -76,7 +76,7 @@ def test_whoever_asks_on_a_former_snapshot_gets_the_sum_of_its_moment() -> None:
     siblings' binds were refused."""
     cluster = racks(a="r", b="r")
     former = cluster.snapshot()
-    cluster.feed.put_pod(record_of(pod(4, name="x", uid="x", node="a")))
+    cluster.put_pod(record_of(pod(4, name="x", uid="x", node="a")))
     assert total(cluster.snapshot()) == 4
     assert total(former) == 8
     assert total(cluster.snapshot()) == 4
@@ -89,7 +89,7 @@ def test_whoever_asks_on_a_former_snapshot_gets_the_sum_of_its_moment() -> None:
 def test_the_room_of_a_rack_is_not_remembered_once_a_tray_has_come_into_it() -> None:
     """Else its score would be without the tray until one of its trays changes."""
     cluster = racks(a="r", b="r", c="other", d="other")
-    cluster.feed.put_pod(record_of(member("w", "train", 2, 1)))  # somebody asks for a rack
+    cluster.put_pod(record_of(member("w", "train", 2, 1)))  # somebody asks for a rack
     former = cluster.snapshot()
     move(cluster, "c", "r")
     assert rack_rooms(former, gpu_request(1), ["a"]) == [9]
@@ -99,9 +99,9 @@ def test_the_room_of_a_rack_is_not_remembered_once_a_tray_has_come_into_it() -> 
 def test_what_if_a_pod_were_gone_is_not_remembered_of_its_rack() -> None:
     """Else scores would rest on a rack without the pod until one of its trays changes."""
     cluster = racks(a="r", b="r")
-    cluster.feed.put_pod(record_of(member("w", "train", 2, 1)))
+    cluster.put_pod(record_of(member("w", "train", 2, 1)))
     there = record_of(pod(4, name="x", uid="x", node="a"))
-    cluster.feed.put_pod(there)
+    cluster.put_pod(there)
     seen = cluster.snapshot()
     if_gone = seen.with_facts([seen.facts(NodeName("a")).without(frozenset({there.uid}))])
     assert rack_rooms(if_gone, gpu_request(1), ["a"]) == [5]
@@ -119,9 +119,9 @@ def test_whoever_asks_on_a_former_snapshot_gets_the_reservations_of_its_moment()
     cluster = racks(a="r", b="r")
     first = member("m", "train", 2, 2, {"group-domain": "rack"})
     first["spec"]["nodeName"] = "b"
-    cluster.feed.put_pod(record_of(first))
+    cluster.put_pod(record_of(first))
     former = cluster.snapshot()
-    cluster.feed.put_pod(record_of(pod(4, name="x", uid="x", node="a")))
+    cluster.put_pod(record_of(pod(4, name="x", uid="x", node="a")))
     assert kept_on(cluster.snapshot()) == {NodeName("b")}
     assert kept_on(former) == {NodeName("a")}
     assert kept_on(cluster.snapshot()) == {NodeName("b")}
@@ -130,17 +130,17 @@ def test_whoever_asks_on_a_former_snapshot_gets_the_reservations_of_its_moment()
 def test_members_and_places_are_counted_at_one_moment() -> None:
     """A member that comes while places are counted takes one. Beside the members of before, the
     places of afterwards would be too few: a refusal that is never true."""
-    cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+    cluster = Cache(lambda: 0.0, Settings(stale_after=None))
     for name in ("a-0", "b-0"):
-        cluster.feed.put_record(machine("gb200-tray").topology(name, group=name[0]), Report())
+        cluster.put_record(machine("gb200-tray").topology(name, group=name[0]), Report())
     first = record_of(member("m0", size=4, gpus=1))
-    cluster.feed.put_pod(replace(first, node=NodeName("a-0")))
+    cluster.put_pod(replace(first, node=NodeName("a-0")))
     others = [record_of(member(f"m{i}", size=4, gpus=1)) for i in (1, 2, 3)]
     seen = cluster.snapshot()
     asked = member_of(seen, others[0].uid, others[0].membership, gpu_request(1))
     assert asked is not None
     for other in others[1:]:
-        cluster.feed.put_pod(replace(other, node=NodeName("a-0")))
+        cluster.put_pod(replace(other, node=NodeName("a-0")))
     for moment in (seen, cluster.snapshot()):
         found = ask_group(moment, asked, ["a-0", "b-0"])
         assert not found.late

@@ -16,8 +16,8 @@ from scheduler_extender.framework.rule import UNDECIDED
 from scheduler_extender.kube import sinks as kube
 from scheduler_extender.state.answers import answercache
 from scheduler_extender.state.answers.answercache import Size
-from scheduler_extender.state.cluster import eventhandlers
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster import cache
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import last_report, pod, record_of, switched
 from tests.scheduler_extender.conftest import raw
@@ -34,17 +34,17 @@ NVLINK = {"link": "nvlink"}
 NAMES = ["a", "b", "c"]
 
 
-def ask(cluster: Cluster, count: int, annotations: dict[str, str]) -> Any:
+def ask(cluster: Cache, count: int, annotations: dict[str, str]) -> Any:
     return verbs.filter_nodes(
         cluster, msgspec.convert(pod(count, annotations, uid="next"), Pod), NAMES
     )
 
 
 @pytest.fixture
-def cluster() -> Cluster:
-    found = Cluster(Clock())
+def cluster() -> Cache:
+    found = Cache(Clock())
     for i, name in enumerate(NAMES):
-        found.feed.put_record(switched(4 + i, name), Report("boot", 1))
+        found.put_record(switched(4 + i, name), Report("boot", 1))
     return found
 
 
@@ -64,7 +64,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_one_node_does_not_fail_the_answer_for_the_others(
-    cluster: Cluster, broken: list[str]
+    cluster: Cache, broken: list[str]
 ) -> None:
     told: list[tuple[str, str]] = []
     cluster.faults.on_fault(lambda name, error: told.append((name, str(error))))
@@ -79,16 +79,16 @@ def test_one_node_does_not_fail_the_answer_for_the_others(
 
 
 def test_a_plain_pod_does_not_pass_where_it_could_break_a_promise(
-    cluster: Cluster, broken: list[str]
+    cluster: Cache, broken: list[str]
 ) -> None:
     promised = record_of(pod(2, NVLINK, node="b"))
-    cluster.feed.put_pod(replace(promised, promised=promised.request.constraints))  # type: ignore[union-attr]
+    cluster.put_pod(replace(promised, promised=promised.request.constraints))  # type: ignore[union-attr]
     found = ask(cluster, 1, {})
     assert found.node_names == ["a", "c"]
     assert found.failed == {"b": IN_PROGRESS.reason}
 
 
-def test_a_fault_is_not_remembered(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_is_not_remembered(cluster: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(rule, "assess", lambda *_: 1 // 0)
         assert ask(cluster, 2, NVLINK).node_names == []
@@ -96,11 +96,11 @@ def test_a_fault_is_not_remembered(cluster: Cluster, monkeypatch: pytest.MonkeyP
 
 
 def test_a_bind_to_such_a_node_is_refused_and_loses_no_bind_in_flight(
-    cluster: Cluster, broken: list[str]
+    cluster: Cache, broken: list[str]
 ) -> None:
     train = record_of(pod(2, NVLINK))
-    cluster.feed.put_pod(train)
-    cluster.cache.assume(NodeName("b"), train)
+    cluster.put_pod(train)
+    cluster.assume(NodeName("b"), train)
     args = BindingArgs("train", "default", "uid-1", "b")
     with pytest.raises(verbs.BindError, match="could not be evaluated"):
         verbs.bind(cluster, None, args, lambda: "now")  # type: ignore[arg-type]
@@ -108,7 +108,7 @@ def test_a_bind_to_such_a_node_is_refused_and_loses_no_bind_in_flight(
 
 
 def test_a_score_that_cannot_be_worked_out_is_neutral(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = scoring.prospect
 
@@ -125,18 +125,18 @@ def test_a_score_that_cannot_be_worked_out_is_neutral(
 
 
 def test_a_report_that_cannot_be_verified_is_taken_in(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
     cluster.faults.on_fault(lambda name, error: told.append(name))
-    monkeypatch.setattr(eventhandlers, "verify", lambda *_: 1 // 0)
-    cluster.feed.put_report(NodeName("a"), Report("boot", 2))
+    monkeypatch.setattr(cache, "verify", lambda *_: 1 // 0)
+    cluster.put_report(NodeName("a"), Report("boot", 2))
     assert told == ["a"]
     assert last_report(cluster.facts(NodeName("a"))).sequence == 2
 
 
 def test_what_fails_for_one_object_of_a_list_costs_only_that_one(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = codec.decode
 
@@ -156,7 +156,7 @@ def test_what_fails_for_one_object_of_a_list_costs_only_that_one(
 
 
 def test_a_pod_that_cannot_be_taken_in_stays_as_it_was(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = kube.PodSink(cluster)
     held, other = pod(2, node="a"), pod(1, name="other", uid="uid-2", node="a")
@@ -170,26 +170,26 @@ def test_a_pod_that_cannot_be_taken_in_stays_as_it_was(
     assert {p.uid for p in cluster.facts(NodeName("a")).pods.every} == {"uid-1", "uid-2"}
 
 
-def test_verification_holds_no_lock(cluster: Cluster) -> None:
+def test_verification_holds_no_lock(cluster: Cache) -> None:
     """Whoever listens to surprises may take as long as it likes."""
     free: list[bool] = []
 
     def listener(_: object) -> None:
         def try_lock() -> None:
-            with cluster.locked():
+            with cluster.lock:
                 free.append(True)
 
         thread = threading.Thread(target=try_lock)
         thread.start()
         thread.join(PATIENCE)
 
-    cluster.feed.on_surprise.append(listener)
+    cluster.on_surprise.append(listener)
     train = record_of(pod(2, NVLINK, node="a"))
     bad = replace(train, promised=replace(train.request.constraints, min_nvlinks=18))  # type: ignore[union-attr]
-    cluster.feed.put_pod(bad)
+    cluster.put_pod(bad)
     ids = (DeviceId("GPU-0"), DeviceId("GPU-1"))
     held = Allocation(PodUid("uid-1"), "default", "train", "main", "nvidia.com/gpu", ids)
-    cluster.feed.put_report(NodeName("a"), Report("boot", 2, allocations=(held,)))
+    cluster.put_report(NodeName("a"), Report("boot", 2, allocations=(held,)))
     assert free == [True]
 
 
@@ -209,21 +209,21 @@ def sick(node: NodeTopology, sequence: int) -> Report:
 
 def test_a_state_that_no_node_is_in_is_forgotten() -> None:
     node = switched(8, "a")
-    cluster = Cluster(Clock())
-    cluster.feed.put_record(switched(8, "b"), Report("boot", 1))
-    cluster.feed.put_record(switched(8, "c"), Report("boot", 1))
+    cluster = Cache(Clock())
+    cluster.put_record(switched(8, "b"), Report("boot", 1))
+    cluster.put_record(switched(8, "c"), Report("boot", 1))
     for sequence in range(1, 256):
-        cluster.feed.put_record(node, sick(node, sequence))
+        cluster.put_record(node, sick(node, sequence))
         ask(cluster, 2, NVLINK)
         verbs.prioritize(cluster, msgspec.convert(pod(2, NVLINK), Pod), NAMES)
     assert cluster.remembered() == Size(states=2, requests=1, answers=2)
     for name in NAMES:
-        cluster.feed.drop_record(NodeName(name))
+        cluster.drop_record(NodeName(name))
     assert cluster.remembered() == Size(states=0, requests=1, answers=0)
 
 
 def test_the_answers_remembered_are_bounded_in_number(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(answercache, "REMEMBERED_ANSWERS", 7)
     for count in (1, 2, 3, 4):
@@ -231,7 +231,7 @@ def test_the_answers_remembered_are_bounded_in_number(
     assert cluster.remembered() == Size(states=3, requests=2, answers=6)
 
 
-def test_requests_that_no_known_node_was_offered_for_are_forgotten_too(cluster: Cluster) -> None:
+def test_requests_that_no_known_node_was_offered_for_are_forgotten_too(cluster: Cache) -> None:
     """Anyone may name nodes that do not exist, with constraints that nobody had before."""
     for speed in range(1, 2 * answercache.REMEMBERED_REQUESTS):
         asked = msgspec.convert(pod(2, {"min-bandwidth": str(speed)}, uid="next"), Pod)

@@ -10,7 +10,7 @@ import pytest
 from scheduler_extender.framework.equivalence import ask, scores, states_of
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.answers.mix import REFRESH
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName, PodUid
 from topology.core.links import LinkKind
@@ -29,7 +29,7 @@ REQUESTS = [
 ]
 
 
-def scored(cluster: Cluster, request: GpuRequest, names: list[str]) -> dict[str, int]:
+def scored(cluster: Cache, request: GpuRequest, names: list[str]) -> dict[str, int]:
     found = scores(request, ask(cluster.snapshot(), request, names, scores=True))
     return dict(zip(names, found, strict=True))
 
@@ -37,21 +37,21 @@ def scored(cluster: Cluster, request: GpuRequest, names: list[str]) -> dict[str,
 @pytest.mark.parametrize("seed", range(2))
 def test_after_every_change_of_the_mix(seed: int) -> None:
     rng = random.Random(seed)
-    cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+    cluster = Cache(lambda: 0.0, Settings(stale_after=None))
     names = []
     for i, kind in enumerate(("dgx1-v100", "a100-pcie-4-bridged", "hgx-h100-8", "l40s-4") * 2):
         topology = machine(kind).topology(f"node-{i}")
-        cluster.feed.put_record(topology, Report())
+        cluster.put_record(topology, Report())
         names.append(str(topology.name))
     mixes = set()
     for number in range(6 * REFRESH):
         request = rng.choice(REQUESTS[: 1 + number // 16])
         uid, node = PodUid(f"u{number}"), NodeName(rng.choice(names))
         pod = PodRecord(uid, "x", f"p{number}", node, request)
-        cluster.feed.put_pod(pod)
+        cluster.put_pod(pod)
         if rng.random() < 0.97:
-            cluster.feed.put_pod(replace(pod, phase="Succeeded"))
-            cluster.feed.drop_pod(uid)
+            cluster.put_pod(replace(pod, phase="Succeeded"))
+            cluster.drop_pod(uid)
         if number % (REFRESH // 2) == 0:
             remembered = [scored(cluster, request, names) for request in REQUESTS]
             cluster.forget_answers()
@@ -61,8 +61,8 @@ def test_after_every_change_of_the_mix(seed: int) -> None:
 
 
 def test_what_was_worked_out_for_an_old_mix_takes_nothing_away() -> None:
-    cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
-    cluster.feed.put_record(machine("dgx1-v100").topology("node"), Report())
+    cluster = Cache(lambda: 0.0, Settings(stale_after=None))
+    cluster.put_record(machine("dgx1-v100").topology("node"), Report())
     request = gpu_request(2, NVLINK)
     before = scored(cluster, request, ["node"])
     late = Prospect(UNKNOWN, (0.0,))

@@ -28,7 +28,7 @@ from scheduler_extender.framework.setrule import ByNode, SetRule
 from scheduler_extender.framework.setrules import SET_RULES
 from scheduler_extender.kube.waker import Waker
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.told.answers import answers_to
 from scheduler_extender.told.explanation import Explanation, explanation_of
@@ -66,21 +66,21 @@ class OddName(SetRule):
         return lambda facts: ODD if facts.name in (FREE, HELD) else None
 
 
-def cluster_of(node: NodeName) -> Cluster:
+def cluster_of(node: NodeName) -> Cache:
     """A free node, or one whose GPUs an idle pod of low priority holds; a pod waits."""
-    cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+    cluster = Cache(lambda: 0.0, Settings(stale_after=None))
     cluster.budgets = ()
     report = Report("boot", 1, observed_at="2026-01-01T12:07:00Z")
     if node == HELD:
         held = pod(4, name="low", uid="low", node=HELD, phase="Running")
         held["spec"]["priority"] = -1
-        cluster.feed.put_pod(record_of(held))
+        cluster.put_pod(record_of(held))
         ids = tuple(DeviceId(gpu.uuid) for gpu in switched(4).gpus)
         has = Allocation(PodUid("low"), "default", "low", "main", GPU, ids)
         idle = IdleAllocation(PodUid("low"), "main", GPU, "2026-01-01T11:00:00Z")
         report = replace(report, allocations=(has,), idle=(idle,))
-    cluster.feed.put_pod(replace(record_of(ASKS), called_unschedulable=True))
-    cluster.feed.put_record(switched(4, node), report)
+    cluster.put_pod(replace(record_of(ASKS), called_unschedulable=True))
+    cluster.put_record(switched(4, node), report)
     return cluster
 
 
@@ -110,7 +110,7 @@ def takes_free() -> dict[str, bool]:
     return {**said, "bind": True}
 
 
-def _what_if(cluster: Cluster) -> str:
+def _what_if(cluster: Cache) -> str:
     return Pages(cluster).what_if(json.dumps({"kind": "Pod", **ASKS})).partition('id="answer"')[2]
 
 
@@ -175,7 +175,7 @@ for seed in range(12):
     found = world(random.Random(seed))
     for name, manifest in found.waiting.items():
         if "group" in str(manifest["metadata"]) or "nominatedNodeName" in manifest["status"]:
-            found.cluster.feed.drop_pod(record_of(manifest).uid)
+            found.cluster.drop_pod(record_of(manifest).uid)
     for name, manifest in found.waiting.items():
         if "group" in str(manifest["metadata"]) or "nominatedNodeName" in manifest["status"]:
             continue

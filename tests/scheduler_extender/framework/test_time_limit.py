@@ -14,7 +14,7 @@ from scheduler_extender.deadline import within
 from scheduler_extender.framework import decision as decisions
 from scheduler_extender.framework import equivalence, rule
 from scheduler_extender.framework.rule import UNDECIDED
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.verbs import STILL_WORKING, preemption
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
 from tests.deadlines import ending_when
@@ -37,12 +37,12 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def cluster(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+def cluster(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Cache:
     """Ten nodes in as many states; working one out takes a second."""
-    found = Cluster(clock)
+    found = Cache(clock)
     for i in range(10):
         node = pcie(2 + i, f"n{i}") if i < 5 else switched(2 + i, f"n{i}")
-        found.feed.put_record(node, Report("boot", 1))
+        found.put_record(node, Report("boot", 1))
     assess, prospect = placement.assess, scoring.prospect
 
     def slow_assess(*args: Any) -> Any:
@@ -68,7 +68,7 @@ def asked(count: int, annotations: dict[str, str]) -> Pod:
 
 
 def test_a_required_pod_gets_an_error_until_some_node_takes_it(
-    cluster: Cluster, clock: Clock
+    cluster: Cache, clock: Clock
 ) -> None:
     pair = asked(2, NVLINK)
     first = verbs.filter_nodes(cluster, pair, NAMES, within(cluster.clock, 3.5))
@@ -88,17 +88,17 @@ def test_a_required_pod_gets_an_error_until_some_node_takes_it(
     assert clock.now <= 14, "what was done is not done again, but for one interrupted in each call"
 
 
-def test_a_plain_pod_passes_unless_it_could_break_a_promise(cluster: Cluster) -> None:
+def test_a_plain_pod_passes_unless_it_could_break_a_promise(cluster: Cache) -> None:
     bound = record_of(pod(2, NVLINK, node="n9"))
     assert isinstance(bound.request, GpuRequest)
-    cluster.feed.put_pod(replace(bound, promised=bound.request.constraints))
+    cluster.put_pod(replace(bound, promised=bound.request.constraints))
     found = verbs.filter_nodes(cluster, asked(1, {}), NAMES, within(cluster.clock, 2.5))
     assert found.error == ""
     assert found.node_names == NAMES[:9]
     assert found.failed == {"n9": IN_PROGRESS.reason}
 
 
-def test_nodes_that_nobody_knows_are_told_apart(cluster: Cluster) -> None:
+def test_nodes_that_nobody_knows_are_told_apart(cluster: Cache) -> None:
     found = verbs.filter_nodes(
         cluster, asked(1, {}), [*NAMES, "unknown"], within(cluster.clock, 2.5)
     )
@@ -111,7 +111,7 @@ def test_nodes_that_nobody_knows_are_told_apart(cluster: Cluster) -> None:
     assert "unknown" in required.unresolvable
 
 
-def test_scores_that_were_not_worked_out_are_neutral(cluster: Cluster, clock: Clock) -> None:
+def test_scores_that_were_not_worked_out_are_neutral(cluster: Cache, clock: Clock) -> None:
     single = asked(1, {})
     verbs.filter_nodes(cluster, single, NAMES)
     some = {
@@ -128,7 +128,7 @@ def test_scores_that_were_not_worked_out_are_neutral(cluster: Cluster, clock: Cl
     assert clock.now - began <= 14, "each state is worked out once, or interrupted once"
 
 
-def test_preempt_evicts_nobody_for_what_it_did_not_look_at(cluster: Cluster, clock: Clock) -> None:
+def test_preempt_evicts_nobody_for_what_it_did_not_look_at(cluster: Cache, clock: Clock) -> None:
     victims = {name: MetaVictims([MetaPod("v")]) for name in NAMES[5:]}
     args = PreemptionArgs(asked(2, NVLINK), None, dict(victims))
     assert set(preemption.preempt(cluster, args).meta_victims) == set(NAMES[5:])
@@ -139,7 +139,7 @@ def test_preempt_evicts_nobody_for_what_it_did_not_look_at(cluster: Cluster, clo
 
 @pytest.mark.parametrize("scores", [False, True])
 def test_nothing_is_worked_out_under_the_lock(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, scores: bool
+    cluster: Cache, monkeypatch: pytest.MonkeyPatch, scores: bool
 ) -> None:
     """A report that comes in while a filter is at work waits for none of it."""
     free: list[bool] = []
@@ -167,7 +167,7 @@ def test_nothing_is_worked_out_under_the_lock(
 
 @pytest.mark.parametrize("verb", ["filter", "prioritize"])
 def test_nodes_that_fail_are_tried_once_in_each_call(
-    cluster: Cluster, clock: Clock, monkeypatch: pytest.MonkeyPatch, verb: str
+    cluster: Cache, clock: Clock, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     """A fault is tried again by the next call: within one it must not eat up the time."""
     tried: list[int] = []
@@ -194,7 +194,7 @@ def test_nodes_that_fail_are_tried_once_in_each_call(
 
 def test_nodes_that_change_all_the_time_hold_no_call_for_long(clock: Clock) -> None:
     """Each node is answered as it was when the call began, however much has changed since."""
-    cluster = Cluster(clock)
+    cluster = Cache(clock)
     nodes = [switched(4, f"c{i:03}") for i in range(20)]
     names = [str(node.name) for node in nodes]
     gpus = tuple(enumerate(nodes[0].gpus))
@@ -205,7 +205,7 @@ def test_nodes_that_change_all_the_time_hold_no_call_for_long(clock: Clock) -> N
         times += 1
         for i, node in enumerate(nodes):
             health = tuple(Health(gpu.uuid, not (i + times) >> p & 1, "x") for p, gpu in gpus)
-            cluster.feed.put_record(node, Report("boot", times + 1, health=health))
+            cluster.put_record(node, Report("boot", times + 1, health=health))
         return False
 
     everything_changes()
@@ -220,10 +220,10 @@ def test_nodes_that_change_all_the_time_hold_no_call_for_long(clock: Clock) -> N
 
 
 def test_states_that_there_was_no_time_to_find_are_late(clock: Clock) -> None:
-    cluster = Cluster(clock)
+    cluster = Cache(clock)
     names = [f"c{i:03}" for i in range(25)]
     for name in names:
-        cluster.feed.put_record(switched(4, name), Report("boot", 1))
+        cluster.put_record(switched(4, name), Report("boot", 1))
     answered = equivalence.ask(
         cluster.snapshot(), gpu_request(1), names, within(cluster.clock, 0.0)
     )
@@ -235,15 +235,15 @@ def test_states_that_there_was_no_time_to_find_are_late(clock: Clock) -> None:
 def test_what_is_worked_out_of_a_former_moment_is_not_taken_for_the_next(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster, node = Cluster(clock), switched(4, "c")
-    cluster.feed.put_record(node, Report("boot", 1))
+    cluster, node = Cache(clock), switched(4, "c")
+    cluster.put_record(node, Report("boot", 1))
     ids = tuple(DeviceId(gpu.uuid) for gpu in node.gpus)
     held = Allocation(PodUid("p"), "n", "p", "c", "nvidia.com/gpu", ids)
     assess = placement.assess
 
     def assess_while_it_changes(*args: Any) -> Any:
         answer = assess(*args)
-        cluster.feed.put_report(node.name, Report("boot", 2, allocations=(held,)))
+        cluster.put_report(node.name, Report("boot", 2, allocations=(held,)))
         return answer
 
     monkeypatch.setattr(rule, "assess", assess_while_it_changes)

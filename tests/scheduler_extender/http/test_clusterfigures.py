@@ -14,7 +14,7 @@ from scheduler_extender.http.clusterfigures import gpu_states, state_of
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.serving import in_memory
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.told.nodes import node_state
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import bridged, pcie, pod, switched
@@ -33,10 +33,10 @@ def held(node: NodeTopology, positions: Sequence[int]) -> Report:
     return Report("boot", 1, allocations=pods)
 
 
-def cluster_of(*records: tuple[NodeTopology, Report]) -> Cluster:
-    cluster = Cluster(Clock(), Settings(stale_after=None, all_pods_known=False))
+def cluster_of(*records: tuple[NodeTopology, Report]) -> Cache:
+    cluster = Cache(Clock(), Settings(stale_after=None, all_pods_known=False))
     for node, report in records:
-        cluster.feed.put_record(node, report)
+        cluster.put_record(node, report)
     return cluster
 
 
@@ -64,7 +64,7 @@ def test_sick_and_unknown_gpus_are_not_free() -> None:
     assert state_of(cluster_of((node, silent)).facts(node.name)) == "not-ready"
 
 
-def shown(cluster: Cluster) -> dict[str, float]:
+def shown(cluster: Cache) -> dict[str, float]:
     """Every sample of the cluster's figures, by its name and labels."""
     metrics = Metrics()
     metrics.watch(cluster)
@@ -99,9 +99,9 @@ def test_waiting_pods_are_counted_by_reason() -> None:
     pcie8, switched4 = pcie(8, "plain"), switched(4, "linked")
     cluster = cluster_of((pcie8, held(pcie8, [])), (switched4, held(switched4, [0])))
     for number in range(3):
-        cluster.feed.put_pod(waiting(f"quad-{number}", gpu_request(4, NVLINKED)))
-    cluster.feed.put_pod(waiting("fits", gpu_request(2, NVLINKED)))
-    cluster.feed.put_pod(waiting("huge", gpu_request(16)))
+        cluster.put_pod(waiting(f"quad-{number}", gpu_request(4, NVLINKED)))
+    cluster.put_pod(waiting("fits", gpu_request(2, NVLINKED)))
+    cluster.put_pod(waiting("huge", gpu_request(16)))
     found = {
         name.split('"')[1]: value
         for name, value in shown(cluster).items()
@@ -119,8 +119,8 @@ def test_promises_kept_and_broken_stand_beside_each_other(
     metrics = Metrics()
     metrics.watch(cluster)
     pair = waiting("p", gpu_request(2, NVLINKED))
-    cluster.feed.put_pod(replace(pair, node=node.name, promised=NVLINKED, survives_endings=True))
-    cluster.feed.put_record(node, replace(held(node, got), sequence=2))
+    cluster.put_pod(replace(pair, node=node.name, promised=NVLINKED, survives_endings=True))
+    cluster.put_record(node, replace(held(node, got), sequence=2))
     value = metrics.registry.get_sample_value
     assert value("gpu_topology_promises_kept_total") == kept
     assert value("gpu_topology_surprises_total", {"kind": "promise-broken"}) == broken

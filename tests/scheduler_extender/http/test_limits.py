@@ -299,7 +299,7 @@ def test_where_all_are_busy_the_probes_are_answered() -> None:
     limits = replace(UNHURRIED, connections=4)
     size = len(json.dumps(ASK))
     with running(NODE, limits=limits) as service, ThreadPoolExecutor(4) as pool:
-        with service.cluster.locked():
+        with service.cluster.lock:
             busy = [pool.submit(asks, service) for _ in range(4)]
             # Two are worked on, the others wait for a thread: all four wait for the lock.
             eventually(lambda: service.service.bodies.held == 4 * size)
@@ -317,7 +317,7 @@ def test_where_all_are_busy_the_probes_are_answered() -> None:
 def test_requests_behind_one_another_are_bounded() -> None:
     one = b"POST /scheduler/filter HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}"
     with running(NODE) as service, connected(service.ports[0]) as client:
-        with service.cluster.locked():
+        with service.cluster.lock:
             body = json.dumps(ASK).encode()
             client.sendall(head(len(body)) + body + one * 1000)
             assert everything(client) == b""

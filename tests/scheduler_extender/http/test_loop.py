@@ -92,7 +92,7 @@ def test_the_loop_waits_for_no_lock() -> None:
     report = {"node": NAMES[0], "status": {"bootID": "boot", "sequence": 2, "allocations": []}}
     with running(*NODES) as service, ThreadPoolExecutor(4) as pool:
         service.filter(PAIR, *NAMES)
-        with service.cluster.locked():
+        with service.cluster.lock:
             waiting = [
                 pool.submit(_post, service, "/scheduler/filter", ask),
                 pool.submit(_post, service, "/scheduler/prioritize", ask),
@@ -108,13 +108,13 @@ def test_the_loop_waits_for_no_lock() -> None:
 LOADED = """
 import encodings.idna, http.client, json, sys
 from scheduler_extender.serving import in_memory, in_thread
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.answers.decision import Settings
 from tests.nodes import pod, switched
 from topology.core.report import Report
 
-cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
-cluster.feed.put_record(switched(4, "a"), Report("boot", 1))
+cluster = Cache(lambda: 0.0, Settings(stale_after=None))
+cluster.put_record(switched(4, "a"), Report("boot", 1))
 service, _ = in_memory(cluster)
 with in_thread(service) as servers:
     before = set(sys.modules)
@@ -148,7 +148,7 @@ def test_an_answer_for_people_becomes_json_in_a_thread(
     with running(*NODES) as service:
         waiting = pod_record(pod_decoder.decode(json.dumps(PAIR)), ("nvidia.com/gpu",))
         assert waiting is not None
-        service.cluster.feed.put_pod(waiting)
+        service.cluster.put_pod(waiting)
         where = path.replace("default/train-0", f"{waiting.namespace}/{waiting.name}")
         answer = service.admin.get(where)
         assert answer.status_code == 200

@@ -55,10 +55,10 @@ def service() -> Iterator[Running]:
             Allocation(PodUid(uid), "default", uid, "main", shares.name, (DeviceId(device),))
             for uid, device in (("s", "GPU-0::0"), ("nobody", "GPU-0::3"))
         )
-        found.cluster.feed.put_record(shared, Report("boot", 2, allocations=held))
+        found.cluster.put_record(shared, Report("boot", 2, allocations=held))
         sink.apply(raw(pod(2, {"link": "rope"}, name="odd", uid="o")))
         found.cluster.budgets = ()
-        found.cluster.feed.put_problem(NodeName("broken"), "spec: field required")
+        found.cluster.put_problem(NodeName("broken"), "spec: field required")
         yield found
 
 

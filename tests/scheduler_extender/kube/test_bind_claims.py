@@ -58,7 +58,7 @@ def show(world: DraWorld, name: str, **constraints: str) -> None:
     made: dict[str, Any] = {"extendedResourceClaimStatus": status} if name else {}
     manifest = pod(2, constraints or {"link": "nvlink"}, name="a", uid="a", **made)
     manifest["metadata"]["namespace"] = "ns"
-    world.cluster.feed.put_pod(record_of(manifest))
+    world.cluster.put_pod(record_of(manifest))
 
 
 @pytest.mark.parametrize(

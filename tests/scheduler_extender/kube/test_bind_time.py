@@ -17,7 +17,7 @@ from scheduler_extender.kube.binder import (
     KubeBinder,
 )
 from scheduler_extender.limits import BIND_STARTS_WITHIN
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.verbs import BindError, Binding
 from tests.nodes import pod
 from tests.scheduler_extender.serving import Clock
@@ -79,7 +79,7 @@ def test_it_ends_in_time(watch: float, api: float, monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(binder, name, seconds)
     monkeypatch.setattr("scheduler_extender.kube.binder.time.monotonic", clock)
     busy, slow = BusyApi(clock, api), SlowWatch(clock, watch)
-    found = KubeBinder(busy, Cluster(clock), slow)
+    found = KubeBinder(busy, Cache(clock), slow)
     metadata = POD["metadata"]
     binding = Binding(
         metadata["namespace"], metadata["name"], PodUid(metadata["uid"]), NodeName("n"), "{}"

@@ -17,7 +17,7 @@ from scheduler_extender.kube import source as kube
 from scheduler_extender.kube.source import KubeSource
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster import freshness
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.freshness import (
     FAILING_AFTER,
     SILENT_AFTER,
@@ -65,7 +65,7 @@ def test_a_quiet_watch_that_breaks_is_not_blind_at_once() -> None:
 def service() -> Iterator[tuple[Running, list[Watch]]]:
     watches: list[Watch] = []
     clock = Clock()
-    cluster = Cluster(clock, Settings(stale_after=None), lambda: watches)
+    cluster = Cache(clock, Settings(stale_after=None), lambda: watches)
     with running(switched(), cluster=cluster, clock=clock) as found:
         yield found, watches
 
@@ -108,7 +108,7 @@ def test_readiness_ends_after_a_stated_time(service: tuple[Running, list[Watch]]
 
 def test_the_metrics_tell_at_once() -> None:
     watches = [Watch("pods", 3.0, 3.0), Watch("nodes", 9.0)]
-    metrics, cluster = Metrics(), Cluster(lambda: 10.0, watches=lambda: watches)
+    metrics, cluster = Metrics(), Cache(lambda: 10.0, watches=lambda: watches)
     metrics.watch(cluster)
     text = generate_latest(metrics.registry).decode()
     assert 'gpu_topology_watch_failing{watch="pods"} 1.0' in text
@@ -119,7 +119,7 @@ def test_the_metrics_tell_at_once() -> None:
 @pytest.fixture
 def source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[FakeApiServer, KubeSource, Cluster, list[float]]]:
+) -> Iterator[tuple[FakeApiServer, KubeSource, Cache, list[float]]]:
     """A source that lists anew after a tenth of a second in which nothing was heard."""
     unhurried = replace(kube.TIMING, list_timeout_s=FOREVER, connect_timeout_s=FOREVER)
     monkeypatch.setattr(kube, "TIMING", replace(unhurried, relist_after_s=0.1))
@@ -127,7 +127,7 @@ def source(
     with FakeApiServer() as fake:
         fake.put("/api/v1/nodes", {"metadata": {"name": "switched"}, "status": {}})
         api = ApiServer.from_kubeconfig(fake.write_kubeconfig(tmp_path / "kubeconfig"))
-        cluster = Cluster(lambda: time.monotonic() + skew[0], Settings())
+        cluster = Cache(lambda: time.monotonic() + skew[0], Settings())
         found = KubeSource(api, cluster)
         try:
             found.start()
@@ -139,7 +139,7 @@ def source(
 
 
 def test_a_refused_watch_is_seen_as_failing_and_heals(
-    source: tuple[FakeApiServer, KubeSource, Cluster, list[float]],
+    source: tuple[FakeApiServer, KubeSource, Cache, list[float]],
 ) -> None:
     fake, found, cluster, skew = source
     woken: list[NodeName] = []
@@ -159,7 +159,7 @@ def test_a_refused_watch_is_seen_as_failing_and_heals(
 
 
 def test_lists_do_not_make_up_for_a_watch_that_is_refused(
-    source: tuple[FakeApiServer, KubeSource, Cluster, list[float]],
+    source: tuple[FakeApiServer, KubeSource, Cache, list[float]],
 ) -> None:
     fake, found, cluster, skew = source
     pods = next(r for r in found.reflectors if r.name == "pods")
@@ -177,7 +177,7 @@ def test_lists_do_not_make_up_for_a_watch_that_is_refused(
 
 
 def test_a_silent_stream_is_not_failing(
-    source: tuple[FakeApiServer, KubeSource, Cluster, list[float]],
+    source: tuple[FakeApiServer, KubeSource, Cache, list[float]],
 ) -> None:
     fake, _, cluster, skew = source
     fake.stall()
@@ -192,7 +192,7 @@ def test_a_silent_stream_is_not_failing(
 
 
 def test_a_settler_that_is_held_up_does_not_hold_up_the_lookout(
-    source: tuple[FakeApiServer, KubeSource, Cluster, list[float]],
+    source: tuple[FakeApiServer, KubeSource, Cache, list[float]],
 ) -> None:
     _, found, cluster, skew = source
     woken: list[NodeName] = []
@@ -218,19 +218,19 @@ def test_a_settler_that_is_held_up_does_not_hold_up_the_lookout(
 def test_who_was_fresh_long_ago_is_stale_at_once() -> None:
     """A record that is read again after it could not be used is as old as its agent says."""
     clock = Clock()
-    cluster = Cluster(clock)
+    cluster = Cache(clock)
     node = switched(4, "n")
     for now in (0.0, 100.0):
         clock.now = now
-        cluster.feed.put_record(node, Report("boot", int(now) + 1))
+        cluster.put_record(node, Report("boot", int(now) + 1))
     clock.now = 150.0
-    cluster.feed.put_problem(node.name, "spec: bad")
+    cluster.put_problem(node.name, "spec: bad")
     clock.now = 185.0
     assert not cluster.facts(node.name).record.stale
     clock.now = 190.0
-    cluster.feed.put_record(node, Report("boot", 500), age=3600.0)
+    cluster.put_record(node, Report("boot", 500), age=3600.0)
     assert cluster.facts(node.name).record.stale
-    cluster.feed.put_record(node, Report("boot", 501))
+    cluster.put_record(node, Report("boot", 501))
     assert not cluster.facts(node.name).record.stale
     clock.now = 371.0
     assert cluster.facts(node.name).record.stale

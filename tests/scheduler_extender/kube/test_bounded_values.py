@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from scheduler_extender.annotations import MANAGED, RESERVED
 from scheduler_extender.kube.sinks import BudgetSink, NodeSink, PodSink, RecordSink
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import counting_record
 from scheduler_extender.wire import pod_decoder
@@ -220,7 +220,7 @@ def test_little_is_kept_of_a_list_however_long(field: str, asked: int, bound: bo
 
 @pytest.mark.parametrize("field", PODS)
 def test_pods_that_say_too_much_leave_nothing_behind(field: str) -> None:
-    sink = PodSink(Cluster(Clock()))
+    sink = PodSink(Cache(Clock()))
     sink.apply(raw(greedy(field, TIMES)))
     sink.delete(raw(greedy(field, TIMES)))
     with kept() as bytes_kept:
@@ -233,7 +233,7 @@ def test_pods_that_say_too_much_leave_nothing_behind(field: str) -> None:
 
 @pytest.mark.parametrize("field", NODES)
 def test_a_node_that_is_rewritten_again_and_again_is_kept_once(field: str) -> None:
-    cluster = Cluster(Clock())
+    cluster = Cache(Clock())
     sink = NodeSink(cluster)
     base = {"metadata": {"name": "node"}, "status": {"allocatable": {"nvidia.com/gpu": "4"}}}
     with kept() as bytes_kept:
@@ -244,7 +244,7 @@ def test_a_node_that_is_rewritten_again_and_again_is_kept_once(field: str) -> No
 
 
 def test_of_nodes_that_say_too_much_again_and_again_the_log_tells_a_few_times() -> None:
-    sink = NodeSink(Cluster(Clock()))
+    sink = NodeSink(Cache(Clock()))
     with capture_logs() as logs:
         for n in range(40):
             for name in ("one", "other"):
@@ -266,7 +266,7 @@ UNREADABLE = {
 @pytest.mark.parametrize("sink", UNREADABLE, ids=lambda sink: sink.__name__)
 def test_an_object_that_cannot_be_read_is_logged_once_for_each_reason(sink: type) -> None:
     """However often it is written; and of many such objects the log tells a few."""
-    taken, bad = sink(Cluster(Clock())), UNREADABLE[sink]
+    taken, bad = sink(Cache(Clock())), UNREADABLE[sink]
     with capture_logs() as logs:
         for n in range(5):
             taken.apply(raw(merged(bad, {"metadata": {"generation": n}})))
@@ -294,7 +294,7 @@ def test_sane_nodes_that_change_all_the_time_stay_within_the_bound(
     field: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memo, "BYTES", 200 * KIB)
-    sink = NodeSink(Cluster(Clock()))
+    sink = NodeSink(Cache(Clock()))
     base = {"metadata": {"name": "node"}, "status": {"allocatable": {"nvidia.com/gpu": "4"}}}
     with kept() as bytes_kept:
         for n in range(12):

@@ -341,7 +341,7 @@ def test_a_node_that_gets_a_device_plugin_is_its_plugins(world: DraWorld) -> Non
     topology = machine("a100-pcie-4-bridged").topology(NODE)
     served = frozenset(DeviceId(gpu.uuid) for gpu in topology.gpus)
     world.records.apply(raw(codec.encode(topology, Report("boot", 9, allocatable=served))))
-    world.cluster.feed.put_node(NODE, NodeObject(exists=True))
+    world.cluster.put_node(NODE, NodeObject(exists=True))
     world.claims.apply(claim("d", 1))
     assert order(world) == ()
     assert world.offer.availability.free == 0b1111
@@ -362,7 +362,7 @@ def test_an_old_record_does_not_move_a_node_back(world: DraWorld, to_dra: bool) 
     assert world.cluster.facts(NODE).by_dra == to_dra
     world.slices.apply(a_slice(*map(device, (3, 1, 0))))
     assert world.cluster.facts(NODE).by_dra == to_dra
-    assert world.cluster.feed.reports_out_of_order
+    assert world.cluster.reports_out_of_order
 
 
 def test_a_record_that_is_gone_takes_nothing_with_it(world: DraWorld) -> None:

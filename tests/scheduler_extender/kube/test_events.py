@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from scheduler_extender.http.metrics import LOG_BURST, Metrics
 from scheduler_extender.kube.events import BURST, MOST_WAITING, PAUSE, EventWriter
 from scheduler_extender.state.answers.refusing import NodeRefusal
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.verification import BROKEN, OUTSIDE, Surprise
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.refusal import Refusal
@@ -147,9 +147,9 @@ def test_a_slow_api_server_holds_up_nobody_who_notes() -> None:
 
 
 def test_every_surprise_is_counted_and_few_are_logged() -> None:
-    metrics, cluster = Metrics(), Cluster(lambda: 0.0)
+    metrics, cluster = Metrics(), Cache(lambda: 0.0)
     metrics.watch(cluster)
-    (note,) = cluster.feed.on_surprise
+    (note,) = cluster.on_surprise
     with capture_logs() as logs:
         for i in range(100):
             note(surprise("same"))

@@ -19,7 +19,7 @@ from scheduler_extender.kube import source as kube
 from scheduler_extender.kube.sinks import NODES_PATH, RECORDS_PATH, PodSink, RecordSink
 from scheduler_extender.kube.source import KubeSource
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import pod, switched
 from tests.waiting import FOREVER, eventually
@@ -46,8 +46,8 @@ class Rig:
         self.sequence = 0
         self.cluster, self.source = self.follower()
 
-    def follower(self) -> tuple[Cluster, KubeSource]:
-        cluster = Cluster(time.monotonic, Settings())
+    def follower(self) -> tuple[Cache, KubeSource]:
+        cluster = Cache(time.monotonic, Settings())
         source = KubeSource(self.api, cluster)
         return cluster, source
 
@@ -169,7 +169,7 @@ def rig(
             found.source.stop()
 
 
-def picture(cluster: Cluster) -> dict[str, object]:
+def picture(cluster: Cache) -> dict[str, object]:
     """All that answers depend on, node by node, and who waits."""
     nodes: dict[str, object] = {
         name: (
@@ -199,7 +199,7 @@ def test_what_is_known_after_hard_times_is_what_a_fresh_list_tells(
     for name in NAMES:
         rig.node(name)
     api = ApiServer.from_kubeconfig(tmp_path / "kubeconfig")
-    fresh = Cluster(time.monotonic, Settings())
+    fresh = Cache(time.monotonic, Settings())
     source = KubeSource(api, fresh)
     source.start()
     try:

@@ -10,7 +10,7 @@ import pytest
 
 from scheduler_extender.kube.sinks import NodeSink, PodSink, RecordSink
 from scheduler_extender.limits import MAX_RECORD, MAX_RECORD_VALUES
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from tests.counting import calls
 from tests.crd import schema
 from tests.manifests.test_crd import fill
@@ -44,17 +44,17 @@ def size(record: Object) -> int:
 
 
 @pytest.fixture
-def cluster() -> Cluster:
-    return Cluster(Clock())
+def cluster() -> Cache:
+    return Cache(Clock())
 
 
-def problem(cluster: Cluster, record: Object) -> str | None:
+def problem(cluster: Cache, record: Object) -> str | None:
     """What is wrong with the node once its record has come."""
     RecordSink(cluster, lambda: 0.0).apply(raw(record))
     return cluster.facts(NodeName("node")).record.problem
 
 
-def test_a_record_up_to_the_limit_is_read_and_a_larger_one_is_a_problem(cluster: Cluster) -> None:
+def test_a_record_up_to_the_limit_is_read_and_a_larger_one_is_a_problem(cluster: Cache) -> None:
     room = MAX_RECORD - size(sized(0))
     assert problem(cluster, sized(room)) is None
     assert cluster.facts(NodeName("node")).topology is not None
@@ -64,7 +64,7 @@ def test_a_record_up_to_the_limit_is_read_and_a_larger_one_is_a_problem(cluster:
     assert problem(cluster, small()) is None  # the next one is good again
 
 
-def test_a_record_of_too_many_values_is_a_problem(cluster: Cluster) -> None:
+def test_a_record_of_too_many_values_is_a_problem(cluster: Cache) -> None:
     dense = small()
     dense["spec"]["filler"] = [[]] * MAX_RECORD_VALUES
     said = problem(cluster, dense)
@@ -72,12 +72,12 @@ def test_a_record_of_too_many_values_is_a_problem(cluster: Cluster) -> None:
     assert said.endswith(f" values; at most {MAX_RECORD_VALUES} are read")
 
 
-def test_what_the_api_server_notes_beside_a_record_does_not_count(cluster: Cluster) -> None:
+def test_what_the_api_server_notes_beside_a_record_does_not_count(cluster: Cache) -> None:
     owned = {"metadata": {"name": "node", "managedFields": [{"f:x": "y" * MAX_RECORD}]}}
     assert problem(cluster, sized(0, **owned)) is None
 
 
-def test_one_large_record_costs_no_other_node(cluster: Cluster) -> None:
+def test_one_large_record_costs_no_other_node(cluster: Cache) -> None:
     sink = RecordSink(cluster, lambda: 0.0)
     sink.replace([raw(sized(MAX_RECORD)), raw(small("other"))], "1")
     assert cluster.facts(NodeName("node")).record.problem
@@ -96,7 +96,7 @@ def test_one_large_record_costs_no_other_node(cluster: Cluster) -> None:
     ids=["no UTF-8", "a number without end", "a long number", "null", "nothing"],
 )
 def test_a_record_that_cannot_be_read_is_a_problem_and_no_fault_of_ours(
-    cluster: Cluster, written: bytes
+    cluster: Cache, written: bytes
 ) -> None:
     RecordSink(cluster, lambda: 0.0).apply(msgspec.Raw(written))
     found = cluster.facts(NodeName("node")).record.problem
@@ -108,7 +108,7 @@ def test_a_record_that_cannot_be_read_is_a_problem_and_no_fault_of_ours(
 NESTED = msgspec.Raw(b'{"metadata":{"name":"nested"},"spec":' + b"[" * 5000 + b"]" * 5000 + b"}")
 
 
-def test_an_object_of_which_not_even_the_name_can_be_read_costs_no_other(cluster: Cluster) -> None:
+def test_an_object_of_which_not_even_the_name_can_be_read_costs_no_other(cluster: Cache) -> None:
     RecordSink(cluster, lambda: 0.0).replace([NESTED, raw(small())], "1")
     assert cluster.facts(NodeName("node")).topology is not None
     PodSink(cluster, lambda: 0.0).replace([NESTED, raw(pod(1, name="a"))], "1")
@@ -119,7 +119,7 @@ def test_an_object_of_which_not_even_the_name_can_be_read_costs_no_other(cluster
 
 
 @pytest.mark.parametrize("name", EXCEEDING)
-def test_every_record_that_an_agent_writes_is_read(cluster: Cluster, name: str) -> None:
+def test_every_record_that_an_agent_writes_is_read(cluster: Cache, name: str) -> None:
     """As it comes from the API server, which adds defaults."""
     record = EXCEEDING[name][1].record()
     fill(schema(), record)

@@ -13,7 +13,7 @@ from scheduler_extender.kube.sinks import RECORDS_PATH
 from scheduler_extender.kube.source import KubeSource
 from scheduler_extender.kube.waiting import AGAIN, AT_ONCE, EVERY, RARELY, WaitingPods
 from scheduler_extender.membership import Group, Membership
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.verbs import BindError, Binding
 from tests.fakes.apiserver import FakeApiServer
@@ -36,7 +36,7 @@ PLACEMENT = '{"verdict":"guaranteed","node":"n","uid":"u","sets":[[0,1],[2,3]]}'
 class Told:
     """Who was told what."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cache) -> None:
         self.texts: list[tuple[str, str]] = []
         self.waiting = WaitingPods(cluster, lambda pod, text: self.texts.append((pod.name, text)))
 
@@ -48,7 +48,7 @@ class Told:
 
 def test_who_waits_is_told_once_in_counts_of_nodes() -> None:
     cluster = cluster_of({pcie(2, "a"): {}, pcie(2, "b"): {}, switched(2, "c"): {"x": Held((0,))}})
-    cluster.feed.put_pod(waiting("wants", PAIR))
+    cluster.put_pod(waiting("wants", PAIR))
     told = Told(cluster)
     words = (
         f"no node takes it: {LINKS} (2 nodes); not enough free GPUs (1 node) "
@@ -61,31 +61,31 @@ def test_who_waits_is_told_once_in_counts_of_nodes() -> None:
 
 def test_nodes_without_gpus_are_not_counted() -> None:
     cluster = cluster_of({pcie(2, "a"): {}})
-    cluster.feed.put_node(NodeName("cpus"), NodeObject(dra_only=True))
-    cluster.feed.put_pod(waiting("wants", PAIR))
+    cluster.put_node(NodeName("cpus"), NodeObject(dra_only=True))
+    cluster.put_pod(waiting("wants", PAIR))
     ((_, text),) = Told(cluster).round(0.0)
     assert text.startswith(f"no node takes it: {LINKS} (1 node) (")
 
 
 def test_another_reason_is_news_and_another_count_only_rarely() -> None:
     cluster = cluster_of({pcie(2, "a"): {}})
-    cluster.feed.put_pod(waiting("wants", PAIR))
+    cluster.put_pod(waiting("wants", PAIR))
     told = Told(cluster)
     assert len(told.round(0.0)) == 1
-    cluster.feed.put_record(pcie(2, "b"), cluster.facts(NodeName("a")).report)
+    cluster.put_record(pcie(2, "b"), cluster.facts(NodeName("a")).report)
     assert told.round(AGAIN) == []
     ((_, text),) = told.round(RARELY + AGAIN)
     assert f"{LINKS} (2 nodes)" in text
-    cluster.feed.put_record(switched(1, "c"), cluster.facts(NodeName("a")).report)
+    cluster.put_record(switched(1, "c"), cluster.facts(NodeName("a")).report)
     ((_, text),) = told.round(RARELY + 3 * AGAIN)
     assert "node has fewer GPUs than asked for (1 node)" in text
 
 
 def test_who_fits_somewhere_or_is_in_a_group_is_told_no_lie() -> None:
     cluster = cluster_of({switched(4, "a"): {}})
-    cluster.feed.put_pod(waiting("fits", PAIR))
+    cluster.put_pod(waiting("fits", PAIR))
     rack = Membership(Group("team", "g"), 2, "rack")
-    cluster.feed.put_pod(replace(waiting("member", PAIR), membership=rack))
+    cluster.put_pod(replace(waiting("member", PAIR), membership=rack))
     ((name, text),) = Told(cluster).round(0.0)
     assert name == "member"
     assert "no node has the label rack that group-domain names" in text
@@ -94,14 +94,14 @@ def test_who_fits_somewhere_or_is_in_a_group_is_told_no_lie() -> None:
 def test_a_round_looks_at_few_pods_and_forgets_those_that_are_gone() -> None:
     cluster = cluster_of({pcie(2, "a"): {}})
     for i in range(3 * AT_ONCE):
-        cluster.feed.put_pod(waiting(f"p{i:02}", PAIR))
+        cluster.put_pod(waiting(f"p{i:02}", PAIR))
     told, names = Told(cluster), set[str]()
     for turn in range(3):
         found = told.round(turn * EVERY)
         assert len(found) == AT_ONCE
         names |= {name for name, _ in found}
     assert len(names) == 3 * AT_ONCE
-    cluster.feed.keep_pods(set())
+    cluster.keep_pods(set())
     told.round(1000.0)
     assert not told.waiting._told
 
@@ -154,6 +154,6 @@ def test_why_a_pod_waits_reaches_the_api_server(kube: Kube, tmp_path: Path) -> N
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
     kube.create(pod(2, {"link": "nvlink"}, name="w", uid="w", conditions=[condition]))
     api = ApiServer.from_kubeconfig(kube.fake.write_kubeconfig(tmp_path / "news"))
-    with KubeSource(api, Cluster(time.monotonic)).following(lambda *_: None, lambda *_: None):
+    with KubeSource(api, Cache(time.monotonic)).following(lambda *_: None, lambda *_: None):
         eventually(lambda: LINKS in events(kube.fake).get(("w", WAITS), ""))
     assert events(kube.fake)["w", WAITS].startswith(f"no node takes it: {LINKS}")

@@ -12,7 +12,7 @@ from scheduler_extender.framework.decision import decide
 from scheduler_extender.kube.dra import DraNodes, dra_sinks
 from scheduler_extender.kube.sinks import RecordSink
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.facts import NodeFacts, Offer
 from scheduler_extender.state.node.objects import NodeObject
 from tests import recorded
@@ -69,8 +69,8 @@ def machine_of(
 
 def read(name: str, topology: NodeTopology) -> NodeFacts:
     """What the extender's reflectors make of a node with this record, and of the slices."""
-    cluster = Cluster(lambda: 0.0, Settings())
-    cluster.feed.put_node(NODE, NodeObject(exists=True, dra_only=True))
+    cluster = Cache(lambda: 0.0, Settings())
+    cluster.put_node(NODE, NodeObject(exists=True, dra_only=True))
     nodes = DraNodes(cluster)
     report = Report("boot", 1, allocatable=frozenset())
     RecordSink(cluster, lambda: 0.0, nodes).apply(raw(codec.encode(topology, report)))

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from scheduler_extender.annotations import MANAGED, TERM, asks_for_any
 from scheduler_extender.kube.sinks import PodSink
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import pod_record
 from scheduler_extender.wire import pod_decoder
 
@@ -49,7 +49,7 @@ def taken(found: dict[str, Any]) -> bool:
     """Whether the sink decodes the pod. With a broken phase decoding it fails, and that is told."""
     broken = {**found, "status": {**found.get("status", {}), "phase": 1}}
     with capture_logs() as logs:
-        PodSink(Cluster(lambda: 0.0)).apply(msgspec.Raw(json.dumps(broken).encode()))
+        PodSink(Cache(lambda: 0.0)).apply(msgspec.Raw(json.dumps(broken).encode()))
     return [line["event"] for line in logs] == ["object cannot be read"]
 
 

@@ -56,7 +56,7 @@ class World:
             self.pods = PodSink(kube.cluster, lambda: BEGAN + self.now)
             self.events = EventWriter(kube.api, clock=kube.clock)
             service.service.metrics.watch(kube.cluster)
-            kube.cluster.feed.on_refusal.append(self.events.note_refusal)
+            kube.cluster.on_refusal.append(self.events.note_refusal)
             self.waker = Waker(kube.cluster, kube.api)
             self.pods.replace([raw(p) for p in self.fake.items(PODS)], "1000")
             NodeSink(kube.cluster).replace([raw(n) for n in self.fake.items(NODES)], "1000")

@@ -14,7 +14,7 @@ import pytest
 from scheduler_extender.kube.dra import CLAIMS_PATH, GROUP
 from scheduler_extender.kube.room import Bounds, Room
 from scheduler_extender.kube.source import KubeSource
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from tests.dranodes import asking, exactly
 from tests.scheduler_extender.conftest import Kube
 from tests.waiting import eventually
@@ -122,7 +122,7 @@ def test_the_extender_lists_claims_again_once_there_is_room(
     for name in "cd":
         kube.fake.put(CLAIMS_PATH, json.loads(bytes(asking(name, exactly(1)))))
     api = ApiServer.from_kubeconfig(kube.fake.write_kubeconfig(tmp_path / "room"))
-    source = KubeSource(api, Cluster(time.monotonic))
+    source = KubeSource(api, Cache(time.monotonic))
     with source.following(lambda *_: None, lambda name, _, value: shown.update({name: value})):
         eventually(lambda: shown["claims_not_followed"]() == 1)
         kube.fake.remove(f"{GROUP}/namespaces/ns/resourceclaims/c")

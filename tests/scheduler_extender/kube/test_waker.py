@@ -19,7 +19,7 @@ from scheduler_extender.kube.waker import Waker
 from scheduler_extender.membership import Group, Membership
 from scheduler_extender.state.answers.answercache import AnswerCache
 from scheduler_extender.state.answers.decision import Decision, Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.freshness import Watch
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord
@@ -41,19 +41,19 @@ PAIR = gpu_request(2, NVLINK)
 HUGE = gpu_request(64, NVLINK)
 
 
-class Counting(Cluster):
+class Counting(Cache):
     """Counts what is worked out; a request in ``broken`` cannot be."""
 
     def __init__(self) -> None:
         super().__init__(lambda: 0.0, Settings(stale_after=None))
         self.asked: Counter[GpuRequest] = Counter()
         self.broken: set[GpuRequest] = set()
-        self.cache.answers = _Counted(self)
+        self.answers = _Counted(self)
 
 
 class _Counted(AnswerCache):
     def __init__(self, cluster: Counting) -> None:
-        super().__init__(threading.RLock(), cluster.cache.classes)
+        super().__init__(threading.RLock(), cluster.classes)
         self._cluster = cluster
 
     def remember(self, request: GpuRequest, state: int, decision: Decision) -> None:
@@ -90,13 +90,13 @@ def unschedulable(uid: str, request: GpuRequest) -> PodRecord:
     return PodRecord(PodUid(uid), "default", uid, None, request, called_unschedulable=True)
 
 
-def change(cluster: Cluster, nodes: int, sequence: int = 1, states: int = 1) -> None:
+def change(cluster: Cache, nodes: int, sequence: int = 1, states: int = 1) -> None:
     for i in range(nodes):
         node = switched(8, f"node-{i:04}")
         held = tuple(
             Health(gpu.uuid, not i % states >> bit & 1, "") for bit, gpu in enumerate(node.gpus)
         )
-        cluster.feed.put_record(node, Report("boot", sequence, health=held))
+        cluster.put_record(node, Report("boot", sequence, health=held))
 
 
 def make() -> tuple[Counting, Api, Waker]:
@@ -107,7 +107,7 @@ def make() -> tuple[Counting, Api, Waker]:
 def test_equal_requests_share_one_look_and_equal_nodes_one_evaluation() -> None:
     cluster, api, waker = make()
     for i in range(5_000):
-        cluster.feed.put_pod(unschedulable(f"p{i}", HUGE))
+        cluster.put_pod(unschedulable(f"p{i}", HUGE))
     change(cluster, 2_000)
     waker.round(0.0)
     assert cluster.asked[HUGE] == 1
@@ -125,7 +125,7 @@ def test_a_round_is_bounded_and_the_next_goes_on() -> None:
     waker = Waker(cluster, api, clock=lambda: cluster.asked.total() * Waker.SECONDS / 8)
     requests = [gpu_request(64 + i, NVLINK) for i in range(30)]
     for i in range(300):
-        cluster.feed.put_pod(unschedulable(f"p{i}", requests[i % 30]))
+        cluster.put_pod(unschedulable(f"p{i}", requests[i % 30]))
     change(cluster, 200, states=64)
     looks = rounds = 0
     while sum(cluster.asked.values()) < 30 * 64:
@@ -143,8 +143,8 @@ def test_a_round_is_bounded_and_the_next_goes_on() -> None:
 def test_a_crowd_that_fits_nowhere_keeps_nobody_waiting_for_ever() -> None:
     cluster, api, waker = make()
     for i in range(200):  # more requests than the cluster remembers
-        cluster.feed.put_pod(unschedulable(f"huge-{i}", gpu_request(64 + i, NVLINK)))
-    cluster.feed.put_pod(unschedulable("fits", PAIR))
+        cluster.put_pod(unschedulable(f"huge-{i}", gpu_request(64 + i, NVLINK)))
+    cluster.put_pod(unschedulable("fits", PAIR))
     for step in range(60):
         change(cluster, 50, step + 1, states=4 + step % 3)
         waker.round(0.25 * step)
@@ -158,7 +158,7 @@ def test_one_request_that_cannot_be_worked_out_does_not_stop_the_others(*, first
     cluster, api, waker = make()
     cluster.broken = {HUGE}
     for name, request in [("bad", HUGE), ("good", PAIR)][:: 1 if first else -1]:
-        cluster.feed.put_pod(unschedulable(name, request))
+        cluster.put_pod(unschedulable(name, request))
     change(cluster, 3)
     with capture_logs() as logs:
         for step in range(4):
@@ -173,7 +173,7 @@ def test_one_request_that_cannot_be_worked_out_does_not_stop_the_others(*, first
 def test_an_api_server_that_does_not_answer_is_asked_once_a_round() -> None:
     cluster, api, waker = make()
     for i in range(100):
-        cluster.feed.put_pod(unschedulable(f"p{i}", PAIR))
+        cluster.put_pod(unschedulable(f"p{i}", PAIR))
     change(cluster, 3, states=2)
     api.fails = ApiUnreachable("timed out")
     for step in range(4):
@@ -192,7 +192,7 @@ def test_an_api_server_that_does_not_answer_is_asked_once_a_round() -> None:
 def test_a_pod_about_which_the_api_server_is_slow_is_waited_for_ever_more_rarely() -> None:
     cluster, api, waker = make()
     for i in range(10):
-        cluster.feed.put_pod(unschedulable(f"p{i}", PAIR))
+        cluster.put_pod(unschedulable(f"p{i}", PAIR))
     api.slow = {"p0"}
     change(cluster, 3)
     waker.round(0.0)
@@ -206,7 +206,7 @@ def test_a_pod_about_which_the_api_server_is_slow_is_waited_for_ever_more_rarely
 def test_one_refused_patch_holds_up_nobody() -> None:
     cluster, api, waker = make()
     for i in range(10):
-        cluster.feed.put_pod(unschedulable(f"p{i}", PAIR))
+        cluster.put_pod(unschedulable(f"p{i}", PAIR))
     change(cluster, 3)
     api.fails = ApiError(422, "Invalid", "no")
     waker.round(0.0)
@@ -216,7 +216,7 @@ def test_one_refused_patch_holds_up_nobody() -> None:
 def test_those_woken_least_often_come_first() -> None:
     cluster, api, waker = make()
     for i in range(120):
-        cluster.feed.put_pod(unschedulable(f"p{i:03}", PAIR))
+        cluster.put_pod(unschedulable(f"p{i:03}", PAIR))
     change(cluster, 3, states=2)
     waker.round(0.0)
     assert len(api.woken) == Waker.AT_ONCE
@@ -226,7 +226,7 @@ def test_those_woken_least_often_come_first() -> None:
     assert len(set(api.woken)) == 120
 
 
-def flaps(cluster: Cluster, waker: Waker, seconds: int, since: float = 0.0) -> float:
+def flaps(cluster: Cache, waker: Waker, seconds: int, since: float = 0.0) -> float:
     """A node's report changes four times a second, and the node would take a pair each time."""
     now = since
     for step in range(4 * seconds):
@@ -239,14 +239,14 @@ def flaps(cluster: Cluster, waker: Waker, seconds: int, since: float = 0.0) -> f
 def test_a_node_that_changes_all_the_time_wakes_a_pod_as_often_as_it_would_be_tried() -> None:
     """kube-scheduler lets a pod that it keeps refusing wait for ten seconds."""
     cluster, api, waker = make()
-    cluster.feed.put_pod(unschedulable("p", PAIR))
+    cluster.put_pod(unschedulable("p", PAIR))
     flaps(cluster, waker, 300)
     assert 30 <= api.calls <= 34
 
 
 def test_who_was_woken_often_is_woken_soon_where_few_wait() -> None:
     cluster, api, waker = make()
-    cluster.feed.put_pod(unschedulable("p", PAIR))
+    cluster.put_pod(unschedulable("p", PAIR))
     now = flaps(cluster, waker, 300)
     before = api.calls
     change(cluster, 2, sequence=10_000)
@@ -258,14 +258,14 @@ def test_a_crowd_costs_no_more_than_its_rate() -> None:
     """And a small rest of it is woken as often as if it had always been small."""
     cluster, api, waker = make()
     for i in range(300):
-        cluster.feed.put_pod(unschedulable(f"p{i}", PAIR))
+        cluster.put_pod(unschedulable(f"p{i}", PAIR))
     now = flaps(cluster, waker, 120)
     before = api.calls
     now = flaps(cluster, waker, 300, now)
     assert api.calls - before <= 300 * Waker.CROWD_RATE + Waker.AT_ONCE
     assert min(Counter(api.woken).values()) >= 10, "each gets its share"
     for i in range(1, 300):
-        cluster.feed.drop_pod(PodUid(f"p{i}"))
+        cluster.drop_pod(PodUid(f"p{i}"))
     api.woken.clear()
     flaps(cluster, waker, 100, now + 1)
     assert 9 <= len(api.woken) <= 11
@@ -273,7 +273,7 @@ def test_a_crowd_costs_no_more_than_its_rate() -> None:
 
 def test_a_wake_that_could_not_be_written_makes_nobody_wait_longer() -> None:
     cluster, api, waker = make()
-    cluster.feed.put_pod(unschedulable("p", PAIR))
+    cluster.put_pod(unschedulable("p", PAIR))
     api.fails = ApiUnreachable("timed out")
     now = flaps(cluster, waker, 50)
     api.fails = None
@@ -283,10 +283,10 @@ def test_a_wake_that_could_not_be_written_makes_nobody_wait_longer() -> None:
 
 def test_a_node_that_is_gone_is_not_asked() -> None:
     cluster, api, waker = make()
-    cluster.feed.put_pod(unschedulable("p", HUGE))
+    cluster.put_pod(unschedulable("p", HUGE))
     change(cluster, 300)
     for i in range(300):
-        cluster.feed.drop_record(NodeName(f"node-{i:04}"))
+        cluster.drop_record(NodeName(f"node-{i:04}"))
     waker.round(0.0)
     assert waker.looks == 0
     assert api.calls == 0
@@ -297,7 +297,7 @@ def test_a_round_ends_when_its_time_is_over() -> None:
     time = iter(range(1000))
     waker = Waker(cluster, api, clock=lambda: float(next(time)))
     for i in range(10):
-        cluster.feed.put_pod(unschedulable(f"p{i}", gpu_request(64 + i, NVLINK)))
+        cluster.put_pod(unschedulable(f"p{i}", gpu_request(64 + i, NVLINK)))
     change(cluster, 1)
     waker.round(0.0)
     assert waker.looks <= 1
@@ -308,8 +308,8 @@ def test_nobody_is_woken_who_would_be_refused_for_a_blind_watch() -> None:
     watches = [Watch("pods", None)]
     cluster.watches = lambda: watches
     change(cluster, 1)
-    cluster.feed.put_pod(unschedulable("required", PAIR))
-    cluster.feed.put_pod(unschedulable("plain", gpu_request(2)))
+    cluster.put_pod(unschedulable("required", PAIR))
+    cluster.put_pod(unschedulable("plain", gpu_request(2)))
     waker.round(0.0)
     assert api.woken == ["plain"]
     watches.clear()
@@ -322,32 +322,32 @@ def test_two_replicas_that_started_together_write_different_values() -> None:
     api = Api()
     for _ in range(2):
         cluster = Counting()
-        cluster.feed.put_pod(unschedulable("waiting", PAIR))
+        cluster.put_pod(unschedulable("waiting", PAIR))
         waker = Waker(cluster, api)
         change(cluster, 1)
         waker.round(0.0)
     assert len(api.values) == len(set(api.values)) == 2
 
 
-def let_go_of_a(cluster: Cluster, node: NodeName) -> None:
+def let_go_of_a(cluster: Cache, node: NodeName) -> None:
     """Pod a is gone, and a report shows b alone."""
-    cluster.feed.drop_pod(PodUid("a"))
+    cluster.drop_pod(PodUid("a"))
     report = last_report(cluster.facts(node))
     left = tuple(held for held in report.allocations if held.pod_uid == "b")
-    cluster.feed.put_report(node, replace(report, sequence=2, allocations=left))
+    cluster.put_report(node, replace(report, sequence=2, allocations=left))
 
 
 def test_who_has_a_place_is_woken_when_it_comes_free() -> None:
     """To all others that node answers no, and they sleep on."""
     node = machine("a100-pcie-4-bridged").topology("pairs")
     cluster = cluster_of({node: {"a": Held((0,)), "b": Held((2, 3))}})
-    cluster.cache.today = lambda: 0.0
+    cluster.today = lambda: 0.0
     api = Api()
     waker = Waker(cluster, api)
     kept = Reservation(node.name, 600.0, frozenset({PodUid("a")}))
     wants = replace(waiting("wants", PAIR), reservation=kept)
-    cluster.feed.put_pod(wants)
-    cluster.feed.put_pod(waiting("other", PAIR))
+    cluster.put_pod(wants)
+    cluster.put_pod(waiting("other", PAIR))
     waker.round(0.0)
     assert api.woken == []
     let_go_of_a(cluster, node.name)
@@ -357,7 +357,7 @@ def test_who_has_a_place_is_woken_when_it_comes_free() -> None:
     waker.round(13.0)
     assert [name.rpartition("/")[2] for name in api.woken] == ["wants"]
     # When the place is given back the other one has its turn.
-    cluster.feed.put_pod(replace(wants, reservation=None, deleting=True))
+    cluster.put_pod(replace(wants, reservation=None, deleting=True))
     waker.round(20.0)
     assert [name.rpartition("/")[2] for name in api.woken] == ["wants", "other"]
 
@@ -370,8 +370,8 @@ def test_a_pod_is_woken_to_which_a_reservation_yields(priority: int, woken: list
     waker = Waker(cluster, api, clock=lambda: 0.0)
     nominee, wants = waiting("nominee", PAIR), waiting("wants", PAIR)
     coming = replace(nominee.standing, nominated=node.name)
-    cluster.feed.put_pod(replace(nominee, standing=coming, called_unschedulable=False))
-    cluster.feed.put_pod(replace(wants, standing=replace(wants.standing, priority=priority)))
+    cluster.put_pod(replace(nominee, standing=coming, called_unschedulable=False))
+    cluster.put_pod(replace(wants, standing=replace(wants.standing, priority=priority)))
     waker.round(0.0)
     assert api.woken == []
     let_go_of_a(cluster, node.name)
@@ -383,12 +383,12 @@ def test_every_pod_with_a_place_has_its_turn_where_each_round_has_time_for_one()
     """Though the node of the first changes all the time, in vain."""
     pairs = [machine("a100-pcie-4-bridged").topology(name) for name in ("busy", "free")]
     cluster = cluster_of({pairs[0]: {"a": Held((0, 2))}, pairs[1]: {"b": Held((0, 1))}})
-    cluster.cache.today = lambda: 0.0
+    cluster.today = lambda: 0.0
     api, seconds = Api(), itertools.count()
     waker = Waker(cluster, api, clock=lambda: next(seconds) * 0.01)
     for node in pairs:
         kept = Reservation(node.name, 600.0, frozenset())
-        cluster.feed.put_pod(replace(waiting(f"{node.name}-wants", PAIR), reservation=kept))
+        cluster.put_pod(replace(waiting(f"{node.name}-wants", PAIR), reservation=kept))
     for at in range(3):
         cluster.tell_of([node.name for node in pairs])
         waker.round(float(at))
@@ -402,7 +402,7 @@ def test_a_pod_that_is_nominated_under_dra_is_woken_for_the_gpus_that_count_as_i
     for held in 3, 0:
         world.claims.apply(claim(f"c{held}", held, pod=f"c{held}"))
     wants = unschedulable("wants", PAIR)
-    world.cluster.feed.put_pod(replace(wants, standing=replace(BARE, nominated=NODE)))
+    world.cluster.put_pod(replace(wants, standing=replace(BARE, nominated=NODE)))
     waker.round(0.0)
     assert api.woken == []
     world.claims.delete(claim("c0"))
@@ -417,10 +417,10 @@ def test_no_pod_is_woken_for_closed_nodes_where_the_time_is_up(calls: int) -> No
     seconds = itertools.chain([0.0] * calls, itertools.repeat(100.0))
     waker = Waker(cluster, api, clock=seconds.__next__)
     wants = replace(unschedulable("wants", PAIR), membership=Membership(Group("team", "g")))
-    cluster.feed.put_pod(wants)
+    cluster.put_pod(wants)
     change(cluster, 3)
     for name in cluster.snapshot().by_name:
-        cluster.feed.put_node(name, NodeObject(taints=(Taint("team", "a", "NoSchedule"),)))
+        cluster.put_node(name, NodeObject(taints=(Taint("team", "a", "NoSchedule"),)))
     assert len(evaluate(cluster.snapshot(), Question(wants, Purpose.FILTER)).passed) == 3
     waker.round(0.0)
     assert api.woken == []
@@ -443,25 +443,25 @@ def test_a_pod_is_woken_where_the_place_of_another_group_moves_away(how: str) ->
         Api(),
     )
     for node in (free, full, other):
-        cluster.feed.put_node(node.name, NodeObject(exists=True, labels={"zone": "z"}))
+        cluster.put_node(node.name, NodeObject(exists=True, labels={"zone": "z"}))
     begun = cluster.facts(full.name).pods.bound[PodUid("a-0")]
-    cluster.feed.put_pod(in_group("a", begun))
+    cluster.put_pod(in_group("a", begun))
     two = in_group("a", waiting("a-1", gpu_request(2)))
-    cluster.feed.put_pod(replace(two, called_unschedulable=False))
+    cluster.put_pod(replace(two, called_unschedulable=False))
     asks = gpu_request(2, Constraints(link=LinkKind.NVLINK, models=("a100*",)))
     for member in ("b-0", "b-1"):
-        cluster.feed.put_pod(in_group("b", waiting(member, asks)))
+        cluster.put_pod(in_group("b", waiting(member, asks)))
     waker = Waker(cluster, api, clock=lambda: 0.0)
     waker.round(0.0)
     waker.round(100.0)
     api.woken.clear()
     if how == "moves":  # to w, where no b fits
-        cluster.feed.drop_pod(PodUid("fill-w"))
-        cluster.feed.put_report(other.name, Report("boot", 2))
+        cluster.drop_pod(PodUid("fill-w"))
+        cluster.put_report(other.name, Report("boot", 2))
     elif how == "taken":
-        cluster.feed.put_pod(replace(two, node=full.name))
+        cluster.put_pod(replace(two, node=full.name))
     else:
-        cluster.feed.drop_pod(two.uid)
-        cluster.feed.drop_pod(begun.uid)
+        cluster.drop_pod(two.uid)
+        cluster.drop_pod(begun.uid)
     waker.round(200.0)
     assert sorted(name.rpartition("/")[2] for name in api.woken) == ["b-0", "b-1"]

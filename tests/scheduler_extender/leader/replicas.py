@@ -17,7 +17,7 @@ from scheduler_extender.leader.address import Address
 from scheduler_extender.leader.leader import Leader, Replication, boot_clock
 from scheduler_extender.serving import in_thread, replica_service
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import switched
 from tests.scheduler_extender.serving import UNHURRIED
@@ -45,7 +45,7 @@ class Replica:
     name: str
     leader: Leader
     api: ApiServer
-    cluster: Cluster
+    cluster: Cache
     http: httpx.Client
 
     def post(self, verb: str, body: Any) -> httpx.Response:

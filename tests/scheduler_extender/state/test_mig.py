@@ -11,7 +11,7 @@ import pytest
 
 from scheduler_extender.framework.equivalence import answer
 from scheduler_extender.state.answers.classes import MOST_RESOURCES
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.ledger import Ledger, ledger
 from scheduler_extender.state.node.objects import contradiction
 from scheduler_extender.state.node.verification import BROKEN, OUTSIDE, Surprise
@@ -121,10 +121,10 @@ def test_shares_of_instances_are_counted_by_instance() -> None:
 # --- Promises -------------------------------------------------------------------------------------
 
 
-def cluster_of(*topologies: NodeTopology) -> Cluster:
-    cluster = Cluster(Clock())
+def cluster_of(*topologies: NodeTopology) -> Cache:
+    cluster = Cache(Clock())
     for topology in topologies:
-        cluster.feed.put_record(topology, Report("boot", 1))
+        cluster.put_record(topology, Report("boot", 1))
     return cluster
 
 
@@ -138,9 +138,9 @@ def bound(uid: str, wishes: dict[str, str], count: int = 2) -> dict[str, Any]:
 def surprises(wishes: dict[str, str], *devices: DeviceId) -> list[str]:
     """What is said when the next report shows a pod with these devices."""
     cluster, found = cluster_of(NODE), list[Surprise]()
-    cluster.feed.on_surprise.append(found.append)
-    cluster.feed.put_pod(record_of(bound("u", wishes)))
-    cluster.feed.put_record(NODE, Report("boot", 2, allocations=(shows("u", SMALL, *devices),)))
+    cluster.on_surprise.append(found.append)
+    cluster.put_pod(record_of(bound("u", wishes)))
+    cluster.put_record(NODE, Report("boot", 2, allocations=(shows("u", SMALL, *devices),)))
     return [surprise.kind for surprise in found]
 
 
@@ -169,13 +169,13 @@ def test_a_bind_in_flight_of_instances_is_taken_off_what_is_left() -> None:
     for i, passes in enumerate((True, True, True, False)):
         decision = answer(cluster.snapshot(), cluster.facts(NodeName("node")), request)
         assert (decision.rejection is None) is passes
-        cluster.feed.put_pod(record_of(asks(SMALL, 1, name=f"p{i}", uid=f"u{i}", node="node")))
+        cluster.put_pod(record_of(asks(SMALL, 1, name=f"p{i}", uid=f"u{i}", node="node")))
 
 
 # --- Where pods should go -------------------------------------------------------------------------
 
 
-def scores(cluster: Cluster, manifest: dict[str, Any]) -> dict[str, int]:
+def scores(cluster: Cache, manifest: dict[str, Any]) -> dict[str, int]:
     asked = msgspec.convert(manifest, Pod)
     passed = filter_nodes(cluster, asked, ["unused", "begun"]).node_names or []
     return {row.host: row.score for row in prioritize(cluster, asked, passed)}
@@ -190,10 +190,10 @@ def test_a_slice_goes_where_a_gpu_is_begun_on(wishes: dict[str, str]) -> None:
     devices += ids(begun, 3, 2)
     held = tuple(shows(f"u{i}", SMALL, device) for i, device in enumerate(devices))
     for i in range(len(held)):
-        cluster.feed.put_pod(
+        cluster.put_pod(
             record_of(asks(SMALL, 1, name=f"u{i}", uid=f"u{i}", node="begun", phase="Running"))
         )
-    cluster.feed.put_record(begun, Report("boot", 2, allocations=held))
+    cluster.put_record(begun, Report("boot", 2, allocations=held))
     found = scores(cluster, asks(SMALL, 1, wishes))
     assert found["begun"] > found["unused"]
 

@@ -10,7 +10,7 @@ import pytest
 
 from scheduler_extender.framework.equivalence import answer
 from scheduler_extender.state.answers.decision import Decision
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.objects import contradiction
 from scheduler_extender.state.node.verification import BROKEN, Surprise
 from scheduler_extender.told.sharing import shared_gpus
@@ -64,7 +64,7 @@ class Node:
 
     def __init__(self, topology: NodeTopology) -> None:
         self.topology = topology
-        self.cluster = Cluster(Clock())
+        self.cluster = Cache(Clock())
         self.held: list[Allocation] = []
         self.sequence = 1
         self.report()
@@ -73,11 +73,11 @@ class Node:
         """A report of now."""
         self.sequence += 1
         found = Report("boot", self.sequence, allocatable=allocatable, allocations=tuple(self.held))
-        self.cluster.feed.put_record(self.topology, found)
+        self.cluster.put_record(self.topology, found)
 
     def bound(self, uid: str, *args: Any, **more: Any) -> None:
         """A pod is bound, and no report shows it yet."""
-        self.cluster.feed.put_pod(record_of(manifest(uid, *args, node="node", **more)))
+        self.cluster.put_pod(record_of(manifest(uid, *args, node="node", **more)))
 
     def holds(self, uid: str, devices: Sequence[str], *args: Any, **more: Any) -> None:
         """A pod runs with these devices, written as the GPU's number and the share's."""
@@ -238,7 +238,7 @@ def test_a_pod_on_its_way_is_kept_from_gpus_that_are_full() -> None:
 def test_an_ending_pod_uses_its_memory_until_a_report_shows_it_no_more() -> None:
     shared = Node(node())
     shared.holds("first", ["0::0"], uses(30))
-    shared.cluster.feed.drop_pod(PodUid("first"), 7)
+    shared.cluster.drop_pod(PodUid("first"), 7)
     assert shared.reason(1, uses(20)).startswith(LITTLE)
     shared.held.clear()
     shared.report()
@@ -274,10 +274,10 @@ def test_all_is_known_again_after_a_restart() -> None:
     shared = Node(node())
     shared.holds("first", ["0::0"], uses(30))
     shared.bound("second", 1, uses(6))
-    fresh = Cluster(Clock())
+    fresh = Cache(Clock())
     for known in shared.cluster.facts(NAME).pods.every:
-        fresh.feed.put_pod(known)
-    fresh.feed.put_record(shared.topology, shared.cluster.facts(NAME).report or Report())
+        fresh.put_pod(known)
+    fresh.put_record(shared.topology, shared.cluster.facts(NAME).report or Report())
     for gib, refused in ((4, False), (5, True)):
         found = record_of(manifest("asks", 1, uses(gib)))
         assert isinstance(found.request, GpuRequest)
@@ -343,7 +343,7 @@ def test_a_whole_gpu_is_always_had_alone() -> None:
 
 def test_a_pod_that_is_not_alone_is_called_out() -> None:
     shared, found = Node(node()), list[Surprise]()
-    shared.cluster.feed.on_surprise.append(found.append)
+    shared.cluster.on_surprise.append(found.append)
     promise = '{"verdict":"guaranteed","node":"node","uid":"alone"}'
     shared.holds("alone", ["0::0", "0::1"], {**ALONE, "placement": promise})
     assert [surprise.kind for surprise in found] == [BROKEN]
@@ -385,7 +385,7 @@ def test_nobody_gets_shares_that_come_to_a_gpu_which_is_anothers_alone(
     reason = "a GPU that was promised to another one alone"
     assert reason in shared.reason(2, asked) or count == 4
     assert shared.reason(count, asked) != ""
-    shared.cluster.feed.drop_pod(PodUid("alone"))
+    shared.cluster.drop_pod(PodUid("alone"))
     shared.held.clear()
     shared.report()
     assert shared.reason(count, asked) == ""
@@ -441,7 +441,7 @@ def test_nothing_is_promised_beside_a_pod_with_a_device_of_before(device: str, k
     )
     assert here.reason(1) == "", "a plain pod is not held up"
     here.held.clear()
-    here.cluster.feed.drop_pod(PodUid("old"))
+    here.cluster.drop_pod(PodUid("old"))
     here.report()
     assert here.reason(1, uses(31)) == ""
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scheduler_extender.framework.rules.freshness import OUT_OF_DATE
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.freshness import Watch
 from scheduler_extender.told.answers import Answer, answers_to
 from scheduler_extender.told.counts import summary
@@ -28,7 +28,7 @@ def rows(service: Running, name: str) -> dict[str, dict[str, Any]]:
 
 
 def see(service: Running, manifest: dict[str, Any]) -> None:
-    service.cluster.feed.put_pod(record_of(manifest))
+    service.cluster.put_pod(record_of(manifest))
 
 
 def bind(service: Running, manifest: dict[str, Any], node: str) -> None:
@@ -69,10 +69,10 @@ def test_what_is_promised_is_told_apart_from_what_is_free() -> None:
 
 
 def test_every_row_that_is_no_promise_says_why() -> None:
-    cluster = Cluster(lambda: 0.0)
+    cluster = Cache(lambda: 0.0)
     for node in (switched(), pcie()):
-        cluster.feed.put_record(node, None)
-    cluster.feed.put_record(bridged(), None)
+        cluster.put_record(node, None)
+    cluster.put_record(bridged(), None)
     asked = gpu_request(2, Constraints(link=LinkKind.NVLINK), Policy.PREFERRED)
     for request in (asked, gpu_request(1)):
         for row in answers_to(cluster.snapshot(), waiting(request)):
@@ -106,8 +106,8 @@ def test_what_is_unknown_is_an_error_of_the_same_form_as_all_others(
 def test_what_a_blind_extender_answers_is_told() -> None:
     """The answers that it remembers are not those that filter gives now."""
     watches: list[Watch] = []
-    cluster = Cluster(lambda: 1000.0, watches=lambda: watches)
-    cluster.feed.put_record(switched(), Report("boot", 1))
+    cluster = Cache(lambda: 1000.0, watches=lambda: watches)
+    cluster.put_record(switched(), Report("boot", 1))
 
     def told(request: GpuRequest) -> Answer:
         (row,) = answers_to(cluster.snapshot(), waiting(request))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scheduler_extender.deadline import NO_DEADLINE, OutOfTimeError
 from scheduler_extender.framework.decision import decide
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.told.ends import Ends
 from scheduler_extender.told.idle import idle_pods, what_ends_would_do
@@ -41,7 +41,7 @@ def node(kind: str, number: int) -> NodeTopology:
 
 
 @st.composite
-def clusters(draw: st.DrawFn) -> Cluster:
+def clusters(draw: st.DrawFn) -> Cache:
     """A few nodes, some of them alike, with pods of one to three GPUs, of which some are bound and
     in no report; with sick GPUs."""
     nodes: dict[NodeTopology, Mapping[str, Held]] = {}
@@ -61,11 +61,11 @@ def clusters(draw: st.DrawFn) -> Cluster:
         if draw(st.booleans()):
             uid = f"new-{made.name}"
             coming = waiting(uid, draw(st.sampled_from(REQUESTS)))
-            cluster.feed.put_pod(replace(coming, node=made.name, phase="Running"))
+            cluster.put_pod(replace(coming, node=made.name, phase="Running"))
         if draw(st.booleans()):
             report = last_report(cluster.facts(made.name))
             sick = (Health(made.gpus[0].uuid, False, "Xid79"),)
-            cluster.feed.put_report(made.name, replace(report, sequence=2, health=sick))
+            cluster.put_report(made.name, replace(report, sequence=2, health=sick))
     return cluster
 
 
@@ -76,9 +76,9 @@ def clusters(draw: st.DrawFn) -> Cluster:
     st.data(),
 )
 def test_a_remembered_answer_is_the_one_that_is_worked_out(
-    cluster: Cluster, requests: list[GpuRequest], weakest: Verdict, data: st.DataObject
+    cluster: Cache, requests: list[GpuRequest], weakest: Verdict, data: st.DataObject
 ) -> None:
-    settings = cluster.cache.settings = Settings(weakest, None)
+    settings = cluster.settings = Settings(weakest, None)
     ends = Ends(cluster.snapshot(), NO_DEADLINE)
     for facts in cluster.snapshot().nodes:
         there = sorted(pod.uid for pod in facts.pods.every)
@@ -93,7 +93,7 @@ def test_a_remembered_answer_is_the_one_that_is_worked_out(
 
 @given(clusters(), st.sampled_from(REQUESTS))
 def test_of_the_fewest_none_can_stay_and_without_all_nothing_helps(
-    cluster: Cluster, request: GpuRequest
+    cluster: Cache, request: GpuRequest
 ) -> None:
     ends = Ends(cluster.snapshot(), NO_DEADLINE)
 
@@ -128,9 +128,9 @@ def test_a_node_without_certain_pods_is_counted_once_for_all_requests(
         report = last_report(facts)
         since = "2026-01-01T10:00:00Z"
         idle = tuple(IdleAllocation(a.pod_uid, "main", GPU, since) for a in report.allocations)
-        cluster.feed.put_report(facts.name, replace(report, sequence=2, idle=idle))
+        cluster.put_report(facts.name, replace(report, sequence=2, idle=idle))
     for number, request in enumerate(REQUESTS):
-        cluster.feed.put_pod(waiting(f"w{number}", request))
+        cluster.put_pod(waiting(f"w{number}", request))
     counted, without = 0, NodeFacts.without
 
     def counting(facts: NodeFacts, gone: frozenset[PodUid]) -> NodeFacts:

@@ -14,7 +14,7 @@ from scheduler_extender.framework import equivalence
 from scheduler_extender.framework.decision import decide
 from scheduler_extender.membership import Group, Membership
 from scheduler_extender.state.answers.decision import Decision, Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord
@@ -44,9 +44,9 @@ DGX = machine("dgx1-v100").topology("train-07")
 QUAD = waiting("train", gpu_request(4, NVLINKED))
 
 
-def explained(cluster: Cluster, pod: PodRecord) -> Explanation:
-    cluster.cache.today = lambda: TODAY
-    cluster.feed.put_pod(pod)
+def explained(cluster: Cache, pod: PodRecord) -> Explanation:
+    cluster.today = lambda: TODAY
+    cluster.put_pod(pod)
     found = explanation_of(cluster.snapshot(), pod)
     assert isinstance(found, Explanation)
     return found
@@ -74,7 +74,7 @@ def test_nodes_are_counted_by_reason_and_the_nearest_is_named_with_who_is_in_the
             switched(2, "small"): {},
         }
     )
-    cluster.feed.put_record(switched(4, "silent"), None)
+    cluster.put_record(switched(4, "silent"), None)
     found = explained(cluster, QUAD)
     assert found.takes == 0
     assert found.refusals == {
@@ -98,19 +98,19 @@ def test_what_all_nodes_of_a_kind_say_is_said_and_else_what_they_have_in_common(
     for name in "ab":
         facts = replace(pcie(4).allocator, plugin_version="0.19.3")
         node = replace(pcie(4, name), allocator=facts)
-        cluster.feed.put_record(node, Report("boot", 1, missing=silent))
+        cluster.put_record(node, Report("boot", 1, missing=silent))
     found = explained(cluster, waiting("one", gpu_request(1)))
     (said,) = {row.reason for row in found.nodes}
     assert "refuses every pod for whole GPUs while GPU 2 does not answer" in said
     assert found.headline == f"no node takes it: {said} (2 nodes)"
-    cluster.feed.put_record(pcie(4, "c"), Report("boot", 1))
+    cluster.put_record(pcie(4, "c"), Report("boot", 1))
     zone = replace(
         waiting("member", gpu_request(1)), membership=Membership(Group("t", "g"), 2, "z")
     )
     found = explained(cluster, zone)
     assert "; no node has the label z that group-domain names" in found.headline
     other = Report("boot", 2, missing=(replace(silent[0], name="GPU 3"),))
-    cluster.feed.put_record(replace(node, name=NodeName("b")), other)
+    cluster.put_record(replace(node, name=NodeName("b")), other)
     assert "2 nodes have kubelets that may refuse it" in explained(cluster, zone).headline
 
 
@@ -152,9 +152,9 @@ def test_nodes_with_the_same_words_are_told_once_and_leave_room_for_others() -> 
 
 def test_the_nearest_set_says_what_is_sick_and_what_no_pod_holds() -> None:
     node = switched(4, "node")
-    cluster = Cluster(lambda: 0.0)
+    cluster = Cache(lambda: 0.0)
     sick = Health(node.gpus[1].uuid, healthy=False, reason="Xid94")
-    cluster.feed.put_record(node, Report("boot", 1, health=(sick,)))
+    cluster.put_record(node, Report("boot", 1, health=(sick,)))
     found = explained(cluster, QUAD)
     assert near(found)["node"] == "3 of 4 linked GPUs are free (0, 2, 3); GPU 1 is sick"
 
@@ -163,7 +163,7 @@ def test_a_sick_gpu_that_may_come_is_named_alike_to_all() -> None:
     node = switched(4, "node")
     cluster = cluster_of({})
     sick = Health(node.gpus[1].uuid, healthy=False, reason="Xid94")
-    cluster.feed.put_record(node, Report("boot", 1, health=(sick,)))
+    cluster.put_record(node, Report("boot", 1, health=(sick,)))
     pod = waiting("one", gpu_request(1))
     words = "may hand out GPU 1, which is sick"
     found = explained(cluster, pod)
@@ -189,7 +189,7 @@ def test_a_sick_gpu_that_cannot_come_is_no_doubt() -> None:
     cluster = cluster_of({node: {"one": Held((1,))}})
     report = last_report(cluster.facts(NodeName("node")))
     sick = Health(node.gpus[1].uuid, healthy=False, reason="Xid94")
-    cluster.feed.put_record(node, replace(report, sequence=2, health=(sick,)))
+    cluster.put_record(node, replace(report, sequence=2, health=(sick,)))
     found = explained(cluster, waiting("two", gpu_request(1)))
     assert (found.headline, found.doubts) == ("1 of 1 node would take it", {})
     assert [row.verdict for row in found.nodes] == ["guaranteed"]
@@ -198,13 +198,13 @@ def test_a_sick_gpu_that_cannot_come_is_no_doubt() -> None:
 def test_a_free_set_that_may_not_come_says_why() -> None:
     cluster = cluster_of({bridged(4, "node"): {}})
     unseen = replace(waiting("unseen", gpu_request(1)), node=NodeName("node"))
-    cluster.feed.put_pod(unseen)
+    cluster.put_pod(unseen)
     found = explained(cluster, waiting("pair", gpu_request(2, NVLINKED)))
     assert near(found)["node"] == (
         "GPUs 0,1 would do and seem free, but team/unseen may get them first: no report shows that "
         "pod yet"
     )
-    cluster.feed.put_pod(replace(unseen, phase="Running"))
+    cluster.put_pod(replace(unseen, phase="Running"))
     found = explained(cluster, waiting("pair", gpu_request(2, NVLINKED)))
     assert "no report shows which GPUs are those of team/unseen" in near(found)["node"]
 
@@ -271,7 +271,7 @@ def test_what_would_help_is_only_tried_for_who_waits() -> None:
 
 def test_trying_ends_when_its_time_is_up() -> None:
     cluster = cluster_of({DGX: {"one": Held((0,)), "two": Held((5, 6))}})
-    cluster.feed.put_pod(QUAD)
+    cluster.put_pod(QUAD)
     seen = cluster.snapshot()
     for looks in count():
         times = iter([False] * looks)
@@ -294,7 +294,7 @@ def test_no_node_is_asked_about_a_relaxed_request_once_it_is_late(
     nodes = {machine("dgx1-v100").topology(f"n{n}"): {f"p{n}": Held((n,))} for n in range(8)}
     cluster = cluster_of(nodes)
     pod = waiting("train", gpu_request(8, NVLINKED))
-    cluster.feed.put_pod(pod)
+    cluster.put_pod(pod)
     asked: list[GpuRequest] = []
 
     def slow(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Decision:
@@ -318,7 +318,7 @@ def test_a_place_that_yields_to_a_pod_is_there_for_what_it_may_ask_instead(
 ) -> None:
     cluster = cluster_of({DGX: {}})
     nominated = Standing(nominated=DGX.name, priority=1)
-    cluster.feed.put_pod(replace(waiting("low", gpu_request(2, NVLINKED)), standing=nominated))
+    cluster.put_pod(replace(waiting("low", gpu_request(2, NVLINKED)), standing=nominated))
     asks = gpu_request(8, Constraints(models=("h100",)))
     pod = replace(waiting("train", asks), standing=Standing(priority=priority))
     relaxing = relaxed(explained(cluster, pod))
@@ -386,14 +386,14 @@ def test_whole_gpus_beside_mig_that_will_never_be_are_never() -> None:
 def test_shares_and_instances_are_called_so() -> None:
     shares = GpuResource("nvidia.com/gpu", "time-slicing", 2)
     shared = replace(pcie(1, "shared"), resources=(shares,))
-    cluster = Cluster(lambda: 0.0)
+    cluster = Cache(lambda: 0.0)
     held = tuple(
         Allocation(
             PodUid(f"u{i}"), "team", f"p{i}", "main", shares.name, (DeviceId(f"GPU-0::{i}"),)
         )
         for i in range(2)
     )
-    cluster.feed.put_record(shared, Report("boot", 1, allocations=held))
+    cluster.put_record(shared, Report("boot", 1, allocations=held))
     (row,) = explained(cluster, waiting("p", gpu_request(1))).nodes
     assert row.reason == "not enough free GPU shares"
     assert row.miss is not None
@@ -409,8 +409,8 @@ def test_shares_and_instances_are_called_so() -> None:
 
 def test_nodes_that_kube_scheduler_will_not_choose_are_told_apart() -> None:
     cluster = cluster_of({switched(2, "open"): {}, switched(2, "tainted"): {}})
-    cluster.feed.put_node(NodeName("open"), NodeObject())
-    cluster.feed.put_node(NodeName("tainted"), NodeObject(taints=(Taint("gpu", "", "NoSchedule"),)))
+    cluster.put_node(NodeName("open"), NodeObject())
+    cluster.put_node(NodeName("tainted"), NodeObject(taints=(Taint("gpu", "", "NoSchedule"),)))
     pod = waiting("pair", gpu_request(2, NVLINKED))
     found = explained(cluster, pod)
     assert (found.takes, found.closed) == (2, 1)
@@ -424,19 +424,19 @@ def test_nodes_that_kube_scheduler_will_not_choose_are_told_apart() -> None:
 
 def test_what_would_help_is_only_told_of_nodes_that_are_open_to_the_pod() -> None:
     cluster = cluster_of({switched(4, "tainted"): {"one": Held((0,))}, pcie(4, "cordoned"): {}})
-    cluster.feed.put_node(NodeName("tainted"), NodeObject(taints=(Taint("gpu", "", "NoSchedule"),)))
-    cluster.feed.put_node(NodeName("cordoned"), NodeObject(cordoned=True))
+    cluster.put_node(NodeName("tainted"), NodeObject(taints=(Taint("gpu", "", "NoSchedule"),)))
+    cluster.put_node(NodeName("cordoned"), NodeObject(cordoned=True))
     found = explained(cluster, QUAD)
     assert found.takes == 0
     assert not found.helps, "kube-scheduler would send the pod there in no case"
-    cluster.feed.put_node(NodeName("cordoned"), NodeObject())
+    cluster.put_node(NodeName("cordoned"), NodeObject())
     assert relaxed(explained(cluster, QUAD))["link"] == ("node", 1)
 
 
 def test_who_fits_on_closed_nodes_only_is_told_what_would_open_another_one() -> None:
     cluster = cluster_of({switched(4, "closed"): {}, switched(4, "open"): {"one": Held((0,))}})
-    cluster.feed.put_node(NodeName("closed"), NodeObject(cordoned=True))
-    cluster.feed.put_node(NodeName("open"), NodeObject())
+    cluster.put_node(NodeName("closed"), NodeObject(cordoned=True))
+    cluster.put_node(NodeName("open"), NodeObject())
     found = explained(cluster, QUAD)
     assert (found.takes, found.closed) == (1, 1)
     assert [each.pods for each in ends(found)] == [["team/one"]]
@@ -445,8 +445,8 @@ def test_who_fits_on_closed_nodes_only_is_told_what_would_open_another_one() -> 
 
 def test_a_node_without_gpus_waits_for_no_report() -> None:
     cluster = cluster_of({pcie(2, "gpus"): {}})
-    cluster.feed.put_node(NodeName("cpus"), NodeObject(dra_only=True))
-    cluster.feed.put_node(NodeName("new"), NodeObject())
+    cluster.put_node(NodeName("cpus"), NodeObject(dra_only=True))
+    cluster.put_node(NodeName("new"), NodeObject())
     for request in (gpu_request(4), gpu_request(4, NVLINKED)):
         found = explained(cluster, waiting("w", request))
         told = {str(row.node): row.kind for row in found.nodes}

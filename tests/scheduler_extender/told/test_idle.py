@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from scheduler_extender.deadline import NO_DEADLINE
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.selecting import Destinations, Requirement
 from scheduler_extender.state.pods.standing import Standing
@@ -31,7 +31,7 @@ OTHER = machine("a100-pcie-4-bridged").topology("other")
 
 def scene(
     nodes: Mapping[NodeTopology, Mapping[str, Held]], **since: str
-) -> tuple[Cluster, list[IdlePod]]:
+) -> tuple[Cache, list[IdlePod]]:
     """A cluster in which some pods have been idle since a time of that day."""
     cluster = cluster_of(nodes)
     for facts in cluster.snapshot().nodes:
@@ -42,11 +42,11 @@ def scene(
             if a.pod in since
         )
         report = replace(report, sequence=2, idle=idle, observed_at=LOOKED)
-        assert cluster.feed.put_report(facts.name, report)
+        assert cluster.put_report(facts.name, report)
     return cluster, idle_pods(cluster.snapshot(), TODAY)
 
 
-def tried(cluster: Cluster, idle: list[IdlePod]) -> Tried:
+def tried(cluster: Cache, idle: list[IdlePod]) -> Tried:
     return what_ends_would_do(cluster.snapshot(), idle, NO_DEADLINE)
 
 
@@ -84,9 +84,9 @@ def test_a_container_that_works_makes_its_pod_partly_idle() -> None:
         IdleAllocation(uid, name, GPU, f"2026-01-01T{hour}:00:00Z")
         for name, hour in (("x", "10"), ("z", "11"))
     )
-    cluster.feed.put_record(PAIRS, Report("boot", 2, allocations=held, idle=idle))
-    cluster.feed.put_pod(waiting("wants", gpu_request(2, NVLINKED)))
-    cluster.feed.put_pod(waiting("most", gpu_request(4)))
+    cluster.put_record(PAIRS, Report("boot", 2, allocations=held, idle=idle))
+    cluster.put_pod(waiting("wants", gpu_request(2, NVLINKED)))
+    cluster.put_pod(waiting("most", gpu_request(4)))
     (pod,) = found = idle_pods(cluster.snapshot(), TODAY)
     assert (pod.containers, pod.gpus, pod.partly) == (("x", "z"), (0, 2), True)
     assert (pod.since[11:16], pod.seconds) == ("11:00", TODAY - 1767265200)
@@ -100,7 +100,7 @@ def test_a_mig_instance_is_told_by_its_gpu() -> None:
     cluster = cluster_of({})
     held = (Allocation(PodUid("a"), "team", "a", "m", GPU, (DeviceId("MIG-1::0"),)),)
     idle = (IdleAllocation(PodUid("a"), "m", GPU, "2026-01-01T10:00:00Z"),)
-    cluster.feed.put_record(node, Report("boot", 1, allocations=held, idle=idle))
+    cluster.put_record(node, Report("boot", 1, allocations=held, idle=idle))
     (pod,) = idle_pods(cluster.snapshot(), TODAY)
     assert (pod.gpus, pod.devices) == ((3,), ("MIG-1::0",))
 
@@ -110,7 +110,7 @@ def test_a_time_that_is_none_is_passed_over(since: str) -> None:
     cluster = cluster_of({PAIRS: {"a": Held((0,))}})
     (facts,) = cluster.snapshot().nodes
     idle = (IdleAllocation(PodUid("a"), "main", GPU, since),)
-    cluster.feed.put_report(facts.name, replace(last_report(facts), sequence=2, idle=idle))
+    cluster.put_report(facts.name, replace(last_report(facts), sequence=2, idle=idle))
     assert idle_pods(cluster.snapshot(), TODAY) == []
 
 
@@ -121,7 +121,7 @@ def test_who_stands_in_the_way_of_a_pair_is_named_and_who_does_not_is_not() -> N
         b="10:00",
     )
     for name in ("w1", "w2"):
-        cluster.feed.put_pod(waiting(name, gpu_request(2, NVLINKED)))
+        cluster.put_pod(waiting(name, gpu_request(2, NVLINKED)))
     assert helped(tried(cluster, idle)) == {"a": [(["w1", "w2"], set())]}
 
 
@@ -133,7 +133,7 @@ def test_idle_pods_that_help_together_only_are_named_together() -> None:
         },
         a="10:00", b="11:00", e="10:00", g="10:00",
     )  # fmt: skip
-    cluster.feed.put_pod(waiting("w", gpu_request(2, NVLINKED)))
+    cluster.put_pod(waiting("w", gpu_request(2, NVLINKED)))
     assert helped(tried(cluster, idle)) == {
         "a": [(["w"], {"b"})],
         "b": [(["w"], {"a"})],
@@ -144,23 +144,23 @@ def test_a_pod_that_some_node_takes_does_not_wait_for_idle_gpus() -> None:
     cluster, idle = scene(
         {PAIRS: {"a": Held((0,)), "c": Held((2,))}, OTHER: {"b": Held((0,))}}, a="10:00"
     )
-    cluster.feed.put_pod(waiting("w", gpu_request(2, NVLINKED)))
+    cluster.put_pod(waiting("w", gpu_request(2, NVLINKED)))
     assert helped(tried(cluster, idle)) == {}
 
 
 def test_a_node_to_which_the_pod_may_not_go_helps_nobody() -> None:
     cluster, idle = scene({PAIRS: {"a": Held((0,)), "c": Held((2,))}}, a="10:00")
-    cluster.feed.put_node(NodeName("pairs"), NodeObject())
+    cluster.put_node(NodeName("pairs"), NodeObject())
     elsewhere = Standing(destinations=Destinations((Requirement("pool", "In", ("other",)),)))
-    cluster.feed.put_pod(waiting("w", gpu_request(2, NVLINKED), elsewhere))
+    cluster.put_pod(waiting("w", gpu_request(2, NVLINKED), elsewhere))
     assert helped(tried(cluster, idle)) == {}
-    cluster.feed.put_pod(waiting("v", gpu_request(2, NVLINKED)))
+    cluster.put_pod(waiting("v", gpu_request(2, NVLINKED)))
     assert helped(tried(cluster, idle)) == {"a": [(["v"], set())]}
 
 
 def test_where_there_is_no_time_it_is_said() -> None:
     cluster, idle = scene({PAIRS: {"a": Held((0,)), "c": Held((2,))}}, a="10:00")
-    cluster.feed.put_pod(waiting("w", gpu_request(2, NVLINKED)))
+    cluster.put_pod(waiting("w", gpu_request(2, NVLINKED)))
     found = what_ends_would_do(cluster.snapshot(), idle, ending_when(lambda: True))
     assert (found.completes, found.whole) == ({}, False)
 
@@ -171,7 +171,7 @@ def test_that_a_pod_is_idle_changes_no_answer_and_wakes_nobody() -> None:
     (before,) = cluster.snapshot().nodes
     assert before.report is not None
     idle = (IdleAllocation(PodUid("a"), "main", GPU, "2026-01-01T10:00:00Z"),)
-    cluster.feed.put_report(before.name, replace(before.report, sequence=2, idle=idle))
+    cluster.put_report(before.name, replace(before.report, sequence=2, idle=idle))
     (after,) = cluster.snapshot().nodes
     assert after.report is not None
     assert after.report.idle == idle
@@ -182,8 +182,8 @@ def test_that_a_pod_is_idle_changes_no_answer_and_wakes_nobody() -> None:
 def test_a_place_that_yields_to_the_waiting_pod_is_none_of_the_things_in_its_way() -> None:
     cluster, idle = scene({PAIRS: {"a": Held((0,))}}, a="11:00")
     nominated = Standing(nominated=PAIRS.name, priority=1)
-    cluster.feed.put_pod(replace(waiting("low", gpu_request(2, NVLINKED)), standing=nominated))
+    cluster.put_pod(replace(waiting("low", gpu_request(2, NVLINKED)), standing=nominated))
     for name, priority in (("same", 1), ("high", 2)):
         pod = waiting(name, gpu_request(4))
-        cluster.feed.put_pod(replace(pod, standing=Standing(priority=priority)))
+        cluster.put_pod(replace(pod, standing=Standing(priority=priority)))
     assert helped(tried(cluster, idle)) == {"a": [(["high"], set())]}

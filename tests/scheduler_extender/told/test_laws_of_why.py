@@ -10,7 +10,7 @@ import pytest
 
 from scheduler_extender.annotations import PREFIX, containers_of, render
 from scheduler_extender.framework.decision import decide
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.explanation import Explanation, explanation_of
 from scheduler_extender.verbs import filter_nodes
@@ -40,7 +40,7 @@ def node(rng: random.Random, name: str) -> NodeTopology:
     return found
 
 
-def cluster(rng: random.Random) -> Cluster:
+def cluster(rng: random.Random) -> Cache:
     nodes = {}
     for i in range(rng.randint(1, 4)):
         made = node(rng, f"n{i}")
@@ -69,7 +69,7 @@ def request(rng: random.Random) -> GpuRequest:
     return gpu_request(rng.randint(1, 6), wanted, policy)
 
 
-def explained(found: Cluster, pod: PodRecord) -> Explanation:
+def explained(found: Cache, pod: PodRecord) -> Explanation:
     told = explanation_of(found.snapshot(), pod)
     assert isinstance(told, Explanation)
     return told

@@ -19,7 +19,7 @@ from scheduler_extender.http.addresses import Addresses
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.serving import in_memory, in_thread
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.standing import Standing
 from scheduler_extender.told.nodes import HELD, Use, node_state
 from scheduler_extender.web.glance import Filters
@@ -42,7 +42,7 @@ def kept() -> Building:
     made.pod("comes-too", 2, node, running=False)
     wants = made.pod("wants-three", 3, None)
     place = Standing(nominated=NodeName("kept-01"), priority=7)
-    made.cluster.feed.put_pod(replace(wants, standing=place))
+    made.cluster.put_pod(replace(wants, standing=place))
     return made
 
 
@@ -63,7 +63,7 @@ def words() -> list[str]:
     return [*(use.word for use in Use if use not in HELD), "held"]
 
 
-def of_admin_port(cluster: Cluster) -> Counter[str]:
+def of_admin_port(cluster: Cache) -> Counter[str]:
     """What ``/v1/nodes`` counts."""
     service, _ = in_memory(cluster)
     with in_thread(service, Addresses()) as serving:
@@ -76,7 +76,7 @@ def of_admin_port(cluster: Cluster) -> Counter[str]:
     return Counter({word: found[CAMEL.get(word, word)] for word in words()})
 
 
-def of_map(cluster: Cluster) -> Counter[str]:
+def of_map(cluster: Cache) -> Counter[str]:
     """What the head of the map counts."""
     page = Pages(cluster).map(Filters())
     summary = page.partition('class="summary"')[2].partition("</section>")[0]
@@ -87,7 +87,7 @@ def of_map(cluster: Cluster) -> Counter[str]:
     return found
 
 
-def of_metrics(cluster: Cluster) -> Counter[str]:
+def of_metrics(cluster: Cache) -> Counter[str]:
     """What Prometheus is told, by the words of the others."""
     metrics = Metrics()
     metrics.watch(cluster)
@@ -99,7 +99,7 @@ def of_metrics(cluster: Cluster) -> Counter[str]:
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
 def test_every_example_is_counted_alike(file: Path) -> None:
-    cluster = Cluster(lambda: 0.0, Settings(stale_after=None, all_pods_known=False))
+    cluster = Cache(lambda: 0.0, Settings(stale_after=None, all_pods_known=False))
     feed(cluster, load(file))
     check(cluster, file)
 
@@ -114,7 +114,7 @@ def test_pods_on_their_way_and_reservations_are_counted_alike(tmp_path: Path) ->
     check(made.cluster, file)
 
 
-def check(cluster: Cluster, file: Path) -> None:
+def check(cluster: Cache, file: Path) -> None:
     counts, sentence = of_commands(file)
     said = {word: int(n) for n, word in re.findall(r"(\d+) ([a-z ]+?)[,;]", sentence)}
     assert +counts == +Counter({word: said.get(word, 0) for word in words()})

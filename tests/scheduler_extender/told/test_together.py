@@ -52,7 +52,7 @@ def test_a_member_that_has_come_needs_no_place() -> None:
     node = machine("a100-pcie-4-bridged").topology(NodeName("n"))
     cluster = cluster_of({node: {"w0": Held((0, 1))}})
     pod = waiting("w0", gpu_request(2, NVLINKED))
-    cluster.feed.put_pod(
+    cluster.put_pod(
         type(pod)(
             pod.uid, "team", "w0", node.name, pod.request, membership=GANG, phase="Running",
             admitted=True, started=1.0,

@@ -12,7 +12,7 @@ from scheduler_extender.deadline import NO_DEADLINE
 from scheduler_extender.kube.sinks import PodSink
 from scheduler_extender.membership import Group, Membership
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.answers import answers_to
 from scheduler_extender.told.counts import Counts, by_kind, counts_of
@@ -49,10 +49,10 @@ def counted(reasons: WaitingReasons) -> dict[str, int]:
 def test_a_pod_counts_for_the_reason_of_nodes_whose_hardware_could_take_it() -> None:
     cluster = cluster_of({pcie(2, "a"): {}, pcie(2, "b"): {}, switched(2, "c"): {"x": Held((0,))}})
     for name in ("one", "two"):
-        cluster.feed.put_pod(waiting(name, PAIR))
-    cluster.feed.put_pod(waiting("many", gpu_request(16)))
-    cluster.feed.put_pod(waiting("small", gpu_request(1)))
-    cluster.feed.put_pod(replace(waiting("odd", PAIR), request=Malformed("link: ?", None)))
+        cluster.put_pod(waiting(name, PAIR))
+    cluster.put_pod(waiting("many", gpu_request(16)))
+    cluster.put_pod(waiting("small", gpu_request(1)))
+    cluster.put_pod(replace(waiting("odd", PAIR), request=Malformed("link: ?", None)))
     assert counted(WaitingReasons(cluster)) == {
         "busy": 2,
         "too-few-gpus": 1,
@@ -71,17 +71,17 @@ def test_undecided_nodes_hide_no_reason_and_are_hidden_by_none_that_lasts() -> N
 
 def test_a_reason_is_looked_for_again_after_a_while_and_forgotten_with_its_pods() -> None:
     clock = Clock()
-    cluster = Cluster(clock, Settings(stale_after=None))
+    cluster = Cache(clock, Settings(stale_after=None))
     node = switched(4)
-    cluster.feed.put_record(node, Report("boot", 1))
-    cluster.feed.put_pod(waiting("wants", gpu_request(8)))
+    cluster.put_record(node, Report("boot", 1))
+    cluster.put_pod(waiting("wants", gpu_request(8)))
     reasons = WaitingReasons(cluster)
     assert counted(reasons) == {"too-few-gpus": 1}
-    cluster.feed.put_record(switched(8, "large"), Report("boot", 1))
+    cluster.put_record(switched(8, "large"), Report("boot", 1))
     assert counted(reasons) == {"too-few-gpus": 1}
     clock.now += LATER
     assert counted(reasons) == {"none": 1}
-    cluster.feed.keep_pods(set())
+    cluster.keep_pods(set())
     assert counted(reasons) == {}
     assert not reasons._known
 
@@ -94,10 +94,10 @@ def test_whom_a_look_does_not_get_to_the_next_ones_do() -> None:
             self.now += SECONDS / 8
             return self.now
 
-    cluster = Cluster(Slow(), Settings(stale_after=None))
-    cluster.feed.put_record(switched(4), Report("boot", 1))
+    cluster = Cache(Slow(), Settings(stale_after=None))
+    cluster.put_record(switched(4), Report("boot", 1))
     for count in range(5, 25):
-        cluster.feed.put_pod(waiting(f"p{count}", gpu_request(count)))
+        cluster.put_pod(waiting(f"p{count}", gpu_request(count)))
     reasons = WaitingReasons(cluster)
     left = [counted(reasons).get(UNKNOWN, 0) for _ in range(20)]
     assert 0 < left[0] < 20
@@ -152,7 +152,7 @@ def test_a_group_is_asked_as_filter_asks_it(
     cluster = cluster_of({pcie(4, "a"): {}, pcie(4, "b"): {}})
     group = replace(Membership(Group("team", "g"), 2, "node"), **changes)
     member = replace(waiting("member", gpu_request(2)), membership=group)
-    cluster.feed.put_pod(member)
+    cluster.put_pod(member)
     told = refusals_of(cluster.snapshot(), member, NO_DEADLINE)
     assert by_kind(told) == found
     assert dict(counts_of(answers_to(cluster.snapshot(), member)).refusals) == found

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.selecting import Requirement
 from scheduler_extender.state.pods.standing import Amounts, Standing
@@ -44,16 +44,16 @@ class CountedRequirement(Requirement):
         return super().matches(labels)
 
 
-def cluster_of(nodes: Mapping[NodeTopology, Mapping[str, Held]]) -> Cluster:
+def cluster_of(nodes: Mapping[NodeTopology, Mapping[str, Held]]) -> Cache:
     """A cluster whose budgets are known, with these pods on these nodes, reported."""
-    found = Cluster(lambda: 0.0, Settings(stale_after=None))
+    found = Cache(lambda: 0.0, Settings(stale_after=None))
     found.budgets = ()
     for node, pods in nodes.items():
         held = []
         for name, pod in pods.items():
             request = gpu_request(len(pod.gpus), pod.constraints or Constraints())
             standing = Standing(pod.priority, pod.labels, pod.controller, pod.asks)
-            found.feed.put_pod(
+            found.put_pod(
                 replace(
                     waiting(name, request, standing),
                     node=node.name,
@@ -65,7 +65,7 @@ def cluster_of(nodes: Mapping[NodeTopology, Mapping[str, Held]]) -> Cluster:
             )
             ids = tuple(DeviceId(node.gpus[p].uuid) for p in pod.gpus)
             held.append(Allocation(PodUid(name), "team", name, "main", "nvidia.com/gpu", ids))
-        found.feed.put_record(node, Report("boot", 1, allocations=tuple(held)))
+        found.put_record(node, Report("boot", 1, allocations=tuple(held)))
     return found
 
 

@@ -44,7 +44,7 @@ class Trays(Scheduler):
         """A pod of low priority that its Job would make anew runs on a GPU of a node."""
         found = pod(1, name=f"{name}-{p}", uid=f"{name}-{p}", node=name, phase="Running")
         standing = Standing(priority=-1, controller="Job")
-        self.cluster.feed.put_pod(replace(record(found), admitted=True, standing=standing))
+        self.cluster.put_pod(replace(record(found), admitted=True, standing=standing))
 
     def report(self, name: str) -> None:
         """The node's agent reports who holds what."""
@@ -56,13 +56,13 @@ class Trays(Scheduler):
             )
             for p in sorted(self.held[name])
         )  # fmt: skip
-        self.cluster.feed.put_record(node, Report("boot", 1, allocations=held))
+        self.cluster.put_record(node, Report("boot", 1, allocations=held))
 
     def evict(self, uids: Iterable[str]) -> None:
         """Evict pods, and let the agents report it."""
         for uid in uids:
             name, _, p = uid.rpartition("-")
-            self.cluster.feed.drop_pod(PodUid(uid))
+            self.cluster.drop_pod(PodUid(uid))
             self.held[name].remove(int(p))
             self.report(name)
 
@@ -78,7 +78,7 @@ class Trays(Scheduler):
 
     def unblock(self, manifest: dict[str, Any]) -> Unblocking:
         """What unblock says of a waiting pod of priority 0."""
-        self.cluster.feed.put_pod(record(manifest))
+        self.cluster.put_pod(record(manifest))
         found = unblocking_of(self.cluster, "default", manifest["metadata"]["name"])
         assert found is not None
         return found

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from scheduler_extender.membership import NODE, Group, Membership
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.standing import Standing
 from scheduler_extender.unblocking import Advice, search
@@ -26,7 +26,7 @@ PAIRS = machine("a100-pcie-4-bridged").topology("pairs")
 FAR, NEAR, UNLABELLED = (machine("l40s-4").topology(n) for n in ("far", "near", "unlabelled"))
 
 
-def cluster(domain: str | None, policy: Policy = Policy.REQUIRED) -> Cluster:
+def cluster(domain: str | None, policy: Policy = Policy.REQUIRED) -> Cache:
     """A full node whose pods are members of one group, and empty nodes in the same block, in
     another one, and in none."""
     found = cluster_of(
@@ -34,16 +34,16 @@ def cluster(domain: str | None, policy: Policy = Policy.REQUIRED) -> Cluster:
     )
     for name, block in (("pairs", "a"), ("near", "a"), ("far", "b"), ("unlabelled", None)):
         labels = {} if block is None else {BLOCK: block}
-        found.feed.put_node(node_name(name), NodeObject(labels=labels))
+        found.put_node(node_name(name), NodeObject(labels=labels))
     for facts in found.snapshot().nodes:
         for pod in facts.pods.bound.alive.values():
             membership = Membership(Group("team", "train"), 4, domain)
             request = replace(gpu_request(1), policy=policy)
-            found.feed.put_pod(replace(pod, membership=membership, request=request))
+            found.put_pod(replace(pod, membership=membership, request=request))
     return found
 
 
-def plan(of: Cluster) -> Advice:
+def plan(of: Cache) -> Advice:
     """For a pod that waits for a linked pair."""
     wants = waiting("wants", gpu_request(2, NVLINKED), Standing(0))
     return search(of.snapshot(), wants)
@@ -84,8 +84,8 @@ def test_of_two_nodes_that_are_alike_the_one_is_taken_whose_members_have_a_home(
         for pod in facts.pods.bound.alive.values()
     ]
     for pod in members:
-        twin.feed.put_pod(pod)
-    twin.feed.put_node(facts.name, NodeObject(labels={BLOCK: "c"}))
+        twin.put_pod(pod)
+    twin.put_node(facts.name, NodeObject(labels={BLOCK: "c"}))
     wants = waiting("wants", gpu_request(2, NVLINKED), Standing(0))
     found = search(nodes.snapshot().with_facts(twin.snapshot().nodes), wants)
     assert found.plan is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.standing import Amounts, Others, Standing, amounts_of
@@ -22,15 +22,13 @@ ROOMY = machine("l40s-4").topology("roomy")
 EIGHT: Amounts = (("cpu", 8000),)  # what each pod with GPUs asks for here
 
 
-def cluster(*nodes: tuple[NodeTopology, str]) -> Cluster:
+def cluster(*nodes: tuple[NodeTopology, str]) -> Cache:
     """A node with two linked pairs, held by four pods, with just the CPUs for them; and empty nodes
     with so many CPUs."""
     held = {f"h{i}": Held((i,), asks=EIGHT) for i in range(4)}
     found = cluster_of({PAIRS: held, **{node: {} for node, _ in nodes}})
     for node, cpus in ((PAIRS, "32"), *nodes):
-        found.feed.put_node(
-            node.name, NodeObject(allocatable=amounts_of({"cpu": cpus, "pods": "110"}))
-        )
+        found.put_node(node.name, NodeObject(allocatable=amounts_of({"cpu": cpus, "pods": "110"})))
     return found
 
 
@@ -39,7 +37,7 @@ def pair(asks: Amounts = EIGHT) -> PodRecord:
     return waiting("wants", gpu_request(2, NVLINKED), Standing(0, asks=asks))
 
 
-def plan(of: Cluster, pod: PodRecord, others: Others) -> Advice:
+def plan(of: Cache, pod: PodRecord, others: Others) -> Advice:
     of.others = others
     return search(of.snapshot(), pod)
 

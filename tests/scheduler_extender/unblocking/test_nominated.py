@@ -30,9 +30,9 @@ def test_a_place_that_is_taken_by_a_nominated_pod_is_none(priority: int, *, dele
     """Two of four GPUs are free. They are nominated for a pod: it comes first unless its priority
     is lower, or it is on its way out."""
     cluster = cluster_of({LINKED: {"runs": Held((0, 1))}})
-    cluster.feed.put_pod(waiting("wants", PAIR, Standing(5)))
+    cluster.put_pod(waiting("wants", PAIR, Standing(5)))
     coming = waiting("coming", PAIR, Standing(priority, nominated=NodeName("linked")))
-    cluster.feed.put_pod(replace(coming, deleting=deleting))
+    cluster.put_pod(replace(coming, deleting=deleting))
     found = unblocking_of(cluster, "team", "wants")
     assert found is not None
     if deleting or priority < 5:
@@ -47,11 +47,11 @@ def test_a_plan_leaves_the_links_that_a_nominated_pod_requires() -> None:
     leave three GPUs: the waiting pod could be handed one of the pair."""
     held = {name: pod for name, pod in singles(0, 0, 0, 0).items() if name in ("h2", "h3")}
     cluster = cluster_of({BRIDGED: held})
-    cluster.feed.put_pod(waiting("wants", gpu_request(1), Standing(5)))
+    cluster.put_pod(waiting("wants", gpu_request(1), Standing(5)))
     found = unblocking_of(cluster, "team", "wants")
     assert found is not None
     assert found.takes == "bridged"
-    cluster.feed.put_pod(waiting("coming", PAIR, Standing(7, nominated=NodeName("bridged"))))
+    cluster.put_pod(waiting("coming", PAIR, Standing(7, nominated=NodeName("bridged"))))
     found = unblocking_of(cluster, "team", "wants")
     assert found is not None
     assert found.takes is None
@@ -66,11 +66,11 @@ def test_nobody_is_sent_to_a_node_that_is_kept_in_mind_for_another_pod(priority:
     cluster = cluster_of(
         {LINKED: {"a": Held((0, 1)), "b": Held((2, 3))}, other: {"c": Held((0, 1), 100)}}
     )
-    cluster.feed.put_pod(waiting("wants", gpu_request(4, NVLINKED), Standing(5)))
+    cluster.put_pod(waiting("wants", gpu_request(4, NVLINKED), Standing(5)))
     homes = []
     for nominated in (None, NodeName("other")):
         coming = waiting("coming", PAIR, Standing(priority, nominated=nominated))
-        cluster.feed.put_pod(coming)
+        cluster.put_pod(coming)
         found = unblocking_of(cluster, "team", "wants")
         assert found is not None
         assert found.plan is not None

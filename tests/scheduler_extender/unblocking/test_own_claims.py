@@ -331,7 +331,7 @@ def test_a_reservation_holds_until_the_pod_comes(kept: DraWorld) -> None:
     thief = pod(1, name="thief", uid="thief")
     answered = filter_nodes(kept.cluster, pod_decoder.decode(raw(thief)), [NODE])
     assert "reserved for another pod" in (answered.unresolvable or {})[NODE]
-    kept.cluster.feed.drop_pod(PodUid("a"))
+    kept.cluster.drop_pod(PodUid("a"))
     kept.claims.apply(claim("a"))
     wanted = Scene(HALVES, *JUST_A_PAIR).waiting
     assert filter_nodes(kept.cluster, pod_decoder.decode(raw(wanted)), [NODE]).node_names == [NODE]
@@ -402,11 +402,11 @@ def test_no_pod_is_woken_for_a_node_that_is_closed_to_it() -> None:
     api = Api()
     waker = Waker(world.cluster, api, clock=lambda: 0.0)
     open_to_all = world.cluster.facts(NODE).node_object
-    world.cluster.feed.put_node(NODE, replace(open_to_all, cordoned=True))
+    world.cluster.put_node(NODE, replace(open_to_all, cordoned=True))
     world.claims.apply(claim("a", 2, pod="a"))
     waker.round(1.0)
     assert api.woken == []
-    world.cluster.feed.put_node(NODE, open_to_all)
+    world.cluster.put_node(NODE, open_to_all)
     waker.round(2.0)
     assert api.woken == [WANTS]
 
@@ -500,7 +500,7 @@ def test_a_pod_whose_status_names_a_former_claim_is_sent_to_no_plugin() -> None:
     for by_claim in (False, True):
         cluster = cluster_of({node: {"a": Held((0,)), "b": Held((2,))}})
         waits = replace(waiting("wants", gpu_request(2, NVLINKED)), by_claim=by_claim)
-        cluster.feed.put_pod(waits)
+        cluster.put_pod(waits)
         assert (search(cluster.snapshot(), waits).plan is None) is by_claim
         counted = WaitingReasons(cluster).count()
         assert counted["kubelet" if by_claim else "scattered"] == 1

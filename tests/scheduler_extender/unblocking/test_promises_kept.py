@@ -52,7 +52,7 @@ class World(Scheduler):
         """One more machine; its agent has reported nothing yet."""
         self.names.append(name)
         self.nodes[name] = machine(kind).topology(name, group=rack)
-        self.cluster.feed.put_node(name, NodeObject(labels={"zone": zone}))
+        self.cluster.put_node(name, NodeObject(labels={"zone": zone}))
 
     def fill(self) -> None:
         """Two groups run in part, and pods of their own."""
@@ -99,7 +99,7 @@ class World(Scheduler):
         drawn = drawn if priority is None else priority
         standing = replace(found.standing, priority=drawn, controller=controller)
         running = replace(found, phase="Running", admitted=True, standing=standing)
-        self.cluster.feed.put_pod(running)
+        self.cluster.put_pod(running)
         self.held[found.uid] = (name, tuple(self.rng.sample(free, count)))
         self.report(name)
 
@@ -116,12 +116,12 @@ class World(Scheduler):
                 for uid, (at, gpus) in sorted(self.held.items())
                 if at == name
             )  # fmt: skip
-            self.cluster.feed.put_record(node, Report("boot", self.sequence, allocations=held))
+            self.cluster.put_record(node, Report("boot", self.sequence, allocations=held))
 
     def evict(self, uids: Iterable[str]) -> None:
         """These pods have gone, and the agents say so."""
         for uid in uids:
-            self.cluster.feed.drop_pod(PodUid(uid))
+            self.cluster.drop_pod(PodUid(uid))
             del self.held[uid]
         self.report()
 
@@ -134,7 +134,7 @@ class World(Scheduler):
         found["spec"]["priority"] = 1
         record = pod_record(msgspec.convert(found, Pod), MANAGED)
         assert record is not None
-        self.cluster.feed.put_pod(replace(record, standing=Standing(1)))
+        self.cluster.put_pod(replace(record, standing=Standing(1)))
         return found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.budgets import Budget
 from scheduler_extender.state.pods.record import PodRecord
@@ -42,7 +42,7 @@ def pair(priority: int = 0) -> PodRecord:
     return waiting("wants", gpu_request(2, NVLINKED), Standing(priority))
 
 
-def plan_for(cluster: Cluster, pod: PodRecord) -> Advice:
+def plan_for(cluster: Cache, pod: PodRecord) -> Advice:
     """What the search finds."""
     assert cluster.budgets is not None
     return search(cluster.snapshot(), pod)
@@ -152,7 +152,7 @@ def test_a_search_that_is_out_of_time_says_so() -> None:
     assert not found.whole
 
 
-def scenes() -> Iterator[tuple[int, Cluster, PodRecord]]:
+def scenes() -> Iterator[tuple[int, Cache, PodRecord]]:
     """Small clusters, drawn at random."""
     for seed in range(120):
         rng = random.Random(seed)
@@ -205,10 +205,10 @@ def test_the_cheapest_equals_brute_force_where_cpus_are_short() -> None:
         rng = random.Random(seed)
         for facts in cluster.snapshot().nodes:
             cpus = {"cpu": str(rng.choice((8, 16, 24))), "pods": "110"}
-            cluster.feed.put_node(facts.name, NodeObject(allocatable=amounts_of(cpus)))
+            cluster.put_node(facts.name, NodeObject(allocatable=amounts_of(cpus)))
             for each in facts.pods.bound.alive.values():
                 asks = (("cpu", rng.choice((0, 4000, 8000))),)
-                cluster.feed.put_pod(replace(each, standing=replace(each.standing, asks=asks)))
+                cluster.put_pod(replace(each, standing=replace(each.standing, asks=asks)))
         pod = replace(pod, standing=replace(pod.standing, asks=(("cpu", 8000),)))
         cluster.others = nobody_else
         found = search(cluster.snapshot(), pod)

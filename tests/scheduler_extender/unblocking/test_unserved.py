@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from scheduler_extender.kube.waker import Waker
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.standing import Standing, amounts_of
 from scheduler_extender.told.unblocking import unblocking_of
@@ -51,19 +51,19 @@ class NoApi(ApiServer):
 
 
 @pytest.fixture(params=ADVERTISES)
-def cluster(request: pytest.FixtureRequest) -> Cluster:
+def cluster(request: pytest.FixtureRequest) -> Cache:
     found = cluster_of({MIG: {}, WHOLE: {"runs": Held((0, 1, 2))}})
     given = ADVERTISES[request.param]
     allocatable = None if given is None else amounts_of({**given, "pods": 110})
-    found.feed.put_node(MIG.name, NodeObject(allocatable=allocatable))
+    found.put_node(MIG.name, NodeObject(allocatable=allocatable))
     return found
 
 
 @pytest.mark.parametrize("kind", ASKS)
-def test_unblock_and_preempt_answer(cluster: Cluster, kind: str) -> None:
+def test_unblock_and_preempt_answer(cluster: Cache, kind: str) -> None:
     """They name the node that serves the resource, and never the other one."""
     asks, annotations = ASKS[kind]
-    cluster.feed.put_pod(waiting("wants", asks, Standing(1)))
+    cluster.put_pod(waiting("wants", asks, Standing(1)))
     found = unblocking_of(cluster, "team", "wants")
     assert found is not None
     assert found.plan is not None
@@ -84,7 +84,7 @@ def test_unblock_and_preempt_answer(cluster: Cluster, kind: str) -> None:
 def test_filter_refuses_it_and_nobody_is_woken_for_it(kind: str) -> None:
     found = cluster_of({MIG: {}})
     asks, annotations = ASKS[kind]
-    found.feed.put_pod(waiting("wants", asks))
+    found.put_pod(waiting("wants", asks))
     asked = msgspec.convert(pod(2, annotations, name="wants", uid="wants"), Pod)
     answer = filter_nodes(found, asked, [MIG.name])
     assert answer.unresolvable == {MIG.name: ALL_SPLIT.reason}
@@ -100,5 +100,5 @@ def test_a_node_object_that_begins_to_advertise_the_resource_is_heard() -> None:
     found = cluster_of({shares: {}})
     asked = msgspec.convert(pod(2, name="wants", uid="wants"), Pod)
     for given, passing in (({}, []), ({"nvidia.com/gpu": 4}, [shares.name]), ({}, [])):
-        found.feed.put_node(shares.name, NodeObject(allocatable=amounts_of(given)))
+        found.put_node(shares.name, NodeObject(allocatable=amounts_of(given)))
         assert filter_nodes(found, asked, [shares.name]).node_names == passing

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from scheduler_extender.membership import SOURCES, Group, Membership
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.budgets import Budget
 from scheduler_extender.state.pods.selecting import Requirement
 from scheduler_extender.state.pods.standing import Standing
@@ -41,7 +41,7 @@ def quad(count: int = 4, priority: int = 1000, **spec: Any) -> dict[str, Any]:
 
 
 def ask(
-    cluster: Cluster, wanted: dict[str, Any], node: str, *victims: str, violations: int = 0
+    cluster: Cache, wanted: dict[str, Any], node: str, *victims: str, violations: int = 0
 ) -> MetaVictims | None:
     """What preempt answers about a node that kube-scheduler has chosen these victims on."""
     chosen = {"Pods": [{"UID": uid} for uid in victims], "NumPDBViolations": violations}
@@ -106,7 +106,7 @@ def test_a_sibling_of_the_same_group_is_no_victim() -> None:
         sibling = cluster.pod(PodUid("h1"))
         assert sibling is not None
         group = Group(namespace, f"{SOURCES[0].name}/g")
-        cluster.feed.put_pod(replace(sibling, membership=Membership(group, gang=True)))
+        cluster.put_pod(replace(sibling, membership=Membership(group, gang=True)))
         assert set(uids(ask(cluster, wanted, "pairs", "h0", "h2")) or ()) == victims
         # Nor is it one that kube-scheduler has chosen, though its GPU would do.
         assert set(uids(ask(cluster, wanted, "pairs", "h0", "h1")) or ()) == victims
@@ -190,7 +190,7 @@ def test_a_node_that_kube_scheduler_has_promised_to_another_pod_is_left_alone() 
     cluster = cluster_of({BRIDGED: singles(0, 0, 0, 0)})
     assert ask(cluster, quad(2), "pairs", "h1", "h2") is not None
     nominated = Standing(priority=2000, nominated=NodeName("pairs"))
-    cluster.feed.put_pod(waiting("first", gpu_request(2), nominated))
+    cluster.put_pod(waiting("first", gpu_request(2), nominated))
     assert ask(cluster, quad(2), "pairs", "h1", "h2") is None
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.refusal import Refusal
 from scheduler_extender.verbs import Binding, Turns
@@ -42,10 +42,10 @@ class Crowd:
         served: GpuResource = WHOLE,
     ) -> None:
         self.clock = Clock()
-        self.cluster = Cluster(self.clock, settings)
+        self.cluster = Cache(self.clock, settings)
         for name in (NODE, OTHER):
             node = replace(switched(16, name), allocator=facts, resources=(served,))
-            self.cluster.feed.put_record(node, Report("boot", 1))
+            self.cluster.put_record(node, Report("boot", 1))
         self.turns = Turns(self.cluster, longest)
         self.written: queue.Queue[PodRecord] = queue.Queue()
         self.binds = 0
@@ -62,14 +62,14 @@ class Crowd:
         bound = replace(found, node=binding.node)
         with self._lock:
             self.binds += 1
-        self.cluster.feed.put_pod(bound)
+        self.cluster.put_pod(bound)
         self.written.put(bound)
 
     def bind(self, uid: str, node: NodeName = NODE, request: GpuRequest | None = None) -> str:
         """The error of a bind; empty where it was written. It asks for :attr:`request`, or for
         another one."""
         pod = PodRecord(PodUid(uid), "default", uid, None, request or self.request)
-        self.cluster.feed.put_pod(pod)
+        self.cluster.put_pod(pod)
         args = BindingArgs(uid, "default", uid, node)
         return bind_error(self.cluster, self, args, ending_when(lambda: self.late()), self.turns)
 
@@ -89,7 +89,7 @@ class Crowd:
         bound = self.written.get(timeout=PATIENCE)
         if refused:
             bound = replace(bound, phase="Failed", refusal=Refusal(ERROR))
-        self.cluster.feed.put_pod(replace(bound, admitted=not refused))
+        self.cluster.put_pod(replace(bound, admitted=not refused))
 
     def admit(self, uid: str, request: GpuRequest = SINGLE, *, refused: bool = False) -> None:
         """A pod comes to the node, and its kubelet answers at once."""
@@ -102,7 +102,7 @@ class Crowd:
         assert topology is not None
         ids = tuple(DeviceId(topology.gpus[p].uuid) for p in got)
         shown = Allocation(pod.uid, "default", pod.name, "main", "nvidia.com/gpu", ids)
-        self.cluster.feed.put_report(NODE, Report("boot", 3, allocations=(shown,)))
+        self.cluster.put_report(NODE, Report("boot", 3, allocations=(shown,)))
 
     def flying(self, node: NodeName = NODE) -> int:
         """Binds that are in flight and not written."""

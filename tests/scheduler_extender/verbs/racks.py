@@ -9,7 +9,7 @@ import msgspec
 
 from scheduler_extender.files.binder import FileBinder
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.verbs import filter_nodes, prioritize
 from scheduler_extender.wire import BindingArgs, FilterResult, Pod
 from tests.nodes import pod
@@ -45,13 +45,13 @@ class Scheduler:
     """kube-scheduler over a cluster: filter, prioritize and bind, each when the test says so."""
 
     def __init__(self, racks: Mapping[str, int]) -> None:
-        self.cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+        self.cluster = Cache(lambda: 0.0, Settings(stale_after=None))
         self.binder = FileBinder(self.cluster)
         self.names = [tray for name, trays in racks.items() for tray in rack(name, trays)]
         for name in racks:
             for tray in rack(name, racks[name]):
                 topology = machine("gb200-tray").topology(tray, group=name)
-                self.cluster.feed.put_record(topology, Report())
+                self.cluster.put_record(topology, Report())
 
     def filter(self, manifest: dict[str, Any], names: Iterable[str] | None = None) -> FilterResult:
         """What filter answers about all nodes, or about some."""

@@ -165,10 +165,10 @@ def test_a_read_that_fails_settles_nothing(kube: Kube, bound: Running) -> None:
 def test_the_second_reading_is_late_also_where_the_first_was(kube: Kube) -> None:
     """One slow reading after the other: a bind may be read long after its round began."""
     now, slow = [0.0], True
-    kube.cluster.feed.put_record(switched(), Report("boot", 1))
+    kube.cluster.put_record(switched(), Report("boot", 1))
     for i in range(2):
         manifest = kube.create(pod(1, name=f"p{i}", uid=f"u{i}"))
-        kube.cluster.cache.assume(NodeName("switched"), record_of(manifest))
+        kube.cluster.assume(NodeName("switched"), record_of(manifest))
 
     class Slow(KubeBinder):
         def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
@@ -202,8 +202,8 @@ class Meanwhile(KubeBinder):
 
 
 def settle(kube: Kube, happens: Callable[[PodUid], PodRecord]) -> None:
-    kube.cluster.feed.put_record(switched(), Report("boot", 1))
-    assert kube.cluster.cache.assume(NodeName("switched"), record_of(pod(4)))
+    kube.cluster.put_record(switched(), Report("boot", 1))
+    assert kube.cluster.assume(NodeName("switched"), record_of(pod(4)))
     settler = Settler(kube.cluster, Meanwhile(kube, happens), patience=1)
     for now in (0, 2):
         settler.round(now)
@@ -211,7 +211,7 @@ def settle(kube: Kube, happens: Callable[[PodUid], PodRecord]) -> None:
 
 def test_the_settler_leaves_a_newer_bind_alone(kube: Kube) -> None:
     def bound_anew(uid: PodUid) -> PodRecord:
-        assert kube.cluster.cache.assume(NodeName("switched"), record_of(pod(4)))
+        assert kube.cluster.assume(NodeName("switched"), record_of(pod(4)))
         return record_of(pod(4))
 
     settle(kube, bound_anew)
@@ -220,7 +220,7 @@ def test_the_settler_leaves_a_newer_bind_alone(kube: Kube) -> None:
 
 def test_the_settler_does_not_revive_a_deleted_pod(kube: Kube) -> None:
     def deleted(uid: PodUid) -> PodRecord:
-        kube.cluster.feed.drop_pod(uid)
+        kube.cluster.drop_pod(uid)
         return record_of(pod(4, node="switched"))
 
     settle(kube, deleted)
@@ -233,7 +233,7 @@ def test_a_repeated_bind_does_not_write_what_no_longer_holds(kube: Kube, bound: 
     kube.fake.refuse(503, path="/binding$")
     assert bound.bind(train, "switched") != ""
     sick = tuple(Health(gpu.uuid, False, "Xid79") for gpu in switched().gpus)
-    kube.cluster.feed.put_report(NodeName("switched"), Report("boot", 2, health=sick))
+    kube.cluster.put_report(NodeName("switched"), Report("boot", 2, health=sick))
     assert "would hand out a sick GPU" in bound.bind(train, "switched")
     assert kube.bindings() == 1
     (kept,) = kube.cluster.snapshot().in_flight.values()
@@ -266,7 +266,7 @@ def test_a_bind_that_is_refused_again_and_again_ends(kube: Kube, bound: Running)
 
 def test_a_failed_bind_does_not_undo_the_one_after_it(kube: Kube) -> None:
     """Two schedulers for a moment: the older bind is refused while the newer one is open."""
-    kube.cluster.feed.put_record(switched(), Report("boot", 1))
+    kube.cluster.put_record(switched(), Report("boot", 1))
     kube.sees(pod(2, NVLINK))
 
     class Twice(Written):
@@ -326,7 +326,7 @@ ARGS = BindingArgs("train", "default", "uid-1", "switched")
 def test_a_bind_that_the_scheduler_has_given_up_is_not_written(
     kube: Kube, answers: tuple[bool, ...]
 ) -> None:
-    kube.cluster.feed.put_record(switched(), Report("boot", 1))
+    kube.cluster.put_record(switched(), Report("boot", 1))
     kube.sees(pod(2, NVLINK))
     left, binder = list(answers), Written()
     with pytest.raises(BindError, match=TOO_LATE):
@@ -374,7 +374,7 @@ def test_a_pod_without_gpus_is_not_ours_to_bind(kube: Kube, bound: Running) -> N
 def test_a_node_that_does_not_exist_gets_no_pod(
     kube: Kube, bound: Running, annotations: dict[str, str]
 ) -> None:
-    kube.cluster.feed.put_node(NodeName("switched"), NodeObject())
+    kube.cluster.put_node(NodeName("switched"), NodeObject())
     train = kube.create(pod(2, annotations))
     assert "does not exist" in bound.bind(train, "nowhere")
     assert "does not exist" in bound.bind(train, "bridged"), "a record alone is no node"
@@ -431,7 +431,7 @@ def test_a_heartbeat_meanwhile_changes_nothing(
     sequences = iter(range(2, 100))
     meanwhile = DecidedMeanwhile(
         monkeypatch,
-        lambda: kube.cluster.feed.put_record(bridged(), Report("boot", next(sequences))),
+        lambda: kube.cluster.put_record(bridged(), Report("boot", next(sequences))),
     )
     assert _bind(bound) == ""
     assert meanwhile.decided == 1
@@ -451,9 +451,7 @@ def test_a_node_that_never_stands_still_is_decided_about_with_the_lock_held(
         sick = (Health(GpuUuid(f"GPU-{number % 4}"), False, "x"),)
         report = Report("boot", number, health=sick)
         others.append(
-            threading.Thread(
-                target=kube.cluster.feed.put_record, args=(bridged(), report), daemon=True
-            )
+            threading.Thread(target=kube.cluster.put_record, args=(bridged(), report), daemon=True)
         )
         others[-1].start()
         # With the lock held it cannot come in, however long we wait for it.
@@ -474,9 +472,7 @@ def test_a_pod_in_flight_elsewhere_meanwhile_is_not_in_flight_twice(
     kube.sees(manifest)
     known = kube.cluster.pod(PodUid("uid-1"))
     assert known is not None
-    DecidedMeanwhile(
-        monkeypatch, lambda: void(kube.cluster.cache.assume(NodeName("switched"), known))
-    )
+    DecidedMeanwhile(monkeypatch, lambda: void(kube.cluster.assume(NodeName("switched"), known)))
     assert "still in flight" in _bind(bound)
     assert [p.node for p in list(kube.cluster.snapshot().in_flight.values())] == ["switched"]
 

@@ -34,8 +34,8 @@ def test_a_pod_that_names_the_device_class_is_judged_as_one_that_names_the_resou
     manifest["metadata"]["namespace"] = "ns"
     wanted = msgspec.convert(manifest, Pod)
     plugin = NodeName("plugin")
-    world.cluster.feed.put_node(plugin, NodeObject(exists=True))
-    world.cluster.feed.put_record(bridged(name=plugin), Report("boot", 1))
+    world.cluster.put_node(plugin, NodeObject(exists=True))
+    world.cluster.put_record(bridged(name=plugin), Report("boot", 1))
     for held, why in (("", "the next free GPUs are without link=nvlink"), ("other", None)):
         if held:
             world.claims.apply(claim(held, 1, pod="b"))
@@ -45,14 +45,14 @@ def test_a_pod_that_names_the_device_class_is_judged_as_one_that_names_the_resou
         assert answered.unresolvable == {plugin: "its GPUs are not served by DRA"}
     record = asking_record(wanted, MANAGED)
     assert record is not None
-    world.cluster.feed.put_pod(record)
+    world.cluster.put_pod(record)
     mapping = {"containerName": "main", "resourceName": BY_CLASS, "requestName": "r"}
     status = {"requestMappings": [mapping], "resourceClaimName": "mine"}
     manifest["status"]["extendedResourceClaimStatus"] = status
     record = asking_record(msgspec.convert(manifest, Pod), MANAGED)
     assert record is not None
     assert (record.by_claim, record.claim) == (True, "mine")
-    world.cluster.feed.put_pod(record)
+    world.cluster.put_pod(record)
     world.claims.delete(claim("another"))
     world.claims.apply(claim("mine", 3, 0, pod="a"))
     with pytest.raises(BindError, match="link=nvlink"):

@@ -12,7 +12,7 @@ import pytest
 
 from scheduler_extender.excess import MOST_LINES
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.told.explanation import NOT_ALL_ASKED, Explanation, explanation_of
 from scheduler_extender.verbs.preemption import preempt
@@ -54,22 +54,22 @@ class Labels(dict[str, str]):
         return super().get(key, default)
 
 
-def cluster_of(meter: Meter) -> Cluster:
+def cluster_of(meter: Meter) -> Cache:
     """Nodes whose GPUs are held by one pod each."""
-    found = Cluster(meter, Settings(stale_after=None))
+    found = Cache(meter, Settings(stale_after=None))
     for i in range(NODES):
         name, uid = NodeName(f"n{i}"), PodUid(f"holder-{i}")
         ids = tuple(DeviceId(f"GPU-{g}") for g in range(4))
         held = Allocation(uid, "default", uid, "main", "nvidia.com/gpu", ids)
         see(found, pod(4, name=uid, uid=uid, node=name, phase="Running"))
-        found.feed.put_record(switched(4, name), Report(allocations=(held,)))
-        found.feed.put_node(name, NodeObject(labels=Labels(meter)))
+        found.put_record(switched(4, name), Report(allocations=(held,)))
+        found.put_node(name, NodeObject(labels=Labels(meter)))
     meter.lookups = 0
     return found
 
 
-def see(cluster: Cluster, manifest: dict[str, Any]) -> None:
-    cluster.feed.put_pod(record_of(manifest))
+def see(cluster: Cache, manifest: dict[str, Any]) -> None:
+    cluster.put_pod(record_of(manifest))
 
 
 def choosy(name: str, gpus: int = 4, **more: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from scheduler_extender.annotations import OfClaims, of_claims
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.framework.setrules.claims import HAD_CLAIM
 from scheduler_extender.limits import BIND_ENDS_AFTER, BIND_STARTS_WITHIN
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.facts import Offer
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord
@@ -43,10 +43,10 @@ class World:
     """A node of two linked pairs, 0-1 and 2-3, whose GPUs are published as 0, 1, 2, 3."""
 
     def __init__(self) -> None:
-        self.cluster, self.written = Cluster(lambda: 0.0), Written()
+        self.cluster, self.written = Cache(lambda: 0.0), Written()
         self.deadline = NO_DEADLINE
         self.turns: Turns | None = None
-        self.cluster.feed.put_node(NODE, NodeObject(exists=True, dra_only=True))
+        self.cluster.put_node(NODE, NodeObject(exists=True, dra_only=True))
         self.claims: dict[str, tuple[int, ...]] = {}
         self.holders: dict[str, str] = {}
         self.sequence = 0
@@ -66,10 +66,10 @@ class World:
         ]
         bare = replace(bridged(name=NODE), resources=())
         report = Report("boot", self.sequence)
-        self.cluster.feed.put_record(*served(bare, report, "nvidia.com/gpu", published, claimed))
+        self.cluster.put_record(*served(bare, report, "nvidia.com/gpu", published, claimed))
 
     def add(self, manifest: dict[str, Any]) -> None:
-        self.cluster.feed.put_pod(record_of(manifest))
+        self.cluster.put_pod(record_of(manifest))
 
     def bind(self, uid: str) -> dict[str, Any]:
         """Bind a pod; the annotation that was written."""
@@ -153,7 +153,7 @@ def test_a_plain_pod_may_ask_for_what_is_not_followed(world: World) -> None:
             world.add(manifest)
             world.bind(name)
     key = world.cluster.facts(NODE).key("nvidia.com/mig-1g.5gb")
-    world.cluster.feed.put_record(bridged(name=NODE), Report("boot", 9))
+    world.cluster.put_record(bridged(name=NODE), Report("boot", 9))
     assert world.cluster.facts(NODE).key("nvidia.com/mig-1g.5gb") != key, "a plugin's node says no"
 
 
@@ -245,7 +245,7 @@ def test_a_bind_that_is_repeated_is_proven_again(world: World) -> None:
 
 def test_what_its_claim_has_on_a_closed_node_does_not_count_against_a_pod(world: World) -> None:
     """As where kube-scheduler has heard first that the node is open again."""
-    world.cluster.feed.put_node(NODE, NodeObject(dra_only=True, cordoned=True))
+    world.cluster.put_node(NODE, NodeObject(dra_only=True, cordoned=True))
     world.add(pair("a"))
     world.claim(a=(0, 1), b=(2, 3))
     assert world.filter(pair("a")) == ""
@@ -269,8 +269,8 @@ def test_a_pod_that_had_a_claim_goes_to_no_node_with_a_plugin(
     mapping = {"containerName": "main", "resourceName": "nvidia.com/gpu", "requestName": "r"}
     manifest = pod(2, asks, extendedResourceClaimStatus={"requestMappings": [mapping]})
     assert world.filter(manifest) == ""
-    world.cluster.feed.put_record(bridged(name=NODE), Report("boot", 9))
-    world.cluster.feed.put_node(NODE, NodeObject(exists=True))
+    world.cluster.put_record(bridged(name=NODE), Report("boot", 9))
+    world.cluster.put_node(NODE, NodeObject(exists=True))
     assert world.filter(manifest) == HAD_CLAIM.reason
     victims: dict[str, MetaVictims | None] = {NODE: MetaVictims([MetaPod("cpus")], 0)}
     asked = PreemptionArgs(msgspec.convert(manifest, Pod), None, victims)
@@ -285,8 +285,8 @@ def test_a_pod_that_had_a_claim_goes_to_no_node_with_a_plugin(
 def test_a_claim_that_was_for_no_gpus_keeps_a_pod_off_no_plugin(world: World) -> None:
     """The next one takes its place, on whatever node a DRA driver serves that resource."""
     mapping = {"containerName": "main", "resourceName": "example.com/nic", "requestName": "r"}
-    world.cluster.feed.put_record(bridged(name=NODE), Report("boot", 9))
-    world.cluster.feed.put_node(NODE, NodeObject(exists=True))
+    world.cluster.put_record(bridged(name=NODE), Report("boot", 9))
+    world.cluster.put_node(NODE, NodeObject(exists=True))
     assert world.filter(pod(2, extendedResourceClaimStatus={"requestMappings": [mapping]})) == ""
 
 
@@ -345,7 +345,7 @@ def test_a_pod_that_succeeded_holds_its_devices_as_long_as_its_claim(world: Worl
 def test_a_pod_that_is_deleted_holds_its_devices_as_long_as_its_claim(world: World) -> None:
     world.add(pod(1, {}, name="one", uid="one", node=NODE))
     world.claim(one=(0,))
-    world.cluster.feed.drop_pod(PodUid("one"), 9)
+    world.cluster.drop_pod(PodUid("one"), 9)
     world.claim()
     before = world.cluster.facts(NODE).offer("nvidia.com/gpu")
     assert isinstance(before, Offer)
@@ -405,8 +405,8 @@ def test_a_claim_that_is_bound_to_the_wrong_devices_is_freed_by_a_refusal(world:
 
 def test_a_claim_on_a_node_that_has_just_moved_is_no_promise_of_its_plugin(world: World) -> None:
     """The agent still tells of the device plugin, and kube-scheduler has allocated a claim."""
-    world.cluster.feed.put_record(bridged(name=NODE), Report("boot", 9))
-    world.cluster.feed.put_node(NODE, NodeObject(exists=True))
+    world.cluster.put_record(bridged(name=NODE), Report("boot", 9))
+    world.cluster.put_node(NODE, NodeObject(exists=True))
     mapping = {"containerName": "main", "resourceName": "nvidia.com/gpu", "requestName": "r"}
     for asks, refused in ((NVLINK, True), ({}, False)):
         manifest = pod(2, asks, extendedResourceClaimStatus={"requestMappings": [mapping]})

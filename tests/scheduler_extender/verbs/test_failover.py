@@ -97,7 +97,7 @@ def after_failover(leader: Leader, racks: dict[str, int], rng: random.Random) ->
     found = Leader(racks, leader.today + rng.choice((-5.0, 0.0, 0.001, 5.0)))
     found.written = dict(leader.written)
     for each in leader.watched(rng):
-        found.cluster.feed.put_pod(each)
+        found.cluster.put_pod(each)
     return found
 
 
@@ -129,7 +129,7 @@ def test_the_places_are_others_where_the_order_is_another() -> None:
         for (name, size, gpus, node), time in zip(
             (("x", 2, 3, "a-00"), ("y", 3, 2, "a-01")), times, strict=True
         ):
-            leader.cluster.feed.put_pod(
+            leader.cluster.put_pod(
                 bound_at(member(f"{name}0", name, size, gpus), node, f"2026-11-22T{time}")
             )
         kept.append(leader.kept())
@@ -143,7 +143,7 @@ def test_a_time_that_somebody_made_up_pushes_nobody_ahead() -> None:
     (listed,) = leader.watched()
     far = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
     anew = Leader({"a": 4})
-    anew.cluster.feed.put_pod(replace(listed, placed=far))
+    anew.cluster.put_pod(replace(listed, placed=far))
     assert anew.bind(member("y0", "y", 2, 2), "a-01") == ""
     (_, binding) = anew.written[PodUid("uid-y0")]
     assert json.loads(binding.placement)["time"] == "2026-11-22T12:00:00Z"
@@ -158,7 +158,7 @@ def test_groups_that_have_written_the_same_time_are_ordered_by_name() -> None:
     for order in (pods, pods[::-1]):
         leader = Leader({"a": 3})
         for each in order:
-            leader.cluster.feed.put_pod(each)
+            leader.cluster.put_pod(each)
         found.append(leader.kept())
     assert found[0] == found[1]
 

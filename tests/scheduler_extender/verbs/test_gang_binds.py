@@ -17,7 +17,7 @@ from scheduler_extender.deadline import Deadline
 from scheduler_extender.framework.rules.gangs import SIBLINGS
 from scheduler_extender.membership import Group, Membership
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs import Binding, Turns
 from scheduler_extender.wire import BindingArgs
@@ -39,8 +39,8 @@ class Plane:
     """A DGX-1V whose kubelet admits at once and whose agent reports when the test says so."""
 
     def __init__(self) -> None:
-        self.cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
-        self.cluster.feed.put_record(machine("dgx1-v100").topology(NODE), Report("boot", 1))
+        self.cluster = Cache(lambda: 0.0, Settings(stale_after=None))
+        self.cluster.put_record(machine("dgx1-v100").topology(NODE), Report("boot", 1))
         self.turns = Turns(self.cluster, FOREVER)
         self.given_up = threading.Event()
         self._got: list[Allocation] = []
@@ -52,14 +52,14 @@ class Plane:
         """The pod is bound, admitted and runs, and no report has shown it."""
         found = self.cluster.pod(binding.uid)
         assert found is not None
-        self.cluster.feed.put_pod(replace(found, node=binding.node, phase="Running", admitted=True))
+        self.cluster.put_pod(replace(found, node=binding.node, phase="Running", admitted=True))
 
     def bind(
         self, name: str, membership: Membership | None = GANG, asked: GpuRequest = PAIR
     ) -> str:
         """The error of a bind; empty where it was written."""
         pod = PodRecord(PodUid(name), "default", name, None, asked, membership=membership)
-        self.cluster.feed.put_pod(pod)
+        self.cluster.put_pod(pod)
         args = BindingArgs(name, "default", name, NODE)
         deadline = ending_when(self.given_up.is_set)
         return bind_error(self.cluster, self, args, deadline, self.turns)
@@ -85,22 +85,22 @@ class Plane:
         shown = Allocation(PodUid(name), "default", name, "main", "nvidia.com/gpu", ids)
         self._got.append(shown)
         sequence = 1 + len(self._got)
-        self.cluster.feed.put_report(NODE, Report("boot", sequence, allocations=tuple(self._got)))
+        self.cluster.put_report(NODE, Report("boot", sequence, allocations=tuple(self._got)))
 
     def end(self, name: str) -> None:
         """A pod has ended, and the agent shows its GPUs free."""
         pod = self.cluster.pod(PodUid(name))
         assert pod is not None
-        self.cluster.feed.put_pod(replace(pod, phase="Succeeded"))
+        self.cluster.put_pod(replace(pod, phase="Succeeded"))
         self._got = [each for each in self._got if each.pod != name]
         sequence = 100 + len(self._got)
-        self.cluster.feed.put_report(NODE, Report("boot", sequence, allocations=tuple(self._got)))
+        self.cluster.put_report(NODE, Report("boot", sequence, allocations=tuple(self._got)))
 
     def take(self, *held: tuple[str, tuple[int, int]]) -> PodRecord:
         """Pods without a gang run here and are reported; the last of them."""
         for name, pair in held:
             pod = PodRecord(PodUid(name), "default", name, NODE, gpu_request(2), "Running")
-            self.cluster.feed.put_pod(pod)
+            self.cluster.put_pod(pod)
             self.report(name, *pair)
         return pod
 
@@ -121,9 +121,9 @@ def test_a_member_passes_where_it_breaks_nothing_that_a_sibling_is_promised(plan
     and then gets GPUs of one NUMA node only if the second comes later. So neither is bound."""
     for name in "gone", "leaves":
         pod = PodRecord(PodUid(name), "default", name, NODE, gpu_request(4))
-        plane.cluster.feed.put_pod(pod)
-    plane.cluster.feed.drop_pod(PodUid("gone"))
-    plane.cluster.feed.drop_pod(PodUid("leaves"), 20)
+        plane.cluster.put_pod(pod)
+    plane.cluster.drop_pod(PodUid("gone"))
+    plane.cluster.drop_pod(PodUid("leaves"), 20)
     one_numa = gpu_request(2, Constraints(same_numa=True))
     assert plane.bind("first", replace(GANG, size=2), one_numa) == SIBLINGS.reason
 
@@ -180,14 +180,14 @@ def test_a_gang_that_is_bound_in_part_is_not_refused_for_siblings() -> None:
     plane = Plane()
     plane.take(("a", (0, 5)), ("b", (6, 7)))
     elsewhere = PodRecord(PodUid("p3"), "default", "p3", NodeName("x"), PAIR, membership=GANG)
-    plane.cluster.feed.put_pod(elsewhere)
+    plane.cluster.put_pod(elsewhere)
     assert plane.bind("p1") == ""
 
 
 class Meanwhile(Turns):
     """Turns in which something happens between the decision and the turn."""
 
-    def __init__(self, cluster: Cluster, happens: Callable[[], None]) -> None:
+    def __init__(self, cluster: Cache, happens: Callable[[], None]) -> None:
         super().__init__(cluster, FOREVER)
         self.happens = happens
 
@@ -204,11 +204,11 @@ def test_a_sibling_that_ends_before_the_turn_refuses_nobody() -> None:
     holder = plane.take(("a", (0, 5)), ("b", (6, 7)))
     pair_gang = replace(GANG, size=2)
     sibling = PodRecord(PodUid("p0"), "default", "p0", NodeName("x"), PAIR, membership=pair_gang)
-    plane.cluster.feed.put_pod(sibling)
+    plane.cluster.put_pod(sibling)
 
     def fails() -> None:
-        plane.cluster.feed.put_pod(replace(sibling, phase="Failed"))
-        plane.cluster.feed.put_pod(replace(holder, deleting=True))
+        plane.cluster.put_pod(replace(sibling, phase="Failed"))
+        plane.cluster.put_pod(replace(holder, deleting=True))
 
     plane.turns = Meanwhile(plane.cluster, fails)
     assert plane.bind("p1", pair_gang) == ""

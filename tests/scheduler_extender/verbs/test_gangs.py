@@ -50,12 +50,10 @@ def on(kind: str, count: int = 1, free: Iterable[int] | None = None) -> Schedule
         uid = PodUid(f"held-{i}")
         held = Allocation(uid, "default", uid, "main", "nvidia.com/gpu", ids)
         scheduler.names.append(node.name)
-        scheduler.cluster.feed.put_record(
-            node, Report("boot", 1, allocations=(held,) if ids else ())
-        )
+        scheduler.cluster.put_record(node, Report("boot", 1, allocations=(held,) if ids else ()))
         if ids:
             found = pod(len(ids), name=uid, uid=uid, node=node.name, phase="Running")
-            scheduler.cluster.feed.put_pod(record_of(found))
+            scheduler.cluster.put_pod(record_of(found))
     return scheduler
 
 
@@ -147,7 +145,7 @@ def test_members_that_ask_for_different_things_are_all_bound(kind: str) -> None:
         for each, (link, _) in zip(pods, asks, strict=True):
             if not link:
                 del each["metadata"]["annotations"]["gpu-topology.io/link"]
-            scheduler.cluster.feed.put_pod(record_of(each))
+            scheduler.cluster.put_pod(record_of(each))
         chosen = []
         for each, (_, n) in zip(pods, asks, strict=True):
             fits = [name for name in scheduler.passing(each) if left[name] >= n]
@@ -171,18 +169,18 @@ def test_what_a_sibling_asks_counts_until_it_is_bound_or_gone() -> None:
     del leader["metadata"]["annotations"]["gpu-topology.io/link"]
     seen = record_of(leader)
     assert scheduler.passing(worker) == scheduler.names, "nobody has told of the leader"
-    scheduler.cluster.feed.put_pod(seen)
+    scheduler.cluster.put_pod(seen)
     assert scheduler.reasons(worker) == {SIBLINGS.reason}
     for gone in (replace(seen, deleting=True), replace(seen, node=NodeName("elsewhere"))):
-        scheduler.cluster.feed.put_pod(gone)
+        scheduler.cluster.put_pod(gone)
         assert scheduler.passing(worker) == scheduler.names
-        scheduler.cluster.feed.drop_pod(seen.uid)
-        scheduler.cluster.feed.put_pod(seen)
+        scheduler.cluster.drop_pod(seen.uid)
+        scheduler.cluster.put_pod(seen)
         assert scheduler.reasons(worker) == {SIBLINGS.reason}
-    ours = scheduler.cluster.cache.assume(NodeName("elsewhere"), seen)
+    ours = scheduler.cluster.assume(NodeName("elsewhere"), seen)
     assert ours is not None
     assert scheduler.passing(worker) == scheduler.names
-    scheduler.cluster.cache.forget(ours)
+    scheduler.cluster.forget(ours)
     assert scheduler.reasons(worker) == {SIBLINGS.reason}, "its bind has failed, it comes again"
 
 
@@ -192,7 +190,7 @@ def test_the_place_of_a_member_counts_once_against_its_siblings() -> None:
     pods = [gang(f"p{i}", 2) for i in range(2)]
     (name,) = scheduler.names
     until = scheduler.cluster.today() + 600.0
-    scheduler.cluster.feed.put_pod(
+    scheduler.cluster.put_pod(
         replace(record_of(pods[1]), reservation=Reservation(NodeName(name), until))
     )
     assert [scheduler.passing(each) for each in pods] == [[name]] * 2
@@ -213,7 +211,7 @@ def test_siblings_that_are_bound_count_as_what_they_are() -> None:
     scheduler = on("dgx1-v100", 2, free=range(6))
     first, last = gang("t0", 2, 3), gang("t1", 2, 3)
     assert scheduler.passing(last) == []
-    scheduler.cluster.feed.put_pod(
+    scheduler.cluster.put_pod(
         replace(record_of(first), node=NodeName("dgx1-v100-0"))
     )  # by somebody else
     assert scheduler.passing(last) == ["dgx1-v100-1"]
@@ -290,7 +288,7 @@ def test_a_gang_that_is_bound_in_part_needs_no_place_for_who_comes_after() -> No
     for each in pods:
         assert scheduler.passing(each) == rack("a", 1)
     assert [scheduler.bind(each, "a-00") for each in pods[:3]] == [""] * 3
-    scheduler.cluster.feed.drop_pod(PodUid("uid-g0"), 9)
+    scheduler.cluster.drop_pod(PodUid("uid-g0"), 9)
     assert scheduler.bind(pods[3], "a-00") == ""
 
 
@@ -299,7 +297,7 @@ def test_a_gang_goes_to_one_rack_whichever_nodes_the_scheduler_offers() -> None:
     not. Who is asked next is not sent to another rack; in the next cycle, a moment later, all are.
     """
     scheduler, now = Scheduler({"a": 1, "b": 2}), [0.0]
-    scheduler.cluster.cache.clock = lambda: now[0]
+    scheduler.cluster.clock = lambda: now[0]
     pods = [member(f"g{i}", "", 4, 1, labels={LABEL: "g"}) for i in range(4)]
 
     def cycle() -> list[set[str]]:
@@ -319,7 +317,7 @@ def test_no_call_of_somebody_else_sends_a_gang_to_two_racks(*, first: bool) -> N
     """A dry run, or a second scheduler, asks about members, offered racks of its own liking."""
     scheduler, rng = Scheduler({"a": 2, "b": 2, "c": 3}), random.Random(first)
     now = [0.0]
-    scheduler.cluster.cache.clock = lambda: now[0]
+    scheduler.cluster.clock = lambda: now[0]
     pods = [member(f"g{i}", "", 8, 1, labels={LABEL: "g"}) for i in range(8)]
 
     def strangers() -> None:
@@ -373,11 +371,11 @@ def test_siblings_that_the_scheduler_would_send_beyond_our_count_may_come(
     node = machine("gb200-tray").topology("a-00", group="a")
     scheduler.names.append(node.name)
     healthy = frozenset(DeviceId(gpu.uuid) for gpu in node.gpus[:3])
-    scheduler.cluster.feed.put_record(node, Report("boot", 1, allocatable=healthy))
+    scheduler.cluster.put_record(node, Report("boot", 1, allocatable=healthy))
 
     def gives_out(count: int | None) -> None:
         known = None if count is None else amounts_of({"nvidia.com/gpu": count})
-        scheduler.cluster.feed.put_node(node.name, NodeObject(allocatable=known))
+        scheduler.cluster.put_node(node.name, NodeObject(allocatable=known))
 
     pods = [gang(f"g{i}", 4, 1) for i in range(4)]
     gives_out(given)

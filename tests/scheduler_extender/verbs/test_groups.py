@@ -56,9 +56,9 @@ def test_a_bind_that_would_count_places_for_long_is_tried_again() -> None:
     scheduler = Scheduler({"a": 2, "b": 2})
     assert scheduler.bind(member("other", group="other", size=2), "a-00") == ""
     seconds = iter(range(10_000))
-    scheduler.cluster.cache.clock = lambda: float(next(seconds))
+    scheduler.cluster.clock = lambda: float(next(seconds))
     assert scheduler.bind(member("m0", size=2), "b-00") == STILL_COUNTING
-    scheduler.cluster.cache.clock = lambda: 0.0
+    scheduler.cluster.clock = lambda: 0.0
     assert scheduler.bind(member("m0", size=2), "b-00") == ""
 
 
@@ -67,7 +67,7 @@ def test_the_time_for_places_begins_when_the_node_has_answered(
 ) -> None:
     """The node's own answer may take longer than that; the gang would be bound in part."""
     scheduler, now = Scheduler({"a": 2}), [0.0]
-    scheduler.cluster.cache.clock = lambda: now[0]
+    scheduler.cluster.clock = lambda: now[0]
 
     def decided(*asked: Any) -> Any:
         now[0] += 1.0
@@ -137,7 +137,7 @@ def test_a_rack_that_can_no_longer_hold_the_group_takes_no_more_of_it(
     scheduler: Scheduler,
 ) -> None:
     scheduler.bind(member("first"), "b-00")
-    scheduler.cluster.feed.drop_record(NodeName("b-17"))
+    scheduler.cluster.drop_record(NodeName("b-17"))
     assert scheduler.reasons(member("second")) == {
         NO_LONGER.reason,
         ELSEWHERE.reason,
@@ -147,14 +147,14 @@ def test_a_rack_that_can_no_longer_hold_the_group_takes_no_more_of_it(
     assert scheduler.passing(member("second")) == []
     # Its members are on their way out: then it is as if they had never started.
     first = record(member("first"), "b-00")
-    scheduler.cluster.feed.put_pod(replace(first, deleting=True))
+    scheduler.cluster.put_pod(replace(first, deleting=True))
     assert scheduler.passing(member("second")) == rack("a")
 
 
 def test_members_that_have_succeeded_have_come(scheduler: Scheduler) -> None:
     for i in range(17):
         done = record(member(f"m{i}"), rack("a")[i])
-        scheduler.cluster.feed.put_pod(replace(done, phase="Succeeded"))
+        scheduler.cluster.put_pod(replace(done, phase="Succeeded"))
     assert "half-00" in scheduler.passing(member("last"))
 
 
@@ -163,7 +163,7 @@ def test_pods_of_an_earlier_run_are_none_of_this_one(scheduler: Scheduler) -> No
     for run in range(3):
         for i in range(18):
             done = record(member(f"run{run}-{i}"), rack("a")[i])
-            scheduler.cluster.feed.put_pod(replace(done, phase="Succeeded"))
+            scheduler.cluster.put_pod(replace(done, phase="Succeeded"))
         assert set(scheduler.passing(member("first"))) == {*rack("a"), *rack("b")}
     assert scheduler.bind(member("first"), "a-00") == ""
     others = scheduler.passing(member("x0", "x", 9))
@@ -173,7 +173,7 @@ def test_pods_of_an_earlier_run_are_none_of_this_one(scheduler: Scheduler) -> No
 def test_an_earlier_run_may_have_had_another_size(scheduler: Scheduler) -> None:
     for i in range(9):
         done = record(member(f"old{i}", size=9), rack("a")[i])
-        scheduler.cluster.feed.put_pod(replace(done, phase="Succeeded"))
+        scheduler.cluster.put_pod(replace(done, phase="Succeeded"))
     assert scheduler.passing(member("first"))
     assert scheduler.bind(member("first"), "a-00") == ""
     assert scheduler.bind(member("second"), "a-01") == ""
@@ -198,14 +198,14 @@ def test_the_same_name_in_another_namespace_is_another_group(scheduler: Schedule
 def test_of_two_domains_the_larger_part_decides(scheduler: Scheduler) -> None:
     """Somebody else has bound them; among equals the first domain by name counts."""
     for i, node in enumerate(("a-00", "b-00", "b-01")):
-        scheduler.cluster.feed.put_pod(record(member(f"m{i}", size=5), node))
+        scheduler.cluster.put_pod(record(member(f"m{i}", size=5), node))
     found = scheduler.filter(member("next", size=5))
     assert {name[0] for name in found.node_names or ()} == {"b"}
     assert found.unresolvable == dict.fromkeys([*rack("a")[1:], *rack("half", 9)], SPLIT.reason)
 
 
 def test_a_node_without_a_fabric_is_in_no_nvlink_domain(scheduler: Scheduler) -> None:
-    scheduler.cluster.feed.put_record(machine("dgx-b200").topology("alone"), Report())
+    scheduler.cluster.put_record(machine("dgx-b200").topology("alone"), Report())
     found = scheduler.filter(member("first"), [*rack("a"), "alone"])
     assert found.unresolvable == {"alone": NO_DOMAIN.reason}
 
@@ -218,9 +218,9 @@ def test_a_tray_off_its_fabric_is_in_no_nvlink_domain(scheduler: Scheduler) -> N
     waits = Health(tray.gpus[2].uuid, True, "FabricNotReady")
 
     def seen(topology: NodeTopology, *health: Health) -> None:
-        scheduler.cluster.feed.put_record(topology, Report(health=health))
+        scheduler.cluster.put_record(topology, Report(health=health))
 
-    scheduler.cluster.feed.put_node(
+    scheduler.cluster.put_node(
         NodeName("a-00"), NodeObject(labels={"nvidia.com/gpu.clique": label})
     )
     seen(replace(tray, fabric=None), waits)
@@ -234,9 +234,9 @@ def test_a_tray_off_its_fabric_is_in_no_nvlink_domain(scheduler: Scheduler) -> N
 def test_the_label_of_feature_discovery_names_the_domain_too(scheduler: Scheduler) -> None:
     hgx = [f"hgx-{i}" for i in range(3)]
     for i, name in enumerate(hgx):
-        scheduler.cluster.feed.put_record(machine("dgx-b200").topology(name), Report())
+        scheduler.cluster.put_record(machine("dgx-b200").topology(name), Report())
         labels = {"nvidia.com/gpu.clique": f"c.{min(i, 1)}"}
-        scheduler.cluster.feed.put_node(NodeName(name), NodeObject(labels=labels))
+        scheduler.cluster.put_node(NodeName(name), NodeObject(labels=labels))
     pair = member("first", size=2, gpus=8)
     found = scheduler.filter(pair, hgx)
     assert found.node_names == ["hgx-1", "hgx-2"]
@@ -246,7 +246,7 @@ def test_the_label_of_feature_discovery_names_the_domain_too(scheduler: Schedule
 def test_any_node_label_names_a_domain(scheduler: Scheduler) -> None:
     for i, name in enumerate(scheduler.names):
         labels = {"example.com/block": f"block-{i % 5}"} if i < 40 else {}
-        scheduler.cluster.feed.put_node(NodeName(name), NodeObject(labels=labels))
+        scheduler.cluster.put_node(NodeName(name), NodeObject(labels=labels))
     asked = member("first", size=8, annotations={"group-domain": "example.com/block"})
     assert scheduler.bind(asked, "a-02") == ""
     asked = member("second", size=8, annotations={"group-domain": "example.com/block"})
@@ -272,7 +272,7 @@ def test_a_label_that_no_node_has_is_no_domain(
     said = f"no node has the label {written} that group-domain names{hint}"
     assert scheduler.filter(asked).unresolvable == dict.fromkeys(scheduler.names, said)
     assert scheduler.bind(asked, "a-00") == said
-    scheduler.cluster.feed.put_node(NodeName("a-00"), NodeObject(labels={written: "x"}))
+    scheduler.cluster.put_node(NodeName("a-00"), NodeObject(labels={written: "x"}))
     assert scheduler.reasons(asked) == {NO_DOMAIN.reason, NEVER.reason}
 
 
@@ -288,9 +288,9 @@ def test_the_label_of_a_node_may_change(scheduler: Scheduler) -> None:
     assert scheduler.passing(asked) == []
     for name in ("a-00", "b-00"):
         labels = {"rack": "r1"}
-        scheduler.cluster.feed.put_node(NodeName(name), NodeObject(labels=labels))
+        scheduler.cluster.put_node(NodeName(name), NodeObject(labels=labels))
     assert scheduler.passing(asked) == ["a-00", "b-00"]
-    scheduler.cluster.feed.put_node(NodeName("b-00"), NodeObject(labels={"rack": "r2"}))
+    scheduler.cluster.put_node(NodeName("b-00"), NodeObject(labels={"rack": "r2"}))
     assert scheduler.passing(asked) == []
 
 
@@ -299,15 +299,15 @@ def test_who_waits_for_a_domain_is_woken_when_a_node_comes_into_it(before: NodeO
     scheduler, api = Scheduler({"a": 2}), Api()
     waker = Waker(scheduler.cluster, api, clock=lambda: 0.0)
     in_row = NodeObject(labels={"row": "one"})
-    scheduler.cluster.feed.put_node(NodeName("a-00"), in_row)
-    scheduler.cluster.feed.put_node(NodeName("a-01"), before)
+    scheduler.cluster.put_node(NodeName("a-00"), in_row)
+    scheduler.cluster.put_node(NodeName("a-01"), before)
     asked = member("first", size=2, annotations={"group-domain": "row"})
     waits = replace(record(asked, ""), called_unschedulable=True)
-    scheduler.cluster.feed.put_pod(waits)
+    scheduler.cluster.put_pod(waits)
     waker.round(0.0)
     api.woken.clear()
     assert scheduler.filter(asked, ["a-00"]).node_names == []
-    scheduler.cluster.feed.put_node(NodeName("a-01"), in_row)
+    scheduler.cluster.put_node(NodeName("a-01"), in_row)
     assert scheduler.passing(asked) == scheduler.names
     waker.round(100.0)
     assert api.woken == [waits.uid]
@@ -378,7 +378,7 @@ def test_explain_says_where_the_group_is() -> None:
         first, second = member("first", size=3), member("second", size=3)
         assert service.filter(first, *rack("a", 3))["NodeNames"] == rack("a", 3)
         assert service.bind(first, "a-01") == ""
-        service.cluster.feed.put_pod(record(second, ""))
+        service.cluster.put_pod(record(second, ""))
         found = service.admin.get("/v1/explain/default/second").json()
         (domain,) = found["group"].pop("domains")
         assert domain == f"{trays[0].fabric.cluster_uuid}.1" if trays[0].fabric else ""
@@ -395,7 +395,7 @@ def test_explain_says_where_the_group_is() -> None:
             "a-01": "not enough free GPUs",
             "a-02": "",
         }
-        service.cluster.feed.drop_record(NodeName("a-02"))
+        service.cluster.drop_record(NodeName("a-02"))
         found = service.admin.get("/v1/explain/default/second").json()
         assert {row["node"]: row["reason"] for row in found["nodes"]} == {
             "a-00": NO_LONGER.reason,
@@ -406,7 +406,7 @@ def test_explain_says_where_the_group_is() -> None:
 def full(scheduler: Scheduler, names: list[str]) -> None:
     for name in names:
         holder = pod(4, name=f"held-{name}", uid=f"held-{name}")
-        scheduler.cluster.feed.put_pod(record(holder, name))
+        scheduler.cluster.put_pod(record(holder, name))
 
 
 def test_an_eviction_helps_only_where_the_whole_group_then_fits(scheduler: Scheduler) -> None:

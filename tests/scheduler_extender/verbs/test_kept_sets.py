@@ -42,12 +42,12 @@ class Machines(Scheduler):
                 kubelet.admit(PodUid(uid), "default", uid, gpu_request(1))
             self.report(node.name)
             labels = {"example.com/block": "x"}
-            self.cluster.feed.put_node(NodeName(node.name), NodeObject(labels=labels))
+            self.cluster.put_node(NodeName(node.name), NodeObject(labels=labels))
 
     def report(self, name: str) -> None:
         """The node's agent reports."""
         kubelet = self.kubelets[name]
-        self.cluster.feed.put_record(kubelet.topology, kubelet.report())
+        self.cluster.put_record(kubelet.topology, kubelet.report())
 
     def starts(self, manifest: dict[str, Any], name: str) -> None:
         """The kubelet admits a pod that is bound; the agent reports it now or later."""

@@ -118,11 +118,9 @@ class Bridged(Scheduler):
         self.names = ["b-0", "b-1"]
         for name in self.names:
             for pair in (0, 1):
-                self.cluster.feed.put_pod(running(f"{name}-{pair}", name))
+                self.cluster.put_pod(running(f"{name}-{pair}", name))
             self.report(name, (0, 1))
-            self.cluster.feed.put_labels(
-                NodeName(name), NodeObject(labels={"example.com/block": "one"})
-            )
+            self.cluster.put_labels(NodeName(name), NodeObject(labels={"example.com/block": "one"}))
 
     def report(self, name: str, pairs: Iterable[int]) -> None:
         """The agent reports which pairs are held."""
@@ -135,11 +133,11 @@ class Bridged(Scheduler):
             )
             for pair in pairs
         )  # fmt: skip
-        self.cluster.feed.put_record(node, Report("boot", 1, allocations=held))
+        self.cluster.put_record(node, Report("boot", 1, allocations=held))
 
     def evict(self, name: str) -> None:
         """The pod with the second pair goes."""
-        self.cluster.feed.drop_pod(PodUid(f"{name}-1"))
+        self.cluster.drop_pod(PodUid(f"{name}-1"))
         self.report(name, (0,))
 
 
@@ -161,7 +159,7 @@ def test_a_domain_with_a_node_that_has_not_reported_may_do_one_day() -> None:
     scheduler = Scheduler({"a": 2})
     said = {"group-domain": "example.com/block"}
     for name in [*scheduler.names, "silent"]:
-        scheduler.cluster.feed.put_node(
+        scheduler.cluster.put_node(
             NodeName(name),
             NodeObject(
                 labels={"example.com/block": "one"}, allocatable=(("nvidia.com/gpu", 4000),)
@@ -175,9 +173,9 @@ def test_a_cordoned_tray_may_take_pods_again() -> None:
     scheduler = Scheduler({"a": 2})
     for i in range(2):
         scheduler.bind(member(f"m{i}", "g", 2), f"a-0{i}")
-    scheduler.cluster.feed.put_node(NodeName("a-01"), NodeObject(cordoned=True))
+    scheduler.cluster.put_node(NodeName("a-01"), NodeObject(cordoned=True))
     gone = scheduler.cluster.snapshot().pod_named("default", "m1")
     assert gone is not None
-    scheduler.cluster.feed.drop_pod(gone.uid)
+    scheduler.cluster.drop_pod(gone.uid)
     again = member("again", "g", 2)
     assert scheduler.filter(again, ["a-01"]).failed == {"a-01": NO_LONGER.reason}

@@ -10,7 +10,7 @@ import pytest
 
 from scheduler_extender import verbs
 from scheduler_extender.files.binder import FileBinder
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.lately import MOST_PODS, SECONDS
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.wire import BindingArgs, Pod
@@ -27,7 +27,7 @@ class World:
 
     def __init__(self, *, by_dra: bool = True) -> None:
         self.now = 0.0
-        self.cluster = Cluster(lambda: self.now)
+        self.cluster = Cache(lambda: self.now)
         for name in NODES:
             self.serve(name, by_dra=by_dra)
 
@@ -37,14 +37,14 @@ class World:
             published = [Published("pool", f"gpu-{i}", f"GPU-{i}") for i in range(4)]
             bare = replace(topology, resources=())
             topology, report = served(bare, report, "nvidia.com/gpu", published, [])
-        self.cluster.feed.put_node(name, NodeObject(exists=True, dra_only=by_dra))
-        self.cluster.feed.put_record(topology, report)
+        self.cluster.put_node(name, NodeObject(exists=True, dra_only=by_dra))
+        self.cluster.put_record(topology, report)
 
     def sees(self, uid: str, nominated: str | None = None, node: str | None = None) -> None:
         manifest = pod(1, {}, name=uid, uid=uid, node=node)
         if nominated is not None:
             manifest["status"]["nominatedNodeName"] = nominated
-        self.cluster.feed.put_pod(record_of(manifest))
+        self.cluster.put_pod(record_of(manifest))
 
     def asks(self, uid: str, count: int, nodes: list[NodeName], link: str = "") -> list[int]:
         asked = msgspec.convert(pod(count, {"link": link} if link else {}, name=uid, uid=uid), Pod)

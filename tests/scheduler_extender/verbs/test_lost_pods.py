@@ -42,7 +42,7 @@ def known_pinned(crowd: Crowd) -> None:
 def sick_since(crowd: Crowd) -> None:
     """It has admitted a pod of the kind, and then a GPU got sick."""
     crowd.admit("before")
-    crowd.cluster.feed.put_report(NODE, Report("boot", 2, health=SICK))
+    crowd.cluster.put_report(NODE, Report("boot", 2, health=SICK))
 
 
 def other_kind(crowd: Crowd) -> None:

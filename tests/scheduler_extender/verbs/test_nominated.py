@@ -18,7 +18,7 @@ from scheduler_extender import verbs
 from scheduler_extender.files.binder import FileBinder
 from scheduler_extender.files.podfile import read_all
 from scheduler_extender.files.snapshot import cluster_file
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.reservation import Reservation
 from scheduler_extender.told.answers import answers_to
@@ -42,7 +42,7 @@ PRIORITY = 10
 
 
 @pytest.fixture
-def cluster() -> Cluster:
+def cluster() -> Cache:
     """Two bridged pairs. One GPU is held by a pod that is there to stay, one by the victim."""
     node = machine("a100-pcie-4-bridged").topology(NODE)
     return cluster_of({node: {"stays": Held((0,)), "victim": Held((2,))}})
@@ -58,33 +58,33 @@ def manifest(
     return msgspec.convert(found, Pod)
 
 
-def see(cluster: Cluster, found: Pod) -> PodRecord:
+def see(cluster: Cache, found: Pod) -> PodRecord:
     record = record_of(found)
-    cluster.feed.put_pod(record)
+    cluster.put_pod(record)
     return record
 
 
-def nominate(cluster: Cluster, uid: str = "wants", priority: int = PRIORITY) -> Pod:
+def nominate(cluster: Cache, uid: str = "wants", priority: int = PRIORITY) -> Pod:
     found = manifest(uid, 2, priority, link=True, nominated=NODE)
     see(cluster, found)
     return found
 
 
-def gone(cluster: Cluster, uid: str) -> None:
+def gone(cluster: Cache, uid: str) -> None:
     """A pod is gone, and a report shows that its GPU is free."""
-    cluster.feed.drop_pod(PodUid(uid))
+    cluster.drop_pod(PodUid(uid))
     report = last_report(cluster.facts(NODE))
     left = tuple(a for a in report.allocations if a.pod_uid != uid)
-    cluster.feed.put_report(NODE, Report("boot", report.sequence + 1, allocations=left))
+    cluster.put_report(NODE, Report("boot", report.sequence + 1, allocations=left))
 
 
-def refusal(cluster: Cluster, asked: Pod) -> str:
+def refusal(cluster: Cache, asked: Pod) -> str:
     """Why filter refuses the pod; empty where it passes."""
     found = verbs.filter_nodes(cluster, asked, [NODE])
     return {**found.failed, **found.unresolvable}.get(NODE, "")
 
 
-def refused_bind(cluster: Cluster, asked: Pod, node: NodeName = NODE) -> str:
+def refused_bind(cluster: Cache, asked: Pod, node: NodeName = NODE) -> str:
     see(cluster, asked)
     uid, meta = asked.metadata.uid, asked.metadata
     args = BindingArgs(meta.name, meta.namespace, uid, node)
@@ -101,14 +101,14 @@ def refused_bind(cluster: Cluster, asked: Pod, node: NodeName = NODE) -> str:
 )
 @pytest.mark.parametrize("ask", [refusal, refused_bind])
 def test_the_place_of_a_nominated_pod_yields_to_higher_priority_alone(
-    cluster: Cluster, ask: Callable[[Cluster, Pod], str], priority: int, reason: str
+    cluster: Cache, ask: Callable[[Cache, Pod], str], priority: int, reason: str
 ) -> None:
     nominate(cluster)
     gone(cluster, "victim")
     assert ask(cluster, manifest("single", 1, priority)) == reason
 
 
-def test_the_pod_itself_gets_its_place(cluster: Cluster) -> None:
+def test_the_pod_itself_gets_its_place(cluster: Cache) -> None:
     wants = nominate(cluster)
     gone(cluster, "victim")
     assert refusal(cluster, wants) == ""
@@ -120,44 +120,44 @@ def test_the_pod_itself_gets_its_place(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("change", ["nominated elsewhere", "given up", "deleted"])
-def test_no_place_is_kept_for_a_pod_that_does_not_come(cluster: Cluster, change: str) -> None:
+def test_no_place_is_kept_for_a_pod_that_does_not_come(cluster: Cache, change: str) -> None:
     nominate(cluster)
     gone(cluster, "victim")
     single = manifest("single", 1, 0)
     assert refusal(cluster, single) == REASON
     if change == "deleted":
-        cluster.feed.drop_pod(PodUid("wants"))
+        cluster.drop_pod(PodUid("wants"))
     else:
         elsewhere = "other" if change == "nominated elsewhere" else None
         see(cluster, manifest("wants", 2, PRIORITY, link=True, nominated=elsewhere))
     assert refusal(cluster, single) == ""
 
 
-def test_a_place_that_is_not_there_is_reserved_for_no_nominated_pod(cluster: Cluster) -> None:
+def test_a_place_that_is_not_there_is_reserved_for_no_nominated_pod(cluster: Cache) -> None:
     """As while the node has not reported: nothing says for how long that would be."""
     nominate(cluster)
     gone(cluster, "victim")
     topology = cluster.facts(NODE).topology
     assert topology is not None
-    cluster.feed.put_record(topology, None)
+    cluster.put_record(topology, None)
     assert refusal(cluster, manifest("single", 1, 0)) == ""
 
 
-def test_of_two_nominated_pods_the_one_of_higher_priority_has_the_place(cluster: Cluster) -> None:
+def test_of_two_nominated_pods_the_one_of_higher_priority_has_the_place(cluster: Cache) -> None:
     first, second = nominate(cluster, "first", 5), nominate(cluster, "second", 7)
     gone(cluster, "victim")
     assert refusal(cluster, first) == REASON
     assert refusal(cluster, second) == ""
 
 
-def test_a_pod_with_a_reservation_and_a_nomination_elsewhere_has_both(cluster: Cluster) -> None:
+def test_a_pod_with_a_reservation_and_a_nomination_elsewhere_has_both(cluster: Cache) -> None:
     """Somebody evicted for it on one node, and kube-scheduler then on another one."""
     other = machine("a100-pcie-4-bridged").topology("other")
-    cluster.feed.put_record(other, Report("boot", 1))
+    cluster.put_record(other, Report("boot", 1))
     gone(cluster, "victim")
     kept = Reservation(NODE, cluster.today() + 600.0, frozenset({PodUid("victim")}))
     asked = manifest("wants", 2, PRIORITY, link=True, nominated="other")
-    cluster.feed.put_pod(replace(see(cluster, asked), reservation=kept))
+    cluster.put_pod(replace(see(cluster, asked), reservation=kept))
     both = [NODE, "other"]
     assert cluster.snapshot().places_of(PodUid("wants")) == set(both)
     assert set(verbs.filter_nodes(cluster, asked, both).node_names or ()) == set(both)
@@ -170,7 +170,7 @@ def test_a_pod_with_a_reservation_and_a_nomination_elsewhere_has_both(cluster: C
     assert told.reservation.node == NODE
 
 
-def test_people_are_told_what_filter_says_of_a_place_that_yields(cluster: Cluster) -> None:
+def test_people_are_told_what_filter_says_of_a_place_that_yields(cluster: Cache) -> None:
     nominate(cluster)
     gone(cluster, "victim")
     for priority, takes in ((PRIORITY, False), (PRIORITY + 1, True)):
@@ -180,9 +180,7 @@ def test_people_are_told_what_filter_says_of_a_place_that_yields(cluster: Cluste
 
 
 @pytest.mark.parametrize("higher", [False, True], ids=["equal", "higher"])
-def test_the_place_yields_to_a_pod_of_a_file_by_its_priority(
-    cluster: Cluster, higher: bool
-) -> None:
+def test_the_place_yields_to_a_pod_of_a_file_by_its_priority(cluster: Cache, higher: bool) -> None:
     """As to one that kube-scheduler asks about: check, and the what-if box of the map."""
     nominate(cluster)
     gone(cluster, "victim")

@@ -11,7 +11,7 @@ from scheduler_extender import verbs
 from scheduler_extender.exclusive import exclusive_of
 from scheduler_extender.files.binder import FileBinder
 from scheduler_extender.kube.sinks import PodSink
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.ledger import ledger
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import pod, switched
@@ -36,8 +36,8 @@ def test_a_request_is_read_once_and_a_ledger_made_for_each_state_of_the_node(
     monkeypatch.setattr(f"{ours}annotations.exclusive_of", counted("read", exclusive_of))
     monkeypatch.setattr(f"{ours}state.node.facts.ledger", counted("ledger", ledger))
     forget()
-    cluster, node = Cluster(lambda: 0.0), switched()
-    cluster.feed.put_record(node, Report("boot", 1))
+    cluster, node = Cache(lambda: 0.0), switched()
+    cluster.put_record(node, Report("boot", 1))
     calls["ledger"] = 0
     sink, binder, names = PodSink(cluster), FileBinder(cluster), [node.name]
 
@@ -55,6 +55,6 @@ def test_a_request_is_read_once_and_a_ledger_made_for_each_state_of_the_node(
     tell(node=node.name, phase="Running", startTime="2026-01-01T00:00:00Z")
     ids = (DeviceId("GPU-0"), DeviceId("GPU-1"))
     shown = Allocation(PodUid("a"), "default", "train", "main", "nvidia.com/gpu", ids)
-    cluster.feed.put_record(node, Report("boot", 2, allocations=(shown,)))
+    cluster.put_record(node, Report("boot", 2, allocations=(shown,)))
     # Before the report, as it is held against what was foreseen, and after it.
     assert calls == {"read": 1, "ledger": 2}

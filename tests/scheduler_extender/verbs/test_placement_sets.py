@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from scheduler_extender import verbs
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.wire import BindingArgs
 from tests.nodes import pod, record_of, shown, switched
@@ -24,11 +24,11 @@ def placement(
     node: NodeTopology, report: Report, bound: list[dict[str, Any]], asks: dict[str, Any]
 ) -> Any:
     """The annotation of a pod that is bound to a node with this report and these pods."""
-    cluster, written = Cluster(lambda: 0.0), Written()
+    cluster, written = Cache(lambda: 0.0), Written()
     for other in bound:
-        cluster.feed.put_pod(record_of(other))
-    cluster.feed.put_record(node, report)
-    cluster.feed.put_pod(record_of(asks))
+        cluster.put_pod(record_of(other))
+    cluster.put_record(node, report)
+    cluster.put_pod(record_of(asks))
     meta = asks["metadata"]
     args = BindingArgs(meta["name"], meta["namespace"], meta["uid"], node.name)
     verbs.bind(cluster, written, args, lambda: "")
@@ -70,8 +70,8 @@ def test_what_is_expected_names_what_comes_unless_a_pod_ends() -> None:
 
 
 def test_a_node_without_a_record_names_no_sets() -> None:
-    cluster, written = Cluster(lambda: 0.0), Written()
-    cluster.feed.put_node(NodeName("new"), NodeObject())
-    cluster.feed.put_pod(record_of(pod(1)))
+    cluster, written = Cache(lambda: 0.0), Written()
+    cluster.put_node(NodeName("new"), NodeObject())
+    cluster.put_pod(record_of(pod(1)))
     verbs.bind(cluster, written, BindingArgs("train", "default", "uid-1", "new"), lambda: "")
     assert written.placement["sets"] == []

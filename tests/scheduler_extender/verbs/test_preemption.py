@@ -13,7 +13,7 @@ from scheduler_extender import verbs
 from scheduler_extender.framework import decision, equivalence
 from scheduler_extender.framework.equivalence import answer
 from scheduler_extender.state.answers.decision import Decision, Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs.preemption import preempt
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs, encode
@@ -30,9 +30,9 @@ NVLINK = {"link": "nvlink"}
 
 
 @pytest.fixture
-def cluster() -> Cluster:
+def cluster() -> Cache:
     """Three nodes whose GPUs are all held: 0 by a, 1 by b, and so on."""
-    found = Cluster(lambda: 0.0, Settings(stale_after=None))
+    found = Cache(lambda: 0.0, Settings(stale_after=None))
     for node in (bridged(), switched(), pcie()):
         held = []
         for i, holder in enumerate("abcd"):
@@ -40,12 +40,12 @@ def cluster() -> Cluster:
             ids = (DeviceId(f"GPU-{i}"),)
             held.append(Allocation(uid, "default", uid, "main", "nvidia.com/gpu", ids))
             manifest = pod(1, name=str(uid), uid=uid, node=node.name, phase="Running")
-            found.feed.put_pod(record_of(manifest))
-        found.feed.put_record(node, Report(allocations=tuple(held)))
+            found.put_pod(record_of(manifest))
+        found.put_record(node, Report(allocations=tuple(held)))
     return found
 
 
-def ask(cluster: Cluster, wanted: dict[str, Any], victims: dict[str, str | None]) -> dict[str, Any]:
+def ask(cluster: Cache, wanted: dict[str, Any], victims: dict[str, str | None]) -> dict[str, Any]:
     offered = {
         node: None
         if holders is None
@@ -98,21 +98,21 @@ PREFERRED = pod(2, {**NVLINK, "policy": "preferred"})
     ],
 )
 def test_only_evictions_that_help_are_kept(
-    cluster: Cluster, wanted: dict[str, Any], offered: dict[str, str | None], kept: set[str]
+    cluster: Cache, wanted: dict[str, Any], offered: dict[str, str | None], kept: set[str]
 ) -> None:
     assert ask(cluster, wanted, offered).keys() == kept
 
 
-def test_nobody_is_evicted_elsewhere_for_a_pod_whose_bind_is_open(cluster: Cluster) -> None:
+def test_nobody_is_evicted_elsewhere_for_a_pod_whose_bind_is_open(cluster: Cache) -> None:
     wanted = pod(2, NVLINK)
     record = record_of(wanted)
     offered: dict[str, str | None] = {"bridged": "ab", "switched": "bc"}
     assert ask(cluster, wanted, offered).keys() == {"bridged", "switched"}
-    cluster.cache.assume(NodeName("switched"), record)
+    cluster.assume(NodeName("switched"), record)
     assert ask(cluster, wanted, offered).keys() == {"switched"}
 
 
-def test_whole_pods_are_read_too(cluster: Cluster) -> None:
+def test_whole_pods_are_read_too(cluster: Cache) -> None:
     victims = [pod(1, uid="switched-a"), pod(1, uid="switched-b")]
     body = {
         "Pod": pod(2, NVLINK),
@@ -137,25 +137,23 @@ def test_what_is_supposed_changes_nothing_that_is_known() -> None:
     name = NodeName("n")
     found = []
     for asked in (False, True):
-        cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+        cluster = Cache(lambda: 0.0, Settings(stale_after=None))
         held = []
         for p in (0, 2, 3):
             uid = PodUid(f"h{p}")
-            cluster.feed.put_pod(PodRecord(uid, "d", uid, name, gpu_request(1), phase="Running"))
+            cluster.put_pod(PodRecord(uid, "d", uid, name, gpu_request(1), phase="Running"))
             ids = (DeviceId(node.gpus[p].uuid),)
             held.append(Allocation(uid, "d", uid, "main", "nvidia.com/gpu", ids))
-        cluster.feed.put_record(node, Report("b", 1, allocations=tuple(held)))
+        cluster.put_record(node, Report("b", 1, allocations=tuple(held)))
         bound = PodRecord(PodUid("a"), "d", "a", name, gpu_request(3))
         brief = PodRecord(PodUid("b"), "d", "b", name, gpu_request(1))
-        cluster.feed.put_pod(bound)
-        cluster.feed.put_pod(brief)
-        cluster.feed.put_pod(replace(brief, phase="Succeeded"))
-        cluster.feed.drop_pod(brief.uid)
+        cluster.put_pod(bound)
+        cluster.put_pod(brief)
+        cluster.put_pod(replace(brief, phase="Succeeded"))
+        cluster.drop_pod(brief.uid)
         if asked:
             ask(cluster, pod(2, NVLINK), {name: bound.uid})
-        cluster.feed.put_pod(
-            replace(bound, called_unschedulable=True)
-        )  # anything that touches the node
+        cluster.put_pod(replace(bound, called_unschedulable=True))  # anything that touches the node
         found.append(answer(cluster.snapshot(), cluster.facts(name), wanted).verdict)
     assert found == ["possible", "possible"]
 
@@ -170,15 +168,15 @@ def test_nodes_that_would_be_in_one_state_are_worked_out_once(
         return decide(*args)
 
     monkeypatch.setattr(equivalence, "decide", counted)
-    cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+    cluster = Cache(lambda: 0.0, Settings(stale_after=None))
     names = [NodeName(f"n{i:03}") for i in range(100)]
     for name in names:
         node, uid = machine("dgx1-v100").topology(name), PodUid(f"{name}-a")
-        cluster.feed.put_pod(PodRecord(uid, "d", uid, name, gpu_request(8), phase="Running"))
+        cluster.put_pod(PodRecord(uid, "d", uid, name, gpu_request(8), phase="Running"))
         held = Allocation(
             uid, "d", uid, "main", "nvidia.com/gpu", tuple(DeviceId(g.uuid) for g in node.gpus)
         )
-        cluster.feed.put_record(node, Report("b", 1, allocations=(held,)))
+        cluster.put_record(node, Report("b", 1, allocations=(held,)))
     offered: dict[str, str | None] = dict.fromkeys(names, "a")
     assert ask(cluster, pod(2, NVLINK), offered).keys() == set(names)
     assert len(worked_out) == 1
@@ -190,17 +188,15 @@ def test_nodes_that_would_be_in_one_state_are_worked_out_once(
 
 def test_no_node_is_kept_that_there_was_no_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even where the time is up in the middle of finding out what the node would be."""
-    cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+    cluster = Cache(lambda: 0.0, Settings(stale_after=None))
     name = NodeName("n")
     node = machine("dgx1-v100").topology(name)
     held = Allocation(
         PodUid("n-a"), "d", "a", "main", "nvidia.com/gpu", (DeviceId(node.gpus[0].uuid),)
     )
-    cluster.feed.put_pod(
-        PodRecord(PodUid("n-a"), "d", "n-a", name, gpu_request(1), phase="Running")
-    )
-    cluster.feed.put_pod(PodRecord(PodUid("u"), "d", "u", name, gpu_request(5)))
-    cluster.feed.put_record(node, Report("b", 1, allocations=(held,)))
+    cluster.put_pod(PodRecord(PodUid("n-a"), "d", "n-a", name, gpu_request(1), phase="Running"))
+    cluster.put_pod(PodRecord(PodUid("u"), "d", "u", name, gpu_request(5)))
+    cluster.put_record(node, Report("b", 1, allocations=(held,)))
     wanted = msgspec.convert(pod(4), Pod)
     args = PreemptionArgs(wanted, None, {"n": MetaVictims([MetaPod("n-a")])})
     forget()

@@ -41,8 +41,8 @@ def needs_turn(crowd: Crowd, request: GpuRequest = SINGLE, uid: str = "next") ->
     """Whether a bind waits behind two pods without an answer. If so it is given up at once."""
     for i in range(AT_ONCE):
         pod = PodRecord(PodUid(f"unanswered-{i}"), "default", "unanswered", None, SINGLE)
-        if crowd.cluster.cache.assumed(pod.uid) is None:
-            ours = crowd.cluster.cache.assume(NODE, pod)
+        if crowd.cluster.assumed(pod.uid) is None:
+            ours = crowd.cluster.assume(NODE, pod)
             assert ours is not None
             crowd.turns.wait(ours, ending_when(lambda: True))
     asked = False
@@ -56,9 +56,9 @@ def needs_turn(crowd: Crowd, request: GpuRequest = SINGLE, uid: str = "next") ->
     error = crowd.bind(uid, request=request)
     assert error == (NO_ANSWER if asked else "")
     for i in range(AT_ONCE):
-        ours = crowd.cluster.cache.assumed(PodUid(f"unanswered-{i}"))
+        ours = crowd.cluster.assumed(PodUid(f"unanswered-{i}"))
         assert ours is not None
-        crowd.cluster.cache.forget(ours)
+        crowd.cluster.forget(ours)
     return asked
 
 
@@ -98,7 +98,7 @@ def test_a_pod_that_another_extender_has_seen_admitted_proves_nothing() -> None:
     """The node may have changed since."""
     crowd = Crowd()
     before = PodRecord(PodUid("before"), "default", "before", NODE, SINGLE, admitted=True)
-    crowd.cluster.feed.put_pod(before)
+    crowd.cluster.put_pod(before)
     assert needs_turn(crowd)
 
 
@@ -106,9 +106,9 @@ def test_kinds_without_end_are_not_all_remembered() -> None:
     crowd = Crowd()
     for i in range(3 * MOST_PROVEN):
         pod = PodRecord(PodUid("p"), "default", "p", NODE, gpu_request(i + 1))
-        crowd.cluster.feed.put_pod(pod)
-        crowd.cluster.feed.put_pod(replace(pod, admitted=True))
-        crowd.cluster.feed.drop_pod(pod.uid)
+        crowd.cluster.put_pod(pod)
+        crowd.cluster.put_pod(replace(pod, admitted=True))
+        crowd.cluster.drop_pod(pod.uid)
         assert len(crowd.cluster.facts(NODE).history.proven) <= MOST_PROVEN
     assert needs_turn(crowd, gpu_request(1))
 
@@ -122,7 +122,7 @@ def topology(crowd: Crowd) -> NodeTopology:
 def report(crowd: Crowd, **fields: Any) -> None:
     """A report in which some fields are others than before."""
     known = last_report(crowd.cluster.facts(NODE))
-    crowd.cluster.feed.put_report(NODE, replace(known, sequence=known.sequence + 1, **fields))
+    crowd.cluster.put_report(NODE, replace(known, sequence=known.sequence + 1, **fields))
 
 
 def not_ready(crowd: Crowd) -> None:
@@ -144,19 +144,19 @@ def missing_for_a_moment(crowd: Crowd) -> None:
 def other_policy_for_a_moment(crowd: Crowd) -> None:
     before = topology(crowd)
     for node in (replace(before, allocator=RESTRICTED), before):
-        crowd.cluster.feed.put_record(node, crowd.cluster.facts(NODE).report)
+        crowd.cluster.put_record(node, crowd.cluster.facts(NODE).report)
 
 
 def record_gone_for_a_moment(crowd: Crowd) -> None:
     before, shown = topology(crowd), crowd.cluster.facts(NODE).report
-    crowd.cluster.feed.drop_record(NODE)
-    crowd.cluster.feed.put_record(before, shown)
+    crowd.cluster.drop_record(NODE)
+    crowd.cluster.put_record(before, shown)
 
 
 def unusable_for_a_moment(crowd: Crowd) -> None:
     before, shown = topology(crowd), crowd.cluster.facts(NODE).report
-    crowd.cluster.feed.put_problem(NODE, "contradicts itself")
-    crowd.cluster.feed.put_record(before, shown)
+    crowd.cluster.put_problem(NODE, "contradicts itself")
+    crowd.cluster.put_record(before, shown)
 
 
 def silent_for_long(crowd: Crowd) -> None:
@@ -169,11 +169,11 @@ def gives_out(crowd: Crowd, *counts: int) -> None:
     """What kube-scheduler gives out there, one number after the other."""
     for count in counts:
         amounts = (("nvidia.com/gpu", 1000 * count),)
-        crowd.cluster.feed.put_node(NODE, NodeObject(allocatable=amounts))
+        crowd.cluster.put_node(NODE, NodeObject(allocatable=amounts))
 
 
 def node_gone_for_a_moment(crowd: Crowd) -> None:
-    crowd.cluster.feed.drop_node(NODE)
+    crowd.cluster.drop_node(NODE)
     gives_out(crowd, 16)
 
 
@@ -235,5 +235,5 @@ def test_a_pod_that_came_before_the_change_proves_nothing() -> None:
 def test_an_agent_that_makes_its_record_anew_changes_nothing() -> None:
     crowd = Crowd()
     crowd.admit("before")
-    crowd.cluster.feed.put_record(topology(crowd), Report("boot", 0), uid="another")
+    crowd.cluster.put_record(topology(crowd), Report("boot", 0), uid="another")
     assert not needs_turn(crowd)

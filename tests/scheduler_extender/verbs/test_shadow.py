@@ -102,7 +102,7 @@ def test_a_bind_is_written_without_a_promise(kube: Kube) -> None:
     )
     assert stored["spec"]["nodeName"] == "pcie"
     assert PLACEMENT not in stored["metadata"]["annotations"]
-    assert kube.cluster.cache.assumed(PodUid(pair["metadata"]["uid"])) is None
+    assert kube.cluster.assumed(PodUid(pair["metadata"]["uid"])) is None
 
 
 def test_the_schedulers_own_victims_stay() -> None:

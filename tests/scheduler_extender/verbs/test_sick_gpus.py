@@ -36,7 +36,7 @@ def report(
         **more,  # type: ignore[arg-type]
     )
     if plugin:
-        world.cluster.feed.put_node(NodeName(node), NodeObject(exists=True))
+        world.cluster.put_node(NodeName(node), NodeObject(exists=True))
     world.records.apply(raw(codec.encode(bridged(name=NodeName(node)), found)))
 
 
@@ -71,7 +71,7 @@ def test_under_dra_bind_refuses_a_claim_with_a_sick_gpu() -> None:
     world = two_pairs()
     report(world, NODE, 3, lost=True, plugin=False)
     record = record_of(wanted(1))
-    world.cluster.feed.put_pod(record)
+    world.cluster.put_pod(record)
     world.claims.apply(claim("c", 3, pod="a"))
     with pytest.raises(BindError, match=ALL_SICK.reason):
         assume(world.cluster, record, NODE, lambda: "")

@@ -43,7 +43,7 @@ def test_a_bind_that_has_waited_is_decided_by_what_is_known_then() -> None:
     with crowd.bound((3, NODE)) as binds:
         eventually(lambda: crowd.binds == AT_ONCE and crowd.flying() == 1)
         somebody = PodRecord(PodUid("other"), "default", "other", NODE, gpu_request(14))
-        crowd.cluster.feed.put_pod(somebody)
+        crowd.cluster.put_pod(somebody)
         crowd.answer(refused=False)
         errors = [bind.result(PATIENCE) for bind in binds]
     assert sorted(errors) == ["", "", BUSY.reason]
@@ -99,7 +99,7 @@ def test_no_more_wait_than_threads_can_be_spared() -> None:
     crowd = Crowd()
     names = [NodeName(f"full-{i}") for i in range(2 * MOST_WAITING // 16)]
     for name in names:
-        crowd.cluster.feed.put_record(switched(16, name), Report("boot", 1))
+        crowd.cluster.put_record(switched(16, name), Report("boot", 1))
     count = 16 * len(names)
     with crowd.bound(*((16, name) for name in names)) as binds:
         eventually(lambda: crowd.binds >= count - MOST_WAITING)
@@ -115,7 +115,7 @@ def test_no_more_wait_than_threads_can_be_spared() -> None:
 def beside_a_pair(gpus: int = 3) -> tuple[Crowd, PodRecord]:
     crowd = Crowd()
     topology = replace(bridged(gpus), name=NODE, allocator=AllocatorFacts("best-effort"))
-    crowd.cluster.feed.put_record(topology, Report("boot", 2))
+    crowd.cluster.put_record(topology, Report("boot", 2))
     return crowd, PodRecord(
         PodUid("pair"), "default", "pair", NODE, PAIR, promised=PAIR.constraints
     )
@@ -137,7 +137,7 @@ def waits_for_news(crowd: Crowd, uid: str, request: GpuRequest = SINGLE) -> Iter
 
 def test_a_bind_waits_for_the_placement_on_its_way() -> None:
     crowd, pair = beside_a_pair()
-    crowd.cluster.feed.put_pod(pair)
+    crowd.cluster.put_pod(pair)
     with waits_for_news(crowd, "single") as bind:
         crowd.show(pair, 0, 1)
         assert bind.result(PATIENCE) == ""
@@ -148,7 +148,7 @@ def test_a_bind_waits_while_its_own_promise_is_open() -> None:
     """A single pod on its way may get a GPU of the bridged two, or the third."""
     crowd, _ = beside_a_pair()
     single = PodRecord(PodUid("single"), "default", "single", NODE, SINGLE)
-    crowd.cluster.feed.put_pod(single)
+    crowd.cluster.put_pod(single)
     with waits_for_news(crowd, "pair", PAIR) as bind:
         crowd.show(single, 2)
         assert bind.result(PATIENCE) == ""
@@ -159,7 +159,7 @@ def test_a_bind_waits_while_its_own_promise_is_open() -> None:
 def test_a_bind_whose_promise_nobody_can_open_again_is_refused(got: int) -> None:
     crowd, _ = beside_a_pair()
     single = PodRecord(PodUid("single"), "default", "single", NODE, SINGLE)
-    crowd.cluster.feed.put_pod(single)
+    crowd.cluster.put_pod(single)
     crowd.show(single, got)
     assert "link=nvlink" in crowd.bind("pair", request=PAIR)
     assert crowd.binds == crowd.flying() == 0
@@ -182,7 +182,7 @@ def test_it_is_shown_who_waits_and_who_was_given_up() -> None:
             return True
         return False
 
-    crowd.cluster.feed.put_pod(pair)
+    crowd.cluster.put_pod(pair)
     crowd.late = look_while_it_waits
     assert crowd.bind("single") == IN_PROGRESS.reason
     assert (shown("waiting", awaits="report"), shown("late_for_report_total")) == (0.0, 1.0)
@@ -191,7 +191,7 @@ def test_it_is_shown_who_waits_and_who_was_given_up() -> None:
 
 def test_a_bind_waits_for_a_placement_until_it_is_late() -> None:
     crowd, pair = beside_a_pair()
-    crowd.cluster.feed.put_pod(pair)
+    crowd.cluster.put_pod(pair)
     crowd.late = iter([False, False, True]).__next__
     assert crowd.bind("single") == IN_PROGRESS.reason
     assert crowd.binds == crowd.flying() == 0
@@ -204,9 +204,9 @@ def test_a_bind_that_has_its_turn_waits_for_a_placement_too() -> None:
     def comes_meanwhile() -> bool:
         """After the decision, and before the bind is looked at again."""
         if crowd.flying() == 1 and crowd.cluster.pod(pair.uid) is None:
-            crowd.cluster.feed.put_pod(pair)
+            crowd.cluster.put_pod(pair)
         elif crowd.turns.for_news and crowd.cluster.pod(pair.uid) is not None:
-            crowd.cluster.feed.drop_pod(pair.uid)  # and its kubelet has nothing of it
+            crowd.cluster.drop_pod(pair.uid)  # and its kubelet has nothing of it
         return False
 
     crowd.late = comes_meanwhile
@@ -219,13 +219,13 @@ def test_a_bind_that_has_its_turn_does_not_wait_for_one_that_waits_for_a_turn() 
     crowd, pair = beside_a_pair(gpus=5)
     with ThreadPoolExecutor(2) as threads:
         other = PodRecord(PodUid("other"), "default", "other", NODE, gpu_request(1))
-        assert crowd.cluster.cache.assume(NODE, other)
+        assert crowd.cluster.assume(NODE, other)
         assert crowd.turns.wait(other, ending_when(crowd.late))
         third: list[Future[bool]] = []
 
         def comes_meanwhile() -> bool:
             if crowd.flying() == 2 and crowd.turns._given[-1].uid == "single" and not third:
-                assert crowd.cluster.cache.assume(NODE, pair)
+                assert crowd.cluster.assume(NODE, pair)
                 third.append(threads.submit(crowd.turns.wait, pair, ending_when(over.is_set)))
                 eventually(lambda: bool(crowd.turns.for_turn))
             return over.is_set()
@@ -241,7 +241,7 @@ def test_a_bind_that_has_its_turn_does_not_wait_for_one_that_waits_for_a_turn() 
 
 def test_so_many_binds_listen_for_news_at_one_time_and_no_more() -> None:
     crowd, pair = beside_a_pair()
-    crowd.cluster.feed.put_pod(pair)
+    crowd.cluster.put_pod(pair)
     with ExitStack() as others:
         for _ in range(MOST_WAITING):
             assert others.enter_context(crowd.turns.for_news.join(QueuedBind(OTHER)))
@@ -265,9 +265,7 @@ def test_whoever_listens_hears_of_every_change_while_others_come_and_go() -> Non
         try:
             for number in range(3, 3000):
                 listening.news.clear()
-                crowd.cluster.feed.put_report(
-                    NODE, Report("boot", number, allocatable=FULL[number % 2])
-                )
+                crowd.cluster.put_report(NODE, Report("boot", number, allocatable=FULL[number % 2]))
                 assert listening.news.is_set()
         finally:
             over.set()
@@ -282,7 +280,7 @@ def test_some_threads_are_left_for_binds_that_wait_for_nothing() -> None:
 def test_a_fault_before_the_write_leaves_nothing_in_flight() -> None:
     crowd = Crowd()
     pod = PodRecord(PodUid("p"), "default", "p", None, gpu_request(1))
-    crowd.cluster.feed.put_pod(pod)
+    crowd.cluster.put_pod(pod)
 
     def broken() -> str:
         raise ZeroDivisionError

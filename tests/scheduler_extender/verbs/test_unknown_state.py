@@ -20,7 +20,7 @@ from scheduler_extender.deadline import within
 from scheduler_extender.files.binder import FileBinder
 from scheduler_extender.framework.rules.promises import PROMISED
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.cluster.freshness import SILENT_AFTER, Watch
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.wire import BindingArgs, Pod
@@ -50,8 +50,8 @@ class World:
         self.topology = topology
         self.clock = Clock()
         self.watches: list[Watch] = []
-        self.cluster = Cluster(self.clock, Settings(stale_after=100.0), lambda: self.watches)
-        self.cluster.feed.put_node(NODE, NodeObject())
+        self.cluster = Cache(self.clock, Settings(stale_after=100.0), lambda: self.watches)
+        self.cluster.put_node(NODE, NodeObject())
         self.binder = FileBinder(self.cluster)
         self.sequence = 0
         self.held: tuple[Allocation, ...] = ()
@@ -61,7 +61,7 @@ class World:
         self.sequence += 1
         ready = (Condition("Ready", True, "Watching"),)
         found = Report("boot", self.sequence, allocations=self.held, conditions=ready)
-        self.cluster.feed.put_record(self.topology, replace(found, **how))
+        self.cluster.put_record(self.topology, replace(found, **how))
 
     def promise(self, count: int, annotations: dict[str, str], held: tuple[str, ...]) -> None:
         """A pod is bound with a promise, and runs if it holds something."""
@@ -69,7 +69,7 @@ class World:
         first = pod(count, annotations, name="first", uid="first", node=NODE, phase=phase)
         written = {"verdict": "guaranteed", "node": NODE, "uid": "first", "sets": [[0]], "time": ""}
         first["metadata"]["annotations"]["gpu-topology.io/placement"] = json.dumps(written)
-        self.cluster.feed.put_pod(record_of(first))
+        self.cluster.put_pod(record_of(first))
         if held:
             ids = tuple(map(DeviceId, held))
             self.held = (Allocation(PodUid("first"), "default", "first", "main", MANAGED[0], ids),)
@@ -78,11 +78,11 @@ class World:
     def ends(self) -> None:
         """The pod that was promised something has ended, as its status says."""
         (pod_here,) = self.cluster.facts(NODE).pods.every
-        self.cluster.feed.put_pod(replace(pod_here, phase="Succeeded"))
+        self.cluster.put_pod(replace(pod_here, phase="Succeeded"))
 
     def is_deleted(self) -> None:
         """The pod is gone from the API server; no report has told that its kubelet knows."""
-        self.cluster.feed.drop_pod(PodUid("first"), 99)
+        self.cluster.drop_pod(PodUid("first"), 99)
 
 
 def in_flight() -> World:
@@ -112,7 +112,7 @@ PROMISES = {
 
 
 def no_report(world: World) -> None:
-    world.cluster.feed.drop_record(NODE)
+    world.cluster.drop_record(NODE)
 
 
 def stale(world: World) -> None:
@@ -120,7 +120,7 @@ def stale(world: World) -> None:
 
 
 def malformed(world: World) -> None:
-    world.cluster.feed.put_problem(NODE, "spec.links: bad")
+    world.cluster.put_problem(NODE, "spec.links: bad")
 
 
 def contradictory(world: World) -> None:

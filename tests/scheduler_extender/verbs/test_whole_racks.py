@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord
 from tests.nodes import pod, record_of
@@ -33,17 +33,17 @@ def best(scheduler: Scheduler, manifest: dict[str, Any]) -> set[str]:
 def hold(scheduler: Scheduler, name: str, node: str, gpus: int = 4) -> PodRecord:
     """A pod that others bound."""
     bound = replace(record_of(single(name, gpus)), node=NodeName(node))
-    scheduler.cluster.feed.put_pod(bound)
+    scheduler.cluster.put_pod(bound)
     return bound
 
 
 def wait(scheduler: Scheduler, manifest: dict[str, Any]) -> None:
     """A pod that waits, as the watch brings it."""
-    scheduler.cluster.feed.put_pod(record_of(manifest))
+    scheduler.cluster.put_pod(record_of(manifest))
 
 
-def add_machine(cluster: Cluster, name: str, kind: str = "dgx1-v100") -> None:
-    cluster.feed.put_record(machine(kind).topology(name), Report())
+def add_machine(cluster: Cache, name: str, kind: str = "dgx1-v100") -> None:
+    cluster.put_record(machine(kind).topology(name), Report())
 
 
 @pytest.fixture
@@ -81,14 +81,14 @@ def test_a_rack_that_empties_is_whole_again(scheduler: Scheduler) -> None:
     pods = [hold(scheduler, f"a{i}", f"a-{i:02}") for i in (0, 1)]
     assert best(scheduler, single()) == set(rack("a", 6)) - {"a-00", "a-01"}
     for one in pods:
-        scheduler.cluster.feed.put_pod(replace(one, phase="Succeeded"))
+        scheduler.cluster.put_pod(replace(one, phase="Succeeded"))
     assert best(scheduler, single()) == set(rack("b", 6)) - {"b-00"}
 
 
 def test_a_rack_of_which_a_tray_is_cordoned_has_less_left(scheduler: Scheduler) -> None:
     hold(scheduler, "whole", OUTSIDE, 8)
     for tray in ("a-00", "a-01"):
-        scheduler.cluster.feed.put_node(NodeName(tray), NodeObject(cordoned=True))
+        scheduler.cluster.put_node(NodeName(tray), NodeObject(cordoned=True))
     assert best(scheduler, single()) <= set(rack("a", 6))
 
 

@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.graph import NodeTopology
@@ -24,7 +24,7 @@ class Building:
     """A cluster, and the nodes and pods that a test puts in."""
 
     def __init__(self) -> None:
-        self.cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+        self.cluster = Cache(lambda: 0.0, Settings(stale_after=None))
         self.cluster.budgets = ()
 
     def node(self, kind: str, name: str) -> NodeTopology:
@@ -57,7 +57,7 @@ class Building:
         )
         self.sequence = getattr(self, "sequence", 0) + 1
         report = Report("boot", self.sequence, allocations=allocations, health=health)
-        self.cluster.feed.put_record(node, report)
+        self.cluster.put_record(node, report)
 
     def pod(
         self,
@@ -82,7 +82,7 @@ class Building:
             promised=constraints if node is not None else NO_CONSTRAINTS,
             created=STARTED,
         )
-        self.cluster.feed.put_pod(found)
+        self.cluster.put_pod(found)
         return found
 
 
@@ -104,10 +104,10 @@ def small() -> Building:
     pcie = made.node("l40s-4", "l40s-01")
     leaving = made.pod("leaves", 2, pcie)
     made.report(pcie, [(leaving, (0, 1))])
-    made.cluster.feed.put_pod(replace(leaving, deleting=True))
+    made.cluster.put_pod(replace(leaving, deleting=True))
     other = made.node("l40s-4", "l40s-02")
     made.pod("comes", 2, other, running=False)
-    made.cluster.feed.put_problem(NodeName("odd"), "spec.devices: field required")
+    made.cluster.put_problem(NodeName("odd"), "spec.devices: field required")
     for number in range(3):
         made.pod(f"wants-{number}", 8, None, NVLINK)
     made.pod("wants-16", 16)

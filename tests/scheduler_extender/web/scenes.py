@@ -11,7 +11,7 @@ from typing import Any
 
 from scheduler_extender.http.addresses import Addresses
 from scheduler_extender.serving import in_memory, in_thread
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.web.examples import EXAMPLES
 from tests.benchmarks.report.pages import page_of, played, tiny
 from tests.scheduler_extender.web.browser import Tab
@@ -58,7 +58,7 @@ def served(folder: Path, figures: dict[str, Any] | None = None) -> Iterator[Serv
 
 
 @contextmanager
-def _loopback(cluster: Cluster) -> Iterator[str]:
+def _loopback(cluster: Cache) -> Iterator[str]:
     service, _ = in_memory(cluster)
     with in_thread(service, Addresses()) as serving:
         yield f"http://127.0.0.1:{serving.ports[1]}"

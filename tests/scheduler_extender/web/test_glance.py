@@ -162,7 +162,7 @@ def test_memory_in_use_of_shared_gpus_is_told() -> None:
     says = made.pod("says", 1, node, Constraints(gpu_memory=Bytes(30 * GIB)))
     device = DeviceId(f"{node.gpus[1].uuid}::0")
     held = Allocation(says.uid, says.namespace, says.name, "main", shares.name, (device,))
-    made.cluster.feed.put_record(node, Report("boot", 1, allocations=(held,)))
+    made.cluster.put_record(node, Report("boot", 1, allocations=(held,)))
     (found,) = states_of(made).values()
     assert [gpu.memory_used for gpu in found.gpus] == [0, 30 * GIB]
     assert ("1", "30Gi of 44Gi in use") in who(found)

@@ -121,7 +121,7 @@ def test_what_is_on_its_way_is_promised_to_nobody_else() -> None:
 
 def test_a_cordoned_node_promises_nothing() -> None:
     made = small()
-    made.cluster.feed.put_node(NodeName("volta-02"), NodeObject(cordoned=True))
+    made.cluster.put_node(NodeName("volta-02"), NodeObject(cordoned=True))
     assert capacity(made, "volta-02") == Capacity()
 
 
@@ -233,7 +233,7 @@ def test_each_waiting_pod_can_be_looked_for_and_says_how_long_it_waits() -> None
     made = small()
     for number in range(60):
         made.pod(f"crowd-{number:02d}", 3, None, NVLINK)
-    made.cluster.feed.put_pod(replace(made.pod("new", 5, None), created=None))
+    made.cluster.put_pod(replace(made.pod("new", 5, None), created=None))
     text = Pages(made.cluster).waiting()
     assert all(f"team-a/crowd-{number:02d}" in text for number in range(60))
     assert "and 48 more" in text
@@ -256,7 +256,7 @@ def test_pods_with_scheduling_gates_are_told(gated: list[int], words: str | None
     made = small()
     for number in gated:
         pod = made.pod(f"wants-{number}", 8, None, NVLINK)
-        made.cluster.feed.put_pod(replace(pod, gated=True))
+        made.cluster.put_pod(replace(pod, gated=True))
     text = Tags(page(made, "waiting")).text
     assert (words in text) if words else ("Scheduling gates" not in text)
 
@@ -316,7 +316,7 @@ def test_names_of_strangers_are_text(which: str) -> None:
     pod = made.pod(HOSTILE, 1, hostile, namespace=HOSTILE)
     made.report(hostile, [(pod, (0,))])
     made.pod(HOSTILE, 8, None, NVLINK, namespace=HOSTILE)
-    made.cluster.feed.put_problem(NodeName("odd" + HOSTILE), HOSTILE)
+    made.cluster.put_problem(NodeName("odd" + HOSTILE), HOSTILE)
     text = page(made, which, HOSTILE)
     assert "alert(1)" in text or which == "what-if"
     tags = Tags(text)
@@ -366,7 +366,7 @@ def test_a_question_that_takes_too_long_is_ended_wherever_it_is() -> None:
         forget()
         made = small()
         seconds = (WHAT_IF_SECONDS * n / looks for n in itertools.count())
-        made.cluster.cache.clock = seconds.__next__
+        made.cluster.clock = seconds.__next__
         text = Pages(made.cluster).what_if(POD)
         assert made.cluster.faults.count == 0
         if "bridge-01" in text:
@@ -391,7 +391,7 @@ def test_no_more_nodes_are_asked_once_a_question_has_taken_too_long(
         return decide(*given, **named)
 
     monkeypatch.setattr(equivalence, "decide", slow)
-    made.cluster.cache.clock = lambda: now[0]
+    made.cluster.clock = lambda: now[0]
     assert "within 10 s" in Pages(made.cluster).what_if(POD)
     assert asked == 2
     assert made.cluster.faults.count == 0
@@ -430,7 +430,7 @@ def test_a_node_says_of_a_pod_with_a_broken_promise_that_it_has_other_gpus() -> 
 def test_a_page_is_made_anew_when_something_has_changed_and_it_has_rested() -> None:
     made = small()
     calls = itertools.count()
-    made.cluster.cache.clock = lambda: float(next(calls))  # a second for each look
+    made.cluster.clock = lambda: float(next(calls))  # a second for each look
     pages = Pages(made.cluster)
     first = pages.map(Filters())
     assert pages.map(Filters()) is first

@@ -95,7 +95,7 @@ def test_events_tell_that_something_has_changed(
         data = (line for line in stream.iter_lines() if line.startswith("data:"))
         versions = (int(line.removeprefix("data:").split()[0]) for line in data)
         before = next(versions)
-        local.cluster.feed.put_record(pcie(), Report("boot", 1))
+        local.cluster.put_record(pcie(), Report("boot", 1))
         after = next(version for version in versions if version != before)
         assert after > before
     assert f'data-version="{after}"' in local.admin.get("/map").text
@@ -103,5 +103,5 @@ def test_events_tell_that_something_has_changed(
 
 def test_a_heartbeat_is_no_news(local: Running) -> None:
     before = local.cluster.version
-    local.cluster.feed.put_record(switched(), Report("boot", 2))
+    local.cluster.put_record(switched(), Report("boot", 2))
     assert local.cluster.version == before

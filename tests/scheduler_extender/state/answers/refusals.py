@@ -10,7 +10,7 @@ from scheduler_extender.framework.rule import AskedNode
 from scheduler_extender.framework.rules.backoff import Backoff, refusing
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.answers.refusing import NodeRefusal
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.refusal import Refusal
 from tests.nodes import switched
@@ -33,15 +33,15 @@ class World:
 
     def __init__(self, settings: Settings = Settings()) -> None:
         self.clock = Clock()
-        self.cluster = Cluster(self.clock, settings)
-        self.cluster.feed.put_record(switched(8), Report("boot", 1))
+        self.cluster = Cache(self.clock, settings)
+        self.cluster.put_record(switched(8), Report("boot", 1))
         self.told: list[NodeRefusal] = []
-        self.cluster.feed.on_refusal.append(self.told.append)
+        self.cluster.on_refusal.append(self.told.append)
         self.sequence = 1
 
     def bind(self, uid: str, asking: GpuRequest = ASKING) -> PodRecord:
         bound = PodRecord(PodUid(uid), "default", uid, NODE, asking)
-        self.cluster.feed.put_pod(bound)
+        self.cluster.put_pod(bound)
         return bound
 
     def refuse(self, *uids: str, reason: str = ERROR, asking: GpuRequest = ASKING) -> None:
@@ -55,7 +55,7 @@ class World:
             answered = replace(bound, phase="Failed", refusal=Refusal(refused), started=started)
         else:
             answered = replace(bound, admitted=True, started=started)
-        self.cluster.feed.put_pod(answered, age)
+        self.cluster.put_pod(answered, age)
 
     def report(self, *uids: str) -> None:
         self.sequence += 1
@@ -63,7 +63,7 @@ class World:
             Allocation(PodUid(uid), "default", uid, "main", GPU, (DeviceId(f"GPU-{i}"),))
             for i, uid in enumerate(uids)
         )
-        self.cluster.feed.put_report(NODE, Report("boot", self.sequence, allocations=held))
+        self.cluster.put_report(NODE, Report("boot", self.sequence, allocations=held))
 
     def shut(self, asking: GpuRequest = ASKING) -> bool:
         """Whether the node takes no pod that asks this."""

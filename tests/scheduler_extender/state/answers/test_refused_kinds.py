@@ -41,7 +41,7 @@ def test_a_kind_that_never_fits_shuts_out_itself_alone(world: World) -> None:
         world.bind(f"more-{i}")
         assert not world.shut()
         for uid in ("plain", "more"):
-            world.cluster.feed.drop_pod(PodUid(f"{uid}-{i}"))
+            world.cluster.drop_pod(PodUid(f"{uid}-{i}"))
         while world.shut(PINNED):
             world.clock.now += 1
     assert world.clock.now == 10 + 20 + 40 + 80 + 160 + 7 * LONGEST_PAUSE
@@ -105,7 +105,7 @@ def test_one_pod_of_each_kind_tries_when_the_nodes_pause_ends() -> None:
         pods = [world.bind(f"{second}-{asking.text}", asking) for asking in open_]
         for pod in pods:
             world.answer(pod, "" if pod.request == PAIR else ERROR)
-            world.cluster.feed.drop_pod(pod.uid)
+            world.cluster.drop_pod(pod.uid)
             if pod.request == PAIR:
                 good.append(second)
     assert good[0] == 0
@@ -117,13 +117,13 @@ def test_one_pod_of_each_kind_tries_when_the_nodes_pause_ends() -> None:
 def test_nodes_that_differ_in_who_tries_share_no_answers() -> None:
     """Both have been refused a pod, and hold one that no report shows; one of those is admitted."""
     world, second = World(), NodeName("second")
-    world.cluster.feed.put_record(switched(8, second), Report("boot", 1))
+    world.cluster.put_record(switched(8, second), Report("boot", 1))
     early: dict[NodeName, PodRecord] = {}
     for name in (NODE, second):
         for uid in ("early", "refused"):
             found = PodRecord(PodUid(f"{uid}-{name}"), "default", uid, name, ASKING)
             early.setdefault(name, found)
-            world.cluster.feed.put_pod(found)
+            world.cluster.put_pod(found)
         world.answer(found, ERROR)
     world.clock.now += FIRST_PAUSE
     world.cluster.expire()
@@ -163,7 +163,7 @@ def test_a_restart_that_lists_the_pods_in_any_order_takes_what_the_former_extend
             world.answer(world.bind(f"p{i}", asking), "" if rng.random() < 0.3 else ERROR)
             pod = world.cluster.pod(PodUid(f"p{i}"))
             if pod is not None and pod.admitted:
-                world.cluster.feed.put_pod(replace(pod, phase="Succeeded"))
+                world.cluster.put_pod(replace(pod, phase="Succeeded"))
     listed = [raw(manifest_of(pod)) for pod in world.cluster.facts(NODE).pods.bound.values()]
     rng.shuffle(listed)
     again = World()

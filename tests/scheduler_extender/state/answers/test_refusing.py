@@ -11,7 +11,7 @@ from scheduler_extender.files.clusterfile import feed, parse
 from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.framework.equivalence import answer
 from scheduler_extender.state.answers.decision import Refusals, Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.backoff import LONGEST_PAUSE, MOST_REFUSALS
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord, manifest_of
@@ -133,7 +133,7 @@ def test_after_a_pause_one_pod_may_try(world: World) -> None:
     world.refuse("a")
     world.pause()
     assert not world.shut()
-    flying = world.cluster.cache.assume(NODE, PodRecord(PodUid("c"), "default", "c", None, ASKING))
+    flying = world.cluster.assume(NODE, PodRecord(PodUid("c"), "default", "c", None, ASKING))
     assert flying is not None
     assert world.shut()
     trial = world.bind("c")
@@ -149,12 +149,12 @@ def test_after_a_pause_one_pod_may_try(world: World) -> None:
 
 def test_who_has_ended_is_no_proof_when_a_report_shows_it_late(world: World) -> None:
     early = world.bind("early")
-    world.cluster.feed.put_pod(replace(early, phase="Failed"))
+    world.cluster.put_pod(replace(early, phase="Failed"))
     world.refuse("a", "b")
     world.report("early")
     assert world.shut()
     ran = replace(early, phase="Failed", admitted=True)
-    world.cluster.feed.put_pod(ran)
+    world.cluster.put_pod(ran)
     assert world.shut()
 
 
@@ -175,7 +175,7 @@ def test_a_trial_that_is_deleted_makes_room_for_another(world: World) -> None:
     world.pause()
     trial = world.bind("c")
     assert world.shut()
-    world.cluster.feed.drop_pod(trial.uid)
+    world.cluster.drop_pod(trial.uid)
     assert not world.shut()
 
 
@@ -226,7 +226,7 @@ def test_ignored_refusals_shut_nothing_and_are_told() -> None:
 
 
 def test_a_node_without_a_record_is_shut_too(world: World) -> None:
-    world.cluster.feed.drop_record(NODE)
+    world.cluster.drop_record(NODE)
     world.refuse("a", "b")
     assert world.shut()
     world.pause()
@@ -262,33 +262,33 @@ def test_after_a_restart_a_success_in_between_counts(world: World, step: int) ->
 
 
 def test_an_operator_lifts_the_pause(world: World) -> None:
-    world.cluster.feed.put_node(NODE, NodeObject())
+    world.cluster.put_node(NODE, NodeObject())
     world.refuse("a", "b")
-    world.cluster.feed.put_node(NODE, NodeObject(), resumed=1.0)  # whatever the operator's clock
+    world.cluster.put_node(NODE, NodeObject(), resumed=1.0)  # whatever the operator's clock
     assert not world.shut()
     world.refuse("c", "d")
-    world.cluster.feed.put_node(NODE, NodeObject(), resumed=1.0)  # nothing new
-    world.cluster.feed.put_node(NODE, NodeObject())  # nor is it to take the annotation away
+    world.cluster.put_node(NODE, NodeObject(), resumed=1.0)  # nothing new
+    world.cluster.put_node(NODE, NodeObject())  # nor is it to take the annotation away
     assert world.shut()
 
 
 def test_an_operator_whose_clock_was_ahead_lifts_the_next_pause_too(world: World) -> None:
-    world.cluster.feed.put_node(NODE, NodeObject())
+    world.cluster.put_node(NODE, NodeObject())
     for resumed in (5_000.0, 1_010.0):
         world.refuse(f"a-{resumed}", f"b-{resumed}")
         assert world.shut()
-        world.cluster.feed.put_node(NODE, NodeObject(), resumed=resumed)
+        world.cluster.put_node(NODE, NodeObject(), resumed=resumed)
         assert not world.shut()
 
 
 @pytest.mark.parametrize("pods_first", [True, False])
 def test_after_a_restart_what_was_forgiven_stays_so(world: World, pods_first: bool) -> None:
     if not pods_first:
-        world.cluster.feed.put_node(NODE, NodeObject(), resumed=975.0)
+        world.cluster.put_node(NODE, NodeObject(), resumed=975.0)
     for uid, age in (("a", 40.0), ("b", 30.0), ("c", 20.0)):
         world.answer(PodRecord(PodUid(uid), "default", uid, NODE, ASKING), ERROR, age)
     if pods_first:
-        world.cluster.feed.put_node(NODE, NodeObject(), resumed=975.0)
+        world.cluster.put_node(NODE, NodeObject(), resumed=975.0)
     (backoff,) = world.cluster.facts(NODE).history.backoffs[GPU].of_kind.values()
     assert len(backoff.refusals) == 1
     assert not world.shut()
@@ -298,7 +298,7 @@ def test_a_pause_that_is_left_after_a_restart_ends(world: World) -> None:
     """The Node comes after its pods, forgiven from between their refusals."""
     for uid, age in (("a", 25.0), ("b", 24.0), ("c", 12.0), ("d", 1.0)):
         world.answer(PodRecord(PodUid(uid), "default", uid, NODE, ASKING), ERROR, age)
-    world.cluster.feed.put_node(NODE, NodeObject(), resumed=1000.0 + world.clock.now - 24.5)
+    world.cluster.put_node(NODE, NodeObject(), resumed=1000.0 + world.clock.now - 24.5)
     (backoff,) = world.cluster.facts(NODE).history.backoffs[GPU].of_kind.values()
     assert len(backoff.refusals) == 3
     assert world.pause() == 8
@@ -312,7 +312,7 @@ def test_a_snapshot_replays_whether_the_node_takes_pods() -> None:
         else:
             world.refuse("a", "b")
         text = b"".join(cluster_file(world.cluster)).decode()
-        replayed = Cluster(world.clock, world.cluster.settings)
+        replayed = Cache(world.clock, world.cluster.settings)
         feed(replayed, parse(text))
         shut = answer(replayed.snapshot(), replayed.facts(NODE), ASKING).rejection is not None
         assert shut == world.shut() == (step == 0)

@@ -17,8 +17,8 @@ from scheduler_extender.framework.decision import decide
 from scheduler_extender.framework.equivalence import ask
 from scheduler_extender.state.answers import answercache, classes
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster import cache, cluster
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster import cache
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node import facts as node
 from scheduler_extender.state.node import transitions
 from scheduler_extender.state.node.facts import NodeFacts
@@ -71,20 +71,20 @@ def between_lines(files: set[str], look: Callable[[], None]) -> Iterator[None]:
 
 def test_between_a_report_and_the_answers_after_it_nobody_can_read() -> None:
     """Else an answer of the former report would be given out beside the new one."""
-    found = Cluster(lambda: 0.0)
-    found.feed.put_record(switched(), Report("boot", 1))
+    found = Cache(lambda: 0.0)
+    found.put_record(switched(), Report("boot", 1))
     request = gpu_request(4, NVLINK)
     ask(found.snapshot(), request, [NAME])
     read: list[tuple[NodeFacts, Verdict | None]] = []
 
     def look() -> None:
-        if not found.cache.lock.acquire(blocking=False):
+        if not found.lock.acquire(blocking=False):
             return  # the writer has it
         try:
             facts = found.facts(NAME)
             ((_, decision),) = ask(found.snapshot(), request, [NAME]).each()
         finally:
-            found.cache.lock.release()
+            found.lock.release()
         assert decision is not None
         assert decision == decide(facts, request, Settings())
         read.append((facts, None if decision.assessment is None else decision.assessment.verdict))
@@ -95,11 +95,10 @@ def test_between_a_report_and_the_answers_after_it_nobody_can_read() -> None:
             reader.submit(look).result(timeout=600)
 
         files = {
-            str(module.__file__)
-            for module in (cluster, cache, answercache, classes, node, transitions)
+            str(module.__file__) for module in (cache, answercache, classes, node, transitions)
         }
         with between_lines(files, look_beside):
-            found.feed.put_report(NAME, Report("boot", 2, allocations=(shown("a", 0),)))
+            found.put_report(NAME, Report("boot", 2, allocations=(shown("a", 0),)))
         ask(found.snapshot(), request, [NAME])
         look_beside()
     assert [verdict for _, verdict in read[:1]] == [Verdict.GUARANTEED], "it has read before"
@@ -108,27 +107,27 @@ def test_between_a_report_and_the_answers_after_it_nobody_can_read() -> None:
 
 def test_what_is_explained_is_of_the_moment_that_was_looked_at() -> None:
     """Else a row would have the score of before a report and the reason of after it."""
-    known = Cluster(lambda: 0.0)
+    known = Cache(lambda: 0.0)
     for topology in (switched(), bridged(), pcie()):
-        known.feed.put_record(topology, Report("boot", 1))
+        known.put_record(topology, Report("boot", 1))
     for request in (gpu_request(2, NVLINK), gpu_request(4, NVLINK, Policy.PREFERRED)):
         seen = known.snapshot()
         then = answers_to(seen, waiting(request))
-        known.feed.put_pod(record("other", 3))
+        known.put_pod(record("other", 3))
         assert answers_to(seen, waiting(request)) == then
         now = answers_to(known.snapshot(), waiting(request))
         assert [row.node for row in now] == [row.node for row in then]
         assert now != then
-        known.feed.drop_pod(PodUid("other"))
+        known.drop_pod(PodUid("other"))
 
 
 def test_a_pod_is_explained_beside_the_nodes_of_the_same_moment() -> None:
     """Its own bind between two looks would count it against itself."""
-    known = Cluster(lambda: 0.0)
-    known.feed.put_record(switched(), Report("boot", 1))
+    known = Cache(lambda: 0.0)
+    known.put_record(switched(), Report("boot", 1))
     pod = record("whole", 4, node=None)
-    known.feed.put_pod(pod)
-    known.cache.assume(NAME, pod)
+    known.put_pod(pod)
+    known.assume(NAME, pod)
     for _ in range(2):  # in flight, then bound
         seen = known.snapshot()
         asking = seen.pod_named(pod.namespace, pod.name)
@@ -137,7 +136,7 @@ def test_a_pod_is_explained_beside_the_nodes_of_the_same_moment() -> None:
         assert (row.decision.verdict, row.reason, row.score) == ("guaranteed", "", None)
         (row,) = answers_to(seen, waiting(pod.request))  # type: ignore[arg-type]
         assert row.reason == "not enough free GPUs"
-        known.feed.put_pod(replace(pod, node=NAME))
+        known.put_pod(replace(pod, node=NAME))
 
 
 # What a decision was taken on, and what it is held against when the bind goes in flight.
@@ -168,22 +167,22 @@ def test_facts_with_one_key_have_one_answer_where_too_many_pods_have_departed() 
 def test_a_bind_that_is_repeated_is_held_against_the_node_without_the_pod() -> None:
     """The pod may turn up in a report where another one was while an equal one is bound: the node
     looks as before, and offers the pod something else."""
-    known = Cluster(lambda: 0.0, Settings(stale_after=None))
-    known.feed.put_record(bridged(name=NAME), Report("boot", 1))
-    known.feed.put_pod(record("there", phase="Running"))
-    known.feed.put_report(NAME, Report("boot", 2, allocations=(shown("there", 0, 1),)))
+    known = Cache(lambda: 0.0, Settings(stale_after=None))
+    known.put_record(bridged(name=NAME), Report("boot", 1))
+    known.put_pod(record("there", phase="Running"))
+    known.put_report(NAME, Report("boot", 2, allocations=(shown("there", 0, 1),)))
     ours = record("ours", node=None)
-    known.feed.put_pod(ours)
-    known.cache.assume(NAME, ours)
+    known.put_pod(ours)
+    known.assume(NAME, ours)
     seen = known.facts(NAME)
 
     def again() -> PodRecord | None:
-        return known.cache.assume(NAME, ours, seen=seen)
+        return known.assume(NAME, ours, seen=seen)
 
     assert again() is not None, "nothing has changed"
-    known.feed.drop_pod(PodUid("there"))
-    known.feed.put_pod(record("equal"))
-    known.feed.put_report(NAME, Report("boot", 3, allocations=(shown("ours", 0, 1),)))
+    known.drop_pod(PodUid("there"))
+    known.put_pod(record("equal"))
+    known.put_report(NAME, Report("boot", 3, allocations=(shown("ours", 0, 1),)))
     now = known.facts(NAME)
     assert now.key(GPU) == seen.key(GPU)
     gone = frozenset({ours.uid})

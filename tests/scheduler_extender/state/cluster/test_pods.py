@@ -11,7 +11,7 @@ import pytest
 
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster import pods
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.facts import Offer
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.standing import BARE
@@ -48,7 +48,7 @@ def told() -> set[Step]:
 CALLS = sorted({call for _, call, _ in told()})
 
 
-def stage_of(cluster: Cluster, uid: PodUid) -> str:
+def stage_of(cluster: Cache, uid: PodUid) -> str:
     """The stage of a pod that can be on one node."""
     there, pod = cluster.facts(NODE).pods, cluster.pod(uid)
     if uid in there.in_flight:
@@ -67,8 +67,8 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
-        self.cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
-        self.cluster.feed.put_record(switched(), Report("boot", 1))
+        self.cluster = Cache(lambda: 0.0, Settings(stale_after=None))
+        self.cluster.put_record(switched(), Report("boot", 1))
         self.sequence, self.version, self.boot = 1, 1, "boot"
         self.followed = set[Step]()
 
@@ -81,32 +81,32 @@ class World:
 
     def put_pod(self, uid: PodUid) -> None:
         pod, leaving = self.pod(uid), uid in self.cluster.facts(NODE).pods.leaving
-        bound = self.rng.random() < 0.6 or self.cluster.cache.assumed(uid) is not None
+        bound = self.rng.random() < 0.6 or self.cluster.assumed(uid) is not None
         if pod.node is None and (bound or leaving):
             pod = replace(pod, node=NODE)
         elif pod.node is None:
             pod = replace(pod, standing=replace(BARE, nominated=self.rng.choice((NODE, None))))
         if pod.node is not None and not pod.ended:
             pod = replace(pod, **self.rng.choice(({"deleting": True}, {"phase": "Failed"}, {})))
-        self.cluster.feed.put_pod(pod)
+        self.cluster.put_pod(pod)
 
     def assume(self, uid: PodUid) -> None:
         if self.pod(uid).node is None and uid not in self.cluster.facts(NODE).pods.leaving:
-            self.cluster.cache.assume(NODE, self.pod(uid))
+            self.cluster.assume(NODE, self.pod(uid))
 
     def forget(self, uid: PodUid) -> None:
-        ours = self.cluster.cache.assumed(uid)
+        ours = self.cluster.assumed(uid)
         if ours is not None:
-            self.cluster.cache.forget(ours)
+            self.cluster.forget(ours)
 
     def drop_pod(self, uid: PodUid) -> None:
         self.version += 1
         if self.cluster.pod(uid) is not None:
-            self.cluster.feed.drop_pod(uid, self.rng.choice((None, self.version)))
+            self.cluster.drop_pod(uid, self.rng.choice((None, self.version)))
 
     def drop_in_flight(self, uid: PodUid) -> None:
         if self.cluster.pod(uid) is None:
-            self.cluster.feed.drop_in_flight(uid, self.version)
+            self.cluster.drop_in_flight(uid, self.version)
 
     def put_report(self, uid: PodUid) -> None:
         """The kubelet has what is bound; now and then the node boots anew."""
@@ -123,7 +123,7 @@ class World:
             for uid, i in held.items()
         )
         report = Report(self.boot, self.sequence, allocations=shown, pods_version=str(self.version))
-        self.cluster.feed.put_report(NODE, report)
+        self.cluster.put_report(NODE, report)
 
     def step(self) -> None:
         """One call, after which every pod is in a stage that may follow."""
@@ -166,25 +166,25 @@ def test_what_a_pod_holds_in_each_stage() -> None:
 
     holds()
     pod = world.pod(uid)
-    cluster.feed.put_pod(pod)
+    cluster.put_pod(pod)
     holds()
-    cluster.feed.put_pod(replace(pod, standing=replace(BARE, nominated=NODE)))
+    cluster.put_pod(replace(pod, standing=replace(BARE, nominated=NODE)))
     holds(place=True)
-    cluster.cache.assume(NODE, pod)
+    cluster.assume(NODE, pod)
     holds(unshown=1, place=True)
     pod = replace(pod, node=NODE)
-    cluster.feed.put_pod(pod)
+    cluster.put_pod(pod)
     holds(unshown=1)
     world.report({uid: 0})
     holds(shown=1)
     world.report({})
     holds(unshown=1)  # a kubelet shows nothing for a moment after its restart
     world.report({uid: 0})
-    cluster.feed.put_pod(replace(pod, deleting=True))
+    cluster.put_pod(replace(pod, deleting=True))
     holds(shown=1, ending=1)
-    cluster.feed.put_pod(replace(pod, deleting=True, phase="Failed"))
+    cluster.put_pod(replace(pod, deleting=True, phase="Failed"))
     holds(shown=1, ending=1)
-    cluster.feed.drop_pod(uid, 10)
+    cluster.drop_pod(uid, 10)
     holds(shown=1, ending=1)
     world.version = 10
     world.report({})
@@ -201,13 +201,13 @@ def bind(world: World, node: str = NODE) -> str:
 
 
 def put(world: World, node: NodeName | None) -> None:
-    world.cluster.feed.put_pod(PodRecord(UID, "default", UID, node, gpu_request(1)))
+    world.cluster.put_pod(PodRecord(UID, "default", UID, node, gpu_request(1)))
 
 
 def assumed(world: World) -> PodRecord:
     put(world, None)
     assert not bind(world)
-    ours = world.cluster.cache.assumed(UID)
+    ours = world.cluster.assumed(UID)
     assert ours is not None
     return ours
 
@@ -228,34 +228,34 @@ def bound_again(world: World) -> str:
 def bind_repeated(world: World) -> str:
     former = assumed(world)
     assert bind(world, "other") == "a bind of the pod to switched is still in flight"
-    assert world.cluster.cache.assumed(UID) is former
+    assert world.cluster.assumed(UID) is former
     assert not bind(world)
-    world.cluster.cache.forget(former)  # another one is in flight
+    world.cluster.forget(former)  # another one is in flight
     return "assumed"
 
 
 def forgotten_once_bound(world: World) -> str:
     ours = assumed(world)
     put(world, NODE)
-    world.cluster.cache.forget(ours)
+    world.cluster.forget(ours)
     return "bound"
 
 
 def forgotten_once_gone(world: World) -> str:
     ours = assumed(world)
-    world.cluster.feed.drop_pod(UID, 10)
-    world.cluster.cache.forget(ours)
+    world.cluster.drop_pod(UID, 10)
+    world.cluster.forget(ours)
     return "gone"
 
 
 def shown_once_gone(world: World) -> str:
     assumed(world)
-    world.cluster.feed.drop_in_flight(UID, 10)
+    world.cluster.drop_in_flight(UID, 10)
     put(world, NODE)
     assert stage_of(world.cluster, UID) == "unconfirmed"
     put(world, None)
     assert stage_of(world.cluster, UID) == "pending"
-    world.cluster.feed.drop_pod(UID, 9)
+    world.cluster.drop_pod(UID, 9)
     return "unconfirmed"
 
 
@@ -285,6 +285,6 @@ def test_all_that_may_come_too_late_is_tried() -> None:
 @pytest.mark.parametrize("late", LATE.values())
 def test_what_comes_too_late_changes_nothing(late: Callable[[World], str]) -> None:
     world = World(0)
-    world.cluster.feed.put_record(switched(name="other"), Report("boot", 1))
+    world.cluster.put_record(switched(name="other"), Report("boot", 1))
     stands = late(world)
     assert stage_of(world.cluster, UID) == stands

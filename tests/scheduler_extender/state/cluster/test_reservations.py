@@ -11,7 +11,7 @@ import pytest
 
 from scheduler_extender.annotations import MANAGED, RESERVED
 from scheduler_extender.framework.rules.reservations import leaves_whole
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord, manifest_of, pod_record
 from scheduler_extender.state.pods.reservation import (
     CLOCKS_DIFFER,
@@ -53,43 +53,43 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def cluster(clock: Clock) -> Cluster:
+def cluster(clock: Clock) -> Cache:
     """One node with two bridged pairs; one GPU of each pair is held."""
     node = machine("a100-pcie-4-bridged").topology(NODE)
     found = cluster_of({node: {"a": Held((0,)), "b": Held((2,))}})
-    found.cache.clock = clock
-    found.cache.today = lambda: TODAY + clock.now - 100.0
+    found.clock = clock
+    found.today = lambda: TODAY + clock.now - 100.0
     return found
 
 
-def reserve(cluster: Cluster, until: float = NOON, victim: str = "a", **more: Any) -> PodRecord:
+def reserve(cluster: Cache, until: float = NOON, victim: str = "a", **more: Any) -> PodRecord:
     """The waiting pod with a place on the node, whose victim is a."""
     kept = Reservation(NODE, until, frozenset({PodUid(victim)}))
     wants = replace(waiting("wants", gpu_request(2, NVLINKED)), reservation=kept, **more)
-    cluster.feed.put_pod(wants)
+    cluster.put_pod(wants)
     return wants
 
 
-def asked(cluster: Cluster, count: int = 1, uid: str = "other", link: bool = False) -> str:
+def asked(cluster: Cache, count: int = 1, uid: str = "other", link: bool = False) -> str:
     """Why a pod is refused on the node; empty where it passes."""
     return asked_manifest(cluster, pod(count, {"link": "nvlink"} if link else None, uid=uid))
 
 
-def asked_manifest(cluster: Cluster, wanted: dict[str, Any]) -> str:
+def asked_manifest(cluster: Cache, wanted: dict[str, Any]) -> str:
     """The same for any pod."""
     found = filter_nodes(cluster, msgspec.convert(wanted, Pod), [NODE])
     return {**found.failed, **found.unresolvable}.get(NODE, "")
 
 
-def evict(cluster: Cluster, name: str) -> None:
+def evict(cluster: Cache, name: str) -> None:
     """A pod is gone, and a report shows that its GPU is free."""
-    cluster.feed.drop_pod(PodUid(name))
+    cluster.drop_pod(PodUid(name))
     report = last_report(cluster.facts(NODE))
     left = tuple(a for a in report.allocations if a.pod_uid != name)
-    cluster.feed.put_report(NODE, Report("boot", report.sequence + 1, allocations=left))
+    cluster.put_report(NODE, Report("boot", report.sequence + 1, allocations=left))
 
 
-def test_who_would_break_the_place_is_refused(cluster: Cluster) -> None:
+def test_who_would_break_the_place_is_refused(cluster: Cache) -> None:
     assert asked(cluster) == ""
     reserve(cluster)
     # 1 and 3 are free; a single one might get 1, whose pair the place is.
@@ -101,14 +101,14 @@ def test_who_would_break_the_place_is_refused(cluster: Cluster) -> None:
 def test_who_leaves_the_place_whole_passes() -> None:
     node = machine("hgx-h100-8").topology(NODE)
     cluster = cluster_of({node: {f"h{i}": Held((i,)) for i in range(5)}})
-    cluster.cache.today = lambda: TODAY
+    cluster.today = lambda: TODAY
     kept = Reservation(NODE, NOON, frozenset({PodUid("h0")}))
-    cluster.feed.put_pod(replace(waiting("wants", gpu_request(2, NVLINKED)), reservation=kept))
+    cluster.put_pod(replace(waiting("wants", gpu_request(2, NVLINKED)), reservation=kept))
     assert asked(cluster, 2) == ""  # three are free and one will be: any two of four are linked
     assert asked(cluster, 3) == REASON
 
 
-def test_the_pod_itself_is_not_refused(cluster: Cluster) -> None:
+def test_the_pod_itself_is_not_refused(cluster: Cache) -> None:
     reserve(cluster)
     assert "no set" in asked(cluster, 2, "wants", link=True)
     evict(cluster, "a")
@@ -116,10 +116,10 @@ def test_the_pod_itself_is_not_refused(cluster: Cluster) -> None:
     assert asked(cluster, 2, "other", link=True) == REASON
 
 
-def test_the_pod_prefers_its_own_place_to_every_other(cluster: Cluster) -> None:
+def test_the_pod_prefers_its_own_place_to_every_other(cluster: Cache) -> None:
     """Another node may cost the cluster less; but there nobody was evicted for the pod."""
     better = machine("a100-pcie-4-bridged").topology("better")
-    cluster.feed.put_record(better, Report("boot", 1))
+    cluster.put_record(better, Report("boot", 1))
     reserve(cluster)
     evict(cluster, "a")
     wanted = msgspec.convert(pod(2, {"link": "nvlink"}, uid="wants"), Pod)
@@ -130,16 +130,16 @@ def test_the_pod_prefers_its_own_place_to_every_other(cluster: Cluster) -> None:
     assert max(found["better"], found["unknown"]) < 10
 
 
-def test_bind_keeps_the_place_and_gives_it_to_its_pod(cluster: Cluster) -> None:
+def test_bind_keeps_the_place_and_gives_it_to_its_pod(cluster: Cache) -> None:
     wants, written = reserve(cluster), Written()
     evict(cluster, "a")
     thief = waiting("thief", gpu_request(1))
-    cluster.feed.put_pod(thief)
+    cluster.put_pod(thief)
     with pytest.raises(BindError, match="reserved for another pod"):
         bind(cluster, written, BindingArgs("thief", "team", "thief", NODE), lambda: "")
     bind(cluster, written, BindingArgs("wants", "team", "wants", NODE), lambda: "")
     assert [found.name for found in written.bindings] == ["wants"]
-    cluster.feed.put_pod(replace(wants, node=NODE, reservation=None))
+    cluster.put_pod(replace(wants, node=NODE, reservation=None))
     assert not cluster.snapshot().places_of(wants.uid)
     assert "reserved" not in asked(cluster)
 
@@ -147,19 +147,17 @@ def test_bind_keeps_the_place_and_gives_it_to_its_pod(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     "end",
     [
-        pytest.param(lambda c, w: c.feed.drop_pod(w.uid), id="deleted"),
-        pytest.param(lambda c, w: c.feed.put_pod(replace(w, deleting=True)), id="on-its-way-out"),
-        pytest.param(lambda c, w: c.feed.put_pod(replace(w, reservation=None)), id="taken-back"),
-        pytest.param(lambda c, w: c.feed.put_pod(replace(w, phase="Failed")), id="ended"),
-        pytest.param(
-            lambda c, w: c.feed.put_pod(replace(w, node=NodeName("x"))), id="bound-elsewhere"
-        ),
-        pytest.param(lambda c, w: c.feed.put_pod(replace(w, gated=True)), id="gated"),
-        pytest.param(lambda c, w: setattr(c.cache.clock, "now", 601.0), id="late"),
-        pytest.param(lambda c, w: c.feed.keep_pods({PodUid("a"), PodUid("b")}), id="not-listed"),
+        pytest.param(lambda c, w: c.drop_pod(w.uid), id="deleted"),
+        pytest.param(lambda c, w: c.put_pod(replace(w, deleting=True)), id="on-its-way-out"),
+        pytest.param(lambda c, w: c.put_pod(replace(w, reservation=None)), id="taken-back"),
+        pytest.param(lambda c, w: c.put_pod(replace(w, phase="Failed")), id="ended"),
+        pytest.param(lambda c, w: c.put_pod(replace(w, node=NodeName("x"))), id="bound-elsewhere"),
+        pytest.param(lambda c, w: c.put_pod(replace(w, gated=True)), id="gated"),
+        pytest.param(lambda c, w: setattr(c.clock, "now", 601.0), id="late"),
+        pytest.param(lambda c, w: c.keep_pods({PodUid("a"), PodUid("b")}), id="not-listed"),
     ],
 )
-def test_it_ends(cluster: Cluster, end: Any) -> None:
+def test_it_ends(cluster: Cache, end: Any) -> None:
     wants = reserve(cluster)
     changed: list[NodeName] = []
     cluster.on_change.append(changed.append)
@@ -169,7 +167,7 @@ def test_it_ends(cluster: Cluster, end: Any) -> None:
     assert NODE in changed, "whoever waits may be woken"
 
 
-def test_it_holds_up_to_its_time(cluster: Cluster, clock: Clock) -> None:
+def test_it_holds_up_to_its_time(cluster: Cache, clock: Clock) -> None:
     reserve(cluster)
     clock.now = 599.0
     assert asked(cluster) == REASON
@@ -179,35 +177,35 @@ def test_it_holds_up_to_its_time(cluster: Cluster, clock: Clock) -> None:
     ("seconds", "refused"),
     [(MAX_SECONDS + CLOCKS_DIFFER, REASON.partition(" until")[0]), (MAX_SECONDS * 100, "")],
 )
-def test_a_time_far_off_keeps_no_place(cluster: Cluster, seconds: float, refused: str) -> None:
+def test_a_time_far_off_keeps_no_place(cluster: Cache, seconds: float, refused: str) -> None:
     """Else a place could be kept for ever."""
     reserve(cluster, until=TODAY + seconds)
     assert asked(cluster).startswith(refused)
     assert bool(asked(cluster)) is bool(refused)
 
 
-def not_ready(cluster: Cluster) -> None:
+def not_ready(cluster: Cache) -> None:
     """The agent cannot vouch for its report."""
     report = last_report(cluster.facts(NODE))
     conditions = (Condition(READY, False, "KubeletRestarted"),)
     later = replace(report, sequence=report.sequence + 1, conditions=conditions)
-    cluster.feed.put_report(NODE, later)
+    cluster.put_report(NODE, later)
 
 
-def stale(cluster: Cluster) -> None:
+def stale(cluster: Cache) -> None:
     """The agent says nothing any more."""
-    cluster.cache.settings = replace(cluster.settings, stale_after=60.0)
+    cluster.settings = replace(cluster.settings, stale_after=60.0)
     report = last_report(cluster.facts(NODE))
-    cluster.feed.put_report(NODE, replace(report, sequence=report.sequence + 1))
-    cluster.cache.clock.now += 70.0  # type: ignore[attr-defined]
+    cluster.put_report(NODE, replace(report, sequence=report.sequence + 1))
+    cluster.clock.now += 70.0  # type: ignore[attr-defined]
 
 
-def not_reported(cluster: Cluster) -> None:
+def not_reported(cluster: Cache) -> None:
     """Somebody has bound a pod by hand, which may take one GPU of the place."""
-    cluster.feed.put_pod(replace(waiting("by hand", gpu_request(1)), node=NODE))
+    cluster.put_pod(replace(waiting("by hand", gpu_request(1)), node=NODE))
 
 
-def taken(cluster: Cluster) -> None:
+def taken(cluster: Cache) -> None:
     """The pod that was bound by hand has got a GPU of the place."""
     not_reported(cluster)
     report, topology = last_report(cluster.facts(NODE)), cluster.facts(NODE).topology
@@ -215,12 +213,12 @@ def taken(cluster: Cluster) -> None:
     ids = (DeviceId(topology.gpus[1].uuid),)
     got = Allocation(PodUid("by hand"), "team", "by hand", "main", "nvidia.com/gpu", ids)
     shown = replace(report, sequence=9, allocations=(*report.allocations, got))
-    cluster.feed.put_report(NODE, shown)
+    cluster.put_report(NODE, shown)
 
 
 @pytest.mark.parametrize("news", [not_ready, stale, not_reported, taken])
 def test_whatever_becomes_of_the_node_the_place_is_kept_until_its_time_is_up(
-    cluster: Cluster, clock: Clock, news: Callable[[Cluster], None]
+    cluster: Cache, clock: Clock, news: Callable[[Cache], None]
 ) -> None:
     reserve(cluster)
     news(cluster)
@@ -234,9 +232,9 @@ def test_a_place_of_many_victims_is_worked_out_in_bounded_time() -> None:
     place itself is there is known."""
     node = machine("dgx2").topology(NODE)
     cluster = cluster_of({node: {f"v{i}": Held((i,)) for i in range(15)}})
-    cluster.cache.today = lambda: TODAY
+    cluster.today = lambda: TODAY
     kept = Reservation(NODE, NOON, frozenset(PodUid(f"v{i}") for i in range(15)))
-    cluster.feed.put_pod(replace(waiting("wants", gpu_request(16, NVLINKED)), reservation=kept))
+    cluster.put_pod(replace(waiting("wants", gpu_request(16, NVLINKED)), reservation=kept))
     facts = cluster.facts(NODE)
     assert facts.kept is not None
     assert facts.reserved_for is not None
@@ -247,7 +245,7 @@ def test_a_place_of_many_victims_is_worked_out_in_bounded_time() -> None:
 @pytest.mark.parametrize("uids", [("x", "y"), ("y", "x")], ids=str)
 @pytest.mark.parametrize("seen", [(0, 1), (1, 0)], ids=["older-first", "younger-first"])
 def test_of_two_on_one_node_the_older_pods_is_kept(
-    cluster: Cluster, uids: tuple[str, str], seen: tuple[int, int]
+    cluster: Cache, uids: tuple[str, str], seen: tuple[int, int]
 ) -> None:
     """On every replica, whichever it sees first; the other has its turn when that one ends."""
     older, younger = PodUid(uids[0]), PodUid(uids[1])
@@ -257,20 +255,18 @@ def test_of_two_on_one_node_the_older_pods_is_kept(
         for created, uid in enumerate((older, younger), 1)
     ]
     for which in seen:
-        cluster.feed.put_pod(pods[which])
+        cluster.put_pod(pods[which])
     assert cluster.snapshot().places_of(older) == {NODE}
     assert not cluster.snapshot().places_of(younger)
-    cluster.feed.drop_pod(older)
+    cluster.drop_pod(older)
     assert cluster.snapshot().places_of(younger) == {NODE}
 
 
-def test_the_younger_has_its_turn_once_the_olders_time_is_up(
-    cluster: Cluster, clock: Clock
-) -> None:
+def test_the_younger_has_its_turn_once_the_olders_time_is_up(cluster: Cache, clock: Clock) -> None:
     reserve(cluster, created=1.0)
     longer = Reservation(NODE, NOON + 60, frozenset({PodUid("a")}))
     younger = replace(waiting("younger", gpu_request(2, NVLINKED)), reservation=longer, created=2.0)
-    cluster.feed.put_pod(younger)
+    cluster.put_pod(younger)
     clock.now = 599.0
     assert not cluster.snapshot().places_of(younger.uid)
     clock.now = 600.0
@@ -279,10 +275,10 @@ def test_the_younger_has_its_turn_once_the_olders_time_is_up(
     assert cluster.facts(NODE).reserved_for is None
 
 
-def test_a_pod_that_names_another_node_keeps_the_former_no_more(cluster: Cluster) -> None:
+def test_a_pod_that_names_another_node_keeps_the_former_no_more(cluster: Cache) -> None:
     wants = reserve(cluster)
     elsewhere = Reservation(NodeName("elsewhere"), NOON)
-    cluster.feed.put_pod(replace(wants, reservation=elsewhere))
+    cluster.put_pod(replace(wants, reservation=elsewhere))
     assert cluster.snapshot().places_of(wants.uid) == {NodeName("elsewhere")}
     assert asked(cluster) == ""
 

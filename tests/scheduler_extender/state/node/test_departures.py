@@ -13,7 +13,7 @@ from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.kube.binder import Settler
 from scheduler_extender.kube.sinks import PodSink, RecordSink
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.node.transitions import MOST_DEPARTED
 from scheduler_extender.state.pods.record import PodRecord, pod_record
@@ -55,157 +55,157 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def cluster(clock: Clock) -> Cluster:
-    found = Cluster(clock)
-    found.feed.put_record(NODE, report(1, 5))
+def cluster(clock: Clock) -> Cache:
+    found = Cache(clock)
+    found.put_record(NODE, report(1, 5))
     return found
 
 
-def delete(cluster: Cluster, manifest: dict[str, Any], version: int) -> None:
+def delete(cluster: Cache, manifest: dict[str, Any], version: int) -> None:
     manifest["metadata"]["resourceVersion"] = str(version)
     PodSink(cluster).delete(raw(manifest))
 
 
-def fits(cluster: Cluster, count: int = 2) -> bool:
+def fits(cluster: Cache, count: int = 2) -> bool:
     asked = msgspec.convert(pod(count, NVLINK, uid="next"), Pod)
     return verbs.filter_nodes(cluster, asked, ["node"]).node_names == ["node"]
 
 
-def test_a_pod_that_is_gone_counts_once_while_the_watch_is_late(cluster: Cluster) -> None:
+def test_a_pod_that_is_gone_counts_once_while_the_watch_is_late(cluster: Cache) -> None:
     """The settler has read that the pod is gone. The watch on pods still shows it bound."""
-    assert cluster.cache.assume(NAME, record_of(pod(2, name="uid-1", uid="uid-1")))
-    cluster.feed.drop_in_flight(PodUid("uid-1"), 20)
-    cluster.feed.put_record(NODE, report(2, 19, ("uid-1", 0), ("uid-1", 1)))
+    assert cluster.assume(NAME, record_of(pod(2, name="uid-1", uid="uid-1")))
+    cluster.drop_in_flight(PodUid("uid-1"), 20)
+    cluster.put_record(NODE, report(2, 19, ("uid-1", 0), ("uid-1", 1)))
     assert fits(cluster)
     PodSink(cluster).apply(raw(bound(count=2)))
     assert fits(cluster), "two GPUs are free, whatever the two others are"
     delete(cluster, bound(count=2), 12)
     assert not fits(cluster, 4), "its kubelet has not let go"
-    cluster.feed.put_record(NODE, report(3, 20))
+    cluster.put_record(NODE, report(3, 20))
     assert fits(cluster, 4)
 
 
-def test_a_pod_deleted_by_force_holds_until_its_agent_knew_of_it(cluster: Cluster) -> None:
+def test_a_pod_deleted_by_force_holds_until_its_agent_knew_of_it(cluster: Cache) -> None:
     PodSink(cluster).apply(raw(bound()))
     assert not fits(cluster)
     delete(cluster, bound(), 20)
     assert not fits(cluster), "the kubelet may be giving it GPUs right now"
-    cluster.feed.put_record(NODE, report(2, 19))
+    cluster.put_record(NODE, report(2, 19))
     assert not fits(cluster), "this was on its way before the deletion"
-    cluster.feed.put_record(NODE, report(3, 20, ("uid-1", 0)))
+    cluster.put_record(NODE, report(3, 20, ("uid-1", 0)))
     assert not fits(cluster, 4), "the kubelet shows it still"
-    cluster.feed.put_record(NODE, report(4, 20))
+    cluster.put_record(NODE, report(4, 20))
     assert fits(cluster, 4)
     assert cluster.facts(NAME).pods.every == ()
 
 
-def test_a_report_that_its_agent_cannot_vouch_for_proves_nothing(cluster: Cluster) -> None:
+def test_a_report_that_its_agent_cannot_vouch_for_proves_nothing(cluster: Cache) -> None:
     admitted = bound(startTime="2026-01-01T00:00:00Z")
     PodSink(cluster).apply(raw(admitted))
     delete(cluster, admitted, 20)
     blind = (Condition("Ready", False, "KubeletUnavailable", "silent"),)
-    cluster.feed.put_record(NODE, report(2, 30, conditions=blind))
+    cluster.put_record(NODE, report(2, 30, conditions=blind))
     assert [p.uid for p in cluster.facts(NAME).pods.every] == ["uid-1"]
-    cluster.feed.put_record(NODE, report(3, 30))
+    cluster.put_record(NODE, report(3, 30))
     assert fits(cluster, 4)
 
 
-def test_the_report_may_come_before_the_deletion(cluster: Cluster) -> None:
+def test_the_report_may_come_before_the_deletion(cluster: Cache) -> None:
     """The watches are not in step: the agent may know of it long before we do."""
     admitted = bound(startTime="2026-01-01T00:00:00Z")
     PodSink(cluster).apply(raw(admitted))
-    cluster.feed.put_record(NODE, report(2, 30))
+    cluster.put_record(NODE, report(2, 30))
     delete(cluster, admitted, 20)
     assert fits(cluster, 4), "its kubelet has taken it, so it knew the pod"
 
 
-def test_a_pod_that_was_ending_may_be_deleted_by_force(cluster: Cluster) -> None:
+def test_a_pod_that_was_ending_may_be_deleted_by_force(cluster: Cache) -> None:
     """A finalizer has kept it, as a Job's, or somebody had deleted it before, and did not wait. Its
     kubelet would have said first that the pod has failed or succeeded."""
     ending = bound()
     ending["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     PodSink(cluster).apply(raw(ending))
     delete(cluster, ending, 20)
-    cluster.feed.put_record(NODE, report(2, 20))
+    cluster.put_record(NODE, report(2, 20))
     assert not fits(cluster, 4), "its kubelet may not have met it yet"
-    cluster.feed.put_record(NODE, report(3, 20))
+    cluster.put_record(NODE, report(3, 20))
     assert fits(cluster, 4)
 
 
-def test_a_deletion_that_only_a_list_tells_of(cluster: Cluster) -> None:
+def test_a_deletion_that_only_a_list_tells_of(cluster: Cache) -> None:
     PodSink(cluster).apply(raw(bound()))
     PodSink(cluster).replace([], "50")
-    cluster.feed.put_record(NODE, report(2, 49))
+    cluster.put_record(NODE, report(2, 49))
     assert not fits(cluster)
-    cluster.feed.put_record(NODE, report(3, 50))
+    cluster.put_record(NODE, report(3, 50))
     assert fits(cluster, 4)
 
 
 @pytest.mark.parametrize("version", ["", "abc", "9" * 30])
 def test_an_agent_that_does_not_say_what_it_knew_has_to_report_twice(
-    cluster: Cluster, version: str
+    cluster: Cache, version: str
 ) -> None:
     PodSink(cluster).apply(raw(bound()))
     delete(cluster, bound(), 20)
-    cluster.feed.put_record(NODE, Report("boot", 2, pods_version=version))
+    cluster.put_record(NODE, Report("boot", 2, pods_version=version))
     assert not fits(cluster)
-    cluster.feed.put_record(NODE, Report("boot", 3, pods_version=version))
+    cluster.put_record(NODE, Report("boot", 3, pods_version=version))
     assert fits(cluster, 4)
 
 
-def test_a_pod_that_has_ended_lets_go_at_once(cluster: Cluster) -> None:
+def test_a_pod_that_has_ended_lets_go_at_once(cluster: Cache) -> None:
     PodSink(cluster).apply(raw(bound(phase="Succeeded")))
     delete(cluster, bound(phase="Succeeded"), 20)
     assert fits(cluster, 4)
 
 
 def test_a_node_without_an_agent_remembers_nobody() -> None:
-    cluster = Cluster(Clock())
+    cluster = Cache(Clock())
     for i in range(100):
         PodSink(cluster).apply(raw(bound(f"u{i}")))
         delete(cluster, bound(f"u{i}"), 20 + i)
     assert sorted(cluster.snapshot().by_name) == []
 
 
-def test_a_version_that_is_no_number_blocks_nobody_for_ever(cluster: Cluster) -> None:
+def test_a_version_that_is_no_number_blocks_nobody_for_ever(cluster: Cache) -> None:
     PodSink(cluster).apply(raw(bound()))
     PodSink(cluster).replace([], "not-a-number")
-    cluster.feed.put_record(NODE, report(2, 30))
+    cluster.put_record(NODE, report(2, 30))
     assert not fits(cluster)
-    cluster.feed.put_record(NODE, report(3, 30))
+    cluster.put_record(NODE, report(3, 30))
     assert fits(cluster, 4)
 
 
-def test_a_record_made_anew_lets_go_of_those_who_left_before(cluster: Cluster) -> None:
+def test_a_record_made_anew_lets_go_of_those_who_left_before(cluster: Cache) -> None:
     """An agent that does not say what it knew, and starts its numbers again."""
-    cluster.feed.put_node(NAME, NodeObject())
-    cluster.feed.put_record(NODE, Report("boot", 900), uid="first")
+    cluster.put_node(NAME, NodeObject())
+    cluster.put_record(NODE, Report("boot", 900), uid="first")
     PodSink(cluster).apply(raw(bound()))
     delete(cluster, bound(), 20)
-    cluster.feed.drop_record(NAME)
+    cluster.drop_record(NAME)
     for sequence in (1, 2):
-        cluster.feed.put_record(NODE, Report("boot", sequence), uid="second")
+        cluster.put_record(NODE, Report("boot", sequence), uid="second")
         assert not fits(cluster)
-    cluster.feed.put_record(NODE, Report("boot", 3), uid="second")
+    cluster.put_record(NODE, Report("boot", 3), uid="second")
     assert fits(cluster, 4)
 
 
 def test_a_pod_deleted_while_its_node_has_no_record_holds_until_two_more_reports(
-    cluster: Cluster,
+    cluster: Cache,
 ) -> None:
     PodSink(cluster).apply(raw(bound()))
-    cluster.feed.put_problem(NAME, "unreadable")
+    cluster.put_problem(NAME, "unreadable")
     delete(cluster, bound(), 20)
     for sequence in (7, 8):
-        cluster.feed.put_record(NODE, report(sequence, 20))
+        cluster.put_record(NODE, report(sequence, 20))
         assert not fits(cluster), "its kubelet may not have met it yet"
-    cluster.feed.put_record(NODE, report(9, 20))
+    cluster.put_record(NODE, report(9, 20))
     assert fits(cluster, 4)
 
 
 def test_the_promise_to_a_pod_that_is_gone_holds_up_nobody() -> None:
-    cluster = Cluster(Clock())
-    cluster.feed.put_record(bridged(4, "node"), report(1, 5))
+    cluster = Cache(Clock())
+    cluster.put_record(bridged(4, "node"), report(1, 5))
     placement = json.dumps({"verdict": "guaranteed", "node": "node", "uid": "uid-1"})
     manifest = bound("uid-1", 2, annotations={**NVLINK, "placement": placement})
     PodSink(cluster).apply(raw(manifest))
@@ -215,7 +215,7 @@ def test_the_promise_to_a_pod_that_is_gone_holds_up_nobody() -> None:
 
 
 def test_who_waits_is_told_when_a_deleted_pod_is_let_go_beside_unreported_ones(
-    cluster: Cluster,
+    cluster: Cache,
 ) -> None:
     """It leaves, and has departed: two changes at once that are as many pods as before."""
     PodSink(cluster).apply(raw(bound("uid-1", 1)))
@@ -224,7 +224,7 @@ def test_who_waits_is_told_when_a_deleted_pod_is_let_go_beside_unreported_ones(
     assert not fits(cluster, 1)
     told: list[str] = []
     cluster.on_change.append(told.append)
-    cluster.feed.put_record(NODE, report(3, 20))
+    cluster.put_record(NODE, report(3, 20))
     assert told == [NAME]
     assert fits(cluster, 1)
 
@@ -235,14 +235,14 @@ def test_those_who_departed_are_not_forgotten_while_the_pod_beside_them_changes_
 ) -> None:
     """The pair may have been admitted beside either single: what is left may be torn."""
     topology = replace(bridged(4, "node"), allocator=AllocatorFacts("best-effort"))
-    cluster = Cluster(clock)
-    cluster.feed.put_record(topology, report(1, 5))
+    cluster = Cache(clock)
+    cluster.put_record(topology, report(1, 5))
     pair = bound("pair", 2)
     known = record_of(pair)
     if confirmed in ("deleted", "missing from a list"):
         PodSink(cluster).apply(raw(pair))
     else:
-        cluster.cache.assume(NAME, replace(known, node=None))
+        cluster.assume(NAME, replace(known, node=None))
     for single in ("a", "b"):
         PodSink(cluster).apply(raw(bound(single, 1)))
         PodSink(cluster).apply(raw(bound(single, 1, phase="Succeeded")))
@@ -251,7 +251,7 @@ def test_those_who_departed_are_not_forgotten_while_the_pod_beside_them_changes_
     if confirmed == "deleted":
         delete(cluster, pair, 50)
     elif confirmed == "missing from a list":
-        cluster.feed.keep_pods({PodUid("a"), PodUid("b")}, 50)
+        cluster.keep_pods({PodUid("a"), PodUid("b")}, 50)
     elif confirmed == "bound":
         PodSink(cluster).apply(raw(pair))
     assert set(cluster.facts(NAME).pods.departed) == {"a", "b"}
@@ -261,33 +261,33 @@ def test_those_who_departed_are_not_forgotten_while_the_pod_beside_them_changes_
 @pytest.mark.parametrize("agent", ["never", "gone", "there"])
 def test_pods_that_depart_beside_one_that_stays_unreported(agent: str) -> None:
     """Work and memory stay bounded; nothing is promised while nobody can tell who came first."""
-    cluster = Cluster(Clock())
-    cluster.feed.put_node(NAME, NodeObject())
+    cluster = Cache(Clock())
+    cluster.put_node(NAME, NodeObject())
     if agent != "never":
-        cluster.feed.put_record(NODE, report(1, 5))
+        cluster.put_record(NODE, report(1, 5))
     if agent == "gone":
-        cluster.feed.drop_record(NAME)
+        cluster.drop_record(NAME)
     PodSink(cluster).apply(raw(bound("stays", 1)))
     for i in range(3 * MOST_DEPARTED):
         PodSink(cluster).apply(raw(bound(f"u{i}", 1)))
         PodSink(cluster).apply(raw(bound(f"u{i}", 1, phase="Succeeded")))
         delete(cluster, bound(f"u{i}", 1), 20 + i)
     assert 0 < len(cluster.facts(NAME).pods.departed) <= MOST_DEPARTED
-    cluster.feed.put_record(NODE, report(2, 900))
+    cluster.put_record(NODE, report(2, 900))
     assert fits(cluster) is (agent == "never"), "its first report tells of everybody"
     assert verbs.filter_nodes(
         cluster, msgspec.convert(pod(1, uid="plain"), Pod), ["node"]
     ).node_names == ["node"]
-    cluster.feed.put_record(NODE, report(3, 900, ("stays", 0)))
+    cluster.put_record(NODE, report(3, 900, ("stays", 0)))
     assert fits(cluster)
     assert not cluster.facts(NAME).pods.departed
 
 
-def test_file_mode_is_told_when_the_kubelet_has_let_go(cluster: Cluster) -> None:
+def test_file_mode_is_told_when_the_kubelet_has_let_go(cluster: Cache) -> None:
     known = pod_record(msgspec.convert(bound(), Pod), MANAGED)
     assert isinstance(known, PodRecord)
-    cluster.feed.put_pod(known)
-    cluster.feed.drop_pod(known.uid)
+    cluster.put_pod(known)
+    cluster.drop_pod(known.uid)
     assert fits(cluster, 4)
 
 
@@ -300,13 +300,13 @@ def record(sequence: int, uid: str, *, boot: str = "boot", observed: str = "") -
     return msgspec.Raw(json.dumps(found).encode())
 
 
-def sequence_of(cluster: Cluster) -> int:
+def sequence_of(cluster: Cache) -> int:
     return last_report(cluster.facts(NAME)).sequence
 
 
 def test_a_record_made_anew_starts_its_numbers_again(clock: Clock) -> None:
     """Deleted and created again while we did not look: the list shows the new one alone."""
-    cluster = Cluster(clock)
+    cluster = Cache(clock)
     sink = RecordSink(cluster)
     sink.apply(record(41, "first"))
     sink.apply(record(40, "first"))
@@ -338,7 +338,7 @@ NOON = 1_795_262_400.0
 def test_a_dead_agents_record_is_stale_from_the_start(observed: str, stale: bool) -> None:
     """An extender that has just started has seen no change yet: it goes by the agent's word."""
     clock = Clock()
-    cluster = Cluster(clock)
+    cluster = Cache(clock)
     sink = RecordSink(cluster, lambda: NOON)
     sink.apply(record(7, "a", observed=observed))
     assert cluster.facts(NAME).record.stale is stale
@@ -349,7 +349,7 @@ def test_a_dead_agents_record_is_stale_from_the_start(observed: str, stale: bool
 
 def test_what_is_old_when_first_seen_has_less_time_left() -> None:
     clock = Clock()
-    cluster = Cluster(clock)
+    cluster = Cache(clock)
     RecordSink(cluster, lambda: NOON).apply(record(7, "a", observed="2026-11-21T11:58:00Z"))
     clock.now = 59.0
     assert not cluster.facts(NAME).record.stale
@@ -359,15 +359,15 @@ def test_what_is_old_when_first_seen_has_less_time_left() -> None:
 
 def test_a_bind_in_flight_whose_pod_is_gone_counts_until_its_agent_knew_of_it(kube: Kube) -> None:
     """The watch was blind: nobody saw that the pod was bound, nor that it was deleted by force."""
-    kube.cluster.feed.put_record(NODE, report(1, 5))
-    kube.cluster.cache.assume(NAME, record_of(pod(4, name="gone", uid="uid-1")))
+    kube.cluster.put_record(NODE, report(1, 5))
+    kube.cluster.assume(NAME, record_of(pod(4, name="gone", uid="uid-1")))
     kube.fake.put("/api/v1/namespaces/default/pods/other", pod(1, name="other", uid="uid-2"))
     settler = Settler(kube.cluster, kube.binder, patience=10)
     settler.round(0)
     settler.round(10)
     assert list(kube.cluster.snapshot().in_flight.values()) == []
     assert not fits(kube.cluster), "its kubelet may hold its GPUs"
-    kube.cluster.feed.put_record(NODE, report(2, kube.binder.version() - 1))
+    kube.cluster.put_record(NODE, report(2, kube.binder.version() - 1))
     assert not fits(kube.cluster)
-    kube.cluster.feed.put_record(NODE, report(3, kube.binder.version()))
+    kube.cluster.put_record(NODE, report(3, kube.binder.version()))
     assert fits(kube.cluster, 4)

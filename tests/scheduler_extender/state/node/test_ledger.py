@@ -11,8 +11,7 @@ import pytest
 
 from scheduler_extender.framework.equivalence import answer, ask
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
-from scheduler_extender.state.cluster.eventhandlers import EventHandlers
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.ledger import ledger
 from scheduler_extender.state.node.objects import NodeObject, contradiction
 from scheduler_extender.state.node.occupants import Occupants
@@ -48,18 +47,18 @@ def test_a_running_pod_that_is_not_shown_holds_devices_that_we_do_not_know() -> 
 
 
 def test_a_pod_that_vanishes_from_the_report_still_holds_its_devices() -> None:
-    cluster = Cluster(Clock())
-    cluster.feed.put_pod(bound())
-    cluster.feed.put_record(NODE, Report("boot", 1))
+    cluster = Cache(Clock())
+    cluster.put_pod(bound())
+    cluster.put_record(NODE, Report("boot", 1))
     now = offered(cluster.facts(NODE.name)).availability
     assert now == Availability(0b1111, unreported=(unreported(2),))
-    cluster.feed.put_record(NODE, Report("boot", 2, allocations=(shown("uid-1", 1, 2),)))
-    cluster.feed.put_record(NODE, Report("boot", 3))
+    cluster.put_record(NODE, Report("boot", 2, allocations=(shown("uid-1", 1, 2),)))
+    cluster.put_record(NODE, Report("boot", 3))
     assert offered(cluster.facts(NODE.name)).availability == Availability(
         0b1111, running=(Holder(0, 2),)
     )
     # After a reboot it is admitted anew.
-    cluster.feed.put_record(NODE, Report("reboot", 1))
+    cluster.put_record(NODE, Report("reboot", 1))
     now = offered(cluster.facts(NODE.name)).availability
     assert now == Availability(0b1111, unreported=(unreported(2),))
 
@@ -127,15 +126,15 @@ def _mig(name: str, count: int, resource: str) -> dict[str, Any]:
 
 def test_what_init_containers_hold_is_not_forgotten_with_the_pod_that_has_ended() -> None:
     """The report still shows it: whoever was admitted before may have found all of it taken."""
-    cluster = Cluster(Clock())
+    cluster = Cache(Clock())
     hungry = bound(containers=[container("a", 1)], init=[container("i", 3)])
-    cluster.feed.put_pod(hungry)
-    cluster.feed.put_record(NODE, Report("boot", 1, allocations=(shown("uid-1", 0, name="a"),)))
-    cluster.feed.put_pod(replace(hungry, phase="Failed"))
-    cluster.feed.drop_pod(hungry.uid, 7)
+    cluster.put_pod(hungry)
+    cluster.put_record(NODE, Report("boot", 1, allocations=(shown("uid-1", 0, name="a"),)))
+    cluster.put_pod(replace(hungry, phase="Failed"))
+    cluster.drop_pod(hungry.uid, 7)
     now = offered(cluster.facts(NODE.name)).availability
     assert now == Availability(0b1110, releasing=(Holder(0b0001, 2),))
-    cluster.feed.put_record(NODE, Report("boot", 2, pods_version="7"))
+    cluster.put_record(NODE, Report("boot", 2, pods_version="7"))
     assert offered(cluster.facts(NODE.name)).availability == Availability(0b1111)
 
 
@@ -194,14 +193,14 @@ def test_a_promise_is_what_the_bind_gave_whatever_is_written_later() -> None:
     """A pod's owner knows its UID once it exists, and may write any annotation then."""
     forged = {"verdict": "guaranteed", "node": "node", "uid": "uid-1"}
     bare = record_of(pod(2, {"link": "nvlink"}, node="node"))
-    cluster = Cluster(Clock())
-    cluster.feed.put_pod(bare)
-    cluster.feed.put_pod(placed(forged))
+    cluster = Cache(Clock())
+    cluster.put_pod(bare)
+    cluster.put_pod(placed(forged))
     (known,) = cluster.facts(NODE.name).pods.every
     assert known.promised == Constraints()
-    cluster = Cluster(Clock())
-    cluster.feed.put_pod(placed(forged))
-    cluster.feed.put_pod(bare)
+    cluster = Cache(Clock())
+    cluster.put_pod(placed(forged))
+    cluster.put_pod(bare)
     (known,) = cluster.facts(NODE.name).pods.every
     assert known.promised == Constraints(link=LinkKind.NVLINK)
 
@@ -305,13 +304,13 @@ def test_shared_gpus_are_counted_not_told_apart() -> None:
 
 
 @pytest.fixture
-def cluster() -> Cluster:
-    found = Cluster(Clock(), Settings())
-    found.feed.put_record(NODE, Report("boot", 5))
+def cluster() -> Cache:
+    found = Cache(Clock(), Settings())
+    found.put_record(NODE, Report("boot", 5))
     return found
 
 
-def passes(cluster: Cluster, count: int = 2) -> bool:
+def passes(cluster: Cache, count: int = 2) -> bool:
     request = gpu_request(count, Constraints(link=LinkKind.NVLINK))
     ((_, remembered),) = ask(cluster.snapshot(), request, ["node"]).each()
     decision = answer(cluster.snapshot(), cluster.facts(NodeName("node")), request)
@@ -319,40 +318,38 @@ def passes(cluster: Cluster, count: int = 2) -> bool:
     return decision.rejection is None
 
 
-def test_reports_out_of_order_are_passed_over_until_a_new_boot(cluster: Cluster) -> None:
-    cluster.feed.put_report(NodeName("node"), Report("boot", 4, allocations=(shown("x", 0, 1, 2),)))
+def test_reports_out_of_order_are_passed_over_until_a_new_boot(cluster: Cache) -> None:
+    cluster.put_report(NodeName("node"), Report("boot", 4, allocations=(shown("x", 0, 1, 2),)))
     assert passes(cluster)
-    assert cluster.feed.reports_out_of_order == 1
-    cluster.feed.put_report(NodeName("node"), Report("new", 1, allocations=(shown("x", 0, 1, 2),)))
+    assert cluster.reports_out_of_order == 1
+    cluster.put_report(NodeName("node"), Report("new", 1, allocations=(shown("x", 0, 1, 2),)))
     assert not passes(cluster)
 
 
-def test_a_nodename_is_never_taken_back(cluster: Cluster) -> None:
-    cluster.feed.put_pod(bound(3))
-    cluster.feed.put_pod(record_of(pod(3)))
+def test_a_nodename_is_never_taken_back(cluster: Cache) -> None:
+    cluster.put_pod(bound(3))
+    cluster.put_pod(record_of(pod(3)))
     assert not passes(cluster)
-    cluster.feed.drop_pod(PodUid("uid-1"))
+    cluster.drop_pod(PodUid("uid-1"))
     assert passes(cluster)
 
 
 def test_a_heartbeat_keeps_a_node_fresh_and_wakes_nobody() -> None:
     clock = Clock()
-    cluster = Cluster(clock, Settings(stale_after=100))
-    cluster.feed.put_record(NODE, Report("boot", 1))
+    cluster = Cache(clock, Settings(stale_after=100))
+    cluster.put_record(NODE, Report("boot", 1))
     changes: list[str] = []
     cluster.on_change.append(changes.append)
     for i in range(2, 6):
         clock.now += 60
-        cluster.feed.put_report(NodeName("node"), Report("boot", i))
+        cluster.put_report(NodeName("node"), Report("boot", i))
         assert passes(cluster)
     assert changes == []
     clock.now += 60
-    cluster.feed.put_report(
-        NodeName("node"), Report("boot", 5)
-    )  # the same again is no sign of life
+    cluster.put_report(NodeName("node"), Report("boot", 5))  # the same again is no sign of life
     clock.now += 60
     assert not passes(cluster)
-    cluster.feed.put_report(NodeName("node"), Report("boot", 6))
+    cluster.put_report(NodeName("node"), Report("boot", 6))
     assert passes(cluster)
 
 
@@ -363,22 +360,22 @@ UNREADY = Report("boot", 2, conditions=(Condition("Ready", False, "Starting", ""
 @pytest.mark.parametrize(
     ("change", "seconds"),
     [
-        pytest.param(lambda feed: feed.put_problem(NODE.name, "bad"), 0, id="problem"),
-        pytest.param(lambda feed: feed.put_record(NODE, None), 0, id="no report"),
-        pytest.param(lambda feed: feed.put_node(NODE.name, DRA_ALONE), 0, id="DRA alone"),
-        pytest.param(lambda feed: feed.put_node(NODE.name, MAINTAINED), 0, id="maintained"),
-        pytest.param(lambda feed: feed.put_record(NODE, UNREADY), 0, id="not ready"),
-        pytest.param(lambda feed: None, 60, id="stale"),
+        pytest.param(lambda cache: cache.put_problem(NODE.name, "bad"), 0, id="problem"),
+        pytest.param(lambda cache: cache.put_record(NODE, None), 0, id="no report"),
+        pytest.param(lambda cache: cache.put_node(NODE.name, DRA_ALONE), 0, id="DRA alone"),
+        pytest.param(lambda cache: cache.put_node(NODE.name, MAINTAINED), 0, id="maintained"),
+        pytest.param(lambda cache: cache.put_record(NODE, UNREADY), 0, id="not ready"),
+        pytest.param(lambda cache: None, 60, id="stale"),
     ],
 )
 def test_of_alike_nodes_the_one_that_is_unknown_now_answers_for_itself(
-    change: Callable[[EventHandlers], object], seconds: float
+    change: Callable[[Cache], object], seconds: float
 ) -> None:
     clock, other = Clock(), switched(name="other")
-    cluster = Cluster(clock, Settings(stale_after=100))
-    cluster.feed.put_record(NODE, Report("boot", 1))
+    cluster = Cache(clock, Settings(stale_after=100))
+    cluster.put_record(NODE, Report("boot", 1))
     clock.now += 60
-    cluster.feed.put_record(other, Report("boot", 1))
+    cluster.put_record(other, Report("boot", 1))
     request, both = gpu_request(2, Constraints(link=LinkKind.NVLINK)), [NODE.name, other.name]
 
     def refused() -> list[bool]:
@@ -386,15 +383,15 @@ def test_of_alike_nodes_the_one_that_is_unknown_now_answers_for_itself(
         return [found is not None and found.rejection is not None for found in answers]
 
     assert refused() == [False, False]
-    change(cluster.feed)
+    change(cluster)
     clock.now += seconds
     assert refused() == [True, False]
 
 
-def test_a_relist_forgets_what_it_does_not_name(cluster: Cluster) -> None:
-    cluster.feed.put_pod(bound(3))
-    cluster.cache.assume(NodeName("node"), record_of(pod(1, uid="flying")))
-    cluster.feed.keep_pods({PodUid("another")})
+def test_a_relist_forgets_what_it_does_not_name(cluster: Cache) -> None:
+    cluster.put_pod(bound(3))
+    cluster.assume(NodeName("node"), record_of(pod(1, uid="flying")))
+    cluster.keep_pods({PodUid("another")})
     assert [p.uid for p in cluster.facts(NodeName("node")).pods.every] == ["flying"]
-    cluster.feed.keep_records(set())
+    cluster.keep_records(set())
     assert not passes(cluster)

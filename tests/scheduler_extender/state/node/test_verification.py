@@ -14,7 +14,7 @@ from scheduler_extender.annotations import MANAGED
 from scheduler_extender.files.clusterfile import parse
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.node.ledger import ledger
 from scheduler_extender.state.node.objects import AgentRecord, NodeObject
@@ -175,23 +175,23 @@ def test_gpus_that_healed_before_the_report_may_have_been_withheld_at_admission(
 def test_gpus_that_changed_while_the_pod_was_unreported_count_up_to_its_report(
     when: str, *, in_parts: bool
 ) -> None:
-    cluster, seen = Cluster(lambda: 0.0, Settings(stale_after=None)), list[Surprise]()
-    cluster.feed.on_surprise.append(seen.append)
+    cluster, seen = Cache(lambda: 0.0, Settings(stale_after=None)), list[Surprise]()
+    cluster.on_surprise.append(seen.append)
     two = record("pair", containers=[container("a", 1), container("b", 2)], link=False)
     pod = two if in_parts else record("pair", link=False)
     first, second = shows("pair", 0, name="a"), shows("pair", 3, 4, name="b")
     parts = (first, second) if in_parts else (shows("pair", 0, 1),)
 
     def told(sequence: int, allocatable: frozenset[DeviceId], *found: Allocation) -> None:
-        cluster.feed.put_record(
+        cluster.put_record(
             NODE, replace(report(*found, sequence=sequence), allocatable=allocatable)
         )
 
     told(1, WITHOUT_7)
     if when == "after the bind":
-        cluster.feed.put_pod(pod)
+        cluster.put_pod(pod)
     told(2, ALL_8)
-    cluster.feed.put_pod(pod)
+    cluster.put_pod(pod)
     told(3, ALL_8)
     if in_parts:
         told(4, ALL_8, first)
@@ -235,9 +235,9 @@ def test_an_ended_pod_that_is_shown_once_more_is_no_news() -> None:
     """A kubelet that has not forgotten an ended pod yet may leave it out and name it again."""
     cluster, seen, _ = surprised()
     assert [s.kind for s in seen] == [OUTSIDE, BROKEN]
-    cluster.feed.put_record(NODE, report(sequence=3))
-    cluster.feed.put_pod(replace(PAIR, phase="Succeeded"))
-    cluster.feed.put_record(NODE, report(shows("pair", 0, 5), sequence=4))
+    cluster.put_record(NODE, report(sequence=3))
+    cluster.put_pod(replace(PAIR, phase="Succeeded"))
+    cluster.put_record(NODE, report(shows("pair", 0, 5), sequence=4))
     assert len(seen) == 2
 
 
@@ -246,14 +246,14 @@ def test_a_pod_that_has_ended_before_its_first_report_is_held_against_its_promis
     assert kinds(report(shows("pair", 0, 5)), ended) == [BROKEN]
 
 
-def surprised() -> tuple[Cluster, list[Surprise], Metrics]:
-    cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+def surprised() -> tuple[Cache, list[Surprise], Metrics]:
+    cluster = Cache(lambda: 0.0, Settings(stale_after=None))
     metrics, seen = Metrics(), list[Surprise]()
     metrics.watch(cluster)
-    cluster.feed.on_surprise.append(seen.append)
-    cluster.feed.put_record(NODE, BEFORE)
-    cluster.feed.put_pod(PAIR)
-    cluster.feed.put_record(NODE, report(shows("pair", 0, 5)))
+    cluster.on_surprise.append(seen.append)
+    cluster.put_record(NODE, BEFORE)
+    cluster.put_pod(PAIR)
+    cluster.put_record(NODE, report(shows("pair", 0, 5)))
     return cluster, seen, metrics
 
 
@@ -304,16 +304,16 @@ def test_a_pod_written_down_is_read_as_the_same(known: PodRecord) -> None:
 
 
 def test_nodes_that_are_gone_are_forgotten() -> None:
-    cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+    cluster = Cache(lambda: 0.0, Settings(stale_after=None))
     for name in ("a", "b"):
-        cluster.feed.put_node(NodeName(name), NodeObject())
-    cluster.feed.put_record(machine("l40s-4").topology("c"), BEFORE)
-    cluster.feed.keep_nodes({NodeName("a")})
+        cluster.put_node(NodeName(name), NodeObject())
+    cluster.put_record(machine("l40s-4").topology("c"), BEFORE)
+    cluster.keep_nodes({NodeName("a")})
     assert sorted(cluster.snapshot().by_name) == ["a", "c"]
-    cluster.feed.drop_node(NodeName("a"))
-    cluster.feed.drop_record(NodeName("c"))
+    cluster.drop_node(NodeName("a"))
+    cluster.drop_record(NodeName("c"))
     assert sorted(cluster.snapshot().by_name) == []
-    cluster.feed.put_pod(PAIR)
+    cluster.put_pod(PAIR)
     assert sorted(cluster.snapshot().by_name) == ["node"]
-    cluster.feed.drop_pod(PAIR.uid)
+    cluster.drop_pod(PAIR.uid)
     assert sorted(cluster.snapshot().by_name) == []

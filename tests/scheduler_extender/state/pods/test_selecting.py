@@ -9,7 +9,7 @@ import pytest
 
 from scheduler_extender.annotations import MANAGED, template_of
 from scheduler_extender.kube.sinks import BudgetSink, NodeSink
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.budgets import Budget, refused, violations
 from scheduler_extender.state.pods.record import PodRecord, manifest_of
@@ -100,7 +100,7 @@ CASES = [
 def test_where_a_pod_may_be_sent(
     spec: dict[str, Any], node: dict[str, Any], expected: bool
 ) -> None:
-    cluster = Cluster(lambda: 0.0)
+    cluster = Cache(lambda: 0.0)
     labels = {"pool": "gpu", "rank": "7", "words": "1_000", "huge": "9" * 30}
     NodeSink(cluster).apply(raw({"metadata": {"name": "n", "labels": labels}, "spec": node}))
     wanted = record(spec)
@@ -119,14 +119,14 @@ def record(spec: dict[str, Any], **metadata: Any) -> PodRecord:
 
 
 def test_where_no_node_object_is_known_everybody_may_come() -> None:
-    assert Cluster(lambda: 0.0).facts(NODE).is_open_to(record({"nodeSelector": {"a": "b"}}))
+    assert Cache(lambda: 0.0).facts(NODE).is_open_to(record({"nodeSelector": {"a": "b"}}))
 
 
 def test_labels_change_no_answer() -> None:
-    cluster = Cluster(lambda: 0.0)
-    cluster.feed.put_node(NODE, NodeObject())
+    cluster = Cache(lambda: 0.0)
+    cluster.put_node(NODE, NodeObject())
     version = cluster.version
-    cluster.feed.put_node(NODE, NodeObject(labels={"a": "b"}, cordoned=True))
+    cluster.put_node(NODE, NodeObject(labels={"a": "b"}, cordoned=True))
     assert cluster.version == version
     assert cluster.facts(NODE).node_object.labels == {"a": "b"}
 
@@ -179,7 +179,7 @@ def labelled(name: str, **labels: str) -> PodRecord:
 
 
 def test_budgets_are_followed() -> None:
-    cluster = Cluster(lambda: 0.0)
+    cluster = Cache(lambda: 0.0)
     sink = BudgetSink(cluster)
     known = [cluster.budgets]
     sink.replace([], "1")

@@ -11,7 +11,7 @@ import pytest
 
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.framework.equivalence import answer
-from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.cache import Cache
 from tests.crd import faults, nodes_of, schema
 from tests.fakes.kubelet import GPU
 from topology import codec
@@ -631,9 +631,9 @@ def test_a_node_with_numbered_devices_takes_plain_pods() -> None:
     # What is held is counted once.
     assert not_ready("UnknownDevices", "8 device ids", "nvidia0")(record)
     assert record["status"]["allocations"][0]["deviceIds"] == ["nvidia3"]
-    cluster = Cluster(lambda: 0.0)
+    cluster = Cache(lambda: 0.0)
     decoded = codec.decode(record)
-    cluster.feed.put_record(decoded.topology, decoded.report)
+    cluster.put_record(decoded.topology, decoded.report)
     name = NodeName("n")
     assert answer(cluster.snapshot(), cluster.facts(name), gpu_request(1)).rejection is None
     pair = gpu_request(2, Constraints(link=LinkKind.NVLINK))
@@ -646,10 +646,10 @@ TOO_LARGE = EXCEEDING["two thousand shares of a GPU"][1].picture()
 def test_nothing_is_promised_on_what_was_written_before_a_record_became_too_large() -> None:
     """What is known of the hardware may be out of date. Pods that ask for a number go there."""
     topology = machine("hgx-h100-8").topology("n")
-    cluster, name = Cluster(lambda: 0.0), NodeName("n")
-    cluster.feed.put_record(topology, replace(TOO_LARGE.report, conditions=()))
+    cluster, name = Cache(lambda: 0.0), NodeName("n")
+    cluster.put_record(topology, replace(TOO_LARGE.report, conditions=()))
     pair = gpu_request(2, Constraints(link=LinkKind.NVLINK))
     assert answer(cluster.snapshot(), cluster.facts(name), pair).rejection is None
-    cluster.feed.put_record(topology, replace(TOO_LARGE.report, sequence=1))
+    cluster.put_record(topology, replace(TOO_LARGE.report, sequence=1))
     assert answer(cluster.snapshot(), cluster.facts(name), pair).rejection is NOT_READY
     assert answer(cluster.snapshot(), cluster.facts(name), gpu_request(1)).rejection is None
