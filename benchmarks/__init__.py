@@ -18,8 +18,15 @@ figures with every parameter.
 """
 
 import sys
+from importlib.util import find_spec
 
-from benchmarks import needs
+PACKAGES = ("typer", "rich", "numpy", "scipy", "jinja2")  # beside the extender's
 
 if sys.argv[:1] == ["-m"]:  # so it is while Python looks for the module to run
-    needs.require()
+    missing = [name for name in PACKAGES if find_spec(name) is None]
+    if missing:
+        sys.stderr.write(
+            f"error: the benchmarks need {', '.join(missing)}, which {sys.executable} does not "
+            "have: run 'make dev', then .venv/bin/python -m benchmarks\n"
+        )
+        sys.exit(2)

@@ -16,13 +16,10 @@ COMMANDS = {
     "dra": "speed",
     "worst": "speed",
     "simulate": "simulate",
-    "report": "report",
-    "traces": "traces",
+    "report": "simulate",
+    "traces": "simulate",
 }
-PLACES = {
-    name: (f"benchmarks.commands.{module}", name.replace("-", "_"))
-    for name, module in COMMANDS.items()
-}
+PLACES = {name: (f"benchmarks.commands.{module}", name) for name, module in COMMANDS.items()}
 
 app = typer.Typer(
     cls=lazy_group(PLACES),

@@ -17,8 +17,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.simulation.simulation import Speed
 from benchmarks.simulation.sources import Workload
-from benchmarks.simulation.speed import Speed
 from benchmarks.simulation.sweep import Play, play
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED

@@ -1,4 +1,4 @@
-"""``python -m benchmarks simulate``."""
+"""``python -m benchmarks simulate``, the page of what it found, and the trace that it replays."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from benchmarks.commands.options import JsonFile, one_of
+from scheduler_extender.cli.commandline import BadInputError
 
 if TYPE_CHECKING:
     from benchmarks.simulation.figures import Sweep
@@ -155,8 +156,8 @@ def simulate(
     from benchmarks.output import STDOUT, console, show, writable, write_json, write_text
     from benchmarks.report.page import page
     from benchmarks.simulation import sweep as sweeps
-    from benchmarks.simulation.clusters import ClusterError
     from benchmarks.simulation.figures import table
+    from benchmarks.simulation.fleet import ClusterError
     from benchmarks.simulation.jobs import JobsError
 
     what = played.sweep()
@@ -183,3 +184,85 @@ def simulate(
     write_json(json_file, found.as_json())
     if html_file is not None:
         write_text(html_file, page(found))
+
+
+def report(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            hidden=True,  # the text below tells of it
+        ),
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Write the page there.")] = Path(
+        "report.html"
+    ),
+) -> None:
+    """Write one HTML page of what simulate found.
+
+    FILE is what `simulate --json` wrote. The page has figures and drawings and loads nothing from
+    elsewhere.
+    """
+    if out.resolve() == file.resolve():
+        raise typer.BadParameter(f"--out: {out} is the file to report on")
+    from rich.console import Console
+
+    from benchmarks.output import writable, write_text
+    from benchmarks.report.page import ReportError, page, read
+
+    writable(out=out)
+    try:
+        found = read(file)
+    except ReportError as error:
+        raise typer.BadParameter(f"{file}: {error}") from error
+    text = page(found)
+    try:
+        write_text(out, text)
+    except OSError as error:
+        raise typer.BadParameter(f"--out: {out}: {error.strerror}") from error
+    Console().print(f"{out}: {len(text) / 1000:,.0f} kB", highlight=False)
+
+
+def traces(
+    into: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="The folder that GPU_TOPOLOGY_SHARED is to name."),
+    ],
+    origin: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="Who serves the files, each as URL/REPOSITORY/COMMIT/PATH. Give a mirror of yours "
+            "where GitHub cannot be reached.",
+        ),
+    ] = "https://raw.githubusercontent.com",
+) -> None:
+    """Fetch the public trace that simulate replays.
+
+    Every file is compared with its known SHA-256. One that is there already is not fetched again.
+    docs/method.md says what the traces are and whom to cite.
+    """
+    if not origin.startswith(("https://", "http://")):
+        raise typer.BadParameter(f"--origin: {origin!r} does not begin with https:// or http://")
+    from rich.console import Console
+
+    from benchmarks.traces import FILES, FetchError, fetch, is_there
+
+    console = Console(highlight=False)
+    folder = into / "traces"
+    for file in FILES:
+        try:
+            if is_there(file, folder):
+                console.print(f"{file.place}: is there", soft_wrap=True)
+                continue
+            fetch(file, folder, origin)
+        except FetchError as error:
+            raise BadInputError(str(error)) from error
+        except OSError as error:
+            raise typer.BadParameter(
+                f"--into: {error.filename or folder}: {error.strerror}"
+            ) from error
+        console.print(f"{file.place}: {file.size:,} bytes", soft_wrap=True)
+    for source in dict.fromkeys(file.source for file in FILES):
+        console.print(f"from {source.repository} at {source.commit[:7]}: {source.cite}")
+    console.print(f"now: export GPU_TOPOLOGY_SHARED={into.resolve()}", soft_wrap=True)

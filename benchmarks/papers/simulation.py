@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from benchmarks.papers.fragmentation import Typical
 from benchmarks.papers.model import Floats, Ints, NodeKind, Nodes, PodKind, feasible
-from benchmarks.papers.policies import Policy
+from benchmarks.papers.policies import Policy, Typical
 
 REFUSED = -np.inf
 

@@ -18,7 +18,7 @@ from benchmarks.output import table_of
 from benchmarks.promises.plays import Play, play
 from scheduler_extender.simulator.faults import RARE_FAULTS
 from scheduler_extender.simulator.node import LOST_CLAIM
-from scheduler_extender.simulator.tally import Tally
+from scheduler_extender.simulator.scene import Tally
 
 
 def _play(
@@ -73,15 +73,11 @@ def by_kind(
     with ProcessPoolExecutor(workers) as pool:
         for number in count():
             names, plays = zip(*parts(number, seed, scale, kinds), strict=True)
-            for name, found in zip(names, pool.map(_counted, plays), strict=True):
-                rows[name].update(found)
+            for name, tally in zip(names, pool.map(play, plays), strict=True):
+                rows[name].update(counted(tally))
                 yield {"placements": placements, "seed": seed, "rounds": number + 1, "rows": rows}
             if everything(rows)["placed"] >= placements:
                 return
-
-
-def _counted(what: Play) -> Counter[str]:
-    return counted(play(what))
 
 
 def counted(tally: Tally) -> Counter[str]:

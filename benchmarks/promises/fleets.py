@@ -64,9 +64,8 @@ class NodeCase:
             named = zip(gpus, self.nodes, strict=True)
             gpus = tuple(replace(gpu, topology_nodes=nodes) for gpu, nodes in named)
         node = replace(node, gpus=gpus, allocator=self.facts, resources=(self.served,))
-        return self._cut(node) if self.profiles else node
-
-    def _cut(self, node: NodeTopology) -> NodeTopology:
+        if not self.profiles:
+            return node
         replicas, refuses = self.served.replicas, self.served.refuses_several
         node = cut(node, self.profiles, strategy=self.strategy, replicas=replicas)
         served = (replace(one, refuses_several=refuses) for one in node.resources)

@@ -1,14 +1,14 @@
 """Which promises count as broken."""
 
 import json
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from scheduler_extender.membership import NODE
 from scheduler_extender.simulator.faults import SLACK, STALE_AFTER
 from scheduler_extender.simulator.node import LOST_CLAIM
-from scheduler_extender.simulator.pods import GroupOf, PodEntry, PublishedReport
+from scheduler_extender.simulator.pods import PodEntry, PublishedReport
 from scheduler_extender.simulator.scene import Observer, Scene
 from scheduler_extender.state.node.verification import Surprise
 from scheduler_extender.verbs import Binding
@@ -29,7 +29,7 @@ class Judge(Observer):
     def __init__(self, scene: Scene) -> None:
         self._clock = scene.clock
         self._tally = scene.tally
-        self._groups = _Groups(scene)
+        self._living: dict[str, list[PodEntry]] = {}  # the members of each group
         self.surprises: list[Surprise] = []
         self._nodes = scene.nodes
         self._kubelets = scene.kubelets
@@ -58,8 +58,20 @@ class Judge(Observer):
         tally.blind += _blind(entry)
 
     def bound(self, entry: PodEntry) -> None:
-        """A member of a group may now be in another domain than its siblings."""
-        self._groups.bound(entry)
+        """A member of a group may now be in another domain than its siblings that live."""
+        group, tally = entry.job.group, self._tally
+        if group is None:
+            return
+        living = [e for e in self._living.get(group.name, []) if not (e.ended or e.gone)]
+        living = [e for e in living if not e.record.deleting]
+        self._living[group.name] = [*living, entry]
+        tally.group_members += 1
+        tally.whole_groups += len(living) + 1 == group.size
+        if not group.domain or "preferred" in entry.job.manifest["metadata"]["name"]:
+            return
+        nodes = {e.record.node for e in (*living, entry) if e.record.node}
+        domains = nodes if group.domain == NODE else {self._nodes[node].fabric for node in nodes}
+        tally.split_groups += len(domains) > 1
 
     def surprised(self, surprise: Surprise) -> None:
         """A report may show another node than its pod met, if a kubelet or a GPU has changed since
@@ -167,39 +179,11 @@ class Judge(Observer):
         if not foreign:
             tally.broken[entry.promise] += 1
             tally.broken_jobs.append(f"{entry.record.name} on {node}: {held}")
-        elif all(_should_have_known(other, entry) for other in foreign):
+        elif _blind(entry) and all(other.bound < entry.decided for other in foreign):
+            # The watch on pods had been failing for long when the promise was made.
             tally.unexcused[entry.promise] += 1
         else:
             tally.excused[entry.promise] += 1
-
-
-class _Groups:
-    """Looks whether the members of a group that live share what they must, at each bind."""
-
-    def __init__(self, scene: Scene) -> None:
-        self._nodes, self._tally = scene.nodes, scene.tally
-        self._living: dict[str, list[PodEntry]] = {}
-
-    def bound(self, entry: PodEntry) -> None:
-        """A pod is bound."""
-        group, tally = entry.job.group, self._tally
-        if group is None:
-            return
-        living = [e for e in self._living.get(group.name, []) if not (e.ended or e.gone)]
-        living = [e for e in living if not e.record.deleting]
-        self._living[group.name] = [*living, entry]
-        tally.group_members += 1
-        tally.whole_groups += len(living) + 1 == group.size
-        if not group.domain or "preferred" in entry.job.manifest["metadata"]["name"]:
-            return
-        domains = {self._domain(group, e.record.node) for e in living if e.record.node}
-        if domains - {self._domain(group, entry.node)}:
-            tally.split_groups += 1
-
-    def _domain(self, group: GroupOf, node: NodeName) -> Hashable:
-        if group.domain == NODE:
-            return node
-        return self._nodes[node].fabric
 
 
 def _instances_meet(
@@ -260,11 +244,6 @@ def _known_sick(topology: NodeTopology, view: PublishedReport | None) -> Mask:
     """The GPUs that the node's agent called sick, as far as the extender knew."""
     sick = [h.uuid for h in view.report.health if not h.healthy] if view is not None else ()
     return sum(1 << topology.position_of_uuid[uuid] for uuid in sick)
-
-
-def _should_have_known(other: PodEntry, entry: PodEntry) -> bool:
-    """Whether the watch on pods had been failing for long when the promise was made."""
-    return _blind(entry) and other.bound < entry.decided
 
 
 def _blind(entry: PodEntry) -> bool:

@@ -60,7 +60,8 @@ def kinds(machines: Iterable[str] = MACHINES) -> Iterator[Kind]:
         topology = machine(name).topology(name)
         for count, constraints in WISHES:
             request = gpu_request(count, constraints)
-            held = [free for free in _masks(topology) if _holds(topology.shape, free, request)]
+            sets = range(1, 1 << len(topology.gpus))
+            held = [free for free in sets if _holds(topology.shape, free, request)]
             if held:
                 yield Kind(
                     name,
@@ -72,10 +73,6 @@ def kinds(machines: Iterable[str] = MACHINES) -> Iterator[Kind]:
                         for policy in POLICIES
                     ),
                 )
-
-
-def _masks(topology: NodeTopology) -> range:
-    return range(1, 1 << len(topology.gpus))
 
 
 def _holds(shape: Shape, free: Mask, request: GpuRequest) -> bool:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from benchmarks.promises.fleets import FLEETS, as_it_may_be
 from benchmarks.promises.judge import Judge
 from benchmarks.promises.outages import Outages
-from benchmarks.promises.rule import GoodSetFree
 from benchmarks.promises.workloads import (
     CONTAINERS,
     EVERYTHING,
@@ -20,14 +19,55 @@ from benchmarks.promises.workloads import (
     group_jobs,
     jobs,
 )
+from scheduler_extender.simulator.asking import Picked
 from scheduler_extender.simulator.clock import Clock
 from scheduler_extender.simulator.cluster import PlayedCluster
 from scheduler_extender.simulator.extender import Extender
 from scheduler_extender.simulator.faults import Delays, Faults
-from scheduler_extender.simulator.scene import Scene
-from scheduler_extender.simulator.tally import Tally
+from scheduler_extender.simulator.pods import GPU, PodEntry
+from scheduler_extender.simulator.scene import Scene, Tally
+from scheduler_extender.state.node.ledger import ledger
+from topology.core.devices import NodeName, subsets
 from topology.core.graph import NodeTopology
+from topology.core.placement import satisfies
+from topology.core.report import Report
+from topology.core.requests import GpuRequest
 from topology.emulation import EmulatedKubelet
+
+
+class GoodSetFree(Extender):
+    """The rule of most topology-aware schedulers: a good set is free, so the node will do.
+
+    It sees what the extender sees, counts binds in flight, and takes no outcome into account.
+    """
+
+    def pick(self, entry: PodEntry, offered: list[str]) -> Picked:
+        """Nodes on which a satisfying set is free; the fullest first."""
+        good = [name for name in offered if self._good(name, entry.request)]
+        if not good:
+            return Picked(None, Counter())
+        share = self._scene.capacity.used_share
+        fullest = max(share(name) for name in good)
+        return Picked(self._rng.choice([n for n in good if share(n) == fullest]), Counter())
+
+    def bind(self, entry: PodEntry, node: str) -> str | None:
+        """Bind where a good set is free still. The rule takes that for a guarantee."""
+        if not self._good(node, entry.request):
+            return "no good set is free"
+        self._api.write_bind(entry, node, "guaranteed")
+        return None
+
+    def _good(self, name: str, request: GpuRequest) -> bool:
+        facts = self.cluster.facts(NodeName(name))
+        if facts.topology is None:
+            return False
+        now = ledger(facts.topology, facts.report or Report(), facts.pods.every, GPU).availability
+        if now.devices_left < request.effective_count:
+            return False
+        shape = facts.topology.shape
+        sets = subsets(now.free, request.count)
+        return not request.required or any(satisfies(shape, request.constraints, s) for s in sets)
+
 
 WORKLOADS = {
     "everything": EVERYTHING,

@@ -1,5 +1,5 @@
 """One HTML page out of a file that ``simulate --json`` writes.
 
-:mod:`reading` checks the file, :mod:`drawing` works out where things are in the drawings, and
-:mod:`page` fills the template.
+:mod:`page` checks the file and fills the template, and :mod:`drawing` works out where things are in
+the drawings.
 """

@@ -1,14 +1,53 @@
-"""The page: facts, a table of all means, and drawings. The template and its style stand beside."""
+"""The page: facts, a table of all means, and drawings. The template and its style stand beside.
 
+The file of figures may be a stranger's: :func:`read` checks it, once, and the rest relies on it.
+"""
+
+import json
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from pydantic import ValidationError
 
 from benchmarks.report import drawing
 from benchmarks.simulation.figures import COLUMNS, OURS, Column, PolicyRow, Simulated, Sweep, rows
+from topology.codec import first_error
+
+ALLOWED = "allowed are files that simulate --json writes"
+
+
+class ReportError(ValueError):
+    """There is no report of this file; the message says why."""
+
+
+def read(path: Path) -> Simulated:
+    """A file's figures. Raises :class:`ReportError`; the message does not name the file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ReportError(f"{error.strerror}; {ALLOWED}") from error
+    except UnicodeDecodeError as error:
+        raise ReportError(f"not UTF-8 text; {ALLOWED}") from error
+    return parse(text)
+
+
+def parse(text: str) -> Simulated:
+    """The figures that a text says in JSON. Raises :class:`ReportError`."""
+    try:
+        found = json.loads(text)
+        json.dumps(found, ensure_ascii=False).encode()  # no half of a character alone
+    except (ValueError, RecursionError) as error:
+        raise ReportError(f"not JSON: {error}; {ALLOWED}") from error
+    if not isinstance(found, dict) or found.get("benchmark") != "simulate":
+        raise ReportError(f"not figures of simulate; {ALLOWED}")
+    try:
+        return Simulated.model_validate(found)
+    except ValidationError as error:
+        raise ReportError(f"{first_error(error)}; {ALLOWED}") from error
+
 
 _TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent),

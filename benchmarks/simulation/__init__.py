@@ -6,7 +6,7 @@ what it would choose in a cluster: a node. Time is virtual, and deciding takes n
 
 From a trace line to a table row: :mod:`sources` makes jobs of a trace, :mod:`sweep` says which
 simulations there are, :mod:`simulation` lets the jobs arrive, wait (:mod:`queues`), run and leave
-on a :mod:`fleet`, and :mod:`figures` puts the seeds together.
+on a :mod:`fleet` where a :mod:`policy` puts them, and :mod:`figures` puts the seeds together.
 
 Not to be compared with :mod:`benchmarks.papers`, in which policies pick GPUs for everybody.
 """

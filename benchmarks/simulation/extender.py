@@ -11,8 +11,7 @@ import numpy as np
 
 from benchmarks.simulation.fleet import Fleet, Ints, SimPod
 from benchmarks.simulation.jobs import WHOLE_GPU
-from benchmarks.simulation.policy import Policy, Wait
-from benchmarks.simulation.scheduler import DEFAULT
+from benchmarks.simulation.policy import DEFAULT, Policy, Wait
 from scheduler_extender.files.binder import FileBinder
 from scheduler_extender.framework.equivalence import states_of
 from scheduler_extender.simulator.asking import InProcess, pick

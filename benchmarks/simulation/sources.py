@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import cache, lru_cache
 from pathlib import Path
 
-from benchmarks.simulation.clusters import Node
+from benchmarks.simulation.fleet import Node
 from benchmarks.simulation.jobs import Ask, Job, JobsError, read
 from benchmarks.traces import TraceMissingError, trace
 from topology.core.devices import subsets
@@ -105,20 +105,17 @@ def split(found: Sequence[Job], most: int) -> list[Job]:
     result = []
     for job in found:
         if job.ask.gpus > most:
-            pods = next(n for n in range(2, job.ask.gpus + 1) if _even(job.ask.gpus, n, most))
+            gpus = job.ask.gpus
+            pods = next(n for n in range(2, gpus + 1) if gpus % n == 0 and gpus // n <= most)
             ask = replace(
                 job.ask,
-                gpus=job.ask.gpus // pods,
+                gpus=gpus // pods,
                 cpu=-(-job.ask.cpu // pods),
                 memory=-(-job.ask.memory // pods),
             )
             job = replace(job, ask=ask, pods=job.pods * pods)
         result.append(job)
     return result
-
-
-def _even(count: int, pods: int, most: int) -> bool:
-    return count % pods == 0 and count // pods <= most
 
 
 @cache
@@ -134,18 +131,16 @@ def demanding(ask: Ask, shapes: tuple[Shape, ...], demand: str = "nvlink") -> As
         return ask
     keys = [("link", "nvlink")] + ([("shape", "ring")] if ask.gpus > 2 else [])
     wanted = replace(ask, annotations=tuple(sorted(keys)))
-    if not any(_could(shape, wanted) for shape in shapes):
+    request = wanted.request
+    if request is None or not any(
+        satisfies(shape, request.constraints, mask)
+        for shape in shapes
+        for mask in subsets(shape.all_gpus, ask.gpus)
+    ):
         return ask
     if demand == "preferred":
         return replace(ask, annotations=tuple(sorted([*keys, ("policy", "preferred")])))
     return wanted
-
-
-def _could(shape: Shape, ask: Ask) -> bool:
-    request = ask.request
-    return request is not None and any(
-        satisfies(shape, request.constraints, mask) for mask in subsets(shape.all_gpus, ask.gpus)
-    )
 
 
 def loaded(found: Sequence[Job], load: float | None, gpus: int) -> list[Job]:

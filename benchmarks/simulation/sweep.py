@@ -13,15 +13,13 @@ import numpy as np
 
 from benchmarks.collector import no_collector
 from benchmarks.simulation import sources
-from benchmarks.simulation.clusters import cluster
 from benchmarks.simulation.extender import Extender
 from benchmarks.simulation.figures import OURS, QUANTILES, Run, Simulated, Sweep
-from benchmarks.simulation.fleet import Fleet
+from benchmarks.simulation.fleet import Fleet, cluster
 from benchmarks.simulation.jobs import Job
 from benchmarks.simulation.policy import Policy, Stock
-from benchmarks.simulation.simulation import Result, Simulation
+from benchmarks.simulation.simulation import Result, Simulation, Speed
 from benchmarks.simulation.sources import Workload
-from benchmarks.simulation.speed import Speed
 
 # By the names that ``--policy`` takes.
 POLICIES: dict[str, Callable[[Fleet, random.Random], Policy]] = {

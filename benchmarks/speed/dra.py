@@ -13,10 +13,8 @@ meanwhile.
 
 import os
 import random
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,9 +24,9 @@ from rich.table import Table
 
 from benchmarks.collector import no_collector
 from benchmarks.output import preamble, shown
-from benchmarks.promises.pods import app, manifest
-from benchmarks.speed.latency import MACHINES, node_name, report_of
-from benchmarks.speed.processes import memory
+from benchmarks.promises.workloads import app, manifest
+from benchmarks.speed.latency import MACHINES, report_of, topology_of
+from benchmarks.speed.processes import memory, node_name, waits
 from scheduler_extender import terminal, verbs
 from scheduler_extender.kube.dra import DraNodes, dra_sinks
 from scheduler_extender.simulator.claims import (
@@ -49,7 +47,6 @@ from topology.core.graph import NodeTopology
 from topology.core.memo import forget
 from topology.core.report import Health, Report
 from topology.core.requests import gpu_request
-from topology.machines import machine
 
 Verb = Callable[[Cache, Pod, list[NodeName]], object]
 
@@ -111,7 +108,7 @@ class _Side:
         followed, sinks = _followed(self._cluster)
         sinks[CLASSES].apply(raw(DEVICE_CLASS))
         for i in range(nodes):
-            topology, report = _topology(i), report_of(i, rng, 1)
+            topology, report = topology_of(i), report_of(i, rng, 1)
             if dra and i // len(MACHINES) % 2:
                 held = [str(d) for a in report.allocations for d in a.device_ids]
                 sinks[SLICES].apply(raw(slice_of(topology, _shuffled(topology, orders))))
@@ -156,17 +153,16 @@ def _objects(nodes: int, claims: int, seed: int) -> list[dict[str, Any]]:
     rng = random.Random(seed)
     cluster = Cache(lambda: 0.0, Settings(stale_after=None))
     dra, sinks = _followed(cluster)
-    for i in range(nodes):
-        bare = Report("boot", 1, allocatable=frozenset())
-        dra.put_record(_topology(i), bare)
+    topologies = [topology_of(i) for i in range(nodes)]
+    for topology in topologies:
+        dra.put_record(topology, Report("boot", 1, allocatable=frozenset()))
     sinks[CLASSES].apply(raw(DEVICE_CLASS))
-    topologies = [_topology(i) for i in range(nodes)]
     slices = [raw(slice_of(node, _shuffled(node, rng))) for node in topologies]
-    gpus = [(i, g.index) for i in range(nodes) for g in _topology(i).gpus]
+    gpus = [(i, g.index) for i in range(nodes) for g in topologies[i].gpus]
     rng.shuffle(gpus)
     # Claims of one GPU each; those that are more than there are GPUs wait.
-    held = [_claim(_topology(at), n, [gpu]) for n, (at, gpu) in enumerate(gpus[:claims])]
-    held += [_claim(_topology(0), n, []) for n in range(len(held), claims)]
+    held = [_claim(topologies[at], n, [gpu]) for n, (at, gpu) in enumerate(gpus[:claims])]
+    held += [_claim(topologies[0], n, []) for n in range(len(held), claims)]
     steps: dict[str, Callable[[], None]] = {
         f"{nodes:,} ResourceSlices": lambda: sinks[SLICES].replace(slices, ""),
         f"{claims:,} ResourceClaims": lambda: sinks[CLAIMS].replace(held, ""),
@@ -176,40 +172,16 @@ def _objects(nodes: int, claims: int, seed: int) -> list[dict[str, Any]]:
 
 def _taken_in(dra: DraNodes, step: Callable[[], None]) -> dict[str, float]:
     before = memory(os.getpid())
-    with _waiting(dra) as waited:
+    with waits(lambda: dra.drop_record(NodeName("nobody")), 0.001) as waited:
         started = time.perf_counter()
         step()
         seconds = time.perf_counter() - started
     return {"mib": memory(os.getpid()) - before, "seconds": seconds, "waited_s": max(waited)}
 
 
-@contextmanager
-def _waiting(dra: DraNodes) -> Iterator[list[float]]:
-    """How long somebody else waits for each answer, in seconds."""
-    over, waited = threading.Event(), [0.0]
-
-    def ask() -> None:
-        while not over.wait(0.001):
-            started = time.perf_counter()
-            dra.drop_record(NodeName("nobody"))
-            waited.append(time.perf_counter() - started)
-
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    try:
-        yield waited
-    finally:
-        over.set()
-        asking.join()
-
-
 def _followed(cluster: Cache) -> tuple[DraNodes, dict[str, Any]]:
     dra = DraNodes(cluster)
     return dra, {path.rpartition("/")[2]: sink for path, sink in dra_sinks(cluster, dra)}
-
-
-def _topology(number: int) -> NodeTopology:
-    return machine(MACHINES[number % len(MACHINES)]).topology(node_name(number))
 
 
 def _shuffled(node: NodeTopology, rng: random.Random) -> list[int]:

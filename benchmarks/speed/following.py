@@ -25,10 +25,10 @@ from benchmarks.speed.processes import (
     extender,
     free_port,
     memory,
+    node_name,
     program,
     told,
 )
-from benchmarks.speed.standin import name_of
 
 ASKED = 300  # questions while nothing happens
 
@@ -47,7 +47,7 @@ def measure(
         began = time.perf_counter()
         with extender(config, serving) as pid, closing(Client(serving)) as client:
             ready, held = time.perf_counter() - began, memory(pid)
-            body = filter_body([name_of(i) for i in range(nodes)])
+            body = filter_body([node_name(i) for i in range(nodes)])
 
             def ask() -> float:
                 return client.ask("/scheduler/filter", body)[1]

@@ -23,12 +23,13 @@ import numpy as np
 from rich.table import Table
 
 from benchmarks.output import preamble, shown
-from benchmarks.speed.processes import Client, program, serve, told
+from benchmarks.speed.processes import Client, node_name, program, serve, told
 from scheduler_extender import terminal
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
 from topology.codec import encode_report
 from topology.core.devices import DeviceId, PodUid
+from topology.core.graph import NodeTopology
 from topology.core.report import Allocation, Report
 from topology.machines import machine
 
@@ -135,8 +136,7 @@ def percentiles(times: list[float]) -> tuple[float, float]:
 
 def report_of(node: int, rng: random.Random, sequence: int) -> Report:
     """A node with some GPUs held, one of a fixed number of states of its machine."""
-    kind = machine(MACHINES[node % len(MACHINES)])
-    topology = kind.topology(node_name(node))
+    topology = topology_of(node)
     state = random.Random(rng.randrange(STATES_PER_MACHINE))
     held = state.sample(range(len(topology.gpus)), state.randrange(len(topology.gpus)))
     ids = tuple(DeviceId(topology.gpus[p].uuid) for p in held)
@@ -146,9 +146,9 @@ def report_of(node: int, rng: random.Random, sequence: int) -> Report:
     return Report("boot", sequence, allocations=(allocation,) if ids else ())
 
 
-def node_name(node: int) -> str:
-    """The name of the node with this number."""
-    return f"gpu-node-{node:05}.example"
+def topology_of(node: int) -> NodeTopology:
+    """The node with this number."""
+    return machine(MACHINES[node % len(MACHINES)]).topology(node_name(node))
 
 
 def _serve(size: int, seed: int) -> None:
@@ -156,8 +156,7 @@ def _serve(size: int, seed: int) -> None:
     cluster = Cache(time.monotonic, Settings(stale_after=None, all_pods_known=False))
     rng = random.Random(seed)
     for i in range(size):
-        topology = machine(MACHINES[i % len(MACHINES)]).topology(node_name(i))
-        cluster.put_record(topology, report_of(i, rng, 1))
+        cluster.put_record(topology_of(i), report_of(i, rng, 1))
     serve(cluster)
 
 

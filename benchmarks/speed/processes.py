@@ -9,6 +9,7 @@ import http.client
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -57,6 +58,11 @@ def extender(kubeconfig: Path, port: int) -> Iterator[int]:
     with program("scheduler_extender", "extender", *flags) as child:
         until(lambda: status_of(port, "/readyz") == 200 or child.poll() is not None)
         yield child.pid
+
+
+def node_name(node: int) -> str:
+    """The name of the node with this number."""
+    return f"gpu-node-{node:05}.example"
 
 
 def free_port() -> int:
@@ -129,6 +135,26 @@ def until(happens: Callable[[], bool], *, within: float = WITHIN) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"what is measured is not ready after {within:g} s")
         time.sleep(0.02)
+
+
+@contextmanager
+def waits(ask: Callable[[], object], every: float) -> Iterator[list[float]]:
+    """How many seconds each answer takes inside the block, asked again ``every`` seconds."""
+    over, waited = threading.Event(), [0.0]
+
+    def go_on() -> None:
+        while not over.wait(every):
+            started = time.perf_counter()
+            ask()
+            waited.append(time.perf_counter() - started)
+
+    asking = threading.Thread(target=go_on, daemon=True)
+    asking.start()
+    try:
+        yield waited
+    finally:
+        over.set()
+        asking.join()
 
 
 def memory(pid: int, *, peak: bool = False) -> float:

@@ -20,7 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from benchmarks.speed.processes import HOST, tell
+from benchmarks.speed.processes import HOST, node_name, tell
 from topology.codec import encode, encode_report
 from topology.core.devices import DeviceId, PodUid
 from topology.core.report import Allocation, Report
@@ -35,11 +35,6 @@ GPU_PODS = 2  # pods of two GPUs on each node
 NOW = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def name_of(node: int) -> str:
-    """The name of the n-th node."""
-    return f"gpu-node-{node:05}.example"
-
-
 class World:
     """The objects, as JSON, by path; and who watches them."""
 
@@ -47,7 +42,7 @@ class World:
         self._rng = random.Random(1)
         self._version, self._sequence = 1_000, 1
         self._topologies = [
-            machine(MACHINES[i % len(MACHINES)]).topology(name_of(i)) for i in range(nodes)
+            machine(MACHINES[i % len(MACHINES)]).topology(node_name(i)) for i in range(nodes)
         ]
         self.items: dict[str, list[bytes]] = {
             RECORDS: [self._record(i) for i in range(nodes)],
@@ -136,7 +131,7 @@ def _pod(i: int, nodes: int) -> dict[str, Any]:
     conditions = ("PodReadyToStartContainers", "Initialized", "Ready", "PodScheduled")
     return {
         "metadata": meta,
-        "spec": {"nodeName": name_of(node), "containers": [container], "volumes": mounts},
+        "spec": {"nodeName": node_name(node), "containers": [container], "volumes": mounts},
         "status": {
             "phase": "Running",
             "startTime": NOW,
@@ -150,7 +145,7 @@ def _pod(i: int, nodes: int) -> dict[str, Any]:
 def _node(i: int) -> dict[str, Any]:
     names = [f"registry.example/team/image-{n}@sha256:{n:064x}" for n in range(30)]
     return {
-        "metadata": _metadata(name_of(i), "", 800, 2_500),
+        "metadata": _metadata(node_name(i), "", 800, 2_500),
         "status": {
             "allocatable": {"cpu": "96", "memory": "1000Gi", "pods": "110", GPU: "8"},
             "images": [{"names": [name], "sizeBytes": 1_000_000} for name in names],

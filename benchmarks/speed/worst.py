@@ -7,19 +7,207 @@ remembered; filter, prioritize, preempt and bind are asked over HTTP, one after 
 second client asks ``/healthz`` without a pause.
 """
 
+from __future__ import annotations
+
 import json
+import random
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import combinations
 from typing import Any
 
 from rich.table import Table
 
 from benchmarks.output import preamble, shown
-from benchmarks.speed.processes import Client, program, serve, told
-from benchmarks.speed.worst_cases import NODES, WORST, WorstPod, name_of, populate
+from benchmarks.promises.workloads import GpuContainer, app, init, manifest
+from benchmarks.speed.processes import Client, program, serve, told, waits
 from scheduler_extender import terminal
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.cluster.cache import Cache
+from scheduler_extender.state.pods.record import PodRecord
+from topology.core.devices import Bytes, DeviceId, Gpu, GpuResource, GpuUuid, NodeName, PodUid
+from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.links import GBps, Link, LinkKind
+from topology.core.report import Allocation, Report
+from topology.core.requests import ContainerRequest, GpuRequest, Role
+from topology.machines import machine
+
+RESOURCE = "nvidia.com/gpu"
+NODES = 100
+
+
+def name_of(i: int) -> str:
+    """The ``i``-th node."""
+    return f"worst-{i:03}"
+
+
+def _topology(i: int) -> tuple[NodeTopology, GpuResource]:
+    """One of ten kinds of machine, and how its GPUs are served."""
+    name = NodeName(name_of(i))
+    whole = GpuResource()
+    best = AllocatorFacts("best-effort")
+    makers: tuple[Callable[[], tuple[NodeTopology, GpuResource]], ...] = (
+        lambda: (machine("dgx2").topology(name, allocator=AllocatorFacts("any")), whole),
+        lambda: (machine("dgx2").topology(name, allocator=best), whole),
+        lambda: (sparse(name, 16, 8, replace(best, topology_manager_policy="best-effort")), whole),
+        lambda: (machine("dgx1-v100").topology(name, allocator=best), whole),
+        lambda: (
+            machine("dgx-a100").topology(
+                name, allocator=AllocatorFacts("distributed", plugin_version="0.20.0")
+            ),
+            GpuResource(RESOURCE, "time-slicing", 4),
+        ),
+        lambda: (
+            sparse(name, 32, 8, AllocatorFacts("any", topology_manager_policy="unknown")),
+            whole,
+        ),
+        lambda: (
+            sparse(name, 64, 2, AllocatorFacts("packed")),
+            GpuResource(RESOURCE, "mps", 32),
+        ),
+        lambda: (sparse(name, 24, 2, AllocatorFacts("any")), whole),
+        lambda: (sparse(name, 16, 2, best), whole),
+        lambda: (sparse(name, 64, 64, best), whole),
+    )
+    return makers[i % len(makers)]()
+
+
+def sparse(name: NodeName, n: int, numa_nodes: int, facts: AllocatorFacts) -> NodeTopology:
+    """Each GPU has NVLinks to about three others, all of different widths."""
+    rng = random.Random(f"{n} {numa_nodes}")
+    gpus = tuple(
+        Gpu(
+            p,
+            GpuUuid(f"GPU-{name}-{p}"),
+            "NVIDIA A100-SXM4-40GB",
+            Bytes(40 << 30),
+            p * numa_nodes // n,
+        )
+        for p in range(n)
+    )
+    links = []
+    for a, b in combinations(range(n), 2):
+        joined = rng.random() < 3 / n or b == a + 1
+        wide = GBps(float(rng.randint(5, 40)))
+        pcie = rng.choice((LinkKind.SYS, LinkKind.NODE, LinkKind.PHB, LinkKind.PIX))
+        links.append(
+            Link(
+                a, b, pcie, rng.randint(1, 4) * joined, nvlink_one_way=wide if joined else GBps(0.0)
+            )
+        )
+    return NodeTopology(name, gpus, tuple(links), allocator=facts)
+
+
+def populate(seed: int) -> Cache:
+    """All the nodes, with their pods and reports, as an extender knows them."""
+    cluster = Cache(time.monotonic, Settings(stale_after=None))
+    rng = random.Random(seed)
+    for i in range(NODES):
+        node, served = _topology(i)
+        topology = replace(node, resources=(served,))
+        uuids = [g.uuid for g in topology.gpus]
+        rng.shuffle(uuids)
+        allocations: list[Allocation] = []
+        for number, (does, gpus) in enumerate(_pods(i, len(uuids), rng)):
+            name = f"{topology.name}-{does}-{number}"
+            cluster.put_pod(_record(name, topology.name, served.name, does, gpus, rng))
+            if does != "waiting":
+                ids = [uuids.pop() for _ in range(gpus)]
+                whole = served.strategy == "none"
+                devices = tuple(DeviceId(u if whole else f"{u}::0") for u in ids)
+                allocations.append(
+                    Allocation(PodUid(name), "default", name, "main", served.name, devices)
+                )
+        cluster.put_record(topology, Report("boot", 1, allocations=tuple(allocations)))
+    return cluster
+
+
+def _record(
+    name: str, node: NodeName, resource: str, does: str, gpus: int, rng: random.Random
+) -> PodRecord:
+    main = ContainerRequest("main", gpus)
+    request = GpuRequest(resource, (main,), only_gpu_plugin=bool(rng.randrange(2)))
+    if rng.randrange(4) == 0 and does == "waiting":
+        init = ContainerRequest("init", 1, Role.INIT)
+        request = GpuRequest(resource, (init, main))
+    return PodRecord(
+        PodUid(name),
+        "default",
+        name,
+        node,
+        request,
+        phase="Pending" if does == "waiting" else "Running",
+        deleting=does == "ending",
+    )
+
+
+def _pods(i: int, gpus: int, rng: random.Random) -> Iterator[tuple[str, int]]:
+    """What the pods of the ``i``-th node do, which has so many GPUs, and how many each asks for."""
+    yield "running", 1
+    left = gpus - 1
+    for does, most in {"running": i // 10 % 5, "ending": i % 3, "waiting": i // 3 % 4}.items():
+        for _ in range(most):
+            count = rng.choice((1, 1, 2))
+            if count < left // 2:
+                left -= count
+                yield does, count
+
+
+# Pods.
+
+EVERYTHING = {
+    "policy": "preferred",
+    "link": "nvlink",
+    "shape": "ring",
+    "min-bandwidth": "50",
+    "same-numa": "true",
+    "nic": "pxb",
+    "min-gpu-memory": "10Gi",
+}
+GLOBS = ",".join(f"{'*'.join('abcdefghij')}{i}*" for i in range(32))
+
+NVLINK, RING = {"link": "nvlink"}, {"link": "nvlink", "shape": "ring"}
+
+
+@dataclass(frozen=True, slots=True)
+class WorstPod:
+    """A pod, and what is bad about it."""
+
+    case: str
+    containers: Sequence[GpuContainer]
+    annotations: dict[str, str] = field(default_factory=dict)  # without our prefix
+
+    def manifest(self) -> dict[str, Any]:
+        """The Pod as JSON has it."""
+        return manifest("worst", 0, self.annotations, *self.containers)
+
+
+WORST = (
+    WorstPod("1,024 devices", [app(1024)]),
+    WorstPod("ring over 12 GPUs", [app(12)], RING),
+    WorstPod("ring over 64 GPUs", [app(64)], RING),
+    WorstPod("ring of 30 GB/s over 8", [app(8)], {"min-bandwidth": "30"}),
+    WorstPod(
+        "ring of 3 GB/s over 32", [app(32)], {"min-bandwidth": "3", "link": "phb", "shape": "ring"}
+    ),
+    WorstPod(
+        "connected 6, one NUMA node", [app(6)], NVLINK | {"shape": "connected", "same-numa": "true"}
+    ),
+    WorstPod("32 globs", [app(2)], {"gpu-model": GLOBS}),
+    WorstPod(
+        "40 init containers",
+        [*(init(n % 8 + 1) for n in range(40)), *[app(1)] * 2],
+        {"link": "phb"},
+    ),
+    WorstPod("1,500 equal init containers", [*[init(2)] * 1500, app(1)]),
+    WorstPod("60 containers, 60 init containers", [*[init(2)] * 60, *[app(1)] * 60]),
+    WorstPod("300 containers", [app(1)] * 300),
+    WorstPod("preferred, everything at once", [init(3), app(3), app(3)], EVERYTHING),
+)
+
 
 VERBS = ("filter", "prioritize", "preempt", "bind")
 
@@ -31,9 +219,9 @@ def measure(seed: int, begin: Callable[[str], None]) -> dict[str, Any]:
         begin(pod.case)
         with program("benchmarks.speed.worst", str(seed), speaks=True) as child:
             port = int(told(child)[0])
-            with _healthz(port) as waited:
+            with waits(partial(Client(port).ask, "/healthz"), 0.002) as waited:
                 times = _ask(port, pod)
-        rows.append({"case": pod.case, **times, "healthz": max(waited)})
+        rows.append({"case": pod.case, **times, "healthz": 1000 * max(waited)})
     return {**preamble("worst", nodes=NODES, seed=seed), "rows": rows}
 
 
@@ -60,25 +248,6 @@ def _ask(port: int, pod: WorstPod) -> dict[str, float]:
         "filter": filtered,
         **{verb: client.ask(f"/scheduler/{verb}", json.dumps(b))[1] for verb, b in others.items()},
     }
-
-
-@contextmanager
-def _healthz(port: int) -> Iterator[list[float]]:
-    """How long each question takes that is asked there inside the block, in milliseconds."""
-    over, waited = threading.Event(), [0.0]
-
-    def ask() -> None:
-        client = Client(port)
-        while not over.wait(0.002):
-            waited.append(client.ask("/healthz")[1])
-
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    try:
-        yield waited
-    finally:
-        over.set()
-        asking.join()
 
 
 if __name__ == "__main__":

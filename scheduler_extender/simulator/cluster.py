@@ -8,9 +8,8 @@ from scheduler_extender.simulator.claims import Claims
 from scheduler_extender.simulator.extender import Extender
 from scheduler_extender.simulator.node import Node
 from scheduler_extender.simulator.pods import Job, PodEntry
-from scheduler_extender.simulator.scene import Scene
+from scheduler_extender.simulator.scene import Scene, Tally
 from scheduler_extender.simulator.scheduler import KubeScheduler
-from scheduler_extender.simulator.tally import Tally
 from scheduler_extender.simulator.watches import ExtenderWatches, Watches
 from topology.core.devices import NodeName
 

@@ -1,4 +1,4 @@
-"""What every actor of a played cluster works with: time, chance, nodes, and who looks on."""
+"""What actors of a played cluster work with: time, chance, nodes, tallies, and who looks on."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -9,13 +9,53 @@ from scheduler_extender.kube.dra import DraNodes
 from scheduler_extender.simulator.clock import Clock
 from scheduler_extender.simulator.faults import Delays, Faults
 from scheduler_extender.simulator.pods import PodEntry
-from scheduler_extender.simulator.tally import Tally
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.verification import Surprise
 from scheduler_extender.verbs import Binding
 from topology.core.devices import NodeName
 from topology.core.graph import NodeTopology
 from topology.emulation import EmulatedKubelet
+
+
+@dataclass(slots=True)
+class Tally:
+    """How often what happened. Promises are counted by verdict."""
+
+    placed: int = 0
+    foreign: int = 0  # pods that others bound, past kube-scheduler
+    required: int = 0  # pods with constraints
+    required_placed: int = 0
+    placed_by_kind: Counter[str] = field(default_factory=Counter)
+    asked_by_kind: Counter[str] = field(default_factory=Counter)
+    promised: Counter[str] = field(default_factory=Counter)
+    broken: Counter[str] = field(default_factory=Counter)
+    # Broken by a pod that others bound and that nobody had seen yet; and the same where the watch
+    # had been failing for so long that the extender should have stopped promising.
+    excused: Counter[str] = field(default_factory=Counter)
+    unexcused: Counter[str] = field(default_factory=Counter)
+    # Broken after a kubelet's restart, or a change of a GPU's health, which no report had shown the
+    # extender when it decided.
+    unreported: Counter[str] = field(default_factory=Counter)
+    # By reason: pods that a kubelet refused, promised something or not, but for those events.
+    kubelet_refusals: Counter[str] = field(default_factory=Counter)
+    stale: int = 0  # pods with constraints placed on nodes whose agent was dead
+    blind: int = 0  # the same while a watch had been failing for long
+    happened: Counter[str] = field(default_factory=Counter)  # faults
+    claimed: int = 0  # binds of pods whose claims had devices of a node with DRA
+    vetoes: int = 0  # of these, refused over the devices
+    gang_binds: int = 0  # of members of gangs
+    gang_refusals: int = 0  # of these, refused
+    group_members: int = 0
+    split_groups: int = 0  # members that were bound outside the domain of their group
+    whole_groups: int = 0  # groups of which all members lived at one time
+    # Admissions after which the pods on a shared GPU use more memory than it has; and those beside
+    # pods that others bound, or after an event that no report had shown.
+    overcommitted: int = 0
+    overcommitted_unseen: int = 0
+    # By kind: what verification did not foresee, of pods that met no restart and no sick GPU.
+    surprises: Counter[str] = field(default_factory=Counter)
+    faults: list[str] = field(default_factory=list)  # nodes about which deciding failed
+    broken_jobs: list[str] = field(default_factory=list)
 
 
 class Capacity:

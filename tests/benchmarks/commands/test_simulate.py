@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from benchmarks.__main__ import app
 from benchmarks.commands.simulate import Played
+from benchmarks.simulation.simulation import Speed
 from benchmarks.simulation.sources import DEMANDS
-from benchmarks.simulation.speed import Speed
 from benchmarks.simulation.sweep import POLICIES
 from tests.benchmarks.simulation.samples import written
 

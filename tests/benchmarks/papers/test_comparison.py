@@ -14,9 +14,8 @@ from typer.testing import CliRunner
 
 from benchmarks.__main__ import app
 from benchmarks.papers import comparison, openb
-from benchmarks.papers.fragmentation import Typical
 from benchmarks.papers.model import MOST_GPUS, WHOLE, NodeKind, Nodes, PodKind, feasible
-from benchmarks.papers.policies import POLICIES
+from benchmarks.papers.policies import POLICIES, Typical
 from benchmarks.papers.simulation import simulate
 from tests import recorded
 

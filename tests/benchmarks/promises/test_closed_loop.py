@@ -20,7 +20,7 @@ import pytest
 from benchmarks.promises.plays import Play, play, play_all
 from scheduler_extender.simulator.faults import RARE_FAULTS, Faults
 from scheduler_extender.simulator.node import LOST_CLAIM
-from scheduler_extender.simulator.tally import Tally
+from scheduler_extender.simulator.scene import Tally
 
 pytestmark = pytest.mark.long
 

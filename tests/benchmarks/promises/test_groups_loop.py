@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 from benchmarks.promises.plays import Play, play_all
-from scheduler_extender.simulator.tally import Tally
+from scheduler_extender.simulator.scene import Tally
 
 pytestmark = pytest.mark.long
 

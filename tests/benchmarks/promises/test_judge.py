@@ -9,12 +9,11 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.promises.judge import Judge
-from benchmarks.promises.pods import app, manifest
+from benchmarks.promises.workloads import app, manifest
 from scheduler_extender.simulator.clock import Clock
 from scheduler_extender.simulator.faults import Delays, Faults
 from scheduler_extender.simulator.pods import Job, PodEntry, PublishedReport
-from scheduler_extender.simulator.scene import Scene
-from scheduler_extender.simulator.tally import Tally
+from scheduler_extender.simulator.scene import Scene, Tally
 from scheduler_extender.verbs import Binding
 from topology.core.report import Health, Report
 from topology.machines import machine

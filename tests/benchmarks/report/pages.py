@@ -13,8 +13,7 @@ from typing import Any
 from typer.testing import CliRunner
 
 from benchmarks.__main__ import app
-from benchmarks.report.page import page
-from benchmarks.report.reading import parse
+from benchmarks.report.page import page, parse
 from benchmarks.simulation import sweep as sweeps
 from benchmarks.simulation.figures import Sweep
 

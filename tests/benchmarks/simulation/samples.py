@@ -7,11 +7,9 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from benchmarks.simulation.clusters import cluster
-from benchmarks.simulation.fleet import SimPod
+from benchmarks.simulation.fleet import SimPod, cluster
 from benchmarks.simulation.jobs import Ask, Job
-from benchmarks.simulation.simulation import Result, Simulation
-from benchmarks.simulation.speed import Speed
+from benchmarks.simulation.simulation import Result, Simulation, Speed
 from benchmarks.simulation.sweep import POLICIES
 from topology.core.devices import PodUid
 from topology.machines import machine

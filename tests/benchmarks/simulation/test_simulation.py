@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.simulation.clusters import Node, cluster
+from benchmarks.simulation.fleet import Node, cluster
 from benchmarks.simulation.jobs import Ask, Job
-from benchmarks.simulation.simulation import Result
-from benchmarks.simulation.speed import Speed
+from benchmarks.simulation.simulation import Result, Speed
 from benchmarks.simulation.sweep import POLICIES
 from tests.benchmarks.simulation.samples import LINK, RING, play, some_jobs, written
 from topology import codec

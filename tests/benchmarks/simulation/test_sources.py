@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from benchmarks.simulation import sources
-from benchmarks.simulation.clusters import cluster
+from benchmarks.simulation.fleet import cluster
 from benchmarks.simulation.jobs import Ask, Job
 from benchmarks.simulation.sources import Workload
 from tests import recorded

@@ -6,7 +6,7 @@ from itertools import combinations, pairwise, permutations
 
 import pytest
 
-from benchmarks.simulation.speed import Speed, weakest_hop
+from benchmarks.simulation.simulation import Speed, weakest_hop
 from tests import recorded
 from tests.benchmarks.simulation.samples import DGX
 from topology.core.devices import NodeName

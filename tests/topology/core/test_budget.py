@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from benchmarks.speed.worst_cases import sparse
+from benchmarks.speed.worst import sparse
 from tests.topology import answers
 from topology.core import memo
 from topology.core.admission import Kubelet, admissions, container_sets

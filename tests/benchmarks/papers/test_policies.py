@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.papers.fragmentation import Typical
 from benchmarks.papers.model import WHOLE, NodeKind, Nodes, PodKind
-from benchmarks.papers.policies import POLICIES, STEP, WORTH_PART
+from benchmarks.papers.policies import POLICIES, STEP, WORTH_PART, Typical
 from tests.nodes import pcie
 from topology.core import scoring
 from topology.core.admission import Kubelet

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.simulation.clusters import ClusterError, cluster
+from benchmarks.simulation.fleet import ClusterError, cluster
 from benchmarks.simulation.jobs import Ask, Job
 from scheduler_extender.files.allocatable import Allocatable
 from tests.benchmarks.simulation.samples import LINK, play, written

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.simulation.clusters import cluster
-from benchmarks.simulation.fleet import Fleet
+from benchmarks.simulation.fleet import Fleet, cluster
 from benchmarks.simulation.jobs import Ask
-from benchmarks.simulation.scheduler import DEFAULT, WITH_GPUS, InTree, sample_size
+from benchmarks.simulation.policy import DEFAULT, WITH_GPUS, InTree, sample_size
 from tests.benchmarks.simulation.samples import Fixed, sim_pod
 
 
