@@ -13,7 +13,7 @@ from fastapi import FastAPI
 
 from benchmarks.speed.processes import HOST, tell
 from scheduler_extender import wire
-from scheduler_extender.http.endpoint import Verb, VerbApp
+from scheduler_extender.http.endpoint import VerbApp
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.http.servers import Servers, listen
 from scheduler_extender.http.workers import Workers
@@ -43,8 +43,8 @@ def _app(share: float, write: Callable[[Binding], None] | None) -> VerbApp:
 
     app = VerbApp(Metrics(), Bodies())
     evaluating = Workers(EVALUATING_THREADS)
-    app.add_verb("filter", Verb(filter_, evaluating))
-    app.add_verb("prioritize", Verb(prioritize, evaluating))
+    app.add_verb("filter", filter_, evaluating)
+    app.add_verb("prioritize", prioritize, evaluating)
     if write is not None:
 
         def bind(body: wire.Body, arrived: float) -> bytes:
@@ -56,7 +56,7 @@ def _app(share: float, write: Callable[[Binding], None] | None) -> VerbApp:
                 return wire.encode(wire.BindingResult(str(error)))
             return wire.encode(wire.BindingResult())
 
-        app.add_verb("bind", Verb(bind, Workers(BIND_THREADS)))
+        app.add_verb("bind", bind, Workers(BIND_THREADS))
     return app
 
 

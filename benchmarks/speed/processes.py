@@ -75,7 +75,7 @@ def free_port() -> int:
 def serve(cluster: Cache) -> None:
     """Serve a cluster in this process until it is ended; tell the ports for kube-scheduler and for
     people."""
-    from scheduler_extender.http.addresses import Addresses
+    from scheduler_extender.http.servers import Addresses
     from scheduler_extender.serving import in_memory, servers
 
     service, _ = in_memory(cluster)

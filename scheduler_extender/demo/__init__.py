@@ -21,8 +21,7 @@ from scheduler_extender.demo.placing import FirstBest, Outcome, OverHttp, Placin
 from scheduler_extender.demo.tables import Play
 from scheduler_extender.files.clusterfile import ClusterFile, load
 from scheduler_extender.files.snapshot import cluster_file
-from scheduler_extender.http.addresses import Addresses
-from scheduler_extender.http.servers import Servers
+from scheduler_extender.http.servers import Addresses, Servers
 from scheduler_extender.serving import file_service, in_memory, in_thread
 from scheduler_extender.terminal import show
 

@@ -16,7 +16,7 @@ import structlog
 from scheduler_extender import verbs, wire
 from scheduler_extender.deadline import Deadline, within
 from scheduler_extender.http.bothports import add_errors, add_health
-from scheduler_extender.http.endpoint import NotReadyError, Verb, VerbApp
+from scheduler_extender.http.endpoint import Answer, NotReadyError, VerbApp
 from scheduler_extender.http.service import Service
 from scheduler_extender.http.workers import Workers
 from scheduler_extender.limits import (
@@ -36,22 +36,21 @@ def create_app(service: Service) -> VerbApp:
     """The scheduler-facing app: /scheduler/filter, prioritize, bind, preempt, and health."""
     app, answers = VerbApp(service.metrics, service.bodies), _Answers(service)
     evaluating = Workers(EVALUATING_THREADS)
-    binding = Workers(BIND_THREADS)
 
     def leading(
         decode: Callable[[wire.Body], Args], answer: Callable[[Args, float], bytes]
-    ) -> Callable[[wire.Body, float], bytes]:
+    ) -> Answer:
         def answered(body: wire.Body, arrived: float) -> bytes:
             answers.need_lead()  # first: an unreadable body gets this answer, too
             return answer(decode(body), arrived)
 
         return answered
 
-    app.add_verb("filter", Verb(leading(wire.scheduling, answers.filter), evaluating))
-    app.add_verb("prioritize", Verb(leading(wire.scheduling, answers.prioritize), evaluating))
-    app.add_verb("preempt", Verb(leading(wire.preempting, answers.preempt), evaluating))
+    app.add_verb("filter", leading(wire.scheduling, answers.filter), evaluating)
+    app.add_verb("prioritize", leading(wire.scheduling, answers.prioritize), evaluating)
+    app.add_verb("preempt", leading(wire.preempting, answers.preempt), evaluating)
     bind = leading(wire.binding_decoder.decode, answers.bind)
-    app.add_verb("bind", Verb(bind, binding, limit=MAX_BIND_BODY))
+    app.add_verb("bind", bind, Workers(BIND_THREADS), MAX_BIND_BODY)
     add_health(app, service)
     add_errors(app)
     return app

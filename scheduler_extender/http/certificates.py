@@ -16,7 +16,6 @@ from pathlib import Path
 
 import structlog
 
-from scheduler_extender.http.addresses import Tls
 from topology import regularfile
 
 log = structlog.get_logger(__name__)
@@ -26,6 +25,19 @@ log = structlog.get_logger(__name__)
 LOOK_EVERY = 5.0
 WARN_BEFORE = timedelta(days=14)
 MAX_FILE = 1024 * 1024  # bytes of a certificate or key
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """TLS on the scheduler's port. With ``client_ca`` a client must show a certificate of that CA;
+    with ``client_names`` also one whose common name or DNS name is among them, since the CA may
+    have signed others.
+    """
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+    client_names: frozenset[str] = frozenset()
 
 
 class CertificatesError(Exception):

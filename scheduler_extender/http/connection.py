@@ -171,7 +171,7 @@ class Connection(HttpToolsProtocol):
         if self._foreign is not None:
             said = f"the name in the client certificate is not allowed: {self._foreign}"
             self.app = refusing(403, said)
-        elif (page := self._foreign_page()) is not None:
+        elif page := browsers.refusal(self.headers, local=self.local, public_host=self.public_host):
             self.app = refusing(403, page)
         elif crowded and self.url.partition(b"?")[0] not in HEALTH:
             self.app = refusing(503, "too many connections")
@@ -181,9 +181,6 @@ class Connection(HttpToolsProtocol):
         self._progressed = True
         self._unanswered += 1
         self._allow(self.limits.body_seconds)
-
-    def _foreign_page(self) -> str | None:
-        return browsers.refusal(self.headers, local=self.local, public_host=self.public_host)
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body."""

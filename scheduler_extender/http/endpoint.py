@@ -7,7 +7,6 @@ probes, are answered meanwhile.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import msgspec
 from fastapi import FastAPI
@@ -65,23 +64,27 @@ async def read(scope: Scope, receive: Receive, limit: int, held: Held) -> Body:
             return whole
 
 
-@dataclass(frozen=True, slots=True)
-class Verb:
-    """What answers one verb."""
-
-    # From a body, and the moment (:func:`time.monotonic`) at which its request came, to the
-    # answer's body. Raises :class:`msgspec.DecodeError`.
-    answer: Callable[[Body, float], bytes]
-    workers: Workers  # the threads that answer
-    limit: int = MAX_BODY  # bytes of a body
+# From a body, and the moment (:func:`time.monotonic`) at which its request came, to the answer's
+# body. Raises :class:`msgspec.DecodeError`.
+Answer = Callable[[Body, float], bytes]
 
 
 class _Endpoint:
     """A verb as an ASGI endpoint."""
 
-    def __init__(self, name: str, verb: Verb, metrics: Metrics, bodies: Bodies) -> None:
+    def __init__(
+        self,
+        name: str,
+        answer: Answer,
+        workers: Workers,
+        limit: int,
+        metrics: Metrics,
+        bodies: Bodies,
+    ) -> None:
         self._name = name
-        self._verb = verb
+        self._answer = answer
+        self._workers = workers
+        self._limit = limit
         self._bodies = bodies
         self._requests = metrics.requests
         self._ok = metrics.requests.labels(name, "200")
@@ -101,9 +104,9 @@ class _Endpoint:
         self, scope: Scope, receive: Receive, held: Held, arrived: float
     ) -> tuple[int, bytes]:
         try:
-            body = await read(scope, receive, self._verb.limit, held)
+            body = await read(scope, receive, self._limit, held)
             started = time.perf_counter()
-            payload = await self._verb.workers.run(self._verb.answer, body, arrived)
+            payload = await self._workers.run(self._answer, body, arrived)
         except BodyError as error:
             status, problem = error.status, str(error)
         except TooDenseError as error:
@@ -137,12 +140,14 @@ class VerbApp(FastAPI):
         self._verbs: dict[str, ASGIApp] = {}
         self._workers = set[Workers]()
 
-    def add_verb(self, name: str, verb: Verb) -> None:
-        """Answer POST at /scheduler/``name``; another method is refused."""
-        path, endpoint = f"/scheduler/{name}", _Endpoint(name, verb, self._metrics, self._bodies)
+    def add_verb(self, name: str, answer: Answer, workers: Workers, limit: int = MAX_BODY) -> None:
+        """Answer POST at /scheduler/``name`` by these threads; another method is refused. A body
+        has at most ``limit`` bytes."""
+        path = f"/scheduler/{name}"
+        endpoint = _Endpoint(name, answer, workers, limit, self._metrics, self._bodies)
         self.router.routes.append(Route(path, endpoint, methods=["POST"]))
         self._verbs[path] = endpoint
-        self._workers.add(verb.workers)
+        self._workers.add(workers)
 
     def close(self) -> None:
         """End the threads of the verbs."""

@@ -8,6 +8,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from ipaddress import ip_address
 
 import anyio.to_thread
@@ -19,7 +20,7 @@ from fastapi import FastAPI
 from scheduler_extender.http import certificates as tls
 from scheduler_extender.http.accepting import Acceptor
 from scheduler_extender.http.bothports import Failures
-from scheduler_extender.http.certificates import Certificates
+from scheduler_extender.http.certificates import Certificates, Tls
 from scheduler_extender.http.connection import Connection, connection
 from scheduler_extender.http.endpoint import VerbApp
 from scheduler_extender.limits import DEFAULT, Limits
@@ -32,6 +33,22 @@ GC_THRESHOLDS = (50_000, 20, 1000)
 # Seconds after which a thread that computes lets the event loop go on; the interpreter's own is 5
 # ms. An answer of the loop takes several such turns.
 SWITCH_INTERVAL = 0.0002
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where a service listens.
+
+    ``host`` is the address of the ports for kube-scheduler and for metrics and probes. The one for
+    people is on loopback; ``public_host`` is the name by which a proxy beside us serves it.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    admin_port: int = 0
+    metrics_port: int = 0
+    tls: Tls | None = None
+    public_host: str = ""
 
 
 class PortError(OSError):

@@ -27,6 +27,7 @@ log = structlog.get_logger(__name__)
 
 SLICES = "/apis/discovery.k8s.io/v1/namespaces"
 TIMEOUT = 2.0  # seconds for one request
+PORT = "scheduler"  # the name of the port in the Service
 AGAIN = 10.0  # seconds after which the leader checks again that the Service names it
 AFTER_FAILURE = 0.5  # the same after a check that failed
 
@@ -38,66 +39,6 @@ class Address:
     ip: str
     port: int
     service: str  # the Service's name
-    port_name: str = "scheduler"
-
-
-class Endpoint:
-    """The leader's entry in the Service. :meth:`publish` raises :class:`.ApiFailure`."""
-
-    def __init__(self, api: ApiServer, own: OwnPod, address: Address) -> None:
-        self._api = api
-        self._own = own
-        self._address = address
-        version = ipaddress.ip_address(address.ip).version
-        self._type = f"IPv{version}"
-        # An EndpointSlice keeps its kind of address, so IPv4 and IPv6 have one each.
-        self._name = f"{address.service}-leader-ipv{version}"
-        self._collection = path(SLICES, own.namespace, "endpointslices")
-
-    def publish(self, leads: Callable[[], bool]) -> None:
-        """Make the EndpointSlice name us alone, if ``leads()``.
-
-        Raises :class:`.ConflictError` if somebody else has written it meanwhile.
-        """
-        where = f"{self._collection}/{self._name}"
-        wanted = self._content()
-        try:
-            written = msgspec.json.decode(self._api.get(where, timeout=TIMEOUT))
-        except NotFoundError:
-            if leads():
-                body = msgspec.json.encode(self._head() | wanted)
-                self._api.create(self._collection, body, timeout=TIMEOUT)
-            return
-        named = all(written.get(key) == value for key, value in wanted.items())
-        if not named and leads():
-            over = {"metadata": {"resourceVersion": written["metadata"]["resourceVersion"]}}
-            self._api.patch(where, msgspec.json.encode(over | wanted), timeout=TIMEOUT)
-
-    def _content(self) -> dict[str, Any]:
-        address, own = self._address, self._own
-        return {
-            "endpoints": [
-                {
-                    "addresses": [address.ip],
-                    "conditions": {"ready": True, "serving": True, "terminating": False},
-                    "targetRef": {"kind": "Pod", "namespace": own.namespace, "name": own.name},
-                }
-            ],
-            "ports": [{"name": address.port_name, "port": address.port, "protocol": "TCP"}],
-        }
-
-    def _head(self) -> dict[str, Any]:
-        labels = {
-            "kubernetes.io/service-name": self._address.service,
-            "endpointslice.kubernetes.io/managed-by": PREFIX.rstrip("/"),
-        }
-        metadata = {"name": self._name, "namespace": self._own.namespace, "labels": labels}
-        return {
-            "apiVersion": "discovery.k8s.io/v1",
-            "kind": "EndpointSlice",
-            "metadata": metadata,
-            "addressType": self._type,
-        }
 
 
 class AddressWriter:
@@ -106,9 +47,37 @@ class AddressWriter:
     It has a thread of its own, so that a slow write does not hold up the renewal of the Lease.
     """
 
-    def __init__(self, endpoint: Endpoint, leads: Callable[[], bool]) -> None:
-        self._endpoint = endpoint
+    def __init__(
+        self, api: ApiServer, own: OwnPod, address: Address, leads: Callable[[], bool]
+    ) -> None:
+        self._api = api
         self._leads = leads
+        # An EndpointSlice keeps its kind of address, so IPv4 and IPv6 have one each.
+        version = ipaddress.ip_address(address.ip).version
+        name = f"{address.service}-leader-ipv{version}"
+        self._collection = path(SLICES, own.namespace, "endpointslices")
+        self._slice = f"{self._collection}/{name}"
+        self._content: dict[str, Any] = {
+            "endpoints": [
+                {
+                    "addresses": [address.ip],
+                    "conditions": {"ready": True, "serving": True, "terminating": False},
+                    "targetRef": {"kind": "Pod", "namespace": own.namespace, "name": own.name},
+                }
+            ],
+            "ports": [{"name": PORT, "port": address.port, "protocol": "TCP"}],
+        }
+        labels = {
+            "kubernetes.io/service-name": address.service,
+            "endpointslice.kubernetes.io/managed-by": PREFIX.rstrip("/"),
+        }
+        self._whole = {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {"name": name, "namespace": own.namespace, "labels": labels},
+            "addressType": f"IPv{version}",
+            **self._content,
+        }
         self._due = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="service-address", daemon=True)
@@ -126,6 +95,25 @@ class AddressWriter:
         self._stopping = True
         self._due.set()
 
+    def publish(self) -> None:
+        """Make the EndpointSlice name us alone, if we lead.
+
+        Raises :class:`.ApiFailure`: :class:`.ConflictError` if somebody else has written it
+        meanwhile.
+        """
+        try:
+            written = msgspec.json.decode(self._api.get(self._slice, timeout=TIMEOUT))
+        except NotFoundError:
+            if self._leads():
+                body = msgspec.json.encode(self._whole)
+                self._api.create(self._collection, body, timeout=TIMEOUT)
+            return
+        named = all(written.get(key) == value for key, value in self._content.items())
+        if not named and self._leads():
+            over = {"metadata": {"resourceVersion": written["metadata"]["resourceVersion"]}}
+            body = msgspec.json.encode(over | self._content)
+            self._api.patch(self._slice, body, timeout=TIMEOUT)
+
     def _run(self) -> None:
         pause = AGAIN
         while not self._stopping:
@@ -134,7 +122,7 @@ class AddressWriter:
             pause = AGAIN
             try:
                 if self._leads():
-                    self._endpoint.publish(self._leads)
+                    self.publish()
             except (ApiFailure, msgspec.DecodeError) as error:
                 log.warning("the Service does not name this replica", cause=str(error))
                 pause = AFTER_FAILURE

@@ -12,7 +12,7 @@ import msgspec
 import structlog
 
 from scheduler_extender.kube.bindable import Bindable, OwnPod
-from scheduler_extender.leader.address import Address, AddressWriter, Endpoint
+from scheduler_extender.leader.address import Address, AddressWriter
 from scheduler_extender.leader.election import Election, Step
 from scheduler_extender.leader.fence import DeposedError, Fence, StuckError
 from scheduler_extender.leader.lease import LeaseStore
@@ -70,7 +70,7 @@ class Leader:
         self._fence = Fence(api, self.bindable, own, identity)
         address = replication.address
         self._address_writer = (
-            AddressWriter(Endpoint(api, own, address), self.leads) if address is not None else None
+            None if address is None else AddressWriter(api, own, address, self.leads)
         )
         self._synced = synced
         self._sees = sees

@@ -9,7 +9,7 @@ import yaml
 
 from scheduler_extender.annotations import PLACEMENT, TERM, WAKE
 from scheduler_extender.cli.commands.certificates import SECRET
-from scheduler_extender.leader.address import Address
+from scheduler_extender.leader.address import PORT, Address
 from scheduler_extender.leader.leader import DRAINS_WITHIN
 from tests.manifests.building import (
     AGENT_NAME,
@@ -159,7 +159,7 @@ def test_each_port_has_a_service_of_its_own() -> None:
     assert metrics["selector"].items() <= labels.items()
     (port,) = scheduler["ports"]
     address = Address("10.0.0.1", port["port"], arguments()["service"])
-    assert (port["name"], port["targetPort"]) == (address.port_name, arguments()["port"])
+    assert (port["name"], port["targetPort"]) == (PORT, arguments()["port"])
     assert address.service == the("Service", "gpu-topology")["metadata"]["name"]
     assert [port["targetPort"] for port in metrics["ports"]] == ["metrics"]
     assert not {"type"} & (scheduler.keys() | metrics.keys())  # ClusterIP

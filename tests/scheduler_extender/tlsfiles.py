@@ -8,7 +8,7 @@ from pathlib import Path
 
 import trustme
 
-from scheduler_extender.http.addresses import Tls
+from scheduler_extender.http.certificates import Tls
 
 SCHEDULER = "kube-scheduler.example"  # the client's name that the extender allows
 

@@ -22,7 +22,8 @@ from scheduler_extender.cli.kubeconfig import ContextOption
 from scheduler_extender.cli.options import MetricsPortOption, WeakestOption
 
 if TYPE_CHECKING:
-    from scheduler_extender.http.addresses import Addresses, Tls
+    from scheduler_extender.http.certificates import Tls
+    from scheduler_extender.http.servers import Addresses
     from scheduler_extender.leader.address import Address
     from scheduler_extender.leader.leader import Replication
     from scheduler_extender.state.answers.decision import Settings
@@ -82,7 +83,7 @@ class Ports:
             raise BadInputError(
                 f"--public-host: allowed is a DNS name without a port, not {name[:60]!r}"
             )
-        from scheduler_extender.http.addresses import Addresses
+        from scheduler_extender.http.servers import Addresses
 
         return Addresses(self.host, self.port, self.admin_port, self.metrics_port, tls, name or "")
 
@@ -173,8 +174,7 @@ class TlsFiles:
             raise BadInputError("--tls-cert and --tls-key are needed together")
         if self.client_name and self.client_ca is None:
             raise BadInputError("--client-name needs --client-ca")
-        from scheduler_extender.http.addresses import Tls
-        from scheduler_extender.http.certificates import Certificates, CertificatesError
+        from scheduler_extender.http.certificates import Certificates, CertificatesError, Tls
 
         files = Tls(self.tls_cert, self.tls_key, self.client_ca, frozenset(self.client_name or ()))
         try:

@@ -18,7 +18,8 @@ from cryptography import x509
 
 from scheduler_extender.authority import Authority, Use
 from scheduler_extender.cli import main
-from scheduler_extender.http.addresses import Addresses, Tls
+from scheduler_extender.http.certificates import Tls
+from scheduler_extender.http.servers import Addresses
 from tests.commands import Done, asked, refused
 from tests.manifests.building import the
 from tests.nodes import switched

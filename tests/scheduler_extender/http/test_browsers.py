@@ -5,8 +5,8 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from scheduler_extender.http.addresses import Addresses
 from scheduler_extender.http.browsers import refusal
+from scheduler_extender.http.servers import Addresses
 from tests.nodes import pod, switched
 from tests.scheduler_extender.serving import Running, running
 from tests.waiting import PATIENCE

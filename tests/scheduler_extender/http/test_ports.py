@@ -9,8 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from scheduler_extender.http.addresses import Addresses
-from scheduler_extender.http.servers import PortError, listen, listen_on_loopback
+from scheduler_extender.http.servers import Addresses, PortError, listen, listen_on_loopback
 from scheduler_extender.serving import open_doors
 from tests.nodes import switched
 from tests.programs import free_port

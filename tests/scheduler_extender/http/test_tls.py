@@ -21,8 +21,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization as form
 
 from scheduler_extender.http import certificates
-from scheduler_extender.http.addresses import Addresses, Tls
-from scheduler_extender.http.certificates import Certificates, CertificatesError, contexts
+from scheduler_extender.http.certificates import Certificates, CertificatesError, Tls, contexts
+from scheduler_extender.http.servers import Addresses
 from tests.nodes import switched
 from tests.scheduler_extender.serving import UNHURRIED, Running, running
 from tests.scheduler_extender.tlsfiles import SCHEDULER, TlsFiles, trusting

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from scheduler_extender.kube.bindable import OwnPod
-from scheduler_extender.leader.address import Address, Endpoint
+from scheduler_extender.leader.address import Address, AddressWriter
 from tests.fakes.apiserver import FakeApiServer
 from tests.scheduler_extender.leader.replicas import NAMESPACE, SLICE
 from topology.kubeapi.apiserver import ApiServer, ConflictError
@@ -21,14 +21,16 @@ def fake() -> Iterator[FakeApiServer]:
 
 
 @pytest.fixture
-def endpoints(fake: FakeApiServer, tmp_path: Path) -> Iterator[list[Endpoint]]:
-    """Those of three replicas, at 10.0.0.0, 10.0.0.1 and 10.0.0.2."""
-    api = ApiServer.from_kubeconfig(fake.write_kubeconfig(tmp_path / "kubeconfig"))
-    yield [
-        Endpoint(api, OwnPod(NAMESPACE, f"pod-{i}"), Address(f"10.0.0.{i}", 8888, "gpu-topology"))
-        for i in range(3)
-    ]
-    api.close()
+def api(fake: FakeApiServer, tmp_path: Path) -> Iterator[ApiServer]:
+    found = ApiServer.from_kubeconfig(fake.write_kubeconfig(tmp_path / "kubeconfig"))
+    yield found
+    found.close()
+
+
+def replica(api: ApiServer, number: int, leads: Callable[[], bool]) -> AddressWriter:
+    """That of the replica at 10.0.0.``number``."""
+    address = Address(f"10.0.0.{number}", 8888, "gpu-topology")
+    return AddressWriter(api, OwnPod(NAMESPACE, f"pod-{number}"), address, leads)
 
 
 def named(fake: FakeApiServer) -> list[str]:
@@ -38,28 +40,27 @@ def named(fake: FakeApiServer) -> list[str]:
 
 @pytest.mark.parametrize("exists", [True, False], ids=["slice exists", "no slice yet"])
 def test_a_former_leader_that_wakes_up_leaves_the_service_to_the_new_one(
-    fake: FakeApiServer, endpoints: list[Endpoint], *, exists: bool
+    fake: FakeApiServer, api: ApiServer, *, exists: bool
 ) -> None:
     """It was paused after it had read the slice, and its clock stood still."""
-    former, new, before = endpoints
     if exists:
-        before.publish(lambda: True)
+        replica(api, 2, lambda: True).publish()
 
     def pause() -> bool:
-        new.publish(lambda: True)
+        replica(api, 1, lambda: True).publish()
         return True
 
     with pytest.raises(ConflictError):
-        former.publish(pause)
+        replica(api, 0, pause).publish()
     assert named(fake) == ["10.0.0.1"]
 
 
 def test_who_leads_no_more_when_the_slice_was_read_writes_nothing(
-    fake: FakeApiServer, endpoints: list[Endpoint]
+    fake: FakeApiServer, api: ApiServer
 ) -> None:
-    former, new, _ = endpoints
-    former.publish(lambda: False)
+    former = replica(api, 0, lambda: False)
+    former.publish()
     assert fake.items(SLICE.rpartition("/")[0]) == []
-    new.publish(lambda: True)
-    former.publish(lambda: False)
+    replica(api, 1, lambda: True).publish()
+    former.publish()
     assert named(fake) == ["10.0.0.1"]

@@ -15,8 +15,8 @@ from prometheus_client import generate_latest
 from scheduler_extender.cli import main
 from scheduler_extender.files.clusterfile import feed, load
 from scheduler_extender.files.snapshot import cluster_file
-from scheduler_extender.http.addresses import Addresses
 from scheduler_extender.http.metrics import Metrics
+from scheduler_extender.http.servers import Addresses
 from scheduler_extender.serving import in_memory, in_thread
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache

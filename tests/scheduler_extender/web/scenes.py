@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scheduler_extender.http.addresses import Addresses
+from scheduler_extender.http.servers import Addresses
 from scheduler_extender.serving import in_memory, in_thread
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.web.examples import EXAMPLES

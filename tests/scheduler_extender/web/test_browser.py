@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler_extender.http.addresses import Addresses
+from scheduler_extender.http.servers import Addresses
 from scheduler_extender.serving import in_memory, in_thread
 from scheduler_extender.web.pages import MAX_POD, Pages
 from tests.scheduler_extender.web.browser import BROWSER, tab
