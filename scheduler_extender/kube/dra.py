@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +27,7 @@ from scheduler_extender.kube.draobjects import (
     Slice,
     TaintRule,
     decode_spec,
+    key_of,
     ways,
 )
 from scheduler_extender.kube.nodedevices import MOST_OF_NODE, MOST_SLICES, Barred, NodeDevices
@@ -52,6 +53,7 @@ from topology.core.report import Report
 GROUP = "/apis/resource.k8s.io/v1"
 CLAIMS_PATH, SLICES_PATH = f"{GROUP}/resourceclaims", f"{GROUP}/resourceslices"
 NOWHERE = NodeName("")  # what ResourceSlices name that are for several nodes
+ALL = ""  # the place of objects that are all looked through
 MOST_WANTED = 16 << 20  # bytes of what claims without devices ask for, all together
 AGAIN = 30.0  # seconds between two lists for what had found no room
 Object = TypeVar("Object", DeviceClass, TaintRule, Slice, Claim)
@@ -71,6 +73,24 @@ class _AgentRecord:
     at: float  # when it did, by the extender's clock
 
 
+class _Places(defaultdict[str, dict[str, Item]]):
+    """What is kept of objects, by the place where it stands and the object's key. Nothing is kept
+    of a place at which nothing stands."""
+
+    def __init__(self) -> None:
+        super().__init__(dict)
+
+    def drop(self, place: str, key: str) -> None:
+        """An object is gone from a place."""
+        self[place].pop(key, None)
+        if not self[place]:
+            del self[place]
+
+    def at(self, place: str) -> Mapping[str, Item]:
+        """What stands at a place."""
+        return self.get(place, {})
+
+
 class DraNodes:
     """All that is known of nodes under DRA; threads of several reflectors feed it."""
 
@@ -80,16 +100,17 @@ class DraNodes:
         self._tell_of = cluster.tell_of
         self._lock = threading.Lock()
         self._agents: dict[NodeName, _AgentRecord] = {}
-        self._classes: dict[str, DeviceClass] = {}
-        self._slices = defaultdict[NodeName, dict[str, Slice]](dict)
-        self._claims = defaultdict[str, dict[tuple[str, str], list[Claimed]]](dict)  # by pool
-        # By each of the ways in which a rule may select a pool: how many slices of it each node
-        # has, and how many rules keep pods off its devices, by device.
-        self._nodes_of = defaultdict[str, Counter[NodeName]](Counter)
-        self._bars = defaultdict[str, Counter[str | None]](Counter)
+        self._classes = _Places[DeviceClass]()  # all at one place
+        self._slices = _Places[Slice]()  # by node
+        # By pool; all that are allocated stand at :data:`ALL`, too.
+        self._claims = _Places[list[Claimed]]()
+        self._wanted = _Places[msgspec.Raw]()  # what claims ask for that have no devices
+        # By each of the ways in which a rule may select a pool: the nodes that have slices of it,
+        # and the devices off which rules keep pods; None stands for all.
+        self._nodes_of = _Places[NodeName]()
+        self._bars = _Places[str | None]()
         # As far as they were asked for; without a name: those of no one node.
         self._devices: dict[NodeName, NodeDevices | DraError] = {}
-        self._wanted: dict[tuple[str, str], msgspec.Raw] = {}  # what claims without devices ask for
         cluster.foresees, cluster.claims_known = self.foresee, self.claims_known
 
     @property
@@ -155,11 +176,13 @@ class DraNodes:
         def take(pair: tuple[Known | None, Known | None]) -> None:
             former, obj = pair
             if former is not None:
-                names.update(self._affected(former))
-                self._forget(former)
+                names.update(self._changed_by(former))
+                for places, place, _ in self._parts(former):
+                    places.drop(place, former.key)
             if obj is not None:
-                self._keep(obj)
-                names.update(self._affected(obj))
+                for places, place, part in self._parts(obj):
+                    places[place][obj.key] = part
+                names.update(self._changed_by(obj))
 
         def put(name: NodeName) -> None:
             self._put(name, spoken=False)
@@ -184,58 +207,37 @@ class DraNodes:
                         break
             time.sleep(YIELD)
 
-    def _affected(self, obj: Known) -> Collection[NodeName]:
+    def _changed_by(self, obj: Known) -> Collection[NodeName]:
+        """The nodes that an object concerns. Devices that it may change are forgotten, and read
+        anew."""
         if isinstance(obj, DeviceClass):
             return self._agents.keys()
-        if isinstance(obj, TaintRule):
-            return self._nodes_of.get(obj.selects or "", ())
+        if isinstance(obj, Claim):
+            pools = map(self._nodes_of.at, obj.by_pool())
+            return {name for nodes in pools for name in nodes.values()}
         if isinstance(obj, Slice):
-            return {NodeName(obj.owner)} - {NOWHERE}
-        return {name for pool in obj.by_pool() for name in self._nodes_of.get(pool, ())}
+            names = {NodeName(obj.owner)}
+        else:
+            names = set(self._nodes_of.at(obj.selects or "").values())
+        for name in names:
+            self._devices.pop(name, None)
+        return names - {NOWHERE}
 
-    def _keep(self, obj: Known) -> None:
+    def _parts(self, obj: Known) -> Iterator[tuple[_Places[Any], str, Any]]:
+        """What is kept of an object, and where."""
         if isinstance(obj, DeviceClass):
-            self._classes[obj.metadata.name] = obj
-        elif isinstance(obj, TaintRule):
-            self._bar(obj, 1)
+            yield self._classes, ALL, obj
         elif isinstance(obj, Claim):
             for pool, claimed in obj.by_pool().items():
-                self._claims[pool][obj.key] = claimed
+                yield self._claims, pool, claimed
             if obj.size:
-                self._wanted[obj.key] = obj.spec
-        else:
-            name = NodeName(obj.owner)
-            self._slices[name][obj.key] = obj
-            self._count(obj, name, 1)
-
-    def _forget(self, obj: Known) -> None:
-        if isinstance(obj, DeviceClass):
-            self._classes.pop(obj.metadata.name, None)
-        elif isinstance(obj, TaintRule):
-            self._bar(obj, -1)
-        elif isinstance(obj, Claim):
-            for pool in obj.by_pool():
-                self._claims[pool].pop(obj.key, None)
-                if not self._claims[pool]:
-                    del self._claims[pool]
-            self._wanted.pop(obj.key, None)
-        else:
-            name = NodeName(obj.owner)
-            del self._slices[name][obj.key]
-            self._count(obj, name, -1)
-            if not self._slices[name]:
-                del self._slices[name]
-
-    def _count(self, of: Slice, name: NodeName, more: int) -> None:
-        self._devices.pop(name, None)
-        for way in ways(of.spec.driver, of.spec.pool.name):
-            _add(self._nodes_of, way, name, more)
-
-    def _bar(self, rule: TaintRule, more: int) -> None:
-        if rule.selects is not None:
-            _add(self._bars, rule.selects, rule.device, more)
-            for name in self._affected(rule):
-                self._devices.pop(name, None)
+                yield self._wanted, ALL, obj.spec
+        elif isinstance(obj, Slice):
+            yield self._slices, obj.owner, obj
+            for way in ways(obj.spec.driver, obj.spec.pool.name):
+                yield self._nodes_of, way, NodeName(obj.owner)
+        elif obj.selects is not None:
+            yield self._bars, obj.selects, obj.device
 
     # A node, put together.
 
@@ -260,7 +262,7 @@ class DraNodes:
 
     def _served(self, topology: NodeTopology, report: Report) -> tuple[NodeTopology, Report]:
         devices = self._devices_of(topology.name)
-        named = {each.serves or "" for each in self._classes.values()}
+        named = {each.serves or "" for each in self._classes.at(ALL).values()}
         for resource in managed_among(sorted(named), self._managed) if devices.all else ():
             of_class = self._class_of(resource)
             if published := list(devices.published(of_class)):
@@ -269,7 +271,7 @@ class DraNodes:
                 if not of_class.spec.extended_resource_name:
                     topology = by_claims_alone(topology)
                 return topology, report
-        slices = self._slices.get(topology.name, {}).values()
+        slices = self._slices.at(topology.name).values()
         if any(each.spec.driver == DRIVER for each in slices) and not devices.of_driver(DRIVER):
             topology = without_devices(topology)
         return topology, report
@@ -287,10 +289,10 @@ class DraNodes:
 
     def _said_of(self, name: NodeName) -> tuple[list[Slice], dict[str, Barred]]:
         """A node's slices, and what rules keep pods off in their pools."""
-        slices = [*self._slices.get(name, {}).values()]
+        slices = [*self._slices.at(name).values()]
         pools = {each.pool: ways(each.spec.driver, each.spec.pool.name) for each in slices}
         bars: dict[str, Barred] = {
-            pool: set[str | None]().union(*(self._bars[way] for way in of if way in self._bars))
+            pool: set[str | None]().union(*(self._bars.at(way).values() for way in of))
             for pool, of in pools.items()
         }
         return slices, bars
@@ -299,7 +301,7 @@ class DraNodes:
         """Read the devices of a node, which may be large, while others may have the lock."""
         with self._lock:
             devices = self._devices.get(name)
-            conditions = {each.conditions for each in self._classes.values() if each.serves}
+            conditions = {each.conditions for each in self._classes.at(ALL).values() if each.serves}
             said = self._said_of(name) if devices is None else ([], {})
         # What cannot be read, and a fault of ours, are told to who asks for them.
         with suppress(Exception):
@@ -317,38 +319,39 @@ class DraNodes:
     def _claimed(self, devices: NodeDevices) -> Iterator[Claimed]:
         """Who has them."""
         for pool in devices.pools:
-            for claimed in self._claims.get(pool, {}).values():
+            for claimed in self._claims.at(pool).values():
                 yield from claimed
 
     # A pod with claims of its own.
 
     def claims_known(self, pod: PodRecord, number: int, node: NodeName) -> bool:
         """As :attr:`.Cache.claims_known` says."""
-        own = {(pod.namespace, name) for name in pod.claims}
+        own = {key_of(pod.namespace, name) for name in pod.claims}
         self._read(node)
         with self._lock:
             if node not in self._agents:
                 return True
             self._put(node, spoken=False)
-            of_node = {each.pool for each in self._slices.get(node, {}).values()}
+            of_node = {each.pool for each in self._slices.at(node).values()}
             others = (
                 claimed
                 for pool in of_node
-                for key, every in self._claims.get(pool, {}).items()
+                for key, every in self._claims.at(pool).items()
                 if key not in own
                 for claimed in every
             )
-            known = own <= self._claims.get("", {}).keys()
+            known = own <= self._claims.at(ALL).keys()
             return known and (not number or any(claimed.uid == pod.uid for claimed in others))
 
     def foresee(
         self, namespace: str, names: Sequence[str]
     ) -> Callable[[NodeFacts], Devices | Rejection]:
         """As :data:`.Foresees` says."""
-        keys = [(namespace, name) for name in names]
+        keys = [key_of(namespace, name) for name in names]
         with self._lock:
-            wanted = [self._wanted[key] for key in keys if key in self._wanted]
-            given = [key for key in keys if key in self._claims.get("", ())]
+            asked, made = self._wanted.at(ALL), self._claims.at(ALL)
+            wanted = [asked[key] for key in keys if key in asked]
+            given = [key for key in keys if key in made]
         too_large = sum(len(bytes(each)) for each in wanted) > MOST_ASKED
         if too_large or len(wanted) + len(given) < len(keys):
             return lambda _: unsaid("a claim is not made yet, or they are larger than is followed")
@@ -370,7 +373,7 @@ class DraNodes:
                     devices = self._devices_of(facts.name)
                     claimed = list(self._claimed(devices))
                     serving = self._class_of(facts.topology.resources[0].name)
-                    classes = self._classes.copy()
+                    classes = dict(self._classes.at(ALL))
                 offer, held = facts.last_offer(serving.serves or ""), facts.report.allocations
                 if isinstance(offer, Rejection):
                     return unsaid(offer.reason)
@@ -392,7 +395,7 @@ class DraNodes:
         try:
             self._read(NOWHERE)
             with self._lock:
-                devices, classes = self._devices_of(NOWHERE), self._classes.copy()
+                devices, classes = self._devices_of(NOWHERE), dict(self._classes.at(ALL))
             return "devices of no one node will do" if devices.asked_for(specs, classes) else ""
         except (DraError, NotFollowedError) as error:
             return str(error)
@@ -403,20 +406,17 @@ class DraNodes:
     def _class_of(self, resource: str) -> DeviceClass:
         """The newest of the classes by whose name pods ask for a resource; of those, the first by
         name. Else the one that serves it. Raises :class:`DraError` where there is none."""
-        classes = [each for each in self._classes.values() if each.serves == resource]
+        classes = [each for each in self._classes.at(ALL).values() if each.serves == resource]
         if not classes:
             raise DraError(f"no DeviceClass serves {resource}")
         classes.sort(key=attrgetter("metadata.name"))
-        return max(classes, key=lambda c: (bool(c.spec.extended_resource_name), c.made))
-
-
-def _add(to: dict[str, Counter[Any]], way: str, what: Hashable, more: int) -> None:
-    """Count more, or fewer, of something; nothing is kept of what there is none of."""
-    to[way][what] += more
-    if not to[way][what]:
-        del to[way][what]
-    if not to[way]:
-        del to[way]
+        return max(
+            classes,
+            key=lambda c: (
+                bool(c.spec.extended_resource_name),
+                c.metadata.creation_timestamp or "",
+            ),
+        )
 
 
 def _devices_in(slices: Iterable[Slice], barred: Mapping[str, Barred]) -> NodeDevices | DraError:

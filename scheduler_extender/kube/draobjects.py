@@ -145,8 +145,20 @@ class _ClassSpec(msgspec.Struct, rename="camel"):
     extended_resource_name: str | None = None
 
 
+def key_of(namespace: str, name: str) -> str:
+    """What tells an object of a kind apart."""
+    return f"{namespace}/{name}" if namespace else name
+
+
 class Stored(msgspec.Struct):
     """An object that is kept. What it says may need room (:class:`.Room`)."""
+
+    metadata: _Metadata
+
+    @property
+    def key(self) -> str:
+        """What tells it apart from others of its kind."""
+        return key_of(self.metadata.namespace, self.metadata.name)
 
     @property
     def owner(self) -> str:
@@ -166,18 +178,7 @@ class Stored(msgspec.Struct):
 class DeviceClass(Stored):
     """A kind of devices that pods ask for; by ``extendedResourceName`` without a claim."""
 
-    metadata: _Metadata
     spec: _ClassSpec
-
-    @property
-    def key(self) -> str:
-        """What tells it apart."""
-        return self.metadata.name
-
-    @property
-    def made(self) -> str:
-        """When, as the API server writes it."""
-        return self.metadata.creation_timestamp or ""
 
     @property
     def serves(self) -> str | None:
@@ -210,13 +211,7 @@ class _RuleSpec(msgspec.Struct, rename="camel"):
 class TaintRule(Stored):
     """A taint that an administrator, or a controller, puts on devices."""
 
-    metadata: _Metadata
     spec: _RuleSpec
-
-    @property
-    def key(self) -> str:
-        """What tells it apart."""
-        return self.metadata.name
 
     @property
     def selects(self) -> str | None:
@@ -253,17 +248,11 @@ class _SliceSpec(msgspec.Struct, rename="camel"):
 class Slice(Stored):
     """Devices of one node, or a part of them, as JSON: what is asked of them is read anew."""
 
-    metadata: _Metadata
     spec: _SliceSpec
 
     def __post_init__(self) -> None:
         """Keep nothing of the list that it was in."""
         self.spec.devices = self.spec.devices.copy()
-
-    @property
-    def key(self) -> str:
-        """What tells it apart."""
-        return self.metadata.name
 
     @property
     def pool(self) -> str:
@@ -378,7 +367,6 @@ decode_spec = msgspec.json.Decoder(ClaimSpec).decode
 class Claim(Stored):
     """Devices for a pod: asked for, or, once allocated, held."""
 
-    metadata: _Metadata
     spec: msgspec.Raw = msgspec.Raw()
     status: _ClaimStatus = msgspec.field(default_factory=_ClaimStatus)
 
@@ -400,11 +388,6 @@ class Claim(Stored):
         """The claim without what it asks for."""
         return msgspec.structs.replace(self, spec=msgspec.Raw())
 
-    @property
-    def key(self) -> tuple[str, str]:
-        """What tells it apart."""
-        return self.metadata.namespace, self.metadata.name
-
     def by_pool(self) -> dict[str, list[Claimed]]:
         """The devices that it has for its pod, by driver and pool; once it is allocated there
         is an empty pool, too."""
@@ -417,7 +400,7 @@ class Claim(Stored):
         found: dict[str, list[Claimed]] = {} if allocated is None else {"": []}
         for each in results or ():
             pool, uid, admin = f"{each.driver}/{each.pool}", PodUid(holder.uid), each.admin_access
-            namespace, name = self.key
+            namespace, name = self.metadata.namespace, self.metadata.name
             claimed = Claimed(
                 pool, each.device, uid, namespace, holder.name, sharers, name, bool(admin)
             )
