@@ -9,6 +9,8 @@ DOCKER ?= docker
 HELM   ?= helm
 IMAGE  ?= gpu-topology
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+# Each start of a program would compile our code anew, and each worker rewrite all asserts.
+unexport PYTHONDONTWRITEBYTECODE
 # Ends a target with one line where a program is missing: $(call needs,program,what to set)
 needs = @command -v $(firstword $(1)) >/dev/null || \
   { echo "error: $(firstword $(1)) is not here: install it, or name it: make $@ $(2)" >&2; exit 2; }

@@ -64,6 +64,16 @@ def twins(found: Object, value: Any, path: str = "") -> Iterator[str]:
 
 
 @cache
+def _as_it_stands() -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(schema())
+
+
+def validate(record: Object) -> None:
+    """Raise :class:`jsonschema.ValidationError` where the schema refuses a record."""
+    _as_it_stands().validate(record)
+
+
+@cache
 def _validator() -> jsonschema.Draft202012Validator:
     return jsonschema.Draft202012Validator(plain(schema(), closed=True))
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 from rich.table import Table
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from benchmarks.output import table_of
 
@@ -192,7 +192,7 @@ def interval(values: Sequence[float]) -> Interval | None:
         return None
     if len(values) == 1:
         return Interval(values[0], 0.0)
-    half = student.ppf(0.975, len(values) - 1) * stdev(values) / len(values) ** 0.5
+    half = stdtrit(len(values) - 1, 0.975) * stdev(values) / len(values) ** 0.5
     return Interval(mean(values), float(half))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -14,7 +13,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.crd import faults
+from tests.crd import faults, validate
 from topology.codec import RecordError, decode, encode
 from topology.core.devices import MIB, Bytes, DeviceId, Gpu, GpuUuid, MigInstance, NodeName, PodUid
 from topology.core.graph import AllocatorFacts, NodeTopology
@@ -29,8 +28,6 @@ from topology.core.report import (
     SharesAnswer,
 )
 from topology.machines import MACHINES, machine
-
-CRD = Path(__file__).parents[2] / "manifests" / "base" / "crd.yaml"
 
 REPORT = Report(
     "boot",
@@ -84,13 +81,6 @@ status:
 """
 
 
-def schema() -> dict[str, Any]:
-    """The CRD's schema, as much of it as JSON Schema knows."""
-    crd = yaml.safe_load(CRD.read_text())
-    found: dict[str, Any] = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    return found
-
-
 @pytest.mark.parametrize("name", MACHINES)
 def test_every_machine_goes_there_and_back(name: str) -> None:
     topology = machine(name).topology("node")
@@ -104,7 +94,7 @@ def test_every_machine_goes_there_and_back(name: str) -> None:
 
 def test_the_example_of_the_design() -> None:
     wire = yaml.safe_load(EXAMPLE)
-    jsonschema.validate(wire, schema())
+    validate(wire)
     record = decode(wire, strict=True)
     wire["status"]["summary"] = {"gpus": 2, "free": 0, "links": "NVLink 12"}
     assert encode(record.topology, record.report) == wire
@@ -125,7 +115,7 @@ def test_what_an_agent_adds_goes_there_and_back() -> None:
         conditions=(Condition("Ready", False, "NvmlUnavailable", "NVML: gone", now),),
     )
     wire = encode(topology, report)
-    jsonschema.validate(wire, schema())
+    validate(wire)
     record = decode(wire, strict=True)
     assert (record.topology, record.report) == (topology, report)
     assert report.not_ready == "NVML: gone"
@@ -179,7 +169,7 @@ def static() -> dict[str, Any]:
 
 def test_cpus_and_memory_go_there_and_back() -> None:
     wire = static()
-    jsonschema.validate(wire, schema())
+    validate(wire)
     record = decode(wire, strict=True)
     assert record.topology.allocator.numa == NumaFacts(
         nodes=(
@@ -197,7 +187,7 @@ def test_cpus_and_memory_go_there_and_back() -> None:
         Holding("team-b", "plain"),
     )
     again = encode(record.topology, record.report)
-    jsonschema.validate(again, schema())
+    validate(again)
     assert decode(again, strict=True) == record
 
 
@@ -213,7 +203,7 @@ def test_the_largest_machine_goes_there_and_back(distances: Any) -> None:
     )
     report = Report("b", 1, holdings=())
     wire = encode(topology, report)
-    jsonschema.validate(wire, schema())
+    validate(wire)
     assert decode(wire, strict=True).topology == topology
     assert decode(wire).report == report
     assert len(cpu_list(even)) == 9684
@@ -403,7 +393,7 @@ def test_a_bad_record_is_one_clear_line(change: Any, words: str, in_schema: bool
     assert "\n" not in str(caught.value)
     if in_schema:
         with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate(wire, schema())
+            validate(wire)
 
 
 BAD_STATIC = [

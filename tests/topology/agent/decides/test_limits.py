@@ -251,7 +251,7 @@ EXCEEDING: dict[str, tuple[tuple[str, ...], Machine, Said]] = {
     ),
     "long names and many of them": (
         (),
-        Machine(entries_=holding(*((f"{i:x>250}", ids(2500)[i : i + 1]) for i in range(2500)))),
+        Machine(entries_=holding(*((f"{i:x>250}", [f"GPU-0::{i}"]) for i in range(2500)))),
         too_large("bytes, and at most 480,000"),
     ),
     "two pods of one name that nobody knows": (
