@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
@@ -22,6 +22,7 @@ from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
 from scheduler_extender.quantities import BadValueError, cut, quantity
+from topology.core.allocators.claims import NotFollowedError
 from topology.core.memo import interruptible, memoized
 
 MOST_DEEP = 50  # parentheses and the like, one in the other
@@ -36,7 +37,7 @@ MOST_MATCHED, TO_COMPILE, MOST_COMPILED = 50_000, 64, 64 << 10
 Value = Any  # bool, int, str, Decimal (a quantity), Version, a list, or a mapping
 
 
-class CelError(Exception):
+class CelError(NotFollowedError):
     """An expression is not followed, or has no value for this device. The message says why."""
 
 
@@ -126,22 +127,16 @@ def matches(text: str, device: Known) -> bool:
         raise CelError("too deep") from error
 
 
-class _Everything:
-    """Contains every word."""
-
-    def __contains__(self, _: object) -> bool:
-        return True
-
-
-def words_of(texts: Iterable[str]) -> Container[str]:
+def words_of(texts: Iterable[str]) -> set[str] | None:
     """All words and texts in some expressions. An attribute that is not among them makes no
-    difference. Where a name is put together or looked up, every attribute may make one."""
+    difference. None where a name is put together or looked up: then every attribute may make
+    one."""
     found = set[str]()
     for text in texts:
         with suppress(RecursionError):
             compiled = _compiled(text)
             if compiled.words is None:
-                return _Everything()
+                return None
             found |= compiled.words
     return found
 

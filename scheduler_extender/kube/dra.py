@@ -272,7 +272,8 @@ class DraNodes:
                     topology = by_claims_alone(topology)
                 return topology, report
         slices = self._slices.at(topology.name).values()
-        if any(each.spec.driver == DRIVER for each in slices) and not devices.of_driver(DRIVER):
+        drivers = {driver for driver, _, _ in devices.all}
+        if any(each.spec.driver == DRIVER for each in slices) and DRIVER not in drivers:
             topology = without_devices(topology)
         return topology, report
 
@@ -377,7 +378,7 @@ class DraNodes:
                 offer, held = facts.last_offer(serving.serves or ""), facts.report.allocations
                 if isinstance(offer, Rejection):
                     return unsaid(offer.reason)
-                gives_gpus = devices.may_give_gpus(facts.topology, specs, classes)
+                gives_gpus = devices.would_do(specs, classes, facts.topology)
                 if elsewhere:
                     return unsaid(elsewhere) if gives_gpus else ()
                 return devices.foreseen(offer, serving, specs, classes, claimed, held)
@@ -396,7 +397,8 @@ class DraNodes:
             self._read(NOWHERE)
             with self._lock:
                 devices, classes = self._devices_of(NOWHERE), dict(self._classes.at(ALL))
-            return "devices of no one node will do" if devices.asked_for(specs, classes) else ""
+            will_do = "devices of no one node will do"
+            return will_do if devices.all and devices.would_do(specs, classes) else ""
         except (DraError, NotFollowedError) as error:
             return str(error)
         except Exception as error:  # noqa: BLE001 (a listener logs it)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from contextlib import suppress
 from typing import Self
 
@@ -81,15 +81,15 @@ class Device(msgspec.Struct, rename="camel"):
         of_each = _by_domain(attributes, driver), _by_domain(capacity, driver)
         return Known(driver, *of_each, bool(self.allow_multiple_allocations))
 
-    def among(self, words: Container[str]) -> Hashable:
-        """Its attributes and its capacity whose names, without domains, are among these words, and
-        whether it is given more than once. To Python a 1 and a true are equal, so the kinds are
-        told, too."""
+    def among(self, words: set[str] | None) -> Hashable:
+        """Its attributes and its capacity whose names, without domains, are among these words (None
+        for all), and whether it is given more than once. To Python a 1 and a true are equal, so the
+        kinds are told, too."""
         return bool(self.allow_multiple_allocations), *(
             tuple(
                 (name, type(each.value).__name__, each.value)
                 for name, each in some
-                if name.rpartition("/")[2] in words
+                if words is None or name.rpartition("/")[2] in words
             )
             for some in ((self.attributes or {}).items(), (self.capacity or {}).items())
         )

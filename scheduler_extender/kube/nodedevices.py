@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from operator import attrgetter
+from typing import TypeVar
 
-from scheduler_extender.kube.cel import CelError, matches, words_of
+from scheduler_extender.kube.cel import matches, words_of
 from scheduler_extender.kube.draobjects import (
     ClaimSpec,
     Device,
@@ -41,12 +42,13 @@ NO_ROOM = (
     f" {MOST_OF_NODE >> 20} MiB are read of one node, and {MOST_SLICES >> 20} MiB of all"
 )
 Barred = Collection[str | None]
-NONE_BARRED = dict[str, Barred]()
 # Characters of all that one question reads of each device, times devices: selectors, and so many
 # characters more for each selector and each attribute that devices have to have in common.
 MOST_READ, BESIDE = 1_500_000, 200
 TOO_MUCH = "too many devices for so many and so long selectors"
 NO_DEVICES = Rejection("no free devices of the node meet its claims", True, Reason.CLAIMS)
+Key = TypeVar("Key", bound=Hashable)
+Found = TypeVar("Found")
 _numbers = count()
 _selected = Memo[tuple[int, tuple[str, ...]], Mask | str]()
 _values = Memo[tuple[int, str], Values | str]()
@@ -61,7 +63,7 @@ class NodeDevices:
     :class:`DraError` where nobody can tell. Attributes are not kept: they are read anew when they
     are asked for."""
 
-    def __init__(self, slices: Iterable[Slice], barred: Mapping[str, Barred] = NONE_BARRED) -> None:
+    def __init__(self, slices: Iterable[Slice], barred: Mapping[str, Barred]) -> None:
         # Pools of which a part is not there (yet): nobody gets their devices.
         self._incomplete = set[tuple[str, str]]()
         read = list(_read(slices))
@@ -93,43 +95,25 @@ class NodeDevices:
         return _latest.devices
 
     def _remember(self, devices: Mapping[str, list[Device]]) -> None:
-        _latest.number, _latest.devices = (
-            -1,
-            [
-                (part.spec.driver, part.spec.pool.name, device)
-                for part in self._parts
-                for device in devices[part.key]
-            ],
-        )
+        _latest.devices = [
+            (part.spec.driver, part.spec.pool.name, device)
+            for part in self._parts
+            for device in devices[part.key]
+        ]
         _latest.number = self._number
 
-    def of_driver(self, driver: str) -> bool:
-        """Whether some of them are of a driver."""
-        return any(of == driver for of, _, _ in self.all)
-
     def selected(self, conditions: tuple[str, ...]) -> Mask:
-        """Those that meet all conditions. Raises :class:`CelError`."""
-        key = (self._number, conditions)
-        found = _selected.get(key)
-        if found is None:
-            interruptible()
-            found = self._select(conditions)
-            _selected.put(key, found)
-        if isinstance(found, str):
-            raise CelError(found)
-        return found
+        """Those that meet all conditions. Raises :class:`NotFollowedError`."""
 
-    def _select(self, conditions: tuple[str, ...]) -> Mask | str:
-        """Those that meet all conditions, or why that is not followed."""
-        if self._reads([conditions]) > MOST_READ:
-            return TOO_MUCH
-        words, mask = words_of(conditions), 0
-        try:
+        def select() -> Mask:
+            if self._reads([conditions]) > MOST_READ:
+                raise NotFollowedError(TOO_MUCH)
+            words, mask = words_of(conditions), 0
             for at, (driver, _, device) in enumerate(self._devices()):
                 mask |= _meets(device, driver, conditions, words) << at
-        except CelError as error:
-            return str(error)
-        return mask
+            return mask
+
+        return _once(_selected, (self._number, conditions), select)
 
     def _reads(self, selectors: Collection[tuple[str, ...]], attributes: int = 0) -> int:
         """How much is read of the devices: see :data:`MOST_READ`."""
@@ -156,7 +140,7 @@ class NodeDevices:
     def _of_class(self, wanted: DeviceClass) -> Mask:
         try:
             return self.selected(wanted.conditions)
-        except CelError as error:
+        except NotFollowedError as error:
             name = wanted.metadata.name
             problem = f"the selector of DeviceClass {name[:64]} cannot be followed: {error}"
             raise DraError(problem) from error
@@ -238,17 +222,23 @@ class NodeDevices:
             raise NotFollowedError("a request has adminAccess, tolerations or capacity")
         if wanted.allocation_mode == "All" and self._incomplete:
             raise NotFollowedError("a pool of its ResourceSlices is not complete")
-        devices = self._selected_by(wanted, classes)
+        devices = self.selected(_conditions(wanted, classes))
         if devices & self._shared:
             raise NotFollowedError("a device may be given more than once")
         return Alternative(devices, None if wanted.allocation_mode == "All" else wanted.count)
 
-    def asked_for(self, claims: Sequence[ClaimSpec], classes: Mapping[str, DeviceClass]) -> bool:
-        """Whether some of them would do for a request. Raises :class:`NotFollowedError`."""
-        if not self.all:
-            return False
+    def would_do(
+        self,
+        claims: Sequence[ClaimSpec],
+        classes: Mapping[str, DeviceClass],
+        topology: NodeTopology | None = None,
+    ) -> bool:
+        """Whether one of them would do for a request, free or not; with the topology of a record,
+        one that is a GPU of it. Raises :class:`NotFollowedError`."""
         self._need_few(claims, classes)
-        return any(self._selected_by(each, classes) for each in _alternatives(claims))
+        some = -1 if topology is None else self._gpus_of(topology)
+        every = (_conditions(each, classes) for each in _alternatives(claims))
+        return any(some & self.selected(conditions) for conditions in every)
 
     def _need_few(self, claims: Sequence[ClaimSpec], classes: Mapping[str, DeviceClass]) -> None:
         """Raise :class:`NotFollowedError` where too much would have to be read."""
@@ -258,18 +248,6 @@ class NodeDevices:
         attributes = len({each.match_attribute for each in constraints})
         if self._reads(selectors, attributes) > MOST_READ:
             raise NotFollowedError(TOO_MUCH)
-
-    def may_give_gpus(
-        self,
-        topology: NodeTopology,
-        claims: Sequence[ClaimSpec],
-        classes: Mapping[str, DeviceClass],
-    ) -> bool:
-        """Whether a GPU of the record would do for a request, free or not. Raises
-        :class:`NotFollowedError`."""
-        self._need_few(claims, classes)
-        gpus = self._gpus_of(topology)
-        return any(gpus & self._selected_by(each, classes) for each in _alternatives(claims))
 
     def _gpus_of(self, topology: NodeTopology) -> Mask:
         """Those that are GPUs of a record, of whatever class."""
@@ -281,35 +259,38 @@ class NodeDevices:
             self._gpus = record, sum(is_gpu << at for at, is_gpu in enumerate(found))
         return self._gpus[1]
 
-    def _selected_by(self, wanted: Request, classes: Mapping[str, DeviceClass]) -> Mask:
-        try:
-            return self.selected(_conditions(wanted, classes))
-        except CelError as error:
-            raise NotFollowedError(str(error)) from error
-
     def _values(self, attribute: str) -> Values:
-        """The devices' values of an attribute, with their kinds."""
-        key = (self._number, attribute)
-        found = _values.get(key)
-        if found is None:
-            interruptible()
-            found = self._valued(attribute)
-            _values.put(key, found)
-        if isinstance(found, str):
-            raise NotFollowedError(found)
-        return found
+        """The devices' values of an attribute, with their kinds. Raises
+        :class:`NotFollowedError`."""
 
-    def _valued(self, attribute: str) -> Values | str:
-        """The values, or why they are not followed."""
-        domain, _, name = attribute.rpartition("/")
-        values: list[Hashable | None] = []
-        for driver, _, device in self._devices():
-            known = device.attributes or {}
-            given = known.get(attribute) or (known.get(name) if domain == driver else None)
-            if given is not None and given.value is None:
-                return "devices have to have values alike that are not read"
-            values.append(None if given is None else (type(given.value), given.value))
-        return Values(values)
+        def read() -> Values:
+            domain, _, name = attribute.rpartition("/")
+            values: list[Hashable | None] = []
+            for driver, _, device in self._devices():
+                known = device.attributes or {}
+                given = known.get(attribute) or (known.get(name) if domain == driver else None)
+                if given is not None and given.value is None:
+                    raise NotFollowedError("devices have to have values alike that are not read")
+                values.append(None if given is None else (type(given.value), given.value))
+            return Values(values)
+
+        return _once(_values, (self._number, attribute), read)
+
+
+def _once(memo: Memo[Key, Found | str], key: Key, work: Callable[[], Found]) -> Found:
+    """What is remembered under a key, else worked out. Raises :class:`NotFollowedError`, which is
+    remembered, too."""
+    found = memo.get(key)
+    if found is None:
+        interruptible()
+        try:
+            found = work()
+        except NotFollowedError as error:
+            found = str(error)
+        memo.put(key, found)
+    if isinstance(found, str):
+        raise NotFollowedError(found)
+    return found
 
 
 def _alternatives(claims: Iterable[ClaimSpec]) -> Iterator[Request]:
@@ -327,22 +308,17 @@ def _conditions(wanted: Request, classes: Mapping[str, DeviceClass]) -> tuple[st
     return (*of_class.conditions, *wanted.conditions)
 
 
-def _meets(device: Device, driver: str, conditions: tuple[str, ...], words: Container[str]) -> bool:
+def _meets(
+    device: Device, driver: str, conditions: tuple[str, ...], words: set[str] | None
+) -> bool:
     """Whether a device meets all conditions; devices that are alike in all that these speak of are
-    judged once. Raises :class:`CelError`."""
-    key = (conditions, driver, device.among(words))
-    found = _met.get(key)
-    if found is None:
-        interruptible()
+    judged once. Raises :class:`NotFollowedError`."""
+
+    def judge() -> bool:
         known = device.known(driver)
-        try:
-            found = all(matches(each, known) for each in conditions)
-        except CelError as error:
-            found = str(error)
-        _met.put(key, found)
-    if isinstance(found, str):
-        raise CelError(found)
-    return found
+        return all(matches(each, known) for each in conditions)
+
+    return _once(_met, (conditions, driver, device.among(words)), judge)
 
 
 class _Latest(threading.local):

@@ -146,10 +146,12 @@ def test_versions_that_are_spelled_otherwise_are_alike_to_selectors_alone() -> N
 
 def test_a_name_that_is_put_together_concerns_every_attribute() -> None:
     for text in (f'{A}["a" + "b"] == 1', f"{A}.numaNode in {A}", f"{A}[{A}.productName]"):
-        assert "anything" in words_of([text])
+        assert words_of([text]) is None
     for text in (f'{A}["a"] == 1', f'"a" in {A}', f'{A}.a in ["b", "c"]', 'device.driver == "a"'):
-        assert "a" in words_of([text])
-        assert "anything" not in words_of([text])
+        words = words_of([text])
+        assert words is not None
+        assert "a" in words
+        assert "anything" not in words
 
 
 def test_long_chains_are_followed() -> None:
