@@ -109,10 +109,11 @@ def counted(facts: NodeFacts, pod: PodRecord, request: GpuRequest) -> GpuRequest
 def unproven(facts: NodeFacts, pod: PodRecord, request: GpuRequest) -> Rejection | None:
     """Why what a pod requires of its claims' devices cannot be judged yet at its bind; the news
     comes by a watch. None where it can."""
+    if not facts.may_start(pod):
+        return NO_RECORD  # it has moved to DRA, and its agent has not seen that
     if not request.required:
         return None
     if not facts.by_dra:
-        # It has moved to DRA, and its agent has not seen that.
         return NO_RECORD if pod.by_claim or not request.count else None
     devices = facts.devices_of(pod)
     if facts.lacks(devices):

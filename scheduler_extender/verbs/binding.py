@@ -78,8 +78,8 @@ class Binding:
     ``term`` is the term of the leader in which it was decided, 0 where there is one replica only.
     ``request`` is what the pod asked for when it was decided, and ``membership`` what it said of
     its group: a binder that knows the pod to say something else by now does not write. Without a
-    ``request`` nobody decided. ``by_plugin`` says that it was promised something on a node with a
-    device plugin: one with a claim is not written. ``claims`` are those by which it was promised
+    ``request`` nobody decided. ``by_plugin`` says that the node's record tells of a device
+    plugin: a pod with a claim is not written. ``claims`` are those by which it was promised
     something on a node with DRA: one with another claim than these is not written.
     """
 
@@ -321,10 +321,9 @@ def bind(  # noqa: PLR0913 (what is bound, by whom, and what limits the wait for
         raise
     try:
         who, asked = (pod.namespace, pod.name, pod.uid), (pod.request, pod.membership)
-        by_plugin = ready.request.required and not ready.facts.by_dra
         claims = ready.claims if ready.request.required else frozenset()
         with turns.timed(WRITE) if turns is not None else nullcontext():
-            binder.write(Binding(*who, node, written, term, *asked, by_plugin, claims))
+            binder.write(Binding(*who, node, written, term, *asked, ready.facts.by_plugin, claims))
     except BindError:
         cluster.forget(decided.ours, decided.before)
         raise

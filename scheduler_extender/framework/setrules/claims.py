@@ -27,6 +27,4 @@ class Claims(SetRule):
         pod, request = question.pod, question.request or question.pod.request
         if question.purpose is Purpose.BIND and isinstance(request, GpuRequest):
             return lambda facts: unproven(facts, pod, request)
-        if not pod.by_claim or pod.node is not None:
-            return None
-        return lambda facts: HAD_CLAIM if facts.by_plugin else None
+        return (lambda facts: None if facts.may_start(pod) else HAD_CLAIM) if pod.by_claim else None

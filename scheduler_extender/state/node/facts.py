@@ -323,14 +323,18 @@ class NodeFacts:
         return node.exists and node.dra_only and record.topology is None and record.problem is None
 
     def is_open_to(self, pod: PodRecord) -> bool:
-        """Whether kube-scheduler may send a pod here: :meth:`is_one_of` its destinations.
+        """Whether kube-scheduler may send a pod here: :meth:`is_one_of` its destinations, and its
+        kubelet :meth:`may_start` it."""
+        return self.is_one_of(pod.standing.destinations) and self.may_start(pod)
 
-        One that waits, and whose status names a claim, as after a bind that was refused, goes to no
-        plugin: the claim is deleted, nobody takes its name out of the status, and a kubelet looks
-        for it.
+    def may_start(self, pod: PodRecord) -> bool:
+        """Whether the kubelet may start a pod as far as the claim goes that its status names.
+
+        One that waits, and whose status names a claim, as after a bind that was refused, starts
+        beside no plugin: the claim is deleted, nobody takes its name out of the status, and a
+        kubelet looks for it.
         """
-        had_claim = pod.by_claim and pod.node is None
-        return self.is_one_of(pod.standing.destinations) and not (had_claim and self.by_plugin)
+        return not (pod.by_claim and pod.node is None and self.by_plugin)
 
     def is_one_of(self, destinations: Destinations) -> bool:
         """Whether kube-scheduler may send a pod with these destinations here."""

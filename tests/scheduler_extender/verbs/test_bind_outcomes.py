@@ -92,12 +92,13 @@ def test_a_pod_that_is_edited_between_decision_and_write_is_not_bound(
     assert re.search(r"was changed while (it|the pod) was being bound", refused)
 
 
+@pytest.mark.parametrize("asks", [NVLINK, {}], ids=["required", "plain"])
 def test_a_pod_that_turns_out_to_have_a_claim_is_not_bound_by_a_plugins_record(
-    kube: Kube, bound: Running
+    kube: Kube, bound: Running, asks: dict[str, str]
 ) -> None:
     """As on a node that has just moved to DRA."""
-    claimed = pod(2, NVLINK, extendedResourceClaimStatus=CLAIMED)
-    assert refused_over_news(kube, pod(2, NVLINK), claimed) == NO_RECORD.reason
+    claimed = pod(2, asks, extendedResourceClaimStatus=CLAIMED)
+    assert refused_over_news(kube, pod(2, asks), claimed) == NO_RECORD.reason
 
 
 def refused_over_news(kube: Kube, known: dict[str, Any], news: dict[str, Any]) -> str:
