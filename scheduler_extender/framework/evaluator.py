@@ -51,9 +51,10 @@ def evaluate(
         why = Rejection(request.reason, False, Reason.MALFORMED)
         return Results(question, request.holds or gpu_request(0), snapshot, {why: list(names)})
     refused, left = refused_by_name(snapshot, question, names)
+    open_to, closed = _open(snapshot, question, refused, left, deadline)
     binds = question.purpose is Purpose.BIND
     if pod.of_claims is not None and not binds:
-        return _by_claims(snapshot, question, refused, left, deadline)
+        return _by_claims(snapshot, question, refused, (open_to, closed), deadline)
     facts = snapshot.facts(NodeName(names[0])) if binds else None
     if facts is not None:
         request = counted(facts, pod, request)
@@ -64,9 +65,9 @@ def evaluate(
         fewer = known is not None and known.company < member.request.company
         request = known if known is not None and fewer else member.request
     asked = snapshot.with_facts(facts_for(snapshot, question, left))
-    results = Results(question, request, asked, refused, member=member)
-    open_to, closed = _open(asked, question, left, deadline)
-    for group in filter(None, (open_to, closed if question.purpose is Purpose.EXPLAIN else ())):
+    results = Results(question, request, asked, refused, frozenset(closed), member=member)
+    results.late = frozenset(refused.get(UNDECIDED, ()))
+    for group in filter(None, (open_to, closed)):
         answers = ask(
             asked, request, group, deadline, scores=question.scores, counts=question.counts
         )
@@ -135,18 +136,25 @@ def facts_for(
 
 
 def _open(
-    snapshot: Snapshot, question: Question, names: Sequence[str], deadline: Deadline
+    snapshot: Snapshot,
+    question: Question,
+    refused: dict[Rejection | None, list[str]],
+    names: Sequence[str],
+    deadline: Deadline,
 ) -> tuple[Sequence[str], Sequence[str]]:
-    """The nodes to which kube-scheduler may send the pod, and those that are closed to it."""
+    """The nodes to which kube-scheduler may send the pod, and those that are closed to it, of which
+    only people want to hear. Those for which there is no time are ``refused`` as undecided."""
     if question.purpose.offered:
         return names, ()
     standing = question.pod.standing
     open_to, closed = list[str](), list[str]()
-    for name in names:
-        facts = snapshot.facts(NodeName(name))
-        barred = not deadline.passed() and facts.bar(standing.destinations, standing.asks)
+    for place, name in enumerate(names):
+        if deadline.passed():
+            refused[UNDECIDED] = [*names[place:]]
+            break
+        barred = snapshot.facts(NodeName(name)).bar(standing.destinations, standing.asks)
         (closed if barred else open_to).append(name)
-    return open_to, closed
+    return open_to, closed if question.purpose is Purpose.EXPLAIN else ()
 
 
 def _alike(request: GpuRequest, answers: Answers) -> dict[Rejection | None, list[str]]:
@@ -171,7 +179,7 @@ def _by_claims(
     snapshot: Snapshot,
     question: Question,
     refused: dict[Rejection | None, list[str]],
-    names: Sequence[str],
+    names: tuple[Sequence[str], Sequence[str]],
     deadline: Deadline,
 ) -> Results:
     """The answers to a pod with claims of its own. A node passes where it is not known what they
@@ -180,13 +188,15 @@ def _by_claims(
     kube-scheduler frees a claim that has devices where its node is refused so that evictions may
     help: every refusal for its devices is of that kind.
     """
-    pod, claims = question.pod, question.pod.of_claims
+    (open_to, closed), pod, claims = names, question.pod, question.pod.of_claims
     assert claims is not None  # noqa: S101 (the caller looked)
     gone = (question.on(snapshot.facts(name)) for name in question.gone)
     then = snapshot.with_facts(gone)
-    found = ask_by_claims(then, pod.uid, claims, names, deadline, scores=question.scores)
-    results = Results(question, gpu_request(0, claims.constraints), then, refused, claims=found)
-    results.late = frozenset(found.late)
+    asked = [*open_to, *closed]
+    found = ask_by_claims(then, pod.uid, claims, asked, deadline, scores=question.scores)
+    request = gpu_request(0, claims.constraints)
+    results = Results(question, request, then, refused, frozenset(closed), claims=found)
+    results.late = frozenset(found.late).union(refused.get(UNDECIDED, ()))
 
     def put(name: str, why: Rejection | None) -> None:
         why = None if why is None else replace(why, resolvable=True)

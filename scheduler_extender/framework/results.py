@@ -31,6 +31,7 @@ class Results:
     request: GpuRequest  # as it was asked, with siblings that may come first
     asked: Snapshot  # with the facts for this question
     by_reason: dict[Rejection | None, list[str]] = field(default_factory=dict)
+    closed: frozenset[str] = frozenset()  # of these, where kube-scheduler will not send the pod
     answers: list[Answers] = field(default_factory=list)  # the nodes' own
     claims: ByClaims | None = None  # where the pod has claims of its own
     group: GroupAnswer | None = None
@@ -46,7 +47,8 @@ class Results:
     @property
     def passed(self) -> list[str]:
         """The nodes to which the pod may go."""
-        return self.by_reason.get(None, [])
+        passed = self.by_reason.get(None, [])
+        return [name for name in passed if name not in self.closed] if self.closed else passed
 
     @property
     def undecided(self) -> bool:

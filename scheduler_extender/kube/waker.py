@@ -3,27 +3,28 @@
 kube-scheduler does not look again at a rejected pod when a GPUTopology changes. A small annotation
 on the pod makes it look; written only after our own cache holds the change, only if a changed node
 would take the pod now, and for one pod ever more rarely while it stays: kube-scheduler may refuse
-it for reasons that we do not see, or another pod may be faster. A node has changed, too, where a
-place that was kept for a group is no longer.
+it for reasons that we do not see, or another pod may be faster.
+
+Only changes of nodes wake. The rest is known to the evaluator, and to the cache, which tells of a
+change where time alone makes one, too. A member of a group is looked at on all nodes whichever has
+changed, for that may open others to it.
 
 A round does a bounded amount of work however many pods wait and nodes change. Pods that ask the
 same, and have been looked at equally late, share one look; what a round does not get to, the next
 ones do, whoever has waited longest first.
 """
 
-import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable
 from uuid import uuid4
 
 import msgspec
 import structlog
 
-from scheduler_extender.annotations import WAKE, Malformed
+from scheduler_extender.annotations import WAKE
 from scheduler_extender.deadline import Deadline, within
 from scheduler_extender.framework.evaluator import evaluate
-from scheduler_extender.framework.groupplaces import places_of_groups
 from scheduler_extender.framework.question import Purpose, Question, alike
 from scheduler_extender.ratelimit import LogLimit
 from scheduler_extender.state.cluster.cache import Cache
@@ -73,16 +74,12 @@ class Waker:
         self._cluster = cluster
         self._api = api
         self._clock = clock
-        self._new: set[NodeName] = set()
-        self._lock = threading.Lock()
+        self._new: set[NodeName] = set()  # the cluster's lock guards it
         # Changed nodes in the order of their last change: its number, and when we heard of it.
         self._changed: dict[NodeName, tuple[int, float]] = {}
         self._names: list[NodeName] = []
         self._numbers: list[int] = []
         self._last = self._rounds = 0
-        # The places that were kept for groups when we last looked, and when we look again.
-        self._kept: Mapping[NodeName, Collection[object]] = {}
-        self._look_again = float("-inf")
         # For each unschedulable pod: the number of the last change that it was asked about; when it
         # was woken last, and the pause after that where nobody else waits for long.
         self._tried: dict[PodUid, int] = {}
@@ -96,15 +93,10 @@ class Waker:
         # A value that another extender wrote, before us or started with us, would change nothing,
         # and wake nobody.
         self._ours = uuid4().hex[:12]
-        cluster.on_change.append(self._note)
-
-    def _note(self, name: NodeName) -> None:
-        with self._lock:
-            self._new.add(name)
+        cluster.on_change.append(lambda name: self._new.add(name))
 
     def round(self, now: float) -> None:
         """Wake whoever a recently changed node would take. ``now`` in seconds."""
-        self._cluster.expire()  # a pause that ends is a change, and nobody else may be asking
         snapshot = self._take_changes(now)
         unschedulable = {pod.uid: pod for pod in snapshot.unschedulable}
         self._woken = {uid: last for uid, last in self._woken.items() if uid in unschedulable}
@@ -112,7 +104,7 @@ class Waker:
         if not self._changed:
             return
         deadline, left = within(self._clock, self.SECONDS), self.AT_ONCE
-        kinds = self._kinds(snapshot, unschedulable.values(), now)
+        kinds = self._kinds(unschedulable.values(), now)
         here = {kind for kind, _ in kinds}
         self._served = {kind: at for kind, at in self._served.items() if kind in here}
         # Those that were looked at longest ago come first; among equals, those that have seen
@@ -165,10 +157,9 @@ class Waker:
     def _take_changes(self, now: float) -> Snapshot:
         """Take note of the nodes that have changed; the cluster after these changes."""
         self._rounds += 1
-        with self._lock:
+        with self._cluster.lock:
+            snapshot = self._cluster.snapshot()
             new, self._new = self._new, set()
-        snapshot = self._cluster.snapshot()
-        new |= self._given_back(snapshot)
         changes = {name: at for name, at in self._changed.items() if name not in new}
         changes |= {name: (number, now) for number, name in enumerate(sorted(new), self._last + 1)}
         self._last += len(new)
@@ -181,28 +172,13 @@ class Waker:
         self._numbers = [number for number, _ in self._changed.values()]
         return snapshot
 
-    def _given_back(self, snapshot: Snapshot) -> set[NodeName]:
-        """The nodes on which a place was kept for a group, and no longer is. Thousands of groups
-        take long to look at: that takes a tenth of the time at most."""
-        before, began = self._kept, self._clock()
-        if began < self._look_again:
-            return set()
-        deadline = within(self._clock, self.SECONDS)
-        kept = places_of_groups(snapshot, deadline)
-        self._kept = before if kept is None else kept
-        self._look_again = self._clock() + 9 * (self._clock() - began)
-        now = self._kept
-        return {name for name, places in before.items() if not {*places} <= {*now.get(name, ())}}
-
     def _kinds(
-        self, snapshot: Snapshot, pods: Iterable[PodRecord], now: float
+        self, pods: Iterable[PodRecord], now: float
     ) -> dict[tuple[Hashable, int], list[PodRecord]]:
         """The pods that may be woken now and have not seen all changes, those together that all
         nodes answer alike and that have seen as much."""
         kinds: dict[tuple[Hashable, int], list[PodRecord]] = {}
         for pod in pods:
-            if isinstance(pod.request, Malformed) or (snapshot.blind and pod.request.required):
-                continue  # blind, filter would refuse it anyway; afterwards every node is news
             tried = self._tried.get(pod.uid, -1)
             if tried < self._numbers[-1] and now >= self._due(pod.uid):
                 kinds.setdefault((alike(pod), tried), []).append(pod)
@@ -222,7 +198,7 @@ class Waker:
         """Whether a node that changed after change ``tried`` would take the pod.
 
         With it comes the last change that has been looked at in vain: where the time is up, the
-        next round goes on behind it. A change of one node may open others to a member of a group.
+        next round goes on behind it.
         """
         question, at = Question(pod, Purpose.WAKE), bisect_right(self._numbers, tried)
         try:
@@ -231,10 +207,10 @@ class Waker:
                 self.looks += 1
                 results = evaluate(snapshot, question, names, deadline)
                 late_for_claims = results.late and pod.of_claims is not None
-                if late_for_claims or _one_is_open(snapshot, pod, results.passed):
+                if results.passed or late_for_claims:
                     return True, tried
-                if results.late or (results.passed and deadline.passed()):
-                    break  # behind the deadline nodes are asked as if they were open
+                if results.late:
+                    break
                 at += len(names or self._names)
                 tried = self._numbers[min(at, len(self._numbers)) - 1]
         except Exception:
@@ -252,10 +228,3 @@ class Waker:
         body = {"metadata": {"uid": pod.uid, "annotations": {WAKE: value}}}
         where = path("/api/v1/namespaces", pod.namespace, "pods", pod.name)
         self._api.patch(where, msgspec.json.encode(body), timeout=WRITE_TIMEOUT)
-
-
-def _one_is_open(snapshot: Snapshot, pod: PodRecord, names: Iterable[str]) -> bool:
-    """Whether kube-scheduler may send the pod to one of these nodes."""
-    standing = pod.standing
-    nodes = (snapshot.facts(NodeName(name)) for name in names)
-    return any(not facts.bar(standing.destinations, standing.asks) for facts in nodes)

@@ -193,5 +193,4 @@ def _passing(
 ) -> int:
     """How many nodes that are open to the pod would take it if it asked for this."""
     question = Question(pod, Purpose.EXPLAIN, request=relaxed.request)
-    passed = evaluate(snapshot, question, None, deadline).passed
-    return sum(snapshot.facts(NodeName(name)).is_open_to(pod) for name in passed)
+    return len(evaluate(snapshot, question, None, deadline).passed)

@@ -142,14 +142,8 @@ def _waiting(snapshot: Snapshot, deadline: Deadline) -> Iterator[Sequence[PodRec
     )
     for pods in islice(queues(readable).values(), MOST_REQUESTS):
         deadline.check()
-        if not _goes(snapshot, pods[0]):
+        if not evaluate(snapshot, Question(pods[0], Purpose.EXPLAIN)).passed:
             yield pods
-
-
-def _goes(snapshot: Snapshot, pod: PodRecord) -> bool:
-    """Whether some node takes the pod now."""
-    passed = evaluate(snapshot, Question(pod, Purpose.EXPLAIN)).passed
-    return any(snapshot.facts(NodeName(name)).is_open_to(pod) for name in passed)
 
 
 def _on(facts: NodeFacts, today: float) -> Iterator[IdlePod]:

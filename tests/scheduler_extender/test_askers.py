@@ -36,7 +36,7 @@ from scheduler_extender.verbs.filtering import filtered
 from scheduler_extender.web.pages import Pages
 from scheduler_extender.wire import BindingArgs, Pod, PreemptionArgs
 from tests.dranodes import NODE as DRA_NODE
-from tests.dranodes import asking, device, exactly, raw, slice_of, two_pairs
+from tests.dranodes import asking, claim, device, exactly, raw, slice_of, two_pairs
 from tests.nodes import pcie, pod, record_of, switched
 from tests.scheduler_extender.binding import Written, bind_error
 from tests.scheduler_extender.framework.test_byclaims import of_claim
@@ -356,6 +356,12 @@ def beside_a_node_without_gpus() -> Scene:
     return Scene(cluster, asks(annotations={}), [PAIRS.name])
 
 
+def beside_a_closed_node_that_would_take_it() -> Scene:
+    cluster = cluster_of({PAIRS: {"sleeper": Held((0, 1, 2, 3))}, OTHER: {}})
+    cluster.put_node(NodeName(OTHER.name), NodeObject(exists=True, cordoned=True))
+    return Scene(cluster, asks(annotations={}), [PAIRS.name])
+
+
 def in_flight_to_a_node_where_another_came_first() -> Scene:
     cluster = cluster_of(
         {PAIRS: {"first": Held((0, 1))}, OTHER: {"low": Held((0, 1, 2, 3), priority=-5)}}
@@ -413,12 +419,13 @@ def with_devices_chosen() -> Scene:
     return Scene(world.cluster, mine, [DRA_NODE, "plain", "linked"])
 
 
-def with_a_claim_of(resource: str) -> Scene:
+def with_a_claim_of(resource: str, annotations: Mapping[str, str] = NVLINK) -> Scene:
     """The pod's status names a claim that stands for what a container asks for by number."""
     cluster = cluster_of({switched(4, "plugin"): {}})
     mapping = {"containerName": "main", "resourceName": resource, "requestName": "r"}
-    claim = {"requestMappings": [mapping], "resourceClaimName": "c"}
-    return Scene(cluster, asks(extendedResourceClaimStatus=claim), ["plugin"])
+    named = {"requestMappings": [mapping], "resourceClaimName": "c"}
+    mine = asks(annotations=annotations, extendedResourceClaimStatus=named)
+    return Scene(cluster, mine, ["plugin"])
 
 
 def where_siblings_may_come_first() -> Scene:
@@ -498,7 +505,7 @@ SITUATIONS = [
     case(
         "2: a place yields where nobody may go",
         beside_a_yielding_place_on_a_cordoned_node,
-        Right({"a-00": GROUP}, resolvable={"a-00"}),
+        Right({"a-00": GROUP}, resolvable={"a-00"}, main=GROUP),
     ),
     case(
         "3: the better domain is closed",
@@ -518,6 +525,11 @@ SITUATIONS = [
     case(
         "5, 11: a Node without GPUs",
         beside_a_node_without_gpus,
+        Right({"pairs": BUSY}, resolvable={"pairs"}, main=BUSY, ends={"sleeper"}),
+    ),
+    case(
+        "5, 11: a closed node would take it",
+        beside_a_closed_node_that_would_take_it,
         Right({"pairs": BUSY}, resolvable={"pairs"}, main=BUSY, ends={"sleeper"}),
     ),
     case(
@@ -559,6 +571,11 @@ SITUATIONS = [
     case(
         "11: its status names a claim",
         lambda: with_a_claim_of("nvidia.com/gpu"),
+        Right({"plugin": KUBELET}, main=KUBELET, binds={}),
+    ),
+    case(
+        "11: so does that of a pod that requires nothing",
+        lambda: with_a_claim_of("nvidia.com/gpu", {}),
         Right({"plugin": KUBELET}, main=KUBELET, binds={}),
     ),
     case(
@@ -639,6 +656,22 @@ def test_of_two_pods_that_ask_the_same_the_metric_tells_the_one_whose_status_nam
         replace(scene, manifest={**mine, "metadata": metadata}).begin()
     counted = WaitingReasons(scene.cluster).count()
     assert {reason: pods for reason, pods in counted.items() if pods} == {"kubelet": 1, "none": 1}
+
+
+@pytest.mark.parametrize("named", ["first", "second"])
+def test_of_two_pods_that_ask_the_same_the_metric_tells_the_one_whose_claim_has_gpus(
+    named: str,
+) -> None:
+    """12. No other pod can have these, and kube-scheduler has not written yet where it sends it."""
+    world = two_pairs()
+    world.claims.apply(claim("strangers", 2, 3, pod="stranger"))
+    world.claims.apply(claim("its-own", 0, 1, pod=named))
+    scene = Scene(world.cluster, asks(), [DRA_NODE])
+    for name in ("first", "second"):
+        metadata = {**scene.manifest["metadata"], "name": name, "uid": name}
+        replace(scene, manifest={**scene.manifest, "metadata": metadata}).begin()
+    counted = WaitingReasons(scene.cluster).count()
+    assert {reason: pods for reason, pods in counted.items() if pods} == {"busy": 1, "none": 1}
 
 
 def test_the_copies_of_a_pod_are_counted_where_a_place_yields_to_them() -> None:

@@ -128,8 +128,10 @@ class Snapshot:
 
     @cached_property
     def unbound(self) -> list[PodRecord]:
-        """Pods that are on no node, and of which no bind is in flight."""
-        return [pod for uid, pod in self.waiting.items() if uid not in self.in_flight]
+        """Pods that are on no node, and of which no bind is in flight; nominated where their claims
+        have devices."""
+        pods = {**self.waiting, **self.nominated}
+        return [pod for uid, pod in pods.items() if uid not in self.in_flight]
 
     @property
     def unschedulable(self) -> Iterator[PodRecord]:

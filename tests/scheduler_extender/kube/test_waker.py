@@ -313,6 +313,7 @@ def test_nobody_is_woken_who_would_be_refused_for_a_blind_watch() -> None:
     waker.round(0.0)
     assert api.woken == ["plain"]
     watches.clear()
+    cluster.tell_of_all_nodes()
     waker.round(1.0)
     assert api.woken == ["plain", "required"]
 
