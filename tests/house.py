@@ -24,7 +24,7 @@ from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.files.binder import FileBinder
 from scheduler_extender.state.cluster.cache import Cache
-from scheduler_extender.state.pods.record import pod_record
+from scheduler_extender.state.pods.record import counting_record
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import pod
 from topology.core.devices import NodeName
@@ -108,16 +108,21 @@ def entered(act: Callable[[], object]) -> tuple[int, int]:
 
 
 def walks() -> Iterator[tuple[str, tuple[int, int]]]:
-    """What one pod, one record and one simulated job walk through."""
+    """What one pod, one record and one simulated job walk through.
+
+    The watch has shown the pod before kube-scheduler asks about it, as a rule in a cluster.
+    """
     cluster = Cache(lambda: 0.0)
     node = machine("hgx-h100-8").topology(NodeName("hgx"))
     yield "a record", entered(lambda: cluster.put_record(node, Report("boot", 1)))
-    asked = msgspec.convert(pod(2, {"link": "nvlink"}, uid="p"), Pod)
-    yield "a cold filter", entered(lambda: verbs.filter_nodes(cluster, asked, ["hgx"]))
-    yield "a warm filter", entered(lambda: verbs.filter_nodes(cluster, asked, ["hgx"]))
-    record = pod_record(asked, MANAGED)
+    manifest = pod(2, {"link": "nvlink"}, uid="p")
+    manifest["metadata"] |= {"resourceVersion": "1"}
+    asked = msgspec.convert(manifest, Pod)
+    record = counting_record(asked, MANAGED)
     assert record is not None
     cluster.put_pod(record)
+    yield "a cold filter", entered(lambda: verbs.filter_nodes(cluster, asked, ["hgx"]))
+    yield "a warm filter", entered(lambda: verbs.filter_nodes(cluster, asked, ["hgx"]))
     args = BindingArgs(record.name, record.namespace, record.uid, "hgx")
     binder = FileBinder(cluster)
     yield (

@@ -64,7 +64,7 @@ def filtered(
     :data:`STILL_WORKING`: then kube-scheduler asks again soon, when more is worked out, and evicts
     nobody meanwhile.
     """
-    asks = asking_record(pod, snapshot.settings.managed)
+    asks = asking_record(pod, snapshot.settings.managed, snapshot.waiting)
     if asks is None:
         return Filtered(list(names))
     results = evaluate(snapshot, Question(asks, Purpose.FILTER), names, deadline)

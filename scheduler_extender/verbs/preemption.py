@@ -45,7 +45,7 @@ def preempt(
     }
     snapshot = cluster.snapshot()
     managed = snapshot.settings.managed
-    record = asking_record(args.pod, managed)
+    record = asking_record(args.pod, managed, snapshot.waiting)
     if record is None:
         return PreemptionResult(offered)
     gone = {NodeName(name): _gone(snapshot, name, victims) for name, victims in offered.items()}

@@ -25,7 +25,7 @@ def prioritize(
     Nodes that are not worked out by the ``deadline`` are scored as if we knew nothing of them.
     """
     snapshot = cluster.snapshot()
-    asks = asking_record(pod, snapshot.settings.managed)
+    asks = asking_record(pod, snapshot.settings.managed, snapshot.waiting)
     request = None if asks is None else asks.request
     if asks is None or not isinstance(request, GpuRequest):
         return list(map(HostPriority, names, repeat(0)))

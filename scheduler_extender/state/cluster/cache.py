@@ -479,6 +479,8 @@ class Cache:
 
     def _take_pod(self, pod: PodRecord, earlier: PodRecord | None, *, listed: bool) -> None:
         if earlier == pod:
+            if pod.node is None:
+                self.pods.put(pod)  # for its resourceVersion
             return
         if earlier is not None and earlier.node is not None and pod.node is None:
             return  # a nodeName is never taken back: this is older news than ours

@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import msgspec
@@ -77,6 +78,7 @@ class PodRecord:
     lasting: tuple[str, ...] = ()
     created: float | None = None  # when it was made, since 1970, if anybody says it
     unasked: bool = False  # kube-scheduler asks no extender about it
+    version: str = field(default="", compare=False)  # its resourceVersion, as the API server said
 
     @property
     def full_name(self) -> str:
@@ -157,10 +159,24 @@ def claiming_record(pod: Pod, managed: tuple[str, ...]) -> PodRecord | None:
     return _record(pod, template_of(pod), managed, asks)
 
 
-def asking_record(pod: Pod, managed: tuple[str, ...]) -> PodRecord | None:
+def asking_record(
+    pod: Pod, managed: tuple[str, ...], waiting: Mapping[PodUid, PodRecord] = MappingProxyType({})
+) -> PodRecord | None:
     """The record of a pod that asks for devices, or that requires something of the devices which
-    its own claims have; None for any other pod."""
-    record = pod_record(pod, managed) or claiming_record(pod, managed)
+    its own claims have; None for any other pod.
+
+    A resourceVersion is that of one state of a pod. Where the record of this state is among those
+    of the ``waiting`` pods, it is not read again. Only a nomination may be known to kube-scheduler
+    before it is written.
+    """
+    record = waiting.get(PodUid(pod.metadata.uid))
+    if (
+        record is None
+        or not record.version
+        or record.version != pod.metadata.resource_version
+        or record.standing.nominated != (pod.status.nominated_node_name or None)
+    ):
+        record = pod_record(pod, managed) or claiming_record(pod, managed)
     requires = record is not None and (
         isinstance(record.request, Malformed) or record.request.effective_count or record.of_claims
     )
@@ -220,6 +236,7 @@ def _record(
         lasting=_lasting(pod, request),
         created=seconds_of(pod.metadata.creation_timestamp or ""),
         unasked=is_unasked(pod, managed),
+        version="" if trusted else pod.metadata.resource_version,
     )
 
 
