@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.simulation.jobs import WHOLE_GPU, Ask
-from scheduler_extender.files.allocatable import Allocatable
 from scheduler_extender.files.clusterfile import ClusterFileError, load
+from scheduler_extender.files.machinegroups import Allocatable
 from topology.core.devices import Mask, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.placement import satisfies

@@ -19,8 +19,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from scheduler_extender.annotations import MANAGED, managed_among
-from scheduler_extender.files.allocatable import Allocatable, allocatable_of
-from scheduler_extender.files.machinegroups import MAX_GROUPED, read_group
+from scheduler_extender.files.machinegroups import (
+    MAX_GROUPED,
+    Allocatable,
+    allocatable_of,
+    read_group,
+)
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.budgets import KIND, Budget, BudgetObject, budget_of

@@ -1,13 +1,14 @@
 """``kind: MachineGroup`` of a cluster file: so many equal nodes of a machine of the catalogue."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from scheduler_extender.files.allocatable import Allocatable, allocatable_of
+from scheduler_extender.quantities import quantity
 from topology.codec import Record, first_error
 from topology.core.devices import GpuResource, NodeName
 from topology.core.graph import NodeTopology, TopologyError
@@ -17,6 +18,30 @@ from topology.machines.mig import cut
 
 # GPUs of all MachineGroups of a file together; a line each can ask for any number.
 MAX_GROUPED = 200_000
+# The largest amounts, which are no limit.
+MOST = (("cpu", 10**9), ("memory", 10**18), ("pods", 10**6))
+
+
+@dataclass(frozen=True, slots=True)
+class Allocatable:
+    """What pods can have of a node: CPU in milli, memory in bytes, and how many pods."""
+
+    cpu: int
+    memory: int
+    pods: int = 110
+
+
+def allocatable_of(amounts: Mapping[str, str | int]) -> Allocatable:
+    """Read quantities; what is absent is no limit. Raises :class:`ValueError`."""
+    read: dict[str, Decimal | int] = {}
+    for name, most in MOST:
+        try:
+            read[name] = quantity(str(amounts[name])) if name in amounts else most
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+        if not 0 <= read[name] <= most:
+            raise ValueError(f"{name}: {amounts[name]} is not between 0 and {most}")
+    return Allocatable(int(read["cpu"] * 1000), int(read["memory"]), int(read["pods"]))
 
 
 class _Mig(BaseModel):

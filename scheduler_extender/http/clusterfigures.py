@@ -6,7 +6,7 @@ runs in a thread and holds no lock but to take the facts.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
@@ -42,6 +42,8 @@ NODE_STATES = (
     "refusing-pods",
 )
 NOTHING = "none"  # the verdict of a pod that requires nothing
+# A name, its meaning, its label (or none), and the figure for each value of the label.
+_Family = tuple[str, str, str, Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +65,6 @@ class ClusterFigures(Collector):
         self._known: dict[NodeName, _Figures] = {}
         self._waiting = WaitingReasons(cluster)
 
-    def describe(self) -> Iterable[Metric]:
-        """The families without figures, so that registering them works nothing out."""
-        return [family for family, _ in self._families()]
-
     def collect(self) -> Iterator[Metric]:
         """The families with the figures of now."""
         cluster = self._cluster
@@ -86,31 +84,89 @@ class ClusterFigures(Collector):
             possible += node.capacity
         verdicts = {v.value: placements[v.value] for v in Verdict} | {NOTHING: placements[""]}
         size, watches, now = cluster.remembered(), cluster.watches(), cluster.clock()
-        figures: dict[str, Mapping[str, float]] = {
-            "gpus": dict(gpus),
-            "nodes": dict(nodes),
-            "promises_possible": {
-                "pair": possible.pairs,
-                "quad": possible.quads,
-                "node": possible.nodes,
-            },
-            "placements": dict(verdicts),
-            "rejections": {reason.value: rejections[reason] for reason in Reason},
-            "waiting_pods": self._waiting.count(),
-            "belief_states": {"": size.states},
-            "remembered_answers": {"": size.answers},
-            "build_info": {our_version(): 1},
-            "watch_age_seconds": {watch.name: watch.age(now) for watch in watches},
-            "watch_failing": {watch.name: watch.failing for watch in watches},
-            "node_faults": {"": cluster.faults.count},
-            "promises_kept": {"": cluster.tallies.kept},
-            "dra_vetoes": {"": cluster.tallies.vetoes},
-            "reports_out_of_order": {"": cluster.reports_out_of_order},
-        }
-        for family, name in self._families():
-            for label, value in figures[name].items():
-                family.add_metric([label] if label else [], value)
-            yield family
+        kinds = {"pair": possible.pairs, "quad": possible.quads, "node": possible.nodes}
+        gauges: tuple[_Family, ...] = (
+            ("gpus", "GPUs by state", "state", gpus),
+            ("nodes", "Nodes with a GPUTopology record, by state", "state", nodes),
+            (
+                "promises_possible",
+                "Guaranteed placements that still fit: NVLinked pairs, quads, and whole nodes",
+                "kind",
+                kinds,
+            ),
+            (
+                "waiting_pods",
+                "GPU pods that kube-scheduler has found no node for, by the reason of most nodes"
+                " whose hardware could take them",
+                "reason",
+                self._waiting.count(),
+            ),
+            ("belief_states", "Distinct states that nodes are in", "", {"": size.states}),
+            (
+                "remembered_answers",
+                "Answers of a state to a request that are remembered",
+                "",
+                {"": size.answers},
+            ),
+            ("build_info", "1; the label has the version", "version", {our_version(): 1}),
+            (
+                "watch_age_seconds",
+                "Seconds since the API server last said something over a watch",
+                "watch",
+                {watch.name: watch.age(now) for watch in watches},
+            ),
+            (
+                "watch_failing",
+                "1 while a watch is broken and cannot be opened again",
+                "watch",
+                {watch.name: watch.failing for watch in watches},
+            ),
+        )
+        counters: tuple[_Family, ...] = (
+            (
+                "placements",
+                "Binds written, by verdict; none: the pod requires nothing",
+                "verdict",
+                verdicts,
+            ),
+            (
+                "rejections",
+                "Nodes that filter has refused, by reason",
+                "reason",
+                {reason.value: rejections[reason] for reason in Reason},
+            ),
+            (
+                "node_faults",
+                "Times that deciding about one node, or verifying its report, has failed",
+                "",
+                {"": cluster.faults.count},
+            ),
+            (
+                "promises_kept",
+                "Pods whose GPUs, when a report first named them all, or by their claims when they"
+                " were bound, met what was promised",
+                "",
+                {"": cluster.tallies.kept},
+            ),
+            (
+                "dra_vetoes",
+                "Binds refused, since a pod's claim has GPUs that are not what it requires",
+                "",
+                {"": cluster.tallies.vetoes},
+            ),
+            (
+                "reports_out_of_order",
+                "Reports that came after newer ones of their node, and were passed over",
+                "",
+                {"": cluster.reports_out_of_order},
+            ),
+        )
+        for family, rows in ((GaugeMetricFamily, gauges), (CounterMetricFamily, counters)):
+            for name, what, label, figures in rows:
+                made = family(f"gpu_topology_{name}", what, labels=[label] if label else [])
+                for value, figure in figures.items():
+                    made.add_metric([value] if label else [], figure)
+                yield made
 
     def _of(self, facts: NodeFacts) -> _Figures:
         known = self._known.get(facts.name)
@@ -118,67 +174,6 @@ class ClusterFigures(Collector):
             return known
         node = self._nodes.of(facts)
         return _Figures(facts, state_of(facts), gpu_states(node), node.capacity)
-
-    @staticmethod
-    def _families() -> list[tuple[GaugeMetricFamily | CounterMetricFamily, str]]:
-        gauges = (
-            ("gpus", "GPUs by state", "state"),
-            ("nodes", "Nodes with a GPUTopology record, by state", "state"),
-            (
-                "promises_possible",
-                "Guaranteed placements that still fit: NVLinked pairs, quads, and whole nodes",
-                "kind",
-            ),
-            (
-                "waiting_pods",
-                "GPU pods that kube-scheduler has found no node for, by the reason of most nodes"
-                " whose hardware could take them",
-                "reason",
-            ),
-            ("belief_states", "Distinct states that nodes are in", ""),
-            ("remembered_answers", "Answers of a state to a request that are remembered", ""),
-            ("build_info", "1; the label has the version", "version"),
-            (
-                "watch_age_seconds",
-                "Seconds since the API server last said something over a watch",
-                "watch",
-            ),
-            (
-                "watch_failing",
-                "1 while a watch is broken and cannot be opened again",
-                "watch",
-            ),
-        )
-        counters = (
-            ("placements", "Binds written, by verdict; none: the pod requires nothing", "verdict"),
-            ("rejections", "Nodes that filter has refused, by reason", "reason"),
-            (
-                "node_faults",
-                "Times that deciding about one node, or verifying its report, has failed",
-                "",
-            ),
-            (
-                "promises_kept",
-                "Pods whose GPUs, when a report first named them all, or by their claims when they"
-                " were bound, met what was promised",
-                "",
-            ),
-            (
-                "dra_vetoes",
-                "Binds refused, since a pod's claim has GPUs that are not what it requires",
-                "",
-            ),
-            (
-                "reports_out_of_order",
-                "Reports that came after newer ones of their node, and were passed over",
-                "",
-            ),
-        )
-        return [
-            (family(f"gpu_topology_{name}", what, labels=[label] if label else []), name)
-            for family, rows in ((GaugeMetricFamily, gauges), (CounterMetricFamily, counters))
-            for name, what, label in rows
-        ]
 
 
 def our_version() -> str:

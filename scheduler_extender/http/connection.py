@@ -73,11 +73,12 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def _foreign_name(self, transport: asyncio.Transport) -> str | None:
-        """The names in the client's certificate, if none is allowed."""
-        if not self.allowed:
-            return None
-        names = _names(transport)
-        if names & self.allowed:
+        """The common name and DNS names in the client's certificate, if none is allowed."""
+        certificate = transport.get_extra_info("peercert") or {}
+        names = {v for kind, v in certificate.get("subjectAltName", ()) if kind == "DNS"}
+        for part in certificate.get("subject", ()):
+            names |= {value for key, value in part if key == "commonName"}
+        if not self.allowed or names & self.allowed:
             return None
         return ", ".join(sorted(names))[:MAX_NAMES] or "none"
 
@@ -322,12 +323,3 @@ def connection(
     """The class of the connections of one port, for uvicorn to make."""
     members = {"limits": limits, "allowed": allowed, "local": local, "public_host": public_host}
     return type("Connection", (Connection,), members)
-
-
-def _names(transport: asyncio.Transport) -> set[str]:
-    """The common name and DNS names of the client's certificate."""
-    certificate = transport.get_extra_info("peercert") or {}
-    names = {v for kind, v in certificate.get("subjectAltName", ()) if kind == "DNS"}
-    for part in certificate.get("subject", ()):
-        names |= {value for key, value in part if key == "commonName"}
-    return names

@@ -86,11 +86,12 @@ class Metrics:
         Each is counted. The log has a line for one pod once in a while, and for a few pods a
         second.
         """
-        limit = LogLimit(LOG_PAUSE, LOG_RATE, LOG_BURST)
+        surprises = LogLimit(LOG_PAUSE, LOG_RATE, LOG_BURST)
+        refusals = LogLimit(LOG_PAUSE, LOG_RATE, LOG_BURST)
 
         def note(surprise: Surprise) -> None:
             self.surprises.labels(surprise.kind).inc()
-            untold = limit.untold((surprise.pod.uid, surprise.kind), time.monotonic())
+            untold = surprises.untold((surprise.pod.uid, surprise.kind), time.monotonic())
             if untold is None:
                 return
             log.error(
@@ -104,23 +105,11 @@ class Metrics:
                 untold=untold,
             )
 
-        def fault(node: NodeName, error: Exception) -> None:
-            log.error("a node could not be evaluated", node=node, exc_info=error)
-
-        cluster.on_surprise.append(note)
-        cluster.on_refusal.append(self._refusal_noter())
-        cluster.faults.on_fault(fault)
-        self.registry.register(ClusterFigures(cluster))
-
-    def _refusal_noter(self) -> Callable[[NodeRefusal], None]:
-        """Count each refusal, and log one for each node and reason once in a while."""
-        limit = LogLimit(LOG_PAUSE, LOG_RATE, LOG_BURST)
-
-        def note(refused: NodeRefusal) -> None:
+        def note_refusal(refused: NodeRefusal) -> None:
             self.refusals.labels(refused.refusal.label).inc()
             # The first refusal of each pause is told, however soon it comes.
             key = (refused.node, refused.refusal.reason, refused.pause)
-            untold = limit.untold(key, time.monotonic())
+            untold = refusals.untold(key, time.monotonic())
             if untold is None:
                 return
             log.warning(
@@ -135,7 +124,13 @@ class Metrics:
                 untold=untold,
             )
 
-        return note
+        def fault(node: NodeName, error: Exception) -> None:
+            log.error("a node could not be evaluated", node=node, exc_info=error)
+
+        cluster.on_surprise.append(note)
+        cluster.on_refusal.append(note_refusal)
+        cluster.faults.on_fault(fault)
+        self.registry.register(ClusterFigures(cluster))
 
     def certificates(self, files: Certificates) -> None:
         """Show when our certificate expires, and how reading changed files went."""

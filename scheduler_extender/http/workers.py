@@ -10,9 +10,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
-P = ParamSpec("P")
+Args = TypeVarTuple("Args")
 T = TypeVar("T")
 
 
@@ -24,7 +24,7 @@ class Workers:
         self._queue = SimpleQueue[Callable[[], None] | None]()
         self._threads = self._unfinished = 0
 
-    async def run(self, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+    async def run(self, work: Callable[[*Args], T], *args: *Args) -> T:
         """Have it done in a thread, after what was asked before. Raises what ``work`` raises."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
@@ -41,7 +41,7 @@ class Workers:
         def do() -> None:
             result = error = None
             try:
-                result = work(*args, **named)
+                result = work(*args)
             except BaseException as raised:  # noqa: BLE001 (its caller gets it)
                 error = raised
             with suppress(RuntimeError):  # the loop has ended, and with it the caller

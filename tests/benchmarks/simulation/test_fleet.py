@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.simulation.fleet import ClusterError, cluster
 from benchmarks.simulation.jobs import Ask, Job
-from scheduler_extender.files.allocatable import Allocatable
+from scheduler_extender.files.machinegroups import Allocatable
 from tests.benchmarks.simulation.samples import LINK, play, written
 from topology import codec
 from topology.machines import machine

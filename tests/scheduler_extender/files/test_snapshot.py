@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from scheduler_extender.annotations import MANAGED, Malformed
-from scheduler_extender.files.allocatable import Allocatable
 from scheduler_extender.files.clusterfile import ClusterFileError, feed, parse
+from scheduler_extender.files.machinegroups import Allocatable
 from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.framework.equivalence import answer
 from scheduler_extender.state.answers.decision import Settings
