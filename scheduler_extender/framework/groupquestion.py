@@ -89,22 +89,37 @@ def ask_group(
     other facts of nodes leave out (:meth:`.Snapshot.with_facts`): the groups are asked as if these
     had ended, and a place is kept for each one's replacement.
     """
-    counted = snapshot.with_facts(_with_own_places(snapshot, member))
+    counted = snapshot.with_facts(_for_its_members(snapshot, member))
     return _GroupQuestion(counted, member, deadline, direction, gone).through(passing)
 
 
-def _with_own_places(snapshot: Snapshot, member: Member) -> Iterator[NodeFacts]:
-    """The nodes on which places are kept for members of the group, or devices have been chosen for
-    the member itself (DRA), as they are without them."""
-    own = defaultdict[NodeName, set[PodUid]](set)
+def _for_its_members(snapshot: Snapshot, member: Member) -> Iterator[NodeFacts]:
+    """The nodes that are otherwise for the group's members than ``snapshot`` has them.
+
+    Places that are kept for members are free, and so are devices that have been chosen for the
+    member itself (DRA). A place that yields to the member stays kept if it does not yield to each
+    sibling that waits.
+    """
+    own, group = defaultdict[NodeName, set[PodUid]](set), member.membership.group
     for name, pod in snapshot.places.items():
-        if pod.membership is not None and pod.membership.group == member.membership.group:
+        if pod.membership is not None and pod.membership.group == group:
             own[name].add(pod.uid)
     asking = snapshot.nominated.get(member.uid)
     if asking is not None and (nominated := asking.standing.nominated) is not None:
         own[nominated].add(member.uid)
     for name in own.keys() - snapshot.own:
         yield snapshot.facts(name).without(frozenset(own[name]))
+    yielding = (snapshot.own & snapshot.places.keys()) - own.keys()
+    siblings = [
+        pod
+        for pod in (snapshot.unbound if yielding and not member.alone else ())
+        if pod.membership is not None and pod.membership.group == group
+        if pod.uid != member.uid and not (pod.ended or pod.deleting)
+    ]
+    for name in yielding:
+        facts, kept = snapshot.facts(name), (snapshot.base or snapshot).facts(name)
+        if not all(kept.yields_to(pod.standing.priority) for pod in siblings):
+            yield replace(facts, reserved_for=snapshot.places[name])
 
 
 class _GroupQuestion:

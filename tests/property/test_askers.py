@@ -181,9 +181,7 @@ def _people_agree(found: World, name: str, rows: list[Answer]) -> None:
     }
     plan = unblocking_of(found.cluster, "default", name)
     assert plan is not None
-    # unblock alone counts the places of a group as if the places of lower priorities yielded.
-    yields = "group" in str(manifest["metadata"]) and found.cluster.snapshot().places
-    if plan.reservation is None and not yields:
+    if plan.reservation is None:
         assert (plan.takes is not None) == bool(sure), (name, plan.text)
         assert plan.takes is None or plan.takes in sure
     status = manifest["status"]

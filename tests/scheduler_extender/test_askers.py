@@ -320,6 +320,13 @@ def beside_a_yielding_place(trays: int) -> Scene:
     return racks({"a": trays}, mine, nominee, *(held if trays == 3 else ()))
 
 
+def beside_a_place_that_does_not_yield_to_a_sibling() -> Scene:
+    """The other member of the group is of lower priority than the pod for which it is kept."""
+    scene = beside_a_yielding_place(trays=2)
+    scene.cluster.put_pod(record_of(member("sibling", size=2)))
+    return scene
+
+
 def beside_a_yielding_place_on_a_cordoned_node() -> Scene:
     scene = beside_a_yielding_place(trays=2)
     node = NodeObject(exists=True, cordoned=True)
@@ -501,6 +508,11 @@ SITUATIONS = [
             evicts={"a-00"},
             unblocks="a-00",
         ),
+    ),
+    case(
+        "2: a place yields to one member of two",
+        beside_a_place_that_does_not_yield_to_a_sibling,
+        Right({"a-00": GROUP, "a-01": GROUP}, resolvable={"a-00", "a-01"}, main=GROUP),
     ),
     case(
         "2: a place yields where nobody may go",
