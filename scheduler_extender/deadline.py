@@ -1,15 +1,13 @@
 """How long whoever asks can wait for an answer: one value, passed to all that may take long."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from math import inf
 
-from topology.core.memo import Interruption, interrupted_by
+from topology.core.memo import OutOfTimeError, interrupted_at
 
-
-class OutOfTimeError(Interruption):
-    """There is no time left to work an answer out."""
+__all__ = ["NO_DEADLINE", "Deadline", "OutOfTimeError", "within"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +32,20 @@ class Deadline:
         if self.passed():
             raise OutOfTimeError
 
-    @contextmanager
-    def enforced(self) -> Iterator[None]:
+    def enforced(self) -> AbstractContextManager[None]:
         """Raise :class:`OutOfTimeError` from what the core works out inside, once the time is up.
 
         A deadline around this one is enforced, too.
         """
-        with interrupted_by(self.check):
-            yield
+        return interrupted_at(self.clock, self.until) if self.until < inf else nullcontext()
 
     @contextmanager
     def ends(self) -> Iterator[None]:
-        """End the block without a word where this deadline has passed; not where only one around it
-        has."""
+        """The same, and end the block without a word where this deadline has passed; not where only
+        one around it has."""
         try:
-            yield
+            with self.enforced():
+                yield
         except OutOfTimeError:
             if not self.passed():
                 raise

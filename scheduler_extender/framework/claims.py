@@ -71,7 +71,7 @@ def ask_by_claims(
     first = defaultdict[int, list[NodeFacts]](list)  # one of each kind, by the number of GPUs
     now = deadline.clock()
     half = replace(deadline, until=(now + deadline.until) / 2)  # the rest is for the verdicts
-    with half.ends(), half.enforced():
+    with half.ends():
         interruptible()
         to_come = snapshot.foresees(wanted.namespace, wanted.names)
         begin = int(1000 * now) % len(names) if len(names) > MOST_IN_ORDER else 0

@@ -33,7 +33,9 @@ def decide(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Decisio
         if why is not None:
             node.rejections.append(why)
     found = node.rejections
-    told = next((each for each in found if not each.resolvable), found[0] if found else None)
+    if not found:
+        return Decision(assessment=node.assessed)
+    told = next((each for each in found if not each.resolvable), found[0])
     return Decision(told, node.assessed, tuple(each for each in found if each is not told))
 
 

@@ -62,7 +62,7 @@ def answer(
     Raises :class:`OutOfTimeError` where only a deadline around this one has passed.
     """
     decision = undecided(facts, request)
-    with deadline.ends(), deadline.enforced():
+    with deadline.ends():
         interruptible()
         decision = _tried(snapshot, facts, decide, facts, request, snapshot.settings) or decision
     return unless_blind(decision, facts, request) if snapshot.blind else decision
@@ -126,7 +126,7 @@ def _work_out(
     )
     of_each = {s: snapshot.facts(NodeName(n)) for s, n in one_of_each.items() if s is not None}
     classes = classes_of(snapshot.mix)
-    with deadline.ends(), deadline.enforced():
+    with deadline.ends():
         for state, facts in of_each.items():
             if state not in decisions:
                 interruptible()

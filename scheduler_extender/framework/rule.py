@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from scheduler_extender.state.answers.decision import Decision, Settings
 from scheduler_extender.state.node.facts import NodeFacts, Offer
+from topology.core.availability import Availability
 from topology.core.placement import Assessment, Reason, Rejection, assess
 from topology.core.requests import GpuRequest, Role
 
 UNDECIDED = Rejection("not guaranteed: the node could not be evaluated", True, Reason.UNDECIDED)
 
 
-@dataclass
+@dataclass(slots=True)
 class AskedNode:
     """A node that is asked about a request, with what its rules have found until now."""
 
@@ -27,20 +27,24 @@ class AskedNode:
     settings: Settings
     decide: Callable[[NodeFacts, GpuRequest, Settings], Decision]
     rejections: list[Rejection] = field(default_factory=list)
+    alone: GpuRequest = field(init=False)  # what the pod asks for as if no sibling came before it
+    # What the node has of the resource, or why it has nothing to offer.
+    offer: Offer | Rejection = field(init=False)
+    usable: Offer | None = field(init=False)  # the offer, where all is known that a verdict needs
+    # What is available to the pod there, and what the core says of it; None where it can say
+    # nothing. A rule may put a weaker verdict in its place (:mod:`.rules.gangs`).
+    available: Availability | None = None
+    assessed: Assessment | None = None
 
-    @cached_property
-    def alone(self) -> GpuRequest:
-        """What the pod asks for as if no sibling came before it."""
-        return self.request.alone
+    def __post_init__(self) -> None:
+        self.alone = self.request.alone
+        self.offer = self.facts.offer(self.alone.resource)
+        self.usable = self._usable()
+        if self.usable is not None:
+            self.available = self.usable.available_to(self.alone)
+            self.assessed = assess(self.usable.kubelet, self.available, self.alone)
 
-    @cached_property
-    def offer(self) -> Offer | Rejection:
-        """What the node has of the resource, or why it has nothing to offer."""
-        return self.facts.offer(self.request.resource)
-
-    @property
-    def usable(self) -> Offer | None:
-        """The offer, where all is known that a verdict needs."""
+    def _usable(self) -> Offer | None:
         offer, request, facts = self.offer, self.alone, self.facts
         if isinstance(offer, Rejection) or facts.pods.too_many_departed:
             return None
@@ -49,15 +53,6 @@ class AskedNode:
         if not offer.topology.allocator.by_number or (request.by_class and facts.by_plugin):
             return None
         return None if request.required and facts.by_dra and has_init(request) else offer
-
-    @cached_property
-    def assessed(self) -> Assessment | None:
-        """What the core says of the pod on the node; None where nothing can be said. A rule may put
-        a weaker verdict in its place (:mod:`.rules.gangs`)."""
-        offer, request = self.usable, self.alone
-        if offer is None:
-            return None
-        return assess(offer.kubelet, offer.available_to(request), request)
 
 
 def has_init(request: GpuRequest) -> bool:

@@ -36,8 +36,10 @@ def scored(
         return [0] * len(names)
     request, (own,) = results.request, results.answers
     rooms = rack_rooms(snapshot, request, own.names, pod.membership)
-    of = dict(zip(own.names, scores(request, own, rooms), strict=True))
-    by_node = [of.get(name, 0) for name in names]
+    by_node = scores(request, own, rooms)
+    if own.names != names:  # some were refused before they were asked
+        of = dict(zip(own.names, by_node, strict=True))
+        by_node = [of.get(name, 0) for name in names]
     member = results.member
     if member is not None and member.membership.domain is not None:
         # The upper half for the best domain, and the lowest third for the others.

@@ -206,7 +206,7 @@ def _outcomes(
     if decision.rejection is not None:
         return None
     try:
-        with deadline.ends(), deadline.enforced():
+        with deadline.ends():
             return unconstrained(facts, results.request)
     except Exception as error:  # noqa: BLE001 (a listener logs it)
         results.asked.parts.faults.note(facts.name, error)

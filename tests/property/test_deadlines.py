@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from math import inf
 from typing import Any
 
 import msgspec
@@ -219,7 +218,7 @@ def test_a_step_is_short_and_the_whole_is_bounded(
     for number, (name, ask) in enumerate(asked(world, manifest).items()):
         clock = Clock()
         with clock.counting():
-            ask(Deadline(clock, inf))
+            ask(Deadline(clock, 1e9))
         assert clock.most <= STEP, f"{name}: a step of {clock.most} calls"
         most = WHOLE if number == 0 else 2 * STEP
         assert clock.all <= most, f"{name}: {clock.all} calls"

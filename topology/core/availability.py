@@ -231,8 +231,7 @@ class Availability:
 
     def without_needless_room(self, exclusive: Exclusive) -> Availability:
         """The same for a pod that asks for ``exclusive``: without room if nobody needs any."""
-        needed = bool(exclusive) or any(pod.exclusive for pod in self.unreported)
-        if self.room is None or needed:
+        if self.room is None or exclusive or any(pod.exclusive for pod in self.unreported):
             return self
         return replace(self, room=None)
 

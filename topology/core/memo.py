@@ -6,7 +6,7 @@ has been newly remembered, what nobody asked for in the meantime is forgotten. A
 depends on what is remembered. Several threads may ask at once; at worst an answer is worked out
 twice. A cache that is bounded by count (``lru_cache``) is for values that nobody else chooses.
 
-Whoever asks may stop a long answer half-way (:func:`interrupted_by`): what was worked out for it
+Whoever asks may stop a long answer half-way (:func:`interrupted_at`): what was worked out for it
 stays remembered, so that asking again goes on from there.
 
 A request over thousands of nodes looks up the same few shapes, kubelets and requests thousands of
@@ -17,8 +17,8 @@ times. A dataclass would hash all its fields anew each time, for a shape some hu
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, suppress
 from enum import Enum
 from functools import update_wrapper
 from numbers import Number
@@ -34,6 +34,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 T = TypeVar("T")
 _ABSENT: Any = object()
+_NAMED = None, "what follows are names, and their values"
 
 
 class _Generation:
@@ -41,18 +42,18 @@ class _Generation:
 
     def __init__(self) -> None:
         self.bytes = 0
-        self.counted: set[int] = set()
+        self.counted: dict[int, object] = {}  # what entries share, by its id
 
 
 _memos: WeakSet[Memo[Any, Any]] = WeakSet()
 _now = _Generation()
+_unweighed: list[tuple[Any, Any]] = []  # entries; a few are weighed together
 
 
 class Memo(Generic[K, V]):
     """Values by key. What is not asked for is forgotten in time."""
 
     def __init__(self) -> None:
-        self._weight = self._unweighed = 0
         self.young: dict[K, V] = {}
         self.old: dict[K, V] = {}
         _memos.add(self)
@@ -65,18 +66,11 @@ class Memo(Generic[K, V]):
         return value
 
     def put(self, key: K, value: V) -> None:
-        """Remember a value. Weighing each small one would cost as much as most answers."""
+        """Remember a value."""
         self.young[key] = value
-        if _large(key) or _large(value):
-            _now.bytes += _ENTRY + bytes_of(key) + bytes_of(value)
-        else:
-            if self._unweighed <= 0:
-                self._weight = _ENTRY + bytes_of(key) + bytes_of(value)
-                self._unweighed = SAMPLED
-            self._unweighed -= 1
-            _now.bytes += self._weight
-        if _now.bytes > BYTES // 2:
-            _age()
+        _unweighed.append((key, value))
+        if len(_unweighed) >= TOGETHER:
+            _weigh()
 
     def clear(self) -> None:
         """Forget every value."""
@@ -93,7 +87,7 @@ class Memoized(Memo[Any, R], Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The answer, remembered or worked out now."""
-        key: Any = (args, *kwargs.items()) if kwargs else args
+        key: Any = (*args, _NAMED, *kwargs, *kwargs.values()) if kwargs else args
         value = self.young.get(key, _ABSENT)
         if value is not _ABSENT:
             return value  # type: ignore[no-any-return]
@@ -117,119 +111,108 @@ def memoized(function: Callable[P, R]) -> Memoized[P, R]:
     return Memoized(function)
 
 
-class _Thread(threading.local):
-    """What may interrupt the answers of one thread."""
-
-    check: Callable[[], None] | None = None
-
-
-_thread = _Thread()
-
-
-class Interruption(BaseException):
-    """What a check raises to interrupt an answer.
+class OutOfTimeError(BaseException):
+    """There is no time left to work an answer out.
 
     It is no :class:`Exception`: whoever catches the faults of one node must not take it for one.
     """
 
 
+class _Thread(threading.local):
+    """Until when one thread may work, by each of the clocks that it is told of."""
+
+    ends: tuple[tuple[Callable[[], float], float], ...] = ()
+
+
+_thread = _Thread()
+
+
 @contextmanager
-def interrupted_by(check: Callable[[], None]) -> Iterator[None]:
-    """Call ``check`` before each part of what this thread works out inside, after the checks of its
-    callers.
+def interrupted_at(clock: Callable[[], float], until: float) -> Iterator[None]:
+    """Raise :class:`OutOfTimeError` before a part of what this thread works out inside, once the
+    clock has come to ``until``, or to a moment that a caller has set.
 
-    It interrupts by raising an :class:`Interruption`, which reaches the caller. Nothing half done
-    is remembered.
+    Nothing half done is remembered.
     """
-    before = _thread.check
-
-    def both() -> None:
-        if before is not None:
-            before()
-        check()
-
-    _thread.check = both
+    before = _thread.ends
+    by_clock = dict(before)
+    by_clock[clock] = min(until, by_clock.get(clock, until))
+    _thread.ends = (*by_clock.items(),)
     try:
         yield
     finally:
-        _thread.check = before
+        _thread.ends = before
 
 
 def interruptible() -> None:
     """A place between two parts of a long answer, where it may be interrupted."""
-    if _thread.check is not None:
-        _thread.check()
+    for clock, until in _thread.ends:
+        if clock() >= until:
+            raise OutOfTimeError
 
 
 def forget() -> None:
     """Forget everything."""
+    _unweighed.clear()
     for _ in range(2):
+        _age()
+
+
+def _weigh() -> None:
+    """Weigh what is new, and forget what was not asked for lately where it is too much."""
+    with suppress(IndexError):  # another thread may have taken the last one
+        while _unweighed:
+            _now.bytes += _ENTRY + bytes_of(_unweighed.pop())
+    if _now.bytes > BYTES // 2:
         _age()
 
 
 def _age() -> None:
     """Forget what was not asked for lately."""
-    _now.bytes = 0
-    _now.counted = set()
+    _now.bytes, _now.counted = 0, {}
     for memo in list(_memos):
         memo.old, memo.young = memo.young, {}
 
 
-def _large(value: object) -> bool:
-    """Whether an entry has to be weighed by itself: a part of it is long, or is shared and not
-    counted yet."""
-    if isinstance(value, (tuple, frozenset)):
-        return len(value) > MANY or any(map(_large, value))
-    if isinstance(value, (str, bytes)):
-        return len(value) > MANY
-    if hasattr(type(value), "shared_bytes"):
-        return id(value) not in _now.counted
-    listed = getattr(value, "sets", None)
-    if listed is None:
-        listed = getattr(value, "ways", None)
-    return isinstance(listed, tuple) and len(listed) > MANY
-
-
-SAMPLED = 32
-"""Of so many small values of one memo one is weighed, and the others are taken to be like it."""
-MANY = 64  # what is longer is always weighed
+TOGETHER = 8  # entries; a call for each would cost as much as weighing it
 _ENTRY = 200  # a dictionary's own bytes for an entry, and a little
 _LISTED = 4  # of longer tuples so many members are weighed, and the others taken to be like them
+_alike: dict[type, int] = {int: 32, float: 32, bool: 0, type(None): 0}
+"""The bytes of each value of some types; those of a member of an Enum are there anyway."""
 
 
 def bytes_of(value: object) -> int:
     """About how many bytes a value takes; one that says its ``shared_bytes`` counts only once."""
-    if isinstance(value, (tuple, frozenset, set)):
-        return _bytes_of_all(value)
-    if value is None or isinstance(value, (bool, Enum)):
-        return 0
-    if isinstance(value, (int, float)):
-        return 32
-    if isinstance(value, (str, bytes)):
-        return 50 + len(value)
-    if isinstance(value, Number):
-        return 104
-    content = getattr(value, "nbytes", None)  # an array of numpy, which not everybody installs
-    if isinstance(content, int):
-        return 120 + content
-    shared = getattr(value, "shared_bytes", None)
-    if shared is not None:
-        if id(value) in _now.counted:
-            return 0
-        _now.counted.add(id(value))
-        return int(shared)
-    slots = getattr(value, "__slots__", None)
-    return _bytes_of_all(
-        [getattr(value, s, None) for s in slots] if slots else vars(value).values()
-    )
-
-
-def _bytes_of_all(values: Collection[object]) -> int:
-    n = len(values)
-    if n <= _LISTED or not isinstance(values, tuple):
-        return 56 + 8 * n + sum(map(bytes_of, values))
-    some = values[:: -(-n // _LISTED)]
-    return 56 + 8 * n + n * sum(map(bytes_of, some)) // len(some)
+    found, parts, counted = 0, [value], _now.counted
+    for part in parts:
+        kind = type(part)
+        if kind in _alike:
+            found += _alike[kind]
+        elif id(part) in counted:
+            continue
+        elif isinstance(part, (tuple, frozenset, set)):
+            n = len(part)
+            found += 56 + 8 * n
+            if n <= _LISTED or not isinstance(part, tuple):
+                parts.extend(part)
+            else:
+                some = part[:: -(-n // _LISTED)]
+                found += n * sum(map(bytes_of, some)) // len(some)
+        elif isinstance(part, (str, bytes)):
+            found += 50 + len(part)
+        elif isinstance(part, (Enum, Number)):
+            _alike[kind] = 0 if isinstance(part, Enum) else 104
+            found += _alike[kind]
+        elif isinstance(content := getattr(part, "nbytes", None), int):
+            found += 120 + content  # an array of numpy, which not everybody installs
+        elif (shared := getattr(part, "shared_bytes", None)) is not None:
+            counted[id(part)] = part
+            found += int(shared)
+        elif slots := getattr(part, "__slots__", None):
+            parts.extend([getattr(part, slot, None) for slot in slots])
+        else:
+            parts.extend(vars(part).values())
+    return found
 
 
 def hashed_once(cls: type[T]) -> type[T]:

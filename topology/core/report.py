@@ -142,8 +142,10 @@ class Report:
     @property
     def not_ready(self) -> str:
         """Why the agent cannot vouch for this report; empty where it can."""
-        unready = (c for c in self.conditions if c.type == READY and not c.status)
-        return next((c.message or c.reason for c in unready), "")
+        for condition in self.conditions:
+            if condition.type == READY and not condition.status:
+                return condition.message or condition.reason
+        return ""
 
     def follows(self, earlier: Report) -> bool:
         """Whether this report is not older than ``earlier``: another boot, or no lower sequence."""

@@ -37,7 +37,8 @@ class Demand(NamedTuple):
     memory: Amounts = ()  # types such as `hugepages-1Gi`, `memory`
 
 
-@dataclass(frozen=True, slots=True)
+@hashed_once
+@dataclass(frozen=True)
 class Exclusive:
     """What static CPU and Memory Managers have to give to a pod: it depends on the pod's class.
 
@@ -264,7 +265,7 @@ class GpuRequest:
         """The same request as if no other pod could come first."""
         return replace(self, siblings=0, others=()) if self.in_company else self
 
-    @property
+    @cached_property
     def in_company(self) -> bool:
         """Whether pods of its gang may come before the pod."""
         return self.company > 0

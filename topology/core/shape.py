@@ -35,7 +35,7 @@ class Shape:
     instances: tuple[int, ...] = ()  # how many MIG instances; empty where the positions are GPUs
     parents: tuple[int, ...] = ()  # and a number for their GPU
 
-    @property
+    @cached_property
     def size(self) -> int:
         """How many GPUs."""
         return len(self.products)
@@ -45,7 +45,7 @@ class Shape:
         """The whole GPUs that are cut into MIG instances, or may be."""
         return sum(1 << p for p, split in enumerate(self.mig) if split)
 
-    @property
+    @cached_property
     def of_mig(self) -> bool:
         """Whether the positions stand for MIG instances."""
         return bool(self.instances)
@@ -65,7 +65,7 @@ class Shape:
         """About how many bytes it takes; nodes and memories share it."""
         return 1000 + 70 * self.size**2
 
-    @property
+    @cached_property
     def all_gpus(self) -> Mask:
         """The mask of every GPU."""
         return (1 << self.size) - 1

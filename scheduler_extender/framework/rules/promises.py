@@ -21,10 +21,9 @@ class Promises(Rule):
         offer, request = node.usable, node.alone
         if node.rejections:
             return None
-        if offer is None:
+        if offer is None or node.available is None:
             return None if request.required else breaks_unseen(node.facts, request)
-        breaks = endangers(offer.kubelet, offer.available_to(request), request)
-        return IN_PROGRESS if breaks else None
+        return IN_PROGRESS if endangers(offer.kubelet, node.available, request) else None
 
 
 def breaks_unseen(facts: NodeFacts, request: GpuRequest) -> Rejection | None:

@@ -210,17 +210,18 @@ class NodeFacts:
 
     def offer(self, resource: str) -> Offer | Rejection:
         """What the node offers of a resource; or why nothing can be decided about it there."""
-        if self.topology is not None:
-            if self.report is None:
+        record, node = self.record, self.node_object
+        topology, report = record.topology, record.report
+        if topology is not None:
+            if report is None:
                 return NO_REPORT
-            if self.node_object.maintained:
+            if node.maintained:
                 return MAINTENANCE
-            unserved = self.node_object.dra_only and not self.by_dra
-            if unserved or not self.topology.resources:
-                return DRIVER_WAITS if self.topology.allocator.driver_waits else DRA_ONLY
-            if self.record.stale:
+            if not topology.resources or (node.dra_only and not self.by_dra):
+                return DRIVER_WAITS if topology.allocator.driver_waits else DRA_ONLY
+            if record.stale:
                 return STALE
-            if self.report.not_ready:
+            if report.not_ready:
                 return NOT_READY
         return self.last_offer(resource)
 

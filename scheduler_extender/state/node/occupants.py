@@ -208,7 +208,7 @@ class Occupants:
     @property
     def too_many_departed(self) -> bool:
         """Whether more pods departed than anybody can follow."""
-        return any(gone.many for gone in self.departed.values())
+        return bool(self.departed) and any(gone.many for gone in self.departed.values())
 
     @property
     def promised(self) -> bool:

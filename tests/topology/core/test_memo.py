@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from itertools import count
 
 import pytest
 
@@ -11,7 +12,7 @@ from topology.core.admission import Kubelet
 from topology.core.availability import Availability
 from topology.core.graph import AllocatorFacts
 from topology.core.links import LinkKind
-from topology.core.memo import forget, interrupted_by
+from topology.core.memo import OutOfTimeError, forget, interrupted_at
 from topology.core.placement import assess
 from topology.core.requests import Constraints, gpu_request
 from topology.core.scoring import PRIOR, merit
@@ -20,21 +21,12 @@ from topology.machines import machine
 PAIRS = gpu_request(3, Constraints(link=LinkKind.NVLINK))
 
 
-class TooLateError(Exception):
-    """The time is up."""
+def after(parts: int) -> AbstractContextManager[None]:
+    """Interrupts what is worked out inside once so many parts have been begun."""
+    return interrupted_at(count(1).__next__, parts + 1)
 
 
-def after(parts: int) -> Callable[[], None]:
-    """A check that interrupts once so many parts have been begun."""
-    begun = 0
-
-    def check() -> None:
-        nonlocal begun
-        begun += 1
-        if begun > parts:
-            raise TooLateError
-
-    return check
+NEVER = 10**9  # parts
 
 
 @contextmanager
@@ -66,9 +58,9 @@ def test_an_interrupted_answer_is_gone_on_with(name: str) -> None:
         while found is None:
             # Each part is small: a few dozen at a time come to the end all the same.
             try:
-                with interrupted_by(after(30)):
+                with after(30):
                     found = ask()
-            except TooLateError:
+            except OutOfTimeError:
                 interruptions += 1
                 assert interruptions < 1000
         assert found == expected
@@ -76,23 +68,32 @@ def test_an_interrupted_answer_is_gone_on_with(name: str) -> None:
 
 
 def test_the_tables_of_sixteen_gpus_are_filled_in_parts() -> None:
-    parts = 0
+    parts = dict[str, int]()
+    for name in ("dgx2", "dgx1-v100"):
+        looks = count(1)
+        with nothing_remembered(), interrupted_at(looks.__next__, NEVER):
+            question(name)()
+        parts[name] = next(looks) - 1
+    assert parts["dgx2"] > 20  # of 16 GPUs: its tables by size and number of GPUs
 
-    def count() -> None:
-        nonlocal parts
-        parts += 1
 
-    with nothing_remembered(), interrupted_by(count):
-        question("dgx2")()
-    with nothing_remembered(), interrupted_by(count):
-        before, parts = parts, 0
-        question("dgx1-v100")()
-    assert before > 20  # one machine of 16 GPUs alone: its tables by size and number of GPUs
+def test_of_two_moments_on_one_clock_the_earlier_counts() -> None:
+    for outer, inner in ((5, NEVER), (NEVER, 5)):
+        looks = count(1)
+        clock = looks.__next__
+        with (
+            nothing_remembered(),
+            pytest.raises(OutOfTimeError),
+            interrupted_at(clock, outer),
+            interrupted_at(clock, inner),
+        ):
+            question("dgx1-v100")()
+        assert next(looks) == 6  # it was looked at once for each part
 
 
 def test_an_inner_check_ends_with_its_block() -> None:
-    with nothing_remembered(), interrupted_by(lambda: None):
-        with pytest.raises(TooLateError), interrupted_by(after(0)):
+    with nothing_remembered(), after(NEVER):
+        with pytest.raises(OutOfTimeError), after(0):
             question("dgx1-v100")()
         question("dgx1-v100")()
     with nothing_remembered():
@@ -102,8 +103,8 @@ def test_an_inner_check_ends_with_its_block() -> None:
 def test_whoever_asked_for_all_of_it_interrupts_inner_blocks_too() -> None:
     with (
         nothing_remembered(),
-        pytest.raises(TooLateError),
-        interrupted_by(after(0)),
-        interrupted_by(lambda: None),
+        pytest.raises(OutOfTimeError),
+        after(0),
+        after(NEVER),
     ):
         question("dgx1-v100")()

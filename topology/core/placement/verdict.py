@@ -127,8 +127,9 @@ def _assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessm
     if request.plain and request.effective_count > kubelet.devices_served:
         return Assessment(Verdict.NEVER, fits=False, rejection=TOO_FEW_WHOLE)
     fits = request.effective_count <= now.devices_left
-    wide = None if request.exclusive or not fits else widened(kubelet)
-    if wide is None and fits and not request.exclusive and len(now.unreported) > FOLLOWED:
+    any_will_do = fits and not request.exclusive
+    wide = widened(kubelet) if any_will_do else None
+    if wide is None and any_will_do and len(now.unreported) > FOLLOWED:
         wide = indifferent_to(kubelet, now, request.counts, request.constraints)
     if wide is not None:
         at_once = assess(wide, now, request)
