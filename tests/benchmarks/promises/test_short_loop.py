@@ -1,4 +1,4 @@
-"""The closed loop, short: a play of each kind. `make test-long` plays fifteen times as much.
+"""The closed loop, short: a play of each kind. `make test-long` plays thirty times as much.
 
 No promise called guaranteed is broken, no GPU is given twice, nothing happens unforeseen, no group
 is split. The judge that says so finds bugs that are planted.
@@ -23,19 +23,19 @@ from topology.core.allocators.protocol import Call, Outcomes
 from topology.core.placement import verdict
 from topology.core.placement.outlook import Judgement, judged
 
-DRA = Play("extender", 300, 1, foreign=0.0, restarts=2, dra=0.5)
+DRA = Play("extender", 120, 1, foreign=0.0, restarts=2, dra=0.5)
 PLAYS = {
-    "any": Play("extender", 500, 1, restarts=2),
-    "pods that others bind": Play("extender", 300, 2, foreign=0.1, restarts=1),
-    "aligned": Play("extender", 300, 3, nodes="aligned", rate=0.9, foreign=0.0, restarts=1),
-    "containers": Play("extender", 200, 5, workload="containers", rate=0.6, foreign=0.0),
-    "allocators": Play("extender", 200, 6, nodes="allocators", foreign=0.0),
-    "sick GPUs": Play("extender", 200, 7, foreign=0.0, faults=Faults(gpus_sicken=60.0)),
-    "deleted by force": Play("extender", 200, 9, foreign=0.0, faults=Faults(forced=0.3)),
-    "binds that come late": Play("extender", 200, 10, foreign=0.0, faults=Faults(late_commits=0.1)),
-    "slices": Play("extender", 250, 1, nodes="sliced", workload="slices", rate=1.2, foreign=0.0),
-    "memory": Play("extender", 200, 8, nodes="memory", workload="shares", rate=1.5, foreign=0.0),
-    "groups": Play("extender", 200, 11, "racks", "groups", 0.5, 0.0, restarts=1),
+    "any": Play("extender", 200, 1, restarts=2),
+    "pods that others bind": Play("extender", 120, 2, foreign=0.1, restarts=1),
+    "aligned": Play("extender", 120, 3, nodes="aligned", rate=0.9, foreign=0.0, restarts=1),
+    "containers": Play("extender", 100, 5, workload="containers", rate=0.6, foreign=0.0),
+    "allocators": Play("extender", 100, 6, nodes="allocators", foreign=0.0),
+    "sick GPUs": Play("extender", 100, 7, foreign=0.0, faults=Faults(gpus_sicken=60.0)),
+    "deleted by force": Play("extender", 100, 9, foreign=0.0, faults=Faults(forced=0.3)),
+    "binds that come late": Play("extender", 100, 10, foreign=0.0, faults=Faults(late_commits=0.1)),
+    "slices": Play("extender", 100, 1, nodes="sliced", workload="slices", rate=1.2, foreign=0.0),
+    "memory": Play("extender", 100, 8, nodes="memory", workload="shares", rate=1.5, foreign=0.0),
+    "groups": Play("extender", 100, 11, "racks", "groups", 0.5, 0.0, restarts=1),
     "DRA": DRA,
 }
 
@@ -102,7 +102,7 @@ def test_the_judge_finds_claims_whose_devices_nobody_has_looked_at(
             results.by_reason = {None: list(results.own)}
         return results
 
-    burst = replace(DRA, seed=2, rate=8.0, runs=8.0)
+    burst = replace(DRA, pods=200, seed=2, rate=8.0, runs=8.0)
     sound = play(burst)
     assert (sound.broken.total(), sound.vetoes > 0) == (0, True)
     evaluate = evaluator.evaluate
