@@ -175,8 +175,11 @@ $(VENV)/bin/python:
 	  { echo "gpu-topology needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) -V 2>&1). Try: make PYTHON=python3.12 …" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 
-# The builder is locked too, so that the editable install needs no build isolation.
+# The builder is locked too, so that the editable install needs no build isolation. rfc3987-syntax, which
+# cyclonedx-bom brings, goes: with it, and kubernetes-validate, each start of a program that imports
+# kubernetes compiles 38 grammars of URIs, which takes two seconds. No schema of ours has that format.
 $(VENV)/%.stamp: requirements/%.txt requirements/build.txt pyproject.toml $(VENV)/bin/python
 	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/$*.txt -r requirements/build.txt
+	$(BIN)/python -m pip uninstall -qq -y rfc3987-syntax
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 
@@ -26,10 +25,6 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("any machine")
-
-# Else jsonschema, when it is imported, compiles 38 grammars of URIs: two seconds in every worker,
-# for formats that no schema here has.
-sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 
 # Tables are as wide here as in a pipe, whatever the terminal is that the tests were started from.
 os.environ.pop("COLUMNS", None)
