@@ -24,7 +24,7 @@ from scheduler_extender.state.cluster.freshness import (
     UNREADY_AFTER,
     Watch,
 )
-from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.state.cluster.snapshot import Snapshot
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import pod, switched
 from tests.scheduler_extender.serving import Clock, Running, running
@@ -197,14 +197,15 @@ def test_a_settler_that_is_held_up_does_not_hold_up_the_lookout(
     _, found, cluster, skew = source
     woken: list[NodeName] = []
     cluster.on_change.append(woken.append)
-    busy, done = threading.Event(), threading.Event()
+    busy, done, shipped = threading.Event(), threading.Event(), cluster.snapshot
 
-    def held_up() -> list[PodRecord]:
-        busy.set()
-        done.wait(FOREVER)
-        return []
+    def held_up() -> Snapshot:
+        if threading.current_thread().name == "settler":
+            busy.set()
+            done.wait(FOREVER)
+        return shipped()
 
-    cluster.snapshot = held_up  # type: ignore[method-assign, assignment]
+    cluster.snapshot = held_up  # type: ignore[method-assign]
     try:
         eventually(busy.is_set)
         skew[0] = SILENT_AFTER + 1
