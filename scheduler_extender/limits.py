@@ -4,6 +4,8 @@ kube-scheduler keeps a handful of connections and sends at most a few dozen MB a
 sends more, or sends and reads more slowly than any scheduler, gets one line and is cut off.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 MIB = 1024 * 1024
@@ -86,9 +88,8 @@ class Limits:
 
 DEFAULT = Limits()
 
-
-class OverBudgetError(Exception):
-    """The bodies in memory would be more than allowed."""
+# Counts bytes of a body that have come, if there is room for them; whether there is.
+Hold = Callable[[int], bool]
 
 
 class Bodies:
@@ -104,33 +105,21 @@ class Bodies:
         self._small = small
         self.held = 0
 
-    def hold(self) -> "Held":
-        """A new body's account, with nothing in it."""
-        return Held(self)
+    @contextmanager
+    def hold(self) -> Iterator[Hold]:
+        """The bytes of one body count until the end of the block."""
+        size = 0
 
-    def take(self, more: int, size: int) -> None:
-        """Count ``more`` bytes of a body that is then of ``size``. Raises OverBudgetError."""
-        room = self._total if size <= self._small else self._total - self._spare
-        if self.held + more > room:
-            raise OverBudgetError
-        self.held += more
+        def counted(more: int) -> bool:
+            nonlocal size
+            room = self._total if size + more <= self._small else self._total - self._spare
+            if self.held + more > room:
+                return False
+            size += more
+            self.held += more
+            return True
 
-
-class Held:
-    """The bytes of one body; they count until :meth:`release`."""
-
-    __slots__ = ("_bodies", "_size")
-
-    def __init__(self, bodies: Bodies) -> None:
-        self._bodies = bodies
-        self._size = 0
-
-    def add(self, size: int) -> None:
-        """Count so many bytes more. Raises :class:`OverBudgetError`, and then counts none."""
-        self._bodies.take(size, self._size + size)
-        self._size += size
-
-    def release(self) -> None:
-        """The body is gone."""
-        self._bodies.held -= self._size
-        self._size = 0
+        try:
+            yield counted
+        finally:
+            self.held -= size

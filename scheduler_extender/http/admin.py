@@ -150,15 +150,12 @@ def _add_reports(app: FastAPI, service: Service) -> None:
     )
     async def reports(request: Request) -> Response:
         """What a kubelet would have reported: node, status, and pods that ended."""
-        held = service.bodies.hold()
-        try:
-            body = await read(request.scope, request.receive, MAX_REPORT_BODY, held)
+        with service.bodies.hold() as hold:
+            try:
+                body = await read(request.scope, request.receive, MAX_REPORT_BODY, hold)
+            except BodyError as error:
+                return Response(error_line(str(error)), error.status, media_type=JSON)
             return await anyio.to_thread.run_sync(_take_report, service.cluster, body, limiter=one)
-        except BodyError as error:
-            line = error_line(str(error))
-            return Response(line, error.status, media_type=JSON)
-        finally:
-            held.release()
 
 
 def _take_report(cluster: Cache, body: wire.Body) -> Response:

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from scheduler_extender.http.bothports import CLOSE, error_line, json_headers
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.http.workers import Workers
-from scheduler_extender.limits import MAX_BODY, Bodies, Held, OverBudgetError
+from scheduler_extender.limits import MAX_BODY, Bodies, Hold
 from scheduler_extender.wire import Body, TooDenseError
 
 # Bytes of an answer that are handed over at a time; the next when the client has read.
@@ -35,7 +35,7 @@ class BodyError(Exception):
         self.status = status
 
 
-async def read(scope: Scope, receive: Receive, limit: int, held: Held) -> Body:
+async def read(scope: Scope, receive: Receive, limit: int, hold: Hold) -> Body:
     """The whole body. Raises :class:`BodyError` if it is too large, alone or with the others."""
     size = 0
     declared = next((v for k, v in scope["headers"] if k == b"content-length"), b"0")
@@ -50,10 +50,8 @@ async def read(scope: Scope, receive: Receive, limit: int, held: Held) -> Body:
         size += len(chunk)
         if size > limit:
             raise BodyError(413, f"body is larger than {limit} bytes")
-        try:
-            held.add(len(chunk))
-        except OverBudgetError:
-            raise BodyError(503, "too many bytes of requests at one time, try again") from None
+        if not hold(len(chunk)):
+            raise BodyError(503, "too many bytes of requests at one time, try again")
         if not whole:
             whole = chunk
         elif isinstance(whole, bytearray):
@@ -93,18 +91,15 @@ class _Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         arrived = time.monotonic()
-        held = self._bodies.hold()
-        try:
-            status, payload = await self._status(scope, receive, held, arrived)
+        with self._bodies.hold() as hold:
+            status, payload = await self._status(scope, receive, hold, arrived)
             await _send(send, status, payload)
-        finally:
-            held.release()
 
     async def _status(
-        self, scope: Scope, receive: Receive, held: Held, arrived: float
+        self, scope: Scope, receive: Receive, hold: Hold, arrived: float
     ) -> tuple[int, bytes]:
         try:
-            body = await read(scope, receive, self._limit, held)
+            body = await read(scope, receive, self._limit, hold)
             started = time.perf_counter()
             payload = await self._workers.run(self._answer, body, arrived)
         except BodyError as error:

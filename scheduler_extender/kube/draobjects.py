@@ -97,14 +97,12 @@ class Device(msgspec.Struct, rename="camel"):
     @property
     def special(self) -> str | None:
         """The field by which it is handed out in another way than whole and once."""
-        for field, value in (
-            ("consumesCounters", self.consumes_counters),
-            ("allowMultipleAllocations", self.allow_multiple_allocations),
-            ("bindingConditions", self.binding_conditions),
-        ):
-            if value:
-                return field
-        return None
+        fields = {
+            "consumesCounters": self.consumes_counters,
+            "allowMultipleAllocations": self.allow_multiple_allocations,
+            "bindingConditions": self.binding_conditions,
+        }
+        return next((field for field, value in fields.items() if value), None)
 
     @property
     def tainted(self) -> bool:

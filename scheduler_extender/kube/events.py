@@ -8,7 +8,6 @@ with a count.
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -40,27 +39,6 @@ WRITE_TIMEOUT = 2.0
 PAUSE, RATE, BURST = 60.0, 2.0, 20
 
 
-@dataclass(frozen=True, slots=True)
-class _Notice:
-    """What one Event tells."""
-
-    about: dict[str, str]  # the object, as Events name it
-    reason: str
-    message: str
-    node: str = ""
-    type: str = "Warning"
-
-
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    """The latest notice about one object and kind, how many there were, and when the first came."""
-
-    notice: _Notice
-    count: int
-    first: str
-    last: str
-
-
 class EventWriter:
     """Writes an Event for each pod and kind of surprise, for each node and reason of refusals, and
     for each pod that is placed, waits, or in shadow would not have been let everywhere. Whoever
@@ -81,14 +59,14 @@ class EventWriter:
         self._clock = clock
         self._limit = RateLimit(PAUSE, RATE, BURST)
         self._lock = threading.Lock()
-        self._waiting: dict[tuple[str, str], _Waiting] = {}
+        self._waiting: dict[tuple[str, str], dict[str, Any]] = {}  # Events
         self.dropped = 0  # what no Event tells of all that was noted
 
     def note(self, surprise: Surprise) -> None:
         """Take a surprise; never waits."""
         pod, words = surprise.pod, f"{surprise.message} ({surprise.kind})"
         about = _pod(pod.namespace, pod.name, pod.uid)
-        self._take(surprise.kind, _Notice(about, REASON, words, surprise.node))
+        self._take(surprise.kind, about, REASON, words, surprise.node)
 
     def note_refusal(self, refusal: NodeRefusal) -> None:
         """Take a refusal; never waits.
@@ -102,38 +80,61 @@ class EventWriter:
         # write.
         node = {"apiVersion": "v1", "kind": "Node", "name": refusal.node, "uid": refusal.node}
         told = f"refused a pod that asks for GPUs ({reason}){refusal.follows}"
-        self._take(reason, _Notice(node, REFUSED, told, refusal.node))
+        self._take(reason, node, REFUSED, told, refusal.node)
         said = f": {refusal.refusal.message}" if refusal.refusal.message else ""
         about = _pod(pod.namespace, pod.name, pod.uid)
-        self._take(REFUSED, _Notice(about, REFUSED, f"{refusal.words}{said}", refusal.node))
+        self._take(REFUSED, about, REFUSED, f"{refusal.words}{said}", refusal.node)
 
     def note_placed(self, binding: Binding) -> None:
         """Take a bind that was written; never waits."""
         about = _pod(binding.namespace, binding.name, binding.uid)
         request = binding.request if isinstance(binding.request, GpuRequest) else None
         words = bound_text(binding.placement, request)
-        self._take(PLACED, _Notice(about, PLACED, words, binding.node, "Normal"))
+        self._take(PLACED, about, PLACED, words, binding.node, normal=True)
 
     def note_waiting(self, pod: PodRecord, words: str) -> None:
         """Take why a pod waits; never waits itself."""
-        self._take(WAITS, _Notice(_pod(pod.namespace, pod.name, pod.uid), WAITS, words))
+        self._take(WAITS, _pod(pod.namespace, pod.name, pod.uid), WAITS, words)
 
     def note_would_refuse(self, would: WouldRefuse) -> None:
         """Take what would have been refused, were it not for the shadow; never waits."""
         about = _pod(would.namespace, would.pod, would.uid)
-        self._take(WOULD_REFUSE, _Notice(about, WOULD_REFUSE, would.words, type="Normal"))
+        self._take(WOULD_REFUSE, about, WOULD_REFUSE, would.words, normal=True)
 
-    def _take(self, kind: str, notice: _Notice) -> None:
-        now = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
-        key = (notice.about["uid"], kind)
+    def _take(
+        self,
+        kind: str,
+        about: dict[str, str],
+        reason: str,
+        message: str,
+        node: str = "",
+        *,
+        normal: bool = False,
+    ) -> None:
+        """Have an Event of a ``kind`` about an object, as Events name it, wait to be written."""
+        now, key = self._now().strftime("%Y-%m-%dT%H:%M:%SZ"), (about["uid"], kind)
         with self._lock:
-            known = self._waiting.get(key)
-            if known is not None:
-                self._waiting[key] = replace(known, notice=notice, count=known.count + 1, last=now)
-            elif len(self._waiting) < MOST_WAITING:
-                self._waiting[key] = _Waiting(notice, 1, now, now)
-            else:
+            if key not in self._waiting and len(self._waiting) >= MOST_WAITING:
                 self.dropped += 1
+                return
+            before = self._waiting.get(key, {"count": 0, "firstTimestamp": now})
+            self._waiting[key] = {
+                "apiVersion": "v1",
+                "kind": "Event",
+                "metadata": {
+                    "generateName": f"{about['name']}.",
+                    "namespace": about.get("namespace", NODES_NAMESPACE),
+                },
+                "involvedObject": about,
+                "type": "Normal" if normal else "Warning",
+                "reason": reason,
+                "message": message,
+                "source": {"component": COMPONENT} | ({"host": node} if node else {}),
+                "reportingComponent": COMPONENT,
+                "firstTimestamp": before["firstTimestamp"],
+                "lastTimestamp": now,
+                "count": before["count"] + 1,
+            }
 
     def round(self) -> None:
         """Write what waits, as far as the rate allows."""
@@ -141,15 +142,14 @@ class EventWriter:
         with self._lock:
             due = [key for key in self._waiting if self._limit.allows(key, now)]
             ready = [self._waiting.pop(key) for key in due]
-        for waiting in ready:
-            event = _event(waiting)
+        for event in ready:
             try:
                 where = path("/api/v1/namespaces", event["metadata"]["namespace"], "events")
                 self._api.create(where, msgspec.json.encode(event), timeout=WRITE_TIMEOUT)
             except ApiFailure as error:
                 with self._lock:
-                    self.dropped += waiting.count
-                name = waiting.notice.about["name"]
+                    self.dropped += event["count"]
+                name = event["involvedObject"]["name"]
                 log.warning("event not written", about=name, cause=str(error))
 
 
@@ -157,24 +157,3 @@ def _pod(namespace: str, name: str, uid: str) -> dict[str, str]:
     """A pod as Events name it."""
     about = {"apiVersion": "v1", "kind": "Pod", "namespace": namespace}
     return {**about, "name": name, "uid": uid}
-
-
-def _event(waiting: _Waiting) -> dict[str, Any]:
-    notice = waiting.notice
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {
-            "generateName": f"{notice.about['name']}.",
-            "namespace": notice.about.get("namespace", NODES_NAMESPACE),
-        },
-        "involvedObject": notice.about,
-        "type": notice.type,
-        "reason": notice.reason,
-        "message": notice.message,
-        "source": {"component": COMPONENT} | ({"host": notice.node} if notice.node else {}),
-        "reportingComponent": COMPONENT,
-        "firstTimestamp": waiting.first,
-        "lastTimestamp": waiting.last,
-        "count": waiting.count,
-    }

@@ -67,11 +67,9 @@ class KubeSource:
         self,
         api: ApiServer,
         cluster: Cache,
-        clock: Callable[[], float] = time.monotonic,
         replica: Replica | None = None,
     ) -> None:
         self._api = api
-        self._clock = clock
         bindable = replica.bindable if replica is not None else None
         self._leads = replica.leads if replica is not None else lambda: True
         # What is usual must not crowd out what is not: it has a limit of its own.
@@ -79,7 +77,7 @@ class KubeSource:
         self.binder = KubeBinder(api, cluster, replica, self._news.note_placed)
         self._waiting = WaitingPods(cluster, self._news.note_waiting)
         self.waker = Waker(cluster, api)
-        self._settler = Settler(cluster, self.binder, clock=clock)
+        self._settler = Settler(cluster, self.binder, clock=time.monotonic)
         self._events = EventWriter(api)
         cluster.on_surprise.append(self._if_leading(self._events.note))
         cluster.on_refusal.append(self._if_leading(self._events.note_refusal))
@@ -217,7 +215,7 @@ class KubeSource:
     def _run(self, work: Callable[[float], None]) -> None:
         while not self._stopping.wait(self.ROUND * random.uniform(0.8, 1.2)):  # noqa: S311
             try:
-                work(self._clock())
+                work(time.monotonic())
             except Exception:
                 # One bad round must not end all later ones.
                 log.exception("round failed", thread=threading.current_thread().name)

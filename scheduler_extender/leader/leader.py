@@ -17,7 +17,6 @@ from scheduler_extender.leader.election import Election, Step
 from scheduler_extender.leader.fence import DeposedError, Fence, StuckError
 from scheduler_extender.leader.lease import LeaseStore
 from scheduler_extender.verbs import BindError
-from topology.core.devices import PodUid
 from topology.kubeapi.apiserver import ApiFailure, ApiServer, ConflictError
 
 log = structlog.get_logger(__name__)
@@ -72,6 +71,7 @@ class Leader:
         self._address_writer = (
             None if address is None else AddressWriter(api, own, address, self.leads)
         )
+        self.version = self.bindable.version  # a binder asks it (kube.binder.Fence)
         self._synced = synced
         self._sees = sees
         self._clock = clock
@@ -106,11 +106,7 @@ class Leader:
         """The term in which we lead; 0 if we do not."""
         return self._fenced if self.leads() else 0
 
-    # What a binder asks (kube.binder.Fence).
-
-    def version(self, uid: PodUid, *, other_than: str, within: float) -> str | None:
-        """The resourceVersion of a pod that our watch has shown."""
-        return self.bindable.version(uid, other_than=other_than, within=within)
+    # What a binder asks, too.
 
     @contextmanager
     def writing(self, term: int) -> Iterator[None]:

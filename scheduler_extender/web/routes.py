@@ -123,14 +123,14 @@ def _add_what_if(app: FastAPI, service: Service, pages: Pages, desk: Desk) -> No
 
     @app.post(f"{PREFIX}/what-if", include_in_schema=False)
     async def ask(request: Request) -> Response:
-        held = service.bodies.hold()
-        try:  # a form may write each byte as three
-            body = await read(request.scope, request.receive, 3 * MAX_FORM + 4096, held)
-            given = parse_qs(body.decode("ascii"), max_num_fields=20, keep_blank_values=True)
-            text = given.get("pod", [""])[0].replace("\r\n", "\n")
-            copies = given.get("copies", [""])[0]
-            answer = await desk.run(lambda: pages.what_if(text, copies))
-            return _html(answer, 413 if len(text.encode()) > MAX_POD else 200)
+        try:
+            with service.bodies.hold() as hold:  # a form may write each byte as three
+                body = await read(request.scope, request.receive, 3 * MAX_FORM + 4096, hold)
+                given = parse_qs(body.decode("ascii"), max_num_fields=20, keep_blank_values=True)
+                text = given.get("pod", [""])[0].replace("\r\n", "\n")
+                copies = given.get("copies", [""])[0]
+                answer = await desk.run(lambda: pages.what_if(text, copies))
+                return _html(answer, 413 if len(text.encode()) > MAX_POD else 200)
         except BodyError as error:
             problem = f"{error}. Go back: your browser still has the text."
             return _problem("Not asked", problem, error.status)
@@ -140,8 +140,6 @@ def _add_what_if(app: FastAPI, service: Service, pages: Pages, desk: Desk) -> No
         except ValueError as error:
             problem = f"the form cannot be read: {error}"
             return _problem("Not asked", problem, 400)
-        finally:
-            held.release()
 
 
 def _add_rest(app: FastAPI, listeners: Listeners) -> None:
