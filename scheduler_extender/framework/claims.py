@@ -5,17 +5,16 @@ kube-scheduler will give to them, as far as that can be said.
 """
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
 
 from scheduler_extender.annotations import OfClaims
-from scheduler_extender.deadline import NO_DEADLINE, Deadline
+from scheduler_extender.deadline import Deadline
 from scheduler_extender.framework.awaited import GONE, NO_CLAIM, NO_RECORD
 from scheduler_extender.framework.equivalence import Answers, ask
+from scheduler_extender.framework.results import Results
 from scheduler_extender.framework.rule import UNDECIDED
 from scheduler_extender.framework.rules.freshness import OUT_OF_DATE
-from scheduler_extender.state.answers.decision import Decision
-from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import Devices, NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName, PodUid
@@ -30,43 +29,17 @@ NO_GPUS = Rejection("its claims get no GPUs here", False, Reason.CLAIMS)
 MOST_IN_ORDER = 500
 
 
-@dataclass(slots=True)
-class ByClaims:
-    """What some nodes answer to a pod with claims of its own."""
+def ask_by_claims(results: Results, names: Sequence[str], deadline: Deadline) -> list[Answers]:
+    """The answers of the nodes of which it is known what the claims get, those together that give
+    as many GPUs. The others are noted in the results: a node passes where nothing can be said.
 
-    # By name: the nodes where its claims get no GPUs, or nobody can say which.
-    unknown: dict[str, Rejection] = field(default_factory=dict)
-    devices: dict[str, Devices] = field(default_factory=dict)  # what they get on the others
-    late: list[str] = field(default_factory=list)  # there was no time
-    # By the number of GPUs that it gets: the answers of one node of each kind, and by its name all
-    # nodes of its kind.
-    answered: list[tuple[GpuRequest, Answers, dict[str, list[str]]]] = field(default_factory=list)
-
-    def each(self) -> Iterator[tuple[str, Decision]]:
-        """Every node with its answer. One passes where nobody can say what the claims get."""
-        for name, why in self.unknown.items():
-            yield name, Decision(None if why.kind is Reason.UNDECIDED else why)
-        for _, answers, alike in self.answered:
-            for first, decision in answers.each():
-                for name in alike[first]:
-                    yield name, decision or Decision(UNDECIDED)
-        for name in self.late:
-            yield name, Decision(UNDECIDED)
-
-
-def ask_by_claims(
-    snapshot: Snapshot,
-    uid: PodUid,
-    wanted: OfClaims,
-    names: Sequence[str],
-    deadline: Deadline = NO_DEADLINE,
-    *,
-    scores: bool = False,
-) -> ByClaims:
-    """Ask the nodes."""
-    if snapshot.blind:
-        return ByClaims(dict.fromkeys(names, OUT_OF_DATE))
-    found = ByClaims()
+    kube-scheduler frees a claim that has devices where its node is refused so that evictions may
+    help: every refusal for its devices is of that kind.
+    """
+    snapshot, pod, late = results.asked, results.question.pod, list[str]()
+    wanted = pod.of_claims
+    assert wanted is not None  # noqa: S101 (the caller looked)
+    unknown: dict[str, Rejection] = dict.fromkeys(names if snapshot.blind else (), OUT_OF_DATE)
     kinds = defaultdict[Hashable, list[str]](list)
     first = defaultdict[int, list[NodeFacts]](list)  # one of each kind, by the number of GPUs
     now = deadline.clock()
@@ -75,25 +48,37 @@ def ask_by_claims(
         interruptible()
         to_come = snapshot.foresees(wanted.namespace, wanted.names)
         begin = int(1000 * now) % len(names) if len(names) > MOST_IN_ORDER else 0
-        for name in [*names[begin:], *names[:begin]]:
+        for name in () if snapshot.blind else (*names[begin:], *names[:begin]):
             interruptible()
             facts = snapshot.facts(NodeName(name))
-            devices = devices_for(facts, uid, wanted, to_come(facts))
+            devices = devices_for(facts, pod.uid, wanted, to_come(facts))
             if isinstance(devices, Rejection):
-                found.unknown[name] = devices
+                unknown[name] = devices
                 continue
             alike = kinds[_kind(facts, devices)]
             if not alike:
-                first[len(devices)].append(facts.as_claimed(uid, devices))
+                first[len(devices)].append(facts.as_claimed(pod.uid, devices))
             alike.append(name)
-            found.devices[name] = devices
-    asked = found.unknown.keys() | found.devices.keys()
-    found.late += [name for name in names if name not in asked]
+            results.devices[name] = devices
+    for name in names:
+        if (why := unknown.get(name)) is not None:
+            refused = None if why.kind is Reason.UNDECIDED else replace(why, resolvable=True)
+            results.by_reason.setdefault(refused, []).append(name)
+        elif name not in results.devices:
+            late.append(name)
+    results.unknown |= unknown
+    if late:
+        results.late |= frozenset(late)
+        results.by_reason.setdefault(UNDECIDED, []).extend(late)
     by_first = {alike[0]: alike for alike in kinds.values()}
+    scores, found = results.question.scores, []
     for count, nodes in first.items():
         request, ours = gpu_request(count, wanted.constraints), [each.name for each in nodes]
         answers = ask(snapshot.with_facts(nodes), request, ours, deadline, scores=scores)
-        found.answered.append((request, answers, {name: by_first[name] for name in ours}))
+        for state, decision in answers.decisions.items():
+            why = decision.rejection and replace(decision.rejection, resolvable=True)
+            answers.decisions[state] = replace(decision, rejection=why)
+        found.append(answers.of_all({name: by_first[name] for name in ours}))
     return found
 
 

@@ -5,7 +5,9 @@ What is done by the deadline stays remembered, so that whoever asks again goes o
 rest is answered as *undecided*.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress, count, repeat
 from operator import is_
@@ -35,6 +37,7 @@ RACK_LEVELS = 3
 class Answers:
     """The answers of some nodes to one request."""
 
+    request: GpuRequest
     names: Sequence[str]
     states: list[State | None]
     """Each node's state, in the order asked. None for a node that nobody told us of, and for one
@@ -51,6 +54,17 @@ class Answers:
         for name, state in zip(self.names, self.states, strict=True):
             decision = self.decisions.get(state) if state is not None else None
             yield name, decision or self.undecided.get(name)
+
+    def of_all(self, alike: Mapping[str, Sequence[str]]) -> Answers:
+        """The same for all nodes that are ``alike``, by the name of the one that was asked."""
+        asked = list(zip(self.names, self.states, strict=True))
+        return replace(
+            self,
+            names=[name for first in self.names for name in alike[first]],
+            states=[state for first, state in asked for _ in alike[first]],
+            undecided={n: each for first, each in self.undecided.items() for n in alike[first]},
+            late=frozenset(name for first in self.late for name in alike[first]),
+        )
 
 
 def answer(
@@ -84,9 +98,9 @@ def ask(
     """
     names = [facts.name for facts in snapshot.nodes] if names is None else names
     if snapshot.blind and request.required:  # whatever the nodes are like
-        return Answers(names, [0] * len(names), {0}, {0: Decision(OUT_OF_DATE)})
+        return Answers(request, names, [0] * len(names), {0}, {0: Decision(OUT_OF_DATE)})
     states, faulted = states_of(snapshot, request.resource, names, deadline)
-    answers = Answers(names, states, set(states), {})
+    answers = Answers(request, names, states, set(states), {})
     failed = _work_out(snapshot, request, answers, deadline, scores=scores, counts=counts)
     if not answers.distinct <= answers.decisions.keys():
         left = [
@@ -201,7 +215,7 @@ def _state_of(snapshot: Snapshot, facts: NodeFacts, resource: str, moment: int |
     return state
 
 
-def scores(request: GpuRequest, answers: Answers, rooms: Sequence[int] | None = None) -> list[int]:
+def scores(answers: Answers, rooms: Sequence[int] | None = None) -> list[int]:
     """The score of each node beside the others, 0 to 10, in the order asked; a refused one has 0.
 
     A node of which nothing is known, or not yet, is scored as such. ``rooms`` are what is left of
@@ -213,7 +227,7 @@ def scores(request: GpuRequest, answers: Answers, rooms: Sequence[int] | None = 
         in_racks = list(zip(answers.states, _levels(answers, rooms), strict=True))
         keys, standing = in_racks, {at: at for at in set(in_racks)}
     merits = {key: _merit_at(answers, at) for key, at in standing.items()}
-    by_merit = scoring.scores(request, {*merits.values(), scoring.UNKNOWN})
+    by_merit = scoring.scores(answers.request, {*merits.values(), scoring.UNKNOWN})
     of = {
         key: 0 if _refused(answers, at) else by_merit[merits[key]] for key, at in standing.items()
     }

@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
@@ -31,7 +30,7 @@ from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName
 from topology.core.placement import NO_REPORT, Reason, Rejection
-from topology.core.requests import GpuRequest, gpu_request
+from topology.core.requests import gpu_request
 
 
 def evaluate(
@@ -53,8 +52,6 @@ def evaluate(
     refused, left = refused_by_name(snapshot, question, names)
     open_to, closed = _open(snapshot, question, refused, left, deadline)
     binds = question.purpose is Purpose.BIND
-    if pod.of_claims is not None and not binds:
-        return _by_claims(snapshot, question, refused, (open_to, closed), deadline)
     facts = snapshot.facts(NodeName(names[0])) if binds else None
     if facts is not None:
         request = counted(facts, pod, request)
@@ -68,26 +65,37 @@ def evaluate(
     results = Results(question, request, asked, refused, frozenset(closed), member=member)
     results.late = frozenset(refused.get(UNDECIDED, ()))
     for group in filter(None, (open_to, closed)):
-        answers = ask(
-            asked, request, group, deadline, scores=question.scores, counts=question.counts
-        )
-        refused_here = binds and any(each.rejection for each in answers.decisions.values())
-        if refused_here and request.in_company and member is not None and member.is_begun(asked):
-            # A refusal would surely leave the gang bound in part, and the siblings that are still
-            # to come are decided with this bind counted.
-            results.request = request.alone
-            answers = ask(asked, request.alone, group, counts=False)
-        results.answers.append(answers)
-        results.late |= answers.late
-        if question.scores:
-            continue
-        alike = _alike(results.request, answers)
-        for rule in SET_RULES if group is open_to else ():
-            rule.of_set(results, alike, deadline)
-        for reason, those in alike.items():
-            if those:
-                results.by_reason.setdefault(reason, []).extend(those)
+        for answers in _asked(results, group, deadline):
+            results.answers.append(answers)
+            results.late |= answers.late
+            if question.scores:
+                continue
+            alike = _alike(answers)
+            for rule in SET_RULES if group is open_to else ():
+                rule.of_set(results, alike, deadline)
+            for reason, those in alike.items():
+                if those:
+                    results.by_reason.setdefault(reason, []).extend(those)
     return results
+
+
+def _asked(results: Results, names: Sequence[str], deadline: Deadline) -> Iterator[Answers]:
+    """The nodes' own answers, those together that are asked for the same."""
+    question, snapshot, request = results.question, results.asked, results.request
+    scores, counts = question.scores, question.counts
+    binds = question.purpose is Purpose.BIND
+    if question.pod.of_claims is not None and not binds:
+        yield from ask_by_claims(results, names, deadline)
+        return
+    answers = ask(snapshot, request, names, deadline, scores=scores, counts=counts)
+    refused_here = binds and any(each.rejection for each in answers.decisions.values())
+    member = results.member
+    if refused_here and request.in_company and member is not None and member.is_begun(snapshot):
+        # A refusal would surely leave the gang bound in part, and the siblings that are still to
+        # come are decided with this bind counted.
+        results.request = request.alone
+        answers = ask(snapshot, request.alone, names, counts=False)
+    yield answers
 
 
 def refused_by_name(
@@ -157,7 +165,7 @@ def _open(
     return open_to, closed if question.purpose is Purpose.EXPLAIN else ()
 
 
-def _alike(request: GpuRequest, answers: Answers) -> dict[Rejection | None, list[str]]:
+def _alike(answers: Answers) -> dict[Rejection | None, list[str]]:
     """The nodes by their own answer; for each of thousands of nodes it is a look-up by state."""
     alike: dict[Rejection | None, list[str]] = {}
     if answers.decisions.keys() >= answers.distinct:
@@ -168,48 +176,8 @@ def _alike(request: GpuRequest, answers: Answers) -> dict[Rejection | None, list
         for note, name in zip(map(put.__getitem__, answers.states), answers.names, strict=True):
             note(name)
         return alike
-    unknown = NO_REPORT if request.required else None  # no agent has told us of such a node
+    unknown = NO_REPORT if answers.request.required else None  # no agent has told us of such a node
     for name, decision in answers.each():
         why = unknown if decision is None else decision.rejection
         alike.setdefault(why, []).append(name)
     return alike
-
-
-def _by_claims(
-    snapshot: Snapshot,
-    question: Question,
-    refused: dict[Rejection | None, list[str]],
-    names: tuple[Sequence[str], Sequence[str]],
-    deadline: Deadline,
-) -> Results:
-    """The answers to a pod with claims of its own. A node passes where it is not known what they
-    get: bind has the proof.
-
-    kube-scheduler frees a claim that has devices where its node is refused so that evictions may
-    help: every refusal for its devices is of that kind.
-    """
-    (open_to, closed), pod, claims = names, question.pod, question.pod.of_claims
-    assert claims is not None  # noqa: S101 (the caller looked)
-    gone = (question.on(snapshot.facts(name)) for name in question.gone)
-    then = snapshot.with_facts(gone)
-    asked = [*open_to, *closed]
-    found = ask_by_claims(then, pod.uid, claims, asked, deadline, scores=question.scores)
-    request = gpu_request(0, claims.constraints)
-    results = Results(question, request, then, refused, frozenset(closed), claims=found)
-    results.late = frozenset(found.late).union(refused.get(UNDECIDED, ()))
-
-    def put(name: str, why: Rejection | None) -> None:
-        why = None if why is None else replace(why, resolvable=True)
-        results.by_reason.setdefault(why, []).append(name)
-
-    for name, why in found.unknown.items():
-        put(name, None if why.kind is Reason.UNDECIDED else why)
-    for request, answers, kinds in found.answered:
-        for reason, firsts in _alike(request, answers).items():
-            for first in firsts:
-                for name in kinds[first]:
-                    put(name, reason)
-        results.late |= {name for first in answers.late for name in kinds[first]}
-    for name in found.late:
-        put(name, UNDECIDED)
-    return results

@@ -60,6 +60,9 @@ class Question:
         if self.purpose is Purpose.BIND and (devices := facts.devices_of(pod)):
             return facts.as_claimed(pod.uid, devices).yielding_to(pod.standing.priority, pod.gang)
         left = self.gone.get(facts.name, frozenset())
+        if pod.of_claims is not None:  # what its claims have is judged
+            without = facts.without(left) if left else facts
+            return without.yielding_to(pod.standing.priority, pod.gang)
         itself = pod.uid in pods.bound or pod.uid in pods.in_flight
         has_some = facts.by_dra and bool(facts.claimed(pod.uid))
         if itself or has_some or facts.is_reserved_for(pod.uid):

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from scheduler_extender.framework.claims import ByClaims
 from scheduler_extender.framework.equivalence import Answers
 from scheduler_extender.framework.groupquestion import GroupAnswer
 from scheduler_extender.framework.members import Member
 from scheduler_extender.framework.question import Question
 from scheduler_extender.state.answers.decision import Decision
 from scheduler_extender.state.cluster.snapshot import Snapshot
-from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.facts import Devices, NodeFacts
 from topology.core.devices import NodeName
 from topology.core.placement import Rejection
 from topology.core.requests import GpuRequest
@@ -33,15 +32,17 @@ class Results:
     by_reason: dict[Rejection | None, list[str]] = field(default_factory=dict)
     closed: frozenset[str] = frozenset()  # of these, where kube-scheduler will not send the pod
     answers: list[Answers] = field(default_factory=list)  # the nodes' own
-    claims: ByClaims | None = None  # where the pod has claims of its own
+    # Where the pod has claims of its own: what they have or will get, and the nodes where they get
+    # no GPUs, or it cannot be said which.
+    devices: dict[str, Devices] = field(default_factory=dict)
+    unknown: dict[str, Rejection] = field(default_factory=dict)
     group: GroupAnswer | None = None
     member: Member | None = None
     late: frozenset[str] = frozenset()  # nodes for which there was no time
 
     def judged(self, name: NodeName) -> NodeFacts:
         """The facts on which a node has answered."""
-        devices = self.claims.devices.get(name) if self.claims is not None else None
-        facts = self.asked.facts(name)
+        devices, facts = self.devices.get(name), self.asked.facts(name)
         return facts if devices is None else facts.as_claimed(self.question.pod.uid, devices)
 
     @property
@@ -67,8 +68,6 @@ class Results:
         found: dict[str, Decision] = {}
         for answers in self.answers:
             found |= {name: each for name, each in answers.each() if each is not None}
-        if self.claims is not None:
-            found |= dict(self.claims.each())
         return found
 
     @cached_property
@@ -76,7 +75,7 @@ class Results:
         """Every node's decision: what refuses it, and its own assessment."""
         return {
             name: own
-            if (own := self.own.get(name, PASSES)).rejection is why
+            if (own := self.own.get(name, PASSES)).rejection == why
             else Decision(why, own.assessment)
             for why, names in self.by_reason.items()
             for name in names

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from scheduler_extender.state.answers.decision import Decision, Settings
 from scheduler_extender.state.node.facts import NodeFacts, Offer
 from topology.core.availability import Availability
-from topology.core.placement import Assessment, Reason, Rejection, assess
-from topology.core.requests import GpuRequest, Role
+from topology.core.placement import Assessment, Reason, Rejection
+from topology.core.requests import GpuRequest
 
 UNDECIDED = Rejection("not guaranteed: the node could not be evaluated", True, Reason.UNDECIDED)
 
 
-@dataclass(slots=True)
+@dataclass
 class AskedNode:
     """A node that is asked about a request, with what its rules have found until now."""
 
@@ -28,36 +28,15 @@ class AskedNode:
     decide: Callable[[NodeFacts, GpuRequest, Settings], Decision]
     rejections: list[Rejection] = field(default_factory=list)
     alone: GpuRequest = field(init=False)  # what the pod asks for as if no sibling came before it
-    # What the node has of the resource, or why it has nothing to offer.
-    offer: Offer | Rejection = field(init=False)
-    usable: Offer | None = field(init=False)  # the offer, where all is known that a verdict needs
-    # What is available to the pod there, and what the core says of it; None where it can say
-    # nothing. A rule may put a weaker verdict in its place (:mod:`.rules.gangs`).
+    # Of :mod:`.rules.devices`, where all is known that a verdict needs: what the node has of the
+    # resource, what of it is available to the pod, and what the core says of the pod there. A rule
+    # may put a weaker verdict in its place (:mod:`.rules.gangs`).
+    offer: Offer | None = None
     available: Availability | None = None
     assessed: Assessment | None = None
 
     def __post_init__(self) -> None:
         self.alone = self.request.alone
-        self.offer = self.facts.offer(self.alone.resource)
-        self.usable = self._usable()
-        if self.usable is not None:
-            self.available = self.usable.available_to(self.alone)
-            self.assessed = assess(self.usable.kubelet, self.available, self.alone)
-
-    def _usable(self) -> Offer | None:
-        offer, request, facts = self.offer, self.alone, self.facts
-        if isinstance(offer, Rejection) or facts.pods.too_many_departed:
-            return None
-        if not request.effective_count:
-            return None
-        if not offer.topology.allocator.by_number or (request.by_class and facts.by_plugin):
-            return None
-        return None if request.required and facts.by_dra and has_init(request) else offer
-
-
-def has_init(request: GpuRequest) -> bool:
-    """Whether an init container asks for devices of its own."""
-    return any(role is Role.INIT for role, _ in request.counts)
 
 
 class Rule:

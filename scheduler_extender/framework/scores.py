@@ -16,7 +16,6 @@ from scheduler_extender.framework.evaluator import evaluate
 from scheduler_extender.framework.groupquestion import ask_group
 from scheduler_extender.framework.members import rack_rooms
 from scheduler_extender.framework.question import Question
-from scheduler_extender.framework.results import Results
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.arrivals import Arrivals, with_arrivals
 from topology.core.devices import NodeName, PodUid
@@ -30,15 +29,16 @@ def scored(
     """The score of each of these nodes, in the order asked; 0 for one that refuses the pod."""
     pod = question.pod
     results = evaluate(snapshot, replace(question, scores=True, alone=True), names, deadline)
-    if results.claims is not None:
-        return _by_claims(results, names)
-    if not results.answers or (snapshot.blind and not results.request.plain):
+    request = results.request
+    if not results.answers or (snapshot.blind and not request.plain):
         return [0] * len(names)
-    request, (own,) = results.request, results.answers
-    rooms = rack_rooms(snapshot, request, own.names, pod.membership)
-    by_node = scores(request, own, rooms)
-    if own.names != names:  # some were refused before they were asked
-        of = dict(zip(own.names, by_node, strict=True))
+    by_node, names_asked = list[int](), list[str]()
+    for own in results.answers:
+        rooms = rack_rooms(snapshot, own.request, own.names, pod.membership)
+        by_node += scores(own, rooms)
+        names_asked += own.names
+    if names_asked != names:  # some were refused, or it is not known what the claims get
+        of = dict(zip(names_asked, by_node, strict=True))
         by_node = [of.get(name, 0) for name in names]
     member = results.member
     if member is not None and member.membership.domain is not None:
@@ -84,15 +84,3 @@ def _spoilt_by_others(
         if why is not None and why.kind in (Reason.SCATTERED, Reason.NOT_GUARANTEED, Reason.SICK):
             spoilt.add(name)
     return spoilt
-
-
-def _by_claims(results: Results, names: Sequence[str]) -> list[int]:
-    """The scores for a pod with claims of its own; 0 where it is not known what they get."""
-    assert results.claims is not None  # noqa: S101 (the caller looked)
-    of = {
-        name: score
-        for request, answers, alike in results.claims.answered
-        for first, score in zip(answers.names, scores(request, answers), strict=True)
-        for name in alike[first]
-    }
-    return [of.get(name, 0) for name in names]

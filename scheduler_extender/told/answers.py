@@ -108,8 +108,7 @@ def answers_to(
     assert isinstance(pod.request, GpuRequest)  # noqa: S101 (the caller looked)
     question = Question(pod, Purpose.EXPLAIN)
     results = evaluate(snapshot, question, None, deadline)
-    of_claims = results.claims is not None
-    unknown = {} if results.claims is None else results.claims.unknown
+    of_claims = pod.of_claims is not None
     strict = results if of_claims else _stern(snapshot, question, pod.request, deadline)
     states = {
         name: state
@@ -130,7 +129,7 @@ def answers_to(
             handed_out[state] = outcomes
         doubt = None
         if of_claims:
-            doubt = unknown.get(name) if decision.rejection is None else None
+            doubt = results.unknown.get(name) if decision.rejection is None else None
         elif decision.rejection is None:
             doubt = _doubt(judged, results.request, strict.own[name].rejection, outcomes)
         bar = "" if deadline.passed() else facts.bar(standing.destinations, standing.asks)

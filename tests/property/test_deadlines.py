@@ -16,7 +16,8 @@ import pytest
 
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.deadline import Deadline
-from scheduler_extender.framework.claims import ask_by_claims
+from scheduler_extender.framework.evaluator import evaluate
+from scheduler_extender.framework.question import Purpose, Question
 from scheduler_extender.kube.sinks import PodSink
 from scheduler_extender.kube.waker import Waker
 from scheduler_extender.state.pods.record import asking_record
@@ -190,14 +191,14 @@ def asked(world: DraWorld, manifest: Json) -> dict[str, Callable[[Deadline], obj
     record = asking_record(pod, MANAGED)
     assert record is not None
     assert record.of_claims is not None
-    cluster, claims = world.cluster, record.of_claims
+    cluster = world.cluster
     victims = PreemptionArgs(pod, meta_victims={NODE: MetaVictims()})
     return {
         "filter": lambda deadline: filter_nodes(cluster, pod, [NODE], deadline),
         "prioritize": lambda deadline: prioritize(cluster, pod, [NODE], deadline),
         "preempt": lambda deadline: preempt(cluster, victims, deadline),
-        "waker": lambda deadline: ask_by_claims(
-            cluster.snapshot(), record.uid, claims, [NODE], deadline
+        "waker": lambda deadline: evaluate(
+            cluster.snapshot(), Question(record, Purpose.WAKE), [NODE], deadline
         ),
         "explain": lambda deadline: answers_to(cluster.snapshot(), record, deadline),
         "unblock": lambda deadline: search(cluster.snapshot(), record, deadline),

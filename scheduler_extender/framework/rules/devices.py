@@ -26,9 +26,9 @@ Rows 1 to 5 are here, row 6 is :mod:`.memory`, row 7 :mod:`.promises`, row 8 :mo
 
 from dataclasses import replace
 
-from scheduler_extender.framework.rule import UNDECIDED, AskedNode, Rule, has_init
+from scheduler_extender.framework.rule import UNDECIDED, AskedNode, Rule
 from scheduler_extender.state.answers.decision import Refusals
-from scheduler_extender.state.node.facts import NodeFacts, Offer
+from scheduler_extender.state.node.facts import NodeFacts
 from topology.core.admission import Kubelet
 from topology.core.placement import (
     ALL_SPLIT,
@@ -39,10 +39,11 @@ from topology.core.placement import (
     Assessment,
     Reason,
     Rejection,
+    assess,
     busy,
     device_unit,
 )
-from topology.core.requests import GpuRequest
+from topology.core.requests import GpuRequest, Role
 
 
 class Devices(Rule):
@@ -50,7 +51,8 @@ class Devices(Rule):
 
     def check(self, node: AskedNode) -> Rejection | None:
         """Why the node's devices, or its kubelet, refuse the pod."""
-        facts, request, offer = node.facts, node.alone, node.offer
+        facts, request = node.facts, node.alone
+        offer = facts.offer(request.resource)
         if not request.effective_count:
             return UNDECIDED if request.required else None  # which devices, its claims say
         if request.by_class and facts.by_plugin:
@@ -65,10 +67,11 @@ class Devices(Rule):
             return UNDECIDED if request.required else None
         if not offer.topology.allocator.by_number:
             return BY_CLAIMS_ALONE
-        if request.required and facts.by_dra and has_init(request):
+        of_its_own = any(role is Role.INIT for role, _ in request.counts)
+        if request.required and facts.by_dra and of_its_own:
             return INIT_UNDER_DRA
-        assessed = node.assessed
-        assert assessed is not None  # noqa: S101 (the offer is usable)
+        node.offer, node.available = offer, offer.available_to(request)
+        node.assessed = assessed = assess(offer.kubelet, node.available, request)
         if not assessed.fits and not request.required:
             return _short(assessed, offer.kubelet)
         if assessed.refusal is not None and node.settings.refusals is not Refusals.IGNORE:
@@ -105,12 +108,14 @@ def _refused_over_missing(node: AskedNode) -> Rejection | None:
         return None
     if node.settings.refusals is Refusals.IGNORE:
         return None
-    record = replace(facts.record, report=replace(report, conditions=()))
-    vouched = AskedNode(replace(facts, record=record), node.alone, node.settings, node.decide)
-    offer, assessed = vouched.offer, vouched.assessed
-    if not isinstance(offer, Offer) or assessed is None:
+    record, request = replace(facts.record, report=replace(report, conditions=())), node.alone
+    offer = replace(facts, record=record).offer(request.resource)
+    if isinstance(offer, Rejection) or facts.pods.too_many_departed:
         return None
-    plugin, refusal = offer.kubelet.allocator, assessed.refusal
-    if refusal is None or refusal.kind is Reason.SICK:
+    if not offer.topology.allocator.by_number:
+        return None
+    assessed = assess(offer.kubelet, offer.available_to(request), request)
+    if (refusal := assessed.refusal) is None or refusal.kind is Reason.SICK:
         return refusal
+    plugin = offer.kubelet.allocator
     return refusal if plugin.broken and plugin.words(assessed.hazards) else None

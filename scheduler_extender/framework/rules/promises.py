@@ -18,7 +18,7 @@ class Promises(Rule):
 
     def check(self, node: AskedNode) -> Rejection | None:
         """Why a promise that stands could break; not looked at for a pod that does not come."""
-        offer, request = node.usable, node.alone
+        offer, request = node.offer, node.alone
         if node.rejections:
             return None
         if offer is None or node.available is None:

@@ -11,8 +11,8 @@ import pytest
 
 from scheduler_extender import verbs
 from scheduler_extender.deadline import within
-from scheduler_extender.framework import rule
 from scheduler_extender.framework.rule import UNDECIDED
+from scheduler_extender.framework.rules import devices
 from scheduler_extender.kube import sinks as kube
 from scheduler_extender.state.answers import answercache
 from scheduler_extender.state.answers.answercache import Size
@@ -59,7 +59,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             raise OverflowError("a fault of ours")
         return real(kubelet, *rest)
 
-    monkeypatch.setattr(rule, "assess", assess)
+    monkeypatch.setattr(devices, "assess", assess)
     return asked
 
 
@@ -90,7 +90,7 @@ def test_a_plain_pod_does_not_pass_where_it_could_break_a_promise(
 
 def test_a_fault_is_not_remembered(cluster: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(rule, "assess", lambda *_: 1 // 0)
+        patch.setattr(devices, "assess", lambda *_: 1 // 0)
         assert ask(cluster, 2, NVLINK).node_names == []
     assert ask(cluster, 2, NVLINK).node_names == NAMES
 

@@ -30,7 +30,7 @@ REQUESTS = [
 
 
 def scored(cluster: Cache, request: GpuRequest, names: list[str]) -> dict[str, int]:
-    found = scores(request, ask(cluster.snapshot(), request, names, scores=True))
+    found = scores(ask(cluster.snapshot(), request, names, scores=True))
     return dict(zip(names, found, strict=True))
 
 

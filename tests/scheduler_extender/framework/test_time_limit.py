@@ -12,8 +12,9 @@ import pytest
 from scheduler_extender import verbs
 from scheduler_extender.deadline import within
 from scheduler_extender.framework import decision as decisions
-from scheduler_extender.framework import equivalence, rule
+from scheduler_extender.framework import equivalence
 from scheduler_extender.framework.rule import UNDECIDED
+from scheduler_extender.framework.rules import devices
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.verbs import STILL_WORKING, preemption
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
@@ -55,7 +56,7 @@ def cluster(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Cache:
         clock.now += 1
         return answer
 
-    monkeypatch.setattr(rule, "assess", slow_assess)
+    monkeypatch.setattr(devices, "assess", slow_assess)
     monkeypatch.setattr(scoring, "prospect", slow_prospect)
     return found
 
@@ -178,7 +179,7 @@ def test_nodes_that_fail_are_tried_once_in_each_call(
 
     pair = asked(2, NVLINK)
     if verb == "filter":
-        monkeypatch.setattr(rule, "assess", broken)
+        monkeypatch.setattr(devices, "assess", broken)
         found = verbs.filter_nodes(cluster, pair, NAMES, within(cluster.clock, 60.0))
         assert found.error == ""
         assert found.failed == dict.fromkeys(NAMES, UNDECIDED.reason)
@@ -246,7 +247,7 @@ def test_what_is_worked_out_of_a_former_moment_is_not_taken_for_the_next(
         cluster.put_report(node.name, Report("boot", 2, allocations=(held,)))
         return answer
 
-    monkeypatch.setattr(rule, "assess", assess_while_it_changes)
+    monkeypatch.setattr(devices, "assess", assess_while_it_changes)
     ((_, decision),) = equivalence.ask(cluster.snapshot(), gpu_request(1), [node.name]).each()
     assert decision is not None
     assert decision.rejection is None, "so it was when it was asked"

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_extender.framework.claims import ask_by_claims
+from scheduler_extender.framework.evaluator import evaluate
+from scheduler_extender.framework.question import Purpose, Question
 from scheduler_extender.kube.sinks import PodSink
 from scheduler_extender.kube.waiting import WaitingPods
 from scheduler_extender.kube.waker import Waker
@@ -118,11 +119,8 @@ class Scene:
     def fits(self, gone: Collection[str]) -> bool:
         """Whether its claim surely gets what it requires once these pods are gone."""
         snapshot = self.world(gone).cluster.snapshot()
-        found = snapshot.waiting[WANTS].of_claims
-        assert found is not None
-        answers = ask_by_claims(snapshot, WANTS, found, [NODE])
-        ((_, decision),) = answers.each()
-        return NODE in answers.devices and decision.rejection is None
+        results = evaluate(snapshot, Question(snapshot.waiting[WANTS], Purpose.FILTER), [NODE])
+        return NODE in results.devices and NODE in results.passed
 
 
 def unblocking(world: DraWorld) -> Unblocking:
