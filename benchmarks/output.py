@@ -18,9 +18,9 @@ STDOUT = Path("-")
 UNBOUND = 190  # columns of a line where no terminal says how many it has
 
 
-def console(*, quiet: bool = False) -> Console:
+def console() -> Console:
     """Standard output, as wide as its terminal."""
-    return Console(quiet=quiet, width=None if sys.stdout.isatty() else UNBOUND)
+    return Console(width=None if sys.stdout.isatty() else UNBOUND)
 
 
 def table_of(names: Sequence[str], figures: Sequence[str], title: str | None = None) -> Table:

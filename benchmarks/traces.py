@@ -87,7 +87,7 @@ def is_there(file: TraceFile, folder: Path) -> bool:
     """Whether the folder has this very file already."""
     path = folder / file.place
     try:
-        return path.stat().st_size == file.size and _hashed(path) == file.sha256
+        return path.stat().st_size == file.size and _hashed(path.read_bytes()) == file.sha256
     except FileNotFoundError:
         return False
 
@@ -104,7 +104,7 @@ def fetch(file: TraceFile, folder: Path, origin: str) -> Path:
     content = _read(url, file.size + 1)
     if len(content) > file.size:
         raise FetchError(f"{url}: longer than the {file.size:,} bytes of {file.place}")
-    digest = hashlib.sha256(content).hexdigest()
+    digest = _hashed(content)
     if digest != file.sha256:
         raise FetchError(
             f"{url}: SHA-256 is {digest} over {len(content):,} bytes, expected is "
@@ -138,6 +138,5 @@ def _pool() -> urllib3.PoolManager | urllib3.ProxyManager:
     return urllib3.PoolManager(timeout=TIMEOUT)
 
 
-def _hashed(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _hashed(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

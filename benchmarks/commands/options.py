@@ -29,7 +29,7 @@ def measured(
     measure: Callable[[Callable[[str], None]], dict[str, Any]],
     *tables: Callable[[dict[str, Any]], Table],
     keys: int = 1,
-) -> dict[str, Any]:
+) -> None:
     """Measure, while a line says what is going on; print the tables, and write the file."""
     from rich.console import Console
 
@@ -47,4 +47,3 @@ def measured(
             print()
         show(table(found), keys)
     write_json(json_file, found)
-    return found

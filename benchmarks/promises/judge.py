@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from scheduler_extender.membership import NODE
 from scheduler_extender.simulator.faults import SLACK, STALE_AFTER
 from scheduler_extender.simulator.node import LOST_CLAIM
-from scheduler_extender.simulator.pods import PodEntry, PublishedReport
+from scheduler_extender.simulator.pods import PodEntry
 from scheduler_extender.simulator.scene import Observer, Scene
 from scheduler_extender.state.node.verification import Surprise
 from scheduler_extender.verbs import Binding
@@ -131,7 +131,8 @@ class Judge(Observer):
     def _keeps(self, entry: PodEntry, node: NodeName, held: tuple[int, ...]) -> bool:
         """Whether what a kubelet has given is what its pod was promised."""
         topology, wanted = self._nodes[node], entry.request.constraints
-        sick = _known_sick(topology, entry.view)
+        known = entry.view.report.health if entry.view is not None else ()
+        sick = sum(1 << topology.position_of_uuid[h.uuid] for h in known if not h.healthy)
         if topology.resources[0].strategy == "mig":
             ids = self._kubelets[node].held_ids(entry.record.uid)
             return _instances_meet(topology, wanted, ids, sick)
@@ -238,12 +239,6 @@ def _is_meant(product: str, wanted: Constraints) -> bool:
     return not wanted.models or any(
         fnmatchcase(name, model) if {*model} & {*"*?"} else model in runs for model in wanted.models
     )
-
-
-def _known_sick(topology: NodeTopology, view: PublishedReport | None) -> Mask:
-    """The GPUs that the node's agent called sick, as far as the extender knew."""
-    sick = [h.uuid for h in view.report.health if not h.healthy] if view is not None else ()
-    return sum(1 << topology.position_of_uuid[uuid] for uuid in sick)
 
 
 def _blind(entry: PodEntry) -> bool:

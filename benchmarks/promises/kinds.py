@@ -62,27 +62,22 @@ def kinds(machines: Iterable[str] = MACHINES) -> Iterator[Kind]:
             request = gpu_request(count, constraints)
             sets = range(1, 1 << len(topology.gpus))
             held = [free for free in sets if _holds(topology.shape, free, request)]
+            demand = Demand(Role.APP, count, count * CPUS_PER_GPU)
+            exclusive = Exclusive(cpus=True, memory=True, demands=(demand,))
+            pinned = replace(request, exclusive=exclusive)
             if held:
                 yield Kind(
                     name,
                     request,
                     len(held),
                     tuple(_promised(topology, held, request, policy) for policy in POLICIES),
-                    tuple(
-                        _promised(topology, held, _with_cpus(request), policy)
-                        for policy in POLICIES
-                    ),
+                    tuple(_promised(topology, held, pinned, policy) for policy in POLICIES),
                 )
 
 
 def _holds(shape: Shape, free: Mask, request: GpuRequest) -> bool:
     constraints = compiled(shape, request.constraints, 0, 1)
     return any(constraints.passes(s, request.count) for s in subsets(free, request.count))
-
-
-def _with_cpus(request: GpuRequest) -> GpuRequest:
-    demand = Demand(Role.APP, request.count, request.count * CPUS_PER_GPU)
-    return replace(request, exclusive=Exclusive(cpus=True, memory=True, demands=(demand,)))
 
 
 def _promised(topology: NodeTopology, held: list[Mask], request: GpuRequest, policy: str) -> int:

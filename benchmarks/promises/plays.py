@@ -1,10 +1,7 @@
-"""Closed loops that can be played, each a small value, and playing many of them at once."""
+"""Closed loops that can be played, each a small value."""
 
-import os
 import random
 from collections import Counter
-from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
 from benchmarks.promises.fleets import FLEETS, as_it_may_be
@@ -28,7 +25,6 @@ from scheduler_extender.simulator.pods import GPU, PodEntry
 from scheduler_extender.simulator.scene import Scene, Tally
 from scheduler_extender.state.node.ledger import ledger
 from topology.core.devices import NodeName, subsets
-from topology.core.graph import NodeTopology
 from topology.core.placement import satisfies
 from topology.core.report import Report
 from topology.core.requests import GpuRequest
@@ -54,7 +50,7 @@ class GoodSetFree(Extender):
         """Bind where a good set is free still. The rule takes that for a guarantee."""
         if not self._good(node, entry.request):
             return "no good set is free"
-        self._api.write_bind(entry, node, "guaranteed")
+        self._api.write_bind(entry, node)
         return None
 
     def _good(self, name: str, request: GpuRequest) -> bool:
@@ -111,10 +107,14 @@ def play(what: Play) -> Tally:
     names = [node.name for node in nodes]
     by_dra = random.Random(what.seed).sample(names, round(what.dra * len(names)))
     chance = random.Random(what.seed)
+    kubelets = {}
+    for node in nodes:  # what the record does not tell of a kubelet is drawn
+        drawn, resource = as_it_may_be(node, chance), node.resources[0].name
+        kubelets[node.name] = EmulatedKubelet(drawn, chance, resource, foreign_hints=True)
     scene = Scene(
         Clock(chance),
         {node.name: node for node in nodes},
-        {node.name: _emulated(node, chance) for node in nodes},
+        kubelets,
         what.delays,
         what.faults,
         by_dra,
@@ -126,15 +126,3 @@ def play(what: Play) -> Tally:
     tally.faults = policy.faults
     tally.surprises = Counter(s.kind for s in judge.surprises if not s.foreign)
     return tally
-
-
-def _emulated(node: NodeTopology, rng: random.Random) -> EmulatedKubelet:
-    """The node's emulated kubelet; what the record does not tell of it is drawn."""
-    resource = node.resources[0].name
-    return EmulatedKubelet(as_it_may_be(node, rng), rng, resource, foreign_hints=True)
-
-
-def play_all(plays: Iterable[Play]) -> list[Tally]:
-    """Play several closed loops on the cores there are."""
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(play, plays))

@@ -68,8 +68,8 @@ class Extender(Policy):
         row = int(passed[0])
         if len(passed) > 1:
             both = ours[ours != REFUSED] * WEIGHT * 10
-            both += self.in_tree.scores(pod, passed, DEFAULT, most=False)
-            row = self.in_tree.best(passed, both)
+            both += self.scores(pod, passed, DEFAULT, most=False)
+            row = self.best(passed, both)
         return self.fleet.names[row]
 
     def _refresh(self) -> None:

@@ -17,74 +17,6 @@ DEFAULT = {"cpu": 1, "memory": 1}  # what NodeResourcesFit scores by unless told
 WITH_GPUS = {"cpu": 1, "memory": 1, "gpu": 3}
 
 
-class InTree:
-    """kube-scheduler's in-tree part: which nodes it offers, and how its own plugins score them.
-
-    NodeResourcesFit and NodeResourcesBalancedAllocation as in Kubernetes 1.36
-    (``plugins/noderesources``), whole numbers as there; other score plugins see no difference
-    between nodes here. Of the nodes that fit it looks for so many
-    (``percentageOfNodesToScore: 0``), and the next pod begins with the next node.
-    """
-
-    def __init__(self, fleet: Fleet, rng: random.Random) -> None:
-        self._fleet = fleet
-        self._rng = rng
-        self._next = 0
-
-    def samples(self, pod: SimPod, only: Ints | None = None) -> Iterator[Ints]:
-        """The nodes that pass the filters, as many at a time as are looked for.
-
-        Who refuses a sample gets the next one: kube-scheduler's later tries begin where the last
-        one ended, and here nothing happens in between. ``only`` are the nodes to look at, where
-        all others are known to be refused.
-        """
-        if only is not None:
-            fitting = only[self._fleet.fitting(pod, only)]
-            if len(fitting):
-                yield fitting
-            return
-        n, limit, start = len(self._fleet), sample_size(len(self._fleet)), self._next
-        fits = np.flatnonzero(self._fleet.fitting(pod))
-        ahead = int(np.searchsorted(fits, start))
-        fits = np.concatenate([fits[ahead:], fits[:ahead]])
-        for first in range(0, len(fits), limit):
-            rows: Ints = fits[first : first + limit]
-            last = first + limit >= len(fits)
-            self._next = start if last else (int(rows[-1]) + 1) % n
-            yield rows
-
-    def scores(self, pod: SimPod, rows: Ints, weights: Mapping[str, int], *, most: bool) -> Ints:
-        """Both plugins' scores added up, 0 to 200 a node; ``most`` is MostAllocated."""
-        fleet, ask = self._fleet, pod.ask
-        wanted = {
-            "cpu": (fleet.cpu, fleet.cpu_total, ask.cpu or LEAST_CPU),
-            "memory": (fleet.memory, fleet.memory_total, ask.memory or LEAST_MEMORY),
-            "gpu": (fleet.gpus, fleet.gpus_total, ask.gpus),
-        }
-        total = np.zeros(len(rows), dtype=np.int64)
-        for name, weight in weights.items():
-            free, capacity, asked = (
-                a[rows] if isinstance(a, np.ndarray) else a for a in wanted[name]
-            )
-            left = np.clip(free - asked, 0, capacity)
-            share = (capacity - left if most else left) * TOP // np.maximum(capacity, 1)
-            total += weight * share
-        return total // sum(weights.values()) + self._balanced(pod, rows)
-
-    def _balanced(self, pod: SimPod, rows: Ints) -> Ints:
-        fleet, ask = self._fleet, pod.ask
-        cpu = 1 - (fleet.cpu[rows] - ask.cpu) / np.maximum(fleet.cpu_total[rows], 1)
-        memory = 1 - (fleet.memory[rows] - ask.memory) / np.maximum(fleet.memory_total[rows], 1)
-        # Of two resources the standard deviation is half the difference.
-        found: Ints = ((1 - np.abs(cpu - memory) / 2) * TOP).astype(np.int64)
-        return found
-
-    def best(self, rows: Ints, scores: Ints) -> int:
-        """One of the rows with the highest score, any of them."""
-        top = rows[scores == scores.max()]
-        return int(top[self._rng.randrange(len(top))])
-
-
 def sample_size(nodes: int) -> int:
     """How many fitting nodes kube-scheduler looks for.
 
@@ -109,13 +41,21 @@ NO_ROOM = Wait("no node has room", for_good=True)
 
 
 class Policy:
-    """Places one pod at a time, behind kube-scheduler's filters; one object for one simulation."""
+    """Places one pod at a time; one object for one simulation.
+
+    In front stands kube-scheduler's in-tree part: which nodes it offers, and how its own plugins
+    score them. NodeResourcesFit and NodeResourcesBalancedAllocation are as in Kubernetes 1.36
+    (``plugins/noderesources``), whole numbers as there; other score plugins see no difference
+    between nodes here. Of the nodes that fit it looks for so many
+    (``percentageOfNodesToScore: 0``), and the next pod begins with the next node.
+    """
 
     placing_may_help = False  # whether a pod that is refused may pass after another has been placed
 
     def __init__(self, fleet: Fleet, rng: random.Random) -> None:
         self.fleet = fleet
-        self.in_tree = InTree(fleet, rng)
+        self._rng = rng
+        self._next = 0
 
     def choose(self, pod: SimPod, only: Ints | None = None) -> int | Wait:
         """The row of the node to which the pod goes, or why it waits.
@@ -124,16 +64,69 @@ class Policy:
         that asks the same was refused by all.
         """
         wait = NO_ROOM
-        for rows in self.in_tree.samples(pod, only):
+        for rows in self.samples(pod, only):
             if not pod.ask.gpus:
-                scores = self.in_tree.scores(pod, rows, DEFAULT, most=False)
-                return self.in_tree.best(rows, scores)
+                scores = self.scores(pod, rows, DEFAULT, most=False)
+                return self.best(rows, scores)
             found = self.among(pod, rows)
             if not isinstance(found, Wait):
                 return found
             if wait.for_good:  # where one sample may change its mind, the pod waits
                 wait = found
         return wait
+
+    def samples(self, pod: SimPod, only: Ints | None = None) -> Iterator[Ints]:
+        """The nodes that pass the filters, as many at a time as are looked for.
+
+        Who refuses a sample gets the next one: kube-scheduler's later tries begin where the last
+        one ended, and here nothing happens in between. ``only`` are the nodes to look at, where
+        all others are known to be refused.
+        """
+        if only is not None:
+            fitting = only[self.fleet.fitting(pod, only)]
+            if len(fitting):
+                yield fitting
+            return
+        n, limit, start = len(self.fleet), sample_size(len(self.fleet)), self._next
+        fits = np.flatnonzero(self.fleet.fitting(pod))
+        ahead = int(np.searchsorted(fits, start))
+        fits = np.concatenate([fits[ahead:], fits[:ahead]])
+        for first in range(0, len(fits), limit):
+            rows: Ints = fits[first : first + limit]
+            last = first + limit >= len(fits)
+            self._next = start if last else (int(rows[-1]) + 1) % n
+            yield rows
+
+    def scores(self, pod: SimPod, rows: Ints, weights: Mapping[str, int], *, most: bool) -> Ints:
+        """Both plugins' scores added up, 0 to 200 a node; ``most`` is MostAllocated."""
+        fleet, ask = self.fleet, pod.ask
+        wanted = {
+            "cpu": (fleet.cpu, fleet.cpu_total, ask.cpu or LEAST_CPU),
+            "memory": (fleet.memory, fleet.memory_total, ask.memory or LEAST_MEMORY),
+            "gpu": (fleet.gpus, fleet.gpus_total, ask.gpus),
+        }
+        total = np.zeros(len(rows), dtype=np.int64)
+        for name, weight in weights.items():
+            free, capacity, asked = (
+                a[rows] if isinstance(a, np.ndarray) else a for a in wanted[name]
+            )
+            left = np.clip(free - asked, 0, capacity)
+            share = (capacity - left if most else left) * TOP // np.maximum(capacity, 1)
+            total += weight * share
+        return total // sum(weights.values()) + self._balanced(pod, rows)
+
+    def _balanced(self, pod: SimPod, rows: Ints) -> Ints:
+        fleet, ask = self.fleet, pod.ask
+        cpu = 1 - (fleet.cpu[rows] - ask.cpu) / np.maximum(fleet.cpu_total[rows], 1)
+        memory = 1 - (fleet.memory[rows] - ask.memory) / np.maximum(fleet.memory_total[rows], 1)
+        # Of two resources the standard deviation is half the difference.
+        found: Ints = ((1 - np.abs(cpu - memory) / 2) * TOP).astype(np.int64)
+        return found
+
+    def best(self, rows: Ints, scores: Ints) -> int:
+        """One of the rows with the highest score, any of them."""
+        top = rows[scores == scores.max()]
+        return int(top[self._rng.randrange(len(top))])
 
     def among(self, pod: SimPod, rows: Ints) -> int | Wait:
         """The choice among nodes on which the pod fits by count."""
@@ -155,5 +148,5 @@ class Stock(Policy):
 
     def among(self, pod: SimPod, rows: Ints) -> int | Wait:
         """By NodeResourcesFit over CPU, memory and GPUs, and NodeResourcesBalancedAllocation."""
-        scores = self.in_tree.scores(pod, rows, WITH_GPUS, most=self._most)
-        return self.in_tree.best(rows, scores)
+        scores = self.scores(pod, rows, WITH_GPUS, most=self._most)
+        return self.best(rows, scores)

@@ -11,6 +11,7 @@ memory that they take, how long it takes to take in their lists, and how long ot
 meanwhile.
 """
 
+import gc
 import os
 import random
 import time
@@ -22,7 +23,6 @@ from typing import Any
 import msgspec
 from rich.table import Table
 
-from benchmarks.collector import no_collector
 from benchmarks.output import preamble, shown
 from benchmarks.promises.workloads import app, manifest
 from benchmarks.speed.latency import MACHINES, report_of, topology_of
@@ -61,7 +61,8 @@ def measure(nodes: int, claims: int, seed: int, begin: Callable[[str], None]) ->
     objects = _objects(nodes, claims, seed)
     clusters = [_Side(nodes, seed, dra=dra) for dra in (False, True)]
     rows = []
-    with no_collector():
+    gc.disable()  # its looks for cycles would count as work
+    try:
         for pod, (gpus, annotations) in PODS.items():
             for verb, asked in VERBS.items():
                 begin(f"{verb}, {pod}")
@@ -70,6 +71,8 @@ def measure(nodes: int, claims: int, seed: int, begin: Callable[[str], None]) ->
                 for state, alone, half in zip(("cold", "warm"), *times, strict=True):
                     row = {"pod": pod, "verb": verb, "state": state, "plugin_ms": alone}
                     rows.append({**row, "half_dra_ms": half, "ratio": half / alone})
+    finally:
+        gc.enable()
     given = preamble("dra", nodes=nodes, claims=claims, seed=seed, machines=MACHINES)
     return {**given, "rows": rows, "objects": objects}
 

@@ -23,6 +23,7 @@ import numpy as np
 from rich.table import Table
 
 from benchmarks.output import preamble, shown
+from benchmarks.promises.workloads import app, manifest
 from benchmarks.speed.processes import Client, node_name, program, serve, told
 from scheduler_extender import terminal
 from scheduler_extender.state.answers.decision import Settings
@@ -116,15 +117,7 @@ class _Bench:
 
 def filter_body(names: list[str], **more: str) -> bytes:
     """What kube-scheduler sends about a pod that asks for an NVLinked pair, and ``more``."""
-    annotations = {"link": "nvlink", **more}
-    container = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "2"}}}
-    metadata = {
-        "name": "bench",
-        "namespace": "default",
-        "uid": "bench",
-        "annotations": {f"gpu-topology.io/{key}": value for key, value in annotations.items()},
-    }
-    pod = {"metadata": metadata, "spec": {"containers": [container]}}
+    pod = manifest("bench", 0, {"link": "nvlink", **more}, app(2))
     return json.dumps({"Pod": pod, "Nodes": None, "NodeNames": names}).encode()
 
 

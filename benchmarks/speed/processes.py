@@ -128,12 +128,12 @@ def status_of(port: int, path: str) -> int | None:
     return None
 
 
-def until(happens: Callable[[], bool], *, within: float = WITHIN) -> None:
+def until(happens: Callable[[], bool]) -> None:
     """Wait for a condition. Raises :class:`TimeoutError`."""
-    deadline = time.monotonic() + within
+    deadline = time.monotonic() + WITHIN
     while not happens():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"what is measured is not ready after {within:g} s")
+            raise TimeoutError(f"what is measured is not ready after {WITHIN:g} s")
         time.sleep(0.02)
 
 

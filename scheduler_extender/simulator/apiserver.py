@@ -11,7 +11,7 @@ from scheduler_extender.annotations import PLACEMENT
 from scheduler_extender.kube.sinks import PODS_PATH
 from scheduler_extender.simulator.claims import Claims
 from scheduler_extender.simulator.node import Node, Server
-from scheduler_extender.simulator.pods import PodEntry, PublishedReport, read_pod, record_of
+from scheduler_extender.simulator.pods import PodEntry, PublishedReport
 from scheduler_extender.simulator.scene import Actor, Scene
 from scheduler_extender.simulator.watches import ExtenderWatches, Watches
 from scheduler_extender.verbs import Binding
@@ -59,8 +59,7 @@ class ApiServer(Actor, Server):
 
     def say(self, entry: PodEntry, **status: object) -> None:
         """Somebody writes something of a pod's status."""
-        entry.manifest = {**entry.manifest, "status": {**entry.manifest["status"], **status}}
-        entry.pod, entry.record, _ = read_pod(entry.manifest)
+        entry.read({**entry.manifest, "status": {**entry.manifest["status"], **status}})
         self.changed(entry)
 
     def commit(self, entry: PodEntry, binding: Binding) -> bool:
@@ -73,9 +72,9 @@ class ApiServer(Actor, Server):
         self._observer.placed(entry, binding, self.records[binding.node].looked)
         return True
 
-    def write_bind(self, entry: PodEntry, node: str, promise: str) -> None:
-        """Bind without any fault; ``promise`` is what a pod with constraints was promised."""
-        placement = json.dumps({"verdict": promise})
+    def write_bind(self, entry: PodEntry, node: str) -> None:
+        """Bind without any fault; a pod with constraints was promised them as guaranteed."""
+        placement = json.dumps({"verdict": "guaranteed"})
         meta = entry.pod.metadata
         binding = Binding(meta.namespace, meta.name, entry.record.uid, NodeName(node), placement)
         assert self.commit(entry, binding)
@@ -88,7 +87,7 @@ class ApiServer(Actor, Server):
         notes = {**meta.get("annotations", {}), **annotations}
         manifest["metadata"] = {**meta, "annotations": notes}
         manifest["spec"] = {**manifest["spec"], "nodeName": node}
-        entry.record, entry.manifest = record_of(manifest), manifest
+        entry.read(manifest)
         entry.bound = self._clock.now
         self._capacity.take(node, entry.request.effective_count)
         self.changed(entry)
@@ -208,7 +207,8 @@ class PodApi(Actor, Client):
                 limit = dict(query).get("timeout", "")
                 longest = float(limit.removesuffix("ms")) / 1000 + ETCD if limit else faults.limit
                 when = clock.rng.uniform(0, longest)
-                clock.after(when, partial(self._commit_late, entry, binding))
+                # Nobody waits for it any more, and nobody learns whether it was taken.
+                clock.after(when, partial(self._api.commit, entry, binding))
             raise ApiUnreachable("timed out")
         if entry.record.uid != binding.uid or not self._api.commit(entry, binding):
             raise api_error(409, "Conflict", "pod is already assigned to a node")
@@ -222,7 +222,3 @@ class PodApi(Actor, Client):
         if entry is None:
             raise api_error(404, "NotFound", f"pods {name} not found")
         return entry
-
-    def _commit_late(self, entry: PodEntry, binding: Binding) -> None:
-        """Write a Binding that nobody waits for any more; nobody learns whether it was taken."""
-        self._api.commit(entry, binding)

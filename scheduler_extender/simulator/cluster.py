@@ -45,8 +45,12 @@ class PlayedCluster:
     def arrive(self, job: Job) -> PodEntry:
         """Somebody creates the job's pod."""
         entry = PodEntry.of(job, self.scene.clock.now)
-        if job.foreign:
-            self._bind_unasked(entry)
+        if job.foreign:  # somebody binds it to any node with room, past kube-scheduler
+            fits = self.scene.capacity.fitting(entry.request.effective_count)
+            if fits:
+                self.api.create(entry)
+                self.scene.tally.foreign += 1
+                self.api.bind(entry, NodeName(self.scene.clock.rng.choice(fits)), {})
             return entry
         self.api.create(entry)
         self.scene.tally.required += entry.request.required
@@ -54,14 +58,6 @@ class PlayedCluster:
         self.api.changed(entry)
         self._scheduler.hear(entry)
         return entry
-
-    def _bind_unasked(self, entry: PodEntry) -> None:
-        """Somebody creates a pod and binds it to any node with room, past kube-scheduler."""
-        fits = self.scene.capacity.fitting(entry.request.effective_count)
-        if fits:
-            self.api.create(entry)
-            self.scene.tally.foreign += 1
-            self.api.bind(entry, NodeName(self.scene.clock.rng.choice(fits)), {})
 
     def _restart(self) -> None:
         """The extender is killed; a new one lists everything, as it is at the API server now."""

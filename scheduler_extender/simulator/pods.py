@@ -79,19 +79,17 @@ class PodEntry:
         kind = record.name.rpartition("-")[0]
         return cls(job, pod, job.manifest, record, request, now, kind)
 
+    def read(self, manifest: Manifest) -> None:
+        """The pod is this one now."""
+        self.pod, self.record, _ = read_pod(manifest)
+        self.manifest = manifest
+
     @property
     def node(self) -> NodeName:
         """The node that it is bound to."""
         node = self.record.node
         assert node is not None
         return node
-
-
-def record_of(manifest: Manifest) -> PodRecord:
-    """What the extender keeps of a Pod that asks for GPUs."""
-    record = pod_record(msgspec.convert(manifest, Pod), MANAGED)
-    assert record is not None
-    return record
 
 
 def read_pod(manifest: Manifest) -> tuple[Pod, PodRecord, GpuRequest]:

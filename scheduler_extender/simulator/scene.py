@@ -86,13 +86,13 @@ class Capacity:
         """The node says that its devices are back."""
         self._closed.discard(node)
 
-    def fits(self, node: str, count: int) -> bool:
-        """Whether so many devices of a plugin are left."""
-        return node not in self._closed and self._taken[node] + count <= self._there[node]
-
     def fitting(self, count: int) -> list[str]:
         """The nodes that have so many devices left, in the order of the fleet."""
-        return [node for node in self._there if self.fits(node, count)]
+        return [
+            node
+            for node, there in self._there.items()
+            if node not in self._closed and self._taken[node] + count <= there
+        ]
 
     def used_share(self, node: str) -> float:
         """The share of a node's devices that is taken, 0 to 1."""

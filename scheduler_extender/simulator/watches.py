@@ -1,7 +1,5 @@
 """Watches on the API server: news comes late but in order, and the extender's may fail."""
 
-from functools import partial
-
 from scheduler_extender.simulator.clock import Clock, Event
 from scheduler_extender.simulator.pods import PublishedReport
 from scheduler_extender.simulator.scene import Actor, Scene
@@ -69,7 +67,7 @@ class ExtenderWatches(Actor):
         self._watches.hold(watch, until)
         if fails and watch in WATCHES:
             self._scene.hearing.failing[watch] = self._clock.now
-            self._clock.at(until, partial(self._restore, watch))
+            self._clock.at(until, lambda: self._scene.hearing.failing.pop(watch, None))
 
     def show(self, topology: NodeTopology, published: PublishedReport) -> None:
         """The extender learns of a report, unless it knows a later one."""
@@ -103,6 +101,3 @@ class ExtenderWatches(Actor):
             self._watches.reopen(watch)
         for watch in WATCHES:
             self._scene.hearing.heard[watch] = self._clock.now
-
-    def _restore(self, watch: str) -> None:
-        self._scene.hearing.failing.pop(watch, None)

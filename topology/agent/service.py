@@ -76,12 +76,10 @@ class BootIdError(Exception):
 class AgentService:
     """One node's agent. Without ``api`` it looks and writes nothing."""
 
-    def __init__(
-        self, settings: Settings, api: ApiServer | None, metrics: Metrics | None = None
-    ) -> None:
+    def __init__(self, settings: Settings, api: ApiServer | None) -> None:
         self._settings = settings
         self._api = api
-        self._metrics = metrics or Metrics()
+        self._metrics = Metrics()
         self._wakeup = Wakeup()
         self._pod_news = threading.Event()
         self._stopping = False
@@ -219,8 +217,10 @@ class AgentService:
         due = turn.next_turn
         if self._publisher is not None and ((answered and turn.heard) or not early):
             written = self._write(turn.picture)
-            if written:
-                self._note_latency(turn.picture)
+            if written:  # it shows pods that were waited for
+                due_now, shown = turn.picture.due, turn.picture.shown
+                for seconds in self._latency.written(due_now, shown, time.monotonic()):
+                    self._metrics.latency.observe(seconds)
             if self._unready is not None:
                 self._unready = self._why_unready(turn.picture, written, self._publisher)
             due = min(due, self._publisher.next_write())
@@ -304,11 +304,6 @@ class AgentService:
         if self._publisher is not None:
             metrics.writes = self._publisher.counts
         self._latency.waiting(turn.picture.due, time.monotonic())
-
-    def _note_latency(self, picture: Picture) -> None:
-        """Note the latency of pods that the record written just now shows."""
-        for seconds in self._latency.written(picture.due, picture.shown, time.monotonic()):
-            self._metrics.latency.observe(seconds)
 
     def _note_pods(self) -> None:
         self._pod_news.set()

@@ -162,7 +162,7 @@ def are_cliques(rows: Rows, masks: Masks) -> Flags:
     """:func:`is_clique` of each mask."""
     good = np.ones(len(masks), dtype=np.bool_)
     for p in _members(masks):
-        apart = np.uint64(~(rows[p] | 1 << p) & _ALL)
+        apart = np.uint64(~(rows[p] | 1 << p) & ALL)
         good &= (masks & np.uint64(1 << p) == 0) | (masks & apart == 0)
     return good
 
@@ -214,7 +214,7 @@ def have_rings(rows: Rows, masks: Masks) -> tuple[Flags, bool]:
     return good, sure
 
 
-_ALL = (1 << 64) - 1
+ALL = (1 << 64) - 1
 _TABLE_PAYS = 8
 _MOST_SEARCHES = 64
 _MOST_IN_VAIN = 2

@@ -98,7 +98,7 @@ def _wide_masks(pools: Sequence[Pool], positions: int, width: int) -> NDArray[np
 
 
 def marked(pools: tuple[Pool, ...], marks: int) -> Pool:
-    """The devices of all pools that are marked: bit *n* of ``marks`` stands for pool *n*.
+    """The sum of the pools, or counts, that are marked: bit *n* of ``marks`` stands for number *n*.
 
     >>> marked((0b1, 0b10, 0b100), 0b101)
     5

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from topology.core.numa import MemoryBlock, NumaFacts
+from topology.core.pools import marked
 from topology.core.requests import Amounts, Exclusive
 
 
@@ -33,7 +34,7 @@ class Room:
 
     def least(self, nodes: int) -> int:
         """CPUs that are surely left on NUMA nodes, given as a mask."""
-        return self._sum(self.free, nodes) - self.taken
+        return marked(self.free, nodes) - self.taken
 
     @property
     def left_in_all(self) -> int:
@@ -42,7 +43,7 @@ class Room:
 
     def most(self, nodes: int) -> int:
         """CPUs that are left there at most."""
-        return self._sum(self.free, nodes) + self._sum(self.back, nodes)
+        return marked(self.free, nodes) + marked(self.back, nodes)
 
     def beside(self, pod: Exclusive) -> Room:
         """The room after this pod is admitted, nobody knows where."""
@@ -63,10 +64,6 @@ class Room:
             taken_memory=_by_type(self.taken_memory, memory, sum),
             largest_memory=_by_type(self.largest_memory, memory, max),
         )
-
-    @staticmethod
-    def _sum(counts: tuple[int, ...], nodes: int) -> int:
-        return sum(n for i, n in enumerate(counts) if nodes >> i & 1)
 
 
 def _by_type(some: Amounts, more: Amounts, joined: Callable[[tuple[int, int]], int]) -> Amounts:

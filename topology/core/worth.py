@@ -18,6 +18,7 @@ from topology.core.budget import LARGE, SCORE_STEPS, SMALL
 from topology.core.devices import Mask
 from topology.core.memo import hashed_once, memoized
 from topology.core.patterns import (
+    ALL,
     Flags,
     Masks,
     Rows,
@@ -29,8 +30,6 @@ from topology.core.placement.constraints import compiled, inside
 from topology.core.pools import Pool, gpu_masks, total
 from topology.core.requests import NO_CONSTRAINTS, Constraints, Pattern, Role
 from topology.core.shape import Shape
-
-_ALL = (1 << 64) - 1
 
 
 @hashed_once
@@ -95,7 +94,7 @@ def _every_set_passes(kubelet: Kubelet, masks: Masks, wanted: RequestClass) -> F
     """
     shape, count = kubelet.shape, wanted.count
     test = compiled(shape, wanted.constraints, 0, kubelet.replicas)
-    good: Flags = masks & np.uint64(~test.allowed & _ALL) == 0
+    good: Flags = masks & np.uint64(~test.allowed & ALL) == 0
     if count == 1:
         return good
     for groups in (test.numa, test.one_gpu):

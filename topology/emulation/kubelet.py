@@ -76,14 +76,12 @@ class EmulatedKubelet:
         rng: random.Random,
         resource: str = "nvidia.com/gpu",
         *,
-        boot_id: str = "boot-1",
         foreign_hints: bool = False,
     ) -> None:
         served = topology.resource(resource)
         assert served is not None, f"{topology.name} does not serve {resource}"  # noqa: S101
         self.topology = topology
         self.resource = resource
-        self.boot_id = boot_id
         self._replicas = served.replicas
         self._rng = rng
         self._foreign_hints = foreign_hints
@@ -92,7 +90,6 @@ class EmulatedKubelet:
         self._devices = [(u, r) for u in range(len(self._units)) for r in range(self._replicas)]
         self._pods: dict[PodUid, _Pod] = {}
         self._sequence = 0
-        self._withheld: set[Device] = set()
         self._sick: set[Device] = set()
         self._of_mig = served.strategy == "mig"
         nodes = [topology.gpus[unit.gpu].topology_nodes or () for unit in self._units]
@@ -153,10 +150,6 @@ class EmulatedKubelet:
         if uid in self._pods:
             self._pods[uid].ended = True
 
-    def withhold(self, positions: Iterable[int]) -> None:
-        """Do not hand out these GPUs from now on, as if others held them."""
-        self._withheld |= self._on(positions)
-
     def stop(self) -> None:
         """The kubelet ends; when it starts it shows no pods, and has no device plugin."""
         self.answers = self.registered = self.shows_pods = False
@@ -214,7 +207,7 @@ class EmulatedKubelet:
         if not self.registered:
             return []
         taken = {d for pod in self._pods.values() if not pod.ended for d in _devices_of(pod)}
-        return [d for d in self._devices if d not in taken | self._withheld | self._sick]
+        return [d for d in self._devices if d not in taken | self._sick]
 
     def report(self, *, forget_ended: bool = True) -> Report:
         """What an agent would publish now."""
@@ -229,7 +222,7 @@ class EmulatedKubelet:
                     Allocation(uid, pod.namespace, pod.name, name, self.resource, ids)
                 )
         return Report(
-            self.boot_id,
+            "boot-1",
             self._sequence,
             allocatable=self._allocatable(),
             allocations=tuple(allocations),

@@ -94,9 +94,16 @@ class TopologyManager:
         theirs: list[Hint] = self._theirs() if others else [(None, True)]
         lists = [ours or [(None, False)], theirs]
         if policy == "single-numa-node":
-            lists = [_on_one_node(hints) for hints in lists]
+            lists = [
+                [hint for hint in hints if hint[1] and (hint[0] is None or len(hint[0]) == 1)]
+                for hints in lists
+            ]
         best: Hint | None = None
-        need = _widest_need(lists)
+        # The most NUMA nodes that any provider needs at least.
+        need = max(
+            (min(len(m) for m, _ in hints if m) for hints in lists if any(m for m, _ in hints)),
+            default=0,
+        )
         for a in lists[0]:
             for b in lists[1]:
                 masks = [m for m, _ in (a, b) if m is not None]
@@ -181,16 +188,3 @@ class TopologyManager:
         if distances is None or not nodes:
             return 0.0
         return sum(distances[a][b] for a in nodes for b in nodes) / len(nodes) ** 2
-
-
-def _on_one_node(hints: Sequence[Hint]) -> list[Hint]:
-    """The hints that ``single-numa-node`` merges."""
-    return [(m, preferred) for m, preferred in hints if preferred and (m is None or len(m) == 1)]
-
-
-def _widest_need(lists: Sequence[Sequence[Hint]]) -> int:
-    """The most NUMA nodes that any provider needs at least."""
-    return max(
-        (min(len(m) for m, _ in hints if m) for hints in lists if any(m for m, _ in hints)),
-        default=0,
-    )

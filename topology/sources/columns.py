@@ -3,13 +3,12 @@
 import re
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import NamedTuple
 
 from topology.core.graph import MAX_GPUS
 from topology.sources.imported import MAX_INDEX, Findings, SourceError
 from topology.sources.inventory import MOST_NVLINKS
 from topology.sources.lines import Line
-from topology.sources.rows import CELL, DOTS, GPU, LABELS, NUMA, SELF, split_row
+from topology.sources.rows import CELL, DOTS, GPU, LABELS, NUMA, SELF, Header, split_row
 
 MAX_NICS = 128
 _LABELS = {
@@ -20,15 +19,6 @@ _LABELS = {
 _DEVICE = re.compile(r"(?=[^0-9]{0,62}[0-9])[A-Za-z][\w.-]{0,62}", re.ASCII)
 _NUMBERED = re.compile(r"(.*?)(0|[1-9][0-9]{0,3})")
 _RUN_TOGETHER = re.compile(r"(?<=\S)(?=(?:GPU|NIC|mlx)[0-9])")
-
-
-class Header(NamedTuple):
-    """What a header names."""
-
-    columns: tuple[str, ...]  # devices
-    labels: tuple[str, ...]  # the columns after them
-    unknown: str  # words that name no column
-    numa_at: int = -1  # where "NUMA Affinity" begins, in a line without tabs
 
 
 def read_header(text: str, rows_above: set[str] | None) -> Header | None:

@@ -244,7 +244,8 @@ def _told_links(gpu: Element) -> list[tuple[str, ...]]:
 
 def _numbered(gpus: Sequence[Device], line: int, findings: Findings) -> dict[int, Device]:
     """GPUs by index: their ``dev`` if all have one, otherwise in the order of their bus ids."""
-    numbers = [number for gpu in gpus if (number := _dev(gpu)) is not None]
+    first = [told for gpu in gpus for told in gpu.element.all("gpu")[:1]]
+    numbers = [_number(told, "dev") for told in first if "dev" in told.attributes]
     if len(numbers) < len(gpus):
         ordered = sorted(gpus, key=lambda gpu: (len(gpu.bus), gpu.bus))
         numbered = dict(enumerate(ordered))
@@ -377,16 +378,13 @@ def _no_rdma(net: Element) -> str:
         return "has no GUID"
     if re.fullmatch(r"0+", port):
         return "has port 0 (a kernel interface)"
-    if not port and gdr == "0" and _is_count(guid, net.attributes.get("dev", "")):
+    # The device's own number, such as 0x3.
+    made_up = re.fullmatch(r"0x[0-9a-fA-F]{1,4}", guid)
+    if not port and gdr == "0" and made_up and net.attributes.get("dev", "") == str(int(guid, 16)):
         return "has its own number for a GUID (a kernel interface)"
     if not guid and not port and gdr != "1":
         return "has neither GUID nor port"
     return ""
-
-
-def _is_count(guid: str, dev: str) -> bool:
-    """Whether a GUID such as 0x3 is the device's own number."""
-    return bool(re.fullmatch(r"0x[0-9a-fA-F]{1,4}", guid)) and dev == str(int(guid, 16))
 
 
 def _device(element: Element) -> Device:
@@ -417,11 +415,6 @@ def _class(pci: Element) -> str:
 def _numa(cpu: Element) -> int | None:
     number = cpu.attributes.get("numaid", "")
     return int(number) if re.fullmatch(r"[0-9]{1,4}", number) else None
-
-
-def _dev(gpu: Device) -> int | None:
-    told = [element for element in gpu.element.all("gpu")[:1] if "dev" in element.attributes]
-    return _number(told[0], "dev") if told else None
 
 
 def _number(element: Element, name: str) -> int:

@@ -85,28 +85,30 @@ class Row:
     rest: str = ""  # unread text behind the matrix
 
 
-class Behind(NamedTuple):
-    """The columns after the devices."""
+class Header(NamedTuple):
+    """What a header names; nothing, if a text has lost it."""
 
-    labels: tuple[str, ...]
-    numa_at: int  # where the header names the NUMA nodes, in a table of blanks; else -1
+    columns: tuple[str, ...] | None = None  # devices
+    labels: tuple[str, ...] = ()  # the columns after them
+    unknown: str = ""  # words that name no column
+    numa_at: int = -1  # where "NUMA Affinity" begins, in a line without tabs
 
 
 def read_row(
     line: Line,
     columns: tuple[str, ...],
-    after: Behind,
+    header: Header,
     gaps: dict[int, int],
     merged: dict[str, int],
     last: bool,
 ) -> Row:
-    """The row in a line below a header with these columns and those ``after`` them.
+    """The row in a line below a header with these columns.
 
     ``gaps`` says how many columns dots hide in each place. ``merged`` gets the words that hold
     several cells. The ``last`` row of a text may be cut off.
     """
     number, text, _ = line
-    labels, numa_at = after
+    labels = header.labels
     spans = split_row(text, merged, number)
     while len(spans) > 1 and set(spans[-1][0]) <= set(".\u2026"):
         spans.pop()
@@ -129,7 +131,9 @@ def read_row(
             number, name, f"{behind} stands behind the last column: the row has a cell too many"
         )
     cells = tuple("SYS" if word == "SOC" else word for word in words)
-    numa = _numa(labels, rest, last) or _below(numa_at, text, told[-1][1] if told else 0, last)
+    numa = _numa(labels, rest, last) or _below(
+        header.numa_at, text, told[-1][1] if told else 0, last
+    )
     values = rest.split()
     known = NUMA in labels or len(values) <= len(labels) or (not labels and is_affinity(values))
     unread = "" if known or numa else " ".join(values)

@@ -32,7 +32,7 @@ from topology.sources.rows import (
     NUMA,
     P2P,
     SELF,
-    Behind,
+    Header,
     Row,
     is_affinity,
     is_row,
@@ -99,10 +99,7 @@ class _Block:
     """A header and the rows below it, or rows without a header."""
 
     line: int
-    columns: tuple[str, ...] | None = None
-    labels: tuple[str, ...] = ()  # the columns after the devices
-    unknown: str = ""  # words of the header that name no column
-    numa_at: int = -1  # see Header
+    header: Header = Header()  # noqa: RUF009 (it never changes)
     rows: list[Line] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
     p2p_legend: bool = False
@@ -112,7 +109,7 @@ class _Block:
     def same(self, other: Self) -> bool:
         """Whether the other one says the same of the same machine."""
         mine, its = ([(r.host, r.text.split()) for r in b.rows] for b in (self, other))
-        return (self.columns, self.labels, mine) == (other.columns, other.labels, its)
+        return (self.header[:2], mine) == (other.header[:2], its)
 
     def is_p2p(self) -> bool:
         """Whether these rows say what peers may do, and not how they are linked."""
@@ -140,8 +137,9 @@ def read_table(lines: Sequence[Line], findings: Findings) -> Table:
             f"rows of several machines, by what stands before them: {told}; give one",
         )
     gaps: dict[int, int] = {}
-    if block.columns is not None:
-        columns = without_gaps(block.columns, block.line, gaps, findings)
+    header = block.header
+    if header.columns is not None:
+        columns = without_gaps(header.columns, block.line, gaps, findings)
     else:
         columns = columns_by_diagonal(found, last_line, findings)
     check_columns(block.line, columns)
@@ -150,9 +148,8 @@ def read_table(lines: Sequence[Line], findings: Findings) -> Table:
     for line in found:
         if (name := line.text.split()[0]) not in columns:
             raise SourceError(line.number, name, "the header has no such column")
-    after = Behind(block.labels, block.numa_at)
     for line in found:
-        row = read_row(line, columns, after, gaps, merged, last=line is found[-1])
+        row = read_row(line, columns, header, gaps, merged, last=line is found[-1])
         if row.name in rows:
             raise SourceError(
                 line.number, row.name, f"this row stands already on line {rows[row.name].line}"
@@ -163,13 +160,13 @@ def read_table(lines: Sequence[Line], findings: Findings) -> Table:
             min(merged.values()),
             f"cells that run together are read apart: {', '.join(list(merged)[:8])}",
         )
-    if block.unknown:
+    if header.unknown:
         findings.note(
             block.line,
-            f"the header's {quoted(block.unknown)} is no known column: NUMA nodes unknown",
+            f"the header's {quoted(header.unknown)} is no known column: NUMA nodes unknown",
         )
-    has_numa = NUMA in block.labels or any(row.numa for row in rows.values())
-    if has_numa and not block.labels and block.columns is not None:
+    has_numa = NUMA in header.labels or any(row.numa for row in rows.values())
+    if has_numa and not header.labels and header.columns is not None:
         findings.note(
             block.line,
             "the header names no NUMA column: taken from what stands behind the rows",
@@ -226,8 +223,8 @@ def _blocks(lines: Sequence[Line], findings: Findings) -> list[_Block]:
             continue
         block = blocks[-1] if blocks else None
         if named := read_header(text, block.names if block else None):
-            blocks.append(_Block(number, *named))
-        elif is_row(text, block.columns if block else None):
+            blocks.append(_Block(number, named))
+        elif is_row(text, block.header.columns if block else None):
             if block is None:
                 block = _Block(number, wrapped=unread)
                 blocks.append(block)
@@ -252,7 +249,7 @@ def _goes_on(text: str, before: str, block: _Block) -> bool:
     if not before or "=" in text:
         return False
     first = [cell for cell, _ in split_row(text)[:2]]
-    if block.columns is None:
+    if block.header.columns is None:
         return bool(is_row(before, None)) and any(map(CELL.fullmatch, first))
     return not block.rows and any(map(NIC.fullmatch, first))
 

@@ -17,10 +17,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks.promises.plays import Play, play, play_all
+from benchmarks.promises.plays import Play, play
 from scheduler_extender.simulator.faults import RARE_FAULTS, Faults
 from scheduler_extender.simulator.node import LOST_CLAIM
 from scheduler_extender.simulator.scene import Tally
+from tests.benchmarks.promises.playing import play_all
 
 pytestmark = pytest.mark.long
 

@@ -10,8 +10,9 @@ from collections import Counter
 
 import pytest
 
-from benchmarks.promises.plays import Play, play_all
+from benchmarks.promises.plays import Play
 from scheduler_extender.simulator.scene import Tally
+from tests.benchmarks.promises.playing import play_all
 
 pytestmark = pytest.mark.long
 

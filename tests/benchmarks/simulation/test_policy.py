@@ -6,13 +6,13 @@ from pathlib import Path
 
 from benchmarks.simulation.fleet import Fleet, cluster
 from benchmarks.simulation.jobs import Ask
-from benchmarks.simulation.policy import DEFAULT, WITH_GPUS, InTree, sample_size
+from benchmarks.simulation.policy import DEFAULT, WITH_GPUS, Policy, sample_size
 from tests.benchmarks.simulation.samples import Fixed, sim_pod
 
 
 def test_samples_go_round_and_cover_every_node_that_fits() -> None:
     fleet = Fleet(cluster("t4-1=250"), Fixed())  # type: ignore[arg-type]
-    in_tree = InTree(fleet, Fixed())  # type: ignore[arg-type]
+    in_tree = Policy(fleet, Fixed())  # type: ignore[arg-type]
     pod = sim_pod(Ask(1))
     limit = sample_size(250)
     assert limit == 120
@@ -34,7 +34,7 @@ def test_in_tree_scores_by_hand(tmp_path: Path) -> None:
         "kind: MachineGroup\nmachine: dgx1-v100\ncount: 2\nnamePrefix: n-\ncpu: 80\nmemory: 400Gi\n"
     )
     fleet = Fleet(cluster(str(path)), Fixed())  # type: ignore[arg-type]
-    in_tree = InTree(fleet, Fixed())  # type: ignore[arg-type]
+    in_tree = Policy(fleet, Fixed())  # type: ignore[arg-type]
     fleet.admit(1, sim_pod(Ask(4, 40_000, 100 * 1024)))
     rows = next(in_tree.samples(pod := sim_pod(Ask(2, 8000, 100 * 1024), 1)))
     # After it n-0 has 90 % of the CPU, 75 % of the memory, 75 % of the GPUs; n-1 40, 50 and 25.

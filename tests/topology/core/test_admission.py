@@ -117,7 +117,7 @@ def _admit(
 ) -> tuple[Mask, Mask] | str:
     """What one emulated admission shows and takes, or why it was refused."""
     emulated = EmulatedKubelet(topology, rng, foreign_hints=foreign)
-    emulated.withhold(p for p in range(len(topology.gpus)) if not free >> p & 1)
+    emulated.sicken(p for p in range(len(topology.gpus)) if not free >> p & 1)
     try:
         asked = request(*counts)
         if foreign:

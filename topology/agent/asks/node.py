@@ -9,6 +9,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -189,11 +190,9 @@ class NodeWatch:
         """The Node's labels, asked for now; those that are known where the API server does not
         answer."""
         if self._api is not None:
-            try:
+            with suppress(ApiFailure, msgspec.DecodeError):
                 node = _decode(self._api.get(f"{NODES_PATH}/{self._node}", timeout=TIMEOUT))
-            except (ApiFailure, msgspec.DecodeError):
-                return self.state.labels
-            return node.metadata.labels or {}
+                return node.metadata.labels or {}
         return self.state.labels
 
     def look(self) -> bool:

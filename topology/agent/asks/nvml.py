@@ -89,8 +89,12 @@ class Nvml:
             of = f"GPU {index}"
             with suppress(pynvml.NVMLError):  # the vitals tell that it does not answer
                 handle = asker.ask("GPU", of, pynvml.nvmlDeviceGetHandleByIndex, index, absent=())
-                if handle is not None and (gpu := self._gpu(asker, index, handle)) is not None:
-                    gpus.append(gpu)
+                if handle is None:
+                    continue
+                uuid = asker.ask("GPU", of, pynvml.nvmlDeviceGetUUID, handle, absent=())
+                if uuid is not None:  # the driver says which GPU this is
+                    self._uuids[index] = uuid
+                    gpus.append(seen_gpu(asker, index, GpuUuid(uuid), handle))
                     handles[index] = handle
         pcie: dict[tuple[int, int], LinkKind] = {}
         p2p: dict[tuple[int, int], bool] = {}
@@ -234,10 +238,3 @@ class Nvml:
         except pynvml.NVMLError as error:
             return getattr(error, "value", None) not in NOT_TOLD
         return False
-
-    def _gpu(self, asker: Asker, index: int, handle: Handle) -> SeenGpu | None:
-        uuid = asker.ask("GPU", f"GPU {index}", pynvml.nvmlDeviceGetUUID, handle, absent=())
-        if uuid is None:
-            return None  # the driver does not say which GPU this is
-        self._uuids[index] = uuid
-        return seen_gpu(asker, index, GpuUuid(uuid), handle)

@@ -40,9 +40,6 @@ class Cadence:
     slice: float = 1.0
 
 
-Opener = Callable[[Mapping[int, str]], Nvml]
-
-
 class _LeftError(Exception):
     """The watch has left this session, which must not ask about another GPU."""
 
@@ -58,12 +55,10 @@ class NvmlWatch:
         on_news: Callable[[], None],
         clock: Callable[[], float],
         cadence: Cadence = Cadence(),
-        open_nvml: Opener = Nvml,
     ) -> None:
         self._on_news = on_news
         self.clock = clock
         self.cadence = cadence
-        self.open = open_nvml
         self.stopping = threading.Event()
         self.expected = 0  # how many GPUs the driver should show
         self._lock = threading.Lock()
@@ -207,7 +202,7 @@ class _Session:
         while not self._ended():
             try:
                 self._busy()
-                with self._watch.open(self._hung) as nvml:
+                with Nvml(self._hung) as nvml:
                     nvml.hung, nvml.on_progress = self._hung, self._goes_on
                     self._nvml = nvml
                     self._look_and_listen(nvml)
@@ -243,7 +238,10 @@ class _Session:
             if self._listen_anew or not listening:
                 self._listen_anew = False
                 listening = nvml.listen()
-            if self._to_reopen(vitals) and self._clock() - opened >= self._cadence.reopen:
+            # NVML, opened anew, might see a GPU that is missing.
+            expected = max(1, self._watch.expected)
+            missing = any(vital.lost for vital in vitals) or len(vitals) < expected
+            if missing and self._clock() - opened >= self._cadence.reopen:
                 return
             if (
                 _hardware_of(vitals) != _hardware_of(before)
@@ -251,11 +249,6 @@ class _Session:
             ):
                 seen, looked = nvml.look(), self._clock()
             self._see(nvml, seen, vitals, self._clock() - began)
-
-    def _to_reopen(self, vitals: tuple[Vitals, ...]) -> bool:
-        """Whether a GPU is missing that NVML, opened anew, might see."""
-        expected = max(1, self._watch.expected)
-        return any(vital.lost for vital in vitals) or len(vitals) < expected
 
     def _hear(self, nvml: Nvml, *, listening: bool) -> bool:
         """Listen until an Xid comes or the next look is due. Returns whether listening still works.

@@ -24,8 +24,9 @@ from topology.agent.asks.proto.podresources_pb2 import (
 from topology.agent.asks.proto.podresources_pb2 import PodResources as ListedPod
 from topology.agent.decides.exclusive import Allocatable, block_order
 from topology.agent.decides.holdings import GPU_DRIVER, Entry, Held
-from topology.agent.decides.limits import GPU_IDS, GPU_RESOURCES, MIG_IDS
+from topology.agent.decides.limits import GPU_IDS, GPU_RESOURCES
 from topology.core.devices import DeviceId
+from topology.core.mig import MIG_IDS
 from topology.core.numa import MOST_CPUS, CpuSet, MemoryBlock
 
 SERVICE = "/v1.PodResourcesLister"

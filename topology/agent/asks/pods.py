@@ -9,13 +9,13 @@ import msgspec
 import structlog
 
 from topology.agent.decides.holdings import NodePod
+from topology.agent.decides.limits import NVIDIA
 from topology.agent.decides.surroundings import Plugin, plugin_of
 from topology.core.devices import PodUid
 
 log = structlog.get_logger(__name__)
 
 PODS_PATH = "/api/v1/pods"
-GPU_PREFIX = "nvidia.com/"
 ENDED = ("Succeeded", "Failed")
 # The reason of a pod that the kubelet refused because the device plugin did.
 REFUSED = "UnexpectedAdmissionError"
@@ -199,7 +199,7 @@ def _gpus(container: _Container) -> dict[str, int]:
     return {
         resource: int(amount)
         for resource, amount in (limits or {}).items()
-        if resource.startswith(GPU_PREFIX) and str(amount).isdecimal() and int(amount)
+        if resource.startswith(NVIDIA) and str(amount).isdecimal() and int(amount)
     }
 
 

@@ -10,11 +10,11 @@ A core is what the kubelet counts as one: the CPUs of one NUMA node with the sam
 from collections import defaultdict
 from pathlib import Path
 
+from topology.agent.decides.exclusive import MOST_NUMA_NODES
 from topology.agent.decides.observed import PciNic, PciTree, Place, Processors, Unseen
 from topology.core.devices import positions
 from topology.core.numa import CpuSet, cpu_set
 
-MOST_NUMA_NODES = 64  # as many as the kubelet can name
 FARTHEST = 255  # the kernel keeps a distance between NUMA nodes in a byte
 CPU_FACT = "CPUs by NUMA node"
 

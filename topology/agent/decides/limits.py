@@ -23,6 +23,7 @@ from topology.agent.decides.observed import Unseen
 from topology.core.devices import DeviceId, Gpu, GpuUuid, Nic, base_uuid
 from topology.core.graph import NodeTopology
 from topology.core.memo import memoized
+from topology.core.mig import MIG_IDS
 from topology.core.numa import Holding, cpu_list
 from topology.core.report import Allocation, Report
 
@@ -51,7 +52,8 @@ HOLDINGS_LEFT_OUT = frozenset({"UnknownDevices", "TooLarge", "RecordRefused"})
 
 # Resources whose devices are GPUs, whatever their ids look like.
 GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
-GPU_IDS, MIG_IDS = "GPU-", "MIG-"
+GPU_IDS = "GPU-"
+NVIDIA = "nvidia.com/"  # what the names of NVIDIA's resources begin with
 
 _DEVICE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./-]*(::[0-9]+)?")
 _BUS_ID = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")

@@ -27,12 +27,11 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from topology.agent.decides.limits import MOST_MISSING
+from topology.agent.decides.limits import MOST_MISSING, NVIDIA
 from topology.agent.decides.observed import CountedDevices, NvmlState, Vitals
 from topology.core.devices import DeviceId, GpuUuid, base_uuid
 from topology.core.report import MissingGpu
 
-NVIDIA = "nvidia.com/"
 WITHIN = 600.0  # seconds
 ANSWERS_FOR = 30.0  # seconds
 

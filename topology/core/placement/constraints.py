@@ -15,12 +15,10 @@ from topology.core.budget import SMALL
 from topology.core.devices import Mask, positions
 from topology.core.links import is_product
 from topology.core.memo import memoized
-from topology.core.patterns import Flags, Masks, Rows, have_pattern, is_clique
+from topology.core.patterns import ALL, Flags, Masks, Rows, have_pattern, is_clique
 from topology.core.pools import Pool, count, total
 from topology.core.requests import Constraints, Pattern
 from topology.core.shape import Shape, numa_nodes, wide_rows
-
-_ALL = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +64,7 @@ class CompiledConstraints:
 
         If a search for a ring was given up, the set does not pass and the answer is not sure.
         """
-        good = masks & np.uint64(~self.allowed & _ALL) == 0
+        good = masks & np.uint64(~self.allowed & ALL) == 0
         if self.whole:  # no GPU has more devices than that, so so few GPUs have given all of theirs
             good &= np.bitwise_count(masks) * self.whole == count
         if count == 1:
@@ -92,7 +90,7 @@ def inside(nodes: tuple[Mask, ...], masks: Masks) -> Flags:
     """For each mask, whether its GPUs are all on one of the NUMA nodes."""
     flags = np.zeros(len(masks), dtype=np.bool_)
     for node in nodes:
-        flags |= masks & np.uint64(~node & _ALL) == 0
+        flags |= masks & np.uint64(~node & ALL) == 0
     return flags
 
 

@@ -56,7 +56,7 @@ PODS = [
 def emulated_refuses(facts: AllocatorFacts, free: Mask, pod: GpuRequest, seed: int) -> bool:
     topology = replace(DGX, allocator=facts)
     emulated = EmulatedKubelet(topology, random.Random(seed))
-    emulated.withhold(p for p in range(8) if not free >> p & 1)
+    emulated.sicken(p for p in range(8) if not free >> p & 1)
     try:
         emulated.admit(PodUid("u"), "default", "pod", pod)
     except Refused:
