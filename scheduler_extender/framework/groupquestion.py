@@ -51,7 +51,7 @@ from scheduler_extender.state.node.arrivals import Arrivals
 from scheduler_extender.state.node.facts import NodeFacts, Offer
 from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Rejection, always_met
-from topology.core.requests import NO_CONSTRAINTS, GpuRequest
+from topology.core.requests import NO_CONSTRAINTS
 
 
 @dataclass(slots=True)
@@ -143,6 +143,16 @@ class _GroupQuestion:
         self._counter = PlaceCounter(snapshot, deadline)
         self._found = GroupAnswer()
         self._nothing_left: set[NodeName] = set()
+        membership = member.membership
+        counted = membership.domain is not None or membership.siblings_counted
+        # Where nobody says how many of a gang there are, as many as a gang may have.
+        size = membership.size or 1 if counted else MAX_SIZE
+        to_come = size - self._standing.have_come(membership.size)
+        # The members that need a place, this one among them, and those of them that may come to any
+        # node that passes; none where they come one by one.
+        self._needed = 1 if member.alone else max(1, to_come)
+        self._scattered = self._needed if membership.gang and not member.alone else 0
+        self._asked = PlaceCount(member.request.alone if member.alone else member.request, size)
 
     def _kept(self) -> GroupPlaces:
         """The places that are kept for groups."""
@@ -156,13 +166,32 @@ class _GroupQuestion:
     def through(self, passing: Sequence[str]) -> GroupAnswer:
         """What is done for each of thousands of nodes is a look-up by its domain."""
         membership, answer = self._member.membership, self._found
-        standing = self._standing
+        answer.domains = [None] * len(passing)
         if membership.domain is None:
-            return self._anywhere(passing)
-        if not standing.agrees_with(membership):
-            answer.alike, answer.domains = {DISAGREE: list(passing)}, [None] * len(passing)
-            return answer
-        domains = list(map(self._domains.of.get, passing))
+            self._anywhere(passing)
+        elif not self._standing.agrees_with(membership):
+            answer.alike = {DISAGREE: list(passing)}
+        else:
+            self._to_a_domain(passing)
+        answer.late = self._counter.late
+        full = self._nothing_left.intersection(answer.alike.get(None, ()))
+        if full:
+            answer.alike[None] = [name for name in answer.alike[None] if name not in full]
+            answer.alike[KEPT] = [name for name in passing if name in full]
+        return answer
+
+    def _anywhere(self, passing: Sequence[str]) -> None:
+        """A gang without a domain goes to each node on which nothing is kept for others, or so much
+        is left that all its members may come."""
+        places = self._kept()
+        if places.kept:
+            self._taken(places, ("", ""), list(places.kept))
+        if not self._counter.late:
+            self._found.alike = {None: list(passing)}
+
+    def _to_a_domain(self, passing: Sequence[str]) -> None:
+        membership, answer, standing = self._member.membership, self._found, self._standing
+        domains = answer.domains = list(map(self._domains.of.get, passing))
         at = members_domain(standing, self._domains.of)
         several = len(by_domain(standing, self._domains.of)) > 1
         offered = {domain for domain in domains if domain is not None}
@@ -173,45 +202,18 @@ class _GroupQuestion:
         candidates = offered if at is None else offered & {at}
         places = self._kept() if candidates else GroupPlaces()
         if self._counter.late:
-            answer.late, answer.domains = True, domains  # nothing is known of any node
-            return answer
+            return  # nothing is known of any node
         answer.keeps = bool(places.kept)
         ranked = self._ranked(candidates, places, said, at)
+        answer.best = ranked[0] if ranked else None
         put = {domain: answer.alike.setdefault(why, []).append for domain, why in said.items()}
         for note, name in zip(map(put.__getitem__, domains), passing, strict=True):
             note(name)
-        alone = answer.alike.get(NO_DOMAIN, [])
-        if off := set(filter(self._off_fabric, alone)):
+        alone = answer.alike.get(NO_DOMAIN, []) if membership.domain == NVLINK_DOMAIN else []
+        off = {name for name in alone if self._snapshot.facts(NodeName(name)).fabric_fault}
+        if off:
             answer.alike[NO_DOMAIN] = [name for name in alone if name not in off]
             answer.alike[OFF_FABRIC] = [name for name in alone if name in off]
-        full = self._nothing_left.intersection(answer.alike.get(None, ()))
-        if full:
-            answer.alike[None] = [name for name in answer.alike[None] if name not in full]
-            answer.alike[KEPT] = [name for name in passing if name in full]
-        answer.domains, answer.best = domains, ranked[0] if ranked else None
-        answer.late = self._counter.late
-        return answer
-
-    def _off_fabric(self, name: str) -> bool:
-        kind = self._member.membership.domain
-        return kind == NVLINK_DOMAIN and bool(self._snapshot.facts(NodeName(name)).fabric_fault)
-
-    def _anywhere(self, passing: Sequence[str]) -> GroupAnswer:
-        """A gang without a domain goes to each node on which nothing is kept for others, or so much
-        is left that all its members may come."""
-        answer, places = self._found, self._kept()
-        answer.domains = [None] * len(passing)
-        if places.kept:
-            self._taken(self._question(), places, ("", ""), list(places.kept))
-        if self._counter.late:
-            answer.late = True
-            return answer
-        full = self._nothing_left
-        answer.alike = {
-            None: [name for name in passing if name not in full],
-            KEPT: [name for name in passing if name in full],
-        }
-        return answer
 
     def _ranked(
         self,
@@ -223,8 +225,8 @@ class _GroupQuestion:
         """The candidates that can hold the members to come, the best first; what is ``said`` of
         each."""
         membership = self._member.membership
-        needed, rank = self._needed(), self._direction.rank
-        left = {domain: n - needed for domain, n in self._totals(candidates, places).items()}
+        rank, totals = self._direction.rank, self._totals(candidates, places)
+        left = {domain: n - self._needed for domain, n in totals.items()}
         able = [domain for domain, n in left.items() if n >= 0]
         rooms = self._rack_rooms(able)
         able.sort(key=lambda d: (rank(d), rooms.get(d, 0), left[d], d))
@@ -239,12 +241,12 @@ class _GroupQuestion:
 
     def _hopeless(self, domains: Sequence[str]) -> list[str]:
         """The domains too small for the members to come even when empty: no eviction would help."""
-        question, needed = self._question(), self._needed()
-        inside = {domain: self._domains.nodes[domain] for domain in domains}
+        asked, needed, facts = self._asked.request, self._needed, self._snapshot.facts
+        inside = {domain: map(facts, self._domains.nodes[domain]) for domain in domains}
         return [
             domain
-            for domain, names in inside.items()
-            if not self._counter.could_hold(question, map(self._snapshot.facts, names), needed)
+            for domain, nodes in inside.items()
+            if not self._counter.could_hold(asked, nodes, needed)
         ]
 
     def _rack_rooms(self, domains: Sequence[str]) -> dict[str, int]:
@@ -259,75 +261,47 @@ class _GroupQuestion:
         rooms = rack_rooms(self._snapshot, self._member.request, domains)
         return dict(zip(domains, rooms, strict=True)) if rooms is not None else {}
 
-    def _needed(self) -> int:
-        """How many members need a place, this one among them."""
-        to_come = self._size - self._standing.have_come(self._member.membership.size)
-        return 1 if self._member.alone else max(1, to_come)
-
-    @property
-    def _size(self) -> int:
-        """How many members the group has; where nobody says how many of a gang there are, as many
-        as a gang may have."""
-        membership = self._member.membership
-        if membership.domain is None and not membership.siblings_counted:
-            return MAX_SIZE
-        return membership.size or 1
-
-    def _scattered(self) -> int:
-        """How many members may come to any node that passes; 0 where they come one by one."""
-        return self._needed() if self._member.membership.gang and not self._member.alone else 0
-
-    def _question(self) -> PlaceCount:
-        request = self._member.request.alone if self._member.alone else self._member.request
-        return PlaceCount(request, self._size)
-
     def _totals(self, candidates: Collection[str], places: GroupPlaces) -> dict[str, int]:
         """The places in each domain, beside those that are kept for others."""
-        kind, question = self._member.membership.domain or "", self._question()
-        totals = self._counter.totals(question, kind, candidates)
+        kind = self._member.membership.domain or ""
+        totals = self._counter.totals(self._asked, kind, candidates)
         if places.kept:
             inside = places.by_domain(kind, self._domains.of)
             for domain in totals.keys() & inside.keys():
-                totals[domain] -= self._taken(question, places, (kind, domain), inside[domain])
+                totals[domain] -= self._taken(places, (kind, domain), inside[domain])
         return totals
 
-    def _taken(
-        self, question: PlaceCount, places: GroupPlaces, where: Where, names: Sequence[NodeName]
-    ) -> int:
+    def _taken(self, places: GroupPlaces, where: Where, names: Sequence[NodeName]) -> int:
         """How many places kept ones take from the nodes of a domain that have any."""
         (kind, domain), group = where, self._member.membership.group
-        known = places.shares_of(question, kind, group, self._scattered())
+        known = places.shares_of(self._asked, kind, group, self._scattered)
         if not self._snapshot.own.isdisjoint(names):
             known = {}
         share = known.get(domain)
         if share is None:
-            share = self._share(question, places.by_beside(names, group))
+            share = self._share(places.by_beside(names, group))
             if not self._counter.late:
                 known[domain] = share
         self._nothing_left |= share.nothing_left
         return share.fewer
 
-    def _share(
-        self, question: PlaceCount, kept: Mapping[tuple[Arrivals, ...], Sequence[NodeName]]
-    ) -> Share:
+    def _share(self, kept: Mapping[tuple[Arrivals, ...], Sequence[NodeName]]) -> Share:
         """What reservations take from nodes, which are by what is kept on them."""
         fewer, full = 0, set[NodeName]()
         for beside, names in kept.items():
-            before = self._counter.on(question, names)
+            before = self._counter.on(self._asked, names)
             if not any(before.values()):
                 full.update(names)
                 continue
-            after = self._counter.on(replace(question, kept=beside), names)
-            if self._may_spoil(question.request, beside, map(self._snapshot.facts, names)):
-                most = self._scattered()
+            after = self._counter.on(replace(self._asked, kept=beside), names)
+            if self._may_spoil(beside, map(self._snapshot.facts, names)):
+                most = self._scattered
                 after = {n: 0 if k < min(before[n], most) else k for n, k in after.items()}
             fewer += sum(before.values()) - sum(after.values())
             full |= {name for name in names if not after[name]}
         return Share(fewer, frozenset(full))
 
-    def _may_spoil(
-        self, request: GpuRequest, beside: Iterable[Arrivals], nodes: Iterable[NodeFacts]
-    ) -> bool:
+    def _may_spoil(self, beside: Iterable[Arrivals], nodes: Iterable[NodeFacts]) -> bool:
         """Whether the gang could scatter so that these places are lost on other nodes.
 
         Of two trays with four free GPUs each, five members with one GPU may leave a pair on one, or
@@ -335,8 +309,8 @@ class _GroupQuestion:
         the GPUs of one or more such places, and all GPUs of the nodes are alike to who waits; and
         where the gang comes one by one.
         """
-        each, resource = request.effective_count, request.resource
-        if not self._scattered():
+        each, resource = self._asked.request.effective_count, self._asked.request.resource
+        if not self._scattered:
             return False
         if self._member.membership.domain is None:
             return True  # nobody adds up what it leaves on other nodes

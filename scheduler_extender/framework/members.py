@@ -7,7 +7,7 @@ what the member asks.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from scheduler_extender.membership import NVLINK_DOMAIN, Group, Membership
+from scheduler_extender.membership import NVLINK_DOMAIN, Membership
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.groupplaces import devices_left
 from scheduler_extender.state.node.facts import NodeFacts
@@ -32,11 +32,6 @@ class Member:
     membership: Membership
     request: GpuRequest
     alone: bool = False  # it alone needs a place, and none of the members that come after it
-
-    @property
-    def gang(self) -> Group | None:
-        """Its group, if that is a gang."""
-        return self.membership.as_gang
 
     @property
     def minds_groups(self) -> bool:

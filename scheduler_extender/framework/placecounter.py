@@ -5,8 +5,8 @@ What has been counted is remembered, by state and by domain; here is worked out 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 
 from scheduler_extender.deadline import Deadline, OutOfTimeError
 from scheduler_extender.framework.decision import places as surely_taken
@@ -18,8 +18,6 @@ from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.groups.groupplaces import (
     Alike,
     GroupPlaces,
-    Placed,
-    Where,
     alike_nodes,
     keep,
     kept_for,
@@ -83,27 +81,25 @@ class PlaceCounter:
         return dict(zip(names, map(known.__getitem__, states), strict=True))
 
     def _in_state(self, state: State, facts: NodeFacts, question: PlaceCount) -> int:
-        answers = self._snapshot.answers
+        """The places on a node in this state; none once the time is up, and where counting
+        fails."""
+        answers, settings = self._snapshot.answers, self._snapshot.settings
         places = answers.places(question, state)
-        if places is None:
-            places = self.places(with_arrivals(facts, question.kept), question)
-            if not self.late:
-                answers.remember_places(question, state, places)
-        return places
-
-    def places(self, facts: NodeFacts, question: PlaceCount) -> int:
-        """The places on one node; none once the time is up, and where counting fails."""
-        if self.late or self._deadline.passed():
-            self.late = True
-            return 0
+        self.late |= places is None and self._deadline.passed()
+        if places is not None or self.late:
+            return places or 0
+        places = 0
         try:
             with self._deadline.enforced():
-                return surely_taken(facts, question.request, self._snapshot.settings, question.most)
+                beside = with_arrivals(facts, question.kept)
+                places = surely_taken(beside, question.request, settings, question.most)
         except OutOfTimeError:
             self.late = True
+            return 0
         except Exception as error:  # noqa: BLE001 (a listener logs it)
             self._snapshot.parts.faults.note(facts.name, error)
-        return 0
+        answers.remember_places(question, state, places)
+        return places
 
     # Places that are kept for groups.
 
@@ -119,56 +115,50 @@ class PlaceCounter:
         key = (snapshot.groups.waits, snapshot.moves)
         kept = snapshot.parts.group_places.get(key, snapshot.moment)
         if kept is None:
-            inside = self._inside(snapshot, snapshot.groups.waiting)
-            kept = self._keep(snapshot, inside)
+            kept = self._keep(snapshot, snapshot.groups.waiting)
             if not self.late:
-                snapshot.parts.group_places.put(key, kept, inside.names, snapshot.moment)
+                snapshot.parts.group_places.put(key, kept, kept.nodes, snapshot.moment)
         return kept
 
     def kept_if(self, gone: Collection[PodRecord]) -> GroupPlaces:
         """The places that would be kept if these pods were gone, and nodes as they would be then:
         their groups wait for others in their place."""
-        snapshot, base = self._snapshot, self._snapshot.base or self._snapshot
+        snapshot, base, now = self._snapshot, self._snapshot.base or self._snapshot, self.kept()
         waiting = base.groups.waiting_without(gone)
-        inside = self._inside(base, waiting)
-        if waiting is base.groups.waiting and snapshot.own.isdisjoint(inside.names):
-            return self.kept()
-        return self._keep(snapshot, inside)
+        as_now = waiting is base.groups.waiting and snapshot.own.isdisjoint(now.nodes)
+        return now if as_now else self._keep(snapshot, waiting)
 
     def kept_elsewhere(self, name: NodeName, group: Group) -> bool:
         """Whether all places that are kept for other groups can be kept on other nodes than this
         one. What there is no time for counts as no."""
-        inside = self._inside(self._snapshot, self._snapshot.groups.waiting)
-        now = kept_for(self._keep(self._snapshot, inside))
-        then = kept_for(self._keep(self._snapshot, inside, but=name))
+        waiting = self._snapshot.groups.waiting
+        now = kept_for(self._keep(self._snapshot, waiting))
+        then = kept_for(self._keep(self._snapshot, waiting, but=name))
         return not self.late and all(
             then[other] >= places for other, places in now.items() if other != group
         )
 
-    def _inside(self, snapshot: Snapshot, waiting: Sequence[GroupStanding]) -> _Inside:
-        """The groups that wait, and the nodes of their domains."""
-        placed = placed_groups(waiting, snapshot.by_name)
-        domains = {
-            (kind, domain): snapshot.domains(kind).nodes.get(domain, ())
-            for _, (kind, domain) in placed
-        }
-        return _Inside(placed, domains, frozenset().union(*domains.values()))
-
     def _keep(
-        self, snapshot: Snapshot, inside: _Inside, but: NodeName | None = None
+        self, snapshot: Snapshot, waiting: Sequence[GroupStanding], but: NodeName | None = None
     ) -> GroupPlaces:
-        """The places that are kept; none on one node."""
-        names = sorted(inside.names - {but})
+        """The places that are kept for groups that wait; none on one node."""
+        base = snapshot.base or snapshot
+        placed = placed_groups(waiting, base.by_name)
+        domains = {
+            (kind, domain): base.domains(kind).nodes.get(domain, ()) for _, (kind, domain) in placed
+        }
+        names = sorted(frozenset().union(*domains.values()) - {but})
         states: dict[str, dict[NodeName, State | None]] = {}
-        for resource in dict.fromkeys(resource_asked(standing) for standing, _ in inside.placed):
+        for resource in dict.fromkeys(resource_asked(standing) for standing, _ in placed):
             of_each, _ = states_of(snapshot, resource, names, self._deadline)
             states[resource] = dict(zip(names, of_each, strict=True))
         nodes = {name: facts for name in names if (facts := snapshot.by_name.get(name)) is not None}
         try:
-            return keep(inside.placed, alike_nodes(inside.domains, nodes, states), self._count)
+            kept = keep(placed, alike_nodes(domains, nodes, states), self._count)
         except OutOfTimeError:
             self.late = True
             return GroupPlaces()
+        return replace(kept, nodes=frozenset(names))
 
     def _count(self, alike: Alike, request: GpuRequest) -> int:
         """The places on each of some nodes that are alike. Raises :class:`OutOfTimeError`."""
@@ -182,12 +172,11 @@ class PlaceCounter:
             raise OutOfTimeError
         return places
 
-    def could_hold(self, question: PlaceCount, nodes: Iterable[NodeFacts], members: int) -> bool:
+    def could_hold(self, request: GpuRequest, nodes: Iterable[NodeFacts], members: int) -> bool:
         """Whether nodes may have places for so many members once some of their pods have gone.
 
         Yes where it is too late to count, and where a node with such devices has not reported.
         """
-        request = question.request
         for facts in nodes:
             if self.late or self._deadline.passed():
                 self.late = True
@@ -198,15 +187,6 @@ class PlaceCounter:
             ):
                 return True
         return False
-
-
-@dataclass(frozen=True, slots=True)
-class _Inside:
-    """The groups that wait, and the nodes of their domains: by domain, and all together."""
-
-    placed: Placed
-    domains: Mapping[Where, Sequence[NodeName]]
-    names: frozenset[NodeName]
 
 
 def _open(snapshot: Snapshot, names: Iterable[NodeName]) -> list[NodeName]:

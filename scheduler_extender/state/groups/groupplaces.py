@@ -95,10 +95,7 @@ class GroupPlaces:
         default_factory=OrderedDict
     )
     inside: dict[str, dict[str, list[NodeName]]] = field(default_factory=dict)
-
-    def beside(self, name: NodeName, group: Group) -> tuple[Arrivals, ...]:
-        """The places that are kept on a node for other groups than this one."""
-        return merged(entry for entry in self.kept.get(name, ()) if entry[0] != group)
+    nodes: frozenset[NodeName] = frozenset()  # those of the waiting groups' domains
 
     def by_beside(
         self, names: Iterable[NodeName], group: Group
@@ -109,8 +106,9 @@ class GroupPlaces:
         for name in names:
             alike.setdefault(self.kept[name], []).append(name)
         names_by: dict[tuple[Arrivals, ...], list[NodeName]] = {}
-        for some in alike.values():
-            names_by.setdefault(self.beside(some[0], group), []).extend(some)
+        for kept, some in alike.items():
+            beside = merged(entry for entry in kept if entry[0] != group)
+            names_by.setdefault(beside, []).extend(some)
         names_by.pop((), None)
         return names_by
 
@@ -143,11 +141,6 @@ def kept_for(places: GroupPlaces) -> Counter[Group]:
         for group, arrivals in kept:
             counts[group] += arrivals.count
     return counts
-
-
-def most_places(room: Mapping[str, int], request: GpuRequest) -> int:
-    """No node with so many devices left by resource has more places than this."""
-    return max(0, room.get(request.resource, 0)) // max(1, request.count)
 
 
 def devices_left(facts: NodeFacts, resource: str) -> int:
@@ -261,7 +254,7 @@ class _Shelves:
         known, inside = self._open.setdefault((where, request), _Open()), self._in.get(where, [])
         for alike in inside[known.seen :]:
             room = alike.room.get(request.resource, 0)
-            known.kinds.append(_Kind(alike, room, most_places(alike.room, request)))
+            known.kinds.append(_Kind(alike, room, max(0, room) // max(1, request.count)))
         known.seen = len(inside)
         known.kinds = [kind for kind in known.kinds if kind.places and kind.alike.nodes]
         return known.kinds

@@ -124,8 +124,10 @@ def test_the_first_to_start_gets_its_places_and_others_what_is_left() -> None:
     waiting = [(standing("first", 4, 2), "a"), (standing("second", 4, 2), "a")]
     kept = keep(*look(nodes, waiting), counted)
     assert by_node(kept) == {"n0": [("first", 2)], "n1": [("second", 1)]}
-    assert kept.beside(NodeName("n0"), Group("d", "first")) == ()
-    assert [each.count for each in kept.beside(NodeName("n0"), Group("d", "second"))] == [2]
+    n0 = NodeName("n0")
+    assert kept.by_beside([n0], Group("d", "first")) == {}
+    ((beside, names),) = kept.by_beside([n0], Group("d", "second")).items()
+    assert ([each.count for each in beside], names) == ([2], ["n0"])
 
 
 def test_nodes_that_are_alike_are_counted_once() -> None:
