@@ -83,7 +83,7 @@ class ClusterFigures(Collector):
             gpus.update(node.gpus)
             possible += node.capacity
         verdicts = {v.value: placements[v.value] for v in Verdict} | {NOTHING: placements[""]}
-        size, watches, now = cluster.remembered(), cluster.watches(), cluster.clock()
+        size, watches, now = cluster.answers.size(), cluster.watches(), cluster.clock()
         kinds = {"pair": possible.pairs, "quad": possible.quads, "node": possible.nodes}
         gauges: tuple[_Family, ...] = (
             ("gpus", "GPUs by state", "state", gpus),

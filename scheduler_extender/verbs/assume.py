@@ -88,7 +88,7 @@ def assume(
                 now_in_flight = cluster.assumed(pod.uid)
                 if now_in_flight is not before or _is_bound(cluster, pod.uid, node):
                     continue
-                groups = cluster.snapshot().groups
+                groups = cluster.groups.seen()
                 if results.group is not None and groups.starts != snapshot.groups.starts:
                     continue
                 promised = _promised(pod, results.request.alone, decision)
@@ -199,7 +199,7 @@ def _refused(
         and resource_of(each) == resource_of(pod)
         for each in facts.pods.bound.values()
     )
-    if rejection.resolvable and pod.in_gang and hopes:
+    if rejection.resolvable and pod.gang is not None and hopes:
         return InProgressError(rejection.reason)
     return BindError(rejection.reason)
 

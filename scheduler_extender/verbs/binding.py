@@ -376,7 +376,7 @@ def _in_its_turn(
         node,
         # Who else waits may wait for our turn; but a member of a gang that is refused now leaves
         # the gang bound in part.
-        lambda: deadline.passed() or (bool(turns.for_turn.on(node)) and not decided.ours.in_gang),
+        lambda: deadline.passed() or (bool(turns.for_turn.on(node)) and decided.ours.gang is None),
         turns,
     )
     in_time(deadline)

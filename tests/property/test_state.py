@@ -254,7 +254,7 @@ class Driver:
         seen = cluster.snapshot()
         states, _ = states_of(seen, "nvidia.com/gpu", sorted(seen.by_name))
         keys = [facts.key("nvidia.com/gpu") for facts in seen.nodes]
-        assert len(set(states)) == len(set(keys)) == cluster.remembered().states
+        assert len(set(states)) == len(set(keys)) == cluster.answers.size().states
         for state, key in zip(states, keys, strict=True):
             assert state is not None
             # A node that has changed has left its state: nothing is answered out of the past.

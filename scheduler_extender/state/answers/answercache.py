@@ -101,7 +101,7 @@ class AnswerCache:
         self._places = Memo[tuple[State, GpuRequest, int, frozenset[Arrivals]], int]()
         self._sums = OrderedDict[tuple[PlaceCount | str, str], Sums]()
         self._sums_bytes = 0
-        self._mix = RequestMix()
+        self.mix = RequestMix()  # of requests, as the cluster has been seeing them
 
     def _forget(self, state: State) -> None:
         for table in self._tables.values():
@@ -138,7 +138,7 @@ class AnswerCache:
     ) -> None:
         """Remember it while some node is in that state and the classes are those asked now."""
         with self._lock:
-            if state in self._classes and classes == classes_of(self._mix.current):
+            if state in self._classes and classes == classes_of(self.mix.current):
                 self._table(request).put_prospect(state, prospect, classes)
 
     def _table(self, request: GpuRequest) -> Table:
@@ -235,15 +235,6 @@ class AnswerCache:
                 self._sums_bytes -= _bytes_of(oldest)
         self._sums.move_to_end((question, kind))
         return known
-
-    @property
-    def mix(self) -> Mix:
-        """The mix of requests that scores weigh the future by now."""
-        return self._mix.current
-
-    def observe(self, request: GpuRequest) -> None:
-        """Count a request that is seen for the first time into the mix."""
-        self._mix.observe(request)
 
     def size(self) -> Size:
         """How much is remembered."""

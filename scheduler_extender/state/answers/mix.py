@@ -26,13 +26,13 @@ class RequestMix:
         self._seen = 0
         self.current: Mix = PRIOR
 
-    def observe(self, request: GpuRequest) -> bool:
-        """Count a pod's request; true if :attr:`current` has changed.
+    def observe(self, request: GpuRequest) -> None:
+        """Count the request of a pod that is seen for the first time.
 
         Pods that ask for MIG instances by profile say nothing about pods that want GPUs.
         """
         if MIG_RESOURCE in request.resource:
-            return False
+            return
         fade = 1 - 1 / MEMORY
         for kind in self._weights:
             self._weights[kind] *= fade
@@ -40,10 +40,8 @@ class RequestMix:
         kind = RequestClass(request.count, request.constraints)
         self._weights[kind] = self._weights.get(kind, 0.0) + 1
         self._seen += 1
-        if self._seen % REFRESH:
-            return False
-        before, self.current = self.current, self._mix()
-        return self.current != before
+        if self._seen % REFRESH == 0:
+            self.current = self._mix()
 
     def _mix(self) -> Mix:
         weights = {kind: self._prior * share for kind, share in PRIOR}

@@ -19,7 +19,7 @@ class Tallies:
         self._lock = threading.Lock()
         self._rejections: Counter[Reason] = Counter()
         self._placements: Counter[str] = Counter()
-        self._kept = 0
+        self.kept = 0  # promises that reports have shown to be kept
         self.vetoes = 0  # binds that were refused over the devices of a claim
 
     def reject(self, nodes: Mapping[Rejection, Sequence[str]]) -> None:
@@ -41,12 +41,7 @@ class Tallies:
     def keep(self, promises: int) -> None:
         """A report has shown that so many promises are kept."""
         with self._lock:
-            self._kept += promises
-
-    @property
-    def kept(self) -> int:
-        """Promises that reports have shown to be kept, up to now."""
-        return self._kept
+            self.kept += promises
 
     def read(self) -> tuple[Counter[Reason], Counter[str]]:
         """Nodes refused by reason, and binds by verdict, up to now."""

@@ -20,13 +20,12 @@ from math import inf
 
 from scheduler_extender.membership import NVLINK_DOMAIN
 from scheduler_extender.state.answers import refusing
-from scheduler_extender.state.answers.answercache import AnswerCache, Size
+from scheduler_extender.state.answers.answercache import AnswerCache
 from scheduler_extender.state.answers.classes import EquivalenceClasses
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.answers.refusing import NodeRefusal
 from scheduler_extender.state.answers.tallies import Faults, Tallies
-from scheduler_extender.state.cluster import freshness
-from scheduler_extender.state.cluster.freshness import Due, Watch
+from scheduler_extender.state.cluster.freshness import UNREADY_AFTER, Due, Watch, blind
 from scheduler_extender.state.cluster.lately import LatelySent
 from scheduler_extender.state.cluster.pods import Pods
 from scheduler_extender.state.cluster.snapshot import LastGroupPlaces, Parts, Snapshot
@@ -193,7 +192,7 @@ class Cache:
                 nodes.label_keys,
                 self.classes.moment,
                 nodes.moves,
-                self.answers.mix,
+                self.answers.mix.current,
                 self.blind(),
                 self._racks_wanted,
                 self.today(),
@@ -223,15 +222,11 @@ class Cache:
 
     def blind(self) -> bool:
         """Whether a watch has told us nothing for so long that our picture may be wrong."""
-        return bool(freshness.blind(self.watches(), self.clock()))
+        return bool(blind(self.watches(), self.clock()))
 
     def unready(self) -> tuple[str, ...]:
         """The watches that have been blind for too long to go on answering."""
-        return freshness.unready(self.watches(), self.clock())
-
-    def remembered(self) -> Size:
-        """How much is remembered."""
-        return self.answers.size()
+        return blind(self.watches(), self.clock(), UNREADY_AFTER)
 
     def forget_answers(self) -> None:
         """Forget every remembered answer; the next ones are worked out anew."""
@@ -299,9 +294,7 @@ class Cache:
 
     def put_report(self, name: NodeName, report: Report) -> bool:
         """Take in a report on its own; False where the node has no record to belong to."""
-        with self.lock:
-            self.expire()
-            facts = self.nodes.get(name)
+        facts = self.facts(name)
         if facts.topology is None:
             return False
         self.put_record(facts.topology, report, uid=facts.record.uid)
@@ -495,7 +488,7 @@ class Cache:
             self._racks_wanted |= pod.membership.domain == NVLINK_DOMAIN
         request = pod.request
         if earlier is None and isinstance(request, GpuRequest) and request.effective_count:
-            self.answers.observe(request)
+            self.answers.mix.observe(request)
         if pod.ended and not (earlier is not None and earlier.ended) and pod.node is not None:
             self._put(transitions.note_departure(self.nodes.get(pod.node), pod), changed=False)
         if earlier is not None and earlier.node is not None and earlier.node != pod.node:
@@ -637,7 +630,6 @@ class Cache:
 
             self.classes.changed(name, answers=changed, counts_otherwise=counts_otherwise)
             self.answers.changed(domains)
-            self._group_places.changed(name)
             self.tell_of([name])
         self.version += changed
         # Nobody is nominated to a node of which nothing was known: else a place was reserved there.

@@ -59,14 +59,9 @@ class Watch:
         return max(silent, now - self.failing_since - FAILING_AFTER)
 
 
-def blind(watches: Iterable[Watch], now: float) -> tuple[str, ...]:
-    """The names of the watches that are blind."""
-    return tuple(watch.name for watch in watches if watch.blind_for(now) >= 0)
-
-
-def unready(watches: Iterable[Watch], now: float) -> tuple[str, ...]:
-    """The names of the watches that have been blind for too long to go on answering."""
-    return tuple(watch.name for watch in watches if watch.blind_for(now) >= UNREADY_AFTER)
+def blind(watches: Iterable[Watch], now: float, seconds: float = 0.0) -> tuple[str, ...]:
+    """The names of the watches that have been blind for so many seconds."""
+    return tuple(watch.name for watch in watches if watch.blind_for(now) >= seconds)
 
 
 class Due(Generic[K]):
@@ -93,7 +88,7 @@ class Due(Generic[K]):
 
     def take(self, now: float) -> Iterator[K]:
         """Each key that is due, once."""
-        while self._any(now):
+        while self._queue and self._queue[0][0] <= now:
             when, key = heappop(self._queue)
             if self._queued.get(key) != when:
                 continue  # an old entry: the key has been queued anew since, or dropped
@@ -102,9 +97,6 @@ class Due(Generic[K]):
                 self._enqueue(key, self._at[key])
             else:
                 yield key
-
-    def _any(self, now: float) -> bool:
-        return bool(self._queue) and self._queue[0][0] <= now
 
     def _enqueue(self, key: K, at: float) -> None:
         self._queued[key] = at

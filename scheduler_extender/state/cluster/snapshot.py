@@ -40,26 +40,25 @@ class LastGroupPlaces:
     def __init__(self, lock: threading.RLock, classes: EquivalenceClasses) -> None:
         self._lock = lock
         self._classes = classes
-        self._last: tuple[Hashable, GroupPlaces, Collection[str]] | None = None
+        # With the moment of which it is known last that none of these nodes had changed.
+        self._last: tuple[Hashable, GroupPlaces, Collection[str], int] | None = None
 
     def get(self, key: Hashable, moment: int) -> GroupPlaces | None:
         """The places, if they were worked out from what ``key`` names, and from nodes as they were
         at this moment."""
-        last = self._last
-        if last is None or last[0] != key or not self._classes.unchanged(last[2], moment):
+        last_key, places, nodes, then = self._last or (None, None, (), 0)
+        if places is None or last_key != key:
             return None
-        return last[1]
+        if not self._classes.unchanged(nodes, min(then, moment)):
+            return None
+        self._last = (key, places, nodes, max(then, moment))
+        return places
 
     def put(self, key: Hashable, places: GroupPlaces, nodes: Collection[str], moment: int) -> None:
         """Remember what was worked out at a moment, until one of these nodes changes."""
         with self._lock:
             if self._classes.unchanged(nodes, moment):
-                self._last = (key, places, nodes)
-
-    def changed(self, name: NodeName) -> None:
-        """A node has changed. The cluster's lock is held."""
-        if self._last is not None and name in self._last[2]:
-            self._last = None
+                self._last = (key, places, nodes, moment)
 
     def clear(self) -> None:
         """Forget the places."""

@@ -32,6 +32,8 @@ def domain_of(facts: NodeFacts, kind: str) -> str | None:
 
 def same_domains(before: NodeFacts, after: NodeFacts) -> bool:
     """Whether a node is in the same domains of every kind."""
+    if before.record is after.record and before.node_object is after.node_object:
+        return True
     fabrics = [facts.topology.fabric if facts.topology else None for facts in (before, after)]
     labels, others = before.node_object.labels, after.node_object.labels
     same_labels = labels is others or labels == others

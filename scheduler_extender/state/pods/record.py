@@ -100,11 +100,6 @@ class PodRecord:
         return self.phase in ENDED
 
     @property
-    def in_gang(self) -> bool:
-        """Whether it is a member of a gang."""
-        return self.gang is not None
-
-    @property
     def gang(self) -> Group | None:
         """The gang that it is a member of."""
         return None if self.membership is None else self.membership.as_gang

@@ -216,10 +216,10 @@ def test_a_state_that_no_node_is_in_is_forgotten() -> None:
         cluster.put_record(node, sick(node, sequence))
         ask(cluster, 2, NVLINK)
         verbs.prioritize(cluster, msgspec.convert(pod(2, NVLINK), Pod), NAMES)
-    assert cluster.remembered() == Size(states=2, requests=1, answers=2)
+    assert cluster.answers.size() == Size(states=2, requests=1, answers=2)
     for name in NAMES:
         cluster.drop_record(NodeName(name))
-    assert cluster.remembered() == Size(states=0, requests=1, answers=0)
+    assert cluster.answers.size() == Size(states=0, requests=1, answers=0)
 
 
 def test_the_answers_remembered_are_bounded_in_number(
@@ -228,7 +228,7 @@ def test_the_answers_remembered_are_bounded_in_number(
     monkeypatch.setattr(answercache, "REMEMBERED_ANSWERS", 7)
     for count in (1, 2, 3, 4):
         ask(cluster, count, {})
-    assert cluster.remembered() == Size(states=3, requests=2, answers=6)
+    assert cluster.answers.size() == Size(states=3, requests=2, answers=6)
 
 
 def test_requests_that_no_known_node_was_offered_for_are_forgotten_too(cluster: Cache) -> None:
@@ -236,4 +236,4 @@ def test_requests_that_no_known_node_was_offered_for_are_forgotten_too(cluster: 
     for speed in range(1, 2 * answercache.REMEMBERED_REQUESTS):
         asked = msgspec.convert(pod(2, {"min-bandwidth": str(speed)}, uid="next"), Pod)
         verbs.filter_nodes(cluster, asked, ["nowhere"], within(cluster.clock, 1.0))
-    assert cluster.remembered().requests == answercache.REMEMBERED_REQUESTS
+    assert cluster.answers.size().requests == answercache.REMEMBERED_REQUESTS

@@ -47,8 +47,8 @@ ON_THE_FENCE = 0.001
 def test_when_a_watch_counts_as_blind(watch: Watch, after: float) -> None:
     assert freshness.blind([watch], after - ON_THE_FENCE) == ()
     assert freshness.blind([watch], after) == ("pods",)
-    assert freshness.unready([watch], after + UNREADY_AFTER - ON_THE_FENCE) == ()
-    assert freshness.unready([watch], after + UNREADY_AFTER) == ("pods",)
+    assert freshness.blind([watch], after + UNREADY_AFTER - ON_THE_FENCE, UNREADY_AFTER) == ()
+    assert freshness.blind([watch], after + UNREADY_AFTER, UNREADY_AFTER) == ("pods",)
 
 
 def test_a_watch_that_has_never_spoken_is_blind() -> None:
