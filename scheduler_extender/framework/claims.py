@@ -84,11 +84,14 @@ def ask_by_claims(results: Results, names: Sequence[str], deadline: Deadline) ->
 
 def counted(facts: NodeFacts, pod: PodRecord, request: GpuRequest) -> GpuRequest:
     """What a pod asks for at its bind; under DRA all that its claims have, where that is more:
-    those of its own beside a number, too, and one of an earlier try that is not gone yet."""
-    devices = facts.devices_of(pod)
-    if not request.required or not (len(devices) > request.count or not request.count):
+    those of its own beside a number, too, and one of an earlier try that is not gone yet. Nobody
+    comes before a pod that has its claim, so no sibling counts there."""
+    own = pod.request
+    if not facts.by_dra or not isinstance(own, GpuRequest):
         return request
-    return gpu_request(len(devices), request.constraints)
+    devices = facts.devices_of(pod)
+    more = own.required and (len(devices) > own.count or not own.count)
+    return gpu_request(len(devices), own.constraints) if more else own
 
 
 def unproven(facts: NodeFacts, pod: PodRecord, request: GpuRequest) -> Rejection | None:

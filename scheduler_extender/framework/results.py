@@ -45,6 +45,13 @@ class Results:
         devices, facts = self.devices.get(name), self.asked.facts(name)
         return facts if devices is None else facts.as_claimed(self.question.pod.uid, devices)
 
+    def vetoed(self, name: NodeName) -> bool:
+        """Whether a node refuses the pod for the devices of its claim, and not for others' sake."""
+        own = self.own.get(name)
+        assessed = None if own is None else own.assessment
+        refused = assessed is not None and assessed.rejection == self.decisions[name].rejection
+        return refused and self.judged(name).by_dra
+
     @property
     def passed(self) -> list[str]:
         """The nodes to which the pod may go."""

@@ -138,9 +138,7 @@ def decide_again(cluster: Cache, decided: DecidedBind) -> DecidedBind:
     facts = snapshot.facts(node)
     if pod.membership is None and facts is decided.after and not snapshot.blind:
         return decided
-    # Under DRA nobody comes before the pod; a claim of an earlier try may be gone by now.
-    no_more_siblings = None if facts.by_dra else decided.request
-    question = Question(pod, Purpose.BIND, no_more_siblings, alone=True)
+    question = Question(pod, Purpose.BIND, decided.request, alone=True)  # no more siblings
     results = _asked(snapshot, question, node)
     judged, decision, request = results.judged(node), results.decisions[node], results.request
     if decision.rejection is not None:
@@ -150,14 +148,6 @@ def decide_again(cluster: Cache, decided: DecidedBind) -> DecidedBind:
         return decided
     sets = _sets_of(snapshot, judged, request, decision)
     return replace(decided, request=request, decision=decision, facts=judged, sets=sets)
-
-
-def _is_veto(results: Results, node: NodeName) -> bool:
-    """Whether a pod is refused for the devices of its claim, and not for others' sake."""
-    decision, own = results.decisions[node], results.own.get(node)
-    assessed = None if own is None else own.assessment
-    refused = assessed is not None and assessed.rejection == decision.rejection
-    return refused and results.judged(node).by_dra
 
 
 def _vetoed(cluster: Cache, results: Results, node: NodeName) -> BindError:
@@ -184,7 +174,7 @@ def _refused(
     facts, decision = results.judged(node), results.decisions[node]
     rejection, assessed = decision.rejection, decision.assessment
     assert rejection is not None  # noqa: S101 (the caller looked)
-    if _is_veto(results, node):
+    if results.vetoed(node):
         return _vetoed(cluster, results, node)
     if not assumed:
         if results.group is not None and rejection in results.group.alike:

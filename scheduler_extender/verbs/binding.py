@@ -330,7 +330,7 @@ def bind(  # noqa: PLR0913 (what is bound, by whom, and what limits the wait for
     except BindUnknownError as error:
         _await_word(cluster, ready, error, deadline, turns)
     cluster.tallies.place(ready.decision.verdict if ready.request.required else "")
-    if ready.request.required and ready.facts.by_dra:
+    if ready.request.required and ready.claims:
         cluster.tallies.keep(1)  # the claim is the proof, and it stays as it is
 
 

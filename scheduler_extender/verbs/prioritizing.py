@@ -30,11 +30,10 @@ def prioritize(
     if asks is None or not isinstance(request, GpuRequest):
         return list(map(HostPriority, names, repeat(0)))
     by_node = scored(snapshot, Question(asks, Purpose.SCORE), names, deadline)
-    lately = snapshot.parts.lately
     best = max(by_node, default=0)
     few = by_node.count(best) <= MOST_NODES
     tops = map(NodeName, compress(names, map(best.__eq__, by_node)) if few else ())
-    by_dra = [name for name in tops if snapshot.facts(name).by_dra]
-    if asks.of_claims is None and (by_dra or asks.uid in lately.pods):
-        lately.note(asks.uid, request, by_dra, snapshot.parts.clock())
+    if asks.of_claims is None:
+        nodes = map(snapshot.facts, tops)
+        snapshot.parts.lately.note(asks.uid, request, nodes, snapshot.parts.clock())
     return list(map(HostPriority, names, by_node))

@@ -24,7 +24,8 @@ class Claims(SetRule):
     def by_node(self, question: Question, snapshot: Snapshot) -> ByNode | None:
         """Refuses nodes with a device plugin to a pod whose status names a claim; at its bind, a
         node where its claims' devices are not known."""
-        pod, request = question.pod, question.request or question.pod.request
+        pod = question.pod
+        request = pod.request
         if question.purpose is Purpose.BIND and isinstance(request, GpuRequest):
             return lambda facts: unproven(facts, pod, request)
         return (lambda facts: None if facts.may_start(pod) else HAD_CLAIM) if pod.by_claim else None

@@ -9,8 +9,10 @@ This is a hint: scores alone heed it, and it is forgotten after :data:`SECONDS`.
 
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from scheduler_extender.state.node.facts import NodeFacts
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import GpuRequest
 
@@ -39,12 +41,15 @@ class LatelySent:
     pods: OrderedDict[PodUid, Sent] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def note(self, uid: PodUid, request: GpuRequest, best: list[NodeName], now: float) -> None:
-        """These nodes with DRA are among the few that have the best score for a pod."""
+    def note(self, uid: PodUid, request: GpuRequest, best: Iterable[NodeFacts], now: float) -> None:
+        """These nodes are the few that have the best score for a pod."""
+        nodes = [facts.name for facts in best if facts.by_dra]
+        if not nodes and uid not in self.pods:
+            return
         with self._lock:
             self.pods.pop(uid, None)
-            if best:
-                self.pods[uid] = Sent(request, best, now)
+            if nodes:
+                self.pods[uid] = Sent(request, nodes, now)
             if len(self.pods) > MOST_PODS:
                 self.pods.popitem(last=False)
 
