@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from itertools import islice
 from math import inf
+from operator import attrgetter
 from typing import TypeVar
 
 from scheduler_extender.membership import NODE, NVLINK_DOMAIN, Group, Membership
@@ -70,13 +71,18 @@ def in_no_domain(kind: str, domains: Mapping[str, str]) -> Rejection:
     return Rejection(words, False, Reason.GROUP)
 
 
+Start = tuple[float, int, Group]
+"""When a group has started, in seconds since 1970 and then in the order seen; sorts groups."""
+NO_START: Start = (inf, 0, Group("", ""))
+
+
 @dataclass(frozen=True, slots=True)
 class GroupStanding:
     """A group at one moment.
 
     ``living`` are its living members by node, ``succeeded`` how many have succeeded. ``says`` is
     what the living ones say of size and domain, None where nobody lives or they differ; then
-    ``differ``. ``request`` is what the first of them asks for.
+    ``differ``. ``request`` is what the first of them asks for, and ``start`` since when one lives.
     """
 
     group: Group
@@ -85,6 +91,7 @@ class GroupStanding:
     says: tuple[int | None, str | None] | None = None
     differ: bool = False
     request: GpuRequest | None = None
+    start: Start = field(default=NO_START, compare=False)
 
     def have_come(self, size: int | None) -> int:
         """Members that have or had a place, of a group of this size.
@@ -141,10 +148,6 @@ def _asks_for_most(request: GpuRequest) -> tuple[int, str]:
     return (-request.effective_count, request.text)
 
 
-_Start = tuple[float, int, Group]
-"""When a group has started, in seconds since 1970 and then in the order seen; sorts groups."""
-
-
 class Members:
     """The members of one group, counted as they come and go: a change costs the same however many
     there are. Once it is in a :class:`GroupsSeen`, the next change is made on a copy."""
@@ -152,7 +155,7 @@ class Members:
     def __init__(self, group: Group, of: Members | None = None) -> None:
         self.group = group
         self.pods: dict[PodUid, PodRecord] = {}  # those that have or had a place
-        self.start: _Start | None = None  # None while nobody lives
+        self.start = NO_START  # while nobody lives
         self._living: dict[PodUid, PodRecord] = {}
         self._by_node = Counter[NodeName]()
         self._said = Counter[tuple[int | None, str | None]]()  # of size and domain
@@ -245,10 +248,14 @@ class Members:
             next(iter(counted._said)) if len(counted._said) == 1 else None,
             len(counted._said) > 1,
             next((asked for asked in requests if isinstance(asked, GpuRequest)), None),
+            self.start,
         )
         if counted is self:
             self._standing = standing
         return standing
+
+
+_start_of = attrgetter("start")
 
 
 def _add(counts: Counter[T], key: T, by: int) -> None:
@@ -285,12 +292,7 @@ class GroupsSeen:
         uids = frozenset(pod.uid for pod in gone)
         standings = {standing.group: standing for standing in self.waiting}
         standings |= {group: self.members[group].standing(uids) for group in touched}
-        starts = {g: start for g in standings if (start := self.members[g].start) is not None}
-        return tuple(
-            standings[group]
-            for group in sorted(starts, key=starts.__getitem__)
-            if standings[group].waits
-        )
+        return tuple(sorted((each for each in standings.values() if each.waits), key=_start_of))
 
     def after_all_starts(self, today: float) -> float:
         """The time ``today``, or a microsecond after the last start where clocks of replicas
@@ -299,7 +301,7 @@ class GroupsSeen:
         Starts that are more than :data:`MOST_SKEW` ahead do not count: someone made them up.
         O(groups).
         """
-        starts = (each.start[0] for each in self.members.values() if each.start is not None)
+        starts = (each.start[0] for each in self.members.values())
         known = (start for start in starts if start <= today + MOST_SKEW)
         return max(today, max(known, default=-inf) + MICROSECOND)
 
@@ -319,10 +321,8 @@ class Groups:
         self._of: dict[PodUid, Group] = {}
         self._expected: dict[PodUid, tuple[Group, GpuRequest]] = {}
         self._latest = -inf
-        # Those that wait: since when each does, and they in that order, which is the same in both.
-        self._since: dict[Group, _Start] = {}
-        self._in_order: list[_Start] = []
-        self._waiting: list[GroupStanding] = []
+        self._since: dict[Group, Start] = {}  # of those that wait
+        self._waiting: list[GroupStanding] = []  # the same, the first to start first
         self._starts = self._waits = 0
 
     def put(self, pod: PodRecord) -> None:
@@ -387,24 +387,19 @@ class Groups:
         if members.lives:
             self._note_start(members, pod)
         else:
-            members.start = None
-        group, start = members.group, members.start
-        waits = start is not None and members.standing().waits
-        former = self._since.pop(group, None)
-        self._waits += waits or former is not None
+            members.start = NO_START
+        standing, former = members.standing(), self._since.pop(members.group, None)
+        self._waits += standing.waits or former is not None
         if former is not None:
-            at = bisect_left(self._in_order, former)
-            del self._in_order[at], self._waiting[at]
-        if waits and start is not None:
-            self._since[group] = start
-            at = bisect_left(self._in_order, start)
-            self._in_order.insert(at, start)
-            self._waiting.insert(at, members.standing())
+            del self._waiting[bisect_left(self._waiting, former, key=_start_of)]
+        if standing.waits:
+            self._since[members.group] = standing.start
+            insort(self._waiting, standing, key=_start_of)
 
     def _note_start(self, members: Members, pod: PodRecord | None) -> None:
         placed = pod.placed if pod is not None and lives(pod) else None
         written = None if placed is None else (placed, 0, members.group)
-        if members.start is None:
+        if members.start is NO_START:
             self._starts += 1
             members.start = written or (self._latest, self._starts, members.group)
         elif written is not None:
