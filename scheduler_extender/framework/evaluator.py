@@ -68,9 +68,7 @@ def evaluate(
         for answers in _asked(results, group, deadline):
             results.answers.append(answers)
             results.late |= answers.late
-            if question.scores:
-                continue
-            alike = _alike(answers)
+            alike = {} if question.scores else _alike(answers)
             for rule in SET_RULES if group is open_to else ():
                 rule.of_set(results, alike, deadline)
             for reason, those in alike.items():

@@ -13,7 +13,6 @@ from dataclasses import replace
 from scheduler_extender.deadline import NO_DEADLINE, Deadline
 from scheduler_extender.framework.equivalence import answer, scores
 from scheduler_extender.framework.evaluator import evaluate
-from scheduler_extender.framework.groupquestion import ask_group
 from scheduler_extender.framework.members import rack_rooms
 from scheduler_extender.framework.question import Question
 from scheduler_extender.state.cluster.snapshot import Snapshot
@@ -28,7 +27,7 @@ def scored(
 ) -> list[int]:
     """The score of each of these nodes, in the order asked; 0 for one that refuses the pod."""
     pod = question.pod
-    results = evaluate(snapshot, replace(question, scores=True, alone=True), names, deadline)
+    results = evaluate(snapshot, replace(question, scores=True), names, deadline)
     request = results.request
     if not results.answers or (snapshot.blind and not request.plain):
         return [0] * len(names)
@@ -37,17 +36,15 @@ def scored(
         rooms = rack_rooms(snapshot, own.request, own.names, pod.membership)
         by_node += scores(own, rooms)
         names_asked += own.names
-    if names_asked != names:  # some were refused, or it is not known what the claims get
-        of = dict(zip(names_asked, by_node, strict=True))
-        by_node = [of.get(name, 0) for name in names]
-    member = results.member
-    if member is not None and member.membership.domain is not None:
+    if (group := results.group) is not None:
         # The upper half for the best domain, and the lowest third for the others.
-        group = ask_group(results.asked, member, names, deadline)
         by_node = [
             5 + score // 2 if domain is not None and domain == group.best else score // 3
             for domain, score in zip(group.domains, by_node, strict=True)
         ]
+    if names_asked != names:  # some were refused, or it is not known what the claims get
+        of = dict(zip(names_asked, by_node, strict=True))
+        by_node = [of.get(name, 0) for name in names]
     spoilt = _spoilt_by_others(snapshot, pod.uid, request, names, deadline)
     places = snapshot.places_of(pod.uid)
     if spoilt:

@@ -26,5 +26,5 @@ class SetRule:
 
     def of_set(self, results: Results, alike: Alike, deadline: Deadline) -> None:
         """Take away from ``alike`` those of the passing nodes to which the pod may not go for what
-        all of them have answered together."""
+        all of them have answered together; where scores are asked, it is empty."""
         del results, alike, deadline

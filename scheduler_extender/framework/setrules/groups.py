@@ -19,11 +19,16 @@ class Groups(SetRule):
     """See the module."""
 
     def of_set(self, results: Results, alike: Alike, deadline: Deadline) -> None:
-        """Take away the nodes to which the pod's group does not let it go."""
+        """Take away the nodes to which the pod's group does not let it go. For scores say which
+        domain is the best."""
         member, question = results.member, results.question
-        if question.alone or member is None or not member.minds_groups or None not in alike:
+        if member is None or question.alone:
             return
         asked, direction, binds = results.asked, ANYWHERE, question.purpose is Purpose.BIND
+        if question.scores and member.membership.domain is not None:
+            results.group = ask_group(asked, member, results.answers[-1].names, deadline)
+        if not member.minds_groups or None not in alike:
+            return
         if not binds:
             direction = asked.direction_of(member.membership)
         elif member.membership.domain is None:
