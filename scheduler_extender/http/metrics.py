@@ -165,8 +165,8 @@ class Metrics:
             ["awaits"],
             registry=self.registry,
         )
-        waiting.labels("turn").set_function(lambda: len(turns.for_turn))
-        waiting.labels("report").set_function(lambda: len(turns.for_news))
+        waiting.labels("turn").set_function(lambda: len(turns.waiting(TURN)))
+        waiting.labels("report").set_function(lambda: len(turns.waiting(REPORT)))
         waited = Histogram(
             "gpu_topology_bind_wait_seconds",
             "How long each bind has waited: for its turn, for a report of its node, for the API"
@@ -180,13 +180,13 @@ class Metrics:
         self.follow(
             "binds_late_for_turn",
             "Binds given up while they waited for their turn at the kubelet",
-            lambda: turns.for_turn.late,
+            lambda: turns.late[TURN],
         )
         self.follow(
             "binds_late_for_report",
             "Binds given up while they waited for a report of their node, or that found no room"
             " among those that wait",
-            lambda: turns.for_news.late,
+            lambda: turns.late[REPORT],
         )
         return turns
 

@@ -18,6 +18,7 @@ admitted a pod of the same kind since its node last changed
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -115,13 +116,14 @@ class Binder(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class QueuedBind:
+class WaitingBind:
     """A bind that waits; a repeated bind of the same pod is another.
 
     ``until`` is up to when it holds up others, from its turn on. ``news`` is set where something
     has changed on its node.
     """
 
+    awaits: str
     node: NodeName
     uid: PodUid | None = None
     resource: str = ""
@@ -133,51 +135,12 @@ class QueuedBind:
         return (self.node, self.resource) == (other.node, other.resource)
 
 
-class Queue:
-    """The binds that wait for one thing, node by node; so many of them were given up (``late``)."""
-
-    def __init__(self) -> None:
-        self.late = 0
-        self._lock = threading.RLock()
-        # Tuples, which are replaced: whoever changes a node looks at them without our lock.
-        self._on: dict[NodeName, tuple[QueuedBind, ...]] = {}
-
-    def __len__(self) -> int:
-        with self._lock:
-            return sum(map(len, self._on.values()))
-
-    def on(self, node: NodeName) -> tuple[QueuedBind, ...]:
-        """Those for a node, in the order in which they came."""
-        return self._on.get(node, ())
-
-    def give_up(self) -> None:
-        """One of them is given up."""
-        with self._lock:
-            self.late += 1
-
-    @contextmanager
-    def join(self, bind: QueuedBind) -> Iterator[bool]:
-        """Inside, a bind waits; False where so many do already that it should not."""
-        with self._lock:
-            joins = len(self) < MOST_WAITING
-            if joins:
-                self._on[bind.node] = (*self.on(bind.node), bind)
-        try:
-            yield joins
-        finally:
-            with self._lock:
-                others = tuple(each for each in self.on(bind.node) if each is not bind)
-                if others:  # at no moment do they stand outside
-                    self._on[bind.node] = others
-                else:
-                    self._on.pop(bind.node, None)
-
-
 class Turns:
     """Whose bind is written next, node by node. Methods may be called from any thread.
 
     ``longest`` is :data:`LONGEST`, ``clock`` gives the seconds by which it is counted. ``waited``
-    is told how many seconds a bind has waited, and for what (:data:`TURN` …).
+    is told how many seconds a bind has waited, and for what (:data:`TURN` …); ``late`` counts those
+    that were given up.
     """
 
     def __init__(
@@ -190,10 +153,17 @@ class Turns:
         self._longest = longest
         self._clock = clock
         self._lock = threading.RLock()
-        self._given: list[QueuedBind] = []
-        self.for_turn, self.for_news = Queue(), Queue()
+        self._given: list[WaitingBind] = []
+        # In the order in which they came. It is replaced: whoever changes a node looks at it
+        # without our lock.
+        self._waiting: tuple[WaitingBind, ...] = ()
+        self.late = Counter[str]()
         self.waited: Callable[[str, float], None] = lambda awaits, seconds: None
         cluster.on_change.append(self._news)
+
+    def waiting(self, awaits: str, node: NodeName | None = None) -> list[WaitingBind]:
+        """The binds that wait for this, those to one node where it is named."""
+        return [b for b in self._waiting if b.awaits == awaits and node in (None, b.node)]
 
     def wait(self, pod: PodRecord, deadline: Deadline, *, hazards: bool = True) -> bool:
         """Whether the turn of a bind in flight comes before the deadline.
@@ -202,23 +172,17 @@ class Turns:
         """
         if self._cluster.settings.refusals is Refusals.IGNORE or pod.node is None:
             return True
-        bind, late = QueuedBind(pod.node, pod.uid, resource_of(pod)), False
-        try:
-            with self.for_turn.join(bind) as joins:
-                if not joins:
-                    self._give(bind)
-                with self.timed(TURN) if joins else nullcontext():
-                    while joins and not self._has_turn(bind, pod, hazards=hazards):
-                        late = deadline.passed()
-                        if late:
-                            break
-                        bind.news.wait(LOOKS_EVERY)
-                        bind.news.clear()
-        finally:
-            self._news(bind.node)
-        if late:
-            self.for_turn.give_up()
-        return not late
+        bind = WaitingBind(TURN, pod.node, pod.uid, resource_of(pod))
+        with self.joined(bind) as joins:
+            if not joins:
+                self._give(bind)
+            while joins and not self._has_turn(bind, pod, hazards=hazards):
+                if deadline.passed():
+                    self._give_up(bind)
+                    return False
+                bind.news.wait(LOOKS_EVERY)
+                bind.news.clear()
+        return True
 
     def await_news(self, ask: Callable[[], T], node: NodeName, hopeless: Callable[[], bool]) -> T:
         """The answer to ``ask``, asked again at each news of the node while it raises
@@ -229,17 +193,37 @@ class Turns:
         rule, the second could break its promise, or has none of its own. Refused, it would wait a
         second and more.
         """
-        bind = QueuedBind(node)
-        with self.for_news.join(bind) as joins, self.timed(REPORT):
+        bind = WaitingBind(REPORT, node)
+        with self.joined(bind) as joins:
             while True:
                 bind.news.clear()
                 try:
                     return ask()
                 except InProgressError:
                     if not joins or hopeless():
-                        self.for_news.give_up()
+                        self._give_up(bind)
                         raise
                 bind.news.wait(LOOKS_EVERY)
+
+    @contextmanager
+    def joined(self, bind: WaitingBind) -> Iterator[bool]:
+        """Inside, a bind waits; False where so many do already that it should not. Those that wait
+        beside it look again afterwards."""
+        with self._lock:
+            joins = len(self.waiting(bind.awaits)) < MOST_WAITING
+            if joins:
+                self._waiting = (*self._waiting, bind)
+        try:
+            with self.timed(bind.awaits):
+                yield joins
+        finally:
+            with self._lock:
+                self._waiting = tuple(each for each in self._waiting if each is not bind)
+            self._news(bind.node)
+
+    def _give_up(self, bind: WaitingBind) -> None:
+        with self._lock:
+            self.late[bind.awaits] += 1
 
     @contextmanager
     def timed(self, awaits: str) -> Iterator[None]:
@@ -252,10 +236,11 @@ class Turns:
 
     def _news(self, node: NodeName) -> None:
         """Something has changed on a node: who waits there looks again. Takes no lock."""
-        for bind in (*self.for_turn.on(node), *self.for_news.on(node)):
-            bind.news.set()
+        for bind in self._waiting:
+            if bind.node == node:
+                bind.news.set()
 
-    def _has_turn(self, bind: QueuedBind, pod: PodRecord, *, hazards: bool) -> bool:
+    def _has_turn(self, bind: WaitingBind, pod: PodRecord, *, hazards: bool) -> bool:
         """Whether few enough pods are with the kubelet; from then on this one is, too."""
         with self._lock:
             now = self._clock()
@@ -263,7 +248,7 @@ class Turns:
             facts = self._cluster.facts(bind.node)
             unanswered = {pod.uid for pod in facts.pods.unanswered(bind.resource)}
             open_ = sum(given.uid in unanswered and given.beside(bind) for given in self._given)
-            waiting = self.for_turn.on(bind.node)
+            waiting = self.waiting(TURN)
             ahead = sum(map(bind.beside, waiting[: waiting.index(bind)]))
             known = (
                 not hazards
@@ -276,7 +261,7 @@ class Turns:
             self._give(bind)
             return True
 
-    def _give(self, bind: QueuedBind) -> None:
+    def _give(self, bind: WaitingBind) -> None:
         with self._lock:
             bind.until = self._clock() + self._longest
             others = [given for given in self._given if given.uid != bind.uid]
@@ -376,7 +361,9 @@ def _in_its_turn(
         node,
         # Who else waits may wait for our turn; but a member of a gang that is refused now leaves
         # the gang bound in part.
-        lambda: deadline.passed() or (bool(turns.for_turn.on(node)) and decided.ours.gang is None),
+        lambda: (
+            deadline.passed() or (bool(turns.waiting(TURN, node)) and decided.ours.gang is None)
+        ),
         turns,
     )
     in_time(deadline)

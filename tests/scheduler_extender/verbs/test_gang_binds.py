@@ -20,6 +20,7 @@ from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs import Binding, Turns
+from scheduler_extender.verbs.binding import REPORT
 from scheduler_extender.wire import BindingArgs
 from tests.deadlines import ending_when
 from tests.scheduler_extender.binding import bind_error
@@ -112,7 +113,7 @@ def plane() -> Plane:
 
 def waits(plane: Plane, bind: Future[str]) -> None:
     """The bind has been decided once, and neither refused nor written."""
-    eventually(lambda: len(plane.turns.for_news) == 1 or bind.done())
+    eventually(lambda: len(plane.turns.waiting(REPORT)) == 1 or bind.done())
     assert not bind.done()
 
 

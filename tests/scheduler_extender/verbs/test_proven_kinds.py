@@ -15,7 +15,7 @@ from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.node.history import MOST_PROVEN
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.verbs.binding import AT_ONCE, NO_ANSWER
+from scheduler_extender.verbs.binding import AT_ONCE, NO_ANSWER, TURN
 from tests.deadlines import ending_when
 from tests.nodes import last_report
 from tests.scheduler_extender.verbs.crowd import NODE, SINGLE, WHOLE, Crowd
@@ -49,7 +49,7 @@ def needs_turn(crowd: Crowd, request: GpuRequest = SINGLE, uid: str = "next") ->
 
     def asks() -> bool:
         nonlocal asked
-        asked |= len(crowd.turns.for_turn) > 0
+        asked |= len(crowd.turns.waiting(TURN)) > 0
         return asked
 
     crowd.late = asks

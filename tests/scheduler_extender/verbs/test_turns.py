@@ -20,7 +20,9 @@ from scheduler_extender.verbs.binding import (
     KNOWN_AT_ONCE,
     MOST_WAITING,
     NO_ANSWER,
-    QueuedBind,
+    REPORT,
+    TURN,
+    WaitingBind,
 )
 from scheduler_extender.wire import BindingArgs
 from tests.deadlines import ending_when
@@ -127,12 +129,12 @@ def waits_for_news(crowd: Crowd, uid: str, request: GpuRequest = SINGLE) -> Iter
     with ThreadPoolExecutor(1) as threads:
         bind = threads.submit(crowd.bind, uid, request=request)
         try:
-            eventually(lambda: bool(crowd.turns.for_news) and crowd.flying() == 0)
+            eventually(lambda: bool(crowd.turns.waiting(REPORT)) and crowd.flying() == 0)
             assert not bind.done()
             yield bind
         finally:
             crowd.late = lambda: True
-    assert not crowd.turns.for_news
+    assert not crowd.turns.waiting(REPORT)
 
 
 def test_a_bind_waits_for_the_placement_on_its_way() -> None:
@@ -174,7 +176,7 @@ def test_it_is_shown_who_waits_and_who_was_given_up() -> None:
         return metrics.registry.get_sample_value(f"gpu_topology_binds_{name}", labels)
 
     def look_while_it_waits() -> bool:
-        if crowd.turns.for_news:
+        if crowd.turns.waiting(REPORT):
             assert (shown("waiting", awaits="report"), shown("waiting", awaits="turn")) == (
                 1.0,
                 0.0,
@@ -195,7 +197,7 @@ def test_a_bind_waits_for_a_placement_until_it_is_late() -> None:
     crowd.late = iter([False, False, True]).__next__
     assert crowd.bind("single") == IN_PROGRESS.reason
     assert crowd.binds == crowd.flying() == 0
-    assert not crowd.turns.for_news
+    assert not crowd.turns.waiting(REPORT)
 
 
 def test_a_bind_that_has_its_turn_waits_for_a_placement_too() -> None:
@@ -205,7 +207,7 @@ def test_a_bind_that_has_its_turn_waits_for_a_placement_too() -> None:
         """After the decision, and before the bind is looked at again."""
         if crowd.flying() == 1 and crowd.cluster.pod(pair.uid) is None:
             crowd.cluster.put_pod(pair)
-        elif crowd.turns.for_news and crowd.cluster.pod(pair.uid) is not None:
+        elif crowd.turns.waiting(REPORT) and crowd.cluster.pod(pair.uid) is not None:
             crowd.cluster.drop_pod(pair.uid)  # and its kubelet has nothing of it
         return False
 
@@ -227,7 +229,7 @@ def test_a_bind_that_has_its_turn_does_not_wait_for_one_that_waits_for_a_turn() 
             if crowd.flying() == 2 and crowd.turns._given[-1].uid == "single" and not third:
                 assert crowd.cluster.assume(NODE, pair)
                 third.append(threads.submit(crowd.turns.wait, pair, ending_when(over.is_set)))
-                eventually(lambda: bool(crowd.turns.for_turn))
+                eventually(lambda: bool(crowd.turns.waiting(TURN)))
             return over.is_set()
 
         crowd.late, over = comes_meanwhile, threading.Event()
@@ -244,9 +246,9 @@ def test_so_many_binds_listen_for_news_at_one_time_and_no_more() -> None:
     crowd.cluster.put_pod(pair)
     with ExitStack() as others:
         for _ in range(MOST_WAITING):
-            assert others.enter_context(crowd.turns.for_news.join(QueuedBind(OTHER)))
+            assert others.enter_context(crowd.turns.joined(WaitingBind(REPORT, OTHER)))
         assert crowd.bind("single") == IN_PROGRESS.reason
-    assert not crowd.turns.for_news
+    assert not crowd.turns.waiting(REPORT)
 
 
 def test_whoever_listens_hears_of_every_change_while_others_come_and_go() -> None:
@@ -254,12 +256,12 @@ def test_whoever_listens_hears_of_every_change_while_others_come_and_go() -> Non
 
     def come_and_go() -> None:
         while not over.is_set():
-            with crowd.turns.for_news.join(QueuedBind(NODE)):
+            with crowd.turns.joined(WaitingBind(REPORT, NODE)):
                 pass
 
     others = [threading.Thread(target=come_and_go) for _ in range(2)]
-    listening = QueuedBind(NODE)
-    with crowd.turns.for_news.join(listening):
+    listening = WaitingBind(REPORT, NODE)
+    with crowd.turns.joined(listening):
         for other in others:
             other.start()
         try:
