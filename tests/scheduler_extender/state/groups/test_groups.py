@@ -36,9 +36,8 @@ def test_groups_wait_in_the_order_in_which_they_started_whatever_happens(seed: i
             groups.put(replace(pod, phase=phase, placed=placed))
         if random.random() < 0.5:
             seen = groups.seen()
-            started = [each for each in seen.members.values() if each.start is not None]
-            started.sort(key=lambda each: each.start or (0.0, 0, each.group))
-            expected = [each.standing() for each in started if each.standing().waits]
+            in_order = sorted(seen.members.values(), key=lambda each: each.start)
+            expected = [each.standing() for each in in_order if each.standing().waits]
             assert list(seen.waiting) == expected
 
 
