@@ -1,4 +1,4 @@
-"""The command line: ``commands/NAME.py`` declares a command, ``NAME.py`` does its work.
+"""The command line: ``commands`` declares the commands, ``NAME.py`` does the work of one.
 
 A declaration has the options, the help and what can be checked at once. It imports the work when it
 is called, since to import everything takes a second; short work stands in it. ``options`` has the

@@ -154,13 +154,6 @@ def text_of(path: Path, most: int = MAX_TEXT, *, utf16: bool = False) -> str:
         raise BadInputError(f"{name_of(path)}: not UTF-8 text: {error.reason}") from error
 
 
-def pasted(path: Path) -> str:
-    """What a shell or an editor saved, at most what :func:`topology.sources.read` takes."""
-    from topology.sources import MAX_TEXT as MOST_PASTED
-
-    return text_of(path, 4 * MOST_PASTED, utf16=True)  # PowerShell's ">" writes UTF-16
-
-
 def tell(text: str) -> None:
     """Say something beside the answer, on standard error."""
     typer.echo(one_line(text), err=True)

@@ -1,18 +1,25 @@
-"""The catalogue of known machines."""
+"""The machines of the catalogue, and those of which people paste what a program printed."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import typer
 import yaml
+from pydantic import ValidationError
 from rich.table import Table
 
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.inputs import standard_output
+from scheduler_extender.cli.inputs import name_of, standard_output, tell, text_of
+from scheduler_extender.quantities import memory as memory_in
 from scheduler_extender.terminal import column, show, table
 from topology import codec
+from topology.core.devices import Bytes, NodeName
 from topology.machines import MACHINES, Machine, UnknownMachine, machine
+from topology.machines.notation import STOCK
+from topology.sources import MAX_TEXT, SourceError, read
 
 
 def print_all() -> None:
@@ -55,3 +62,39 @@ def _matrix(shown: Machine) -> Table:
         *(column(f"GPU{gpu.index}", partial(link, q)) for q, gpu in enumerate(gpus)),
         column("NUMA", lambda p: str(gpus[p].numa_node)),
     )
+
+
+def print_pasted(
+    file: Path, node: str, product: str | None, memory: str | None, allocator: str | None
+) -> None:
+    """Print what a program said of a machine as a GPUTopology. ``memory`` is a quantity; without an
+    ``allocator`` NVIDIA's is taken. Raises :class:`BadInputError`."""
+    amount = None
+    if memory is not None:
+        try:
+            amount = Bytes(memory_in(memory))
+        except ValueError as error:
+            raise BadInputError(f"--memory: {error}") from error
+        if amount >= 2**63:
+            raise BadInputError(f"--memory: allowed are at most 2^63 - 1 bytes, not {memory}")
+    # At most what is read below, in whatever a shell or an editor saved: PowerShell's ">" writes
+    # UTF-16.
+    text = text_of(file, 4 * MAX_TEXT, utf16=True)
+    try:
+        source = read(text, NodeName(node), product=product, memory=amount)
+    except SourceError as error:
+        raise BadInputError(f"{name_of(file)}: {error}") from error
+    for finding in source.findings:
+        tell(f"{name_of(file)}: {finding}")
+    if allocator is None:
+        tell(
+            f"{name_of(file)}: allocator taken as best-effort, NVIDIA's unmodified plugin over "
+            "whole GPUs: --allocator distributed if it shares GPUs, any if another plugin hands "
+            "them out"
+        )
+    stock = replace(STOCK, policy=allocator or "best-effort")
+    try:
+        document = codec.encode(replace(source.topology, allocator=stock))
+    except ValidationError as error:
+        raise BadInputError(f"{name_of(file)}: {codec.first_error(error)}") from error
+    typer.echo(yaml.safe_dump(document, sort_keys=False), nl=False)

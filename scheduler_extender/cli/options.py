@@ -23,6 +23,10 @@ from scheduler_extender.cli.interrupts import raised
 from scheduler_extender.cli.kubeconfig import Access
 
 SYSTEM = "gpu-topology-system"  # the namespace of an installed extender
+# The Secret that the extender's pods mount.
+SECRET = "gpu-topology-tls"  # noqa: S105 (a name)
+# The Secret that the pods of the chart's second kube-scheduler mount.
+SCHEDULER_SECRET = "gpu-topology-scheduler"  # noqa: S105 (a name)
 
 
 class Form(Enum):
@@ -173,6 +177,89 @@ class Whose:
     def __post_init__(self) -> None:
         if self.namespace is not None and self.everybody:
             raise BadInputError("--namespace and --all-namespaces: allowed is one of them")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """Whom the two certificates name."""
+
+    name: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A further DNS name or IP address by which the extender is called. May be given "
+            "several times.",
+        ),
+    ] = None
+    namespace: SystemNamespaceOption = SYSTEM
+    client_name: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="Name of kube-scheduler, as the extender's --client-name has it."
+        ),
+    ] = "kube-scheduler"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secrets:
+    """Which Secrets are printed."""
+
+    secret: Annotated[
+        bool,
+        typer.Option(
+            "--secret",
+            help=f"Print the extender's certificate as the Secret {SECRET}, too, for kubectl apply "
+            "-f -. The keys of the authority and of kube-scheduler are not in it.",
+        ),
+    ] = False
+    scheduler_secret: Annotated[
+        bool,
+        typer.Option(
+            "--scheduler-secret",
+            help=f"Print kube-scheduler's certificate as the Secret {SCHEDULER_SECRET}, for a "
+            "second kube-scheduler that runs in the extender's namespace. Who reads Secrets there "
+            "can then have pods bound.",
+        ),
+    ] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Where kube-scheduler finds the extender, and what the two show each other."""
+
+    tls: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Folder with ca.crt, scheduler.crt and scheduler.key, as gpu-topology "
+            "certificates makes them.",
+        ),
+    ] = None
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Where kube-scheduler reaches the extender: the Service's IP address, or a name "
+            "that the node's own DNS knows.",
+        ),
+    ] = None
+    namespace: SystemNamespaceOption = SYSTEM
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doing:
+    """Where the files are, and whether they are changed."""
+
+    root: Annotated[
+        Path,
+        typer.Option(metavar="FOLDER", help="What stands for / here, to try things out."),
+    ] = Path("/")
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Change nothing; show what would change.")
+    ] = False
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Take out again what this command has put in.")
+    ] = False
 
 
 # Whether a parameter stands for a group of options.

@@ -1,6 +1,7 @@
-"""``gpu-topology``: the commands, a file each: options, help, and what can be checked at once.
+"""``gpu-topology``: the commands as they are declared: options, help, and what is checked at once.
 
-The work of a command that needs the model is in the package above, in a file of the same name, and
+``cluster`` has those of the kubectl plugin, ``installing`` and ``trying`` those for one's own
+machine, ``extender`` and ``agent`` the services. The work of a command is in the package above, and
 is imported when the command is called: help, completion and wrong words load no model.
 
 Exit codes: 0 done, 1 the answer is no, 2 bad input with one clear line on stderr.
@@ -15,43 +16,43 @@ from typing import Annotated
 
 import typer
 
-from scheduler_extender.cli.lazygroup import PLAIN, lazy_group
+from scheduler_extender.cli.commandline import PLAIN, lazy_group
 
-# In the order of the help text, with whether the kubectl plugin has them, too.
+# In the order of the help text, with the module of each.
 COMMANDS = {
-    "extender": False,
-    "agent": False,
-    "certificates": False,
-    "install": False,
-    "import": False,
-    "check": True,
-    "claim": True,
-    "machines": False,
-    "nodes": True,
-    "node": True,
-    "map": True,
-    "waiting": True,
-    "idle": True,
-    "unblock": True,
-    "why": True,
-    "doctor": True,
-    "demo": False,
+    "extender": "extender",
+    "agent": "agent",
+    "certificates": "installing",
+    "install": "installing",
+    "import": "trying",
+    "check": "cluster",
+    "claim": "cluster",
+    "machines": "trying",
+    "nodes": "cluster",
+    "node": "cluster",
+    "map": "cluster",
+    "waiting": "cluster",
+    "idle": "cluster",
+    "unblock": "cluster",
+    "why": "cluster",
+    "doctor": "cluster",
+    "demo": "trying",
+    "completion": "cluster",
 }
 APP, PLUGIN = "gpu-topology", "kubectl-gpu_topology"
 OF = {
-    APP: tuple(COMMANDS),
-    PLUGIN: (*(name for name, people in COMMANDS.items() if people), "completion"),
+    APP: tuple(name for name in COMMANDS if name != "completion"),
+    PLUGIN: tuple(name for name, module in COMMANDS.items() if module == "cluster"),
 }
-_ELSEWHERE = {"import": ("importing", "import_"), "map": ("map", "map_")}
-
-
-def _place(command: str) -> tuple[str, str]:
-    module, function = _ELSEWHERE.get(command, (command, command))
-    return f"scheduler_extender.cli.commands.{module}", function
-
-
+FUNCTIONS = {"import": "import_", "map": "map_"}  # where a command's name is a word of Python
 # Module and function of each command.
-PLACES = {app: {command: _place(command) for command in OF[app]} for app in OF}
+PLACES = {
+    app: {
+        name: (f"scheduler_extender.cli.commands.{COMMANDS[name]}", FUNCTIONS.get(name, name))
+        for name in OF[app]
+    }
+    for app in OF
+}
 
 
 def _tell_version(asked: bool) -> None:

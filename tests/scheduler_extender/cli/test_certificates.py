@@ -26,7 +26,7 @@ from tests.nodes import switched
 from tests.scheduler_extender.serving import running
 from tests.waiting import PATIENCE
 
-COMMAND = importlib.import_module("scheduler_extender.cli.commands.certificates")
+COMMAND = importlib.import_module("scheduler_extender.cli.certificates")
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 FILES = {"ca.crt", "ca.key", "extender.crt", "extender.key", "scheduler.crt", "scheduler.key"}
 

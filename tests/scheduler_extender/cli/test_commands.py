@@ -74,7 +74,6 @@ def test_the_version_loads_typer_and_little_else() -> None:
         "scheduler_extender.cli.commandline",
         "scheduler_extender.cli.commands",
         "scheduler_extender.cli.interrupts",
-        "scheduler_extender.cli.lazygroup",
         "scheduler_extender.harmless",
     ]
 
@@ -85,7 +84,7 @@ HEAVY = {*OTHERS, "numpy", "scipy", "msgspec", "rich", "structlog", "yaml", "top
 
 def test_the_help_of_every_command_loads_no_model() -> None:
     modules = set(loaded(script=DECLARED))
-    assert {"scheduler_extender.cli.commands.why", "benchmarks.commands.simulate"} <= modules
+    assert {"scheduler_extender.cli.commands.cluster", "benchmarks.commands.simulate"} <= modules
     assert not HEAVY & modules
 
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from scheduler_extender.cli import main
-from scheduler_extender.cli.commands.install import NO_CONNECTION
+from scheduler_extender.cli.install import NO_CONNECTION
 from scheduler_extender.installing import k3s, staticpod
 from tests.commands import ROOT, Done, asked, refused
 

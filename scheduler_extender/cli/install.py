@@ -1,4 +1,4 @@
-"""``gpu-topology install``: what kubectl cannot apply, on a node of the control plane."""
+"""What kubectl cannot apply: kube-scheduler's files, on a node of the control plane."""
 
 from __future__ import annotations
 
@@ -8,20 +8,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scheduler_extender.authority import AuthorityError, check_client
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import check_namespace, is_dns, is_ip, one_of, tell, text_of
-from scheduler_extender.cli.options import SystemNamespaceOption
+from scheduler_extender.cli.options import Asked, Doing
 from scheduler_extender.cli.wholefile import Change, Files
 from scheduler_extender.harmless import harmless
-
-if TYPE_CHECKING:
-    from scheduler_extender.installing.flags import Settings
-    from scheduler_extender.installing.schedulerconfig import Place
+from scheduler_extender.installing import flags, k3s, schedulerconfig, staticpod
+from scheduler_extender.installing.yamledit import EditError, same
 
 SECRETS = {"ca.crt": 0o644, "scheduler.crt": 0o644, "scheduler.key": 0o600}
 READ_ANEW = {"scheduler.crt", "scheduler.key"}  # by kube-scheduler, without a new start
@@ -44,84 +41,8 @@ NEXT = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """Where kube-scheduler finds the extender, and what the two show each other."""
-
-    tls: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Folder with ca.crt, scheduler.crt and scheduler.key, as gpu-topology "
-            "certificates makes them.",
-        ),
-    ] = None
-    address: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Where kube-scheduler reaches the extender: the Service's IP address, or a name "
-            "that the node's own DNS knows.",
-        ),
-    ] = None
-    namespace: SystemNamespaceOption = "gpu-topology-system"
-
-    def place(self, folder: str, settings: Settings) -> Place:
-        """What the options say. Raises :class:`BadInputError`."""
-        from scheduler_extender.installing.schedulerconfig import Place
-
-        address = self.address or ""  # that of a headless Service is None, says kubectl
-        if not is_ip(address) and (not is_dns(address) or "*" in address or address == "None"):
-            given = "" if self.address is None else f", not {address[:60]!r}"
-            raise BadInputError(f"--address: an IP address or a DNS name is needed{given}")
-        check_namespace("--namespace", self.namespace)
-        return Place(address, self.namespace, folder, settings)
-
-    def certificates(self) -> dict[str, str]:
-        """The three files, tried against each other. Raises :class:`BadInputError`."""
-        from scheduler_extender.authority import AuthorityError, check_client
-
-        if self.tls is None:
-            raise BadInputError("--tls: a folder with ca.crt, scheduler.crt and scheduler.key")
-        texts = {name: text_of(self.tls / name, MAX_PEM) for name in SECRETS}
-        try:
-            ca, certificate, key = (texts[name].encode() for name in SECRETS)
-            check_client(ca, certificate, key, datetime.now(UTC))
-        except AuthorityError as error:
-            raise BadInputError(f"--tls: {self.tls}: {error}") from error
-        return texts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Doing:
-    """Where the files are, and whether they are changed."""
-
-    root: Annotated[
-        Path,
-        typer.Option(metavar="FOLDER", help="What stands for / here, to try things out."),
-    ] = Path("/")
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Change nothing; show what would change.")
-    ] = False
-    remove: Annotated[
-        bool, typer.Option("--remove", help="Take out again what this command has put in.")
-    ] = False
-
-
-def install(
-    kind: Annotated[str, typer.Argument(metavar="KIND", hidden=True)],  # the text tells of it
-    *,
-    asked: Asked,
-    doing: Doing,
-) -> None:
-    """Tell the kube-scheduler of this node to ask the extender.
-
-    KIND is kubeadm or k3s. The command copies the certificates, and writes kube-scheduler's
-    configuration or adds the extender to the one that is there. On kubeadm it edits the static pod,
-    on k3s it adds a file to k3s' configuration. What else is in these files stays. A file that it
-    has not made is copied first. Run it as root on every control-plane node, and again when the
-    address or the certificates change.
-    """
+def carry_out(kind: str, asked: Asked, doing: Doing) -> None:
+    """Change the files of a node, or show how. Raises :class:`BadInputError`."""
     if kind.lower() in OTHERS:
         raise BadInputError(f"KIND: allowed are kubeadm and k3s; for {kind}, {SECOND}")
     plan = one_of("KIND", kind, {"kubeadm": _kubeadm, "k3s": _k3s})
@@ -147,7 +68,6 @@ def install(
 
 def _kubeadm(files: Files, asked: Asked | None) -> list[Change]:
     """The static pod comes last, and first on the way back: the kubelet acts on it at once."""
-    from scheduler_extender.installing import flags, staticpod
 
     text = files.text(staticpod.PATH)
     if text is None:
@@ -178,8 +98,6 @@ def _kubeadm(files: Files, asked: Asked | None) -> list[Change]:
 
 
 def _k3s(files: Files, asked: Asked | None) -> list[Change]:
-    from scheduler_extender.installing import flags, k3s
-    from scheduler_extender.installing.yamledit import EditError
 
     if not files.names(posixpath.dirname(k3s.FILE)):
         raise BadInputError(f"{posixpath.dirname(k3s.FILE)} has no files: k3s is no server here")
@@ -215,11 +133,10 @@ class _Node:
     files: Files
     asked: Asked | None
     folder: str
-    settings: Settings
+    settings: flags.Settings
 
     def configuration(self, path: str) -> Change:
         """What becomes of kube-scheduler's configuration."""
-        from scheduler_extender.installing import schedulerconfig
 
         ours = posixpath.dirname(path) == self.folder
         before = after = self.files.text(path)
@@ -228,7 +145,7 @@ class _Node:
             raise BadInputError(f"{path} is not there, and kube-scheduler is started with it")
         with _named(path):
             if self.asked is not None:
-                place = self.asked.place(self.folder, self.settings)
+                place = self._place(self.asked)
                 after = schedulerconfig.new(place)
                 if before is not None:
                     after = schedulerconfig.merged(before, place)
@@ -247,7 +164,7 @@ class _Node:
 
     def secrets(self) -> list[Change]:
         """What becomes of the certificates."""
-        texts = {} if self.asked is None else self.asked.certificates()
+        texts = {} if self.asked is None else self._certificates(self.asked)
         return [
             Change(
                 path=(path := f"{self.folder}/{name}"),
@@ -259,9 +176,32 @@ class _Node:
             for name, mode in SECRETS.items()
         ]
 
+    def _place(self, asked: Asked) -> schedulerconfig.Place:
+        """What the options say. Raises :class:`BadInputError`."""
+
+        address = asked.address or ""  # that of a headless Service is None, says kubectl
+        if not is_ip(address) and (not is_dns(address) or "*" in address or address == "None"):
+            given = "" if asked.address is None else f", not {address[:60]!r}"
+            raise BadInputError(f"--address: an IP address or a DNS name is needed{given}")
+        check_namespace("--namespace", asked.namespace)
+        return schedulerconfig.Place(address, asked.namespace, self.folder, self.settings)
+
+    @staticmethod
+    def _certificates(asked: Asked) -> dict[str, str]:
+        """The three files, tried against each other. Raises :class:`BadInputError`."""
+
+        if asked.tls is None:
+            raise BadInputError("--tls: a folder with ca.crt, scheduler.crt and scheduler.key")
+        texts = {name: text_of(asked.tls / name, MAX_PEM) for name in SECRETS}
+        try:
+            ca, certificate, key = (texts[name].encode() for name in SECRETS)
+            check_client(ca, certificate, key, datetime.now(UTC))
+        except AuthorityError as error:
+            raise BadInputError(f"--tls: {asked.tls}: {error}") from error
+        return texts
+
     def as_it_was(self, path: str, before: str, after: str) -> str:
         """The text that was kept of a file, if it says no more and no less than the one after."""
-        from scheduler_extender.installing.yamledit import same
 
         kept = self.files.text(self.copy(path))
         return kept if before != after and kept and same(after, kept) else after

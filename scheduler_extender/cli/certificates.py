@@ -1,0 +1,128 @@
+"""A certificate authority of one's own, and what it signs."""
+
+from __future__ import annotations
+
+import base64
+from datetime import UTC, datetime
+from pathlib import Path
+
+import typer
+import yaml
+
+from scheduler_extender.authority import MAX_COMMON_NAME, Authority, AuthorityError, Issued, Use
+from scheduler_extender.cli import wholefile
+from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.cli.inputs import check_namespace, folder, is_dns, is_ip, text_of
+from scheduler_extender.cli.options import SCHEDULER_SECRET, SECRET, Names, Secrets
+
+# The pairs of files in the folder, beside those of the authority: NAME.crt and NAME.key.
+EXTENDER, SCHEDULER = "extender", "scheduler"
+# By which kube-scheduler calls the extender.
+SERVICE = "gpu-topology"
+LABELS = {"app.kubernetes.io/name": "gpu-topology", "app.kubernetes.io/component": "extender"}
+MAX_PEM = 64 * 1024
+
+
+def make(output: Path, ca: Path | None, names: Names, days: int, printed: Secrets) -> None:
+    """Write the files into a folder, and print Secrets. Raises :class:`BadInputError`."""
+    now = datetime.now(UTC).replace(microsecond=0)
+    of_extender, of_scheduler = _of_extender(names), _of_scheduler(names)
+    authority = _authority(ca, output, now)
+    pairs = {
+        EXTENDER: authority.issue(SERVICE, Use.SERVER, of_extender, now, days),
+        SCHEDULER: authority.issue(names.client_name, Use.CLIENT, of_scheduler, now, days),
+    }
+    folder("--output", output, 0o700)
+    if ca is None:
+        _write(output / "ca.key", authority.key, 0o600)
+    _write(output / "ca.crt", authority.certificate, 0o644)
+    for which, issued in pairs.items():
+        _write(output / f"{which}.key", issued.key, 0o600)
+        _write(output / f"{which}.crt", issued.certificate, 0o644)
+    _tell(output, authority, pairs[EXTENDER], days, now)
+    wanted = [(SECRET, EXTENDER)] if printed.secret else []
+    wanted += [(SCHEDULER_SECRET, SCHEDULER)] if printed.scheduler_secret else []
+    texts = [_secret(name, names.namespace, authority, pairs[which]) for name, which in wanted]
+    typer.echo("---\n".join(texts), nl=False)
+
+
+def _of_extender(names: Names) -> list[str]:
+    """What the extender's certificate is for: its Service, this machine, and what is asked."""
+    check_namespace("--namespace", names.namespace)
+    host = f"{SERVICE}.{names.namespace}"
+    found = [SERVICE, host, f"{host}.svc", f"{host}.svc.cluster.local"]
+    found += ["localhost", "127.0.0.1", "::1"]
+    for name in names.name or ():
+        if not is_ip(name) and not is_dns(name):
+            raise BadInputError(f"--name: {name[:60]!r} is neither a DNS name nor an IP address")
+        found.append(name)
+    return list(dict.fromkeys(found))
+
+
+def _of_scheduler(names: Names) -> list[str]:
+    """The client's name once more, where it is one that DNS could have."""
+    name = names.client_name
+    if not 0 < len(name) <= MAX_COMMON_NAME or not name.isprintable() or not name.isascii():
+        said = f"1 to {MAX_COMMON_NAME} printable ASCII characters"
+        raise BadInputError(f"--client-name: {said}, not {name[:60]!r}")
+    return [name] if is_dns(name) else []
+
+
+def _authority(ca: Path | None, output: Path, now: datetime) -> Authority:
+    """A new one, or that of ``ca``. A new one never takes the place of another."""
+    if ca is None and (output / "ca.crt").exists():
+        raise BadInputError(
+            f"--output: {output}/ca.crt is there already: renew with --ca {output}, or give "
+            "another folder for a new authority"
+        )
+    if ca is None:
+        # A key alone is what a run leaves that was killed before it wrote the certificate.
+        path = output / "ca.key"
+        kept = text_of(path, MAX_PEM).encode() if path.exists() else None
+        try:
+            return Authority.new("gpu-topology", now, kept)
+        except AuthorityError as error:
+            raise BadInputError(f"--output: {path}: {error}") from error
+    certificate, key = text_of(ca / "ca.crt", MAX_PEM), text_of(ca / "ca.key", MAX_PEM)
+    try:
+        return Authority.load(certificate.encode(), key.encode(), now)
+    except AuthorityError as error:
+        raise BadInputError(f"--ca: {ca}/ca.crt and ca.key: {error}") from error
+
+
+def _write(path: Path, content: bytes, mode: int) -> None:
+    try:
+        wholefile.write(path, content, mode)
+    except OSError as error:
+        raise BadInputError(f"--output: {path}: {error.strerror}") from error
+
+
+def _tell(output: Path, authority: Authority, issued: Issued, days: int, now: datetime) -> None:
+    """On stderr: the Secrets may be on stdout."""
+    typer.echo(
+        f"{output}: the authority is valid until {authority.expires:%Y-%m-%d}, the certificates of "
+        f"the extender and of kube-scheduler until {issued.expires:%Y-%m-%d}",
+        err=True,
+    )
+    if (issued.expires - now).days < days:
+        typer.echo(
+            f"warning: that is less than {days} days, for no certificate outlives its authority: "
+            "make a new one soon",
+            err=True,
+        )
+
+
+def _secret(name: str, namespace: str, authority: Authority, issued: Issued) -> str:
+    content = {
+        "ca.crt": authority.certificate,
+        "tls.crt": issued.certificate,
+        "tls.key": issued.key,
+    }
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "namespace": namespace, "labels": LABELS},
+        "type": "kubernetes.io/tls",
+        "data": {name: base64.b64encode(pem).decode() for name, pem in content.items()},
+    }
+    return str(yaml.safe_dump(secret, sort_keys=False))

@@ -1,0 +1,155 @@
+"""What needs no cluster: machines of the catalogue, of what people paste, and a demonstration."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.cli.inputs import (
+    check_node_name,
+    check_ports,
+    folder,
+    one_of,
+    same,
+    standard_output,
+)
+
+
+def import_(
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", hidden=True),  # the text below tells of it
+    ],
+    node: Annotated[
+        str, typer.Option(metavar="NAME", help="Name of the node that the text is from.")
+    ],
+    product: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Product of the GPUs, such as 'NVIDIA A100-SXM4-40GB'."),
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="QUANTITY",
+            help="Memory of each GPU: what nvidia-smi shows in MiB, such as 40960Mi.",
+        ),
+    ] = None,
+    allocator: Annotated[
+        str | None,
+        typer.Option(
+            metavar="POLICY",
+            help="How the node's device plugin picks GPUs: best-effort (NVIDIA's plugin over whole "
+            "GPUs), distributed or packed (its policies for shared GPUs), or any (nothing is known "
+            "of it).  [default: best-effort]",
+        ),
+    ] = None,
+) -> None:
+    """Turn what nvidia-smi or NCCL printed into a GPUTopology.
+
+    FILE is the text of `nvidia-smi topo -m`, or NCCL's topology as XML; - reads standard input. The
+    object goes to standard output as YAML, ready for a cluster file. What the text leaves open goes
+    to standard error.
+    """
+    check_node_name("--node", node)
+    if allocator is not None:
+        one_of("--allocator", allocator, same("best-effort", "distributed", "packed", "any"))
+    from scheduler_extender.cli.machines import print_pasted
+
+    print_pasted(file, node, product, memory, allocator)
+
+
+def machines(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="MACHINE", hidden=True),  # the text below tells of it
+    ] = None,
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FORM",
+            help="Of one machine: yaml (a GPUTopology object) or matrix (as nvidia-smi shows it).",
+        ),
+    ] = "yaml",
+) -> None:
+    """List the machines of the catalogue, or print one.
+
+    MACHINE is a name from the list, which cluster files and `simulate --cluster` take, too.
+    """
+    matrix = one_of("--output", output, {"yaml": False, "matrix": True})
+    from scheduler_extender.cli.machines import print_all, print_one
+
+    if name is None:
+        print_all()
+    else:
+        print_one(name, as_matrix=matrix)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placing:
+    """Which pods are placed, where, and what is left of it."""
+
+    out: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Folder for the pictures and the cluster file.")
+    ] = Path("out")
+    pods: Annotated[
+        int, typer.Option(metavar="COUNT", help="How many pods to place.", min=1, max=5000)
+    ] = 200
+    seed: Annotated[
+        int, typer.Option(metavar="NUMBER", help="Seed that the pods are drawn from.")
+    ] = 1
+    cluster: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Cluster file to take in place of the bundled one."),
+    ] = None
+    each: Annotated[bool, typer.Option(help="List every placed pod, too.")] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """Whether the extender is only left running, and on which ports."""
+
+    serve: Annotated[
+        bool, typer.Option(help="Place no pods; leave the extender running over the cluster.")
+    ] = False
+    port: Annotated[
+        int, typer.Option(metavar="PORT", help="With --serve: port for kube-scheduler.")
+    ] = 8888
+    admin_port: Annotated[
+        int, typer.Option(metavar="PORT", help="With --serve: port for people.")
+    ] = 8889
+
+
+def demo(*, placing: Placing, serving: Serving) -> None:
+    """Place pods on a bundled cluster and show what happened.
+
+    The cluster has 64 nodes. The extender is the real one, over HTTP; the kubelets are emulated.
+    The same pods are placed without it, too, as kube-scheduler alone does.
+    """
+    from scheduler_extender.demo import CLUSTER_FILE, PICTURE, STOCK_PICTURE, run_demo, serve_demo
+    from scheduler_extender.files.clusterfile import ClusterFileError
+    from scheduler_extender.http.servers import PortError
+
+    out, cluster = placing.out, placing.cluster
+    try:
+        if serving.serve:
+            check_ports(serving.port, serving.admin_port)
+            code = serve_demo(standard_output(), cluster, serving.port, serving.admin_port)
+        else:
+            folder("--out", out)
+            if not os.access(out, os.W_OK | os.X_OK):
+                raise BadInputError(f"--out: {out}: Permission denied")
+            for made in (out / PICTURE, out / STOCK_PICTURE, out / CLUSTER_FILE):
+                if made.is_dir():
+                    raise BadInputError(f"--out: {made}: Is a directory")
+            pods, seed, each = placing.pods, placing.seed, placing.each
+            code = run_demo(standard_output(), out, pods, seed, cluster, each=each)
+    except (ClusterFileError, PortError) as error:
+        raise BadInputError(str(error)) from error
+    raise typer.Exit(code)
