@@ -2,7 +2,8 @@
 
 import typer
 
-from scheduler_extender.cli.commandline import PLAIN, lazy_group, run
+from scheduler_extender.cli.commandline import run
+from scheduler_extender.cli.lazygroup import PLAIN, lazy_group
 
 # In the order of the help text, with the module of each.
 COMMANDS = {

@@ -1,9 +1,16 @@
-"""What every node of a cluster would answer to each of several pods."""
+"""What every node of a cluster would answer to each pod of some files and folders.
+
+What is wrong with one pod or file hides no other.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -13,10 +20,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from scheduler_extender.cli.inputs import standard_output, tell
-from scheduler_extender.cli.podfiles import Read
+from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.cli.inputs import did_you_mean, name_of, standard_output, tell, text_of
 from scheduler_extender.cli.source import Look
-from scheduler_extender.cli.suggestions import did_you_mean
+from scheduler_extender.files.podfile import (
+    MAX_NOTES,
+    MOST_PODS,
+    NoPodError,
+    NotJudgedError,
+    PodFileError,
+    read_each,
+)
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.terminal import GAP, ROOMY, column, fits, show, stacked, table
 from scheduler_extender.told.counts import summary
@@ -26,12 +40,92 @@ from scheduler_extender.told.struct import Struct
 from scheduler_extender.told.together import GroupFit, Together, Wanted, judge
 from scheduler_extender.told.words import listed, sets_text, verdict_text
 
+SUFFIXES = (".yaml", ".yml", ".json")
+MOST_FILES = 4096
+NO_FILE = "Missing argument 'FILE'"
 SHOWN_NODES = 200
 KEYS = 3
 """Columns that every part of a table would have to repeat: node, verdict and score."""
-
 REMARKS = 30
 """Terminal columns that the remarks get before sets of GPUs are kept whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """The pods that ask for GPUs, how many warnings were told, and what is wrong with others."""
+
+    wanted: list[Wanted]
+    warnings: int
+    faults: list[str]
+
+
+def read_files(paths: Iterable[Path]) -> Read:
+    """The pods of all files, and of the YAML and JSON files of all folders.
+
+    Warnings are told. Of a folder, files without a pod that asks for GPUs are passed over. Raises
+    :class:`BadInputError` where nothing asks for GPUs, or there is too much.
+    """
+    wanted: list[Wanted] = []
+    faults: list[str] = []
+    nothing: list[str] = []
+    warnings = 0
+    for path in paths:
+        try:
+            files = _files(path) if path.is_dir() else [path]
+        except BadInputError as error:
+            faults.append(str(error))
+            continue
+        for file in files:
+            try:
+                found = read_each(text_of(file))
+            except PodFileError as error:
+                said = f"{name_of(file)}: {error}"
+                passed_over = isinstance(error, NoPodError) and file is not path
+                (nothing if passed_over else faults).append(said)
+                if isinstance(error, NotJudgedError) and passed_over:
+                    warnings += 1
+                    tell(f"warning: {said}")
+                continue
+            except BadInputError as error:
+                faults.append(str(error))
+                continue
+            faults += [f"{name_of(file)}: {fault}" for fault in found.faults]
+            if found.placed:
+                tell(f"note: {name_of(file)}: {found.placed}")
+            wanted += [replace(each, file=name_of(file)) for each in found.wanted]
+            notes = dict.fromkeys(note for each in found.wanted for note in each.notes)
+            warnings += len(notes)
+            for note in islice(notes, MAX_NOTES):
+                tell(f"warning: {name_of(file)}: {note}")
+            if len(wanted) > MOST_PODS:
+                raise BadInputError(f"allowed are {MOST_PODS:,} pods at a time, here are more")
+    if not wanted:
+        more = f" (and {len(nothing) - 1:,} more)" if nothing[1:] else ""
+        *others, last = faults or [f"{each}{more}" for each in nothing[:1]] or [NO_FILE]
+        for fault in others:
+            tell(f"error: {fault}")
+        raise BadInputError(last)
+    return Read(wanted, warnings, faults)
+
+
+def _files(folder: Path) -> list[Path]:
+    """The YAML and JSON files of a folder and those below it, without hidden ones."""
+    found: list[Path] = []
+    for at, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        found += [
+            Path(at, name)
+            for name in sorted(names)
+            if name.lower().endswith(SUFFIXES) and not name.startswith(".")
+            if Path(at, name).is_file()  # a FIFO would be waited for
+        ]
+        if len(found) > MOST_FILES:
+            raise BadInputError(f"{folder}: allowed are {MOST_FILES:,} files, here are more")
+    if not found:
+        raise BadInputError(
+            f"{folder}: the folder has no file that ends with {', '.join(SUFFIXES)}"
+        )
+    return found
 
 
 def judged(read: Read, look: Look, *, as_json: bool, strict: bool) -> int:
@@ -40,7 +134,7 @@ def judged(read: Read, look: Look, *, as_json: bool, strict: bool) -> int:
         tell(f"note: {note}")
     found = judge(look.cluster, read.wanted)
     snapshot = look.cluster.snapshot()
-    warnings = [*_unread_selectors(snapshot, read.wanted), *_unserved(snapshot, read.wanted)]
+    warnings = list(_warnings(snapshot, read.wanted))
     for warning in warnings:
         tell(f"warning: {warning}")
     if as_json:
@@ -56,8 +150,9 @@ def judged(read: Read, look: Look, *, as_json: bool, strict: bool) -> int:
     return 0 if found.all_may_come and not warned else 1
 
 
-def _unread_selectors(snapshot: Snapshot, wanted: Sequence[Wanted]) -> Iterator[str]:
-    """That selectors of pods count for nothing where the labels of nodes are not known."""
+def _warnings(snapshot: Snapshot, wanted: Sequence[Wanted]) -> Iterator[str]:
+    """That selectors of pods count for nothing where the labels of nodes are not known, and which
+    resources no node serves."""
     blind = sum(not facts.node_object.exists for facts in snapshot.nodes)
     going = ((pod, pod.standing.destinations) for pod in wanted)
     picky = list(dict.fromkeys(pod.name for pod, at in going if at.selector or at.terms))
@@ -66,10 +161,6 @@ def _unread_selectors(snapshot: Snapshot, wanted: Sequence[Wanted]) -> Iterator[
             f"nodeSelector and node affinity of {listed(picky)} count for nothing on {blind:,} of "
             f"{len(snapshot.nodes):,} nodes: not all of their labels are known"
         )
-
-
-def _unserved(snapshot: Snapshot, wanted: Sequence[Wanted]) -> Iterator[str]:
-    """The resources that no node serves, and those that are."""
     topologies = (facts.topology for facts in snapshot.nodes if facts.topology is not None)
     served = sorted({each.name for topology in topologies for each in topology.resources})
     for name in dict.fromkeys(pod.request.resource for pod in wanted):
@@ -142,19 +233,18 @@ def _draw(found: Together, today: float) -> None:
 def _draw_rows(console: Console, rows: Sequence[NodeAnswer]) -> None:
     """The answers for a terminal: passing nodes first, best score first, at most SHOWN_NODES. A
     table, or a paragraph for each node where there is no room for one."""
-    shown = sorted(rows, key=_order)[:SHOWN_NODES]
+    order = sorted(rows, key=lambda row: (not row.may_come, -(row.score or 0), row.node))
+    shown = order[:SHOWN_NODES]
     table = _table(shown, console.width)
     if console.width >= ROOMY and fits(console, table, KEYS):
         show(console, table, KEYS)
     else:
         for row in shown:
-            _stacked(console, row)
+            sets = [f"may hand out {sets_text(row.outcomes)}"] if row.outcomes else []
+            first = Text.assemble(_verdict(row), f", score {_score(row)}")
+            stacked(console, row.node, [first, *sets, *filter(None, [_remarks(row)])])
     if len(rows) > SHOWN_NODES:
         console.print(f"… {len(rows) - SHOWN_NODES:,} more (--output json lists them all)")
-
-
-def _order(row: NodeAnswer) -> tuple[bool, int, str]:
-    return (not row.may_come, -(row.score or 0), row.node)
 
 
 def _table(rows: Sequence[NodeAnswer], width: int) -> Table:
@@ -170,13 +260,6 @@ def _table(rows: Sequence[NodeAnswer], width: int) -> Table:
         column("may hand out", lambda row: sets_text(row.outcomes), folds=width - taken < REMARKS),
         column("why not, and what to beware of", _remarks, folds=True),
     )
-
-
-def _stacked(console: Console, row: NodeAnswer) -> None:
-    sets = [f"may hand out {sets_text(row.outcomes)}"] if row.outcomes else []
-    remarks = [words for words in [_remarks(row)] if words]
-    first = Text.assemble(_verdict(row), f", score {_score(row)}")
-    stacked(console, row.node, [first, *sets, *remarks])
 
 
 def _verdict(row: NodeAnswer) -> Text:

@@ -1,7 +1,4 @@
-"""Typer apps whose commands are imported when they are asked for.
-
-:func:`run` runs one so that wrong input is one clear line on stderr and exit code 2.
-"""
+"""Runs a typer app so that wrong input is one clear line on stderr and exit code 2."""
 
 from __future__ import annotations
 
@@ -9,13 +6,10 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
 
 from scheduler_extender.cli.interrupts import CODE
 from scheduler_extender.harmless import one_line
@@ -97,44 +91,3 @@ def _fail(message: str) -> NoReturn:
     line = line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]} …"
     typer.echo(f"error: {line}", err=True)
     sys.exit(2)
-
-
-PLAIN: dict[str, Any] = {"pretty_exceptions_enable": False, "rich_markup_mode": None}
-
-Places = Mapping[str, tuple[str, str]]
-"""Commands by name, in the order of the help text: the module and the function of each."""
-
-
-class _Made(Mapping[str, Any]):
-    """Commands as typer runs them, each made when it is asked for."""
-
-    def __init__(self, places: Places) -> None:
-        self._places = places
-        self._made: dict[str, Any] = {}
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._made:
-            module, function = self._places[name]
-            from scheduler_extender.cli.options import spread
-
-            alone = typer.Typer(add_completion=False, **PLAIN)
-            alone.command(name)(spread(getattr(import_module(module), function)))
-            self._made[name] = typer.main.get_command(alone)
-        return self._made[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-
-def lazy_group(places: Places) -> type[TyperGroup]:
-    """The class of a typer app's group with these commands."""
-
-    class Group(TyperGroup):
-        def __init__(self, **settings: Any) -> None:
-            super().__init__(**settings)
-            self.commands: Any = _Made(places)
-
-    return Group

@@ -21,10 +21,13 @@ from typing import NoReturn, TypeVar
 
 import msgspec
 import typer
+import urllib3
 
+from scheduler_extender.annotations import TERM
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.kubeconfig import Access, asking
 from scheduler_extender.wire import Pod
+from topology.kubeapi.apiserver import ApiError, path
 
 SELECTOR = "app.kubernetes.io/name=gpu-topology,app.kubernetes.io/component=extender"
 PEOPLE, METRICS = "admin", "metrics"  # what the ports of its container are called
@@ -44,7 +47,8 @@ class Forwarded:
     def __init__(self, flag: str, pod: str, child: subprocess.Popen[str]) -> None:
         self._flag, self._pod, self._child = flag, pod, child
         self._said: deque[str] = deque(maxlen=SAID)
-        self._reader = threading.Thread(target=self._read_on, daemon=True)
+        # kubectl waits where nobody reads what it says.
+        self._reader = threading.Thread(target=lambda: deque(self._lines(), maxlen=0), daemon=True)
         self.url = ""
 
     def begin(self, system: str) -> None:
@@ -65,11 +69,11 @@ class Forwarded:
 
     def get(self, path: str, kind: type[T]) -> T | None:
         """What it answers, or None for 404. Raises :class:`BadInputError` for anything else."""
-        return self._decoded(path, lambda body: msgspec.json.decode(body, type=kind))
+        return self._answer(path, lambda body: msgspec.json.decode(body, type=kind))
 
     def text(self, path: str) -> str | None:
         """The same for an answer that is text."""
-        return self._decoded(path, bytes.decode)
+        return self._answer(path, bytes.decode)
 
     def until_it_ends(self) -> str:
         """Wait until kubectl ends, as when its pod does, and return its last words."""
@@ -88,18 +92,7 @@ class Forwarded:
             self._reader.join()
         return self._last()
 
-    def _decoded(self, path: str, read: Callable[[bytes], T]) -> T | None:
-        answer = self._answer(path)
-        try:
-            return None if answer is None else read(answer)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise BadInputError(
-                f"{self._flag}: what the pod {self._pod} answers is not an extender's"
-            ) from error
-
-    def _answer(self, path: str) -> bytes | None:
-        import urllib3
-
+    def _answer(self, path: str, read: Callable[[bytes], T]) -> T | None:
         try:
             with urllib3.PoolManager() as pools:
                 answer = pools.request("GET", self.url + path, timeout=TIMEOUT, retries=False)
@@ -114,7 +107,12 @@ class Forwarded:
             raise BadInputError(
                 f"{self._flag}: the pod {self._pod} answers {answer.status}: {said}"
             )
-        return answer.data
+        try:
+            return read(answer.data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadInputError(
+                f"{self._flag}: what the pod {self._pod} answers is not an extender's"
+            ) from error
 
     def _lines(self) -> Iterator[str]:
         """What kubectl says; its last words are kept."""
@@ -123,10 +121,6 @@ class Forwarded:
             if line.strip() and not line.startswith(_EACH):
                 self._said.append(line.strip())
             yield line
-
-    def _read_on(self) -> None:
-        # kubectl waits where nobody reads what it says.
-        deque(self._lines(), maxlen=0)
 
     def _last(self) -> str:
         return self._said[-1] if self._said else "kubectl says nothing"
@@ -177,8 +171,6 @@ def open_map(access: Access, system: str) -> NoReturn:
 
 def _replica(flag: str, access: Access, system: str) -> str:
     """The name of the pod that is asked. Only the leader knows the binds that are being written."""
-    from topology.kubeapi.apiserver import ApiError, path
-
     with asking(access) as (api, _):
         try:
             where = path("/api/v1/namespaces", system, "pods")
@@ -210,8 +202,6 @@ def _is_ready(pod: Pod) -> bool:
 
 def _term(pod: Pod) -> int:
     """The last term in which it led, 0 if it never did: who has begun the latest one leads."""
-    from scheduler_extender.annotations import TERM  # it takes a while to load
-
     number = (pod.metadata.annotations or {}).get(TERM, "").partition(" ")[0]
     return int(number) if number.isdecimal() and len(number) <= 10 else 0
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from scheduler_extender.cli.labels import selector_of, selects
@@ -153,30 +152,30 @@ def draw(console: Console, rows: Sequence[Row], nobody: str, elsewhere: int, *, 
     """The pods as a table; ``nobody`` says who could have been there, ``elsewhere`` how many idle
     pods other namespaces have."""
     if rows:
-        show(console, _table(rows, wide=wide))
+        rows_table = table(
+            rows,
+            column("pod", lambda row: row.pod.full_name, folds=True),
+            column("idle", lambda row: Text(duration(row.pod.seconds), "yellow"), figure=True),
+            column("node", lambda row: row.pod.node, folds=True),
+            column("GPUs", lambda row: row.gpus),
+            column("resource", lambda row: row.pod.resource, when=wide),
+            column(
+                "containers",
+                lambda row: ", ".join(row.pod.containers) or "–",
+                folds=True,
+                when=wide,
+            ),
+            column("since", lambda row: row.pod.since, when=wide),
+            column(
+                "its end lets in",
+                lambda row: Text(row.words, "green" if row.completes else "dim"),
+                folds=True,
+            ),
+        )
+        show(console, rows_table)
     else:
         console.print(f"{nobody} holds GPUs without using them")
     if elsewhere:
         console.print()
         others = "1 pod" if elsewhere == 1 else f"{elsewhere:,} pods"
         console.print(f"{others} in other namespaces: -A lists them, too")
-
-
-def _table(rows: Sequence[Row], *, wide: bool) -> Table:
-    return table(
-        rows,
-        column("pod", lambda row: row.pod.full_name, folds=True),
-        column("idle", lambda row: Text(duration(row.pod.seconds), "yellow"), figure=True),
-        column("node", lambda row: row.pod.node, folds=True),
-        column("GPUs", lambda row: row.gpus),
-        column("resource", lambda row: row.pod.resource, when=wide),
-        column(
-            "containers", lambda row: ", ".join(row.pod.containers) or "–", folds=True, when=wide
-        ),
-        column("since", lambda row: row.pod.since, when=wide),
-        column(
-            "its end lets in",
-            lambda row: Text(row.words, "green" if row.completes else "dim"),
-            folds=True,
-        ),
-    )

@@ -53,23 +53,6 @@ class Access:
     context: ContextOption = None
 
 
-def api_server(access: Access) -> tuple[ApiServer, str]:
-    """The API server, which the caller closes, and the namespace that the context names. Raises
-    :class:`BadInputError`."""
-    from topology.kubeapi.apiserver import ApiFailure, ApiServer
-
-    where = path_of(access.kubeconfig)
-    try:
-        if where is None:
-            return ApiServer.in_cluster(), "default"
-        return ApiServer.from_kubeconfig(where, access.context), _namespace(where, access.context)
-    except ApiFailure as error:
-        if where is None:
-            missing = "neither $KUBECONFIG nor ~/.kube/config is there: give --kubeconfig FILE"
-            raise BadInputError(f"{missing} (or run it in a pod; {error})") from error
-        raise BadInputError(str(error)) from error
-
-
 @contextmanager
 def asking(access: Access) -> Iterator[tuple[ApiServer, str]]:
     """The API server, and the namespace that the context names; closed in the end.
@@ -78,10 +61,20 @@ def asking(access: Access) -> Iterator[tuple[ApiServer, str]]:
     """
     import msgspec
 
-    from topology.kubeapi.apiserver import ApiError, ApiFailure
+    from topology.kubeapi.apiserver import ApiError, ApiFailure, ApiServer
 
     log_json(quiet=True)  # an object that cannot be read is no part of the answer
-    api, namespace = api_server(access)
+    where = path_of(access.kubeconfig)
+    try:
+        if where is None:
+            api, namespace = ApiServer.in_cluster(), "default"
+        else:
+            api = ApiServer.from_kubeconfig(where, access.context)
+            namespace = _namespace(where, access.context)
+    except ApiFailure as error:
+        missing = "neither $KUBECONFIG nor ~/.kube/config is there: give --kubeconfig FILE"
+        in_pod = f"{missing} (or run it in a pod; {error})"
+        raise BadInputError(in_pod if where is None else str(error)) from error
     try:
         yield api, namespace
     except ApiFailure as error:

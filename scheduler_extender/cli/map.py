@@ -1,22 +1,165 @@
-"""Every node's GPUs as cells on the terminal."""
+"""Every node's GPUs as cells on the terminal, and the groups that their links make of them.
+
+A cell is the GPU's index and a letter for how it stands: a capital where nobody else can have it, a
+small one where somebody can. Square brackets are around GPUs that NVLinks join, directly or over
+one another; round ones around GPUs of one PCIe switch, on nodes without NVLinks. A bar stands where
+another NUMA node begins.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from rich.cells import cell_len
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
-from scheduler_extender.cli.cells import folded, legend, node_cells
-from scheduler_extender.cli.nodewords import total_text, warnings
-from scheduler_extender.told.nodes import NodeState
+from scheduler_extender.cli.nodes import total_text, warnings
+from scheduler_extender.told.nodes import MEANINGS, NodeState, Use
 from scheduler_extender.web.glance import Filters, Tile, glance, some
+from topology.core.devices import Mask, positions
+from topology.core.graph import NodeTopology
+from topology.core.links import LinkKind
+from topology.core.shape import Shape
+
+
+class Cell(NamedTuple):
+    """How a GPU that stands so is drawn."""
+
+    letter: str
+    style: str
+
+
+CELLS = {
+    Use.FREE: Cell("f", "bold green"),
+    Use.STRANDED: Cell("s", "#000000 on #f5c542"),
+    Use.IN_FLIGHT: Cell("W", "#ffffff on #7b3fa0"),  # on its way
+    Use.RESERVED: Cell("A", "#ffffff on #00695c"),  # set aside
+    Use.KEPT: Cell("K", "#ffffff on #2166ac"),
+    Use.PLAIN: Cell("P", "#ffffff on #5b6770"),
+    Use.BROKEN: Cell("B", "bold #ffffff on #c62828"),
+    Use.ENDING: Cell("E", "#000000 on #a8d5e2"),
+    Use.SICK: Cell("X", "bold reverse"),
+}
+"""In the order of the legend."""
+PARTLY = "a small letter in place of a capital: some of its shares are free"
+MARKS = {
+    "[ ]": "joined by NVLinks, directly or over one another",
+    "( )": "of one PCIe switch",
+    "|": "another NUMA node begins",
+}
+"""What stands around cells and between them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """GPUs that belong together, by position, those of one NUMA node after the other."""
+
+    parts: tuple[tuple[int, ...], ...]
+    opens: str = ""
+    closes: str = ""
+
+
+def groups(topology: NodeTopology) -> list[Group]:
+    """The GPUs by what joins them, ordered by their lowest index."""
+    shape = topology.shape
+    nvlinked = frozenset(link for link in shape.distinct_links if link.nvlinks)
+    near = frozenset(link for link in shape.distinct_links if link.kind >= LinkKind.PXB)
+    joins, opens, closes = (nvlinked, "[", "]") if nvlinked else (near, "(", ")")
+    found = []
+    for mask in _joined(shape, shape.rows(joins)):
+        by_numa: dict[int, list[int]] = {}
+        for p in positions(mask):
+            by_numa.setdefault(_numa(shape, p), []).append(p)
+        parts = tuple(map(tuple, by_numa.values()))  # the one with the lowest position first
+        alone = mask.bit_count() == 1
+        found.append(Group(parts, "" if alone else opens, "" if alone else closes))
+    return found
+
+
+def _numa(shape: Shape, position: int) -> int:
+    numa = shape.numa[position]
+    return -1 if numa is None else numa
+
+
+def _joined(shape: Shape, rows: Sequence[Mask]) -> Iterator[Mask]:
+    """The positions that are connected, as masks, ordered by their lowest position."""
+    left = shape.all_gpus
+    while left:
+        mask, grown = 0, left & -left
+        while grown != mask:
+            mask = grown
+            for p in positions(mask):
+                grown |= rows[p]
+        left &= ~mask
+        yield mask
+
+
+def node_cells(state: NodeState) -> list[Text]:
+    """The node's GPUs as texts that may stand on lines of their own between one another."""
+    topology = state.topology
+    if topology is None:
+        return []
+    width = len(str(topology.gpus[-1].index)) if topology.gpus else 1
+    found: list[Text] = []
+    before: int | None = None
+    for group in groups(topology):
+        first_numa = _numa(topology.shape, group.parts[0][0])
+        if before is not None and before != first_numa:
+            found.append(Text("|", "dim"))
+        for number, part in enumerate(group.parts):
+            if number:
+                found.append(Text("|", "dim"))
+            for p in part:
+                gpu = state.gpus[p]
+                letter, style = CELLS[gpu.use]
+                if gpu.partly and gpu.use is not Use.SICK:
+                    letter = letter.lower()
+                found.append(Text(f"{topology.gpus[p].index:>{width}}{letter}", style))
+        first = -sum(map(len, group.parts)) - len(group.parts) + 1
+        found[first] = Text.assemble((group.opens, "dim"), found[first])
+        found[-1] = Text.assemble(found[-1], (group.closes, "dim"))
+        before = _numa(topology.shape, group.parts[-1][-1])
+    return found
+
+
+def legend(states: Iterable[NodeState]) -> Table:
+    """What the letters, brackets and bars mean that occur."""
+    shown = list(states)
+    there = {gpu.use for state in shown for gpu in state.gpus}
+    drawn = "".join(text.plain for state in shown for text in node_cells(state))
+    found = Table.grid(padding=(0, 2))
+    found.add_column(no_wrap=True)
+    found.add_column(overflow="fold")
+    for use, (letter, style) in CELLS.items():
+        if use in there:
+            found.add_row(Text(f" {letter} ", style), f"{use.word}: {MEANINGS[use]}")
+    if any(gpu.partly for state in shown for gpu in state.gpus):
+        found.add_row(" k ", PARTLY)
+    for mark, meaning in MARKS.items():
+        if mark[0] in drawn:
+            found.add_row(Text(f"{mark:^3}", "dim"), meaning)
+    return found
+
+
+def folded(cells: Sequence[Text], width: int) -> list[Text]:
+    """The cells on lines of at most so many columns, as far as a cell fits in them."""
+    lines: list[Text] = []
+    for cell in cells:
+        if lines and cell_len(lines[-1].plain) + 1 + cell_len(cell.plain) <= width:
+            lines[-1] = Text.assemble(lines[-1], " ", cell)
+        else:
+            lines.append(Text.assemble(cell))
+    return lines
+
 
 NAMES = 28  # columns for a node's name beside its cells; a longer one gets a line of its own
 
 
-def draw(console: Console, nodes: Sequence[NodeState], today: float, *, wide: bool) -> None:
+def draw(console: Console, nodes: Sequence[NodeState], today: float, wide: bool) -> None:
     """The nodes by kind of machine, then what the letters mean."""
     at_a_glance = glance(nodes, Filters())
     for section in at_a_glance.sections:
@@ -35,12 +178,6 @@ def draw(console: Console, nodes: Sequence[NodeState], today: float, *, wide: bo
     console.print(legend(nodes))
 
 
-def _counts(tile: Tile) -> str:
-    """What nodes have in common that are only similar."""
-    counts = ", ".join(f"{n} {state.replace('-', ' ')}" for state, n in tile.counts.items())
-    return f"each has {counts}"
-
-
 def _beside(console: Console, tiles: Sequence[Tile]) -> int:
     """How many columns names take that stand beside their cells."""
     names = [cell_len(tile.nodes[0]) for tile in tiles if tile.many == 1]
@@ -51,7 +188,7 @@ def _beside(console: Console, tiles: Sequence[Tile]) -> int:
 def _tile(console: Console, tile: Tile, beside: int) -> None:
     """A node, or several that look the same: name, cells, and what is particular about it."""
     node, name = tile.sample, tile.sample.name
-    cells = node_cells(node) if tile.exact else [Text(_counts(tile))]
+    cells = node_cells(node) if tile.exact else [Text(f"each has {tile.counts_text}")]
     indent = 4
     if tile.many > 1:
         console.print(f"  {tile.many:,} nodes {tile.likeness.word}: {some(tile.nodes)}")

@@ -22,21 +22,21 @@ from rich.table import Table
 from rich.text import Text
 
 from scheduler_extender.annotations import RESUME
-from scheduler_extender.cli.cells import CELLS, node_cells
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.forwarding import forwarded
 from scheduler_extender.cli.kubeconfig import Access, asking
-from scheduler_extender.cli.nodewords import ago, node_named, promises_text, warnings
+from scheduler_extender.cli.map import CELLS, node_cells
+from scheduler_extender.cli.nodes import ago, node_named, promises_text, warnings
 from scheduler_extender.cli.options import Where
 from scheduler_extender.cli.outputs import Told, as_yaml
 from scheduler_extender.cli.source import Look
 from scheduler_extender.terminal import column, show, table
-from scheduler_extender.told.nodes import NodeState, link_words
+from scheduler_extender.told.nodes import NodeState, links_of
 from scheduler_extender.told.words import duration
-from topology.core.devices import Nic
 from topology.core.dra import POLICY
 from topology.core.graph import NodeTopology
 from topology.core.requests import at_most
+from topology.kubeapi.apiserver import path
 from topology.times import age
 
 TIMEOUT = 10.0
@@ -66,8 +66,6 @@ def print_all(name: str, where: Where) -> None:
 
 def forgive(name: str, access: Access) -> None:
     """Let a node take pods again that has refused some. Raises :class:`BadInputError`."""
-    from topology.kubeapi.apiserver import path
-
     body = {"metadata": {"annotations": {RESUME: datetime.now(UTC).isoformat()}}}
     try:
         with asking(access) as (api, _):
@@ -137,24 +135,16 @@ def _gpus(node: NodeState, topology: NodeTopology, today: float, *, wide: bool) 
 
 
 def _links(topology: NodeTopology, *, wide: bool) -> Table:
-    """What joins each GPU to every other one, as ``nvidia-smi topo -m`` writes it."""
-    words = link_words(topology)
-    indices = [gpu.index for gpu in topology.gpus]
+    """What joins each GPU to every other one; ``wide`` to the NICs, too."""
 
-    def joined(b: int, a: int) -> Text:
-        return _link("–" if a == b else words.get((a, b), "?"))
+    def joined(at: int, row: tuple[int, list[str]]) -> Text:
+        word = row[1][at]
+        return Text(word, "bold green" if word.startswith("NV") else "dim")
 
-    def near(nic: Nic, a: int) -> Text:
-        kinds = dict(nic.distances)
-        return _link(kinds[a].label if a in kinds else "?")
-
+    names = [str(gpu.index) for gpu in topology.gpus]
+    names += [nic.name for nic in topology.nics if wide]
     return table(
-        indices,
-        column("link", str, figure=True),
-        *(column(str(b), partial(joined, b)) for b in indices),
-        *(column(nic.name, partial(near, nic), when=wide) for nic in topology.nics),
+        links_of(topology),
+        column("link", lambda row: str(row[0]), figure=True),
+        *(column(name, partial(joined, at)) for at, name in enumerate(names)),
     )
-
-
-def _link(word: str) -> Text:
-    return Text(word, "bold green" if word.startswith("NV") else "dim")

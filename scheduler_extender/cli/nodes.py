@@ -1,34 +1,113 @@
-"""The nodes with GPUs, as a table: how they stand, and what each can still promise."""
+"""Nodes with GPUs: as a table, and in words: how GPUs stand, and what can still be promised."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.cli.inputs import did_you_mean
 from scheduler_extender.cli.labels import selector_of, selects
-from scheduler_extender.cli.nodewords import ago, gpus_text, promises_text, total_text, warnings
 from scheduler_extender.cli.outputs import Told
 from scheduler_extender.cli.source import Look
+from scheduler_extender.framework.capacity import Capacity
 from scheduler_extender.terminal import column, fits, show, stacked, table
-from scheduler_extender.told.nodes import Nodes, NodeState, has_gpus, tally, totals
+from scheduler_extender.told.nodes import (
+    Flag,
+    Nodes,
+    NodeState,
+    Totals,
+    Use,
+    has_gpus,
+    tally,
+    totals,
+)
+from scheduler_extender.told.words import duration
+from topology.core.devices import NodeName
 
 NOBODY = "no node with GPUs is known"
+TOLD_APART = {Flag.COMING, Flag.RESERVED, Flag.SICK, Flag.SHARED}
+"""Flags that other words or columns tell."""
 
 
-class Drawing(Protocol):
-    """Draws nodes, of which there is at least one."""
+def node_named(look: Look, name: str) -> NodeState:
+    """A node by its name. Raises :class:`BadInputError` if there is none, or it has no GPUs."""
+    known = look.cluster.snapshot().by_name
+    facts = known.get(NodeName(name))
+    if facts is None:
+        seen = ", as far as you may see" if look.api is not None else ""
+        raise BadInputError(f"there is no node {name}{seen}{did_you_mean(name, known)}")
+    if not has_gpus(facts):
+        raise BadInputError(
+            f"node {name} has no GPUs as far as anybody says: no agent has written a record of it, "
+            "and it advertises none"
+        )
+    return Nodes(look.cluster).of(facts)
 
-    def __call__(
-        self, console: Console, nodes: Sequence[NodeState], today: float, *, wide: bool
-    ) -> None:
-        """Draw them on a console."""
-        ...
+
+def warnings(node: NodeState, *, counted: bool = False) -> list[str]:
+    """What is particular about the node; GPUs in flight if they are not ``counted``."""
+    words = [flag.value for flag in Flag if flag in node.flags and flag not in TOLD_APART]
+    if node.coming and not counted:
+        unit = "share" if Flag.SHARED in node.flags else "GPU"
+        words.append(f"{_many(node.coming, unit)} in flight: pods on their way will have them")
+    if node.reserved_for:
+        words.append(f"reserved for {node.reserved_for}")
+    return words
+
+
+def total_text(sums: Totals) -> str:
+    """Several nodes in a sentence.
+
+    >>> uses = Counter({Use.FREE: 3, Use.STRANDED: 1, Use.KEPT: 3, Use.SICK: 1})
+    >>> total_text(Totals(2, uses, 0, Capacity(1, 0, 0)))
+    '2 nodes, 8 GPUs: 3 free, 1 stranded, 3 held, 1 sick; can still promise 1 pair'
+    """
+    promised = f"can still promise {promises_text(sums.capacity)}"
+    return f"{_many(sums.nodes, 'node')}, {gpus_text(sums.uses)}; {promised}"
+
+
+def gpus_text(uses: Counter[Use]) -> str:
+    """How many GPUs stand how.
+
+    >>> gpus_text(Counter({Use.STRANDED: 1, Use.KEPT: 2, Use.IN_FLIGHT: 1}))
+    '4 GPUs: 0 free, 1 stranded, 1 in flight, 2 held'
+    """
+    told = ", ".join(f"{n:,} {word}" for word, n in tally(uses).items() if n or word == "free")
+    return f"{_many(uses.total(), 'GPU')}: {told}"
+
+
+def promises_text(capacity: Capacity) -> str:
+    """What can still be promised, each kind alone.
+
+    >>> promises_text(Capacity(2, 1, 0)), promises_text(Capacity())
+    ('2 pairs, or 1 quad', 'no pair, quad or whole node')
+    """
+    kinds = {"pair": capacity.pairs, "quad": capacity.quads, "whole node": capacity.nodes}
+    told = [_many(n, word) for word, n in kinds.items() if n]
+    return ", or ".join(told) or "no pair, quad or whole node"
+
+
+def _many(n: int, word: str) -> str:
+    return f"{n:,} {word}{'s' if n != 1 else ''}"
+
+
+def ago(seconds: float | None) -> str:
+    """How long ago something was.
+
+    >>> ago(90), ago(None)
+    ('1 min ago', 'unknown')
+    """
+    return "unknown" if seconds is None else f"{duration(seconds)} ago"
+
+
+Drawing = Callable[[Console, Sequence[NodeState], float, bool], None]
+"""Draws nodes, of which there is at least one, at a time in seconds since 1970, wide or not."""
 
 
 def told(look: Look, selector: str | None, drawing: Drawing, *, devices: bool = False) -> Told:
@@ -43,14 +122,14 @@ def told(look: Look, selector: str | None, drawing: Drawing, *, devices: bool = 
         {"nodes": [node.as_json(devices=devices) for node in nodes]},
         [f"node/{node.name}" for node in nodes],
         lambda console, wide: (
-            drawing(console, nodes, look.today, wide=wide) if nodes else console.print(NOBODY)
+            drawing(console, nodes, look.today, wide) if nodes else console.print(NOBODY)
         ),
         look.notes,
         bool(nodes),
     )
 
 
-def draw(console: Console, nodes: Sequence[NodeState], today: float, *, wide: bool) -> None:
+def draw(console: Console, nodes: Sequence[NodeState], today: float, wide: bool) -> None:
     """The nodes as a table, and a line about all of them."""
     table = _table(nodes, today, wide=wide)
     if wide or fits(console, table):
@@ -84,7 +163,12 @@ def _table(nodes: Sequence[NodeState], today: float, *, wide: bool) -> Table:
         column("node", lambda node: node.name),
         column("GPUs", lambda node: str(len(node.gpus) or "–"), figure=True),
         *(
-            column(word, partial(_tallied, word), figure=True, when=wide or word in ALWAYS or n > 0)
+            column(
+                word,
+                partial(_tallied, word),
+                figure=True,
+                when=wide or word in ALWAYS or n > 0,
+            )
             for word, n in all_of_them.items()
         ),
         column("pairs", lambda node: _figure(node.capacity.pairs, "green"), figure=True),

@@ -9,9 +9,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn
 
 import typer
+import yaml
 from rich.console import Console
 
 from scheduler_extender.cli.inputs import PIPE, columns_asked, tell
@@ -19,9 +20,7 @@ from scheduler_extender.cli.interrupts import pause
 from scheduler_extender.cli.options import Form
 from scheduler_extender.harmless import escaped, harmless, one_line
 from scheduler_extender.terminal import HarmlessConsole
-
-if TYPE_CHECKING:
-    from topology.kubeapi.apiserver import ApiFailure
+from topology.kubeapi.apiserver import ApiError, ApiFailure
 
 EVERY = 1.0  # seconds between two looks at a cluster that is followed
 RESTS = 4  # how many times as long as an answer took to work out nothing is worked out after it
@@ -43,7 +42,7 @@ class Told:
     yes: bool = True
 
 
-def answer(told: Callable[[], Told], form: Form, *, watch: bool) -> None:
+def answer(told: Callable[[], Told], form: Form, *, watch: bool) -> NoReturn:
     """Write an answer, once or whenever it changes, and end the command with its exit code."""
     first = told()
     for note in first.notes:
@@ -83,8 +82,6 @@ def _follow(told: Callable[[], Told], last: str, form: Form, notes: Sequence[str
 def _looks(told: Callable[[], Told]) -> Iterator[Told | ApiFailure]:
     """Answers one after the other, with rests between them; where the API server is gone for a
     while, or has too much to do, why there is none."""
-    from topology.kubeapi.apiserver import ApiError, ApiFailure
-
     rest = EVERY
     while True:
         pause(rest)
@@ -129,7 +126,6 @@ def _text(told: Told, form: Form) -> str:
 def as_yaml(data: object) -> str:
     """Data as YAML, which steers no terminal: where a character of it would, all that are not ASCII
     are escaped. Each string is on one line."""
-    import yaml
 
     class Dumper(yaml.SafeDumper):
         """Writes a string that has several lines in quotes, with its line breaks escaped."""

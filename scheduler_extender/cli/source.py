@@ -7,11 +7,11 @@ extender is asked for a snapshot of what it knows, which has the binds under way
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NoReturn
 
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.forwarding import Forwarded, forwarded
@@ -30,10 +30,7 @@ from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.placement import Verdict
-
-if TYPE_CHECKING:
-    from scheduler_extender.kube.reading import Seen
-    from topology.kubeapi.apiserver import ApiServer
+from topology.kubeapi.apiserver import ApiServer
 
 MINUTE = 60.0
 NO_CLAIMS = "not judged: a file or a snapshot has no claims; leave --cluster or --forward out"
@@ -65,32 +62,44 @@ def answer_from(
     watch: bool,
     namespace: str | None = None,
     require: Verdict = Verdict.EXPECTED,
-) -> None:
+) -> NoReturn:
     """Write the answer, once or whenever it changes; the command ends with it.
 
     Raises :class:`BadInputError`.
     """
-    with looking(where, namespace, require, live=watch) as look:
-        answer(lambda: told(look()), form, watch=watch)
-
-
-@contextmanager
-def looking(
-    where: Where, namespace: str | None, require: Verdict, *, live: bool
-) -> Iterator[Callable[[], Look]]:
-    """A function that takes a new look at each call; with ``live`` a cluster is followed meanwhile.
-
-    Raises :class:`BadInputError`, and inside the block what :func:`.asking` turns into it.
-    """
     if where.cluster is not None:
         content = cluster_file(where.cluster)
-        yield lambda: _described(content, require, namespace, in_flight(content))
+        answer(
+            lambda: told(_described(content, require, namespace, in_flight(content))),
+            form,
+            watch=watch,
+        )
     elif where.forward:
         meant = namespace or usual_namespace(where.access)
         with forwarded("--forward", where.access, where.system) as port:
-            yield lambda: _described(_snapshot(port), require, meant)
-    else:
-        yield from _at_api_server(where.access, namespace, Settings(require), live=live)
+            answer(lambda: told(_described(_snapshot(port), require, meant)), form, watch=watch)
+    from scheduler_extender.kube.reading import NOT_INSTALLED, live_look, one_look
+
+    with asking(where.access) as (api, usual):
+        meant = namespace or usual
+        asked = api, meant, Settings(require), time.monotonic
+        with live_look(*asked) if watch else nullcontext(one_look(*asked)) as seen:
+            if not seen.installed:
+                raise BadInputError(NOT_INSTALLED)
+
+            def look() -> Look:
+                seen.cluster.expire()
+                today, notes, silent = seen.cluster.today(), list(seen.notes), seen.lost()
+                if watch:  # ages change once a minute, so that an answer does not by them alone
+                    today -= today % MINUTE
+                if silent >= LOST:
+                    since = time.strftime("%H:%M UTC", time.gmtime(time.time() - silent))
+                    notes.append(
+                        f"the cluster cannot be followed since {since}, and what is shown is as old"
+                    )
+                return Look(seen.cluster, today, notes, meant, api)
+
+            answer(lambda: told(look()), form, watch=watch)
 
 
 def look_once(
@@ -106,36 +115,6 @@ def look_once(
     with asking(access) as (api, usual):
         seen = one_look(api, namespace or usual, Settings(require), time.monotonic)
     return Look(seen.cluster, seen.cluster.today(), seen.notes, namespace or usual)
-
-
-def _at_api_server(
-    access: Access, namespace: str | None, settings: Settings, *, live: bool
-) -> Iterator[Callable[[], Look]]:
-    from scheduler_extender.kube.reading import NOT_INSTALLED, live_look, one_look
-
-    with asking(access) as (api, usual):
-        namespace = namespace or usual
-        asked = api, namespace, settings, time.monotonic
-        with live_look(*asked) if live else nullcontext(one_look(*asked)) as seen:
-            if not seen.installed:
-                raise BadInputError(NOT_INSTALLED)
-
-            def look() -> Look:
-                seen.cluster.expire()
-                today = seen.cluster.today()
-                if live:  # ages change once a minute, so that an answer does not by them alone
-                    today -= today % MINUTE
-                return Look(seen.cluster, today, (*seen.notes, *_lost(seen)), namespace, api)
-
-            yield look
-
-
-def _lost(seen: Seen) -> Iterator[str]:
-    """That the API server has not answered for a while, and that the picture is as old."""
-    lost = seen.lost()
-    if lost >= LOST:
-        since = time.strftime("%H:%M UTC", time.gmtime(time.time() - lost))
-        yield f"the cluster cannot be followed since {since}, and what is shown is as old"
 
 
 def _described(

@@ -1,34 +1,52 @@
 """Whom to evict so that a waiting pod gets a guaranteed place.
 
 It needs no extender: it reads the cluster with the caller's own rights and plans with the
-extender's code. ``--evict`` carries the plan out (:mod:`.evictions`).
+extender's code. ``--evict`` carries the plan out, with the caller's rights, too: the extender may
+evict no pod.
+
+First the API server is asked whether the caller may evict the pods (a dry run). Then the place is
+kept, by an annotation on the waiting pod that names them. It is written once. Then one pod after
+the other is evicted, and the cluster is read before each: no pod is evicted for a place that is of
+no use any more. What has been done is in the cluster alone, so a call that ends half-way is gone on
+with by the next one; the place ends when its time is up.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NoReturn
 
 import msgspec
 import typer
 from rich.text import Text
 
+from scheduler_extender.annotations import RESERVED
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.evictions import Evicting
-from scheduler_extender.cli.inputs import cluster_file, standard_output
+from scheduler_extender.cli.inputs import cluster_file, pod_meant, standard_output, tell
+from scheduler_extender.cli.interrupts import pause
 from scheduler_extender.cli.kubeconfig import asking
 from scheduler_extender.cli.options import Source
 from scheduler_extender.cli.source import described
-from scheduler_extender.cli.suggestions import pod_meant
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
-from scheduler_extender.state.pods.reservation import MAX_SECONDS
-from scheduler_extender.told.unblocking import Unblocking, unblocking_of
+from scheduler_extender.state.pods.reservation import MAX_SECONDS, reservation_of, value_of
+from scheduler_extender.told.unblocking import Eviction, EvictionPlan, Unblocking, unblocking_of
+from scheduler_extender.wire import pod_decoder
+from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Verdict
-
-if TYPE_CHECKING:
-    from topology.kubeapi.apiserver import ApiServer
+from topology.kubeapi.apiserver import (
+    ApiError,
+    ApiFailure,
+    ApiNotSent,
+    ApiServer,
+    ApiUnreachable,
+    ConflictError,
+    Query,
+    path,
+)
 
 
 def plan(
@@ -59,7 +77,7 @@ def plan(
 
 
 def _read(api: ApiServer) -> Cache:
-    from scheduler_extender.kube.reading import NOT_INSTALLED, whole_look
+    from scheduler_extender.kube.reading import NOT_INSTALLED, whole_look  # it takes a while
 
     seen = whole_look(api, Settings(Verdict.EXPECTED), time.monotonic)
     if not seen.installed:
@@ -90,3 +108,193 @@ def _show(found: Unblocking, *, as_json: bool) -> None:
     helped = found.node or found.takes or found.reservation is not None or found.plan is not None
     if not helped:
         raise typer.Exit(1)
+
+
+TIMEOUT = 10.0
+"""Seconds for one request."""
+PATIENCE = 30.0
+"""Seconds for which an eviction is tried again that the API server does not answer."""
+AGAIN = 2.0
+"""Seconds after which an eviction is tried again, unless the API server asks for more."""
+LONGEST_PAUSE = 15.0
+"""Seconds that we wait at most because it asks for them (``Retry-After``)."""
+WRITES = 5
+"""How often the place is written where others change the pod meanwhile."""
+TOO_MANY_REQUESTS = 429
+FORBIDDEN = (401, 403)
+GONE = (404, 409)
+"""The pod is gone, or another one has its name."""
+
+
+@dataclass(slots=True)
+class Evicting:
+    """The evictions for one waiting pod; ``look`` reads what the cluster is like now."""
+
+    api: ApiServer
+    waiting: Unblocking
+    look: Callable[[], Unblocking | None]
+    evicted: set[str] = field(default_factory=set)
+    """UIDs of the pods that this call has evicted."""
+
+    def reserve(self, plan: EvictionPlan, seconds: int) -> None:
+        """Write that the plan's place is reserved for so long.
+
+        Raises :class:`BadInputError` where a pod of the plan may not be evicted, or the waiting pod
+        may not be written, or it needs no place any more.
+        """
+        for step in plan.steps:
+            # What else may forbid it, as a budget, may be over when it is its turn.
+            try:
+                self._ask_to_evict(step, [("dryRun", "All")])
+            except ApiError as error:
+                if error.status in FORBIDDEN:
+                    needed = f"the right to create pods/eviction in the namespace {step.namespace}"
+                    said = f"no pod was evicted: needed is {needed}: {error}"
+                    raise BadInputError(said) from error
+        for _ in range(WRITES):
+            try:
+                self._reserve(plan, seconds)
+            except ConflictError:
+                continue  # another field of the pod has changed meanwhile
+            except ApiFailure as error:
+                raise BadInputError(f"no pod was evicted: no place is reserved: {error}") from error
+            return
+        raise BadInputError("no pod was evicted: the pod changes all the time")
+
+    def _reserve(self, plan: EvictionPlan, seconds: int) -> None:
+        pod = pod_decoder.decode(self.api.get(self._path, timeout=TIMEOUT))
+        kept, today = reservation_of(pod), self.api.today()
+        if pod.metadata.uid != self.waiting.uid or pod.spec.node_name:
+            raise BadInputError("no pod was evicted: the pod is gone, or has a node now")
+        if kept is not None and kept.lasts(today):
+            raise BadInputError("no pod was evicted: another call reserves a place for the pod")
+        victims = [PodUid(step.uid) for step in plan.steps]
+        value = value_of(PodUid(self.waiting.uid), NodeName(plan.node), today + seconds, victims)
+        metadata = {
+            "uid": self.waiting.uid,
+            "resourceVersion": pod.metadata.resource_version,
+            "annotations": {RESERVED: value},
+        }
+        body = json.dumps({"metadata": metadata}).encode()
+        try:
+            self.api.patch(self._path, body, timeout=TIMEOUT)
+        except ApiFailure as error:
+            if not perhaps_done(error):
+                raise
+            unknown = "whether a place is reserved is not known"
+            raise BadInputError(
+                f"no pod was evicted; {unknown}: {error}; run the command again"
+            ) from error
+
+    @property
+    def _path(self) -> str:
+        return path("/api/v1/namespaces", self.waiting.namespace, "pods", self.waiting.name)
+
+    def carry_out(self) -> None:
+        """Evict the pods that are left of those for which the place is reserved.
+
+        Raises :class:`typer.Exit` with 1 where not all are evicted.
+        """
+        refused_since: float | None = None
+        refused = ""
+        while (step := self._next()) is not None:
+            failure = self._evict(step)
+            if failure is None:
+                refused_since = None
+                continue
+            if refused_since is None:
+                refused_since = time.time()
+            seconds = pause_before_another_try(failure, time.time() - refused_since)
+            if seconds is None:
+                said = f"{step.name} was not evicted"
+                if perhaps_done(failure):
+                    said = f"whether {step.name} was evicted is not known"
+                self._stop(f"{said}: {failure}")
+            if refused != step.uid:
+                tell(f"{step.name} is tried again: {failure}")
+                refused = step.uid
+            pause(seconds)
+
+    def _next(self) -> Eviction | None:
+        """The pod that is to be evicted next; None where none is, or none has to be."""
+        found = self._seen()
+        if found is None or found.uid != self.waiting.uid:
+            self._stop("the pod is gone")
+        if found.node is not None:
+            tell(f"{found.pod} is on {found.node} now")
+            return None
+        kept = found.reservation
+        if found.undecided:
+            self._stop(found.undecided)
+        if kept is None:
+            self._stop("the reservation has ended")
+        if kept.problem:
+            self._stop(kept.problem)
+        left = [step for step in kept.left if step.uid not in self.evicted]
+        if left:
+            return left[0]
+        until = f"{kept.node} is reserved for {found.pod} until {kept.until}"
+        tell(f"all are evicted; {until}")
+        return None
+
+    def _seen(self) -> Unblocking | None:
+        """What is known now. A failure that passes is tried again, as that of an eviction is."""
+        began = time.time()
+        while True:
+            try:
+                return self.look()
+            except ApiFailure as error:
+                seconds = pause_before_another_try(error, time.time() - began)
+                if seconds is None:
+                    self._stop(f"the cluster cannot be read: {error}")
+                pause(seconds)
+
+    def _evict(self, step: Eviction) -> ApiFailure | None:
+        """Evict a pod if it is still the same; why that failed."""
+        try:
+            self._ask_to_evict(step)
+        except ApiFailure as error:
+            if not isinstance(error, ApiError) or error.status not in GONE:
+                return error
+            tell(f"{step.name} is gone already")
+        else:
+            tell(f"evicted {step.name}")
+        self.evicted.add(step.uid)
+        return None
+
+    def _ask_to_evict(self, step: Eviction, query: Query = ()) -> None:
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": step.pod, "namespace": step.namespace},
+            "deleteOptions": {"preconditions": {"uid": step.uid}},
+        }
+        where = path("/api/v1/namespaces", step.namespace, "pods", step.pod, "eviction")
+        self.api.create(where, json.dumps(body).encode(), query, timeout=TIMEOUT)
+
+    def _stop(self, why: str) -> NoReturn:
+        tell(f"no other pod is evicted: {why}")
+        tell(
+            "run the command again to go on, or to get another plan once the reservation has ended"
+        )
+        raise typer.Exit(1)
+
+
+def perhaps_done(error: ApiFailure) -> bool:
+    """Whether a write that failed so may have been done all the same."""
+    if isinstance(error, ApiError):
+        return error.status >= 500
+    return isinstance(error, ApiUnreachable) and not isinstance(error, ApiNotSent)
+
+
+def pause_before_another_try(error: ApiFailure, tried: float) -> float | None:
+    """Seconds until an eviction that failed is worth another try; None where it is not. ``tried``
+    is for how many seconds it has been tried. What a budget forbids is tried until the place's time
+    is up."""
+    if isinstance(error, ApiError) and error.status == TOO_MANY_REQUESTS:
+        # Before each try the whole cluster is read: the longer it lasts, the rarer.
+        return min(max(AGAIN, error.retry_after, tried / 2), LONGEST_PAUSE)
+    passing = isinstance(error, ApiUnreachable) or (
+        isinstance(error, ApiError) and error.status >= 500
+    )
+    return AGAIN if passing and tried + AGAIN < PATIENCE else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 import msgspec
 from rich.console import Console
@@ -27,10 +26,8 @@ from scheduler_extender.told.counts import Counts, counts_of
 from scheduler_extender.told.waiting import WaitingPod, reason_of, waiting_pods
 from scheduler_extender.told.words import asked_text, duration
 from scheduler_extender.wire import pod_decoder
+from topology.kubeapi.apiserver import ApiError, ApiServer
 from topology.times import age, seconds_of
-
-if TYPE_CHECKING:
-    from topology.kubeapi.apiserver import ApiServer
 
 SECONDS = 20.0
 """For how long the nodes of a cluster are asked about pods; those that are left then are only
@@ -41,24 +38,20 @@ end."""
 def told(look: Look, whose: Whose) -> Told:
     """The answer."""
     rows = list(_rows(look, _waiting(look, whose)))
+    nobody = "no pod waits for GPUs"
+    if not whose.everybody:  # pods of other namespaces may wait
+        nobody = (
+            f"no pod of the namespace {look.namespace} waits for GPUs; -A looks into all namespaces"
+        )
     return Told(
         {"pods": msgspec.to_builtins(rows)},
         [f"pod/{row.pod.rpartition('/')[2]}" for row in rows],
         lambda console, wide: (
-            draw(console, rows, look.today, wide=wide)
-            if rows
-            else console.print(_nobody(look, whose))
+            draw(console, rows, look.today, wide=wide) if rows else console.print(nobody)
         ),
         look.notes,
         not any(row.hopeless for row in rows),
     )
-
-
-def _nobody(look: Look, whose: Whose) -> str:
-    """What is said where no pod waits: of which namespace, since pods of others may wait."""
-    if whose.everybody:
-        return "no pod waits for GPUs"
-    return f"no pod of the namespace {look.namespace} waits for GPUs; -A looks into all namespaces"
 
 
 def _waiting(look: Look, whose: Whose) -> list[PodRecord]:
@@ -75,7 +68,6 @@ def _waiting(look: Look, whose: Whose) -> list[PodRecord]:
 def _listed(look: Look, api: ApiServer, namespace: str | None) -> Iterator[PodRecord]:
     """The waiting pods of the API server. Raises :class:`BadInputError`."""
     from scheduler_extender.kube.reading import unbound_pods
-    from topology.kubeapi.apiserver import ApiError
 
     try:
         found = unbound_pods(api, namespace)

@@ -187,13 +187,25 @@ class NodeState:
         return data
 
 
-def link_words(topology: NodeTopology) -> dict[tuple[int, int], str]:
-    """What joins two GPUs, by their indices: NV and the number of NVLinks, or the PCIe class."""
+def links_of(topology: NodeTopology) -> list[tuple[int, list[str]]]:
+    """Each GPU's index, and what joins it to every GPU and NIC, as ``nvidia-smi topo -m`` has it:
+    NV and the number of NVLinks, or the PCIe class."""
     words = {}
     for link in topology.links:
         word = f"NV{link.nvlinks}" if link.nvlinks else link.pcie.label
         words[link.a, link.b] = words[link.b, link.a] = word
-    return words
+    near = [dict(nic.distances) for nic in topology.nics]
+    indices = [gpu.index for gpu in topology.gpus]
+    return [
+        (
+            a,
+            [
+                *("–" if a == b else words.get((a, b), "?") for b in indices),
+                *(kinds[a].label if a in kinds else "?" for kinds in near),
+            ],
+        )
+        for a in indices
+    ]
 
 
 def tally(uses: Counter[Use]) -> dict[str, int]:

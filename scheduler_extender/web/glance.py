@@ -135,6 +135,11 @@ class Tile:
         """The GPUs of each node by the value of their state, as far as they are alike."""
         return _counts(self.sample, self.likeness)
 
+    @property
+    def counts_text(self) -> str:
+        """The same in words: what nodes have in common that are only similar."""
+        return ", ".join(f"{n} {css.replace('-', ' ')}" for css, n in self.counts.items())
+
 
 @dataclass(frozen=True, slots=True)
 class KindSection:
@@ -311,8 +316,8 @@ def _together(
 
 def picture_of(tile: Tile) -> Markup:
     """The drawing of nodes that are alike in no more than their counts."""
-    words = ", ".join(f"{n} {css.replace('-', ' ')}" for css, n in tile.counts.items())
-    return counted(tile.counts, f"{tile.many} nodes: {len(tile.sample.gpus)} GPUs, {words}")
+    gpus = f"{tile.many} nodes: {len(tile.sample.gpus)} GPUs"
+    return counted(tile.counts, f"{gpus}, {tile.counts_text}")
 
 
 def who(node: NodeState) -> list[tuple[str, str]]:

@@ -21,7 +21,7 @@ from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.told.answers import answers_to
-from scheduler_extender.told.nodes import Nodes, Use, link_words
+from scheduler_extender.told.nodes import Nodes, Use, links_of
 from scheduler_extender.told.together import Wanted, room_for
 from scheduler_extender.told.waiting import waiting_pods
 from scheduler_extender.told.words import asks_text
@@ -31,7 +31,6 @@ from scheduler_extender.web.glance import Filters, glance, kinds_of, shown_by
 from scheduler_extender.web.html import page
 from scheduler_extender.web.outlook import Outlook, outlook_of, waiting_queues
 from topology.core.devices import NodeName, PodUid
-from topology.core.graph import NodeTopology
 from topology.core.memo import interruptible
 from topology.core.requests import GpuRequest
 
@@ -264,7 +263,7 @@ class Pages:
             shows=frozenset(shown_by(state)),
             shared=any(gpu.memory_used is not None for gpu in state.gpus),
             rows=list(zip(topology.gpus, state.gpus, strict=False)) if topology else [],
-            links=_matrix(topology) if topology is not None else [],
+            links=links_of(topology) if topology is not None else [],
             nics=topology.nics if topology is not None else (),
             pods=[
                 (pod, asks_text(pod.request), _word(facts, pod, broken), pod.promised.text)
@@ -292,20 +291,3 @@ def _word(facts: NodeFacts, pod: PodRecord, broken: Collection[PodUid]) -> str:
     if pod.uid in broken:
         return "has other GPUs than it requires"
     return "has its GPUs"
-
-
-def _matrix(topology: NodeTopology) -> list[tuple[int, list[str]]]:
-    """What joins each GPU to every other one and to the NICs, in a word each."""
-    words = link_words(topology)
-    near = [dict(nic.distances) for nic in topology.nics]
-    indices = [gpu.index for gpu in topology.gpus]
-    return [
-        (
-            a,
-            [
-                *("–" if a == b else words.get((a, b), "?") for b in indices),
-                *(kinds[a].label if a in kinds else "?" for kinds in near),
-            ],
-        )
-        for a in indices
-    ]

@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from scheduler_extender.cli.commandline import PLAIN, lazy_group
+from scheduler_extender.cli.lazygroup import PLAIN, lazy_group
 
 # In the order of the help text, with the module of each.
 COMMANDS = {

@@ -82,8 +82,7 @@ def check(
     """
     as_json = one_of("--output", output, {"table": False, "json": True})
     least = weakest(require)
-    from scheduler_extender.cli.check import judged
-    from scheduler_extender.cli.podfiles import read_files
+    from scheduler_extender.cli.check import judged, read_files
     from scheduler_extender.cli.source import look_once
 
     read = read_files([*(pods or ()), *(further.files or ())])

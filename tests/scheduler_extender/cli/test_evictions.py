@@ -16,7 +16,7 @@ import pytest
 import typer
 
 from scheduler_extender.annotations import RESERVED
-from scheduler_extender.cli.evictions import (
+from scheduler_extender.cli.unblock import (
     AGAIN,
     LONGEST_PAUSE,
     PATIENCE,

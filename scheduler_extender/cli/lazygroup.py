@@ -1,0 +1,50 @@
+"""A group of commands, each of which is imported when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+PLAIN: dict[str, Any] = {"pretty_exceptions_enable": False, "rich_markup_mode": None}
+
+Places = Mapping[str, tuple[str, str]]
+"""Commands by name, in the order of the help text: the module and the function of each."""
+
+
+class _Made(Mapping[str, Any]):
+    """Commands as typer runs them, each made when it is asked for."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            module, function = self._places[name]
+            from scheduler_extender.cli.options import spread
+
+            alone = typer.Typer(add_completion=False, **PLAIN)
+            alone.command(name)(spread(getattr(import_module(module), function)))
+            self._made[name] = typer.main.get_command(alone)
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+def lazy_group(places: Places) -> type[TyperGroup]:
+    """The class of a typer app's group with these commands."""
+
+    class Group(TyperGroup):
+        def __init__(self, **settings: Any) -> None:
+            super().__init__(**settings)
+            self.commands: Any = _Made(places)
+
+    return Group
