@@ -10,7 +10,8 @@ import yaml
 from cryptography import x509
 
 from scheduler_extender.cli import main
-from scheduler_extender.cli.commands.certificates import LABELS, SECRET
+from scheduler_extender.cli.certificates import LABELS
+from scheduler_extender.cli.options import SECRET
 from tests.commands import asked
 from tests.manifests.building import BASE, NAMESPACE, arguments
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from scheduler_extender.annotations import PLACEMENT, TERM, WAKE
-from scheduler_extender.cli.commands.certificates import SECRET
+from scheduler_extender.cli.options import SECRET
 from scheduler_extender.leader.address import PORT, Address
 from scheduler_extender.leader.leader import DRAINS_WITHIN
 from tests.manifests.building import (
