@@ -18,7 +18,7 @@ from scheduler_extender.state.answers.decision import Decision
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
-from topology.core.devices import NodeName, PodUid
+from topology.core.devices import NodeName
 from topology.core.graph import names_strange_nodes
 from topology.core.placement import ALL_SICK, SICK, Assessment, Reason, Rejection, Verdict
 from topology.core.requests import GpuRequest, Policy
@@ -135,7 +135,11 @@ def answers_to(
         bar = "" if deadline.passed() else facts.bar(standing.destinations, standing.asks)
         missing = () if of_claims else lacks(judged, results.request)
         rows.append(Answer(judged, state, decision, None, doubt, outcomes, missing, bar))
-    here = {facts.name for facts in snapshot.nodes if _is_on(pod.uid, facts)}
+    here = {
+        facts.name
+        for facts in snapshot.nodes
+        if pod.uid in facts.pods.bound or pod.uid in facts.pods.in_flight
+    }
     names = [row.node for row in rows if row.may_come]
     by_node = scored(snapshot, question, names, deadline)
     of = {name: score for name, score in zip(names, by_node, strict=True) if name not in here}
@@ -150,11 +154,6 @@ def _stern(
     constraints = ANY_GPU if request.plain else request.constraints
     strict = replace(request, constraints=constraints, policy=Policy.REQUIRED)
     return evaluate(snapshot, replace(question, request=strict, alone=True), None, deadline)
-
-
-def _is_on(asking: PodUid, facts: NodeFacts) -> bool:
-    """Whether a pod is bound to a node, or a bind to it is in flight."""
-    return asking in facts.pods.bound or asking in facts.pods.in_flight
 
 
 def _doubt(

@@ -106,7 +106,8 @@ def explanation_of(
     answered = not deadline.passed()
     rows = rows_of(request, answers, snapshot.today, MOST_SETS)
     missing = [(answer, row.miss) for answer, row in zip(answers, rows, strict=True)]
-    placed = _placed(snapshot, pod, written)
+    here = None if pod.node is None else snapshot.by_name.get(pod.node)
+    placed = None if here is None else placed_on(here, pod, written)
     counts = counts_of(answers, late=not answered)
     helps: list[Help] = []
     whole = answered
@@ -217,10 +218,3 @@ def passed_over(whom: str, said: str = "") -> str:
         f"kube-scheduler has found no node for {whom}, though: CPU, memory or another of its own "
         "rules is missing, or it has not looked again yet (kubectl describe pod)"
     )
-
-
-def _placed(snapshot: Snapshot, pod: PodRecord, written: Written | None) -> Placed | None:
-    if pod.node is None:
-        return None
-    facts = snapshot.by_name.get(pod.node)
-    return placed_on(facts, pod, written) if facts is not None else None

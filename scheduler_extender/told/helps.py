@@ -14,15 +14,15 @@ from msgspec import Meta
 from scheduler_extender.deadline import Deadline, OutOfTimeError
 from scheduler_extender.framework.evaluator import evaluate, may_go
 from scheduler_extender.framework.question import Purpose, Question
+from scheduler_extender.framework.trials import Trials
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts, Offer
 from scheduler_extender.state.pods.record import PodRecord, resource_of
 from scheduler_extender.told.answers import Answer
-from scheduler_extender.told.ends import Ends
 from scheduler_extender.told.nearest import Miss, miss_of
-from scheduler_extender.told.relaxing import Relaxed, relaxations
+from scheduler_extender.told.relaxing import relaxations
 from scheduler_extender.told.struct import Struct
-from scheduler_extender.told.words import listed, pod_names
+from scheduler_extender.told.words import listed, nodes_text, pod_names
 from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Reason
 from topology.core.requests import GpuRequest
@@ -68,6 +68,35 @@ class Helped:
     helps: list[Help]
     whole: bool
     missing: list[tuple[Answer, Miss | None]]
+
+
+class Ends:
+    """Tries the ends of pods, on facts of one moment, until the deadline."""
+
+    def __init__(self, snapshot: Snapshot, deadline: Deadline) -> None:
+        self._trials = Trials(snapshot)
+        self._deadline = deadline
+
+    def lets_in(self, facts: NodeFacts, request: GpuRequest, gone: frozenset[PodUid]) -> bool:
+        """Whether the node would take a pod with this request if these pods had ended.
+
+        Raises :class:`.OutOfTimeError`.
+        """
+        self._deadline.check()
+        return self._trials.answer(facts, request, gone).rejection is None
+
+    def fewest(
+        self, facts: NodeFacts, request: GpuRequest, uids: Sequence[PodUid]
+    ) -> frozenset[PodUid] | None:
+        """Pods without whom the node takes the pod, none of whom could stay; None where all
+        together do not help. Raises :class:`.OutOfTimeError`."""
+        gone = frozenset(uids)
+        if not self.lets_in(facts, request, gone):
+            return None
+        for uid in uids:
+            if self.lets_in(facts, request, gone - {uid}):
+                gone -= {uid}
+        return gone
 
 
 def helps_of(
@@ -123,7 +152,9 @@ def _ends(
     ends, helps = Ends(snapshot, deadline), 0
     for miss, facts in near[:MOST_NODES]:
         named = dict(islice(_holders(facts, request).items(), MOST_PODS))
-        gone = _ends_on(ends, facts, request, _nearest_first(named, miss))
+        holders = {holding.pod for holding in miss.holders}  # of the nearest set: they come first
+        nearest = sorted(named, key=lambda uid: named[uid] not in holders)
+        gone = _ends_on(ends, facts, request, nearest)
         if not gone:
             continue
         names = [named[uid] for uid in gone]
@@ -133,12 +164,6 @@ def _ends(
         helps += 1
         if helps == SHOWN_ENDS:
             return
-
-
-def _nearest_first(named: Mapping[PodUid, str], miss: Miss) -> list[PodUid]:
-    """The pods that hold the nearest set before the others."""
-    holders = {holding.pod for holding in miss.holders}
-    return sorted(named, key=lambda uid: named[uid] not in holders)
 
 
 def _ends_on(
@@ -174,23 +199,12 @@ def _relaxed(
 ) -> Iterator[Help]:
     """For each key the least change after which some node takes the pod."""
     nodes = [facts.topology for facts in snapshot.nodes if facts.topology is not None]
-    for _, values in relaxations(request, nodes):
+    for values in relaxations(request, nodes):
         for relaxed in values:
             deadline.check()
-            passing = _passing(snapshot, pod, relaxed, deadline)
-            if passing:
-                nodes_text = f"{passing:,} node{'s' if passing != 1 else ''}"
-                words = f"{relaxed.words}: {nodes_text} would take it now"
-                yield Help("relax", words, passing, key=relaxed.key, value=relaxed.value)
+            question = Question(pod, Purpose.EXPLAIN, request=relaxed.request)
+            takes = len(evaluate(snapshot, question, None, deadline).passed)
+            if takes:
+                words = f"{relaxed.words}: {nodes_text(takes)} would take it now"
+                yield Help("relax", words, takes, key=relaxed.key, value=relaxed.value)
                 break
-
-
-def _passing(
-    snapshot: Snapshot,
-    pod: PodRecord,
-    relaxed: Relaxed,
-    deadline: Deadline,
-) -> int:
-    """How many nodes that are open to the pod would take it if it asked for this."""
-    question = Question(pod, Purpose.EXPLAIN, request=relaxed.request)
-    return len(evaluate(snapshot, question, None, deadline).passed)

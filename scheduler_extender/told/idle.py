@@ -4,7 +4,7 @@ That GPUs are unused the agents say (``idleSince`` in the records). What their r
 tried out: the node is asked about each waiting request as if the pod had ended.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -14,7 +14,7 @@ from scheduler_extender.framework.question import Purpose, Question
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
-from scheduler_extender.told.ends import Ends
+from scheduler_extender.told.helps import Ends
 from scheduler_extender.told.waiting import queues, waiting_pods
 from topology.core.devices import DeviceId, NodeName, PodUid, base_uuid
 from topology.core.report import Allocation, IdleAllocation
@@ -160,7 +160,10 @@ def _on(facts: NodeFacts, today: float) -> Iterator[IdlePod]:
             grouped.setdefault((idle.pod_uid, idle.resource), []).append((allocation, idle))
     rest = {(i.pod_uid, i.container, i.resource) for i in report.idle}
     used = {key[0] for key in held if key not in rest}
-    indices = _indices(facts)
+    # The driver's index of each GPU, and of the GPU of each MIG instance.
+    gpus_here = facts.topology.gpus if facts.topology is not None else ()
+    indices: dict[str, int] = {gpu.uuid: gpu.index for gpu in gpus_here}
+    indices |= {part.uuid: gpu.index for gpu in gpus_here for part in gpu.mig_instances}
     for (uid, resource), parts in grouped.items():
         since = max(idle.since for _, idle in parts)
         began = seconds_of(since)
@@ -183,10 +186,3 @@ def _on(facts: NodeFacts, today: float) -> Iterator[IdlePod]:
             report.observed_at,
             partly=uid in used,
         )
-
-
-def _indices(facts: NodeFacts) -> Mapping[str, int]:
-    """The driver's index of each GPU, and of the GPU of each MIG instance, by UUID."""
-    gpus = facts.topology.gpus if facts.topology is not None else ()
-    found: dict[str, int] = {gpu.uuid: gpu.index for gpu in gpus}
-    return found | {part.uuid: gpu.index for gpu in gpus for part in gpu.mig_instances}

@@ -16,7 +16,6 @@ from scheduler_extender.told.struct import Struct
 from scheduler_extender.told.words import GONE, duration, gpus_text, listed, pod_names, withheld
 from topology.core.devices import Mask, PodUid, positions
 from topology.core.memo import memoized
-from topology.core.mig import ServedDevices
 from topology.core.patterns import Masks, subset_masks
 from topology.core.placement import Reason, Rejection, device_unit
 from topology.core.placement.constraints import compiled
@@ -129,11 +128,6 @@ class _Node:
     ending: frozenset[PodUid]
 
     @property
-    def devices(self) -> ServedDevices:
-        """The devices, by position."""
-        return self.offer.devices
-
-    @property
     def _linked(self) -> str:
         """What a set is called that meets the constraints."""
         constraints = self.request.constraints
@@ -167,21 +161,24 @@ class _Node:
         best: Mask = int(good[np.argmax((free_of * 64 + now_of) * 64 - pods)])
         free, missing = best & usable, best & ~usable
         holders = self._holders(missing)
-        called, linked = list(self.devices.indices(free)), self._linked
+        called, linked = list(self.offer.devices.indices(free)), self._linked
         if not missing and now.devices_left < wants:
             return self.counted()  # it only seems free: nobody sees which GPUs some pods have
         if not missing:
-            words = f"{gpus_text(called)} would do and {_seem(called)} free"
+            seem = "seems" if len(called) == 1 else "seem"
+            words = f"{gpus_text(called)} would do and {seem} free"
             tail = self._not_sure()
             return Miss(wants, wants, f"{words}, {tail}", called, called, holders)
         some = f" ({', '.join(map(str, called))})" if called else ""
         words = f"{len(called)} of {wants} {linked}GPUs {_are(called)} free{some}"
         told = [f"{gpus_text(h.gpus)} {_are(h.gpus)} held by {_holder(h)}" for h in holders]
-        rest = missing
-        for holder in holders:
-            rest &= ~self._mask(holder.gpus)
-        told += [f"GPU {self.devices.indices(1 << p)[0]} {self._why(p)}" for p in positions(rest)]
-        everything = list(self.devices.indices(best))
+        held = {index for holder in holders for index in holder.gpus}
+        # Those that no pod is seen to hold, and that do not count as free.
+        for p in positions(missing):
+            if (index := self.offer.devices.indices_of[p]) not in held:
+                why = "sick" if now.sick >> p & 1 else withheld(self.facts)
+                told.append(f"GPU {index} is {why}")
+        everything = list(self.offer.devices.indices(best))
         return Miss(wants, len(called), f"{words}; {listed(told)}", everything, called, holders)
 
     def _not_sure(self) -> str:
@@ -212,11 +209,6 @@ class _Node:
             if pod.uid not in shown and not claimed(pod.uid, pod.namespace, pod.claims)
         ]
 
-    def _why(self, position: int) -> str:
-        """Why a GPU that no pod is seen to hold does not count as free."""
-        now = self.offer.availability
-        return "is sick" if now.sick >> position & 1 else f"is {withheld(self.facts)}"
-
     def largest(self) -> Miss | None:
         """The largest set that the constraints allow, if none is as large as the pod asks."""
         wants = self.request.count
@@ -225,7 +217,7 @@ class _Node:
             if good is None:
                 return None
             if len(good):
-                indices = list(self.devices.indices(int(good[0])))
+                indices = list(self.offer.devices.indices(int(good[0])))
                 words = f"no more than {size} of its GPUs are linked so, as {gpus_text(indices)}"
                 return Miss(wants, 0, words, indices, [], [])
         return None
@@ -249,26 +241,20 @@ class _Node:
     def _holders(self, mask: Mask) -> list[Holding]:
         """The pods that a report shows on some of these GPUs; who has most of them comes first."""
         now = self.offer.availability
+        started = {pod.uid: pod.started for pod in self.facts.pods.every}
         rows = []
         for uid, pool in self.offer.ledger.shown.items():
             on = gpus(pool, now.width) & mask
             if on:
-                indices = sorted(set(self.devices.indices(on)))
+                indices = sorted(set(self.offer.devices.indices(on)))
                 count = total(pool, now.width)
-                held = Holding(self._name(uid), indices, count, self._seconds(uid))
+                seconds = age(started.get(uid), self.today)
+                held = Holding(self._name(uid), indices, count, seconds)
                 rows.append((uid not in self.ending, -count, held.pod, indices, held))
         return [held for *_, held in sorted(rows, key=lambda row: row[:4])]
 
-    def _mask(self, indices: list[int]) -> Mask:
-        wanted = set(indices)
-        return sum(1 << p for p, index in enumerate(self.devices.indices_of) if index in wanted)
-
     def _name(self, uid: PodUid) -> str:
         return pod_names(self.facts).get(uid, GONE)
-
-    def _seconds(self, uid: PodUid) -> float | None:
-        started = (pod.started for pod in self.facts.pods.every if pod.uid == uid)
-        return age(next(started, None), self.today)
 
 
 @memoized
@@ -278,10 +264,6 @@ def _good_sets(shape: Shape, wanted: Constraints, size: int) -> Masks | None:
         return None
     masks = subset_masks(test.allowed, size)
     return masks[test.passing(masks, size)[0]]
-
-
-def _seem(indices: list[int]) -> str:
-    return "seems" if len(indices) == 1 else "seem"
 
 
 def _are(indices: list[int]) -> str:

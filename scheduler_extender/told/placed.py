@@ -35,9 +35,8 @@ def bound_text(placement: str, request: GpuRequest | None) -> str:
     >>> bound_text('{"verdict":"guaranteed","node":"n","sets":[[0,1]]}', gpu_request(2))
     'on n; possible GPUs: 0,1'
     """
-    try:
-        found = msgspec.json.decode(placement, type=Written)
-    except (msgspec.DecodeError, RecursionError):
+    found = _written(placement)
+    if found is None:
         return "bound"
     promise = ""
     if request is not None and not request.plain:
@@ -48,16 +47,17 @@ def bound_text(placement: str, request: GpuRequest | None) -> str:
     return f"on {found.node}{promise}{sets}{more}"
 
 
-def written_on(pod: Pod) -> Written | None:
-    """The pod's placement annotation; None without one, or if it is another pod's."""
-    text = (pod.metadata.annotations or {}).get(PLACEMENT)
-    if text is None:
-        return None
+def _written(text: str) -> Written | None:
     try:
-        found = msgspec.json.decode(text, type=Written)
+        return msgspec.json.decode(text, type=Written)
     except (msgspec.DecodeError, RecursionError):
         return None
-    return found if found.uid == pod.metadata.uid else None
+
+
+def written_on(pod: Pod) -> Written | None:
+    """The pod's placement annotation; None without one, or if it is another pod's."""
+    found = _written((pod.metadata.annotations or {}).get(PLACEMENT, ""))
+    return found if found is not None and found.uid == pod.metadata.uid else None
 
 
 NO_CLAIM = (
@@ -101,7 +101,10 @@ def placed_on(facts: NodeFacts, pod: PodRecord, written: Written | None) -> Plac
         words.append(NO_CLAIM if facts.by_dra else "no report shows yet which GPUs it got")
     else:
         outside = bool(sets) and not (written and written.sets_omitted) and got not in sets
-        words.append(f"it got {gpus_text(got)}{_kept(keeps, request)}")
+        kept = "" if keeps is None else ": they are what it asks for"
+        if keeps is False and isinstance(request, GpuRequest):
+            kept = f": they lack {request.constraints.text}"
+        words.append(f"it got {gpus_text(got)}{kept}")
         if outside:
             words.append("these are not among the GPUs that were foreseen")
     return Placed(facts.name, verdict, sets, got, keeps, words)
@@ -114,12 +117,6 @@ def _promise(verdict: str, request: object) -> str:
     if not verdict:
         return "bound by somebody else: nothing was promised"
     return f"nothing was promised when it was bound (the verdict was {verdict})"
-
-
-def _kept(keeps: bool | None, request: object) -> str:
-    if keeps is None or not isinstance(request, GpuRequest):
-        return ""
-    return ": they are what it asks for" if keeps else f": they lack {request.constraints.text}"
 
 
 def _got(

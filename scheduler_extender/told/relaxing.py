@@ -32,19 +32,25 @@ class Relaxed:
     request: GpuRequest
 
 
-def relaxations(
-    request: GpuRequest, nodes: Iterable[NodeTopology]
-) -> Iterator[tuple[str, Iterator[Relaxed]]]:
+def relaxations(request: GpuRequest, nodes: Iterable[NodeTopology]) -> Iterator[Iterator[Relaxed]]:
     """For each key that the pod uses its looser values, the least change first. ``nodes`` say
     which memories and link counts there are."""
     wanted = request.constraints
     there = list({node.shape: node for node in nodes}.values())
+    nvlinks = {link.nvlinks for node in there for link in node.shape.distinct_links} - {0}
+    memories = {
+        Bytes(memory // shares)
+        for node in there
+        for shares in {1, *(served.replicas for served in node.resources)}
+        for memory in node.shape.memory
+        if memory >= shares
+    }
     tried: dict[str, Iterator[Constraints]] = {
         "link": _less(wanted, "link", LEVELS, None),
-        "min-nvlinks": _less(wanted, "min_nvlinks", _nvlinks(there), None),
+        "min-nvlinks": _less(wanted, "min_nvlinks", sorted(nvlinks, reverse=True), None),
         "shape": _patterns(wanted),
         "min-bandwidth": _bandwidths(wanted),
-        "min-gpu-memory": _less(wanted, "min_gpu_memory", _memories(there), None),
+        "min-gpu-memory": _less(wanted, "min_gpu_memory", sorted(memories, reverse=True), None),
         "gpu-model": _less(wanted, "models", (), ()),
         "same-numa": _less(wanted, "same_numa", (), False),
         "nic": _less(wanted, "nic", LEVELS, None),
@@ -54,9 +60,12 @@ def relaxations(
         "sharing": _less(wanted, "exclusive_gpus", (), False),
     }
     for key, values in tried.items():
-        yield key, (_relaxed(request, key, found) for found in islice(values, MOST_VALUES))
-    yield "count", islice(_counts(request), MOST_VALUES)
-    yield "policy", _preferred(request)
+        yield (_relaxed(request, key, found) for found in islice(values, MOST_VALUES))
+    yield islice(_counts(request), MOST_VALUES)
+    if request.required:
+        words = "with policy=preferred, without a promise"
+        preferred = replace(request, policy=Policy.PREFERRED)
+        yield iter([Relaxed("policy", "preferred", words, preferred)])
 
 
 def _relaxed(request: GpuRequest, key: str, constraints: Constraints) -> Relaxed:
@@ -83,23 +92,6 @@ def _less(
         if value < used:
             yield replace(wanted, **{field: value})
     yield replace(wanted, **{field: nothing})
-
-
-def _nvlinks(nodes: list[NodeTopology]) -> list[int]:
-    """The numbers of NVLinks that there are between two GPUs, the most first."""
-    there = {link.nvlinks for node in nodes for link in node.shape.distinct_links}
-    return sorted((nvlinks for nvlinks in there if nvlinks > 0), reverse=True)
-
-
-def _memories(nodes: list[NodeTopology]) -> list[Bytes]:
-    """The memories that GPUs and their shares have, the most first."""
-    there = {
-        Bytes(memory // shares)
-        for node in nodes
-        for shares in {1, *(served.replicas for served in node.resources)}
-        for memory in node.shape.memory
-    }
-    return sorted((memory for memory in there if memory > 0), reverse=True)
 
 
 def _patterns(wanted: Constraints) -> Iterator[Constraints]:
@@ -136,12 +128,6 @@ def _counts(request: GpuRequest) -> Iterator[Relaxed]:
         fewer = replace(request, containers=(replace(container, count=count),))
         words = f"with {fewer.count} {fewer.unit}{'s' if count > 1 else ''}"
         yield Relaxed("count", str(count), f"{words} in place of {request.count}", fewer)
-
-
-def _preferred(request: GpuRequest) -> Iterator[Relaxed]:
-    if request.required:
-        words = "with policy=preferred, without a promise"
-        yield Relaxed("policy", "preferred", words, replace(request, policy=Policy.PREFERRED))
 
 
 def _fewer(count: int) -> Iterator[int]:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from scheduler_extender.state.node.facts import Offer
 from scheduler_extender.told.answers import Answer
 from scheduler_extender.told.nearest import Miss, miss_of
 from scheduler_extender.told.sharing import SharedGpu, shared_gpus
@@ -82,8 +83,12 @@ def rows_of(
         # Nodes in one state hand out alike; what their GPUs are called may differ.
         called = tuple(gpu.index for gpu in topology.gpus) if topology else ()
         key = (answer.node if answer.state is None else answer.state, called)
+        offer = answer.facts.last_offer(request.resource)
+        shared: list[SharedGpu] = []
+        if isinstance(offer, Offer) and answer.facts.report is not None:
+            shared = shared_gpus(answer.facts, offer)
         if key not in known:
-            known[key] = (_outcomes(answer, request), _containers(answer, request, most))
+            known[key] = _handed_out(answer, request, offer, most)
         outcomes, containers = known[key]
         rows.append(
             NodeAnswer(
@@ -102,62 +107,47 @@ def rows_of(
                 bar=answer.bar,
                 miss=miss_of(answer, request, today),
                 sets_omitted=len(outcomes) - len(outcomes[:most]),
-                shared_gpus=_shared(answer, request),
+                shared_gpus=shared,
                 also=[why.reason for why in answer.decision.also],
             )
         )
     return rows
 
 
-def _outcomes(row: Answer, request: GpuRequest) -> list[list[int]]:
-    offer = row.facts.last_offer(request.resource)
-    if isinstance(offer, Rejection) or row.outcomes is None:
-        return []
-    return _indices(offer.devices, row.outcomes.sets or ())
-
-
-def _shared(row: Answer, request: GpuRequest) -> list[SharedGpu]:
-    offer = row.facts.last_offer(request.resource)
-    if isinstance(offer, Rejection) or row.facts.report is None:
-        return []
-    return shared_gpus(row.facts, offer)
+def _handed_out(
+    row: Answer, request: GpuRequest, offer: Offer | Rejection, most: int | None
+) -> tuple[list[list[int]], list[ContainerSets]]:
+    """The sets that the pod may get, and each container's, as if nothing else happened on the node
+    in between."""
+    named: dict[str, list[list[int]]] = {
+        c.name: [] for c in request.containers if c.role is not Role.INIT
+    }
+    outcomes: list[list[int]] = []
+    if isinstance(offer, Offer) and row.outcomes is not None and row.outcomes.sets:
+        outcomes = _indices(offer.devices, row.outcomes.sets)
+        available, kubelet = offer.availability, offer.kubelet
+        found = container_sets(
+            kubelet,
+            available.free,
+            request.counts,
+            others_on(
+                kubelet,
+                available.room_for(kubelet, endings=False),
+                request.counts,
+                only_gpu_plugin=request.only_gpu_plugin,
+                exclusive=request.exclusive,
+            ),
+        )
+        for container, pools in zip(request.containers, found, strict=True):
+            if container.name in named:
+                masks = {gpus(pool, kubelet.width) for pool in pools or ()}
+                named[container.name] = _indices(offer.devices, masks)
+    return outcomes, [ContainerSets(name, sets[:most]) for name, sets in named.items()]
 
 
 def _indices(devices: ServedDevices, sets: Iterable[Mask]) -> list[list[int]]:
     """The sets as driver indices, in order."""
     return [list(gpus) for gpus in sorted({devices.indices(mask) for mask in sets})]
-
-
-def _containers(row: Answer, request: GpuRequest, most: int | None) -> list[ContainerSets]:
-    """Each container's sets, as if nothing else happened on the node in between."""
-    return [ContainerSets(name, sets[:most]) for name, sets in _by_container(row, request).items()]
-
-
-def _by_container(row: Answer, request: GpuRequest) -> dict[str, list[list[int]]]:
-    named: dict[str, list[list[int]]] = {
-        c.name: [] for c in request.containers if c.role is not Role.INIT
-    }
-    offer = row.facts.last_offer(request.resource)
-    if isinstance(offer, Rejection) or row.outcomes is None or not row.outcomes.sets:
-        return named
-    available, kubelet = offer.availability, offer.kubelet
-    found = container_sets(
-        kubelet,
-        available.free,
-        request.counts,
-        others_on(
-            kubelet,
-            available.room_for(kubelet, endings=False),
-            request.counts,
-            only_gpu_plugin=request.only_gpu_plugin,
-            exclusive=request.exclusive,
-        ),
-    )
-    for container, pools in zip(request.containers, found, strict=True):
-        if container.name in named:
-            masks = {gpus(pool, kubelet.width) for pool in pools or ()}
-            named[container.name] = _indices(offer.devices, masks)
-    return named
 
 
 def _hazards(assessed: Assessment | None) -> list[str]:

@@ -234,16 +234,16 @@ def _refused(judged: Judged, fits: Mapping[Group, GroupFit]) -> Judged:
         True,
         Reason.GROUP,
     )
-    return replace(judged, answers=[_with(answer, why) for answer in judged.answers])
-
-
-def _with(answer: Answer, why: Rejection) -> Answer:
-    if not answer.passes:
-        return answer
-    assessed = answer.decision.assessment
-    if assessed is not None:
-        assessed = replace(assessed, verdict=Verdict.IMPOSSIBLE)
-    return replace(answer, decision=Decision(why, assessed), score=None, doubt=None, outcomes=None)
+    answers = []
+    for answer in judged.answers:
+        if answer.passes:
+            assessed = answer.decision.assessment
+            if assessed is not None:
+                assessed = replace(assessed, verdict=Verdict.IMPOSSIBLE)
+            no = Decision(why, assessed)
+            answer = replace(answer, decision=no, score=None, doubt=None, outcomes=None)
+        answers.append(answer)
+    return replace(judged, answers=answers)
 
 
 def _fit(

@@ -1,6 +1,5 @@
 """Whom to evict so that a waiting pod gets a guaranteed place, and its reservation."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -122,7 +121,14 @@ def unblocking_of(cluster: Cache, namespace: str, name: str) -> Unblocking | Non
     except OutOfTimeError:
         return answer(undecided=LATE, text=[LATE])
     if kept is not None:
-        return answer(reservation=kept, text=[*_kept_text(kept)])
+        state = "it is of no use" if kept.problem else "it is there"
+        text = [f"a place on {kept.node} is reserved until {kept.until}; {state}"]
+        if kept.problem:
+            text.append(kept.problem)
+        elif kept.left:
+            names = ", ".join(each.name for each in kept.left)
+            text.append(f"still to be evicted for it: {names}")
+        return answer(reservation=kept, text=text)
     if snapshot.budgets is None:
         return answer(undecided=NO_BUDGETS, text=[NO_BUDGETS])
     advice = search(
@@ -140,15 +146,6 @@ def unblocking_of(cluster: Cache, namespace: str, name: str) -> Unblocking | Non
     late = "" if pod.reservation is None else pod.reservation.too_late(snapshot.today)
     text = [*advice.lines(pod), *filter(None, [late])]
     return answer(takes=advice.takes, plan=plan, whole=advice.whole, text=text)
-
-
-def _kept_text(kept: Reservation) -> Iterator[str]:
-    state = "it is of no use" if kept.problem else "it is there"
-    yield f"a place on {kept.node} is reserved until {kept.until}; {state}"
-    if kept.problem:
-        yield kept.problem
-    elif kept.left:
-        yield f"still to be evicted for it: {', '.join(each.name for each in kept.left)}"
 
 
 def _plan(plan: Plan) -> EvictionPlan:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
 
 from scheduler_extender.annotations import UNASKED, Malformed
 from scheduler_extender.deadline import Deadline, within
@@ -32,6 +31,7 @@ NONE = "none"
 is missing there, or it has not looked again yet."""
 UNKNOWN = "unknown"
 """In place of a reason: the pod has not been looked at yet."""
+NEVER = UNKNOWN, float("-inf")
 NO_WORDS = ", by its own rules or not yet"
 NOT_IN_TIME = "not worked out in time"
 LABELS = (*(reason.value for reason in Reason), NONE, UNKNOWN)
@@ -136,19 +136,13 @@ def main_reason(counts: Mapping[Reason, int]) -> Reason:
     return min(counts, key=weight)
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    label: str
-    at: float
-
-
 class WaitingReasons:
     """How many waiting pods there are by reason; any thread, one at a time."""
 
     def __init__(self, cluster: Cache) -> None:
         self._cluster = cluster
         self._lock = threading.Lock()
-        self._known: dict[Hashable, _Found] = {}
+        self._known: dict[Hashable, tuple[str, float]] = {}  # a label, and when it was found
 
     def count(self) -> dict[str, int]:
         """Pods that kube-scheduler has called unschedulable, by one of :data:`LABELS`; all of these
@@ -160,26 +154,18 @@ class WaitingReasons:
             self._look(snapshot, waiting)
             counted = dict.fromkeys(LABELS, 0)
             for key, pods in waiting.items():
-                found = self._known.get(key)
-                counted[found.label if found is not None else UNKNOWN] += len(pods)
+                counted[self._known.get(key, NEVER)[0]] += len(pods)
             return counted
 
     def _look(self, snapshot: Snapshot, waiting: Mapping[Hashable, list[PodRecord]]) -> None:
         """Look at the requests whose turn it is, those first that were looked at longest ago."""
         now = self._cluster.clock()
         deadline = within(self._cluster.clock, SECONDS)
-        for key in sorted(waiting, key=self._looked):
-            if deadline.passed() or self._looked(key) > now - LATER:
+        for key in sorted(waiting, key=lambda key: self._known.get(key, NEVER)[1]):
+            if deadline.passed() or self._known.get(key, NEVER)[1] > now - LATER:
                 break
-            self._known[key] = _Found(_label(snapshot, waiting[key][0], deadline), now)
-
-    def _looked(self, key: Hashable) -> float:
-        found = self._known.get(key)
-        return float("-inf") if found is None else found.at
-
-
-def _label(snapshot: Snapshot, pod: PodRecord, deadline: Deadline) -> str:
-    if isinstance(pod.request, Malformed):
-        return Reason.MALFORMED.value
-    counts = refusals_of(snapshot, pod, deadline)
-    return main_reason(by_kind(counts)).value if counts else NONE
+            pod, label = waiting[key][0], Reason.MALFORMED.value
+            if not isinstance(pod.request, Malformed):
+                counts = refusals_of(snapshot, pod, deadline)
+                label = main_reason(by_kind(counts)).value if counts else NONE
+            self._known[key] = label, now

@@ -14,7 +14,7 @@ from scheduler_extender.framework.decision import decide
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.facts import NodeFacts
-from scheduler_extender.told.ends import Ends
+from scheduler_extender.told.helps import Ends
 from scheduler_extender.told.idle import idle_pods, what_ends_would_do
 from tests.deadlines import ending_when
 from tests.nodes import last_report
