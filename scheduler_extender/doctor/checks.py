@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from scheduler_extender.annotations import UNASKED
 from scheduler_extender.doctor.findings import Finding, fail, ok, unseen, warn
@@ -63,36 +62,30 @@ def probe(seen: Seen) -> Iterator[Finding]:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """A check, and the parts of what was seen without which it can say nothing."""
-
-    judge: Callable[[Seen], Iterable[Finding]]
-    needs: tuple[str, ...] = ()
-
-
-# In the order in which a person would look.
-CHECKS: Mapping[str, Check] = {
-    "resource": Check(resource, ("crd",)),
-    "policies": Check(policies, ("policies",)),
-    "extender": Check(extender, ("extender", "lease")),
-    "certificates": Check(certificates),
-    "scheduler": Check(scheduler),
-    "plugin": Check(plugin, ("records",)),
-    "features": Check(features, ("nodes",)),
-    "agents": Check(agents, ("records",)),
-    "kubelets": Check(kubelets, ("records",)),
-    "clocks": Check(clocks),
-    "probe": Check(probe),
+Check = Callable[[Seen], Iterable[Finding]]
+# In the order in which a person would look; each with the parts of what was seen without which it
+# can say nothing.
+CHECKS: Mapping[str, tuple[Check, tuple[str, ...]]] = {
+    "resource": (resource, ("crd",)),
+    "policies": (policies, ("policies",)),
+    "extender": (extender, ("extender", "lease")),
+    "certificates": (certificates, ()),
+    "scheduler": (scheduler, ()),
+    "plugin": (plugin, ("records",)),
+    "features": (features, ("nodes",)),
+    "agents": (agents, ("records",)),
+    "kubelets": (kubelets, ("records",)),
+    "clocks": (clocks, ()),
+    "probe": (probe, ()),
 }
 
 
 def judged(seen: Seen) -> dict[str, list[Finding]]:
     """What each check has to say; at least one finding each."""
     found: dict[str, list[Finding]] = {}
-    for name, check in CHECKS.items():
-        parts = [getattr(seen, part) for part in check.needs]
+    for name, (check, needs) in CHECKS.items():
+        parts = [getattr(seen, part) for part in needs]
         dark = dict.fromkeys(part.why for part in parts if isinstance(part, Unseen))
-        said = [unseen(why) for why in dark] or list(check.judge(seen))
+        said = [unseen(why) for why in dark] or list(check(seen))
         found[name] = said or [unseen("nothing was seen of it")]
     return found

@@ -127,8 +127,10 @@ def extender(seen: Seen) -> Iterator[Finding]:
             "run two",
             f"{OPERATIONS}#when-the-extender-is-down",
         )
-    holder, renewed = at(there(seen.lease), "spec", "holderIdentity"), _renewed(seen)
-    lasts = at(there(seen.lease), "spec", "leaseDurationSeconds") or 10
+    lease = at(there(seen.lease), "spec")
+    holder, lasts = at(lease, "holderIdentity"), at(lease, "leaseDurationSeconds") or 10
+    written = seconds_of(str(at(lease, "renewTime")))
+    renewed = None if written is None else max(0.0, seen.now - written)
     if not holder or renewed is None:
         yield fail("no replica leads: nobody holds the Lease gpu-topology", pods, page)
     elif renewed > lasts + 2:
@@ -146,12 +148,6 @@ def extender(seen: Seen) -> Iterator[Finding]:
             "use the command of the same release",
             UPGRADE,
         )
-
-
-def _renewed(seen: Seen) -> float | None:
-    """Seconds since the leader wrote its Lease."""
-    at_time = seconds_of(str(at(there(seen.lease), "spec", "renewTime")))
-    return None if at_time is None else max(0.0, seen.now - at_time)
 
 
 def certificates(seen: Seen) -> Iterator[Finding]:

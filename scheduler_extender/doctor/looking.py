@@ -7,6 +7,7 @@ import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -38,7 +39,7 @@ from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.wire import FilterResult
 from topology.core.placement import Verdict
-from topology.kubeapi.apiserver import ApiError, ApiServer, NotFoundError, path
+from topology.kubeapi.apiserver import ApiError, ApiServer, NotFoundError, Query, path
 from topology.kubeapi.failures import unreachable_text
 
 TIMEOUT = 10.0  # seconds for one answer
@@ -78,14 +79,19 @@ class _Look:
 
     def all(self) -> Seen:
         asked, ours = self._asked, self._asked.system
-        nodes, records = self._nodes(), self._records()
+        records = self._list(RECORDS_PATH, "GPUTopology records", Record, page=RECORDS_PAGE)
         cluster, unseen = self._cluster()
         config_map = self._get("/api/v1", ours, "configmaps", "gpu-topology-scheduler")
         configurations = [*asked.files]
         if text := at(there(config_map), "data", "config.yaml"):
             where = "ConfigMap gpu-topology-scheduler"
             configurations.append(Configuration(where=where, text=str(text)))
+        metrics: list[Sample] | Unseen = Unseen("the extender was not asked (--forward asks it)")
+        if asked.metrics is not None:
+            families = text_string_to_metric_families(asked.metrics)
+            metrics = [sample for family in families for sample in family.samples]
         names = [str(r.metadata.name) for r in there(records) or ()]
+        slices = "/apis/discovery.k8s.io/v1"  # of the leader, which has an address of one family
         scheduled = [("labelSelector", "component=kube-scheduler")]
         return Seen(
             system=ours,
@@ -94,22 +100,23 @@ class _Look:
             ahead=-self._api.ahead,
             crd=self._read(CRD, "the CustomResourceDefinition"),
             policies=self._policies(),
-            nodes=nodes,
+            nodes=self._list(NODES_PATH, "nodes", Node),
             records=records,
-            classes=unseen or self._list(f"{GROUP}/deviceclasses", "DeviceClasses"),
-            daemon_sets=self._list("/apis/apps/v1/daemonsets", "DaemonSets"),
-            gpu_clusters=self._list("/apis/nvidia.com/v1alpha1/gpuclusters", "GPUClusters"),
+            classes=unseen or self._list(f"{GROUP}/deviceclasses", "DeviceClasses", Json),
+            daemon_sets=self._list("/apis/apps/v1/daemonsets", "DaemonSets", Json),
+            gpu_clusters=self._list("/apis/nvidia.com/v1alpha1/gpuclusters", "GPUClusters", Json),
             extender=self._get("/apis/apps/v1", ours, "deployments", "gpu-topology-extender"),
             service=self._get("/api/v1", ours, "services", "gpu-topology"),
             lease=self._get("/apis/coordination.k8s.io/v1", ours, "leases", "gpu-topology"),
-            leader=self._leader(),
+            leader=self._get(slices, ours, "endpointslices", "gpu-topology-leader-ipv4")
+            or self._get(slices, ours, "endpointslices", "gpu-topology-leader-ipv6"),
             schedulers=self._list(
-                "/api/v1/namespaces/kube-system/pods", "pods in kube-system", scheduled
+                "/api/v1/namespaces/kube-system/pods", "pods in kube-system", Json, scheduled
             ),
             configurations=configurations,
             certificates=[*self._secrets(), *_files(asked.files)],
             kubelets=self._kubelets(names),
-            metrics=_samples(asked.metrics),
+            metrics=metrics,
             cluster=cluster,
             answered=[a for each in asked.files if (a := _ask(each, names)) is not None],
         )
@@ -127,46 +134,27 @@ class _Look:
         return self._read(where, f"{plural} in {namespace}")
 
     def _list(
-        self, where: str, what: str, query: Sequence[tuple[str, str]] = ()
-    ) -> list[Json] | Unseen:
+        self, where: str, what: str, kind: type[T], query: Query = (), page: int = PAGE
+    ) -> list[T] | Unseen:
+        """Objects; one that cannot be read costs that object."""
+        found = []
         try:
-            items, _ = listed(self._api, where, PAGE, query)
+            for raw in listed(self._api, where, page, query)[0]:
+                with suppress(msgspec.DecodeError):
+                    found.append(msgspec.json.decode(raw, type=kind))
         except NotFoundError:
             return []
         except ApiError as error:
             return _refused(error, what)
-        return [msgspec.json.decode(raw, type=Json) for raw in items]
+        return found
 
     def _policies(self) -> list[Json] | Unseen:
         found: list[Json] = []
         for kind, plural in POLICIES.items():
-            part = self._list(f"{ADMISSION}/{plural}", "admission policies")
+            part = self._list(f"{ADMISSION}/{plural}", "admission policies", Json)
             if isinstance(part, Unseen):
                 return part
             found += [{**each, "kind": kind} for each in part]  # in a list they do not say it
-        return found
-
-    def _nodes(self) -> list[Node] | Unseen:
-        try:
-            return _decoded(listed(self._api, NODES_PATH, PAGE)[0], Node)
-        except ApiError as error:
-            return _refused(error, "nodes")
-
-    def _records(self) -> list[Record] | Unseen | None:
-        try:
-            return _decoded(listed(self._api, RECORDS_PATH, RECORDS_PAGE)[0], Record)
-        except NotFoundError:
-            return None
-        except ApiError as error:
-            return _refused(error, "GPUTopology records")
-
-    def _leader(self) -> Json | Unseen | None:
-        """The EndpointSlice of the leader, which has an address of one of two families."""
-        slices = "/apis/discovery.k8s.io/v1"
-        found: Json | Unseen | None = None
-        for family in ("ipv4", "ipv6"):
-            name = f"gpu-topology-leader-{family}"
-            found = found or self._get(slices, self._asked.system, "endpointslices", name)
         return found
 
     def _secrets(self) -> Iterator[Certificate | Unseen]:
@@ -221,17 +209,6 @@ def _refused(error: ApiError, what: str, *, always: bool = False) -> Unseen:
     raise error
 
 
-def _decoded(items: Sequence[msgspec.Raw], kind: type[T]) -> list[T]:
-    """Objects; one that cannot be read costs that object."""
-    found = []
-    for raw in items:
-        try:
-            found.append(msgspec.json.decode(raw, type=kind))
-        except msgspec.DecodeError:
-            continue
-    return found
-
-
 def _certificates(where: str, whose: str, pem: bytes) -> Iterator[Certificate | Unseen]:
     try:
         yield from certificates_in(where, whose, pem)
@@ -259,13 +236,6 @@ def _files(configurations: Sequence[Configuration]) -> Iterator[Certificate | Un
                 yield Unseen(f"{name}: {error.strerror}")
             else:
                 yield from _certificates(name, whose, pem)
-
-
-def _samples(text: str | None) -> list[Sample] | Unseen:
-    if text is None:
-        return Unseen("the extender was not asked (--forward asks it)")
-    families = text_string_to_metric_families(text)
-    return [sample for family in families for sample in family.samples]
 
 
 def _ask(configuration: Configuration, nodes: Sequence[str]) -> Answered | None:

@@ -7,7 +7,7 @@ Each says one thing of each node; what is the same for many is said once.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from msgspec import structs
 
@@ -69,7 +69,15 @@ def _gpu_nodes(seen: Seen) -> dict[str, Node]:
 
 def plugin(seen: Seen) -> Iterator[Finding]:
     """What serves the GPUs: which versions of NVIDIA's device plugin, or a DRA driver."""
-    nodes, claimable = _gpu_nodes(seen), _claimable(there(seen.classes) or ())
+    nodes, claimable = _gpu_nodes(seen), ok("a DRA driver")
+    classes = [str(at(e, "spec", "extendedResourceName")) for e in there(seen.classes) or ()]
+    if MANAGED[0] not in classes:
+        said = f"a DRA driver, and no DeviceClass has extendedResourceName {MANAGED[0]}"
+        claimable = warn(
+            f"{said}: only pods with claims of their own get GPUs",
+            "add it to the DeviceClass gpu.nvidia.com",
+            DRA,
+        )
     return _of_each(
         {
             name: claimable if _by_dra(seen, name) else _plugin(seen, record, nodes.get(name))
@@ -82,15 +90,6 @@ def _by_dra(seen: Seen, name: str) -> bool:
     """Whether ResourceSlices have a node's GPUs."""
     cluster = there(seen.cluster)
     return cluster is not None and cluster.facts(NodeName(name)).by_dra
-
-
-def _claimable(classes: Sequence[Json]) -> Finding:
-    """What is said of nodes under DRA, where there are these DeviceClasses."""
-    if MANAGED[0] in [str(at(each, "spec", "extendedResourceName")) for each in classes]:
-        return ok("a DRA driver")
-    said = f"a DRA driver, and no DeviceClass has extendedResourceName {MANAGED[0]}: only pods with"
-    add = "add it to the DeviceClass gpu.nvidia.com"
-    return warn(f"{said} claims of their own get GPUs", add, DRA)
 
 
 def _plugin(seen: Seen, record: Record, node: Node | None) -> Finding:
@@ -194,7 +193,8 @@ def kubelets(seen: Seen) -> Iterator[Finding]:
 def _kubelet(record: Record, kubelet: Kubelet | Unseen | None) -> Finding | None:
     told = record.spec.allocator
     if told.topology_manager_policy == "unknown":
-        several, dark = record.on_several_sockets, "the agent cannot read its configuration"
+        numa = {device.numa_node for device in record.spec.devices or ()}
+        several, dark = len(numa) > 1, "the agent cannot read its configuration"
         promises = "nothing is promised" if several else "fewer promises"
         say = fail if several else warn
         return say(f"{dark}: {promises}", "let the agent read it", KUBELETS)

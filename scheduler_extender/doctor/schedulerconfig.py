@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -140,17 +141,12 @@ def _door(entry: Json, around: Around) -> Iterator[Finding]:
     if host.endswith(".svc") and around.cluster_dns is False:
         said = f"urlPrefix names {host}, and kube-scheduler's pod asks the host's DNS"
         yield fail(f"{said}, which does not know it", "write the Service's IP", ADDRESS)
-    if around.addresses and host not in around.addresses and _is_elsewhere(host):
+    elsewhere = False
+    with suppress(ValueError):
+        elsewhere = not ipaddress.ip_address(host).is_loopback
+    if around.addresses and host not in around.addresses and elsewhere:
         said = f"urlPrefix names {host}, and the Service's address is {listed(around.addresses)}"
         yield warn(said, "write the Service's IP", ADDRESS)
-
-
-def _is_elsewhere(host: str) -> bool:
-    """Whether it is an IP address of another machine."""
-    try:
-        return not ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _settings(entry: Json, around: Around) -> Iterator[Finding]:

@@ -126,11 +126,6 @@ class Record(msgspec.Struct, frozen=True):
         return next((c for c in self.status.conditions or () if c.type == kind), _Condition())
 
     @property
-    def on_several_sockets(self) -> bool:
-        """Whether its GPUs are on several NUMA nodes."""
-        return len({device.numa_node for device in self.spec.devices or ()}) > 1
-
-    @property
     def ahead(self) -> float | None:
         """By how many seconds its node's clock is ahead of the API server's."""
         writes = [w for w in self.metadata.managed_fields or () if w.subresource == "status"]
