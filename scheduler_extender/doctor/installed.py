@@ -10,10 +10,10 @@ from importlib.resources import files
 from typing import Any
 
 from scheduler_extender.doctor import schedulerconfig
-from scheduler_extender.doctor.certificates import Certificate
 from scheduler_extender.doctor.findings import Finding, fail, ok, unseen, warn
 from scheduler_extender.doctor.schedulerconfig import ADDRESS, SCHEDULER, Around
 from scheduler_extender.doctor.seen import (
+    Certificate,
     Json,
     Seen,
     Unseen,

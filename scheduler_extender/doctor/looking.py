@@ -17,11 +17,11 @@ import urllib3
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from scheduler_extender.doctor.certificates import Certificate, certificates_in
 from scheduler_extender.doctor.schedulerconfig import entry_in
 from scheduler_extender.doctor.seen import (
     PROBE,
     Answered,
+    Certificate,
     Configuration,
     Json,
     Kubelet,
@@ -30,6 +30,7 @@ from scheduler_extender.doctor.seen import (
     Seen,
     Unseen,
     at,
+    certificates_in,
     there,
 )
 from scheduler_extender.kube.dra import GROUP

@@ -5,15 +5,17 @@ A part is :class:`Unseen` where it could not be looked at, and None where it is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.x509.oid import NameOID
 from prometheus_client.samples import Sample
 
 from scheduler_extender.annotations import MANAGED, managed_among
-from scheduler_extender.doctor.certificates import Certificate
 from scheduler_extender.state.cluster.cache import Cache
 from topology.times import seconds_of
 
@@ -230,3 +232,48 @@ def tag_of(image: str) -> str:
     """
     name, _, tag = image.partition("@")[0].rpartition(":")
     return tag if name and "/" not in tag else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A certificate, the name of its file or of its place in a Secret, and whom it certifies:
+    ``extender``, ``scheduler``, or ``authority`` where it signs others."""
+
+    where: str
+    whose: str
+    content: x509.Certificate
+
+    @property
+    def expires(self) -> float:
+        """When it ends, in seconds since 1970."""
+        return self.content.not_valid_after_utc.timestamp()
+
+    @property
+    def names(self) -> set[str]:
+        """The names that it is for."""
+        try:
+            found = self.content.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        except x509.ExtensionNotFound:
+            return set()
+        addresses = found.value.get_values_for_type(x509.IPAddress)
+        return {*found.value.get_values_for_type(x509.DNSName), *map(str, addresses)}
+
+    @property
+    def common_name(self) -> str:
+        """The subject's name, by which the extender knows kube-scheduler."""
+        found = self.content.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        return str(found[0].value) if found else ""
+
+    def signed_by(self, authority: Certificate) -> bool:
+        """Whether an authority has signed it."""
+        try:
+            self.content.verify_directly_issued_by(authority.content)
+        except (ValueError, TypeError, InvalidSignature):
+            return False
+        return True
+
+
+def certificates_in(where: str, whose: str, pem: bytes) -> Iterator[Certificate]:
+    """The certificates of a text. Raises ValueError where there is none."""
+    for content in x509.load_pem_x509_certificates(pem):
+        yield Certificate(where, whose, content)

@@ -2,10 +2,11 @@
 map.
 
 What is told is structs (``struct``): values in Python, JSON on the wire, and the schemas of
-``/openapi.json``. Of a node, ``nodes`` says how each GPU stands, ``brief`` what is free of it, and
-``sharing`` who shares a GPU. Of a pod, from the bottom: ``answers`` asks all nodes; ``nearest`` has
-what a refusing node lacks; ``rows`` all that one node answers, ``counts`` all nodes in a line;
-``relaxing`` lists what the pod could ask for instead, and ``helps`` says what of it would do, or
-whose end; ``placed`` says what the pod got; ``explanation`` puts these together. ``waiting`` has the pods that wait, ``idle`` says whose end would let them in,
-``unblocking`` whom to evict, and ``together`` judges pods of a file. ``words`` has the phrases.
+``/openapi.json``. Of a node, ``nodes`` says how each GPU stands, and ``brief`` what is free of it
+and who shares a GPU. Of a pod, from the bottom: ``answers`` asks all nodes; ``nearest`` has what a
+refusing node lacks; ``rows`` all that one node answers, ``counts`` all nodes in a line; ``helps``
+says whose end would help, or what the pod could ask for instead; ``placed`` says what the pod got;
+``explanation`` puts these together. ``waiting`` has the pods that wait, ``idle`` says whose end
+would let them in, ``unblocking`` whom to evict, and ``together`` judges pods of a file. ``words``
+has the phrases.
 """

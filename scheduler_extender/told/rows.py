@@ -7,8 +7,8 @@ from msgspec import Meta
 
 from scheduler_extender.state.node.facts import Offer
 from scheduler_extender.told.answers import Answer
+from scheduler_extender.told.brief import SharedGpu, shared_gpus
 from scheduler_extender.told.nearest import Miss, miss_of
-from scheduler_extender.told.sharing import SharedGpu, shared_gpus
 from scheduler_extender.told.struct import Struct
 from topology.core.admission import container_sets, others_on
 from topology.core.devices import Mask

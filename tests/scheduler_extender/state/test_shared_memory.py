@@ -13,7 +13,7 @@ from scheduler_extender.state.answers.decision import Decision
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.objects import contradiction
 from scheduler_extender.state.node.verification import BROKEN, Surprise
-from scheduler_extender.told.sharing import shared_gpus
+from scheduler_extender.told.brief import shared_gpus
 from tests.nodes import GIB, offered, pcie, pod, record_of
 from tests.scheduler_extender.serving import Clock
 from topology.core.devices import Bytes, DeviceId, GpuResource, NodeName, PodUid

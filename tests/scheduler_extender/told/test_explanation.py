@@ -20,9 +20,8 @@ from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.standing import Standing
 from scheduler_extender.told.explanation import NOT_ALL_ASKED, Explanation, explanation_of
-from scheduler_extender.told.helps import Help
+from scheduler_extender.told.helps import Help, relaxations
 from scheduler_extender.told.placed import Written, placed_on
-from scheduler_extender.told.relaxing import relaxations
 from scheduler_extender.told.together import Wanted, judge
 from scheduler_extender.told.unblocking import unblocking_of
 from scheduler_extender.wire import Taint
