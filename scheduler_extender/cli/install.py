@@ -163,8 +163,17 @@ class _Node:
         return Change(path=path, before=before, after=after, copy=copy)
 
     def secrets(self) -> list[Change]:
-        """What becomes of the certificates."""
-        texts = {} if self.asked is None else self._certificates(self.asked)
+        """What becomes of the certificates, which are tried against each other."""
+        texts: dict[str, str] = {}
+        if self.asked is not None:
+            if self.asked.tls is None:
+                raise BadInputError("--tls: a folder with ca.crt, scheduler.crt and scheduler.key")
+            texts = {name: text_of(self.asked.tls / name, MAX_PEM) for name in SECRETS}
+            try:
+                ca, certificate, key = (texts[name].encode() for name in SECRETS)
+                check_client(ca, certificate, key, datetime.now(UTC))
+            except AuthorityError as error:
+                raise BadInputError(f"--tls: {self.asked.tls}: {error}") from error
         return [
             Change(
                 path=(path := f"{self.folder}/{name}"),
@@ -185,20 +194,6 @@ class _Node:
             raise BadInputError(f"--address: an IP address or a DNS name is needed{given}")
         check_namespace("--namespace", asked.namespace)
         return schedulerconfig.Place(address, asked.namespace, self.folder, self.settings)
-
-    @staticmethod
-    def _certificates(asked: Asked) -> dict[str, str]:
-        """The three files, tried against each other. Raises :class:`BadInputError`."""
-
-        if asked.tls is None:
-            raise BadInputError("--tls: a folder with ca.crt, scheduler.crt and scheduler.key")
-        texts = {name: text_of(asked.tls / name, MAX_PEM) for name in SECRETS}
-        try:
-            ca, certificate, key = (texts[name].encode() for name in SECRETS)
-            check_client(ca, certificate, key, datetime.now(UTC))
-        except AuthorityError as error:
-            raise BadInputError(f"--tls: {asked.tls}: {error}") from error
-        return texts
 
     def as_it_was(self, path: str, before: str, after: str) -> str:
         """The text that was kept of a file, if it says no more and no less than the one after."""

@@ -355,14 +355,14 @@ class _Search:
             yield facts, tuple(pods[places[pod.uid]] for pod in candidate.victims)
 
     def _plan(self, facts: NodeFacts, victims: Sequence[PodRecord], homes: Sequence[Home]) -> Plan:
-        steps = tuple(
-            Step(pod, home, "" if home is not None else _why_lost(pod))
-            for pod, home in zip(victims, homes, strict=True)
-        )
+        steps = []
+        for pod, home in zip(victims, homes, strict=True):
+            why = HOMELESS if recreated(pod) else BY_CLAIMS if pod.standing.controller else BARE
+            steps.append(Step(pod, home, "" if home is not None else why))
         ending = [p for p in facts.pods.every if p.uid in facts.pods.ending]
         cost = self._cost(facts, victims, sum(home is None for home in homes))
         unknown = sorted(self._spare.unknown & {facts.name, *homes})
-        return Plan(facts.name, steps, cost, tuple(ending), tuple(unknown))
+        return Plan(facts.name, tuple(steps), cost, tuple(ending), tuple(unknown))
 
 
 def unplanned(
@@ -402,9 +402,3 @@ def _may_be_planned(victim: PodRecord, waiting: PodRecord) -> bool:
         return False  # the group would lack it
     moves = victim.standing.priority <= waiting.standing.priority and recreated(victim)
     return moves or may_be_lost(victim, waiting)
-
-
-def _why_lost(pod: PodRecord) -> str:
-    if recreated(pod):
-        return HOMELESS
-    return BY_CLAIMS if pod.standing.controller else BARE

@@ -42,7 +42,9 @@ def candidates(facts: NodeFacts, resource: str) -> list[PodRecord]:
     that has them by claims alone. One whose successor would have its GPUs again is none.
     """
     found = [
-        replace(pod, request=gpu_request(0, resource=resource)) if _has_more(facts, pod) else pod
+        replace(pod, request=gpu_request(0, resource=resource))
+        if facts.by_dra and len(facts.claimed(pod.uid)) > devices_of(facts, pod)
+        else pod
         for pod in facts.pods.bound.alive.values()
         if not pod.deleting
         and resource_of(pod) == resource
@@ -52,10 +54,6 @@ def candidates(facts: NodeFacts, resource: str) -> list[PodRecord]:
         and not (pod.standing.controller and facts.claimed(NOBODY, pod.namespace, pod.lasting))
     ]
     return sorted(found, key=importance)
-
-
-def _has_more(facts: NodeFacts, pod: PodRecord) -> bool:
-    return facts.by_dra and len(facts.claimed(pod.uid)) > devices_of(facts, pod)
 
 
 def after(facts: NodeFacts, victims: Iterable[PodRecord], asking: PodUid) -> NodeFacts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from urllib.parse import parse_qs
 
 from fastapi import FastAPI
@@ -80,46 +81,34 @@ def _word(request: Request, name: str) -> str:
     return request.query_params.get(name, "")[:MAX_WORD].strip()
 
 
-def _page_number(request: Request) -> int:
-    """Which page of a list is asked for; the first one if that is no number."""
-    word = _word(request, "page")
-    return int(word) if word.isascii() and word.isdigit() and len(word) < 9 else 1
-
-
-def _html(text: str, status: int = 200) -> HTMLResponse:
-    return HTMLResponse(text, status)
-
-
 def _add_pages(app: FastAPI, pages: Pages, desk: Desk) -> None:
     @app.get(PREFIX, include_in_schema=False)
     async def glance(request: Request) -> Response:
-        filters = _filters(request)
-        return _html(await desk.run(lambda: pages.map(filters)))
+        return HTMLResponse(await desk.run(partial(pages.map, _filters(request))))
 
     @app.get(f"{PREFIX}/nodes", include_in_schema=False)
     async def nodes(request: Request) -> Response:
-        filters, at = _filters(request), _page_number(request)
-        return _html(await desk.run(lambda: pages.nodes(filters, at)))
+        word = _word(request, "page")
+        number = word.isascii() and word.isdigit() and len(word) < 9
+        at = int(word) if number else 1
+        return HTMLResponse(await desk.run(partial(pages.nodes, _filters(request), at)))
 
     @app.get(f"{PREFIX}/nodes/{{name:path}}", include_in_schema=False)
     async def node(name: str) -> Response:
-        found = await desk.run(lambda: pages.node(name))
+        found = await desk.run(partial(pages.node, name))
         if found is None:
-            problem = f"Nobody has told us of a node {name[:253]}."
-            return _problem("Unknown node", problem, 404)
-        return _html(found)
+            return _problem("Unknown node", f"Nobody has told us of a node {name[:253]}.", 404)
+        return HTMLResponse(found)
 
     @app.get(f"{PREFIX}/waiting", include_in_schema=False)
     async def waiting(request: Request) -> Response:
-        name = _word(request, "name")
-        return _html(await desk.run(lambda: pages.waiting(name)))
+        return HTMLResponse(await desk.run(partial(pages.waiting, _word(request, "name"))))
 
 
 def _add_what_if(app: FastAPI, service: Service, pages: Pages, desk: Desk) -> None:
     @app.get(f"{PREFIX}/what-if", include_in_schema=False)
     async def form(request: Request) -> Response:
-        text = EXAMPLES.get(_word(request, "example"), "")
-        return _html(pages.what_if_form(text))
+        return HTMLResponse(pages.what_if_form(EXAMPLES.get(_word(request, "example"), "")))
 
     @app.post(f"{PREFIX}/what-if", include_in_schema=False)
     async def ask(request: Request) -> Response:
@@ -130,16 +119,14 @@ def _add_what_if(app: FastAPI, service: Service, pages: Pages, desk: Desk) -> No
                 text = given.get("pod", [""])[0].replace("\r\n", "\n")
                 copies = given.get("copies", [""])[0]
                 answer = await desk.run(lambda: pages.what_if(text, copies))
-                return _html(answer, 413 if len(text.encode()) > MAX_POD else 200)
+                return HTMLResponse(answer, 413 if len(text.encode()) > MAX_POD else 200)
         except BodyError as error:
-            problem = f"{error}. Go back: your browser still has the text."
-            return _problem("Not asked", problem, error.status)
+            told = f"{error}. Go back: your browser still has the text."
+            return _problem("Not asked", told, error.status)
         except FullError:
-            problem = "Other questions are being answered: ask again."
-            return _problem("Not asked", problem, 503)
+            return _problem("Not asked", "Other questions are being answered: ask again.", 503)
         except ValueError as error:
-            problem = f"the form cannot be read: {error}"
-            return _problem("Not asked", problem, 400)
+            return _problem("Not asked", f"the form cannot be read: {error}", 400)
 
 
 def _add_rest(app: FastAPI, listeners: Listeners) -> None:
@@ -182,5 +169,4 @@ class _Events(Response):
 
 
 def _problem(heading: str, problem: str, status: int) -> HTMLResponse:
-    text = page("problem.html", "", heading=heading, problem=problem)
-    return _html(text, status)
+    return HTMLResponse(page("problem.html", "", heading=heading, problem=problem), status)

@@ -24,7 +24,6 @@ from scheduler_extender.cli.options import MetricsPortOption, WeakestOption
 if TYPE_CHECKING:
     from scheduler_extender.http.certificates import Tls
     from scheduler_extender.http.servers import Addresses
-    from scheduler_extender.leader.address import Address
     from scheduler_extender.leader.leader import Replication
     from scheduler_extender.state.answers.decision import Settings
 
@@ -241,9 +240,17 @@ class Replica:
     def replication(self, port: int) -> Replication:
         """How the replicas agree on who leads, and where the leader answers."""
         from scheduler_extender.kube.bindable import OwnPod
+        from scheduler_extender.leader.address import Address
         from scheduler_extender.leader.leader import Replication
 
-        address = self._address(port)
+        address = None
+        if self.pod_ip:
+            if not is_ip(self.pod_ip):
+                raise BadInputError(f"--pod-ip: {self.pod_ip!r} is no IP address")
+            if not NAME.fullmatch(self.service):
+                said = f"{self.service!r} is no name of a Kubernetes object"
+                raise BadInputError(f"--service: {said}")
+            address = Address(self.pod_ip, port, self.service)
         if not self.pod_namespace or not self.pod_name:
             raise BadInputError(
                 "--leader-elect needs --pod-namespace and --pod-name, or the variables "
@@ -259,17 +266,6 @@ class Replica:
                 raise BadInputError(f"{option}: {part!r} is no name of a Kubernetes object")
         own = OwnPod(self.pod_namespace, self.pod_name)
         return Replication(own, self.lease, self.lease_seconds, address)
-
-    def _address(self, port: int) -> Address | None:
-        from scheduler_extender.leader.address import Address
-
-        if not self.pod_ip:
-            return None
-        if not is_ip(self.pod_ip):
-            raise BadInputError(f"--pod-ip: {self.pod_ip!r} is no IP address")
-        if not NAME.fullmatch(self.service):
-            raise BadInputError(f"--service: {self.service!r} is no name of a Kubernetes object")
-        return Address(self.pod_ip, port, self.service)
 
 
 def extender(
