@@ -131,7 +131,9 @@ def answers_to(
         if of_claims:
             doubt = results.unknown.get(name) if decision.rejection is None else None
         elif decision.rejection is None:
-            doubt = _doubt(judged, results.request, strict.own[name].rejection, outcomes)
+            # Without an answer of its own where there was no time to ask whether it is open.
+            stern = strict.own.get(name, strict.decisions[name])
+            doubt = _doubt(judged, results.request, stern.rejection, outcomes)
         bar = "" if deadline.passed() else facts.bar(standing.destinations, standing.asks)
         missing = () if of_claims else lacks(judged, results.request)
         rows.append(Answer(judged, state, decision, None, doubt, outcomes, missing, bar))
