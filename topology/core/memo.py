@@ -198,6 +198,8 @@ def bytes_of(value: object) -> int:
             else:
                 some = part[:: -(-n // _LISTED)]
                 found += n * sum(map(bytes_of, some)) // len(some)
+        elif isinstance(part, dict):  # what a node keeps of itself, such as positions by UUID
+            parts.append(tuple(part.items()))
         elif isinstance(part, (str, bytes)):
             found += 50 + len(part)
         elif isinstance(part, (Enum, Number)):

@@ -12,7 +12,7 @@ from topology.core.admission import Kubelet
 from topology.core.availability import Availability
 from topology.core.graph import AllocatorFacts
 from topology.core.links import LinkKind
-from topology.core.memo import OutOfTimeError, forget, interrupted_at
+from topology.core.memo import OutOfTimeError, bytes_of, forget, interrupted_at
 from topology.core.placement import assess
 from topology.core.requests import Constraints, gpu_request
 from topology.core.scoring import PRIOR, merit
@@ -108,3 +108,10 @@ def test_whoever_asked_for_all_of_it_interrupts_inner_blocks_too() -> None:
         after(NEVER),
     ):
         question("dgx1-v100")()
+
+
+def test_what_a_node_has_worked_out_of_itself_is_weighed_too() -> None:
+    node = machine("dgx1-v100").topology("n")
+    positions = node.position_of_uuid  # kept in the node
+    assert bytes_of(positions) == bytes_of(tuple(positions.items()))
+    assert bytes_of(node) > bytes_of(positions)
