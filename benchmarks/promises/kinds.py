@@ -81,7 +81,12 @@ def _holds(shape: Shape, free: Mask, request: GpuRequest) -> bool:
 
 
 def _promised(topology: NodeTopology, held: list[Mask], request: GpuRequest, policy: str) -> int:
-    numa = _numa(topology)
+    # As many NUMA nodes as GPUs are on, each with the same number of CPUs.
+    count = 1 + max((gpu.numa_node or 0 for gpu in topology.gpus), default=0)
+    each = (1 << CPUS_PER_NUMA_NODE) - 1
+    nodes = tuple(NumaNode(CpuSet(each << i * CPUS_PER_NUMA_NODE), i) for i in range(count))
+    every = CpuSet((1 << count * CPUS_PER_NUMA_NODE) - 1)
+    numa = NumaFacts(nodes, every, every)
     facts = AllocatorFacts(
         "best-effort",
         "0.19.3",
@@ -90,10 +95,7 @@ def _promised(topology: NodeTopology, held: list[Mask], request: GpuRequest, pol
         "static",
         "None",
         False,
-        tuple(
-            tuple(10 if a == b else 21 for b in range(len(numa.nodes)))
-            for a in range(len(numa.nodes))
-        ),
+        tuple(tuple(10 if a == b else 21 for b in range(count)) for a in range(count)),
         full_cores_only=False,
         numa=numa,
     )
@@ -102,15 +104,6 @@ def _promised(topology: NodeTopology, held: list[Mask], request: GpuRequest, pol
     return sum(
         assess(kubelet, Availability(free, room=room), request).verdict.holds for free in held
     )
-
-
-def _numa(topology: NodeTopology) -> NumaFacts:
-    """As many NUMA nodes as GPUs are on, each with the same number of CPUs."""
-    count = 1 + max((gpu.numa_node or 0 for gpu in topology.gpus), default=0)
-    each = (1 << CPUS_PER_NUMA_NODE) - 1
-    nodes = tuple(NumaNode(CpuSet(each << i * CPUS_PER_NUMA_NODE), i) for i in range(count))
-    every = CpuSet((1 << count * CPUS_PER_NUMA_NODE) - 1)
-    return NumaFacts(nodes, every, every)
 
 
 def kinds_table(found: Iterable[Kind]) -> Table:

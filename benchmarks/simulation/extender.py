@@ -47,7 +47,12 @@ class Extender(Policy):
         """
         fleet = self.fleet
         manifest = pod.ask.pod(pod.name, pod.uid)
-        self._refresh()
+        changed = list(self._changed)
+        states, _ = states_of(self._cluster.snapshot(), WHOLE_GPU, changed)
+        for name, state in zip(changed, states, strict=True):
+            assert state is not None
+            self._states[fleet.row(name)] = state
+        self._changed.clear()
         _, first, back = np.unique(self._states[rows], return_index=True, return_inverse=True)
         names = fleet.name_of[rows[first]].tolist()
         picked = pick(
@@ -71,15 +76,6 @@ class Extender(Policy):
             both += self.scores(pod, passed, DEFAULT, most=False)
             row = self.best(passed, both)
         return self.fleet.names[row]
-
-    def _refresh(self) -> None:
-        """Ask the cluster for the states of nodes that have changed."""
-        names = list(self._changed)
-        found, _ = states_of(self._cluster.snapshot(), WHOLE_GPU, names)
-        for name, state in zip(names, found, strict=True):
-            assert state is not None
-            self._states[self.fleet.row(name)] = state
-        self._changed.clear()
 
     def admitted(self, pod: SimPod, row: int) -> None:
         """The agent reports what the kubelet gave."""

@@ -3,7 +3,7 @@
 import gc
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +18,7 @@ from benchmarks.simulation.figures import OURS, QUANTILES, Run, Simulated, Sweep
 from benchmarks.simulation.fleet import Fleet, cluster
 from benchmarks.simulation.jobs import Job
 from benchmarks.simulation.policy import Policy, Stock
-from benchmarks.simulation.simulation import Result, Simulation, Speed
+from benchmarks.simulation.simulation import Simulation, Speed
 from benchmarks.simulation.sources import Workload
 
 # By the names that ``--policy`` takes.
@@ -67,10 +67,7 @@ def play(what: Play) -> Run:
     nodes, jobs = cluster(what.cluster), what.jobs()
     gc.collect()
     result = Simulation(nodes, jobs, POLICIES[what.policy], what.seed, what.speed).run()
-    return _figures(what, sum(len(node.topology.gpus) for node in nodes), jobs, result)
-
-
-def _figures(what: Play, gpus: int, jobs: Sequence[Job], result: Result) -> Run:
+    gpus = sum(len(node.topology.gpus) for node in nodes)
     placed = [o for o in result.outcomes if o.placed]
     asking = [o for o in placed if o.kept is not None]
     several = [o for o in placed if o.hop]
@@ -82,7 +79,7 @@ def _figures(what: Play, gpus: int, jobs: Sequence[Job], result: Result) -> Run:
         load=what.load,
         policy=what.policy,
         seed=what.seed,
-        nodes=len(cluster(what.cluster)),
+        nodes=len(nodes),
         gpus=gpus,
         jobs=len(jobs),
         placed=len(placed),

@@ -127,22 +127,20 @@ class _Side:
         cold, warm = [], []
         for _ in range(ROUNDS):
             for name in self._names:
-                _report_anew(self._cluster, name)
+                # Its next report says something new, and nothing that an answer depends on.
+                facts = self._cluster.facts(name)
+                topology, report = facts.topology, facts.report
+                assert topology is not None
+                assert report is not None
+                sequence = report.sequence + 1
+                news = Health(topology.gpus[0].uuid, healthy=True, reason=f"Xid{sequence}")
+                report = replace(report, sequence=sequence, health=(news,))
+                self._cluster.put_record(topology, report)
             forget()
             self._cluster.forget_answers()
             cold.append(_timed(ask))
             warm += [_timed(ask) for _ in range(3)]
         return min(cold), min(warm)
-
-
-def _report_anew(cluster: Cache, name: NodeName) -> None:
-    """A node's next report: it says something new, and nothing that an answer depends on."""
-    facts = cluster.facts(name)
-    assert facts.topology is not None
-    assert facts.report is not None
-    sequence = facts.report.sequence + 1
-    news = Health(facts.topology.gpus[0].uuid, healthy=True, reason=f"Xid{sequence}")
-    cluster.put_record(facts.topology, replace(facts.report, sequence=sequence, health=(news,)))
 
 
 def _timed(ask: Callable[[], object]) -> float:

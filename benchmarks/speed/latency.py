@@ -100,7 +100,10 @@ class _Bench:
         for _ in range(5 + count):
             self._asked += 1
             if state == "changed":
-                self._change_one()
+                i = self._rng.randrange(len(self._names))
+                report = encode_report(report_of(i, self._rng, self._asked))
+                news = json.dumps({"node": self._names[i], "status": report})
+                self._people.ask("/v1/reports", news)
             fresh = {"min-bandwidth": str(1 + self._asked / 1000)} if state == "cold" else {}
             body = filter_body(self._names, **fresh)
             for service, spent in ((self._ours, ours), (self._nothing, nothing)):
@@ -108,11 +111,6 @@ class _Bench:
         p50, idle = percentiles(ours[5:])[0], percentiles(nothing[5:])[0]
         row = {"verb": verb, "state": state, "nodes": len(self._names), "requests": count}
         return {**row, "p50_ms": p50, "nothing_p50_ms": idle, "ratio_p50": p50 / idle}
-
-    def _change_one(self) -> None:
-        i = self._rng.randrange(len(self._names))
-        report = encode_report(report_of(i, self._rng, self._asked))
-        self._people.ask("/v1/reports", json.dumps({"node": self._names[i], "status": report}))
 
 
 def filter_body(names: list[str], **more: str) -> bytes:

@@ -192,7 +192,10 @@ class NodeAgent:
             self._ask_kubelet(around)
         nvml = self._asks.driver.state()
         nvml = self._flapping.steady(nvml, self._hardware.gone(nvml), self._clock.seconds())
-        self._hear_xids()
+        sick = [self._health.xid(xid, self._clock.text()) for xid in self._asks.driver.xids()]
+        if any(sick):
+            self._polling.fault(self._clock.seconds())
+            self._allocatable.want()
         self._look_at_hardware(nvml)
         self._look_at_processors(around)
         self._polling.wait_for(self._awaited(around), self._clock.seconds())
@@ -200,7 +203,10 @@ class NodeAgent:
         picture = compose(self._facts(around, nvml), self._conditions, self._clock.text())
         if picture.unknown:
             self._unaccounted.forget()  # nobody can tell either which GPUs are used without a pod
-        self._log_unfit(picture)
+        reason = picture.unfit.reason if picture.unfit else ""
+        if picture.unfit and reason != self._unfit:  # it is logged once, when it begins
+            log.warning("record not ready", reason=reason, cause=picture.unfit.message)
+        self._unfit = reason
         return Turn(
             picture,
             self._next_question(),
@@ -253,13 +259,6 @@ class NodeAgent:
         return due | exclusive.awaited(by_uid, around.pods, around.kubelet)
 
     # The hardware.
-
-    def _hear_xids(self) -> None:
-        text = self._clock.text()
-        sick = [self._health.xid(xid, text) for xid in self._asks.driver.xids()]
-        if any(sick):
-            self._polling.fault(self._clock.seconds())
-            self._allocatable.want()
 
     def _look_at_hardware(self, nvml: NvmlState) -> None:
         if nvml.seen is None:
@@ -332,11 +331,3 @@ class NodeAgent:
             refuses_several=self._shares.refuses_several if told is None else told,
             several_shares=self._shares.learnt,
         )
-
-    # What is logged, once, when it begins.
-
-    def _log_unfit(self, picture: Picture) -> None:
-        reason = picture.unfit.reason if picture.unfit else ""
-        if picture.unfit and reason != self._unfit:
-            log.warning("record not ready", reason=reason, cause=picture.unfit.message)
-        self._unfit = reason

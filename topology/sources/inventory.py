@@ -112,18 +112,6 @@ def identify(
                 mig_instances=gpu.mig_instances or (),
             )
         )
-    _note_unsaid(gpus, made_up, from_catalogue, line, findings)
-    return gpus
-
-
-def _note_unsaid(
-    gpus: list[Gpu],
-    made_up: list[int],
-    from_catalogue: set[str],
-    line: int,
-    findings: Findings,
-) -> None:
-    """Say in ``findings`` what the text does not, and what was taken instead."""
     notes = [
         (made_up, "UUIDs are made up from the node's name and the index: the text has none"),
         (
@@ -149,6 +137,7 @@ def _note_unsaid(
         Finding(line, f"memory is the catalogue's: {text} (--memory says it exactly)")
         for text in sorted(from_catalogue)
     ]
+    return gpus
 
 
 def known_port(gpu: Gpu, count: int, line: int, findings: Findings) -> NvlinkPort | None:

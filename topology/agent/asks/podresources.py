@@ -87,7 +87,11 @@ class PodResources:
             AllocatableResourcesRequest(),
             AllocatableResourcesResponse.FromString,
         )
-        self.topology_nodes = _topology_nodes(answer.devices)
+        nodes: defaultdict[DeviceId, set[int]] = defaultdict(set)
+        for part in answer.devices:  # a kubelet may name a device once for each of its nodes
+            for device in part.device_ids:
+                nodes[DeviceId(device)].update(node.ID for node in part.topology.nodes)
+        self.topology_nodes = {device: tuple(sorted(found)) for device, found in nodes.items()}
         self.exclusive = Allocatable(_cpus(answer.cpu_ids), _memory_by_node(answer.memory))
         return {name: frozenset(ids) for name, ids in _by_resource(answer.devices).items()}
 
@@ -182,15 +186,6 @@ def _held(container: ContainerResources) -> list[Held]:
     if claimed:
         found.append(Held(container.name, GPU_DRIVER, tuple(sorted(claimed))))
     return found
-
-
-def _topology_nodes(devices: Iterable[ContainerDevices]) -> dict[DeviceId, tuple[int, ...]]:
-    """The NUMA nodes of each device. A kubelet may name a device once for each of its nodes."""
-    found: defaultdict[DeviceId, set[int]] = defaultdict(set)
-    for part in devices:
-        for device in part.device_ids:
-            found[DeviceId(device)].update(node.ID for node in part.topology.nodes)
-    return {device: tuple(sorted(nodes)) for device, nodes in found.items()}
 
 
 def _by_resource(devices: Iterable[ContainerDevices]) -> dict[str, set[DeviceId]]:

@@ -151,7 +151,8 @@ class NodePods:
         found = _node_pod(uid, pod)
         plugins = [] if found.ended or found.deleting else _plugins(pod)
         with self._lock:
-            if _asks(pod):
+            containers = (*(pod.spec.init_containers or ()), *pod.spec.containers)
+            if any(map(_gpus, containers)):
                 self._asking.add(uid)
             if self._pods.get(uid) == found and self._plugins.get(uid, []) == plugins:
                 return False
@@ -210,11 +211,6 @@ def _whole_cpus(container: _Container) -> int:
     milli = amount.removesuffix("m") if amount.endswith("m") else f"{amount}000"
     whole = milli.isascii() and milli.isdecimal() and len(milli) < 10 and int(milli) % 1000 == 0
     return int(milli) // 1000 if whole else 0
-
-
-def _asks(pod: _Pod) -> bool:
-    """Whether any container asks for GPUs, ordinary init containers included."""
-    return any(_gpus(c) for c in (*(pod.spec.init_containers or ()), *pod.spec.containers))
 
 
 def _plugins(pod: _Pod) -> list[Plugin]:

@@ -191,7 +191,12 @@ def _with_choosers(
     allocator: AllocatorFacts,
 ) -> NodeTopology:
     """The hardware, completed by what kubelet and plugin do with it."""
-    named = _named_nodes(hardware, facts.topology_nodes)
+    # The NUMA nodes that the plugin names to the kubelet; those of a MIG instance are its GPU's.
+    named = dict(facts.topology_nodes)
+    for gpu in hardware.gpus:
+        for part in gpu.mig_instances:
+            if part.uuid in facts.topology_nodes:
+                named[gpu.uuid] = facts.topology_nodes[GpuUuid(part.uuid)]
     allocator = replace(
         allocator,
         numa_distances=hardware.allocator.numa_distances,
@@ -207,19 +212,6 @@ def _with_choosers(
         replace(g, topology_nodes=named.get(g.uuid, g.topology_nodes)) for g in hardware.gpus
     )
     return replace(hardware, gpus=gpus, resources=resources, allocator=allocator)
-
-
-def _named_nodes(
-    hardware: NodeTopology, named: Mapping[GpuUuid, tuple[int, ...]]
-) -> Mapping[GpuUuid, tuple[int, ...]]:
-    """The NUMA nodes that the plugin names to the kubelet, by GPU. Those of a MIG instance are its
-    GPU's."""
-    found = dict(named)
-    for gpu in hardware.gpus:
-        for part in gpu.mig_instances:
-            if part.uuid in named:
-                found[gpu.uuid] = named[GpuUuid(part.uuid)]
-    return found
 
 
 def _misnamed(

@@ -115,7 +115,13 @@ class IdleBook:
         """Take in a look at the driver; ``holders`` is what each pod holds."""
         unused = dict(_unused(vitals))
         known, self._spells = self._spells, {}
-        for key in _held(holders):
+        held = {
+            (uid, base_uuid(device))
+            for uid, entry in holders.items()
+            for part in entry.held
+            for device in part.device_ids
+        }
+        for key in held:
             told, spell = unused.get(key[1]), known.get(key)
             if spell is not None and now - spell.looked > LONGEST_GAP:
                 spell = None
@@ -148,15 +154,6 @@ def idle_allocations(
         if a.pod_uid and told and len(told) == len(times):
             found.append(IdleAllocation(a.pod_uid, a.container, a.resource, max(told)))
     return tuple(found)
-
-
-def _held(holders: Holdings) -> Collection[Key]:
-    return {
-        (uid, base_uuid(device))
-        for uid, entry in holders.items()
-        for held in entry.held
-        for device in held.device_ids
-    }
 
 
 def _unused(vitals: Iterable[Vitals]) -> Iterator[tuple[GpuUuid, bool]]:
