@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -327,10 +326,20 @@ def test_k3s_and_back(server: Path, tls: Path) -> None:
     assert tree(server) == before
 
 
+# A copy of the program for each number of writes after which it is killed.
 KILLED = """\
 import os, signal, sys
 from scheduler_extender.cli import main
-left = int(sys.argv.pop(1))
+from scheduler_extender.cli.commands import install
+roots = sys.argv.pop(1).split(os.pathsep)
+for left, root in enumerate(roots):
+    copy = os.fork()
+    if copy == 0:
+        sys.argv += ["--root", root]
+        break
+    assert os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1]) == -signal.SIGKILL, root
+else:
+    sys.exit()
 def unless_killed(call):
     def do(*words):
         global left
@@ -359,11 +368,13 @@ def test_after_a_kill_every_file_is_whole_and_the_next_one_completes_it(
     start, end = (empty, full) if way == "in" else (full, gone)
     before, after = tree(start), tree(end)
     words = ["--remove"] if way == "out" else ["--tls", str(tls), "--address", ADDRESS]
-    for number in range(sum(before.get(path) != after.get(path) for path in before | after)):
-        root = tmp_path / f"killed-{number}"
+    steps = sum(before.get(path) != after.get(path) for path in before | after)
+    roots = [tmp_path / f"killed-{number}" for number in range(steps)]
+    for root in roots:
         shutil.copytree(start, root)
-        command = [sys.executable, "-c", KILLED, str(number), "install", kind, "--root", str(root)]
-        assert subprocess.run([*command, *words]).returncode == -signal.SIGKILL
+    command = [sys.executable, "-c", KILLED, os.pathsep.join(map(str, roots)), "install", kind]
+    subprocess.run([*command, *words], check=True)
+    for root in roots:
         for path, found in tree(root).items():
             assert path.endswith(".half") or found in (before.get(path), after.get(path))
         if way == "in":
