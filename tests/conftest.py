@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.waiting import eventually
 
-# Where this is set, property tests try other examples in each run.
+# Where this is set, property tests try other examples in each run, and twice as many.
 EXPLORES = "GPU_TOPOLOGY_EXPLORE"
 
 # Else they try the same ones: what CI says of a change does not hang on what it drew. Other
@@ -21,6 +21,7 @@ EXPLORES = "GPU_TOPOLOGY_EXPLORE"
 settings.register_profile(
     "any machine",
     deadline=None,
+    max_examples=100 if EXPLORES in os.environ else 50,
     derandomize=EXPLORES not in os.environ,
     suppress_health_check=[HealthCheck.too_slow],
 )

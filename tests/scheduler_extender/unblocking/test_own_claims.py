@@ -8,7 +8,7 @@ from itertools import chain, combinations, repeat
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_extender.framework.evaluator import evaluate
@@ -167,7 +167,6 @@ def scenes(draw: st.DrawFn) -> Scene:
 
 
 @given(scenes())
-@settings(max_examples=100, deadline=None)
 def test_after_a_plan_the_claims_get_what_the_pod_requires_and_no_plan_is_missed(
     scene: Scene,
 ) -> None:
