@@ -150,16 +150,6 @@ def decide_again(cluster: Cache, decided: DecidedBind) -> DecidedBind:
     return replace(decided, request=request, decision=decision, facts=judged, sets=sets)
 
 
-def _vetoed(cluster: Cache, results: Results, node: NodeName) -> BindError:
-    """The error for a pod whose claim has other devices than it requires."""
-    cluster.tallies.veto()
-    facts, rejection = results.judged(node), results.decisions[node].rejection
-    assert rejection is not None  # noqa: S101 (the caller looked)
-    published = () if facts.topology is None else facts.topology.allocator.published
-    devices = ", ".join(map(str, published[: results.request.effective_count]))
-    return BindError(f"its claim has the GPUs {devices}: {rejection.reason}")
-
-
 def _refused(
     cluster: Cache, pod: PodRecord, results: Results, node: NodeName, *, assumed: bool
 ) -> BindError:
@@ -174,8 +164,11 @@ def _refused(
     facts, decision = results.judged(node), results.decisions[node]
     rejection, assessed = decision.rejection, decision.assessment
     assert rejection is not None  # noqa: S101 (the caller looked)
-    if results.vetoed(node):
-        return _vetoed(cluster, results, node)
+    if results.vetoed(node):  # its claim has other devices than it requires
+        cluster.tallies.veto()
+        published = () if facts.topology is None else facts.topology.allocator.published
+        devices = ", ".join(map(str, published[: results.request.effective_count]))
+        return BindError(f"its claim has the GPUs {devices}: {rejection.reason}")
     if not assumed:
         if results.group is not None and rejection in results.group.alike:
             return BindError(rejection.reason)

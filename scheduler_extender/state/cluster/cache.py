@@ -30,15 +30,14 @@ from scheduler_extender.state.cluster.lately import LatelySent
 from scheduler_extender.state.cluster.pods import Pods
 from scheduler_extender.state.cluster.snapshot import LastGroupPlaces, Parts, Snapshot
 from scheduler_extender.state.groups.copyonwrite import CopyOnWrite
-from scheduler_extender.state.groups.domains import Domains, domain_of, same_domains
+from scheduler_extender.state.groups.domains import Domains, domain_of, same_domains, same_objects
 from scheduler_extender.state.groups.gangdomains import GangDomains
 from scheduler_extender.state.groups.groups import Groups
 from scheduler_extender.state.node import transitions
 from scheduler_extender.state.node.facts import Foresees, NodeFacts, nobody_foresees
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.node.occupants import Occupants
-from scheduler_extender.state.node.transitions import TakenRecord
-from scheduler_extender.state.node.verification import Surprise, Verified, verify
+from scheduler_extender.state.node.verification import Surprise, verify
 from scheduler_extender.state.pods.budgets import Budgets
 from scheduler_extender.state.pods.record import PodRecord, resource_of, with_promise_of
 from scheduler_extender.state.pods.reservation import Reservation
@@ -287,10 +286,34 @@ class Cache:
         """
         hash(topology.shape)  # worked out once for each kind of hardware, and not under the lock
         with self.lock:
-            taken = self._take_record(topology, report, uid, age, spoken=spoken)
-        self._verify(taken)
-        if taken.changed:
-            taken.after.prepare()  # by whoever feeds the record, and not by the next pod that asks
+            before, report = transitions.without_released(self.nodes.get(topology.name), report)
+            known, anew = before.report, uid != before.record.uid
+            if report is not None and known is not None and not anew and not report.follows(known):
+                self.reports_out_of_order += 1
+                topology, report = before.topology or topology, known
+            same = before.topology == topology
+            if same and before.topology is not None:
+                topology = before.topology  # with what is worked out about it
+            news = report != known or not same or before.record.problem is not None or anew
+            heartbeat = same and not before.record.stale and transitions.is_heartbeat(report, known)
+            after = self._with_shown(before, transitions.with_record(before, topology, report, uid))
+            if news and (spoken or known is None):
+                if after.record.stale:
+                    after = replace(after, record=replace(after.record, stale=False))
+                since = max(0.0, age) if known is None else 0.0
+                self.nodes.heard(topology.name, self.clock() - since)
+            moved = (
+                after.history.backoffs is not before.history.backoffs
+                or after.history.admitted is not before.history.admitted
+                or after.pods.leaving.keys() != before.pods.leaving.keys()
+                or after.pods.departed.keys() != before.pods.departed.keys()
+            )
+            changed = (news and not heartbeat) or moved
+            self._put(after, changed=changed)
+        if same and news and None not in (known, report):
+            self._verify(before, after)
+        if changed:
+            after.prepare()  # by whoever feeds the record, and not by the next pod that asks
 
     def put_report(self, name: NodeName, report: Report) -> bool:
         """Take in a report on its own; False where the node has no record to belong to."""
@@ -299,37 +322,6 @@ class Cache:
             return False
         self.put_record(facts.topology, report, uid=facts.record.uid)
         return True
-
-    def _take_record(
-        self, topology: NodeTopology, report: Report | None, uid: str, age: float, *, spoken: bool
-    ) -> TakenRecord:
-        """Take a record in."""
-        before, report = transitions.without_released(self.nodes.get(topology.name), report)
-        known, anew = before.report, uid != before.record.uid
-        if report is not None and known is not None and not anew and not report.follows(known):
-            self.reports_out_of_order += 1
-            topology, report = before.topology or topology, known
-        same = before.topology == topology
-        if same and before.topology is not None:
-            topology = before.topology  # with what is worked out about it
-        news = report != known or not same or before.record.problem is not None or anew
-        heartbeat = same and not before.record.stale and transitions.is_heartbeat(report, known)
-        after = self._with_shown(before, transitions.with_record(before, topology, report, uid))
-        if news and (spoken or known is None):
-            if after.record.stale:
-                after = replace(after, record=replace(after.record, stale=False))
-            since = max(0.0, age) if known is None else 0.0
-            self.nodes.heard(topology.name, self.clock() - since)
-        moved = (
-            after.history.backoffs is not before.history.backoffs
-            or after.history.admitted is not before.history.admitted
-            or after.pods.leaving.keys() != before.pods.leaving.keys()
-            or after.pods.departed.keys() != before.pods.departed.keys()
-        )
-        changed = (news and not heartbeat) or moved
-        self._put(after, changed=changed)
-        told_anew = same and news and None not in (known, report)
-        return TakenRecord(before, after, changed, told_anew)
 
     def _with_shown(self, before: NodeFacts, after: NodeFacts) -> NodeFacts:
         """Pods that a report shows for the first time have been admitted.
@@ -550,16 +542,16 @@ class Cache:
             facts = transitions.with_leaving(facts, pod, version)
         self._put(facts)
 
-    def _verify(self, taken: TakenRecord) -> None:
+    def _verify(self, before: NodeFacts, after: NodeFacts) -> None:
         """Hold a report against what was foreseen; a fault of ours here costs nobody the report."""
         try:
-            verified = verify(taken.before, taken.after) if taken.told_anew else Verified()
+            verified = verify(before, after)
             self.tallies.keep(verified.kept)
             for surprise in verified.surprises:
                 for listener in self.on_surprise:
                     listener(surprise)
         except Exception as error:  # noqa: BLE001 (a listener logs it)
-            self.faults.note(taken.before.name, error)
+            self.faults.note(before.name, error)
 
     # Assumed pods: their bind is being written, or may have been.
 
@@ -634,11 +626,12 @@ class Cache:
         self.version += changed
         # Nobody is nominated to a node of which nothing was known: else a place was reserved there.
         changes = set[NodeName]()
-        if before and _what_decides_nominees(before) != _what_decides_nominees(facts):
-            changes.add(name)
-        claimed = _claimed(facts)
-        for uid in claimed ^ (_claimed(before) if before else frozenset()):
-            changes.update(self.pods.claim(uid, name, ends=uid not in claimed))
+        if before is None or not same_objects(before, facts):
+            if before and _what_decides_nominees(before) != _what_decides_nominees(facts):
+                changes.add(name)
+            claimed = _claimed(facts)
+            for uid in claimed ^ (_claimed(before) if before else frozenset()):
+                changes.update(self.pods.claim(uid, name, ends=uid not in claimed))
         for each in changes:
             self._reserve(each)
 

@@ -328,9 +328,10 @@ class Groups:
     def put(self, pod: PodRecord) -> None:
         """A pod is bound, or its bind is in flight, or it has changed."""
         membership, former = pod.membership, self._of.get(pod.uid)
-        if membership is None or pod.node is None or former not in (None, membership.group):
+        if former is not None and (membership is None or former != membership.group):
             self.drop(pod.uid)
-        self._expect_no_more(pod.uid)
+        else:
+            self._expect_no_more(pod.uid)
         if membership is not None and pod.node is not None:
             self._of[pod.uid] = membership.group
             members = self._own(membership.group)

@@ -24,7 +24,7 @@ Sources: Kubernetes 1.36 ``kubelet/status/status_manager.go`` (``mergePodStatus`
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 
 from scheduler_extender.state.node.facts import NodeFacts
@@ -40,16 +40,6 @@ SUCCEEDED = "Succeeded"
 # Departed pods of one resource on one node that are remembered one by one. With more, nothing is
 # promised until every pod is reported that was unreported beside them.
 MOST_DEPARTED = 32
-
-
-@dataclass(frozen=True, slots=True)
-class TakenRecord:
-    """A record that was taken in: the facts of its node before and after."""
-
-    before: NodeFacts
-    after: NodeFacts
-    changed: bool  # the node's answers may be others
-    told_anew: bool  # the report is to be held against what was foreseen
 
 
 # Records.
