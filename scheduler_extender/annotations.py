@@ -9,7 +9,7 @@ the answer of every node.
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial, wraps
+from functools import wraps
 from typing import Any, TypeVar
 
 import msgspec
@@ -69,7 +69,6 @@ UNASKED = (
 MAX_COUNT = 1024
 MAX_CONTAINERS = 4096  # containers of one pod that ask for GPUs; an API server takes hundreds
 MAX_TEMPLATE = 16_384  # bytes of a pod that is remembered with what it asks
-MAX_VALUE = 1024  # characters of an annotation of ours
 MAX_MODELS = 32  # different models of gpu-model
 MODELS = "allowed are product names or globs, comma-separated, such as H100 or A100*"
 
@@ -284,7 +283,7 @@ def _values(pod: Pod) -> dict[str, Any]:
             allowed = ", ".join((*KEYS, *GROUP_KEYS))
             raise BadValueError(f"annotation {cut(key)}: unknown key, allowed are {allowed}")
         field, read = KEYS[name]
-        values[field] = annotation(ours, key, partial(_bounded, read))
+        values[field] = annotation(ours, key, read)
     if "link" not in values and "min_nvlinks" not in values:
         values.pop("pattern", None)  # there is nothing for a pattern to speak about
     return values
@@ -347,12 +346,6 @@ def _count(container: Container, resource: str) -> int:
                 raise BadValueError(f"{given} is not a whole number from 0 to {MAX_COUNT}")
             return int(amount)
     return 0
-
-
-def _bounded(read: Callable[[str], Any], text: str) -> Any:
-    if len(text) > MAX_VALUE:
-        raise BadValueError(f"{len(text)} characters; at most {MAX_VALUE} are allowed")
-    return read(text.strip())
 
 
 def _one_of(words: Mapping[str, Any]) -> Callable[[str], Any]:

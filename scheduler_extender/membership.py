@@ -149,21 +149,18 @@ def _theirs(pod: Pod, labels: dict[str, str]) -> tuple[str | None, Source | None
 
 
 def _group_name(text: str) -> str:
-    text = text.strip()
     if not _name(text):
         raise BadValueError("allowed are letters, digits, '-', '_' and '.', at most 253")
     return text
 
 
 def _size(text: str) -> int:
-    text = text.strip()
     if not re.fullmatch(r"[0-9]{1,4}", text) or not 2 <= int(text) <= MAX_SIZE:
         raise BadValueError(f"allowed are whole numbers from 2 to {MAX_SIZE}")
     return int(text)
 
 
 def _domain(text: str) -> str:
-    text = text.strip()
     if not _label_key(text):
         raise BadValueError(f"allowed are {NODE}, {NVLINK_DOMAIN} and keys of node labels")
     return text

@@ -34,6 +34,7 @@ _SUFFIXES: dict[str, int | Decimal] = {
 }
 LEAST_MEMORY = 64 << 20  # bytes of a GPU's memory: less is a number whose unit was forgotten
 MEMORY = "allowed are quantities of bytes from 64Mi, such as 40Gi"
+MAX_VALUE = 1024  # characters of an annotation of ours
 SHORT = 16  # characters of a quantity that is remembered: the same few stand in thousands of pods
 # A number and an exponent or a suffix; never both.
 _QUANTITY = re.compile(
@@ -78,14 +79,17 @@ _remembered = memoized(_read)
 
 
 def annotation(given: Mapping[str, str], key: str, read: Callable[[str], T]) -> T | None:
-    """An annotation as ``read`` reads it; None if it is not there. A :class:`BadValueError` names
-    key, value and what is allowed."""
+    """An annotation as ``read`` reads it, without blanks around it; None if it is not there. A
+    :class:`BadValueError` names key, value and what is allowed."""
     if key not in given:
         return None
+    text, said = given[key], f"annotation {cut(key)}={shortened(given[key])}"
+    if len(text) > MAX_VALUE:
+        raise BadValueError(f"{said}: {len(text)} characters; at most {MAX_VALUE} are allowed")
     try:
-        return read(given[key])
+        return read(text.strip())
     except BadValueError as error:
-        raise BadValueError(f"annotation {cut(key)}={shortened(given[key])}: {error}") from error
+        raise BadValueError(f"{said}: {error}") from error
 
 
 def shortened(text: str) -> str:

@@ -18,11 +18,11 @@ from scheduler_extender.files.binder import FileBinder
 from scheduler_extender.files.clusterfile import ClusterFile, feed
 from scheduler_extender.http.admin import create_admin_app
 from scheduler_extender.http.app import create_app
+from scheduler_extender.http.bothports import Service
 from scheduler_extender.http.certificates import Certificates
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.http.metricsport import create_metrics_app
 from scheduler_extender.http.servers import Addresses, Servers, listen, listen_on_loopback, loopback
-from scheduler_extender.http.service import Service
 from scheduler_extender.limits import DEFAULT, Limits
 from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache

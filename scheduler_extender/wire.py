@@ -12,6 +12,8 @@ import msgspec
 from scheduler_extender.limits import MAX_NAMES, MAX_POD_VALUES, MAX_VALUES, UNCOUNTED_BODY
 
 Body = bytes | bytearray
+# What decoding raises.
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _label = re.compile(_LABEL, re.ASCII).fullmatch
@@ -131,7 +133,6 @@ class Condition(msgspec.Struct, rename="camel", frozen=True):
 class ClaimedResource(msgspec.Struct, rename="camel", frozen=True):
     """An extended resource of a container that DRA serves, and no device plugin."""
 
-    container_name: str = ""
     resource_name: str = ""
 
 

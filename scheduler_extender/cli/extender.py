@@ -9,8 +9,8 @@ import structlog
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import cluster_file
 from scheduler_extender.cli.interrupts import pressed
+from scheduler_extender.http.bothports import Service
 from scheduler_extender.http.servers import Addresses, PortError
-from scheduler_extender.http.service import Service
 from scheduler_extender.leader.leader import Leader, Replication
 from scheduler_extender.serving import file_service, kube_service, replica_service, servers
 from scheduler_extender.state.answers.decision import Settings

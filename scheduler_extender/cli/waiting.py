@@ -25,7 +25,7 @@ from scheduler_extender.told.answers import answers_to
 from scheduler_extender.told.counts import Counts, counts_of
 from scheduler_extender.told.waiting import WaitingPod, reason_of, waiting_pods
 from scheduler_extender.told.words import asked_text, duration
-from scheduler_extender.wire import pod_decoder
+from scheduler_extender.wire import UNREADABLE, pod_decoder
 from topology.kubeapi.apiserver import ApiError, ApiServer
 from topology.times import age, seconds_of
 
@@ -80,7 +80,7 @@ def _listed(look: Look, api: ApiServer, namespace: str | None) -> Iterator[PodRe
         try:
             pod = pod_decoder.decode(raw)
             record = asking_record(pod, MANAGED)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except UNREADABLE:
             continue  # the API server would not store it: a field of a newer kind
         if record is None or record.node is not None or record.deleting or record.ended:
             continue

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from scheduler_extender import wire
 from scheduler_extender.deadline import within
 from scheduler_extender.files.snapshot import cluster_file
-from scheduler_extender.http.bothports import JSON, add_errors, error_line
+from scheduler_extender.http.bothports import JSON, Service, add_errors, error_line
 from scheduler_extender.http.clusterfigures import our_version
 from scheduler_extender.http.desk import Desk
 from scheduler_extender.http.endpoint import BodyError, read
@@ -25,7 +25,6 @@ from scheduler_extender.http.schemas import (
     content,
     describe,
 )
-from scheduler_extender.http.service import Service
 from scheduler_extender.limits import (
     EXPLAIN_SECONDS,
     MAX_REPORT_BODY,
@@ -162,12 +161,7 @@ def _take_report(cluster: Cache, body: wire.Body) -> Response:
     try:
         args = msgspec.json.decode(body, type=ReportBody)
         report = codec.decode_report(args.status)
-    except (
-        msgspec.DecodeError,
-        UnicodeDecodeError,
-        RecursionError,
-        codec.RecordError,
-    ) as error:
+    except (*wire.UNREADABLE, codec.RecordError) as error:
         return Response(error_line(f"body: {error}"), 400, media_type=JSON)
     for uid in args.ended_pods:
         cluster.drop_pod(PodUid(uid))

@@ -15,9 +15,8 @@ import structlog
 
 from scheduler_extender import verbs, wire
 from scheduler_extender.deadline import Deadline, within
-from scheduler_extender.http.bothports import add_errors, add_health
+from scheduler_extender.http.bothports import Service, add_errors, add_health
 from scheduler_extender.http.endpoint import Answer, NotReadyError, VerbApp
-from scheduler_extender.http.service import Service
 from scheduler_extender.http.workers import Workers
 from scheduler_extender.limits import (
     BIND_STARTS_WITHIN,

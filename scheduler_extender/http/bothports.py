@@ -1,7 +1,9 @@
-"""What the ports share: health, readiness, and errors in one form, a line of JSON."""
+"""What the ports share: the service behind them, health, and errors in one form, a line of JSON."""
 
 import time
 import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import msgspec
 import structlog
@@ -12,9 +14,13 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from scheduler_extender.http.desk import AGAIN, FullError
+from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.http.schemas import Error, Healthy, content
-from scheduler_extender.http.service import Service
+from scheduler_extender.limits import Bodies
 from scheduler_extender.ratelimit import LogLimit
+from scheduler_extender.state.cluster.cache import Cache
+from scheduler_extender.verbs import Binder, Turns, WouldRefuse
+from scheduler_extender.wire import Pod
 
 log = structlog.get_logger(__name__)
 
@@ -24,6 +30,29 @@ CLOSE = (b"connection", b"close")  # so that the client may find another replica
 PAUSE, RATE, BURST = 60.0, 0.1, 8
 
 Headers = list[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """The cluster, who writes binds, and what the routes count."""
+
+    cluster: Cache
+    binder: Binder
+    unready: Callable[[], str | None]  # the reason why we cannot answer yet, or None
+    metrics: Metrics
+    standby: Callable[[], str | None] = lambda: None  # why another replica answers verbs, or None
+    term: Callable[[], int] = int  # the term in which this replica leads; 0 of the only one
+    saw: Callable[[Pod], None] = lambda pod: None  # is told each pod that filter is asked about
+    turns: Turns | None = None  # when a bind may be written; None if no kubelet answers us
+    # If set nothing is refused, and it is told what would have been.
+    shadow: Callable[[WouldRefuse], None] | None = None
+    file_mode: bool = False  # opens POST /v1/reports
+    bodies: Bodies = field(default_factory=Bodies)  # the memory that all ports share
+
+    def not_ready(self) -> str | None:
+        """Why this replica is not Ready; verbs go on answering while a watch is blind."""
+        blind = self.cluster.unready()
+        return self.unready() or (f"blind watches: {', '.join(blind)}" if blind else None)
 
 
 def error_line(message: str) -> bytes:

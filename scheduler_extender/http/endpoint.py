@@ -8,7 +8,6 @@ probes, are answered meanwhile.
 import time
 from collections.abc import Callable
 
-import msgspec
 from fastapi import FastAPI
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -17,7 +16,7 @@ from scheduler_extender.http.bothports import CLOSE, error_line, json_headers
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.http.workers import Workers
 from scheduler_extender.limits import MAX_BODY, Bodies, Hold
-from scheduler_extender.wire import Body, TooDenseError
+from scheduler_extender.wire import UNREADABLE, Body, TooDenseError
 
 # Bytes of an answer that are handed over at a time; the next when the client has read.
 PIECE = 256 * 1024
@@ -106,7 +105,7 @@ class _Endpoint:
             status, problem = error.status, str(error)
         except TooDenseError as error:
             status, problem = 413, str(error)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except UNREADABLE as error:
             status, problem = 400, f"body: {error}"
         except NotReadyError as error:
             status, problem = 503, str(error)

@@ -4,9 +4,8 @@ from fastapi import FastAPI
 from prometheus_client import generate_latest
 from starlette.responses import PlainTextResponse, Response
 
-from scheduler_extender.http.bothports import add_errors, add_health
+from scheduler_extender.http.bothports import Service, add_errors, add_health
 from scheduler_extender.http.desk import Desk
-from scheduler_extender.http.service import Service
 from scheduler_extender.limits import PEOPLE_WAITING
 
 

@@ -58,10 +58,7 @@ class Version:
     @property
     def order(self) -> _Order:
         """What it is compared by. Raises :class:`CelError`."""
-        found = _order(self.text)
-        if found is None:
-            raise CelError(f"{cut(self.text, 60)} is no semantic version")
-        return found
+        return _order(self.text) or _fail(f"{cut(self.text, 60)} is no semantic version")
 
     @classmethod
     def shortened(cls, text: str) -> Version:

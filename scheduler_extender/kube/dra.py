@@ -32,10 +32,11 @@ from scheduler_extender.kube.draobjects import (
 )
 from scheduler_extender.kube.nodedevices import MOST_OF_NODE, MOST_SLICES, Barred, NodeDevices
 from scheduler_extender.kube.room import NO_ROOM, Bounds, Room
-from scheduler_extender.kube.sinks import UNREADABLE, ObjectSink
+from scheduler_extender.kube.sinks import ObjectSink
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.node.facts import Devices, NodeFacts, unsaid
 from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.wire import UNREADABLE
 from topology.core.allocators.claims import NotFollowedError
 from topology.core.devices import NodeName
 from topology.core.dra import (

@@ -18,8 +18,8 @@ from scheduler_extender.kube.draobjects import (
     Request,
     Slice,
 )
-from scheduler_extender.kube.sinks import UNREADABLE
 from scheduler_extender.state.node.facts import Offer
+from scheduler_extender.wire import UNREADABLE
 from topology.core.allocators.claims import (
     MOST,
     Alike,

@@ -32,7 +32,7 @@ from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import ENDED, counting_record
 from scheduler_extender.state.pods.standing import Amounts, asks_of
-from scheduler_extender.wire import pod_decoder
+from scheduler_extender.wire import UNREADABLE, pod_decoder
 from topology.core.devices import NodeName
 from topology.kubeapi.apiserver import ApiError, ApiFailure, ApiServer, NotFoundError, Query, path
 from topology.kubeapi.reflector import Reflector, Sink, Watched, decode_list
@@ -234,7 +234,7 @@ def other_pods(api: ApiServer, managed: tuple[str, ...], name: NodeName) -> Amou
             if pod.status.phase not in ENDED and counting_record(pod, managed) is None:
                 amounts.update(dict(asks_of(pod, managed)))
                 amounts["pods"] += 1000
-    except (ApiFailure, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ApiFailure, *UNREADABLE) as error:
         log.warning("the pods of a node cannot be listed", node=name, problem=str(error))
         return None
     return tuple(sorted(amounts.items()))

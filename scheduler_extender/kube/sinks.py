@@ -21,7 +21,7 @@ from scheduler_extender.state.node.occupants import UNKNOWN_VERSION
 from scheduler_extender.state.pods.budgets import Budget, BudgetObject, budget_of
 from scheduler_extender.state.pods.record import counting_record
 from scheduler_extender.state.pods.standing import amounts_of
-from scheduler_extender.wire import Node, ObjectMeta, Pod, node_decoder, pod_decoder
+from scheduler_extender.wire import UNREADABLE, Node, ObjectMeta, Pod, node_decoder, pod_decoder
 from topology.codec import KnownHardware, Record, RecordError, decode, decode_report
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
@@ -94,9 +94,6 @@ class _RecordParts(msgspec.Struct):
 metadata_decoder = msgspec.json.Decoder(_Named)
 parts_decoder = msgspec.json.Decoder(_RecordParts)
 _decode_budget = msgspec.json.Decoder(BudgetObject).decode
-
-
-UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def _when_answered(pod: Pod) -> tuple[str, bool]:

@@ -12,10 +12,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from scheduler_extender.http.bothports import error_line
+from scheduler_extender.http.bothports import Service, error_line
 from scheduler_extender.http.desk import Desk, FullError
 from scheduler_extender.http.endpoint import BodyError, read
-from scheduler_extender.http.service import Service
 from scheduler_extender.limits import PEOPLE_WAITING, SEARCHES_WAITING
 from scheduler_extender.web.examples import EXAMPLES
 from scheduler_extender.web.glance import FILTERS, Filters
