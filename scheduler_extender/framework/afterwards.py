@@ -7,16 +7,14 @@ evicted the group is owed a place, maybe the very one that has come free.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from scheduler_extender.deadline import Deadline, OutOfTimeError, within
+from scheduler_extender.deadline import Deadline, OutOfTimeError
 from scheduler_extender.framework.decision import places
-from scheduler_extender.framework.equivalence import ask
-from scheduler_extender.framework.evaluator import facts_for, may_go
+from scheduler_extender.framework.evaluator import evaluate, facts_for
 from scheduler_extender.framework.groupquestion import GroupAnswer, ask_group
 from scheduler_extender.framework.members import Member, member_of
-from scheduler_extender.framework.question import Question
-from scheduler_extender.limits import VERB_SECONDS
+from scheduler_extender.framework.question import Purpose, Question
 from scheduler_extender.membership import NODE
 from scheduler_extender.state.cluster.snapshot import Snapshot
 from scheduler_extender.state.node.facts import NodeFacts
@@ -44,7 +42,7 @@ class Afterwards:
         question: Question,
         deadline: Deadline,
     ) -> None:
-        pod = self._pod = question.pod
+        self._question, pod = question, question.pod
         assert isinstance(pod.request, GpuRequest)  # noqa: S101 (the caller looked)
         self._snapshot = snapshot.with_facts(facts_for(snapshot, question))
         self._member = member_of(snapshot, pod.uid, pod.membership, pod.request)
@@ -123,18 +121,11 @@ class Afterwards:
     def _passing(self, member: Member) -> Mapping[str, str]:
         """A node of each domain that takes the member by itself as it is."""
         if self._one_of_each is None:
-            names, goes = [], may_go(self._snapshot, self._pod)
-            for facts in self._snapshot.nodes:
-                self._deadline.check()
-                if goes(facts):
-                    names.append(facts.name)
-            deadline = within(self._snapshot.parts.clock, VERB_SECONDS)
-            answered = ask(self._snapshot, member.request, names, deadline)
-            if answered.late:
+            question = replace(self._question, purpose=Purpose.WAKE, alone=True)
+            results = evaluate(self._snapshot, question, None, self._deadline)
+            if results.late:
                 raise OutOfTimeError
             domains = self._snapshot.domains(member.membership.domain or NODE).of
-            self._one_of_each = {}
-            for name, decision in answered.each():
-                if name in domains and decision is not None and decision.rejection is None:
-                    self._one_of_each.setdefault(domains[name], name)
+            passed = [name for name in results.passed if name in domains]
+            self._one_of_each = {domains[name]: name for name in reversed(passed)}
         return self._one_of_each
