@@ -78,7 +78,7 @@ def answer(
     decision = undecided(facts, request)
     with deadline.ends():
         interruptible()
-        decision = _tried(snapshot, facts, decide, facts, request, snapshot.settings) or decision
+        decision = tried(snapshot, facts, decide, facts, request, snapshot.settings) or decision
     return unless_blind(decision, facts, request) if snapshot.blind else decision
 
 
@@ -144,7 +144,7 @@ def _work_out(
         for state, facts in of_each.items():
             if state not in decisions:
                 interruptible()
-                decision = _tried(snapshot, facts, decide, facts, request, settings)
+                decision = tried(snapshot, facts, decide, facts, request, settings)
                 if decision is None:
                     failed.add(state)
                     continue
@@ -155,7 +155,7 @@ def _work_out(
             decision = decisions.get(state)
             if decision is not None and decision.rejection is None and state not in answers.merits:
                 interruptible()
-                cost = _tried(snapshot, facts, prospect, facts, request, decision, classes)
+                cost = tried(snapshot, facts, prospect, facts, request, decision, classes)
                 if cost is not None:
                     answers.merits[state] = cost.weighed(snapshot.mix)
                     if counts:
@@ -166,7 +166,7 @@ def _work_out(
     return failed
 
 
-def _tried(
+def tried(
     snapshot: Snapshot,
     facts: NodeFacts,
     answer: Callable[P, T],
@@ -200,7 +200,7 @@ def states_of(
             break
         facts = snapshot.by_name[NodeName(names[i])]
         moment = None if facts.name in snapshot.own else snapshot.moment
-        state = _tried(snapshot, facts, _state_of, snapshot, facts, resource, moment)
+        state = tried(snapshot, facts, _state_of, snapshot, facts, resource, moment)
         states[i] = state
         if state is None:
             faulted.add(facts.name)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from scheduler_extender.deadline import Deadline, OutOfTimeError
 from scheduler_extender.framework.decision import places as surely_taken
-from scheduler_extender.framework.equivalence import states_of
+from scheduler_extender.framework.equivalence import states_of, tried
 from scheduler_extender.membership import MAX_SIZE, Group
 from scheduler_extender.state.answers.answercache import PlaceCount
 from scheduler_extender.state.answers.classes import State
@@ -83,22 +83,20 @@ class PlaceCounter:
     def _in_state(self, state: State, facts: NodeFacts, question: PlaceCount) -> int:
         """The places on a node in this state; none once the time is up, and where counting
         fails."""
-        answers, settings = self._snapshot.answers, self._snapshot.settings
-        places = answers.places(question, state)
+        snapshot, request, most = self._snapshot, question.request, question.most
+        places = snapshot.answers.places(question, state)
         self.late |= places is None and self._deadline.passed()
         if places is not None or self.late:
             return places or 0
-        places = 0
         try:
             with self._deadline.enforced():
                 beside = with_arrivals(facts, question.kept)
-                places = surely_taken(beside, question.request, settings, question.most)
+                args = beside, request, snapshot.settings, most
+                places = tried(snapshot, facts, surely_taken, *args) or 0
         except OutOfTimeError:
             self.late = True
             return 0
-        except Exception as error:  # noqa: BLE001 (a listener logs it)
-            self._snapshot.parts.faults.note(facts.name, error)
-        answers.remember_places(question, state, places)
+        snapshot.answers.remember_places(question, state, places)
         return places
 
     # Places that are kept for groups.
@@ -175,13 +173,15 @@ class PlaceCounter:
     def could_hold(self, request: GpuRequest, nodes: Iterable[NodeFacts], members: int) -> bool:
         """Whether nodes may have places for so many members once some of their pods have gone.
 
-        Yes where it is too late to count, and where a node with such devices has not reported.
+        Yes where it is too late to count, or counting fails, and where a node with such devices has
+        not reported.
         """
         for facts in nodes:
             if self.late or self._deadline.passed():
                 self.late = True
                 return True
-            members -= _most(facts, request)
+            most = tried(self._snapshot, facts, _most, facts, request)
+            members -= MAX_SIZE if most is None else most
             if members <= 0 or (
                 facts.topology is None and facts.node_object.pieces(request.resource)
             ):

@@ -299,7 +299,7 @@ def alike_nodes(
             tuple(where for i, where in enumerate(wheres) if bits >> i & 1),
             dict(zip(states, each, strict=True)),
             nodes[names[0]],
-            {resource: nodes[names[0]].devices_left(resource) for resource in states},
+            {resource: devices_left(nodes[names[0]], resource) for resource in states},
         )
         for (bits, each), names in alike.items()
     )

@@ -18,6 +18,8 @@ from scheduler_extender.state.answers import answercache
 from scheduler_extender.state.answers.answercache import Size
 from scheduler_extender.state.cluster import cache
 from scheduler_extender.state.cluster.cache import Cache
+from scheduler_extender.state.groups.groups import TOO_SMALL
+from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import last_report, pod, record_of, switched
 from tests.scheduler_extender.conftest import raw
@@ -25,6 +27,7 @@ from tests.scheduler_extender.serving import Clock
 from tests.waiting import PATIENCE
 from topology import codec
 from topology.core import placement, scoring
+from topology.core.admission import kubelet_of
 from topology.core.devices import DeviceId, GpuUuid, NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.placement import IN_PROGRESS
@@ -76,6 +79,28 @@ def test_one_node_does_not_fail_the_answer_for_the_others(
     assert told == [("b", "a fault of ours")], "each fault is told once"
     assert cluster.faults.count == 3
     assert ask(cluster, 2, NVLINK) == required, "the same question has the same answer"
+
+
+@pytest.mark.parametrize(("size", "passes"), [(2, ["a", "c"]), (9, [])])
+def test_a_node_whose_offer_fails_costs_a_group_only_itself(
+    monkeypatch: pytest.MonkeyPatch, size: int, passes: list[str]
+) -> None:
+    """Places are kept in its domain for another group, or the domain has too few."""
+
+    def fails_on_b(topology: NodeTopology, *rest: Any) -> Any:
+        return 1 // 0 if topology.name == "b" else kubelet_of(topology, *rest)
+
+    monkeypatch.setattr("scheduler_extender.state.node.facts.kubelet_of", fails_on_b)
+    cluster = Cache(Clock())
+    for i, name in enumerate(NAMES):
+        cluster.put_record(switched(4 + i, name), Report("boot", 1))
+        cluster.put_node(NodeName(name), NodeObject(exists=True, labels={"zone": "z"}))
+    group = {**NVLINK, "group-size": "2", "group-domain": "zone"}
+    cluster.put_pod(record_of(pod(2, {**group, "group": "begun"}, node="a")))
+    found = ask(cluster, 2, {**group, "group": "asks", "group-size": str(size)})
+    assert found.node_names == passes
+    refused = dict.fromkeys({"a", "c"} - {*passes}, TOO_SMALL.reason)
+    assert found.failed == {"b": UNDECIDED.reason, **refused}
 
 
 def test_a_plain_pod_does_not_pass_where_it_could_break_a_promise(
