@@ -177,7 +177,7 @@ def tried(
     try:
         return answer(*args, **named)
     except Exception as error:  # noqa: BLE001 (a listener logs it)
-        snapshot.parts.faults.note(facts.name, error)
+        snapshot.faults.note(facts.name, error)
         return None
 
 

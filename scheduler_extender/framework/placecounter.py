@@ -111,11 +111,11 @@ class PlaceCounter:
         if not snapshot.groups.waiting:
             return GroupPlaces()
         key = (snapshot.groups.waits, snapshot.moves)
-        kept = snapshot.parts.group_places.get(key, snapshot.moment)
+        kept = snapshot.group_places.get(key, snapshot.moment)
         if kept is None:
             kept = self._keep(snapshot, snapshot.groups.waiting)
             if not self.late:
-                snapshot.parts.group_places.put(key, kept, kept.nodes, snapshot.moment)
+                snapshot.group_places.put(key, kept, kept.nodes, snapshot.moment)
         return kept
 
     def kept_if(self, gone: Collection[PodRecord]) -> GroupPlaces:

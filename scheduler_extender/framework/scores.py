@@ -68,11 +68,11 @@ def _spoilt_by_others(
     kube-scheduler has counted these others before it offers a node: so where too few devices are
     left beside them they have gone elsewhere. Siblings are counted already.
     """
-    lately = snapshot.parts.lately
+    lately = snapshot.lately
     if not lately.pods or not request.required or request.in_company:
         return ()
     coming, spoilt = defaultdict[NodeName, list[Arrivals]](list), set[str]()
-    for other, sent in lately.sent(snapshot.parts.clock()):
+    for other, sent in lately.sent(snapshot.clock()):
         for name in sent.nodes if other != uid and other not in snapshot.nominated else ():
             coming[name].append(Arrivals(sent.request.alone, 1))
     for name in coming.keys() & names if coming else ():

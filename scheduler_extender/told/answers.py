@@ -209,5 +209,5 @@ def _outcomes(
         with deadline.ends():
             return unconstrained(facts, results.request)
     except Exception as error:  # noqa: BLE001 (a listener logs it)
-        results.asked.parts.faults.note(facts.name, error)
+        results.asked.faults.note(facts.name, error)
     return None

@@ -199,7 +199,7 @@ def _sets_of(
     try:
         return sets_of(facts, request, decision)
     except Exception as error:  # noqa: BLE001 (a listener logs it)
-        snapshot.parts.faults.note(facts.name, error)
+        snapshot.faults.note(facts.name, error)
         return ()
 
 

@@ -132,7 +132,7 @@ class _Asking:
                 return chosen
             others = self._others(facts, ours)
         except Exception as error:  # noqa: BLE001 (a listener logs it)
-            self.snapshot.parts.faults.note(name, error)
+            self.snapshot.faults.note(name, error)
             return chosen if self.trials.takes_unseen(facts, self.pod.request) else None
         if others is None:
             return None

@@ -35,5 +35,5 @@ def prioritize(
     tops = map(NodeName, compress(names, map(best.__eq__, by_node)) if few else ())
     if asks.of_claims is None:
         nodes = map(snapshot.facts, tops)
-        snapshot.parts.lately.note(asks.uid, request, nodes, snapshot.parts.clock())
+        snapshot.lately.note(asks.uid, request, nodes, snapshot.clock())
     return list(map(HostPriority, names, by_node))

@@ -1,5 +1,5 @@
 """A node whose kubelet has refused pod after pod takes one now and then
-(:mod:`scheduler_extender.state.node.backoff`)."""
+(:mod:`scheduler_extender.state.node.history`)."""
 
 from scheduler_extender.framework.rule import AskedNode, Rule
 from scheduler_extender.state.answers.decision import Refusals

@@ -39,7 +39,7 @@ class Groups(SetRule):
             member = replace(member, alone=facts.by_dra or member.is_begun(asked))
         passing = alike.pop(None)
         if binds:  # its time begins behind the node's own answer, which takes whatever it takes
-            deadline = within(asked.parts.clock, VERB_SECONDS)
+            deadline = within(asked.clock, VERB_SECONDS)
         group = ask_group(asked, member, passing, deadline, direction=direction)
         results.group = group
         if binds and member.membership.gang and not group.late and KEPT in group.alike:

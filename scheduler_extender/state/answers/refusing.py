@@ -1,6 +1,6 @@
 """What follows for a node when its kubelet refuses a pod that was bound to it, or admits one.
 
-Here are the transitions of a node for its back-offs (:mod:`.node.backoff`), and what people
+Here are the transitions of a node for its back-offs (:mod:`.node.history`), and what people
 are told of a refusal. ``first_seen`` means that we did not see the pod before it was refused or
 admitted, as at our start: then the kubelet's own times tell the order, and the refusal is no news.
 Feed such pods in the order of these times: in another order a node may be closed for longer.
@@ -11,14 +11,14 @@ from math import inf
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.state.answers.decision import Refusals, Settings
-from scheduler_extender.state.node.backoff import (
+from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.history import (
     Backoff,
     Refused,
     kind_of,
     with_refusal,
     without,
 )
-from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord, resource_of
 from scheduler_extender.state.pods.refusal import Refusal
 from topology.core.placement import Rejection, assess

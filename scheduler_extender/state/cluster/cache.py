@@ -28,7 +28,7 @@ from scheduler_extender.state.answers.tallies import Faults, Tallies
 from scheduler_extender.state.cluster.freshness import UNREADY_AFTER, Due, Watch, blind
 from scheduler_extender.state.cluster.lately import LatelySent
 from scheduler_extender.state.cluster.pods import Pods
-from scheduler_extender.state.cluster.snapshot import LastGroupPlaces, Parts, Snapshot
+from scheduler_extender.state.cluster.snapshot import LastGroupPlaces, Snapshot
 from scheduler_extender.state.groups.copyonwrite import CopyOnWrite
 from scheduler_extender.state.groups.domains import Domains, domain_of, same_domains, same_objects
 from scheduler_extender.state.groups.gangdomains import GangDomains
@@ -113,7 +113,7 @@ class Nodes:
             self.stale.put(name, at + self._stale_after)
 
     def note_pauses(self, facts: NodeFacts) -> None:
-        """Note when the first pause of a node ends (see :mod:`.node.backoff`)."""
+        """Note when the first pause of a node ends (see :mod:`.node.history`)."""
         ends = [end for backoffs in facts.history.backoffs.values() for end in backoffs.pauses]
         if ends:
             self.pausing.put(facts.name, min(ends))
@@ -171,16 +171,14 @@ class Cache:
             self.expire()
             nodes, pods = self.nodes, self.pods
             return Snapshot(
-                Parts(
-                    self.settings,
-                    self.clock,
-                    self.faults,
-                    self.classes,
-                    self.answers,
-                    self._group_places,
-                    self._gangs,
-                    self.lately,
-                ),
+                self.settings,
+                self.clock,
+                self.faults,
+                self.classes,
+                self.answers,
+                self._group_places,
+                self._gangs,
+                self.lately,
                 nodes.facts.copy(),
                 pods.waiting.copy(),
                 pods.in_flight.copy(),

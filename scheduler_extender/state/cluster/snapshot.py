@@ -65,10 +65,11 @@ class LastGroupPlaces:
         self._last = None
 
 
-@dataclass(frozen=True)
-class Parts:
-    """What a snapshot shares with the cluster: safe for many threads, or never changed."""
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """All that is known at one moment."""
 
+    # What it shares with the cache: safe for many threads, or never changed.
     settings: Settings
     clock: Callable[[], float]
     faults: Faults
@@ -77,13 +78,7 @@ class Parts:
     group_places: LastGroupPlaces
     gangs: GangDomains
     lately: LatelySent
-
-
-@dataclass(frozen=True, eq=False)
-class Snapshot:
-    """All that is known at one moment."""
-
-    parts: Parts
+    # What is so now.
     by_name: Mapping[NodeName, NodeFacts]
     waiting: Mapping[PodUid, PodRecord]  # the pods that are on no node, as last seen
     in_flight: Mapping[PodUid, PodRecord]  # the binds in flight
@@ -104,21 +99,6 @@ class Snapshot:
     base: Snapshot | None = None  # as it was before some nodes were given other facts
     own: frozenset[NodeName] = frozenset()  # these nodes
     numbers: dict[Hashable, State] = field(default_factory=dict)  # of states that were found in it
-
-    @property
-    def settings(self) -> Settings:
-        """What the operator has chosen."""
-        return self.parts.settings
-
-    @property
-    def classes(self) -> EquivalenceClasses:
-        """The equivalence classes of the nodes."""
-        return self.parts.classes
-
-    @property
-    def answers(self) -> AnswerCache:
-        """The answers that are remembered."""
-        return self.parts.answers
 
     @cached_property
     def nodes(self) -> tuple[NodeFacts, ...]:
@@ -154,8 +134,7 @@ class Snapshot:
     def requiring(self, weakest: Verdict) -> Snapshot:
         """The same for a pod that passes on no weaker verdict; for :func:`.answer` only, which
         remembers nothing."""
-        settings = replace(self.settings, require=weakest)
-        return replace(self, parts=replace(self.parts, settings=settings))
+        return replace(self, settings=replace(self.settings, require=weakest))
 
     def pod_named(self, namespace: str, name: str) -> PodRecord | None:
         """The pod of this name, as last seen. O(pods)."""
@@ -212,10 +191,10 @@ class Snapshot:
         """Where a member of a gang has to go since its siblings were sent there just now."""
         if not membership.gang:
             return ANYWHERE
-        return self.parts.gangs.of(membership, self.parts.clock())
+        return self.gangs.of(membership, self.clock())
 
     def note_direction(self, membership: Membership, domain: str | None) -> None:
         """Filter has sent a member of a gang to a domain, or nowhere (None). Of a gang that has
         started nothing is noted: its domain is where its members are."""
         if membership.gang and not self.standing(membership).living:
-            self.parts.gangs.answered(membership, domain, self.parts.clock())
+            self.gangs.answered(membership, domain, self.clock())

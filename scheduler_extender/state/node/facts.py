@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from scheduler_extender.membership import Group
-from scheduler_extender.state.node.backoff import Backoff, kind_of
-from scheduler_extender.state.node.history import KubeletHistory
+from scheduler_extender.state.node.history import Backoff, KubeletHistory, kind_of
 from scheduler_extender.state.node.ledger import Ledger, ledger
 from scheduler_extender.state.node.objects import AgentRecord, NodeObject
 from scheduler_extender.state.node.occupants import Departed, Occupants

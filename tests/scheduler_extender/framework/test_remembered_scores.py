@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from scheduler_extender.framework.equivalence import ask, scores, states_of
+from scheduler_extender.state.answers.answercache import REFRESH
 from scheduler_extender.state.answers.decision import Settings
-from scheduler_extender.state.answers.mix import REFRESH
 from scheduler_extender.state.cluster.cache import Cache
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName, PodUid

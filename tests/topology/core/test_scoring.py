@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_extender.state.answers.mix import REFRESH, RequestMix
+from scheduler_extender.state.answers.answercache import REFRESH, RequestMix
 from topology.core import scoring
 from topology.core import worth as worths
 from topology.core.admission import Kubelet, admissions, kubelet_of

@@ -10,7 +10,7 @@ import pytest
 
 from scheduler_extender.framework.equivalence import ask
 from scheduler_extender.kube.sinks import PodSink
-from scheduler_extender.state.node.backoff import FIRST_PAUSE, LONGEST_PAUSE, MOST_KINDS
+from scheduler_extender.state.node.history import FIRST_PAUSE, LONGEST_PAUSE, MOST_KINDS
 from scheduler_extender.state.pods.record import PodRecord, manifest_of
 from tests.nodes import switched
 from tests.scheduler_extender.conftest import raw

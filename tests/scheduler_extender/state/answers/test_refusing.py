@@ -12,7 +12,7 @@ from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.framework.equivalence import answer
 from scheduler_extender.state.answers.decision import Refusals, Settings
 from scheduler_extender.state.cluster.cache import Cache
-from scheduler_extender.state.node.backoff import LONGEST_PAUSE, MOST_REFUSALS
+from scheduler_extender.state.node.history import LONGEST_PAUSE, MOST_REFUSALS
 from scheduler_extender.state.node.objects import NodeObject
 from scheduler_extender.state.pods.record import PodRecord, manifest_of
 from scheduler_extender.state.pods.refusal import refusal_of
