@@ -1,8 +1,7 @@
 """What a node answers to a request, and the answers that are remembered.
 
-``decision`` is the filter table, with the places that are reserved for other pods.
-``classes`` finds the nodes that answer alike, ``answercache`` keeps their answers.
-``refusing`` counts what kubelets refuse, ``tallies`` what was answered, ``faults`` what failed,
-``mix`` what pods ask for, and ``capacity`` what can still be promised. May know nodes and pods.
-Knows no groups, and asks about one node at a time.
+``decision`` is an answer, and what an operator chooses about answers. ``classes`` finds the nodes
+that answer alike, ``answercache`` keeps their answers, and counts what pods ask for. ``refusing``
+counts what kubelets refuse, ``tallies`` what was answered, and what failed. May know nodes and
+pods. Knows no groups, and asks about one node at a time.
 """
